@@ -1,8 +1,8 @@
-//! How long deciding takes: the saturation analysis on prepared observations, and a whole tick
-//! from scrapes to decisions, both with the number of allocations.
+//! The time to decide: the saturation analysis on prepared observations, and a whole tick from
+//! scrapes to decisions. Both also report their allocations.
 //!
-//! Wanted for 1,000 variants of four replicas: at most 0.4 ms for the analysis and 10 ms for the
-//! tick, which comes once a second; and four times the replicas must take four times as long.
+//! The goals for 1,000 variants of four replicas are 0.4 ms for the analysis and 10 ms for the
+//! tick, which runs once per second. Four times the replicas must take four times as long.
 
 #![expect(clippy::print_stdout, reason = "the numbers of allocations are a result")]
 
@@ -18,7 +18,7 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use flate2::read::GzDecoder;
 use jiff::Timestamp;
 use plimsoll::analyze::saturation::{
-    self, Patience, ReplicaLoad, Thresholds, TransitionRule, VariantState,
+    self, SaturationReplicaLoad, SaturationVariant, Thresholds, TransitionPatience, TransitionRule,
 };
 use plimsoll::clock::Clock;
 use plimsoll::collect::exposition::read;
@@ -27,8 +27,10 @@ use plimsoll::fleet::{
     Bounds, Fleet, ModelName, Namespace, ReplicaKey, ReplicaName, Role, VariantKey, VariantName,
     VariantSpec,
 };
-use plimsoll::observe::{Inputs, Listing, RankReading, Reading, Scale, ScaleState, Scrape, Way};
-use plimsoll::pipeline::limits::Limits;
+use plimsoll::observe::{
+    Inputs, RankReading, Reading, ReplicaListing, Scale, ScaleState, Scrape, ScrapeRoute,
+};
+use plimsoll::pipeline::limits::LimitPolicy;
 use plimsoll::pipeline::zero::Zero;
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests, Seconds, Tokens};
@@ -60,7 +62,7 @@ fn policy() -> Policy {
         behavior: Behavior { flap_budget: u32::MAX, ..Behavior::default() },
         sizing: None,
         zero: Zero::default(),
-        limits: Limits::default(),
+        limits: LimitPolicy::default(),
     }
 }
 
@@ -93,7 +95,7 @@ fn replicas(variant: &VariantKey) -> Vec<ReplicaKey> {
     (0..REPLICAS).map(replica).collect()
 }
 
-/// The page of a vLLM server under load, read.
+/// The reading of a /metrics response from a vLLM server under load.
 fn reading() -> Reading {
     let folder = env!("CARGO_MANIFEST_DIR");
     let path = format!("{folder}/tests/data/pages/vllm-0.33.0-dp1-single.txt.gz");
@@ -103,7 +105,7 @@ fn reading() -> Reading {
     read(&body, None).expect("the page can be read")
 }
 
-/// What a fleet's engines say as time goes on.
+/// The changing metrics of a fleet's engines.
 struct World {
     pipeline: Pipeline,
     inputs: Inputs,
@@ -126,8 +128,9 @@ impl World {
             let state =
                 ScaleState { wanted: ready, current: ready, ready, pending: zero, bounds: None };
             let (unready, scale) = (Vec::new(), Scale::Known(state));
-            let (way, as_of) = (Way::Scraped, Timestamp::UNIX_EPOCH);
-            listings.insert(spec.key.clone(), Listing { replicas, unready, scale, way, as_of });
+            let (way, as_of) = (ScrapeRoute::Scraped, Timestamp::UNIX_EPOCH);
+            listings
+                .insert(spec.key.clone(), ReplicaListing { replicas, unready, scale, way, as_of });
         }
         let fleet = Arc::new(Fleet::new(specs));
         let inputs = Inputs { fleet, listings, scrapes, ..Inputs::default() };
@@ -139,7 +142,7 @@ impl World {
         world
     }
 
-    /// A second goes by: each replica has been scraped, and its load is another.
+    /// Advances one second: scrapes each replica, with a different load.
     fn advance(&mut self) {
         self.second += 1;
         let now = Timestamp::from_second(self.second).expect("a time");
@@ -158,7 +161,7 @@ impl World {
     }
 }
 
-/// Moves what a page says, the counters forward.
+/// Changes the gauges of a reading, and increases its counters.
 fn load(rank: &mut RankReading, level: i64) {
     let level = i32::try_from(level).map_or(0.0, f64::from);
     rank.kv_usage = Fraction::new(0.3 + level / 100.0);
@@ -173,23 +176,25 @@ fn load(rank: &mut RankReading, level: i64) {
 }
 
 /// The loads and states of one model.
-type Prepared = (Vec<ReplicaLoad>, VariantState);
+type Prepared = (Vec<SaturationReplicaLoad>, SaturationVariant);
 
-/// What the analysis is given for each model, when everything has been measured.
+/// The inputs of the analysis for each model, with all measurements available.
 fn prepared(variants: u32) -> Vec<Prepared> {
     let prepare = |index: u32| {
         let spec = spec(index);
-        let loads = (0_u32..).zip(replicas(&spec.key)).map(|(place, replica)| ReplicaLoad {
-            replica,
-            kv: Fraction::new(0.3 + f64::from((index + 7 * place) % 60) / 100.0).expect("a share"),
-            queue: Requests::new(f64::from((index + place) % 6)).expect("a number"),
-        });
-        let state = VariantState {
+        let loads =
+            (0_u32..).zip(replicas(&spec.key)).map(|(place, replica)| SaturationReplicaLoad {
+                replica,
+                kv: Fraction::new(0.3 + f64::from((index + 7 * place) % 60) / 100.0)
+                    .expect("a share"),
+                queue: Requests::new(f64::from((index + place) % 6)).expect("a number"),
+            });
+        let state = SaturationVariant {
             key: spec.key.clone(),
             current: Replicas::saturating(REPLICAS),
             pending: Replicas::ZERO,
             desired: None,
-            patience: Patience::Left,
+            patience: TransitionPatience::Left,
             cost: spec.cost,
             bounds: spec.bounds,
         };
@@ -198,7 +203,7 @@ fn prepared(variants: u32) -> Vec<Prepared> {
     (0..variants).map(prepare).collect()
 }
 
-/// One decision for every model.
+/// Decides once for every model.
 fn saturation(prepared: &[Prepared], thresholds: &Thresholds) {
     for (loads, state) in prepared {
         let analysis = saturation::analyze(loads, thresholds);

@@ -1,8 +1,8 @@
-//! How long a page takes to read: the 66 KB of one engine, and the 336 KB of eight ranks; each as
-//! the first page of a server, and as one that comes after another.
+//! The time to parse a /metrics response: 66 KB of one engine, and 336 KB of eight ranks. Each is
+//! read as the first response of a server, and as a later one.
 //!
-//! Wanted: at most 20 and 100 microseconds, so that a thousand replicas scraped every five seconds
-//! cost less than half a per cent of a core.
+//! The goals are 20 and 100 microseconds, so that scraping a thousand replicas every five seconds
+//! costs less than 0.5% of a core.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -10,7 +10,7 @@ use std::io::Read;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use flate2::read::GzDecoder;
-use plimsoll::collect::exposition::{Memory, read};
+use plimsoll::collect::exposition::{LayoutMemory, read};
 
 fn page(name: &str) -> Vec<u8> {
     let path = format!("{}/tests/data/pages/{name}.txt.gz", env!("CARGO_MANIFEST_DIR"));
@@ -31,7 +31,7 @@ fn pages(criterion: &mut Criterion) {
             bencher.iter(|| read(black_box(&body), None).expect("the page can be read"));
         });
         group.bench_function(format!("{label}, later pages"), |bencher| {
-            let mut memory = Memory::default();
+            let mut memory = LayoutMemory::default();
             bencher.iter(|| memory.read(black_box(&body), None).expect("the page can be read"));
         });
     }

@@ -1,7 +1,8 @@
-//! The command line: arguments, exit codes, and what goes where.
+//! The command line: arguments, exit codes, and output streams.
 //!
 //! Results go to standard output and everything else to standard error, so that the output of
-//! `check --print` or `schema` can be piped. An error is printed once, here, with its causes.
+//! `check --print` or `schema` can be piped. An error is printed once, by this module, with its
+//! causes.
 
 pub mod args;
 mod card;
@@ -15,46 +16,48 @@ use clap::error::ErrorKind;
 
 use crate::cli::args::{Args, CheckArgs, Command};
 use crate::cli::card::CardError;
-use plimsoll_daemon::config::{self, Files, LoadError, Loaded};
+use plimsoll_daemon::config::{self, Files, LoadError, LoadedConfig};
 use plimsoll_daemon::publish::state::StateError;
 use plimsoll_daemon::trace::TraceError;
 use plimsoll_lab::backtest::{BacktestError, EXIT_INTERRUPTED};
 use plimsoll_lab::study::{MergeError, PlanError, ScenarioError};
 
-/// Everything went well.
+/// The command succeeded.
 pub const EXIT_OK: u8 = 0;
-/// Decisions are not what they were.
+/// `backtest` found decisions that differ from the recorded ones.
 pub const EXIT_CHANGED: u8 = 1;
 /// The command line or the configuration is wrong (`EX_USAGE`).
 pub const EXIT_USAGE: u8 = 64;
-/// Something outside that is needed does not answer (`EX_UNAVAILABLE`).
+/// A required external service or file is not available (`EX_UNAVAILABLE`).
 pub const EXIT_UNAVAILABLE: u8 = 69;
-/// There is a mistake in the program (`EX_SOFTWARE`).
+/// There is a bug in the program (`EX_SOFTWARE`).
 pub const EXIT_BUG: u8 = 70;
 
-/// Reads the command line of the process, does what it says, and reports how that went.
+/// Runs the command line of the process, and returns its exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     let code = match Args::try_parse() {
         Ok(args) => finish(run(args.command)),
         Err(error) => {
             let help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            // Nothing is left to tell anyone when printing fails.
+            // An error while printing can no longer be reported.
             let _ = error.print();
             if help { EXIT_OK } else { EXIT_USAGE }
         }
     };
+
     ExitCode::from(code)
 }
 
-/// The exit code that an error deserves.
+/// Maps an error to its exit code.
 #[must_use]
 pub fn exit_code(error: &anyhow::Error) -> u8 {
     for cause in error.chain() {
         if let Some(problem) = cause.downcast_ref() {
             match problem {
                 BacktestError::Changed { .. } => return EXIT_CHANGED,
-                // A file that cannot be read is judged by what the system says.
+                // The system's error further down the chain determines the code for a file that
+                // cannot be read.
                 BacktestError::Trace(_) => {}
                 BacktestError::Prometheus { .. } => return EXIT_UNAVAILABLE,
                 BacktestError::Interrupted(_) => return EXIT_INTERRUPTED,
@@ -66,22 +69,26 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
                 | BacktestError::Unscored(_) => return EXIT_USAGE,
             }
         }
+
         if let Some(problem) = cause.downcast_ref() {
             match problem {
                 CardError::Daemon { .. } | CardError::Answer { .. } => return EXIT_UNAVAILABLE,
                 CardError::TooLarge { .. } => return EXIT_USAGE,
             }
         }
+
         if let Some(problem) = cause.downcast_ref()
             && !matches!(problem, StateError::Io { .. })
         {
             return EXIT_USAGE;
         }
+
         if let Some(problem) = cause.downcast_ref()
             && !matches!(problem, TraceError::Io { .. })
         {
             return EXIT_USAGE;
         }
+
         let usage =
             cause.is::<ScenarioError>() || cause.is::<PlanError>() || cause.is::<MergeError>();
         if cause.is::<LoadError>() || usage {
@@ -91,6 +98,7 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
             return EXIT_UNAVAILABLE;
         }
     }
+
     EXIT_BUG
 }
 
@@ -112,12 +120,12 @@ fn finish(result: anyhow::Result<()>) -> u8 {
     if is_closed_pipe(&error) {
         return EXIT_OK;
     }
-    // Nothing is left to tell anyone when standard error is closed.
+    // An error while standard error is closed can no longer be reported.
     let _ = writeln!(io::stderr(), "plimsoll: {error:#}");
     exit_code(&error)
 }
 
-/// Whether whoever read our output has had enough of it, which is not an error.
+/// Returns true if the reader of standard output has closed it, which is not an error.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
@@ -125,11 +133,12 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
 fn check(args: &CheckArgs) -> anyhow::Result<()> {
     let CheckArgs { file, print, skip_files } = args;
     let files = if *skip_files { Files::NotChecked } else { Files::MustExist };
-    let Loaded { config, warnings } = config::load(file, files)?;
+    let LoadedConfig { config, warnings } = config::load(file, files)?;
     let mut errors = io::stderr().lock();
     for warning in &warnings {
         writeln!(errors, "{}: {warning}", file.display())?;
     }
+
     let mut output = io::stdout().lock();
     if *print {
         output.write_all(config.print().as_bytes())?;
@@ -142,6 +151,7 @@ fn check(args: &CheckArgs) -> anyhow::Result<()> {
             config.hash()
         )?;
     }
+
     output.flush()?;
     Ok(())
 }

@@ -1,10 +1,11 @@
-//! How long one full decision takes, from what replicas show to numbers inside an inventory, by
-//! who votes; and how long the plans alone take.
+//! The time of a full decision, from replica reports to desired replicas within an inventory, by
+//! voting analyzers; and the time of the plans alone.
 //!
-//! Wanted for 1,000 variants of four replicas, four variants a model, is a tenth of what the
-//! Workload Variant Autoscaler takes for the same work: 1.4 ms by tokens, 2.5 ms with throughput,
-//! 17 ms by queueing, 153 ms while it learns; 100 ms when all vote; and 5 ms for the plans of 50
-//! models with six variants each. Four times the variants must take four times as long.
+//! The goals apply to 1,000 variants of four replicas, with four variants per model. They are a
+//! tenth of the Workload Variant Autoscaler's time for the same work. The limits are 1.4 ms by
+//! tokens, 2.5 ms with throughput, 17 ms by queueing, and 153 ms while it learns. Further limits
+//! are 100 ms when all vote, and 5 ms for the plans of 50 models with six variants each. Four times
+//! the variants must take four times as long.
 
 #![expect(clippy::print_stdout, reason = "the numbers of allocations are a result")]
 
@@ -19,7 +20,7 @@ use crate::work::{VARIANTS, VOTINGS, World};
 /// Models with [`VARIANTS`] variants each.
 const MODELS: [u32; 2] = [250, 1_000];
 
-/// Models of the fleet that is only planned, and variants of each.
+/// The models of the plan-only benchmark, and the variants of each.
 const PLANNED: (u32, usize) = (50, 6);
 
 fn decide(criterion: &mut Criterion) {

@@ -1,26 +1,28 @@
-//! Fleets with loads that the models can explain, and one full decision for them.
+//! Fleets with loads that the models can explain, and a full decision for them.
 //!
-//! Four variants serve a model on four kinds of accelerators. What a replica shows is what the
-//! queueing model predicts of it at its share of the load, so that analyzers and tuner meet
-//! numbers of the kind that they are made for, and what one decision costs is what it costs in
-//! use.
+//! Four variants serve a model on four kinds of accelerators. A replica reports the values that the
+//! queueing model predicts for its share of the load. So analyzers and tuner get realistic numbers,
+//! and a decision costs as much as in production.
 
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
-use plimsoll::analyze::ballot::{self, Analyzer, Ballot, Franchise, Vote};
+use plimsoll::analyze::ballot::{self, Analyzer, Ballot, Vote, VotingRight};
 use plimsoll::analyze::capacity::CapacityReport;
 use plimsoll::analyze::queueing::{
-    self, BATCH_DEFAULT, Coefficients, Lengths, Room, Shape, SharedCoefficients,
+    self, BATCH_DEFAULT, Coefficients, MeanLengths, MeanRequest, ReplicaRoom, SharedCoefficients,
 };
-use plimsoll::analyze::throughput::{self, Arrivals, Curves, ReplicaPace, VariantPace};
+use plimsoll::analyze::throughput::{self, Curves, FrontDemand, ReplicaPace, VariantPace};
 use plimsoll::analyze::tokens::capacity::RequestShape;
 use plimsoll::analyze::tokens::knowledge::Knowledge;
-use plimsoll::analyze::tokens::{self, ReplicaLoad, VariantLoad};
+use plimsoll::analyze::tokens::{self, TokenReplicaLoad, TokenVariantLoad};
 use plimsoll::analyze::tuner::{Latencies, OperatingPoint, Tuner};
-use plimsoll::decide::limit::{Allowance, Limit, LimitName, Priority, Scope, Source};
+use plimsoll::decide::limit::{
+    Allowance, LimitName, LimitScope, LimitSource, Priority, SupplyLimit,
+};
 use plimsoll::decide::optimize::{
-    Candidate, Consent, Contender, FleetPlan, Headroom, Model, Policy, Standing, Voice, plan_all,
+    Candidate, Consent, Contender, FleetPlan, Headroom, OptimizerPolicy, PlanModel,
+    ReportFreshness, VotingReport, plan_all,
 };
 use plimsoll::fleet::{
     Accelerator, Bounds, ModelKey, ModelName, Namespace, ReplicaKey, ReplicaName, Role, VariantKey,
@@ -31,13 +33,13 @@ use plimsoll::units::{
     CostPerHour, Fraction, Gpus, Replicas, RequestRate, Requests, Seconds, TimePerToken, Tokens,
 };
 
-/// Variants of each model, unless all kinds are wanted.
+/// Variants per model, except in a fleet with all kinds.
 pub(crate) const VARIANTS: usize = 4;
 
-/// Replicas of each variant.
+/// Replicas per variant.
 const REPLICAS: u16 = 4;
 
-/// What one GPU of each kind costs an hour, and how quick it is beside the first.
+/// The cost of one GPU of each kind per hour, and its speed relative to the first.
 const KINDS: [(&str, f64, f64); 6] = [
     ("A100", 2.5, 1.0),
     ("H100", 4.5, 2.0),
@@ -50,7 +52,7 @@ const KINDS: [(&str, f64, f64); 6] = [
 /// Decisions until tuners and curves have learned.
 const WARM_UP: u32 = 40;
 
-/// Who votes.
+/// The analyzers that vote.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Voting {
     pub(crate) name: &'static str,
@@ -58,16 +60,16 @@ pub(crate) struct Voting {
     pub(crate) tuning: Tuning,
 }
 
-/// Whether the queueing model learns in the same decision.
+/// The learning of the queueing model within the measured decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tuning {
-    /// From each replica.
+    /// It learns from each replica.
     On,
-    /// It has learned before.
+    /// It has already learned.
     Off,
 }
 
-/// What the benches compare.
+/// The votings that the benchmarks compare.
 pub(crate) const VOTINGS: [Voting; 5] = [
     Voting { name: "tokens", analyzers: &[Analyzer::Tokens], tuning: Tuning::Off },
     Voting {
@@ -84,11 +86,11 @@ pub(crate) const VOTINGS: [Voting; 5] = [
     },
 ];
 
-/// A fleet and what was learned of it.
+/// A fleet and the data learned from it.
 pub(crate) struct World {
     voting: Voting,
     models: Vec<Served>,
-    limits: Vec<Limit>,
+    limits: Vec<SupplyLimit>,
     knowledge: Knowledge,
     curves: Curves,
     now: Timestamp,
@@ -101,32 +103,32 @@ struct Served {
     variants: Vec<Serving>,
 }
 
-/// A variant with what its replicas show at each of several loads.
+/// A variant with the reports of its replicas at each of several loads.
 struct Serving {
     spec: VariantSpec,
     tuner: Tuner,
     shown: Vec<Shown>,
 }
 
-/// What the replicas of a variant show.
+/// The reports of a variant's replicas.
 struct Shown {
-    tokens: Vec<ReplicaLoad>,
+    tokens: Vec<TokenReplicaLoad>,
     paces: Vec<ReplicaPace>,
-    queues: Vec<queueing::ReplicaLoad>,
+    queues: Vec<queueing::QueueingReplicaLoad>,
     points: Vec<OperatingPoint>,
 }
 
-/// What the analyzers say of one model.
+/// The reports of the analyzers about one model.
 struct Said {
     reports: Vec<CapacityReport>,
     ballot: Ballot,
 }
 
-/// Shares of its capacity that a replica is used to, in turn.
+/// The utilization of a replica, in rotation.
 const LOADS: [f64; 5] = [0.45, 0.6, 0.75, 0.9, 0.3];
 
 impl World {
-    /// So many models with so many variants each, that have been watched for a while.
+    /// A fleet with this many models and variants per model, which has been observed for a while.
     pub(crate) fn new(models: u32, variants: usize, voting: Voting) -> Self {
         let models: Vec<Served> = (0..models).map(|index| served(index, variants)).collect();
         let limits = vec![inventory(&models)];
@@ -143,19 +145,20 @@ impl World {
         world
     }
 
-    /// Half a minute goes by, and the load is another.
+    /// Advances half a minute, with a different load.
     pub(crate) fn advance(&mut self) {
         self.now += SignedDuration::from_secs(30);
         self.turn += 1;
     }
 
-    /// One full decision: what every model needs, the cheapest numbers for it, inside what there is.
+    /// A full decision: the demand of every model, and the cheapest replica counts for it within
+    /// the inventory.
     pub(crate) fn decide(&mut self) -> FleetPlan {
         let said = self.analyze();
         self.plan(&said)
     }
 
-    /// The plans alone, for reports that are there.
+    /// The plans alone, from existing reports.
     pub(crate) fn planner(mut self) -> impl FnMut() -> FleetPlan {
         let said = self.analyze();
         move || self.plan(&said)
@@ -174,7 +177,7 @@ impl World {
                     Analyzer::Tokens => served.tokens(now, at, knowledge),
                     Analyzer::Throughput => served.throughput(now, at, curves),
                     Analyzer::Queueing => served.queueing(at, voting.tuning),
-                    // It is made of what pages count, and these models have none.
+                    // `Foresight` needs counters from scrapes, which these models do not have.
                     Analyzer::Foresight => unreachable!("none of the votings names it"),
                 })
                 .collect();
@@ -184,7 +187,7 @@ impl World {
                 .zip(&reports)
                 .map(|(analyzer, report)| Vote {
                     analyzer: *analyzer,
-                    franchise: Franchise::Votes,
+                    franchise: VotingRight::Votes,
                     informed_at: Some(now),
                     report: Some(report),
                 })
@@ -201,7 +204,7 @@ impl World {
             .iter()
             .zip(said)
             .map(|(served, said)| Contender {
-                model: Model {
+                model: PlanModel {
                     key: served.key.clone(),
                     candidates: served.variants.iter().map(Serving::candidate).collect(),
                     sizing: &said.reports[0],
@@ -209,22 +212,22 @@ impl World {
                         .reports
                         .iter()
                         .zip(&said.ballot.voters)
-                        .map(|(report, _)| Voice { report, standing: Standing::Live })
+                        .map(|(report, _)| VotingReport { report, standing: ReportFreshness::Live })
                         .collect(),
                 },
                 priority: Priority::default(),
             })
             .collect();
-        plan_all(&contenders, &self.limits, &Policy::default(), &|_, _| Consent::Given)
+        plan_all(&contenders, &self.limits, &OptimizerPolicy::default(), &|_, _| Consent::Given)
     }
 }
 
 impl Served {
     fn tokens(&self, now: Timestamp, at: usize, knowledge: &mut Knowledge) -> CapacityReport {
-        let variants: Vec<VariantLoad<'_>> = self
+        let variants: Vec<TokenVariantLoad<'_>> = self
             .variants
             .iter()
-            .map(|variant| VariantLoad {
+            .map(|variant| TokenVariantLoad {
                 spec: &variant.spec,
                 gpus: None,
                 current: replicas(),
@@ -234,7 +237,7 @@ impl Served {
                 replicas: &variant.shown[at].tokens,
             })
             .collect();
-        let policy = tokens::Policy::default();
+        let policy = tokens::TokenPolicy::default();
         tokens::analyze(now, &policy, &self.key, &variants, None, knowledge).report
     }
 
@@ -250,12 +253,12 @@ impl Served {
                 replicas: &variant.shown[at].paces,
             })
             .collect();
-        let policy = throughput::Policy::default();
-        throughput::analyze(now, &policy, &variants, Arrivals::default(), curves).report
+        let policy = throughput::ThroughputPolicy::default();
+        throughput::analyze(now, &policy, &variants, FrontDemand::default(), curves).report
     }
 
     fn queueing(&mut self, at: usize, tuning: Tuning) -> CapacityReport {
-        let variants: Vec<queueing::VariantLoad> = self
+        let variants: Vec<queueing::QueueingVariantLoad> = self
             .variants
             .iter_mut()
             .map(|variant| {
@@ -265,7 +268,7 @@ impl Served {
                     }
                 }
                 let estimate = variant.tuner.estimate();
-                queueing::VariantLoad {
+                queueing::QueueingVariantLoad {
                     key: variant.spec.key.clone(),
                     role: Role::Both,
                     cost: variant.spec.cost,
@@ -276,7 +279,7 @@ impl Served {
                 }
             })
             .collect();
-        queueing::analyze(&variants, &queueing::Policy::default()).report
+        queueing::analyze(&variants, &queueing::QueueingPolicy::default()).report
     }
 }
 
@@ -319,7 +322,7 @@ fn served(index: u32, variants: usize) -> Served {
                 accelerator: Accelerator::new(kind),
                 gpus: None,
                 role: Role::Both,
-                // A few prices, so that not every model has the same answer.
+                // A few prices, so that the models have different solutions.
                 cost: CostPerHour::new(cost * (1.0 + f64::from(index % 7) / 50.0)).expect("a cost"),
                 list_price: None,
                 start_time: None,
@@ -333,7 +336,7 @@ fn served(index: u32, variants: usize) -> Served {
     Served { key: ModelKey { namespace, model }, variants }
 }
 
-/// What replicas of this speed show at this share of what they can do.
+/// The reports of replicas of this speed at this utilization.
 fn shown(spec: &VariantSpec, speed: f64, load: f64) -> Shown {
     let per_token = |micros: f64| TimePerToken::new(micros * 1e-6 / speed).expect("a time");
     let coefficients = Coefficients::from(SharedCoefficients {
@@ -346,9 +349,9 @@ fn shown(spec: &VariantSpec, speed: f64, load: f64) -> Shown {
     let mut shown =
         Shown { tokens: Vec::new(), paces: Vec::new(), queues: Vec::new(), points: Vec::new() };
     for index in 0..REPLICAS {
-        let lengths = Lengths { input: tokens(800.0), output: tokens(200.0) };
-        let shape = Shape::new(lengths).expect("an output");
-        let model = queueing::Model::new(coefficients, shape, Room::default());
+        let lengths = MeanLengths { input: tokens(800.0), output: tokens(200.0) };
+        let shape = MeanRequest::new(lengths).expect("an output");
+        let model = queueing::QueueingModel::new(coefficients, shape, ReplicaRoom::default());
         let part = load * (1.0 + 0.02 * f64::from(index));
         let most = model.rate_max().expect("iterations take time").requests_per_second();
         let arrivals = RequestRate::new(part * most).expect("a rate");
@@ -363,7 +366,7 @@ fn shown(spec: &VariantSpec, speed: f64, load: f64) -> Shown {
         let generation = Tokens::new(at.throughput.requests_per_second() * 200.0)
             .and_then(|tokens| tokens.per(Seconds::literal(1)));
         let waiting = arrivals.requests_per_second() * at.wait.seconds();
-        shown.tokens.push(ReplicaLoad {
+        shown.tokens.push(TokenReplicaLoad {
             kv_usage: Some(steady(usage)),
             kv_capacity: Some(kv_capacity),
             waiting: Requests::new(waiting.floor()).map(steady),
@@ -380,7 +383,7 @@ fn shown(spec: &VariantSpec, speed: f64, load: f64) -> Shown {
             completions: Some(at.throughput),
             generation,
         });
-        shown.queues.push(queueing::ReplicaLoad {
+        shown.queues.push(queueing::QueueingReplicaLoad {
             replica: ReplicaKey {
                 variant: spec.key.clone(),
                 replica: ReplicaName::new(&format!("{}-{index}", spec.key.variant))
@@ -404,17 +407,17 @@ fn steady<T: Copy>(value: T) -> GaugeSummary<T> {
     GaugeSummary { last: value, mean: value, peak: value, age: Seconds::ZERO }
 }
 
-/// A little more of each kind than the fleet has, so that some wishes do not fit.
-fn inventory(models: &[Served]) -> Limit {
+/// Slightly more of each kind than the fleet has, so that some plans do not fit.
+fn inventory(models: &[Served]) -> SupplyLimit {
     let mut kinds: BTreeMap<Accelerator, Headroom> = BTreeMap::new();
     let each = u32::try_from(models.len()).expect("a few thousand") * u32::from(REPLICAS);
     for (kind, _, _) in KINDS {
         let kind = Accelerator::new(kind).expect("a name");
         kinds.insert(kind, Headroom::Limited(Gpus::new(each + each / 20)));
     }
-    Limit {
+    SupplyLimit {
         name: LimitName::new("inventory").expect("a name"),
-        scope: Scope::Cluster,
-        source: Source::Read(Allowance::Kinds(kinds)),
+        scope: LimitScope::Cluster,
+        source: LimitSource::Read(Allowance::Kinds(kinds)),
     }
 }

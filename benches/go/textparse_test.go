@@ -1,4 +1,4 @@
-// How long Prometheus' own parsers take for the pages of benches/exposition.rs.
+// The time that Prometheus' own parsers take for the /metrics responses of benches/exposition.rs.
 //
 //	go test -bench . -benchmem
 package benches
@@ -41,8 +41,8 @@ func page(b *testing.B, name string) []byte {
 	return body
 }
 
-// run reads the page over and over, and reports the best time beside the mean, because on a machine
-// that does other work as well only the best is comparable.
+// run parses the response repeatedly, and reports the best time in addition to the mean. On a
+// machine that also does other work, only the best time is comparable.
 func run(b *testing.B, read func(body []byte) error) {
 	for _, page_ := range pages {
 		body := page(b, page_.name)
@@ -62,15 +62,15 @@ func run(b *testing.B, read func(body []byte) error) {
 	}
 }
 
-// BenchmarkTextparse walks all samples of a page with their labels, as a scrape of Prometheus does
-// before it looks a series up by its bytes.
+// BenchmarkTextparse iterates over all samples of a response with their labels, as a scrape of
+// Prometheus does before it looks up a series by its bytes.
 func BenchmarkTextparse(b *testing.B) {
 	symbols := labels.NewSymbolTable()
 	run(b, func(body []byte) error { return walk(body, symbols, nil) })
 }
 
-// BenchmarkTextparseLabels does so and takes every sample's labels apart, as is needed to know what
-// a sample is about.
+// BenchmarkTextparseLabels also splits every sample's labels, which is necessary to identify the
+// subject of a sample.
 func BenchmarkTextparseLabels(b *testing.B) {
 	symbols := labels.NewSymbolTable()
 	run(b, func(body []byte) error { return walk(body, symbols, &labels.Labels{}) })
@@ -95,7 +95,7 @@ func walk(body []byte, symbols *labels.SymbolTable, set *labels.Labels) error {
 	}
 }
 
-// BenchmarkExpfmt reads a page into metric families, as most Go programs do.
+// BenchmarkExpfmt parses a response into metric families, as most Go programs do.
 func BenchmarkExpfmt(b *testing.B) {
 	run(b, func(body []byte) error {
 		parser := expfmt.NewTextParser(model.UTF8Validation)

@@ -1,5 +1,5 @@
-//! The external metrics API under load: 10,000 metrics over TLS, asked for as an API server does,
-//! beside the floor, a server that does nothing but answer with a body of the same size.
+//! The external metrics API under load: 10,000 metrics over TLS, requested as an API server does.
+//! The baseline is a server that only returns a body of the same size.
 
 use std::convert::Infallible;
 use std::fs;
@@ -20,13 +20,13 @@ use plimsoll::decide::{Basis, Decision, Reason, Stage, Step};
 use plimsoll::fleet::{Bounds, ModelName, Namespace, Role, VariantKey, VariantName, VariantSpec};
 use plimsoll::observe::Observation;
 use plimsoll::publish::external_metrics::authorize::TrustFrontProxy;
-use plimsoll::publish::external_metrics::metrics::Metrics;
-use plimsoll::publish::external_metrics::state::Ages;
-use plimsoll::publish::external_metrics::{Api, Settings, serve};
-use plimsoll::publish::{Decided, Published, PublishedVariant};
+use plimsoll::publish::external_metrics::metrics::ApiMetrics;
+use plimsoll::publish::external_metrics::state::DecisionAges;
+use plimsoll::publish::external_metrics::{ExternalMetricsApi, ExternalMetricsSettings, serve};
+use plimsoll::publish::{Published, PublishedDecision, PublishedVariant};
 use plimsoll::server::auth::TrustAnchor;
 use plimsoll::server::tls::{self, ServingCertificate, server_config};
-use plimsoll::server::{Limits, Phase};
+use plimsoll::server::{ServerLimits, ServerPhase};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, Seconds};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -45,13 +45,13 @@ use crate::process::{Process, load_average};
 
 const METRICS: usize = 10_000;
 const NAMESPACES: usize = 10;
-/// How often and how long is asked unless the arguments say otherwise.
+/// The default request rate and duration.
 const USUAL: Rate = Rate { per_second: 1_000, seconds: 30 };
 
-/// The longest that an answer is waited for. A server that cannot keep up is told by what fails.
+/// The timeout of a request. If a server cannot keep up, its requests fail.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// How often and how long is asked.
+/// The request rate and duration.
 #[derive(Clone, Copy)]
 struct Rate {
     per_second: u64,
@@ -72,7 +72,8 @@ fn path(index: usize) -> String {
 
 // === certificates ===
 
-/// Writes what the servers and the client need: an authority for each side, and its certificate.
+/// Writes the certificates of the servers and the client: an authority for each side, and its
+/// certificate.
 fn write_certificates(folder: &Path) -> Result<()> {
     let sides = [
         ("server", vec!["127.0.0.1".to_owned()], ExtendedKeyUsagePurpose::ServerAuth),
@@ -97,8 +98,10 @@ fn write_certificates(folder: &Path) -> Result<()> {
 }
 
 async fn serving_config(folder: &Path, clock: Clock) -> Result<Arc<rustls::ServerConfig>> {
-    let settings =
-        tls::Settings { cert_file: folder.join("server.crt"), key_file: folder.join("server.key") };
+    let settings = tls::TlsSettings {
+        cert_file: folder.join("server.crt"),
+        key_file: folder.join("server.key"),
+    };
     let certificate = ServingCertificate::load(clock.now(), settings).await?;
     Ok(server_config(Arc::new(certificate))?)
 }
@@ -164,38 +167,39 @@ fn variant(index: usize, clock: Clock) -> Option<(VariantKey, PublishedVariant)>
         inputs_at: clock.now(),
         basis: Basis::Fresh,
     };
-    let decided = Decided { decision, at: clock.now(), elapsed: clock.elapsed() };
+    let decided = PublishedDecision { decision, at: clock.now(), elapsed: clock.elapsed() };
     let observation = Observation::of_nothing(spec.bounds);
     let (report, undecided) = (None, None);
     Some((key, PublishedVariant { spec, observation, report, decided: Some(decided), undecided }))
 }
 
-/// The API, until standard input ends; then its histogram of the time that answers took.
+/// Serves the API until standard input ends, and then prints the histogram of response times.
 pub(crate) async fn serve_api(folder: &str) -> Result<()> {
     let (folder, clock) = (Path::new(folder), Clock::start());
     let variants = (0..METRICS).filter_map(|index| variant(index, clock)).collect();
     let published = Published { generation: 1, variants, ..Published::default() };
     let published = watch::Sender::new(Arc::new(published));
     let trust = watch::Sender::new(Some(trust(folder)?));
-    let phase = watch::Sender::new(Phase::Serving);
+    let phase = watch::Sender::new(ServerPhase::Serving);
     let registry = prometheus::Registry::new();
-    let metrics = Metrics::register(&registry)?;
+    let metrics = ApiMetrics::register(&registry)?;
     let (seen, authorizer) = (published.subscribe(), Arc::new(TrustFrontProxy));
-    let ages = Ages { fresh: Duration::from_secs(45), hold: Duration::from_mins(5) };
-    let settings = Settings { ages, wva_metrics: false };
-    let api = Api::new(settings, seen, clock, trust.subscribe(), authorizer, metrics);
+    let ages = DecisionAges { fresh: Duration::from_secs(45), hold: Duration::from_mins(5) };
+    let settings = ExternalMetricsSettings { ages, wva_metrics: false };
+    let api =
+        ExternalMetricsApi::new(settings, seen, clock, trust.subscribe(), authorizer, metrics);
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("{}", listener.local_addr()?);
     let (tls, phases, tracker) =
         (serving_config(folder, clock).await?, phase.subscribe(), TaskTracker::new());
     let tasks = tracker.clone();
-    let limits = Limits::default();
+    let limits = ServerLimits::default();
     tracker.spawn(async move { serve(listener, Arc::new(api), tls, limits, phases, &tasks).await });
-    // A line asks for the histogram.
+    // Each line requests the histogram.
     for_each_line(move || println!("{}", shares(&registry))).await
 }
 
-/// The share of the requests for metrics that were answered within each edge of the histogram.
+/// The share of metric requests that were answered within each edge of the histogram.
 fn shares(registry: &prometheus::Registry) -> String {
     let families = registry.gather();
     let durations = families
@@ -216,7 +220,7 @@ fn shares(registry: &prometheus::Registry) -> String {
     format!("mean {mean:.1} us, {}", shares.join(", "))
 }
 
-/// The floor: TLS, HTTP and a constant body, until standard input ends.
+/// The baseline: TLS, HTTP and a constant body, until standard input ends.
 pub(crate) async fn serve_constant(folder: &str, body: &str) -> Result<()> {
     let body = Bytes::from(vec![b'x'; body.parse()?]);
     let acceptor = TlsAcceptor::from(serving_config(Path::new(folder), Clock::start()).await?);
@@ -243,7 +247,8 @@ pub(crate) async fn serve_constant(folder: &str, body: &str) -> Result<()> {
 
 // === load ===
 
-/// Asks the API and the floor in turn. The arguments may say how often a second, and for how many.
+/// Sends requests to the API and to the baseline in turn. The arguments may set the rate and the
+/// duration.
 pub(crate) async fn load(arguments: &[&str]) -> Result<()> {
     let rate = match arguments {
         [] => USUAL,
@@ -271,7 +276,8 @@ async fn ask(client: &reqwest::Client, url: &str) -> Result<usize> {
     Ok(request.send().await?.error_for_status()?.bytes().await?.len())
 }
 
-/// Asks so often in a second, whether answers come or not, so that a slow answer delays no other.
+/// Sends requests at a fixed rate, independent of responses, so that a slow response delays no
+/// other.
 async fn ask_for_a_while(
     Rate { per_second, seconds }: Rate,
     client: &reqwest::Client,
@@ -289,7 +295,7 @@ async fn ask_for_a_while(
     for number in 0..count {
         ticks.tick().await;
         let began = clock.elapsed();
-        // A stride without a common divisor goes through all metrics.
+        // A stride without a common divisor visits all metrics.
         let url = format!("https://{address}{}", path(number * 7919 % METRICS));
         let client = client.clone();
         asking.spawn(async move {

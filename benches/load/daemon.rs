@@ -1,4 +1,5 @@
-//! The daemon as users run it: how it scrapes, how soon it decides, how soon it is ready.
+//! The daemon as users run it: the cost of scraping, the delay of decisions, and the time until it
+//! is ready.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -19,15 +20,15 @@ use crate::process::{Process, Usage, load_average};
 const TARGETS: usize = 1000;
 const PER_VARIANT: usize = 4;
 
-/// How long scraping runs until windows and connections are what they stay.
+/// The warm-up until windows are full and connections are stable.
 const WARM_UP: Duration = Duration::from_secs(75);
 
 const MEASURED: Duration = Duration::from_mins(1);
 
-/// How often the lag is measured.
+/// The number of lag measurements.
 const CHANGES: usize = 20;
 
-/// A daemon and where its plain port is.
+/// A daemon and the URL of its plain port.
 struct Daemon {
     process: Process,
     client: Client,
@@ -35,8 +36,8 @@ struct Daemon {
     _folder: TempDir,
 }
 
-/// The program that is measured: this build's, or another that the environment names, such as that of
-/// a release to compare with.
+/// The program to measure: this build's, or the one in the environment variable `PLIMSOLL`, for
+/// example another release for comparison.
 fn program() -> OsString {
     std::env::var_os("PLIMSOLL").unwrap_or_else(|| env!("CARGO_BIN_EXE_plimsoll").into())
 }
@@ -45,7 +46,7 @@ fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// The address of an engine; each has one of its own, as pods have.
+/// The address of an engine; each has its own, as pods do.
 fn address(number: usize, port: u16) -> String {
     format!("127.{}.{}.{}:{port}", 1 + number / 62_500, number / 250 % 250, 1 + number % 250)
 }
@@ -108,7 +109,7 @@ fn variants_of_all_targets(port: u16) -> Result<String> {
     Ok(text)
 }
 
-/// Scrapes a thousand targets each second for a minute.
+/// Scrapes a thousand targets per second for a minute.
 pub(crate) async fn scrape() -> Result<()> {
     let mut engines = Process::this(&["serve-engines"])?;
     let port: u16 = engines.line()?.parse()?;
@@ -149,7 +150,7 @@ fn say_usage(who: &str, before: Usage, after: Usage) {
     );
 }
 
-/// The same targets, scraped by Prometheus, which stores what it reads.
+/// The same targets, scraped by Prometheus, which stores the samples.
 async fn scrape_with_prometheus(program: &str, port: u16) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("prometheus.yml");
@@ -175,8 +176,8 @@ async fn scrape_with_prometheus(program: &str, port: u16) -> Result<()> {
 
 // === lag ===
 
-/// How long a change of a gauge takes to become a changed number, at default settings. One variant
-/// after the other fills up, each once, because numbers go down only after minutes.
+/// The delay from a change of a gauge to a change of the desired replicas, with default settings.
+/// One variant after the other fills up, each once, because scale-down takes minutes.
 pub(crate) async fn lag() -> Result<()> {
     let engines = Engines::start().await?;
     let mut text = String::new();
@@ -200,7 +201,7 @@ pub(crate) async fn lag() -> Result<()> {
     }
     let mut lags = Vec::new();
     for variant in 0..CHANGES {
-        // Uneven pauses, so that changes come at every moment between two scrapes.
+        // Uneven pauses, so that changes occur at any time between two scrapes.
         let pause = 1000 + 137 * u64::try_from(variant)? % 1000;
         sleep(Duration::from_millis(pause)).await;
         if desired(variant).await? > 1.0 {
@@ -233,7 +234,7 @@ fn say_times(what: &str, mut times: Vec<Duration>) -> Result<()> {
 
 // === start ===
 
-/// How long the process takes until it says that it is ready, without Kubernetes.
+/// The time until the process reports that it is ready, without Kubernetes.
 pub(crate) async fn start() -> Result<()> {
     let clock = Clock::start();
     let mut times = Vec::new();

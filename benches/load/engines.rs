@@ -1,5 +1,5 @@
-//! A thousand engines: one listener that answers on every address of 127.0.0.0/8 with the page of a
-//! real vLLM server. Part of the path says how full its cache is.
+//! A thousand engines: one listener that responds on every address of 127.0.0.0/8 with the metrics
+//! of a real vLLM server. Part of the path selects the KV cache usage.
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -18,7 +18,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 
-/// The name of the model on the page.
+/// The model name in the /metrics response.
 pub(crate) const MODEL: &str = "meta-llama/Llama-3.1-8B-Instruct";
 
 fn page() -> Result<String> {
@@ -29,7 +29,7 @@ fn page() -> Result<String> {
     Ok(page)
 }
 
-/// The page with another share of the KV cache in use.
+/// The /metrics response with a different KV cache usage.
 fn with_kv_usage(page: &str, usage: &str) -> Result<String> {
     const NAME: &str = "\nvllm:kv_cache_usage_perc{";
     let start = page.find(NAME).context("no KV cache usage")?;
@@ -38,7 +38,7 @@ fn with_kv_usage(page: &str, usage: &str) -> Result<String> {
     Ok(format!("{}{usage}{}", &page[..value], &page[end..]))
 }
 
-/// Engines of which the first few, by the number in their path, are full.
+/// Engines, of which the first ones by the number in their path are full.
 pub(crate) struct Engines {
     pub(crate) port: u16,
     pub(crate) full: Arc<AtomicUsize>,
@@ -77,15 +77,14 @@ impl Engines {
     }
 }
 
-/// Serves until standard input ends, and prints the port first.
+/// Prints the port, and serves until standard input ends.
 pub(crate) async fn serve() -> Result<()> {
     let engines = Engines::start().await?;
     println!("{}", engines.port);
     for_each_line(|| ()).await
 }
 
-/// Does something for each line of standard input, until that ends: until the process that started
-/// this one does.
+/// Calls `act` for each line of standard input, until the parent process closes it.
 pub(crate) async fn for_each_line(act: impl Fn() + Send + 'static) -> Result<()> {
     let read = move || std::io::stdin().lines().map_while(Result::ok).for_each(|_| act());
     Ok(tokio::task::spawn_blocking(read).await?)

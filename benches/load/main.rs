@@ -1,4 +1,4 @@
-//! What Plimsoll costs under load, measured from outside: it runs as the process that users run.
+//! The cost of Plimsoll under load, measured from outside: it runs as the process that users run.
 //!
 //! ```text
 //! cargo bench --bench load -- scrape   # 1,000 targets each second, for a minute
@@ -7,9 +7,9 @@
 //! cargo bench --bench load -- api      # 1,000 requests/s for 10,000 external metrics over TLS
 //! ```
 //!
-//! Whatever serves or asks is another process than the one that is measured. Baselines run in the
-//! same call: a bare TLS server for `api`, and for `scrape` a Prometheus, if the environment
-//! variable `PROMETHEUS` names one. `PLIMSOLL` names another program to measure than this build's.
+//! Servers and clients run in other processes than the measured one. Baselines run in the same
+//! call: a bare TLS server for `api`, and for `scrape` a Prometheus, if the environment variable
+//! `PROMETHEUS` names one. `PLIMSOLL` selects another program to measure than this build's.
 
 #![expect(clippy::print_stdout, reason = "the results are what this prints")]
 
@@ -36,7 +36,7 @@ fn main() -> Result<()> {
             ["lag"] => daemon::lag().await,
             ["start"] => daemon::start().await,
             ["api", arguments @ ..] => api::load(arguments).await,
-            // These are the other processes.
+            // The roles of the child processes.
             ["serve-engines"] => engines::serve().await,
             ["serve-api", folder] => api::serve_api(folder).await,
             ["serve-constant", folder, body] => api::serve_constant(folder, body).await,

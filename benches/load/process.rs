@@ -1,4 +1,4 @@
-//! Other processes: starting them, and what they have used.
+//! Child processes, and their resource usage.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -7,29 +7,29 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// Ticks of processor time in a second, which is 100 on every Linux.
+/// Ticks of processor time per second, which is 100 on every Linux.
 const TICKS: f64 = 100.0;
 
-/// Another process, which ends with this value.
+/// A child process, which ends when this value is dropped.
 pub(crate) struct Process {
     child: Child,
     stdin: Option<ChildStdin>,
     lines: Option<Lines<BufReader<ChildStdout>>>,
 }
 
-/// What a process has used.
+/// The resource usage of a process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {
     /// Processor time, in user mode and in the kernel.
     pub(crate) cpu: Duration,
-    /// Memory that is resident, in MB.
+    /// Resident memory, in MB.
     pub(crate) resident: f64,
-    /// The most that it has been.
+    /// The peak of the resident memory, in MB.
     pub(crate) resident_max: f64,
 }
 
 impl Process {
-    /// Starts this program again in another part.
+    /// Starts this program again in another role.
     pub(crate) fn this(words: &[&str]) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -83,7 +83,7 @@ impl Drop for Process {
     }
 }
 
-/// The processors' load average, which says how much to believe.
+/// The load average of the machine, which shows how reliable the results are.
 pub(crate) fn load_average() -> String {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().next().unwrap_or("unknown").to_owned()

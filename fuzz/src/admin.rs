@@ -9,7 +9,7 @@ use plimsoll::server::admin::Hooks;
 
 use super::request;
 
-/// Answers a request; only `POST` loads anew, and only `PUT` sets the log filter.
+/// Answers a request; only `POST` may reload, and only `PUT` may set the log filter.
 pub fn check(input: &[u8]) {
     let Some(request) = request::read(input) else { return };
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
@@ -52,7 +52,7 @@ fn hooks(reloads: &Arc<AtomicUsize>, filters: &Arc<AtomicUsize>) -> Hooks {
     }
 }
 
-/// Runs what never waits.
+/// Runs a future that never waits.
 fn run<T>(future: impl Future<Output = T>) -> T {
     use futures_util::FutureExt;
     future.now_or_never().expect("nothing here waits")

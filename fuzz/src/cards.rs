@@ -2,7 +2,7 @@
 
 use plimsoll::config::{cards, cards_text, read_cards};
 
-/// What is written of the cards of a file is read as the same cards, as YAML and as JSON.
+/// The cards of a file, written as YAML and as JSON, must be read as the same cards.
 pub fn check(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let Ok((read, _)) = read_cards("cards", text) else { return };

@@ -1,22 +1,22 @@
 //! Configuration files, and the environment over them.
 //!
-//! What comes after a line `=== environment` are variables, `NAME=VALUE`, one a line.
+//! After a line `=== environment` come variables, `NAME=VALUE`, one per line.
 
 use std::collections::BTreeMap;
 
-use plimsoll::config::{Files, LoadError, Loaded, Severity, Surroundings, parse};
+use plimsoll::config::{Files, LoadError, LoadedConfig, Severity, Surroundings, parse};
 
-/// What separates the file from the environment.
+/// The separator between the file and the environment.
 const ENVIRONMENT: &str = "\n=== environment\n";
 
-/// Loads a configuration; what is printed of it is the same configuration.
+/// Loads a configuration; its printed form must load as the same configuration.
 pub fn check(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else { return };
     let (file, variables) = text.split_once(ENVIRONMENT).unwrap_or((text, ""));
     let environment = variables.lines().filter_map(|line| line.split_once('='));
     let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
     match load(file, environment.collect()) {
-        Ok(Loaded { config, warnings }) => {
+        Ok(LoadedConfig { config, warnings }) => {
             assert!(warnings.iter().all(|warning| warning.severity == Severity::Warning));
             let printed = config.print();
             let again = load(&printed, BTreeMap::new()).unwrap_or_else(|error| {
@@ -41,7 +41,7 @@ fn severity(problem: &plimsoll::config::Problem) -> Severity {
     problem.severity
 }
 
-fn load(text: &str, environment: BTreeMap<String, String>) -> Result<Loaded, LoadError> {
+fn load(text: &str, environment: BTreeMap<String, String>) -> Result<LoadedConfig, LoadError> {
     let surroundings = Surroundings {
         origin: "plimsoll.yaml".to_owned(),
         base: "/etc/plimsoll".into(),

@@ -1,15 +1,15 @@
-//! Pages of metrics.
+//! Responses of /metrics.
 //!
-//! The reader has shortcuts for lines that are like the one before, and does not look between the
-//! braces of lines that nobody wants. None of that may show in what is read.
+//! The reader has shortcuts for lines that resemble the previous one, and does not parse the labels
+//! of unused lines. The shortcuts must not change the reading.
 
-use plimsoll::collect::exposition::{Memory, read};
+use plimsoll::collect::exposition::{LayoutMemory, read};
 use plimsoll::observe::Reading;
 
-/// What an input starts with when it is an `OpenMetrics` page.
+/// The prefix of an input in `OpenMetrics` format.
 const OPEN: &[u8] = b"openmetrics\n";
 
-/// Reads a page in several ways that must not differ.
+/// Reads a response in several ways that must give the same result.
 pub fn check(input: &[u8]) {
     let (body, content_type) = match input.strip_prefix(OPEN) {
         Some(body) => (body, Some("application/openmetrics-text; version=1.0.0")),
@@ -32,7 +32,7 @@ pub fn check(input: &[u8]) {
     }
 }
 
-/// Reads the page after itself, after the half of it, and after itself with other lines.
+/// Reads the response after itself, after one half of it, and after itself with other lines.
 fn after_another(body: &[u8], content_type: Option<&str>, whole: Option<&Reading>) {
     let mut lines: Vec<&[u8]> = body.split_inclusive(|byte| *byte == b'\n').collect();
     let half = lines[..lines.len() / 2].concat();
@@ -40,14 +40,14 @@ fn after_another(body: &[u8], content_type: Option<&str>, whole: Option<&Reading
         lines.rotate_left(1);
     }
     for before in [body, &half, &lines.concat(), &with_lines_between(body)] {
-        let mut memory = Memory::default();
+        let mut memory = LayoutMemory::default();
         let _ = memory.read(before, content_type);
         let after = memory.read(body, content_type).ok();
         assert!(after.as_ref() == whole, "the page before shows in the reading");
     }
 }
 
-/// The page with a line that nobody wants before each line, so that no line is like the one before.
+/// The response with an unused line before each line, so that no line resembles the previous one.
 fn with_lines_between(body: &[u8]) -> Vec<u8> {
     let mut apart = Vec::with_capacity(2 * body.len());
     let mut is_ended = body.trim_ascii().is_empty();
@@ -61,12 +61,12 @@ fn with_lines_between(body: &[u8]) -> Vec<u8> {
     apart
 }
 
-/// The reading alone, and not how many samples it took.
+/// The reading without its sample count.
 fn without_counts(reading: Option<Reading>) -> Option<Reading> {
     reading.map(|reading| Reading { samples: 0, ..reading })
 }
 
-/// A text page that ends inside a line is refused.
+/// A response that ends inside a line must be rejected.
 fn cut(body: &[u8], reading: impl Fn(&[u8]) -> Option<Reading>) {
     let Some(newline) = body.iter().rposition(|byte| *byte == b'\n') else { return };
     let start = body[..newline].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);

@@ -1,7 +1,7 @@
 //! The external metrics API behind its front proxy.
 //!
-//! Everything that a request says is the fuzzer's, but for the certificate, which is the front
-//! proxy's. There is a namespace in which nobody may read anything.
+//! The fuzzer controls the whole request except the client certificate, which is the front proxy's.
+//! One namespace denies all access.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -19,13 +19,15 @@ use plimsoll::fleet::{
     Bounds, ModelKey, ModelName, Namespace, Role, VariantKey, VariantName, VariantSpec,
 };
 use plimsoll::observe::Observation;
-use plimsoll::publish::external_metrics::authorize::{Access, Authorize, Source, Verdict};
-use plimsoll::publish::external_metrics::metrics::Metrics;
-use plimsoll::publish::external_metrics::state::Ages;
-use plimsoll::publish::external_metrics::{Api, Settings};
-use plimsoll::publish::{Decided, Published, PublishedVariant};
-use plimsoll::server::Phase;
-use plimsoll::server::auth::{Identity, Peer, TrustAnchor};
+use plimsoll::publish::external_metrics::authorize::{
+    Access, AccessVerdict, Authorize, PermissionSource,
+};
+use plimsoll::publish::external_metrics::metrics::ApiMetrics;
+use plimsoll::publish::external_metrics::state::DecisionAges;
+use plimsoll::publish::external_metrics::{ExternalMetricsApi, ExternalMetricsSettings};
+use plimsoll::publish::{Published, PublishedDecision, PublishedVariant};
+use plimsoll::server::ServerPhase;
+use plimsoll::server::auth::{ConnectionPeer, TrustAnchor, UserIdentity};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, Seconds};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use serde_json::Value;
@@ -34,34 +36,36 @@ use tokio::sync::watch;
 
 use super::request;
 
-/// The ages that a daemon serves by unless configured.
-const AGES: Ages = Ages { fresh: Duration::from_secs(45), hold: Duration::from_mins(5) };
+/// The default maximum ages of a daemon's decisions.
+const AGES: DecisionAges =
+    DecisionAges { fresh: Duration::from_secs(45), hold: Duration::from_mins(5) };
 
-/// The namespace in which nobody may read.
+/// The namespace that denies all access.
 const CLOSED: &str = "closed";
 
-/// The variant in it: a text that only an answer about it can have.
+/// The variant in it: a text that only a response about it can contain.
 const HIDDEN: &str = "hidden-5d1f0c";
 
-/// The variants that are served, with their numbers.
+/// The served variants, with their desired replicas.
 const SERVED: [(&str, &str, u32); 3] = [("shop", "a", 3), ("shop", "b", 7), ("lab", "a", 11)];
 
-/// What is there for every input.
+/// The state shared by all inputs.
 struct Scene {
     runtime: Runtime,
-    api: Api,
-    peer: Peer,
-    /// Dropped senders would end what is watched.
+    api: ExternalMetricsApi,
+    peer: ConnectionPeer,
+    /// A dropped sender would end its receiver.
     _published: watch::Sender<Arc<Published>>,
     _trust: watch::Sender<Option<Arc<TrustAnchor>>>,
 }
 
-/// Answers a request; nothing is answered by a guess, and nothing that the caller may not read.
+/// Answers a request. Responses must not contain a guess, or anything that the caller may not read.
 pub fn check(input: &[u8]) {
     static STAGE: OnceLock<Scene> = OnceLock::new();
     let Some(request) = request::read(input) else { return };
     let stage = STAGE.get_or_init(Scene::new);
-    let response = stage.runtime.block_on(stage.api.respond(&request, &stage.peer, Phase::Serving));
+    let response =
+        stage.runtime.block_on(stage.api.respond(&request, &stage.peer, ServerPhase::Serving));
     let is_head = *request.method() == Method::HEAD;
     let (code, text) = read(response, is_head);
     if is_head {
@@ -86,7 +90,7 @@ pub fn check(input: &[u8]) {
     }
 }
 
-/// Reads an answer, which must be one that an HPA controller can live with.
+/// Reads a response, which an HPA controller must be able to handle.
 fn read(response: Response<http_body_util::Full<Bytes>>, is_head: bool) -> (u16, String) {
     let code = response.status().as_u16();
     assert!([200, 304, 400, 401, 403, 404, 405, 406, 500, 503].contains(&code), "{code}");
@@ -101,7 +105,7 @@ fn read(response: Response<http_body_util::Full<Bytes>>, is_head: bool) -> (u16,
     (code, text)
 }
 
-/// Every value is one that is published.
+/// Every value must be a published one.
 fn metric(text: &str) {
     let list: Value = serde_json::from_str(text).expect("a list is JSON");
     if list["kind"] == "Table" {
@@ -127,13 +131,13 @@ impl Scene {
         let published = watch::Sender::new(Arc::new(published(clock)));
         let (anchor, peer) = front_proxy();
         let trust = watch::Sender::new(Some(Arc::new(anchor)));
-        let api = Api::new(
-            Settings { ages: AGES, wva_metrics: true },
+        let api = ExternalMetricsApi::new(
+            ExternalMetricsSettings { ages: AGES, wva_metrics: true },
             published.subscribe(),
             clock,
             trust.subscribe(),
             Arc::new(NobodyInClosed),
-            Metrics::register(&prometheus::Registry::new()).expect("the registry is empty"),
+            ApiMetrics::register(&prometheus::Registry::new()).expect("the registry is empty"),
         );
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         let runtime = runtime.expect("a runtime without threads can be built");
@@ -141,22 +145,26 @@ impl Scene {
     }
 }
 
-/// Allows everything but the closed namespace.
+/// Allows all access except to the closed namespace.
 struct NobodyInClosed;
 
 impl Authorize for NobodyInClosed {
-    fn authorize<'a>(&'a self, _: &'a Identity, access: &'a Access) -> BoxFuture<'a, Verdict> {
+    fn authorize<'a>(
+        &'a self,
+        _: &'a UserIdentity,
+        access: &'a Access,
+    ) -> BoxFuture<'a, AccessVerdict> {
         let verdict = if access.namespace == CLOSED {
-            Verdict::Denied("nobody may".to_owned())
+            AccessVerdict::Denied("nobody may".to_owned())
         } else {
-            Verdict::Allowed(Source::Trusted)
+            AccessVerdict::Allowed(PermissionSource::Trusted)
         };
         std::future::ready(verdict).boxed()
     }
 }
 
 fn published(clock: Clock) -> Published {
-    // A number that never gets old.
+    // Values that never expire.
     let later = clock.elapsed() + Duration::from_hours(24 * 365);
     let variants = SERVED
         .map(|(namespace, name, count)| variant(namespace, name, Some((count, later))))
@@ -191,7 +199,11 @@ fn variant(namespace: &str, name: &str, decided: Option<(u32, Duration)>) -> Pub
         }
     };
     PublishedVariant {
-        decided: decided.map(|(count, elapsed)| Decided { decision: decision(count), at, elapsed }),
+        decided: decided.map(|(count, elapsed)| PublishedDecision {
+            decision: decision(count),
+            at,
+            elapsed,
+        }),
         spec: VariantSpec {
             key: key.clone(),
             model: model.clone(),
@@ -210,8 +222,8 @@ fn variant(namespace: &str, name: &str, decided: Option<(u32, Duration)>) -> Pub
     }
 }
 
-/// An authority of front proxies, and the other end of a connection that one of it has opened.
-fn front_proxy() -> (TrustAnchor, Peer) {
+/// A front-proxy authority, and the peer of a connection with one of its client certificates.
+fn front_proxy() -> (TrustAnchor, ConnectionPeer) {
     let params = |name: &str| {
         let mut params = CertificateParams::new(Vec::new()).expect("there are no names");
         params.distinguished_name.push(DnType::CommonName, name);
@@ -236,5 +248,5 @@ fn front_proxy() -> (TrustAnchor, Peer) {
     ];
     let data = data.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
     let anchor = TrustAnchor::from_config_map(&data).expect("it is as clusters publish it");
-    (anchor, Peer::new(vec![client.der().clone()]))
+    (anchor, ConnectionPeer::new(vec![client.der().clone()]))
 }

@@ -1,8 +1,8 @@
-//! What must hold of everything that reads bytes from outside, whatever the bytes are.
+//! Invariants of all code that reads bytes from outside, for any bytes.
 //!
-//! Each module has one function, `check`, that takes any bytes and panics when a rule is broken.
-//! The fuzzer calls it with what it makes up; `tests/it/corpus.rs` calls it with what the fuzzer
-//! has found so far, in every run of the tests.
+//! Each module has one function, `check`, that takes any bytes and panics if a rule is broken. The
+//! fuzzer calls it with generated inputs. `tests/it/corpus.rs` calls it with the inputs found so
+//! far, in every test run.
 
 pub mod admin;
 pub mod cards;
@@ -19,7 +19,7 @@ pub mod target_file;
 /// A check of any bytes.
 pub type Check = fn(&[u8]);
 
-/// Every check by its name, which is also that of its folder in `fuzz/corpus`.
+/// Every check by its name, which is also the name of its folder in `fuzz/corpus`.
 pub const ALL: [(&str, Check); 10] = [
     ("admin", admin::check),
     ("cards", cards::check),

@@ -1,18 +1,18 @@
 //! Answers of Prometheus' query API.
 
-use plimsoll::collect::prometheus::{Outcome, decode};
+use plimsoll::collect::prometheus::{QueryOutcome, decode};
 use serde_json::Value;
 
-/// Few enough that the fuzzer can write more.
+/// The series limit, low enough for the fuzzer to exceed it.
 const LIMIT: usize = 8;
 
-/// The longest text of a failure, with the mark that it was cut; it is a line of the log.
+/// The longest failure text, including the truncation mark; it is logged as one line.
 const DETAIL_MAX: usize = 403;
 
 type Labels = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Reads an answer. What is read is what a reader sees that keeps all of the JSON in memory, and a
-/// refusal says why.
+/// Decodes a response. The result must match a reader that keeps the whole JSON in memory, and a
+/// rejection must have a reason.
 pub fn check(input: &[u8]) {
     let mut shown: Vec<(Labels, usize)> = Vec::new();
     let read = decode(input, LIMIT, &mut |labels, points| {
@@ -27,16 +27,19 @@ pub fn check(input: &[u8]) {
         Err(failure) => {
             assert!(!failure.detail.is_empty() && failure.detail.len() <= DETAIL_MAX);
             let is_json = serde_json::from_slice::<Value>(input).is_ok();
-            assert!(failure.outcome != Outcome::Truncated || !is_json, "whole, but called cut");
+            assert!(
+                failure.outcome != QueryOutcome::Truncated || !is_json,
+                "whole, but called cut"
+            );
             return;
         }
     };
     assert_eq!(answer.series, shown.len());
     assert_eq!(answer.samples, shown.iter().map(|(_, samples)| samples).sum::<usize>());
     assert!(answer.warnings.is_empty() || answer.is_partial, "a warning, and yet whole");
-    // A tree refuses what we skip, such as a number that is larger than all others.
+    // A JSON tree rejects parts that the decoder skips, such as a number beyond the range.
     let Ok(tree) = serde_json::from_slice::<Value>(input) else { return };
-    // Of a key that comes twice a tree keeps the last, and ours the sum.
+    // For a duplicate key, a tree keeps the last value, while the decoder adds them up.
     let text = String::from_utf8_lossy(input);
     if text.contains("\\u")
         || ["data\"", "result\""].iter().any(|key| text.matches(key).count() > 1)

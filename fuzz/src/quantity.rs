@@ -2,7 +2,7 @@
 
 use plimsoll::publish::quantity::Quantity;
 
-/// Parses a quantity; its canonical text is the same number.
+/// Parses a quantity; its canonical text must be the same number.
 pub fn check(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else { return };
     let parsed: Result<Quantity, _> = text.parse();
@@ -11,7 +11,7 @@ pub fn check(input: &[u8]) {
     let again = canonical.parse::<Quantity>();
     assert_eq!(again.as_ref(), Ok(&quantity), "{text:?} is written as {canonical:?}");
     if let Ok(float) = text.parse::<f64>() {
-        // Rounding up to a thousandth, and what a float cannot say of a large number.
+        // Allow for rounding up to a thousandth, and for the limited precision of a large float.
         let slack = 1.0 + (float * 1000.0).abs() * 1e-15;
         let distance = quantity.milli() as f64 - float * 1000.0;
         assert!((-slack..=slack + 1.0).contains(&distance), "{text:?} is read as {canonical}");

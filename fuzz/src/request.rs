@@ -5,7 +5,7 @@ use http_body_util::Full;
 use hyper::Request;
 use hyper::header::{HeaderName, HeaderValue};
 
-/// The request that an input stands for; `None` where no HTTP client could have sent it.
+/// The request that an input represents; `None` if no HTTP client could have sent it.
 #[must_use]
 pub fn read(input: &[u8]) -> Option<Request<Full<Bytes>>> {
     let (head, body) = match input.windows(2).position(|pair| pair == b"\n\n") {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use plimsoll::publish::selector::Selector;
 
-/// Labels that a selector is tried on.
+/// Labels to match a selector against.
 const LABELS: [&[(&str, &str)]; 4] = [
     &[],
     &[("variant", "a"), ("namespace", "shop"), ("size", "10")],

@@ -1,14 +1,15 @@
-//! The file in which numbers survive a restart.
+//! The file that keeps the desired replicas across a restart.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use plimsoll::config::{self, Files, Surroundings};
 use plimsoll::pipeline::Pipeline;
-use plimsoll::pipeline::saved::Length;
-use plimsoll::publish::state::{Saved, StateError, encode, parse};
+use plimsoll::pipeline::saved::MemoryLength;
+use plimsoll::publish::state::{SavedDecision, StateError, encode, parse};
 
-/// Reads a state file; what is read can be written and read again, and a pipeline goes on from it.
+/// Reads a state file; the result can be written and read again, and a pipeline can continue from
+/// it.
 pub fn check(input: &[u8]) {
     let saved = match read(input) {
         Ok(saved) => saved,
@@ -20,17 +21,22 @@ pub fn check(input: &[u8]) {
     };
     let Some(first) = saved.first() else { return };
     assert!(saved.iter().all(|one| one.variant.namespace == one.model.namespace));
-    let text = encode(first.written, &saved, Length::Whole).expect("all of it has a shape in JSON");
+    let text =
+        encode(first.written, &saved, MemoryLength::Whole).expect("all of it has a shape in JSON");
     let again = read(&text).unwrap_or_else(|error| panic!("{saved:?}: {error:?}"));
     assert_eq!(again.len(), saved.len());
     for (one, other) in saved.iter().zip(&again) {
-        // The last digit of what was learned may be another after JSON.
+        // JSON may change the last digit of learned values.
         assert_eq!(one.memory.is_some(), other.memory.is_some());
-        // What is not known here is not written again.
-        let bare = |one: &Saved| Saved { memory: None, strange: Vec::new(), ..one.clone() };
+        // Entries of other releases are not written.
+        let bare = |one: &SavedDecision| SavedDecision {
+            memory: None,
+            strange: Vec::new(),
+            ..one.clone()
+        };
         assert_eq!(bare(one), bare(other));
     }
-    // What it is made of must be sound, or left alone.
+    // The pipeline must accept the memory if it is valid, and ignore it otherwise.
     for one in saved {
         let mut pipeline = pipeline();
         pipeline.restore(one.written, one.variant.clone(), one.desired, one.at);
@@ -41,11 +47,11 @@ pub fn check(input: &[u8]) {
     }
 }
 
-fn read(content: &[u8]) -> Result<Vec<Saved>, StateError> {
+fn read(content: &[u8]) -> Result<Vec<SavedDecision>, StateError> {
     parse(Path::new("/var/lib/plimsoll/state.json"), content)
 }
 
-/// One with every default.
+/// A pipeline with all defaults.
 fn pipeline() -> Pipeline {
     let surroundings = Surroundings {
         origin: "plimsoll.yaml".to_owned(),

@@ -5,7 +5,7 @@ use std::path::Path;
 use hyper::Uri;
 use plimsoll::collect::targets::{Address, Endpoint, Scheme, listed_in};
 
-/// Reads a list of targets as JSON and as YAML; every address is one that can be scraped.
+/// Reads a list of targets as JSON and as YAML; every address must be scrapable.
 pub fn check(input: &[u8]) {
     let endpoint = Endpoint { scheme: Scheme::Http, port: 8000, path: "/metrics".to_owned() };
     for name in ["targets.json", "targets.yaml"] {

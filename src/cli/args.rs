@@ -1,4 +1,4 @@
-//! The commands, their arguments as far as they are not a program's own, and their help.
+//! The commands, their help, and those arguments that are not defined next to their own program.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use plimsoll_lab::backtest::args::BacktestArgs;
 use plimsoll_lab::demo::args::DemoArgs;
 use plimsoll_lab::study::args::{ScoreboardArgs, SimulateArgs};
 
-/// What `--help` says about exit codes; the numbers are the constants of [`crate::cli`].
+/// The exit codes in `--help`; the numbers are the constants of [`crate::cli`].
 const EXIT_CODES: &str = "\
 Exit codes:
    0  Everything went well.
@@ -17,7 +17,7 @@ Exit codes:
   69  Something outside that is needed does not answer.
   70  There is a mistake in the program; please report it.";
 
-/// What `backtest --help` shows beside its arguments.
+/// The examples in `backtest --help`.
 const BACKTEST_EXAMPLES: &str = "\
 Examples:
   plimsoll backtest /var/lib/plimsoll/trace

@@ -1,4 +1,4 @@
-//! Capacity cards on the command line: out of a daemon or a state file, checked, and their schema.
+//! Capacity cards on the command line: export from a daemon or a state file, check, and schema.
 
 use std::fs;
 use std::io::{self, Write};
@@ -10,36 +10,36 @@ use anyhow::Context;
 
 use crate::cli::args::{CardCheckArgs, CardCommand, CardExportArgs, CardFormat};
 use plimsoll_core::analyze::foresight::card::{self, Card};
-use plimsoll_daemon::config::{self, Files, LoadError, Loaded};
-use plimsoll_daemon::publish::state::{self, Saved, StateError};
+use plimsoll_daemon::config::{self, Files, LoadError, LoadedConfig};
+use plimsoll_daemon::publish::state::{self, SavedDecision, StateError};
 
-/// Where a daemon shows its cards.
+/// The path at which a daemon serves its cards.
 const PATH: &str = "/api/v1/cards";
 
-/// An answer is made in milliseconds; a daemon that takes longer is not there.
+/// A daemon answers in milliseconds; one that takes longer than this is treated as not reachable.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The largest answer: some ten thousand cards.
 const ANSWER_MAX: usize = 16 << 20;
 
-/// Why there are no cards.
+/// The reason that there are no cards.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CardError {
-    /// The daemon cannot be asked.
+    /// The daemon does not answer.
     #[error("the daemon at {url} does not answer; --url says where its plain HTTP port is")]
     Daemon {
-        /// Where it should be.
+        /// The daemon's URL.
         url: String,
-        /// What went wrong.
+        /// The request error.
         #[source]
         source: reqwest::Error,
     },
-    /// What answers has no cards.
+    /// The response is not a list of cards.
     #[error("{url} answers with {what}, and not with capacity cards")]
     Answer {
-        /// Who was asked.
+        /// The requested URL.
         url: String,
-        /// What it answers.
+        /// A description of the response.
         what: String,
     },
     /// A file is too large to hold cards.
@@ -50,7 +50,19 @@ pub(crate) enum CardError {
     },
 }
 
-/// Does what the command says.
+// === impl CardError ===
+
+impl CardError {
+    fn daemon(url: &str, source: reqwest::Error) -> Self {
+        Self::Daemon { url: url.to_owned(), source }
+    }
+
+    fn answer(url: &str, what: String) -> Self {
+        Self::Answer { url: url.to_owned(), what }
+    }
+}
+
+/// Runs the command.
 ///
 /// # Errors
 ///
@@ -77,50 +89,58 @@ fn export(args: &CardExportArgs) -> anyhow::Result<()> {
                    minute, and their variants must name an accelerator";
         writeln!(io::stderr(), "{why}")?;
     }
+
     print(&match format {
         CardFormat::Yaml => config::cards_text(&cards),
         CardFormat::Json => serde_json::to_string_pretty(&config::cards(&cards))? + "\n",
     })
 }
 
-/// The cards of a running daemon.
+/// Fetches the cards of a running daemon.
 fn ask(url: &str) -> anyhow::Result<Vec<Arc<Card>>> {
-    let url = format!("{}{PATH}", url.trim_end_matches('/'));
+    let address = format!("{}{PATH}", url.trim_end_matches('/'));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let text = runtime.block_on(fetch(&url))?;
-    let (cards, _) = config::read_cards(&url, &text)?;
+
+    let text = runtime.block_on(fetch(&address))?;
+    let (cards, _) = config::read_cards(&address, &text)?;
     Ok(cards)
 }
 
 async fn fetch(url: &str) -> Result<String, CardError> {
-    let failed = |source| CardError::Daemon { url: url.to_owned(), source };
-    let wrong = |what: String| CardError::Answer { url: url.to_owned(), what };
-    let client = reqwest::Client::builder().timeout(TIMEOUT).build().map_err(failed)?;
-    let mut answer = client.get(url).send().await.map_err(failed)?;
+    let built = reqwest::Client::builder().timeout(TIMEOUT).build();
+    let client = built.map_err(|source| CardError::daemon(url, source))?;
+    let sent = client.get(url).send().await;
+    let mut answer = sent.map_err(|source| CardError::daemon(url, source))?;
     if !answer.status().is_success() {
-        return Err(wrong(answer.status().to_string()));
+        return Err(CardError::answer(url, answer.status().to_string()));
     }
+
     let mut body = Vec::new();
-    while let Some(chunk) = answer.chunk().await.map_err(failed)? {
+    while let Some(chunk) = answer.chunk().await.map_err(|source| CardError::daemon(url, source))? {
         body.extend_from_slice(&chunk);
         if body.len() > ANSWER_MAX {
-            return Err(wrong(format!("more than {ANSWER_MAX} bytes")));
+            return Err(CardError::answer(url, format!("more than {ANSWER_MAX} bytes")));
         }
     }
-    String::from_utf8(body).map_err(|_| wrong("bytes that are no text".to_owned()))
+
+    String::from_utf8(body).map_err(|_| CardError::answer(url, "bytes that are no text".to_owned()))
 }
 
-/// The cards of a state file.
+/// Builds the cards from a state file.
 fn remembered(state: &Path, config: &Path) -> anyhow::Result<Vec<Arc<Card>>> {
-    let Loaded { config, .. } = config::load(config, Files::NotChecked)?;
-    let unread = |source| StateError::Io { path: state.to_owned(), action: "read", source };
-    let _there = fs::metadata(state).map_err(unread)?;
+    let LoadedConfig { config, .. } = config::load(config, Files::NotChecked)?;
+    let _there = fs::metadata(state).map_err(|source| StateError::Io {
+        path: state.to_owned(),
+        action: "read",
+        source,
+    })?;
+
     let mut cards: Vec<Arc<Card>> = Vec::new();
-    for Saved { variant, memory, .. } in state::load(state)? {
-        let known = config.variants.iter().find(|known| known.spec.key == variant);
+    for SavedDecision { variant, memory, .. } in state::load(state)? {
+        let known = config.variants.iter().find(|it| it.spec.key == variant);
         let saved = memory.as_ref().and_then(|memory| memory.learned.foresight.as_ref());
         let Some((known, saved)) = known.zip(saved) else { continue };
         let Some(card) = card::remembered(&known.spec, saved) else { continue };
@@ -130,6 +150,7 @@ fn remembered(state: &Path, config: &Path) -> anyhow::Result<Vec<Arc<Card>>> {
             None => cards.push(Arc::new(card)),
         }
     }
+
     Ok(cards)
 }
 
@@ -137,20 +158,26 @@ fn check(args: &CardCheckArgs) -> anyhow::Result<()> {
     let mut shown = Vec::new();
     for path in &args.files {
         let origin = path.display().to_string();
-        let read = |source| LoadError::Read { path: path.clone(), source };
-        let length = fs::metadata(path).map_err(read)?.len();
+        let length = fs::metadata(path).map_err(|source| unread(path, source))?.len();
         if length > ANSWER_MAX as u64 {
             return Err(CardError::TooLarge { path: path.clone() }.into());
         }
-        let text = fs::read_to_string(path).map_err(read)?;
+
+        let text = fs::read_to_string(path).map_err(|source| unread(path, source))?;
         let (cards, warnings) = config::read_cards(&origin, &text)?;
         for warning in &warnings {
             writeln!(io::stderr(), "{warning}")?;
         }
+
         shown.push(format!("{origin} is valid: {}\n", config::counted(cards.len(), "card")));
         shown.extend(cards.iter().map(|card| format!("  {card}, for {}\n", card.kind)));
     }
+
     print(&shown.concat())
+}
+
+fn unread(path: &Path, source: io::Error) -> LoadError {
+    LoadError::Read { path: path.to_owned(), source }
 }
 
 fn print(text: &str) -> anyhow::Result<()> {

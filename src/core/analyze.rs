@@ -1,4 +1,4 @@
-//! Analyzers: what a model's replicas carry, against what is asked of them.
+//! Analyzers compare the capacity of a model's replicas with its demand.
 
 pub mod analyzers;
 pub mod ballot;

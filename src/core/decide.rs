@@ -1,9 +1,9 @@
-//! Decisions: the vocabulary of an answer.
+//! Decisions and the steps that explain them.
 //!
-//! A [`Decision`] is a number of replicas for one variant together with the chain of [`Step`]s
-//! that made it. Each stage that changes the number, or that had a reason to and did not, appends
-//! one step; the last step's `after` is the answer. So every published number can say where it
-//! comes from, and the explanation cannot drift from the arithmetic.
+//! A [`Decision`] holds the desired replicas of one variant and the chain of [`Step`]s that
+//! produced them. A stage appends one step if it changes the value, or if it had a reason to change
+//! it and did not. The last step's `after` is the result. Every published value can therefore be
+//! traced to its source, and the explanation cannot drift from the arithmetic.
 
 pub mod check;
 pub mod enforce;
@@ -23,14 +23,14 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::saturation::{Outcome, Thresholds, Transition};
-use crate::decide::sized::{Admissible, Shortfall, Sized, Slowest};
+use crate::analyze::saturation::{SaturationOutcome, Thresholds, Transition};
+use crate::decide::sized::{AdmissibleRate, Shortfall, SizedReason, SlowestReplica};
 use crate::fleet::{Bounds, ModelKey, VariantKey};
 use crate::units::{Fraction, Replicas, Requests};
 
-pub use crate::decide::reason::{NoData, Reason, ReasonCode, Told};
+pub use crate::decide::reason::{NoData, Reason, ReasonCode, RemoteReason};
 
-/// How many replicas one variant should have, and why.
+/// The desired replicas of one variant and the steps that produced them.
 #[must_use]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
@@ -38,51 +38,52 @@ pub struct Decision {
     pub variant: VariantKey,
     /// The model that it serves.
     pub model: ModelKey,
-    /// Replicas that exist; `None` when nobody can say.
+    /// Existing replicas; `None` if unknown.
     pub current: Option<Replicas>,
-    /// The bounds that held.
+    /// The bounds in effect for the decision.
     pub bounds: Bounds,
-    /// The chain that made the number; never empty.
+    /// The chain of steps that produced the desired replicas; never empty.
     pub steps: Vec<Step>,
-    /// The instant of the newest data that the number rests on. A decision that was recomputed
+    /// The instant of the newest data behind the desired replicas. A decision that was recomputed
     /// from old data is as old as its data.
     pub inputs_at: Timestamp,
-    /// Whether the number was decided on fresh data or kept from before.
+    /// The basis of the desired replicas: fresh data, or an earlier decision.
     pub basis: Basis,
 }
 
-/// Why a variant has no decision at all: nothing is in force, and there is nothing to decide on.
+/// The reason why a variant has no decision: no desired replicas are in effect, and there is no
+/// data to decide on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Undecided(pub NoData);
+pub struct NoDecision(pub NoData);
 
-/// What the analysis found of one model's variants of one role.
+/// The saturation analysis of one model's variants in one role.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelReport {
-    /// The thresholds and triggers that held for the model.
+    /// The thresholds and triggers in effect for the model.
     pub thresholds: Thresholds,
-    /// Mean spare KV cache of the replicas that are not saturated.
+    /// Mean KV-cache headroom of the replicas that are not saturated.
     pub spare_kv: Fraction,
-    /// Mean spare queue of the replicas that are not saturated.
+    /// Mean queue headroom of the replicas that are not saturated.
     pub spare_queue: Requests,
-    /// How much spare KV cache is missing to the trigger.
+    /// KV-cache headroom that is missing to reach the trigger.
     pub required_kv: Fraction,
-    /// How much spare queue is missing to the trigger.
+    /// Queue headroom that is missing to reach the trigger.
     pub required_queue: Requests,
-    /// What the model waits for, if it does.
+    /// The transition that the model waits for, if any.
     pub transition: Option<Transition>,
 }
 
-/// What the analysis found of one variant.
+/// The saturation analysis of one variant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VariantReport {
-    /// How near its replicas are to being saturated; 1 is the threshold. The mean over its
-    /// replicas of the larger of KV usage and queue, each as a share of its threshold.
+    /// Mean saturation of its replicas, where 1 is the threshold. Each replica counts with the
+    /// larger of its KV usage and its queue, each as a share of its threshold.
     pub saturation: Fraction,
-    /// Replicas that are saturated.
+    /// Saturated replicas.
     pub saturated: Replicas,
 }
 
-/// Whether a number was decided on fresh data.
+/// The basis of a decision: fresh data, or an earlier decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
@@ -93,92 +94,100 @@ pub enum Basis {
 }
 
 impl Decision {
-    /// The answer: the last step's outcome.
+    /// Returns the desired replicas: the `after` of the last step.
     #[must_use]
     pub fn desired(&self) -> Replicas {
         self.steps.last().map_or(Replicas::ZERO, |step| step.after)
     }
 
-    /// What the analysis alone asks for, before bounds, windows and step limits; with what standby
-    /// carries until others serve.
+    /// Returns the replicas that the analysis alone asks for, before bounds, windows and step
+    /// limits. They include standby replicas that serve load until slower variants have started.
     #[must_use]
     pub fn unconstrained(&self) -> Replicas {
-        let last = |is: fn(Stage) -> bool| self.steps.iter().rev().find(|step| is(step.stage));
-        let asked = last(|stage| matches!(stage, Stage::Analyze | Stage::Hold));
-        let bridged = last(|stage| stage == Stage::Bridge);
+        let asked = self.last_step(|stage| matches!(stage, Stage::Analyze | Stage::Hold));
+        let bridged = self.last_step(|stage| stage == Stage::Bridge);
         let number = asked.into_iter().chain(bridged).map(|step| step.after).max();
         number.unwrap_or_else(|| self.desired())
     }
 
-    /// The number that the stabilisation windows remember: what the analysis asks for, after the
-    /// guard.
+    /// Returns the value that the stabilization windows remember: the recommendation of the
+    /// analysis after the scale-down guard.
     #[must_use]
     pub fn recommended(&self) -> Replicas {
-        self.steps
-            .iter()
-            .rev()
-            .find(|step| step.stage <= Stage::Guard)
+        self.last_step(|stage| stage <= Stage::Guard)
             .map_or_else(|| self.desired(), |step| step.after)
     }
 
-    /// The rate of requests that the serving replicas can take in time; `None` if it is unknown.
+    /// Returns the last step of the given stages.
+    fn last_step(&self, is_given: impl Fn(Stage) -> bool) -> Option<&Step> {
+        self.steps.iter().rev().find(|step| is_given(step.stage))
+    }
+
+    /// Returns the request rate that the serving replicas can take in time; `None` if unknown.
     #[must_use]
-    pub fn admissible(&self) -> Option<Admissible> {
+    pub fn admissible(&self) -> Option<AdmissibleRate> {
         self.steps.iter().find_map(|step| match &step.reason {
             Reason::Sized(sized) => sized.admissible.as_deref().copied(),
             _ => None,
         })
     }
 
-    /// The slowest of its replicas; `None` while too few can be compared.
+    /// Returns the slowest replica; `None` while too few replicas can be compared.
     #[must_use]
-    pub fn slowest(&self) -> Option<&Slowest> {
+    pub fn slowest(&self) -> Option<&SlowestReplica> {
         self.steps.iter().find_map(|step| match &step.reason {
             Reason::Sized(sized) => sized.slowest.as_deref(),
             _ => None,
         })
     }
 
-    /// Whether it is not lowered only because its replicas have not been measured long enough.
+    /// Returns true if scale-down is blocked only because the replicas have not been measured for
+    /// long enough.
     #[must_use]
     pub fn is_settling(&self) -> bool {
         self.steps.iter().any(|step| matches!(step.reason, Reason::Settling { .. }))
     }
 
-    /// The maximum and why the load asks for more than it, if it does.
+    /// Returns the maximum and the reason why the load asks for more, if it does.
     #[must_use]
     pub fn beyond_max(&self) -> Option<(Replicas, &Reason)> {
         let max = self.bounds.max()?;
-        let asks_more = |step: &&Step| match &step.reason {
+
+        let fresh = self.basis == Basis::Fresh;
+        let asking = self.steps.iter().find(|it| self.asks_more(it)).filter(|_| fresh)?;
+        Some((max, &asking.reason))
+    }
+
+    /// Returns true if the load behind a step asks for more than the maximum.
+    fn asks_more(&self, step: &Step) -> bool {
+        match &step.reason {
             Reason::AboveMax(_) => true,
-            Reason::Load(Outcome::SpareLowNoRoom(_))
-            | Reason::Sized(Sized { short: Shortfall::Some, .. }) => {
+            Reason::Load(SaturationOutcome::SpareLowNoRoom(_))
+            | Reason::Sized(SizedReason { short: Shortfall::Some, .. }) => {
                 !self.bounds.allow_up(self.desired())
             }
             _ => false,
-        };
-        let fresh = self.basis == Basis::Fresh;
-        let step = self.steps.iter().find(asks_more).filter(|_| fresh)?;
-        Some((max, &step.reason))
+        }
     }
 
-    /// The step that explains the answer best: the last that changed the number, else the last.
+    /// Returns the step that explains the result best: the last step that changed the value. If no
+    /// step changed it, returns the last step.
     #[must_use]
     pub fn because(&self) -> Option<&Step> {
         self.steps.iter().rev().find(|step| step.before != step.after).or(self.steps.last())
     }
 }
 
-/// One link of the chain.
+/// One step in the chain of a decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Step {
-    /// Which stage.
+    /// The stage that appended it.
     pub stage: Stage,
-    /// The number before it.
+    /// Desired replicas before the stage.
     pub before: Replicas,
-    /// The number after it.
+    /// Desired replicas after the stage.
     pub after: Replicas,
-    /// Why.
+    /// The reason for the change, or for keeping the value.
     pub reason: Reason,
 }
 
@@ -193,37 +202,37 @@ impl fmt::Display for Step {
     }
 }
 
-/// The stages of a decision, in their order.
+/// The stages of a decision, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
     /// The analysis of the model's load.
     Analyze,
-    /// Planning again with what the limits leave for the model.
+    /// A new plan with the replicas that the limits leave for the model.
     Share,
-    /// What standby carries until others serve.
+    /// Standby replicas that serve load until slower variants have started.
     Bridge,
-    /// What the adapters of a pool need beside its load.
+    /// Replicas that the adapters of a pool need in addition to its load.
     Pool,
-    /// Keeping the last number, because there is nothing to decide on.
+    /// Keeping the last desired replicas, because there is no data to decide on.
     Hold,
-    /// Refusing to go down on incomplete data.
+    /// The scale-down guard, which blocks scale-down on incomplete data.
     Guard,
-    /// Stabilisation windows.
+    /// Stabilization windows.
     Stabilize,
-    /// The time that a number stays before it moves the other way.
+    /// The dwell time before a change of direction.
     Dwell,
-    /// How often a number may turn in an hour.
+    /// The flap budget: direction changes per hour.
     FlapBudget,
-    /// What a burst of demand overrides.
+    /// A burst of demand, which overrides the earlier rules.
     Panic,
-    /// Limits on how far the number may move in a period.
+    /// Limits on the change per period.
     StepLimit,
-    /// To zero and back.
+    /// Scale to zero and wake-up.
     Zero,
     /// Minimum and maximum.
     Bounds,
-    /// What may be used: inventories, quotas and budgets.
+    /// Limits: inventories, quotas and budgets.
     Limit,
     /// The final check of the invariants.
     Check,

@@ -1,8 +1,8 @@
-//! The fleet: which models there are, in which variants, and what each variant may be scaled to.
+//! The fleet: the models, their variants, and the bounds of each variant.
 //!
-//! A *model* is what clients ask for; a *variant* is one scalable workload that serves it on one
-//! accelerator with one engine configuration. A [`Fleet`] holds what is configured and discovered
-//! at one moment. It says nothing about load.
+//! A *model* is the name that clients request. A *variant* is one scalable workload that serves it
+//! on one accelerator with one engine configuration. A [`Fleet`] holds the configured and
+//! discovered variants at one moment, without their load.
 
 pub mod entries;
 pub mod names;
@@ -21,7 +21,7 @@ use crate::settings;
 use crate::units::{CostPerHour, Fraction, Gpus, Replicas, Seconds};
 use schemars::JsonSchema;
 
-/// A name without a character.
+/// The error for an empty name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a name must not be empty")]
 pub struct EmptyName;
@@ -54,8 +54,8 @@ macro_rules! names {
         }
 
         impl Ord for $name {
-            /// In the order of their texts. A name that is shared, as nearly all are that meet in a
-            /// tick, equals itself without a look at its text.
+            /// Orders names by their text. A shared name equals itself without reading the text.
+            /// Nearly all names that meet in a tick are shared.
             fn cmp(&self, other: &Self) -> Ordering {
                 if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.cmp(&other.0) }
             }
@@ -86,30 +86,30 @@ macro_rules! names {
 names! {
     /// A Kubernetes namespace; without Kubernetes, any name that groups variants.
     Namespace;
-    /// The model as its engines call it (`model_name` on a vLLM page).
+    /// The model name that engines use (`model_name` in vLLM's metrics).
     ModelName;
     /// The variant's name, unique in its namespace.
     VariantName;
     /// The kind of accelerator that a variant runs on, such as `H100`.
     Accelerator;
-    /// A resource that pods ask for accelerators by, such as `nvidia.com/gpu`.
+    /// A resource by which pods request accelerators, such as `nvidia.com/gpu`.
     Resource;
     /// One replica of a variant: a pod's name, or the address of a static target.
     ReplicaName;
-    /// What tells one life of a replica from the next under the same name: a pod's uid.
+    /// The identity of one life of a replica among others with the same name: a pod's uid.
     Incarnation;
     /// The name of a limit on accelerators or cost, as an explanation shows it.
     LimitName;
 }
 
-/// A model in a namespace: the unit that is analysed together. It prints as `model#namespace`, the
+/// A model in a namespace: the unit that is analyzed together. It prints as `model#namespace`, the
 /// form in which overrides name a model.
 #[derive(Clone, Debug, Display, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[display("{model}#{namespace}")]
 pub struct ModelKey {
-    /// Where its variants run.
+    /// The namespace of its variants.
     pub namespace: Namespace,
-    /// What its engines call it.
+    /// The model name that its engines use.
     pub model: ModelName,
 }
 
@@ -117,7 +117,7 @@ pub struct ModelKey {
 #[derive(Clone, Debug, Display, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[display("{namespace}/{variant}")]
 pub struct VariantKey {
-    /// Where it runs.
+    /// Its namespace.
     pub namespace: Namespace,
     /// Its name.
     pub variant: VariantName,
@@ -130,7 +130,7 @@ pub struct ReplicaKey {
     pub variant: VariantKey,
     /// Its name.
     pub replica: ReplicaName,
-    /// Which life of that name; `None` where nothing tells lives apart but the engine itself.
+    /// The life of that name; `None` if only the engine itself distinguishes lives.
     pub incarnation: Option<Incarnation>,
 }
 
@@ -229,26 +229,26 @@ impl Bounds {
         self.max
     }
 
-    /// The allowed count that is nearest to `count`.
+    /// The allowed count nearest to `count`.
     #[must_use]
     pub fn clamp(self, count: Replicas) -> Replicas {
         let raised = count.max(self.min);
         self.max.map_or(raised, |max| raised.min(max))
     }
 
-    /// These bounds, as much wider as `count` needs to be allowed.
+    /// Widens the bounds just enough to allow `count`.
     #[must_use]
     pub fn widened_to(self, count: Replicas) -> Self {
         Self { min: self.min.min(count), max: self.max.map(|max| max.max(count)) }
     }
 
-    /// Whether one replica more than `count` is allowed.
+    /// Returns true if one replica more than `count` is allowed.
     #[must_use]
     pub fn allow_up(self, count: Replicas) -> bool {
         self.max.is_none_or(|max| count < max)
     }
 
-    /// Whether one replica less than `count` is allowed.
+    /// Returns true if one replica less than `count` is allowed.
     #[must_use]
     pub fn allow_down(self, count: Replicas) -> bool {
         count > self.min
@@ -271,28 +271,28 @@ impl fmt::Display for Bounds {
     }
 }
 
-/// What is known of a variant without looking at its load.
+/// The known facts about a variant, without its load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VariantSpec {
     /// Its key in the fleet.
     pub key: VariantKey,
     /// The model that it serves.
     pub model: ModelName,
-    /// What it runs on, if that is known.
+    /// The accelerator that it runs on, if known.
     pub accelerator: Option<Accelerator>,
-    /// Accelerators that one replica takes, where somebody has said it.
+    /// The accelerators of one replica, if declared.
     pub gpus: Option<Gpus>,
-    /// What part of a request it serves.
+    /// The part of a request that it serves.
     pub role: Role,
-    /// What one replica costs.
+    /// The cost of one replica.
     pub cost: CostPerHour,
-    /// What it costs without a discount, where that is something else.
+    /// The price of one replica without a discount, if different.
     pub list_price: Option<CostPerHour>,
-    /// Factor on its rank, at least 1, for something scarce that it has and its model does not need.
+    /// A factor on its rank, at least 1, for a scarce feature that its model does not need.
     pub mismatch: Fraction,
-    /// How long a replica takes from being asked for to serving, where somebody has said it.
+    /// The declared time from the request for a replica until it serves.
     pub start_time: Option<Seconds>,
-    /// What it may be scaled to, as configured; a scale target's own bounds come with the inputs.
+    /// The configured bounds. A scale target's own bounds come with the inputs.
     pub bounds: Bounds,
 }
 
@@ -304,22 +304,22 @@ impl VariantSpec {
     }
 }
 
-/// What an object that declares a variant says of whether its model may have no replicas.
+/// An object's wish about scale to zero for the model whose variant it declares.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ZeroWish {
-    /// Whether it may; `None` where the object does not say.
-    pub may: Option<Rest>,
-    /// How long it must be proved to be idle; `None` where the object does not say.
+pub struct ZeroPreference {
+    /// Allows or forbids scale to zero; `None` if the object does not set it.
+    pub may: Option<ZeroPermission>,
+    /// The idle time to prove before scale to zero; `None` if the object does not set it.
     pub after: Option<Seconds>,
 }
 
-/// Whether a model may have no replicas.
+/// Permission for a model to scale to zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Rest {
-    /// It may.
+pub enum ZeroPermission {
+    /// The model may have no replicas.
     Allowed,
-    /// It may not.
+    /// The model must keep a replica.
     Forbidden,
 }
 
@@ -328,37 +328,37 @@ pub enum Rest {
 pub struct Fleet {
     #[serde(with = "entries")]
     variants: BTreeMap<VariantKey, VariantSpec>,
-    /// What is wished of models by the objects that declare their variants.
+    /// The wishes for each model, from the objects that declare its variants.
     #[serde(with = "entries")]
-    wishes: BTreeMap<ModelKey, Vec<ZeroWish>>,
+    wishes: BTreeMap<ModelKey, Vec<ZeroPreference>>,
 }
 
 impl Fleet {
-    /// A fleet of these variants; of two with one key, the later stays.
+    /// Creates a fleet of these variants. If two have the same key, the later one stays.
     pub fn new(variants: impl IntoIterator<Item = VariantSpec>) -> Self {
-        let variants = variants.into_iter().map(|spec| (spec.key.clone(), spec)).collect();
-        Self { variants, wishes: BTreeMap::new() }
+        let by_key = variants.into_iter().map(|spec| (spec.key.clone(), spec));
+        Self { variants: by_key.collect(), wishes: BTreeMap::new() }
     }
 
-    /// This fleet, with what the objects that declare variants wish of their models.
+    /// Sets the wishes of the objects that declare variants.
     #[must_use]
-    pub fn wishing(mut self, wishes: impl IntoIterator<Item = (ModelKey, ZeroWish)>) -> Self {
+    pub fn wishing(mut self, wishes: impl IntoIterator<Item = (ModelKey, ZeroPreference)>) -> Self {
         self.wishes.clear();
         for (model, wish) in wishes {
-            if wish != ZeroWish::default() {
+            if wish != ZeroPreference::default() {
                 self.wishes.entry(model).or_default().push(wish);
             }
         }
         self
     }
 
-    /// What is wished of a model.
+    /// The wishes for a model.
     #[must_use]
-    pub fn wishes(&self, model: &ModelKey) -> &[ZeroWish] {
+    pub fn wishes(&self, model: &ModelKey) -> &[ZeroPreference] {
         self.wishes.get(model).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// Whether anything is wished of any model.
+    /// Returns true if any model has a wish.
     #[must_use]
     pub fn has_wishes(&self) -> bool {
         !self.wishes.is_empty()

@@ -1,9 +1,11 @@
-//! What arrives, and what it says about a variant at one instant.
+//! Inputs, and the observation of a variant at one instant.
 //!
-//! [`Inputs`] is everything that one tick may look at: the fleet, the replicas that are listed for
-//! each variant, the state of each scale target, and the scrapes since the last tick. The windows
-//! in [`window`] turn the scrapes into an [`Observation`] of each variant. A field that nobody
-//! reported is `None`: an engine that does not say how full its cache is, is not an empty engine.
+//! [`Inputs`] contains everything that one tick may read: the fleet, the replicas of each variant,
+//! the state of each scale target, and recent scrapes. The windows in [`window`] turn the scrapes
+//! into an [`Observation`] of each variant.
+//!
+//! A field that was not reported is `None`. An engine that does not report the usage of its cache
+//! does not have an empty cache.
 
 pub mod adapters;
 pub mod engine;
@@ -26,119 +28,121 @@ use serde::{Deserialize, Serialize};
 use crate::fleet::{Bounds, Fleet, ModelKey, ModelName, ReplicaKey, VariantKey};
 use crate::observe::histogram::Histogram;
 use crate::observe::inventory::Inventory;
-use crate::observe::stride::Stride;
+use crate::observe::stride::IntervalDelta;
 use crate::observe::template::Templates;
 use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
 
-/// Everything that one tick may look at.
+/// Everything that one tick may read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Inputs {
     /// The variants that are configured or discovered.
     pub fleet: Arc<Fleet>,
     /// The replicas of each variant. A variant without an entry has not been listed yet.
     #[serde(with = "crate::fleet::entries")]
-    pub listings: BTreeMap<VariantKey, Listing>,
-    /// What the cluster has of accelerators.
+    pub listings: BTreeMap<VariantKey, ReplicaListing>,
+    /// The cluster's accelerators.
     pub inventory: Arc<Inventory>,
     /// The scrapes since the last tick, failed ones included, each replica's in order of time.
     pub scrapes: Vec<Scrape>,
-    /// The autoscalers that carry out the published numbers, where they are known.
+    /// The autoscalers that actuate the published desired replicas, if known.
     #[serde(with = "crate::fleet::entries")]
-    pub autoscalers: BTreeMap<VariantKey, Autoscaler>,
-    /// What stands in front of the replicas of models, as signals from elsewhere say: every signal
-    /// that there is for a model, read or not.
+    pub autoscalers: BTreeMap<VariantKey, AutoscalerWindows>,
+    /// Requests in front of the replicas of models, from wake signals. A model has an entry for
+    /// each of its signals, whether read or not.
     #[serde(with = "crate::fleet::entries")]
-    pub demand: BTreeMap<ModelKey, Vec<Demand>>,
-    /// When the replicas that an orchestrator knows were created and became ready, those included
-    /// that have no address yet. Empty where nobody says.
+    pub demand: BTreeMap<ModelKey, Vec<DemandSignal>>,
+    /// Creation and ready times of the replicas that an orchestrator knows, including those without
+    /// an address. Empty if no orchestrator reports them.
     #[serde(with = "crate::fleet::entries")]
-    pub starts: BTreeMap<ReplicaKey, Start>,
-    /// What the pod templates of the scale targets say, of those that have one.
+    pub starts: BTreeMap<ReplicaKey, ReplicaStart>,
+    /// The pod templates of the scale targets that have one.
     #[serde(with = "crate::fleet::entries")]
     pub templates: Templates,
 }
 
-/// What an autoscaler that carries out a variant's number waits by itself before it does.
+/// The stabilization windows that an autoscaler applies on its own before it actuates a variant's
+/// desired replicas.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Autoscaler {
+pub struct AutoscalerWindows {
     /// Its name.
     pub name: String,
-    /// Its stabilisation window before it adds replicas.
+    /// Its stabilization window before it adds replicas.
     pub scale_up: Seconds,
-    /// Its stabilisation window before it removes replicas.
+    /// Its stabilization window before it removes replicas.
     pub scale_down: Seconds,
 }
 
-/// When a replica started, as its orchestrator says.
+/// The start of a replica, as its orchestrator reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Start {
-    /// When it was created.
+pub struct ReplicaStart {
+    /// The creation time.
     pub created: Timestamp,
-    /// Since when it is ready; `None` while it is not.
+    /// The time since which it is ready; `None` while it is not.
     pub ready: Option<Timestamp>,
-    /// Since when its scheduler finds no node for it; `None` where it has one, or none was looked for.
+    /// The time since which its scheduler finds no node for it. `None` if it has a node, or none
+    /// was searched for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unschedulable: Option<Timestamp>,
 }
 
-/// What one signal says of the requests that no replica has yet.
+/// One signal's count of the requests that no replica has yet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Demand {
-    /// What messages call the signal.
+pub struct DemandSignal {
+    /// The name of the signal in messages.
     pub signal: String,
-    /// What it last said.
-    pub seen: Seen,
-    /// What it counts.
-    pub counts: Counts,
-    /// Whether it speaks of the model.
+    /// Its last value.
+    pub seen: SignalValue,
+    /// The quantity that it counts.
+    pub counts: SignalQuantity,
+    /// The relation of the signal to the model.
     pub naming: Naming,
 }
 
-impl Demand {
-    /// The age from which what a signal has said is as if it had said nothing. Signals are read every
-    /// ten seconds or more often, so this is three that are missing.
+impl DemandSignal {
+    /// The age from which a signal's value is ignored. Signals are read every ten seconds or more
+    /// often, so this is three missing reads.
     pub const STALE: Seconds = Seconds::literal(30);
 }
 
-/// What a signal last said of the requests of a model.
+/// The last value of a signal for the requests of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Seen {
-    /// It was never read, which is not nothing.
+pub enum SignalValue {
+    /// Never read, which does not mean zero.
     #[default]
     Never,
-    /// It was read then, and no number of the model was in it, which is not nothing either.
+    /// Read at this time without a number for the model, which does not mean zero either.
     NoNumber(Timestamp),
-    /// How much there was, and when.
+    /// The number of requests and the time of the read.
     Number(Requests, Timestamp),
 }
 
-/// Whether a signal speaks of a model.
+/// The relation of a signal to a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Naming {
-    /// It is for the model by the configuration, or what it last said names the model.
+    /// The signal is configured for the model, or its last value names the model.
     Named,
-    /// It may be for any model, and does not name this one: nothing of it queues there, as far as
-    /// that can be said.
+    /// The signal may be for any model and does not name this one. As far as known, none of its
+    /// requests queue for this model.
     Unnamed,
 }
 
-/// What a signal counts.
+/// The quantity that a signal counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Counts {
-    /// Something that is above 0 while requests wait, such as a rate.
+pub enum SignalQuantity {
+    /// Any value that is above 0 while requests wait, such as a rate.
     #[default]
     Something,
-    /// The requests that wait.
+    /// The waiting requests.
     Requests,
     /// The requests that were rejected so far: a counter.
     Rejected,
 }
 
-impl Seen {
-    /// How much there was, and when; `None` where nobody can say.
+impl SignalValue {
+    /// The number of requests and the time of the read; `None` if not known.
     #[must_use]
     pub const fn number(self) -> Option<(Requests, Timestamp)> {
         match self {
@@ -150,32 +154,32 @@ impl Seen {
 
 /// The replicas of one variant, as discovery last saw them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Listing {
-    /// Replicas that should answer when they are scraped.
+pub struct ReplicaListing {
+    /// Replicas that should answer a scrape.
     pub replicas: Vec<ReplicaKey>,
-    /// Those of them that the orchestrator says are not ready. They may answer, but what they
-    /// carry is neither load nor room.
+    /// The listed replicas that the orchestrator reports as not ready. They may answer, but count
+    /// neither as load nor as capacity.
     pub unready: Vec<ReplicaKey>,
-    /// What the orchestrator says about the scale target.
+    /// The scale target's state as the orchestrator reports it.
     pub scale: Scale,
-    /// Which way their pages come.
-    pub way: Way,
-    /// When this listing was last known to be true.
+    /// The way by which their scrapes arrive.
+    pub way: ScrapeRoute,
+    /// The time when this listing was last known to be true.
     pub as_of: Timestamp,
 }
 
-/// Which way the pages of replicas come. It decides what is old.
+/// The way by which scrapes of replicas arrive. It decides the age from which they are stale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Way {
-    /// They are scraped here.
+pub enum ScrapeRoute {
+    /// Plimsoll scrapes the replicas.
     #[default]
     Scraped,
-    /// Another server scrapes them, and is asked for what it has, which is older.
+    /// Another server scrapes the replicas. Plimsoll queries that server, so the data is older.
     Relayed,
 }
 
-/// What an orchestrator says about a scale target.
+/// The state of a scale target as an orchestrator reports it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scale {
@@ -183,36 +187,37 @@ pub enum Scale {
     Targets,
     /// The scale target and its pods.
     Known(ScaleState),
-    /// There is an orchestrator, but it has not said, or the target does not exist.
-    Unknown(WhyUnknown),
+    /// There is an orchestrator, but it has not reported yet, or the target does not exist.
+    Unknown(WhyScaleUnknown),
 }
 
 /// A scale target and its pods.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScaleState {
-    /// Replicas that the target asks its controller for (`spec.replicas` of the scale subresource).
+    /// Replicas that the target requests from its controller (`spec.replicas` of the scale
+    /// subresource).
     pub wanted: Replicas,
     /// Replicas that exist, ready or not (`status.replicas` of the scale subresource).
     pub current: Replicas,
-    /// Pods that are ready.
+    /// Ready pods.
     pub ready: Replicas,
-    /// Pods that exist and are not ready yet, and replicas that are asked for and do not exist yet.
+    /// Pods that exist and are not ready yet, and requested replicas that do not exist yet.
     pub pending: Replicas,
-    /// The bounds that the target's autoscaler imposes, where there is one.
+    /// The bounds that the target's autoscaler imposes, if there is one.
     pub bounds: Option<Bounds>,
 }
 
-/// Why nothing is known of a scale target.
+/// The reason why the state of a scale target is not known.
 #[derive(Clone, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum WhyUnknown {
+pub enum WhyScaleUnknown {
     /// The cluster's state has not arrived yet.
     #[display("the cluster's state has not arrived yet")]
     NotListed,
     /// There is no such object.
     #[display("the scale target does not exist")]
     NoSuchTarget,
-    /// The API server refuses to tell.
+    /// The API server denies access.
     #[display("the API server refuses to show the scale target")]
     Forbidden,
     /// Two autoscalers, or two variants, claim the target; each is named.
@@ -220,7 +225,7 @@ pub enum WhyUnknown {
     DuplicateOwners(Vec<String>),
 }
 
-impl WhyUnknown {
+impl WhyScaleUnknown {
     /// The reason as a label value.
     #[must_use]
     pub const fn label(&self) -> &'static str {
@@ -233,31 +238,31 @@ impl WhyUnknown {
     }
 }
 
-/// One attempt to read one replica's page.
+/// One attempt to scrape a replica.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scrape {
-    /// Whose page it is.
+    /// The scraped replica.
     pub replica: ReplicaKey,
-    /// When the page was asked for.
+    /// The time of the request.
     pub at: Timestamp,
-    /// What the page says, or why there is nothing to read.
+    /// The reading, or the reason why there is none.
     pub outcome: Result<Reading, ScrapeFailure>,
 }
 
-/// Why a scrape gave nothing. None of these means that a replica is idle.
+/// The reason why a scrape failed. None of these means that a replica is idle.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScrapeFailure {
     /// Nothing listens: the engine is starting, has stopped, or is gone.
     #[display("the connection was refused")]
     Refused,
-    /// The answer did not come in time.
+    /// No response within the time limit.
     #[display("there was no answer in time")]
     Timeout,
     /// The name could not be resolved, the connection broke, or TLS failed.
     #[display("the connection failed")]
     Connection,
-    /// The server answered with something other than success.
+    /// The server responded with a status other than success.
     #[display("the server answered with an error")]
     Status,
     /// The body was larger than allowed.
@@ -266,22 +271,22 @@ pub enum ScrapeFailure {
     /// The body ends in the middle of a line or without the format's end mark.
     #[display("the page is cut off")]
     Truncated,
-    /// The body is not an exposition page, or is one with broken lines.
+    /// The body is not in the exposition format, or has broken lines.
     #[display("the page cannot be read")]
     Malformed,
-    /// The page is sound but no known engine's metrics are on it.
+    /// The response is well-formed but has no metrics of a known engine.
     #[display("no known engine's metrics are on the page")]
     UnknownEngine,
-    /// The page is another model's.
+    /// The response belongs to another model.
     #[display("the page is another model's")]
     WrongModel,
-    /// Whoever scrapes for us could not reach the replica.
+    /// The server that scrapes for Plimsoll could not reach the replica.
     #[display("its scraper could not reach it")]
     Down,
 }
 
 impl ScrapeFailure {
-    /// Every failure, in the order in which they are documented.
+    /// Every failure, in the order of the documentation.
     pub const ALL: [Self; 10] = [
         Self::Refused,
         Self::Timeout,
@@ -313,22 +318,23 @@ impl ScrapeFailure {
     }
 }
 
-/// What one page says, in our words. Cumulative values are as the engine reports them.
+/// The values of one /metrics response, independent of the engine. Cumulative values are as the
+/// engine reports them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reading {
-    /// Which engine wrote the page.
+    /// The engine that wrote the response.
     pub engine: engine::Engine,
-    /// How many of the page's samples were read.
+    /// The samples that were read from the response.
     pub samples: usize,
-    /// When the engine's process started, if the page says so.
+    /// The start time of the engine's process, if reported.
     pub started: Option<Timestamp>,
-    /// The model names on the page, sorted.
+    /// The model names in the response, sorted.
     pub models: Vec<ModelName>,
     /// Requests that the HTTP server has answered since it started.
     pub http: HttpReading,
-    /// Requests that admission control has turned away since the process started.
+    /// Requests that admission control has rejected since the process started.
     pub rejected: Option<Requests>,
-    /// What the page says of `LoRA` adapters; `None` where it says nothing.
+    /// The reported `LoRA` adapters; `None` if not reported.
     pub lora: Option<Box<engine::lora::LoraPage>>,
     /// One entry for each data-parallel rank, in order of rank; a single engine has rank 0.
     pub ranks: Vec<RankReading>,
@@ -345,7 +351,7 @@ pub struct HttpReading {
     pub server_error: Option<Requests>,
 }
 
-/// What one data-parallel rank reports.
+/// The values that one data-parallel rank reports.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RankReading {
     /// The rank (the `engine` label of vLLM, `dp_rank` of `SGLang`).
@@ -354,15 +360,15 @@ pub struct RankReading {
     pub running: Option<Requests>,
     /// Requests that wait to be scheduled.
     pub waiting: Option<Requests>,
-    /// Of the waiting, those that wait for room in the batch or the cache.
+    /// The waiting requests that wait for room in the batch or the cache.
     pub waiting_capacity: Option<Requests>,
-    /// Of the waiting, those that wait for something else: an adapter slot, a transfer.
+    /// The waiting requests that wait for something else: an adapter slot, a transfer.
     pub waiting_deferred: Option<Requests>,
     /// Share of the KV cache that is in use.
     pub kv_usage: Option<Fraction>,
     /// Size of the KV cache.
     pub kv_capacity: Option<Tokens>,
-    /// Whether the engine sleeps: it answers, but serves nothing.
+    /// True if the engine sleeps: it answers, but serves no requests.
     pub asleep: Option<bool>,
     /// Prompt tokens processed since the process started.
     pub prompt_tokens: Option<Tokens>,
@@ -390,7 +396,7 @@ pub struct RankReading {
     pub prompt_length: Option<Histogram>,
     /// Generated tokens of finished requests.
     pub generation_length: Option<Histogram>,
-    /// Completions that finished requests have asked for (`n`); its count is of requests, where
+    /// Completions that finished requests have asked for (`n`). Its count is of requests, whereas
     /// [`RankReading::finished`] counts completions.
     pub completions_asked: Option<Histogram>,
     /// Tokens computed in each engine step.
@@ -398,8 +404,9 @@ pub struct RankReading {
 }
 
 impl RankReading {
-    /// Fills in the gauges of a vLLM rank that has served nothing. With several processes it shows none
-    /// before the first request, and its count of prompt tokens, 0, proves that there was none.
+    /// Fills in the gauges of a vLLM rank that has served no request. With several processes, vLLM
+    /// reports no gauges before the first request. A count of 0 prompt tokens proves that there was
+    /// none.
     pub fn fill_unserved(&mut self) {
         let Self { running, waiting, kv_usage, prompt_tokens, .. } = self;
         let shows_gauges = running.is_some() || waiting.is_some() || kv_usage.is_some();
@@ -420,7 +427,7 @@ pub struct FinishedReading {
     pub stop: Option<Requests>,
     /// The length limit.
     pub length: Option<Requests>,
-    /// The client went away. vLLM 0.11 to 0.32 never counts these.
+    /// The client disconnected. vLLM 0.11 to 0.32 never counts these.
     pub abort: Option<Requests>,
     /// An error.
     pub error: Option<Requests>,
@@ -431,71 +438,71 @@ pub struct FinishedReading {
 /// One variant at one instant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observation {
-    /// Replicas that the scale target asks for; `None` when unknown.
+    /// Replicas that the scale target requests; `None` when unknown.
     pub wanted: Option<Replicas>,
     /// Replicas that exist, ready or not; `None` when unknown.
     pub current: Option<Replicas>,
     /// Replicas that are ready; without an orchestrator, those that answer.
     pub ready: Option<Replicas>,
-    /// Replicas that exist or are asked for and are not ready yet.
+    /// Replicas that exist or are requested, and are not ready yet.
     pub pending: Replicas,
-    /// Of the pending, those that are ready and have never answered.
+    /// The pending replicas that are ready and have never answered.
     pub unheard: Replicas,
-    /// The bounds that hold: the autoscaler's where there is one, else the configured ones.
+    /// The bounds that apply: the autoscaler's if there is one, otherwise the configured ones.
     pub bounds: Bounds,
     /// Each listed replica, in the order of their keys.
     pub replicas: Vec<ReplicaObservation>,
     /// Distribution of the time to first token over the window, of all replicas with fresh data.
     pub ttft: Option<Histogram>,
-    /// Why the scale target's state is unknown, if it is.
-    pub scale_unknown: Option<WhyUnknown>,
-    /// When the listing was last known to be true; `None` when there is no listing.
+    /// The reason why the scale target's state is unknown, if it is.
+    pub scale_unknown: Option<WhyScaleUnknown>,
+    /// The time when the listing was last known to be true; `None` when there is no listing.
     pub listed_at: Option<Timestamp>,
-    /// Since when replicas have been measured without a gap; `None` when none is.
+    /// The time since which replicas have been measured without a gap; `None` when none is.
     pub measured_since: Option<MeasuredSince>,
     /// How its replicas start.
     pub startup: Startup,
 }
 
-/// Since when replicas of a variant have been measured without a gap.
+/// The time since which replicas of a variant have been measured without a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeasuredSince {
-    /// Any of them.
+    /// For any of its replicas.
     pub any: Timestamp,
-    /// The same ones.
+    /// For the same set of replicas.
     pub same: Timestamp,
 }
 
-/// How the replicas of one variant start.
+/// Statistics about the starts of one variant's replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Startup {
-    /// Replicas that take too long to start, and are not counted on.
+    /// Replicas that take too long to start and do not count as supply.
     pub stuck: Replicas,
-    /// Replicas that start and have no node, because none has room for them.
+    /// Starting replicas without a node, because none has room for them.
     pub unschedulable: Replicas,
-    /// Starts that were seen.
+    /// Observed starts.
     pub starts: u32,
-    /// From created to ready; `None` while no start was seen.
-    pub to_ready: Option<Quantiles>,
-    /// From created to the first page that could be read of a ready replica.
-    pub to_serving: Option<Quantiles>,
+    /// From created to ready; `None` while no start was observed.
+    pub to_ready: Option<StartQuantiles>,
+    /// From created to the first readable scrape of a ready replica.
+    pub to_serving: Option<StartQuantiles>,
 }
 
-/// What half of the starts and nine in ten did not exceed.
+/// The times that half of the starts and nine in ten starts did not exceed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Quantiles {
+pub struct StartQuantiles {
     /// The median.
     pub p50: Seconds,
     /// The 90th percentile.
     pub p90: Seconds,
 }
 
-/// One replica at one instant, its ranks put together.
+/// One replica at one instant, its ranks combined.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplicaObservation {
-    /// Which replica.
+    /// The replica's key.
     pub replica: ReplicaKey,
-    /// How old its last page is, or why there is none.
+    /// The age of its last scrape, or the reason why there is none.
     pub freshness: Freshness,
     /// Share of the KV cache in use: the mean of its ranks.
     pub kv_usage: Option<GaugeSummary<Fraction>>,
@@ -507,34 +514,35 @@ pub struct ReplicaObservation {
     pub waiting_hottest: Option<GaugeSummary<Requests>>,
     /// Requests running, all ranks together.
     pub running: Option<GaugeSummary<Requests>>,
-    /// Requests that arrived in a unit of time: finished ones and the growth of those in flight.
+    /// Requests that arrived per unit of time: finished ones and the growth of those in flight.
     pub arrivals: Option<RequestRate>,
-    /// Requests that finished in a unit of time.
+    /// Requests that finished per unit of time.
     pub completions: Option<RequestRate>,
-    /// Prompt tokens processed in a unit of time.
+    /// Prompt tokens processed per unit of time.
     pub prompt_rate: Option<TokenRate>,
-    /// Tokens generated in a unit of time.
+    /// Tokens generated per unit of time.
     pub generation_rate: Option<TokenRate>,
     /// Mean time to first token over the window.
     pub ttft_mean: Option<Seconds>,
     /// Mean time between tokens over the window.
     pub itl_mean: Option<Seconds>,
-    /// What its requests look like; `None` where that is not asked for.
-    pub work: Option<Work>,
-    /// What it counted from page to page since the tick before; empty where that is not asked for.
-    pub strides: Vec<Stride>,
-    /// Whether the engine sleeps.
+    /// Statistics about its requests; `None` unless requested.
+    pub work: Option<ReplicaWork>,
+    /// Its counts from scrape to scrape since the previous tick; empty unless requested.
+    pub strides: Vec<IntervalDelta>,
+    /// True if the engine sleeps.
     pub asleep: bool,
-    /// Whether the orchestrator says that it is not ready.
+    /// True if the orchestrator reports it as not ready.
     pub unready: bool,
-    /// Whether it has refused connections for so long that it has stopped rather than been lost.
+    /// True if it has refused connections for so long that it counts as stopped rather than lost.
     pub stopped: bool,
 }
 
-/// What one replica holds and computes for its requests, its ranks together; absent is unknown.
+/// The cache, prompts and answers of one replica's requests, its ranks combined. Absent means
+/// unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Work {
-    /// Since when the engine's process has run.
+pub struct ReplicaWork {
+    /// The start time of the engine's process.
     pub started: Option<Timestamp>,
     /// Size of the KV cache.
     pub kv_capacity: Option<Tokens>,
@@ -546,30 +554,31 @@ pub struct Work {
     pub prefix_hits: Option<Fraction>,
 }
 
-/// How recent a replica's data is. Unknown, stale and fresh are different things, and none is zero.
+/// The age class of a replica's data. Unknown, stale and fresh are different, and none of them
+/// means zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Freshness {
-    /// The last page is recent enough to act on.
+    /// The last scrape is recent enough to act on.
     Fresh {
         /// Its age.
         age: Seconds,
     },
-    /// There was a page, but it is too old to act on.
+    /// There was a scrape, but it is too old to act on.
     Stale {
         /// Its age.
         age: Seconds,
-        /// What has happened to the attempts since.
+        /// The failure of the attempts since.
         why: Option<ScrapeFailure>,
     },
-    /// There has never been a page.
+    /// There has never been a successful scrape.
     Never {
-        /// What happened to the attempts, if there were any.
+        /// The failure of the attempts, if there were any.
         why: Option<ScrapeFailure>,
     },
 }
 
 impl Freshness {
-    /// Whether the data is recent enough to act on.
+    /// Returns true if the data is recent enough to act on.
     #[must_use]
     pub const fn is_fresh(self) -> bool {
         matches!(self, Self::Fresh { .. })

@@ -1,9 +1,10 @@
-//! The pipeline: from inputs to decisions, the same in the daemon, the demo and the simulator.
+//! The pipeline: turns inputs into decisions, identically in the daemon, the demo and the
+//! simulator.
 //!
-//! [`Pipeline::tick`] reads as the algorithm: observe every variant, analyse each model, decide for
-//! each variant, keep what must not be lowered on incomplete data, enforce windows, steps and
-//! bounds, and check the whole. It owns all state that outlives a tick, reads no clock, and gives
-//! the same decisions for the same state, instant and inputs.
+//! [`Pipeline::tick`] reads as the algorithm. It observes every variant, analyzes each model, and
+//! decides for each variant. It then blocks scale-downs on incomplete data, enforces windows, steps
+//! and bounds, and checks the whole set. The pipeline owns all state that outlives a tick and reads
+//! no clock. The same state, instant and inputs always give the same decisions.
 
 mod absence;
 mod follow;
@@ -24,41 +25,41 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::saturation::{Target, Thresholds, TransitionRule};
+use crate::analyze::saturation::{SaturationTarget, Thresholds, TransitionRule};
 use crate::decide::check::{self, Violation};
-use crate::decide::enforce::{self, Behavior, History, Published};
+use crate::decide::enforce::{self, Behavior, PublishedReplicas, ScalingHistory};
 use crate::decide::limit::LimitReport;
 use crate::decide::pools::pooled::PoolReport;
 use crate::decide::workload::WorkloadReport;
 use crate::decide::{
-    Basis, Decision, ModelReport, NoData, Reason, Stage, Step, Undecided, VariantReport,
+    Basis, Decision, ModelReport, NoData, NoDecision, Reason, Stage, Step, VariantReport,
 };
 use crate::fleet::per_variant::PerVariant;
 use crate::fleet::{Fleet, ModelKey, Role, VariantKey};
-use crate::observe::record::{Detail, Horizon, Recorder};
-use crate::observe::{Inputs, MeasuredSince, Observation, Way};
+use crate::observe::record::{FleetRecorder, Horizon, RecordDetail};
+use crate::observe::{Inputs, MeasuredSince, Observation, ScrapeRoute};
 use crate::pipeline::absence::Absences;
-pub use crate::pipeline::follow::Number;
-use crate::pipeline::group::{Group, Member, groups};
-use crate::pipeline::limits::{Limits, Shared};
-use crate::pipeline::pools::{Pool, Pools};
+pub use crate::pipeline::follow::DesiredReplicas;
+use crate::pipeline::group::{Member, VariantGroup, groups};
+use crate::pipeline::limits::{LimitPolicy, VariantShare};
+use crate::pipeline::pools::{AdapterPool, Pools};
 use crate::pipeline::saturate::Reports;
 use crate::pipeline::saved::Recall;
-use crate::pipeline::sizing::bridged::Bridged;
-use crate::pipeline::sizing::{Learned, Sizing};
+use crate::pipeline::sizing::bridged::BridgeTarget;
+use crate::pipeline::sizing::{LearnedState, Sizing};
 use crate::pipeline::startup::Startups;
 use crate::pipeline::zero::{Zero, Zeros};
 use crate::units::{Replicas, Seconds};
 
-/// Age from which a list of replicas is too old to shrink on. Discovery refreshes within seconds,
-/// and a watch that breaks is back within one; a minute means that something is wrong.
+/// Age from which a list of replicas is too old to allow a scale-down. Discovery refreshes within
+/// seconds, and a broken watch reconnects within one. A minute means that something is wrong.
 const LISTING_STALE: f64 = 60.0;
 
-/// Seconds between two ticks from which something has stood still or jumped. Ticks come at least
-/// once a minute.
+/// Seconds between two ticks from which the process must have paused or the clock jumped. Ticks
+/// come at least once per minute.
 const PAUSE_MAX: f64 = 120.0;
 
-/// Everything that the pipeline's decisions depend on beside its inputs.
+/// The configuration that the pipeline's decisions depend on, in addition to its inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
     /// Length of the window over which peaks, means and rates are taken.
@@ -73,43 +74,43 @@ pub struct Policy {
     pub overrides: BTreeMap<ModelKey, Thresholds>,
     /// What blocks new decisions while an earlier one is being carried out.
     pub transition: TransitionRule,
-    /// How long an earlier decision that nobody carries out keeps blocking.
+    /// The time for which an earlier decision keeps blocking if it is never actuated.
     pub transition_patience: Seconds,
-    /// How fast published numbers may move.
+    /// Limits on the speed of published changes.
     pub behavior: Behavior,
-    /// Which analyzers size the models; without them, the saturation of replicas moves numbers by
-    /// one.
+    /// The analyzers that size the models. Without them, saturation changes the replicas by one at
+    /// a time.
     pub sizing: Option<Sizing>,
-    /// Which models may have no replicas, and when.
+    /// The models that may scale to zero, and the conditions for it.
     pub zero: Zero,
     /// The variants whose replicas serve several adapters each.
-    pub pools: BTreeMap<VariantKey, Pool>,
-    /// What all variants together may use.
-    pub limits: Limits,
+    pub pools: BTreeMap<VariantKey, AdapterPool>,
+    /// The resources that all variants together may use.
+    pub limits: LimitPolicy,
 }
 
-/// What one tick found and decided.
+/// The observations, reports and decisions of one tick.
 #[must_use]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decisions {
-    /// One decision a variant, in the order of their keys; a variant for which nothing can be said
-    /// has none.
+    /// One decision per variant, ordered by key. A variant that cannot be decided has none.
     pub decisions: Vec<Decision>,
-    /// Why a variant has no decision.
-    pub undecided: BTreeMap<VariantKey, Undecided>,
-    /// What was seen of each variant.
+    /// The reason why a variant has no decision.
+    pub undecided: BTreeMap<VariantKey, NoDecision>,
+    /// The observation of each variant.
     pub observations: BTreeMap<VariantKey, Observation>,
-    /// What the analysis found of each model and role with fresh data.
+    /// The analysis of each model and role with fresh data.
     pub models: BTreeMap<(ModelKey, Role), ModelReport>,
-    /// What the analysis found of each variant with fresh data.
+    /// The analysis of each variant with fresh data.
     pub variants: BTreeMap<VariantKey, VariantReport>,
-    /// What was found of each pool with fresh data.
+    /// The report of each pool with fresh data.
     pub pools: BTreeMap<VariantKey, PoolReport>,
-    /// What may be used, and how much of it is; empty where nothing limits.
+    /// The limits and their usage; empty if nothing is limited.
     pub limits: Vec<LimitReport>,
-    /// What is known of each variant's workload.
+    /// The known facts about each variant's workload.
     pub workloads: BTreeMap<VariantKey, WorkloadReport>,
-    /// The invariant that the set broke, in which case the decisions are those in force before.
+    /// The invariant that the decisions broke. If set, `decisions` repeats those that were in
+    /// effect before.
     pub violation: Option<Violation>,
 }
 
@@ -117,98 +118,99 @@ pub struct Decisions {
 #[derive(Clone, Debug)]
 pub struct Pipeline {
     policy: Policy,
-    recorder: Recorder,
-    in_force: PerVariant<InForce>,
+    recorder: FleetRecorder,
+    in_force: PerVariant<DecisionInForce>,
     unsettled: BTreeMap<VariantKey, Wait>,
     ticked: Option<Timestamp>,
-    /// Replicas that the last plan does without, and that stay until others carry load.
+    /// Replicas that the last plan removes. They stay until their replacements serve load.
     leaving: BTreeMap<VariantKey, Replicas>,
-    learned: Learned,
+    learned: LearnedState,
     zeros: Zeros,
     startups: Startups,
     absences: Absences,
     pools: Pools,
 }
 
-/// Since when a variant is not what it should be.
+/// The time since which a variant has differed from its target state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wait {
-    /// What its scale target asks for, if that is known.
+    /// The replicas that its scale target requests, if known.
     pub wanted: Option<Replicas>,
-    /// Since when.
+    /// The start of the wait.
     #[serde(with = "crate::units::instants")]
     pub since: Timestamp,
 }
 
-/// The number that was last published for a variant.
+/// The desired replicas that were last published for a variant.
 #[derive(Clone, Debug)]
-struct InForce {
+struct DecisionInForce {
     desired: Replicas,
     inputs_at: Timestamp,
     basis: Basis,
     restored: Option<Recall>,
-    /// Whether it was decided while there were no replicas, so that no load speaks for it.
+    /// True if the decision was made while the variant had no replicas, so that no load supports
+    /// it.
     at_zero: bool,
-    history: History,
+    history: ScalingHistory,
 }
 
-/// What the load asks for.
-struct Asked {
-    /// What the scale target asks for.
+/// The replicas that the load requires.
+struct Proposal {
+    /// The replicas that the scale target requests.
     before: Replicas,
-    /// What the analysis says, and what limits, standby and a pool make of it.
+    /// The analysis, followed by the changes that limits, standby and a pool make to it.
     steps: Vec<Step>,
 }
 
-/// What a stage needs to know of the tick that it belongs to.
-struct Moment<'a> {
+/// The parts of a tick that a stage needs.
+struct StageInputs<'a> {
     inputs_at: Timestamp,
-    rests_on: RestsOn,
-    /// Why no number is lowered, or none by all that is asked.
+    rests_on: RecommendationBasis,
+    /// The scale-down guards: reasons that block a scale-down entirely or in part.
     guards: [Option<&'a Reason>; 2],
 }
 
-/// What a number rests on.
+/// The data behind a recommendation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RestsOn {
-    /// The most that the same replicas had at once.
+pub(crate) enum RecommendationBasis {
+    /// The highest load of the same replicas at one time.
     Peaks,
-    /// What foresight says is needed, of what any replicas have counted.
+    /// The forecast demand, derived from the counters of any replicas.
     Need,
 }
 
 // === impl Policy ===
 
 impl Policy {
-    /// The lengths of time that hold for pages that come this way.
-    fn horizon(&self, way: Way) -> Horizon {
-        let Self { window, stale_after, stale_after_relayed, .. } = *self;
+    /// The durations that apply to scrapes that arrive this way.
+    fn horizon(&self, way: ScrapeRoute) -> Horizon {
         let stale_after = match way {
-            Way::Scraped => stale_after,
-            Way::Relayed => stale_after_relayed,
+            ScrapeRoute::Scraped => self.stale_after,
+            ScrapeRoute::Relayed => self.stale_after_relayed,
         };
+
         let detail = match self.sizing {
-            Some(_) => Detail::Work,
-            None => Detail::Load,
+            Some(_) => RecordDetail::Work,
+            None => RecordDetail::Load,
         };
-        Horizon { window, stale_after, detail }
+        Horizon { window: self.window, stale_after, detail }
     }
 }
 
 // === impl Pipeline ===
 
 impl Pipeline {
-    /// A pipeline that has seen nothing.
+    /// Creates a pipeline without observations.
     #[must_use]
     pub fn new(policy: Policy) -> Self {
         Self {
             policy,
-            recorder: Recorder::new(),
+            recorder: FleetRecorder::new(),
             in_force: PerVariant::default(),
             unsettled: BTreeMap::new(),
             ticked: None,
             leaving: BTreeMap::new(),
-            learned: Learned::default(),
+            learned: LearnedState::default(),
             zeros: Zeros::default(),
             startups: Startups::default(),
             absences: Absences::default(),
@@ -221,14 +223,14 @@ impl Pipeline {
         self.policy = policy;
     }
 
-    /// Decides how many replicas each variant should have.
+    /// Decides the desired replicas of each variant.
     pub fn tick(&mut self, now: Timestamp, inputs: &Inputs) -> Decisions {
         let found = self.consider(now, inputs);
         self.remember(now, &found.decisions);
         found
     }
 
-    /// Everything up to what is in force afterwards.
+    /// Runs every stage of a tick, without recording the decisions as in effect.
     fn consider(&mut self, now: Timestamp, inputs: &Inputs) -> Decisions {
         let fleet: &Fleet = &inputs.fleet;
         self.notice_gap(now);
@@ -243,40 +245,39 @@ impl Pipeline {
         for group in &groups {
             self.wait_for(now, group);
         }
+
         let mut room = self.room(now, inputs);
-        let (sized, exchanges) = self.size(now, &groups, &mut room, (inputs, &observations));
+        let (sized, exchanges) = self.size(now, &groups, &mut room, inputs, &observations);
         let is_foreseen = self.policy.sizing.as_ref().is_some_and(Sizing::is_foreseen);
         let mut reports = Reports::default();
         for group in &groups {
             let targets = self.saturate(now, group, &mut reports);
             let guard = guard(now, group).or_else(|| self.unheard(now, inputs, group));
-            let settling_peaks = self.settling(now, group, RestsOn::Peaks);
-            let settling_needs = self.settling(now, group, RestsOn::Need);
+            let settling_peaks = self.settling(now, group, RecommendationBasis::Peaks);
+            let settling_needs = self.settling(now, group, RecommendationBasis::Need);
             let inputs_at = group.inputs_at(now);
             for member in &group.members {
                 let key = &member.spec.key;
                 let (rests_on, settling) = match sized.get(key).filter(|_| is_foreseen) {
-                    Some(_) => (RestsOn::Need, &settling_needs),
-                    None => (RestsOn::Peaks, &settling_peaks),
+                    Some(_) => (RecommendationBasis::Need, &settling_needs),
+                    None => (RecommendationBasis::Peaks, &settling_peaks),
                 };
                 let guards = [guard.as_ref(), settling.as_ref()];
-                let moment = Moment { inputs_at, rests_on, guards };
-                // While no analyzer has anything to say, saturation has.
-                let target = || targets.iter().find(|target| target.variant == *key);
-                let asked = sized.get(key).map(Asked::from);
-                let asked = asked.or_else(|| target().map(Asked::from));
-                let asked = asked.map(|asked| self.pool(now, member, asked, &mut found));
+                let moment = StageInputs { inputs_at, rests_on, guards };
+                let required = Proposal::of(key, sized.get(key), &targets);
+                let asked = required.map(|it| self.pool(now, member, it, &mut found));
                 let in_force = self.in_force.get_at(member.place, key);
-                match decide(&moment, (member, in_force), &group.model, asked) {
+                match decide(&moment, member, in_force, &group.model, asked) {
                     Ok(decision) => {
                         found.decisions.push(self.restrain(now, inputs, decision, in_force));
                     }
                     Err(why) => {
-                        found.undecided.insert(member.spec.key.clone(), Undecided(why));
+                        found.undecided.insert(member.spec.key.clone(), NoDecision(why));
                     }
                 }
             }
         }
+
         (found.models, found.variants) = reports.by_key();
         found.decisions.sort_by(|a, b| a.variant.cmp(&b.variant));
         self.move_to_zero_and_back(now, inputs, &groups, &mut found.decisions);
@@ -288,6 +289,7 @@ impl Pipeline {
         for decision in &capped {
             self.place(decision, &mut found);
         }
+
         found.decisions = capped;
         self.note_exchanges(&exchanges, &found.decisions);
         self.check(fleet, &mut found);
@@ -297,14 +299,15 @@ impl Pipeline {
         found
     }
 
-    /// After a pause of the process or a jump of the clock, begins every window anew: time that
-    /// nobody saw must not let a window pass.
+    /// Resets every window after a pause of the process or a jump of the clock. Unobserved time
+    /// must not let a window elapse.
     fn notice_gap(&mut self, now: Timestamp) {
         let Some(before) = self.ticked.replace(now) else { return };
         let passed = now.duration_since(before).as_secs_f64();
         if (0.0..=PAUSE_MAX).contains(&passed) {
             return;
         }
+
         self.recorder.unsettle();
         self.zeros.begin_anew();
         self.pools.unsettle();
@@ -328,8 +331,8 @@ impl Pipeline {
         self.leaving.retain(|key, _| fleet.get(key).is_some());
     }
 
-    /// Notes since when each variant of the group has not been what it should be.
-    fn wait_for(&mut self, now: Timestamp, group: &Group<'_>) {
+    /// Records since when each variant of the group has differed from its target state.
+    fn wait_for(&mut self, now: Timestamp, group: &VariantGroup<'_>) {
         for &Member { place, spec, observation, measured } in &group.members {
             let wish = self.in_force.get_at(place, &spec.key).map(|in_force| in_force.desired);
             let settled = observation.pending == Replicas::ZERO
@@ -339,14 +342,17 @@ impl Pipeline {
                 self.unsettled.remove(&spec.key);
                 continue;
             }
+
             let wanted = observation.wanted;
-            let known = self.unsettled.get(&spec.key).copied();
-            // Another number that is asked for is another wait: what was given up on before must
-            // not take the patience from replicas that have only just begun to start.
-            let known = known.filter(|it| wanted.is_none() || it.wanted == wanted);
-            let since = known.map_or(now, |it| it.since.min(now));
-            let wanted = wanted.or(known.and_then(|it| it.wanted));
-            self.unsettled.insert(spec.key.clone(), Wait { wanted, since });
+            let before = self.unsettled.get(&spec.key).copied();
+            // A changed request starts a new wait. The patience spent on the old request must not
+            // count against replicas that have only just begun to start.
+            let known = before.filter(|it| wanted.is_none() || it.wanted == wanted);
+            let wait = Wait {
+                wanted: wanted.or(known.and_then(|it| it.wanted)),
+                since: known.map_or(now, |it| it.since.min(now)),
+            };
+            self.unsettled.insert(spec.key.clone(), wait);
         }
     }
 
@@ -354,93 +360,102 @@ impl Pipeline {
         self.policy.overrides.get(model).unwrap_or(&self.policy.thresholds)
     }
 
-    /// Why the group has not been measured for long enough for a number to be lowered, if it has not.
+    /// The reason why the group has not been measured for long enough to scale down; `None` if it
+    /// has.
     ///
-    /// Peaks must be of the same replicas. A need is known where replicas come and go all the time, as
-    /// those on spot nodes do.
+    /// Peaks must come from the same replicas. Forecast demand is known even if replicas come and
+    /// go all the time, as they do on spot nodes.
     pub(crate) fn settling(
         &self,
         now: Timestamp,
-        group: &Group<'_>,
-        rests_on: RestsOn,
+        group: &VariantGroup<'_>,
+        rests_on: RecommendationBasis,
     ) -> Option<Reason> {
-        let has_replicas = |member: &&Member<'_>| member.observation.wanted != Some(Replicas::ZERO);
-        let since = |MeasuredSince { any, same }: MeasuredSince| match rests_on {
-            RestsOn::Peaks => same,
-            RestsOn::Need => any,
-        };
-
-        let members = group.members.iter().filter(has_replicas);
-        members
-            .filter_map(|member| member.observation.measured_since.map(since))
-            .filter_map(|since| enforce::remaining(now, since, self.policy.window))
+        group
+            .with_replicas()
+            .filter_map(|member| member.observation.measured_since)
+            .filter_map(|it| enforce::remaining(now, rests_on.since(it), self.policy.window))
             .reduce(Seconds::max)
             .map(|remaining| Reason::Settling { remaining })
     }
 
-    /// Replaces a set that breaks an invariant by the numbers in force.
+    /// The desired replicas of a variant that are in effect.
+    fn desired(&self, variant: &VariantKey) -> Option<Replicas> {
+        self.in_force.get(variant).map(|in_force| in_force.desired)
+    }
+
+    /// Replaces a set of decisions that breaks an invariant with the desired replicas in effect.
     fn check(&self, fleet: &Fleet, found: &mut Decisions) {
-        let in_force = |key: &VariantKey| self.in_force.get(key).map(|in_force| in_force.desired);
-        let Err(violation) = check::check(&found.decisions, fleet, in_force) else { return };
+        let Err(violation) = check::check(&found.decisions, fleet, |key| self.desired(key)) else {
+            return;
+        };
+
         let undecided = &mut found.undecided;
         found.decisions.retain_mut(|decision| {
             let Some(in_force) = self.in_force.get(&decision.variant) else {
-                undecided.insert(decision.variant.clone(), Undecided(NoData::Refused));
+                undecided.insert(decision.variant.clone(), NoDecision(NoData::Refused));
                 return false;
             };
-            let (before, after) = (in_force.desired, in_force.desired);
+            let before = in_force.desired;
+            let after = in_force.desired;
             let reason = Reason::Refused(violation.clone());
             decision.steps = vec![Step { stage: Stage::Check, before, after, reason }];
             decision.inputs_at = in_force.inputs_at;
             decision.basis = Basis::Held;
             true
         });
+
         found.violation = Some(violation);
     }
 
     fn remember(&mut self, now: Timestamp, decisions: &[Decision]) {
         for (place, decision) in decisions.iter().enumerate() {
-            let (desired, inputs_at) = (decision.desired(), decision.inputs_at);
-            self.remember_one(now, (place, decision), Number { desired, inputs_at });
+            let desired = decision.desired();
+            let inputs_at = decision.inputs_at;
+            self.remember_one(now, place, decision, DesiredReplicas { desired, inputs_at });
         }
     }
 
-    /// Remembers what was decided about a variant, and the number that is in force after it. The place
-    /// is that among all decisions.
+    /// Records the decision about a variant and the desired replicas in effect after it. `place` is
+    /// the position of the decision among all decisions.
     fn remember_one(
         &mut self,
         now: Timestamp,
-        (place, decision): (usize, &Decision),
-        number: Number,
+        place: usize,
+        decision: &Decision,
+        number: DesiredReplicas,
     ) {
-        let Number { desired: after, inputs_at } = number;
+        let DesiredReplicas { desired: after, inputs_at } = number;
         let known = self.in_force.get_or_insert_at(place, &decision.variant, || {
             let present = decision.steps.first().map_or(after, |step| step.before);
-            InForce {
+            DecisionInForce {
                 desired: present,
                 inputs_at: decision.inputs_at,
                 basis: decision.basis,
                 restored: None,
                 at_zero: false,
-                history: History::starting(now, present),
+                history: ScalingHistory::starting(now, present),
             }
         });
+
         let before = known.desired;
         match decision.basis {
             Basis::Held => {}
             Basis::Fresh => {
                 let recommended = known.recommended_by(now, decision);
                 if known.basis == Basis::Held && known.restored != Some(Recall::History) {
-                    // What was recommended before the gap says nothing about the time after.
+                    // Recommendations from before the gap are not evidence for the time after it.
                     known.history.begin_anew(now, before);
                 }
-                let published = Published { before, after };
+
+                let published = PublishedReplicas { before, after };
                 known.history.record(now, recommended, published, &self.policy.behavior);
                 known.restored = known.restored.filter(|_| decision.is_settling());
                 known.at_zero =
                     decision.steps.first().is_some_and(|step| step.before == Replicas::ZERO);
             }
         }
+
         known.desired = after;
         known.inputs_at = inputs_at;
         known.basis = decision.basis;
@@ -448,41 +463,55 @@ impl Pipeline {
     }
 }
 
-// === impl Asked ===
+// === impl Proposal ===
 
-impl From<&Target> for Asked {
-    fn from(target: &Target) -> Self {
-        Self::new((target.before, target.asked), Reason::from(target.outcome.clone()))
+impl From<&SaturationTarget> for Proposal {
+    fn from(target: &SaturationTarget) -> Self {
+        Self::new(target.before, target.asked, Reason::from(target.outcome.clone()))
     }
 }
 
-impl From<&sizing::Asked> for Asked {
-    fn from(asked: &sizing::Asked) -> Self {
-        let sizing::Asked { before, after, why, shared, bridged } = asked;
-        let mut all = Self::new((*before, *after), Reason::Sized(why.clone()));
-        if let Some(Shared { after, why }) = shared {
+impl From<&sizing::SizingProposal> for Proposal {
+    fn from(asked: &sizing::SizingProposal) -> Self {
+        let sizing::SizingProposal { before, after, why, shared, bridged } = asked;
+        let mut all = Self::new(*before, *after, Reason::Sized(why.clone()));
+
+        if let Some(VariantShare { after, why }) = shared {
             all.push(Stage::Share, *after, Reason::Limited(why.clone()));
         }
-        if let Some(Bridged { after, why }) = bridged.filter(|it| it.after > all.number()) {
+        if let Some(BridgeTarget { after, why }) = bridged.filter(|it| it.after > all.number()) {
             all.push(Stage::Bridge, after, Reason::Bridged(why));
         }
         all
     }
 }
 
-impl Asked {
-    /// What the analysis says.
-    fn new((before, after): (Replicas, Replicas), reason: Reason) -> Self {
+impl Proposal {
+    /// The result of the analyzers on a variant. If they have none, saturation decides.
+    fn of(
+        key: &VariantKey,
+        sized: Option<&sizing::SizingProposal>,
+        targets: &[SaturationTarget],
+    ) -> Option<Self> {
+        match sized {
+            Some(sized) => Some(Self::from(sized)),
+            None => targets.iter().find(|it| it.variant == *key).map(Self::from),
+        }
+    }
+
+    /// Starts with the result of the analysis.
+    fn new(before: Replicas, after: Replicas, reason: Reason) -> Self {
         Self { before, steps: vec![Step { stage: Stage::Analyze, before, after, reason }] }
     }
 
-    /// Whether analyzers ask for as many replicas as there were to be, while all of them start.
+    /// Returns true if analyzers request at least the desired replicas in effect. Such a result is
+    /// usable even while every replica is still starting.
     fn holds(&self, in_force: Option<Replicas>) -> bool {
         let is_sized = self.steps.first().is_some_and(|it| matches!(it.reason, Reason::Sized(_)));
         is_sized && self.number() >= in_force.unwrap_or(self.before)
     }
 
-    /// The number that is asked for.
+    /// The requested replicas after the last step.
     fn number(&self) -> Replicas {
         self.steps.last().map_or(self.before, |step| step.after)
     }
@@ -495,40 +524,54 @@ impl Asked {
 
 // === deciding ===
 
-/// Why no number of the group may be lowered, if there is a reason.
-pub(crate) fn guard(now: Timestamp, group: &Group<'_>) -> Option<Reason> {
-    let with_replicas =
-        || group.members.iter().filter(|member| member.observation.wanted != Some(Replicas::ZERO));
+/// The reason why the group must not scale down, if there is one.
+pub(crate) fn guard(now: Timestamp, group: &VariantGroup<'_>) -> Option<Reason> {
     if let Some(member) = group.members.iter().find(|member| member.is_unlisted()) {
         return Some(Reason::Unlisted { variant: member.spec.key.variant.clone() });
     }
-    let age = with_replicas()
+
+    let age = group
+        .with_replicas()
         .filter_map(|member| member.observation.listed_at)
         .filter_map(|at| Seconds::from_span(now.duration_since(at)))
         .fold(Seconds::ZERO, Seconds::max);
     if age.seconds() > LISTING_STALE {
         return Some(Reason::Outdated { age });
     }
-    let missing: Replicas = with_replicas().map(Member::missing).sum();
+
+    let missing: Replicas = group.with_replicas().map(Member::missing).sum();
     (missing > Replicas::ZERO).then_some(Reason::Incomplete { missing })
 }
 
-impl Moment<'_> {
-    /// How many replicas are kept for a reason that is against lowering; `None` for all. Those that
-    /// are silent are kept in addition to a need, and others may go.
-    fn kept(&self, reason: &Reason, asked: &Asked, silent: Replicas) -> Option<Replicas> {
-        let is_need = self.rests_on == RestsOn::Need;
+impl RecommendationBasis {
+    /// The time since which the data has been measured.
+    const fn since(self, measured: MeasuredSince) -> Timestamp {
+        match self {
+            Self::Peaks => measured.same,
+            Self::Need => measured.any,
+        }
+    }
+}
+
+impl StageInputs<'_> {
+    /// The replicas that a guard keeps; `None` if it keeps all in effect. If the decision rests on
+    /// forecast demand, replicas that are not reporting are kept in addition to it. All others may
+    /// go.
+    fn kept(&self, reason: &Reason, asked: &Proposal, silent: Replicas) -> Option<Replicas> {
+        let is_need = self.rests_on == RecommendationBasis::Need;
         let is_incomplete = matches!(reason, Reason::Incomplete { .. });
         (is_need && is_incomplete).then(|| asked.number() + silent)
     }
 }
 
-/// The number that the load asks for, or the one in force where nothing can be said.
+/// Decides on the replicas that the load requires. Without usable data, holds the desired replicas
+/// in effect.
 fn decide(
-    moment: &Moment<'_>,
-    (member, in_force): (&Member<'_>, Option<&InForce>),
+    moment: &StageInputs<'_>,
+    member: &Member<'_>,
+    in_force: Option<&DecisionInForce>,
     model: &ModelKey,
-    asked: Option<Asked>,
+    asked: Option<Proposal>,
 ) -> Result<Decision, NoData> {
     let Member { spec, observation, .. } = member;
     let usable = match member.blind() {
@@ -540,7 +583,38 @@ fn decide(
         None if in_force.is_none() && !observation.all_tried() => Err(NoData::NotTried),
         None => asked.ok_or(NoData::NoFreshReplica),
     };
-    let decision = |steps, inputs_at, basis| Decision {
+
+    let (steps, inputs_at, basis) = match (usable, in_force) {
+        (Ok(mut asked), in_force) => {
+            let desired = in_force.map_or(asked.before, |in_force| in_force.desired);
+            for reason in moment.guards.into_iter().flatten() {
+                let kept = moment.kept(reason, &asked, member.missing());
+                let least = kept.map_or(desired, |kept| kept.min(desired));
+                if asked.number() < least {
+                    asked.push(Stage::Guard, least, reason.clone());
+                }
+            }
+
+            (asked.steps, moment.inputs_at, Basis::Fresh)
+        }
+        (Err(why), Some(in_force)) => {
+            let before = in_force.desired;
+            // When another actor brings a variant back from zero, the scale target's count applies.
+            // The published 0 must not remove these replicas while they start.
+            let asked = observation.wanted.filter(|_| in_force.at_zero).unwrap_or_default();
+            let after = before.max(asked);
+            let reason = Reason::NoData(match (in_force.restored, after > before) {
+                (Some(_), _) => NoData::Restored,
+                (None, true) => NoData::BroughtBack,
+                (None, false) => why,
+            });
+            let held = Step { stage: Stage::Hold, before, after, reason };
+            (vec![held], in_force.inputs_at, Basis::Held)
+        }
+        (Err(why), None) => return Err(why),
+    };
+
+    Ok(Decision {
         variant: spec.key.clone(),
         model: model.clone(),
         current: observation.current,
@@ -548,35 +622,7 @@ fn decide(
         steps,
         inputs_at,
         basis,
-    };
-    match (usable, in_force) {
-        (Ok(mut asked), in_force) => {
-            let in_force = in_force.map_or(asked.before, |in_force| in_force.desired);
-            for reason in moment.guards.into_iter().flatten() {
-                let least = moment.kept(reason, &asked, member.missing());
-                let least = least.map_or(in_force, |least| least.min(in_force));
-                if asked.number() < least {
-                    asked.push(Stage::Guard, least, reason.clone());
-                }
-            }
-            Ok(decision(asked.steps, moment.inputs_at, Basis::Fresh))
-        }
-        (Err(why), Some(in_force)) => {
-            let before = in_force.desired;
-            // Whoever brings a variant back from zero says how many there shall be, and what
-            // was published for none must not take them away while they start.
-            let asked = observation.wanted.filter(|_| in_force.at_zero).unwrap_or_default();
-            let after = before.max(asked);
-            let why = match (in_force.restored, after > before) {
-                (Some(_), _) => NoData::Restored,
-                (None, true) => NoData::BroughtBack,
-                (None, false) => why,
-            };
-            let held = Step { stage: Stage::Hold, before, after, reason: Reason::NoData(why) };
-            Ok(decision(vec![held], in_force.inputs_at, Basis::Held))
-        }
-        (Err(why), None) => Err(why),
-    }
+    })
 }
 
 #[cfg(test)]
@@ -623,12 +669,11 @@ mod tests {
             sizing: None,
             zero: Zero::default(),
             pools: BTreeMap::new(),
-            limits: Limits::default(),
+            limits: LimitPolicy::default(),
         });
-        let (now, fleet) = (
-            Timestamp::UNIX_EPOCH,
-            Fleet::new([VariantSpec::example("a"), VariantSpec::example("b")]),
-        );
+
+        let now = Timestamp::UNIX_EPOCH;
+        let fleet = Fleet::new([VariantSpec::example("a"), VariantSpec::example("b")]);
         pipeline.restore(now, VariantSpec::example("a").key, n(3), now);
         let decisions = vec![wild("a"), wild("b")];
         let mut found = Decisions { decisions, ..Decisions::default() };

@@ -1,10 +1,12 @@
 //! Settings: each key of the configuration is declared once, in the stage that reads it.
 //!
-//! A declaration has the name, type, default, range and description of each key of a section.
-//! [`settings!`] makes of it the resolved type with its defaults, the type of the section as
-//! written, in which every key is optional, the checks that lead from one to the other, the way
-//! back for printing, and the JSON Schema, from which the documents and the list of keys that need
-//! a restart are made.
+//! A declaration has the name, type, default, range and description of each key of a section. From
+//! it, [`settings!`] generates:
+//!
+//! - the resolved type with its defaults,
+//! - the type of the section as written, in which every key is optional,
+//! - the checks that convert the second into the first, and the reverse conversion for printing,
+//! - the JSON Schema, the source of the documents and of the list of keys that need a restart.
 //!
 //! ```text
 //! settings! {
@@ -16,14 +18,17 @@
 //! }
 //! ```
 //!
-//! A `struct` is a section that always holds. An `optional` section can be switched off with the
-//! key `enabled`; it is an `Option` in the section around it. A section without a default of its
-//! own in the section around it has the defaults of its keys. A field that is not called as its key
-//! has the name of the key after `as`. Fields after `..` are no keys:
-//! another stage decides them. A key is `required`, with the words of the problem that it is when it is
-//! missing, where they are others than `is required`; its default stands in its place then. Of a
-//! required section the keys are asked for, as if it were written and empty. `needs restart` after a key
-//! says that the running daemon keeps the value that it started with.
+//! - A `struct` is a section that always applies.
+//! - An `optional` section can be switched off with the key `enabled`. It is an `Option` in the
+//!   parent section.
+//! - A section without a default of its own in the parent section has the defaults of its keys.
+//! - A field whose name differs from its key has the key's name after `as`.
+//! - Fields after `..` are not keys: another stage sets them.
+//! - A key can be `required`, followed by the rule to report when it is missing, if that differs
+//!   from `is required`. Its default then stands in its place. A missing required section reports
+//!   its own required keys, as if it were written and empty.
+//! - `needs restart` after a key means that the running daemon keeps the value that it started
+//!   with.
 
 pub mod problem;
 mod schema;
@@ -38,7 +43,7 @@ use serde::de::DeserializeOwned;
 
 use crate::settings::problem::Problems;
 
-pub use crate::settings::schema::{Keys, MAXIMUM, MINIMUM, RESTART};
+pub use crate::settings::schema::{MAXIMUM, MINIMUM, RESTART, SectionKeys};
 pub use crate::settings::values::{
     Allowed, TextRule, above_zero, hours, millis, minutes, secs, text,
 };
@@ -49,13 +54,13 @@ pub trait Setting: Clone + Sized {
     type Written: Clone + Debug + PartialEq + Serialize + DeserializeOwned + JsonSchema;
     /// The form in a declaration, such as a bare number.
     type Plain;
-    /// What a declaration allows.
+    /// The values that a declaration can allow.
     type Allowed;
 
     /// The declared default.
     fn declared(plain: Self::Plain) -> Self;
 
-    /// Reads what is written. `None` if it is refused, or switches the section off.
+    /// Reads a written value. `None` if it is rejected, or switches the section off.
     fn read(
         written: &Self::Written,
         usual: Option<&Self>,
@@ -73,7 +78,7 @@ pub trait Setting: Clone + Sized {
         None
     }
 
-    /// Reads what is written, or takes the usual value.
+    /// Reads a written value, or takes the usual value.
     fn resolve(
         written: Option<&Self::Written>,
         usual: &Self,
@@ -85,7 +90,7 @@ pub trait Setting: Clone + Sized {
         read.unwrap_or_else(|| usual.clone())
     }
 
-    /// Adds the problems of a required key that is not there.
+    /// Adds the problems of a missing required key.
     fn ask_for(path: &str, rule: &str, problems: &mut Problems) {
         problems.missing(path, rule);
     }
@@ -97,7 +102,7 @@ pub trait Setting: Clone + Sized {
         generator: &mut SchemaGenerator,
     ) -> Schema;
 
-    /// The JSON Schema where the value may be absent.
+    /// The JSON Schema for a value that may be absent.
     fn optional_schema(
         usual: Option<&Self>,
         allowed: Option<&Self::Allowed>,
@@ -126,8 +131,7 @@ impl<T: Setting> Setting for Option<T> {
         path: &str,
         problems: &mut Problems,
     ) -> Option<Self> {
-        let usual = usual.and_then(Option::as_ref);
-        Some(T::read(written, usual, allowed, path, problems))
+        Some(T::read(written, usual.and_then(Option::as_ref), allowed, path, problems))
     }
 
     fn written(&self) -> Option<T::Written> {
@@ -149,7 +153,7 @@ pub fn on<T: Default>() -> Option<T> {
     Some(T::default())
 }
 
-/// Reads a section that is written at a path, over the values that hold otherwise.
+/// Reads the section at a path. Missing keys keep their usual values.
 pub fn resolve_over<S: Setting>(
     written: Option<&S::Written>,
     usual: &S,
@@ -159,7 +163,7 @@ pub fn resolve_over<S: Setting>(
     S::resolve(written, usual, None, path, problems)
 }
 
-/// Reads a section that is written at a path.
+/// Reads the section at a path.
 pub fn resolve<S: Setting + Default>(
     written: Option<&S::Written>,
     path: &str,
@@ -170,9 +174,9 @@ pub fn resolve<S: Setting + Default>(
 
 /// Declares sections of the configuration; see the [module](crate::settings).
 ///
-/// `settings! { plain: Select; }` says that a key can have a type that is written as it is,
-/// `settings! { switch: Window, Window::Replaced, Window::Waited }` that it can have one that is
-/// written as `true` and `false`, and `settings! { value: ... }` one that is written as a number.
+/// `settings! { plain: Select; }` declares a type that has the same form in a file.
+/// `settings! { switch: Steps, Steps::Unlimited, Steps::Limited }` declares one that is written as
+/// `true` and `false`. `settings! { value: ... }` declares one that is written as a number.
 #[macro_export]
 macro_rules! settings {
     (plain: $($(@$param:ident)? $type:ty;)*) => {
@@ -205,13 +209,13 @@ macro_rules! settings {
                 _: &str,
                 _: &mut $crate::settings::problem::Problems,
             ) -> Option<Self> {
-                let from: fn(&$written) -> Self = $from;
-                Some(from(written))
+                let read: fn(&$written) -> Self = $from;
+                Some(read(written))
             }
 
             fn written(&self) -> Option<$written> {
-                let to: fn(&Self) -> $written = $to;
-                Some(to(self))
+                let write: fn(&Self) -> $written = $to;
+                Some(write(self))
             }
 
             fn schema(
@@ -219,8 +223,8 @@ macro_rules! settings {
                 _: Option<&Self::Allowed>,
                 generator: &mut schemars::SchemaGenerator,
             ) -> schemars::Schema {
-                let usual = usual.and_then($crate::settings::Setting::written);
-                $crate::settings::Keys::plain(usual.as_ref(), generator)
+                let default = usual.and_then($crate::settings::Setting::written);
+                $crate::settings::SectionKeys::plain(default.as_ref(), generator)
             }
         }
     };
@@ -232,8 +236,8 @@ macro_rules! settings {
             type Allowed = $crate::settings::Allowed<$plain>;
 
             fn declared(plain: $plain) -> Self {
-                let from: fn($plain) -> Option<Self> = $from;
-                from(plain).expect("a declared default is a value")
+                let read: fn($plain) -> Option<Self> = $from;
+                read(plain).expect("a declared default is a value")
             }
 
             fn read(
@@ -248,13 +252,13 @@ macro_rules! settings {
                     Some(allowed) => allowed.check::<$written>(plain, path, problems)?,
                     None => plain,
                 };
-                let from: fn($plain) -> Option<Self> = $from;
-                from(checked)
+                let read: fn($plain) -> Option<Self> = $from;
+                read(checked)
             }
 
             fn written(&self) -> Option<$written> {
-                let to: fn(Self) -> $plain = $to;
-                Some(<$written>::from(to(*self)))
+                let write: fn(Self) -> $plain = $to;
+                Some(<$written>::from(write(*self)))
             }
 
             fn schema(
@@ -262,7 +266,11 @@ macro_rules! settings {
                 allowed: Option<&Self::Allowed>,
                 generator: &mut schemars::SchemaGenerator,
             ) -> schemars::Schema {
-                $crate::settings::Keys::value(usual.and_then($crate::settings::Setting::written), allowed, generator)
+                $crate::settings::SectionKeys::value(
+                    usual.and_then($crate::settings::Setting::written),
+                    allowed,
+                    generator,
+                )
             }
         }
     )*};
@@ -382,11 +390,12 @@ macro_rules! settings {
                         problems
                         $(, $crate::settings!(@rule $($rule)?))?
                     );)*
-                    let usual = usual.cloned().unwrap_or_default();
+
+                    let defaults = usual.cloned().unwrap_or_default();
                     Some(Self {
                         $($key: <$type as $crate::settings::Setting>::resolve(
                             written.$key.as_ref(),
-                            &usual.$key,
+                            &defaults.$key,
                             $crate::settings!(@allowed $type $(, $allowed)?).as_ref(),
                             &$crate::settings::problem::join(
                                 path,
@@ -394,7 +403,7 @@ macro_rules! settings {
                             ),
                             problems,
                         ),)*
-                        $($($other: usual.$other,)*)?
+                        $($($other: defaults.$other,)*)?
                     })
                 }
 
@@ -425,7 +434,7 @@ macro_rules! settings {
                     _: Option<&Self::Allowed>,
                     generator: &mut schemars::SchemaGenerator,
                 ) -> schemars::Schema {
-                    let mut keys = $crate::settings::Keys::of(&[$($doc),*]);
+                    let mut keys = $crate::settings::SectionKeys::of(&[$($doc),*]);
                     $(keys.add_switch(stringify!($enabled));)?
                     $({
                         let schema = <$type as $crate::settings::Setting>::schema(
@@ -451,7 +460,7 @@ macro_rules! settings {
                     let keys = usual.cloned().unwrap_or_default();
                     let schema = Self::schema(Some(&keys), allowed, generator);
                     let switches: &[&str] = &[$(stringify!($enabled))?];
-                    $crate::settings::Keys::switched(schema, switches, usual.is_some())
+                    $crate::settings::SectionKeys::switched(schema, switches, usual.is_some())
                 }
             }
         };

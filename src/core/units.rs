@@ -1,9 +1,9 @@
 //! Quantities: the numbers that cross module boundaries, each with its unit as a type.
 //!
-//! A quantity is finite and not negative by construction, so no comparison in the models can meet
-//! a NaN and no sum can overflow into infinity unnoticed: what arrives from outside passes through
-//! `new`, which returns `None`, and "absent" stays distinguishable from zero. Units inside are SI
-//! base units (seconds, tokens, requests); conversions happen where data enters and leaves.
+//! A quantity is finite and not negative by construction. No comparison in the models can meet a
+//! NaN, and no sum can overflow into infinity unnoticed. External values pass through `new`, which
+//! returns `None` for others, so "absent" stays distinct from zero. Internal units are SI base
+//! units (seconds, tokens, requests). Conversions happen where data enters and leaves.
 
 pub mod instants;
 
@@ -39,7 +39,7 @@ macro_rules! quantities {
         }
 
         impl $name {
-            /// Nothing of it.
+            /// Zero.
             pub const ZERO: Self = Self(0.0);
 
             /// Accepts a finite number that is not negative.
@@ -49,7 +49,7 @@ macro_rules! quantities {
                 (0.0..=f64::MAX).contains(&value).then_some(Self(value + 0.0))
             }
 
-            /// The number, in the unit that the method is named for.
+            /// The value, in the unit in the method's name.
             #[must_use]
             pub const fn $getter(self) -> f64 {
                 self.0
@@ -67,7 +67,7 @@ macro_rules! quantities {
                 Self(self.0.min(other.0))
             }
 
-            /// Total order; it exists because the values are finite.
+            /// A total order, which exists because the values are finite.
             #[must_use]
             pub fn compare(self, other: Self) -> std::cmp::Ordering {
                 self.0.total_cmp(&other.0)
@@ -87,7 +87,7 @@ macro_rules! quantities {
     )*};
 }
 
-/// Sums of what can be added up.
+/// Sums of quantities that can be added.
 macro_rules! sums {
     ($name:ident) => {
         impl AddAssign for $name {
@@ -104,17 +104,17 @@ macro_rules! sums {
     };
 }
 
-/// What each of several replicas costs or carries.
+/// The cost or the capacity of several replicas.
 macro_rules! shares {
     ($($name:ident),*) => {$(
         impl $name {
-            /// So much for each of these replicas.
+            /// The total for `replicas` replicas, each with this value.
             #[must_use]
             pub fn times(self, replicas: Replicas) -> Self {
                 Self((self.0 * f64::from(replicas.count())).min(f64::MAX))
             }
 
-            /// How much more there is here than in `other`; zero when there is less.
+            /// The excess over `other`; zero if there is none.
             #[must_use]
             pub fn beyond(self, other: Self) -> Self {
                 Self((self.0 - other.0).max(0.0))
@@ -123,11 +123,11 @@ macro_rules! shares {
     )*};
 }
 
-/// What happens over a time, and its rate.
+/// Counts over a time, and their rates.
 macro_rules! rates {
     ($($name:ident => $rate:ident),*) => {$(
         impl $name {
-            /// The rate of so much in `time`; `None` over no time.
+            /// The rate of this count in `time`; `None` over no time.
             #[must_use]
             pub fn per(self, time: Seconds) -> Option<$rate> {
                 (time.0 > 0.0).then(|| $rate::new(self.0 / time.0)).flatten()
@@ -141,21 +141,21 @@ quantities! {
     Seconds, seconds;
     /// A number of tokens; fractional, because averages are.
     Tokens, tokens;
-    /// Tokens processed in a unit of time.
+    /// Tokens processed per unit of time.
     TokenRate, tokens_per_second;
     /// A number of requests; fractional, because averages are.
     Requests, requests;
-    /// Time that a model spends on one token.
+    /// The time that a model spends per token.
     TimePerToken, seconds_per_token;
-    /// Requests arriving or finishing in a unit of time.
+    /// Requests that arrive or finish per unit of time.
     RequestRate, requests_per_second;
     /// A share of a whole. Usually at most 1, but a sum of shares may be more.
     Fraction, fraction;
     /// An amount of capacity, in the unit that an analyzer measures in.
     Amount, amount;
-    /// What one replica costs for an hour, in the currency that the configuration uses.
+    /// The cost of one replica per hour, in the currency of the configuration.
     CostPerHour, per_hour;
-    /// How much one thing counts beside others of its kind; only the ratio of two weights matters.
+    /// The relative importance of one item; only the ratio of two weights matters.
     Weight, weight;
 }
 
@@ -180,21 +180,22 @@ impl Seconds {
 }
 
 impl CostPerHour {
-    /// How many replicas at this price it pays for; `None` when they cost nothing. What is left of a
-    /// budget is a difference, so its last digits do not count: 0.30 pays for three times 0.10.
+    /// The number of replicas at price `each` that it pays for; `None` if they are free. The rest
+    /// of a budget is a difference, so its last digits do not count: 0.30 pays for three times
+    /// 0.10.
     #[must_use]
     pub fn replicas_of(self, each: Self) -> Option<Replicas> {
         let count = (self.0 / each.0 * (1.0 + 1e-10)).floor();
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
-        let count = count.clamp(0.0, f64::from(Replicas::LIMIT.count())) as u32;
-        (each.0 > 0.0).then(|| Replicas::saturating(count))
+        let paid = count.clamp(0.0, f64::from(Replicas::LIMIT.count())) as u32;
+        (each.0 > 0.0).then(|| Replicas::saturating(paid))
     }
 }
 
 shares!(CostPerHour, Amount);
 
 impl Weight {
-    /// The weight of what has none of its own.
+    /// The default weight.
     pub const ONE: Self = Self(1.0);
 }
 
@@ -237,8 +238,8 @@ impl Replicas {
     pub const ZERO: Self = Self(0);
     /// One replica.
     pub const ONE: Self = Self(1);
-    /// More replicas than any scale target has. A wish above it is a mistake somewhere, and large
-    /// numbers have made HPA controllers overflow and scale *down*.
+    /// More replicas than any scale target has. A higher value is an error, and large numbers have
+    /// made HPA controllers overflow and scale *down*.
     pub const LIMIT: Self = Self(1_000_000);
 
     /// Accepts a count up to [`Replicas::LIMIT`].
@@ -247,7 +248,7 @@ impl Replicas {
         if count <= Self::LIMIT.0 { Some(Self(count)) } else { None }
     }
 
-    /// The count, or the limit when it is above it.
+    /// The count, capped at the limit.
     #[must_use]
     pub const fn saturating(count: u32) -> Self {
         if count <= Self::LIMIT.0 { Self(count) } else { Self::LIMIT }
@@ -271,7 +272,7 @@ impl Replicas {
         Self(self.0.saturating_sub(1))
     }
 
-    /// How many more there are here than in `other`; zero when there are fewer.
+    /// The excess over `other`; zero if there is none.
     #[must_use]
     pub const fn beyond(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
@@ -306,12 +307,12 @@ impl Add for Replicas {
 pub struct Gpus(u32);
 
 impl Gpus {
-    /// None of them.
+    /// No accelerator.
     pub const ZERO: Self = Self(0);
-    /// One of them.
+    /// One accelerator.
     pub const ONE: Self = Self(1);
 
-    /// A count of them.
+    /// Creates a count.
     #[must_use]
     pub const fn new(count: u32) -> Self {
         Self(count)
@@ -323,20 +324,20 @@ impl Gpus {
         self.0
     }
 
-    /// What this many replicas take, if each takes this much.
+    /// The accelerators of `replicas` replicas with this many each.
     #[must_use]
     pub const fn times(self, replicas: Replicas) -> Self {
         Self(self.0.saturating_mul(replicas.count()))
     }
 
-    /// How many more there are here than in `other`; none when there are fewer.
+    /// The excess over `other`; zero if there is none.
     #[must_use]
     pub const fn beyond(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// How many replicas of this size fit; `None` when a replica takes none, so that nothing
-    /// limits them.
+    /// The number of replicas of size `each` that fit; `None` if a replica needs no accelerators,
+    /// so that there is no limit.
     #[must_use]
     pub const fn replicas_of(self, each: Self) -> Option<Replicas> {
         match self.0.checked_div(each.0) {

@@ -1,16 +1,16 @@
-//! The clock: the only file that reads one.
+//! The clock: the only file that reads the machine's clocks.
 //!
-//! Two readings, because they answer different questions. [`Clock::now`] is wall-clock time, which
-//! is what timestamps on samples and decisions mean, and which can jump. [`Clock::elapsed`] is
-//! monotonic, and is what decides how old a decision is: a stepped clock must not expire every
-//! metric of a cluster, nor keep a dead one alive.
+//! It has two readings for two purposes. [`Clock::now`] is wall-clock time for the timestamps of
+//! samples and decisions, and it can jump. [`Clock::elapsed`] is monotonic, and measures the age of
+//! a decision. Setting the clock must not expire every metric of a cluster, nor keep a dead metric
+//! alive.
 
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-/// What [`Clock::elapsed`] shows at the start, so that instants before it can be written down: a
-/// decision that is restored after a restart was made before the clock was started.
+/// The value of [`Clock::elapsed`] at the start, so that earlier instants can be represented. A
+/// decision that is restored after a restart was made before the clock started.
 const HEAD_START: Duration = Duration::from_hours(365 * 24);
 
 /// Reads the machine's clocks.

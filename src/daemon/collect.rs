@@ -1,4 +1,4 @@
-//! Collecting: everything that arrives from outside, turned into [`plimsoll_core::observe::Inputs`].
+//! Collection: turns all external input into [`plimsoll_core::observe::Inputs`].
 
 pub mod cluster;
 pub mod demand;
@@ -10,7 +10,7 @@ pub mod targets;
 
 use tokio::sync::watch;
 
-/// Replaces the value of a channel, and tells nobody when it is the same.
+/// Replaces the value of a channel. Receivers are notified only if the value differs.
 pub(crate) fn replace<T: PartialEq>(channel: &watch::Sender<T>, new: T) {
     channel.send_if_modified(|known| {
         let differs = *known != new;
@@ -21,7 +21,7 @@ pub(crate) fn replace<T: PartialEq>(channel: &watch::Sender<T>, new: T) {
     });
 }
 
-/// An error and its sources in one line.
+/// Formats an error and its sources on one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -32,7 +32,9 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
             text.push_str(": ");
             text.push_str(&next);
         }
+
         source = error.source();
     }
+
     text
 }

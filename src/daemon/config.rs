@@ -1,9 +1,9 @@
 //! Configuration: a file as written, resolved into values that are valid by construction.
 //!
-//! Text and environment become a `File`, in which every key is optional, and that becomes a
-//! [`Config`], in which nothing is: no value there means "the default", and no combination there is
-//! one that the daemon would have to refuse. All problems are reported at once, each with its path,
-//! because whoever repairs a configuration through a pipeline should not need one run a mistake.
+//! Text and environment become a `ConfigFile`, in which every key is optional. The file becomes a
+//! [`Config`], which has no value that means "the default", and no combination that the daemon
+//! would have to reject. All problems are reported at once, each with its path, because fixing a
+//! configuration through a pipeline should not take one run per error.
 
 pub mod check;
 pub mod file;
@@ -30,51 +30,51 @@ pub use crate::config::file::EXTERNAL_METRICS_HOLD;
 pub use crate::config::file::{Discovery, ExternalMetrics, FileKeys, Kubernetes, LeaderElection};
 pub use crate::config::file::{START_TIMES, WAKE_INTERVALS};
 pub use crate::config::file::{ScaleTarget, SelfManaged, ServerTls, Shutdown, Trace};
-pub use crate::config::sources::Sources;
+pub use crate::config::sources::ConfigSources;
 pub use plimsoll_core::settings::problem;
 pub use plimsoll_core::settings::problem::counted;
 pub use plimsoll_core::settings::problem::{Problem, Severity};
 pub use plimsoll_core::settings::written;
 
-use crate::collect::demand::Signal;
+use crate::collect::demand::SignalSettings;
 use crate::collect::prometheus;
-use crate::collect::scrape::Settings;
-use crate::collect::targets::{Endpoint, Source};
+use crate::collect::scrape::ScrapeSettings;
+use crate::collect::targets::{Endpoint, TargetSource};
 use crate::config::check::Checks;
-use crate::config::problem::List;
+use crate::config::problem::ProblemList;
 use crate::config::written::WrittenDuration;
 use plimsoll_core::analyze::foresight::card::Card;
 use plimsoll_core::fleet::{ModelName, VariantSpec};
 use plimsoll_core::pipeline::Policy;
 use plimsoll_core::settings;
 
-/// The largest configuration file: more than a thousand variants, and far less than a log file
-/// that somebody names by mistake.
+/// The size limit of the configuration file: enough for over a thousand variants, and far less than
+/// a log file that is named by accident.
 const FILE_MAX: u64 = 4 << 20;
 
-/// A configuration that can be run as it is.
+/// A valid configuration, ready to run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Every key with the value that holds, of which the configuration is printed.
+    /// Every key with its effective value, from which the configuration is printed.
     pub keys: Box<FileKeys>,
-    /// Everything that decisions depend on beside what is observed.
+    /// All inputs of decisions other than observations.
     pub policy: Policy,
-    /// Policies that are evaluated beside it, and only shown.
-    pub shadows: Vec<Shadow>,
-    /// The variants in the order of the file; empty only where they are discovered.
-    pub variants: Vec<Variant>,
-    /// How replicas are scraped where the variant does not say otherwise.
-    pub scrape: Scrape,
-    /// How Prometheus is asked; `None` where there is none.
-    pub prometheus: Option<prometheus::Settings>,
+    /// Shadow policies, which are evaluated and only shown.
+    pub shadows: Vec<ShadowPolicy>,
+    /// The variants in the order of the file; empty only if they are discovered.
+    pub variants: Vec<VariantConfig>,
+    /// The default scrape settings of variants.
+    pub scrape: ScrapeDefaults,
+    /// The settings of the Prometheus client; `None` without a Prometheus.
+    pub prometheus: Option<prometheus::PrometheusSettings>,
     /// Signals that wake models without replicas.
-    pub wake: Vec<Signal>,
+    pub wake: Vec<SignalSettings>,
 }
 
-/// A policy that is evaluated beside the one in force, and only shown.
+/// A policy that is evaluated in addition to the policy in effect, and only shown.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Shadow {
-    /// What metrics and pages call it.
+pub struct ShadowPolicy {
+    /// Its name in metrics and on the status page.
     pub name: String,
     /// The policy.
     pub policy: Policy,
@@ -92,20 +92,20 @@ pub enum Authorization {
 
 settings! { plain: Authorization; }
 
-/// One variant: what it is, where its replicas are, and how they are scraped.
+/// One variant: its specification, the source of its replicas, and its scrape settings.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Variant {
-    /// What is known of it without looking at its load.
+pub struct VariantConfig {
+    /// Its properties that do not depend on its load.
     pub spec: VariantSpec,
-    /// Other names under which its engines' pages may know the model.
+    /// Other names of the model in its engines' metrics.
     pub aliases: Vec<ModelName>,
-    /// Where its replicas are listed.
-    pub targets: Targets,
-    /// How an address becomes the URL of a page.
+    /// The source of its replica list.
+    pub targets: VariantTargets,
+    /// The parts that turn an address into a scrape URL.
     pub endpoint: Endpoint,
-    /// How its replicas are scraped.
-    pub scrape: Arc<Settings>,
-    /// Who reads its replicas' metrics.
+    /// The scrape settings of its replicas.
+    pub scrape: Arc<ScrapeSettings>,
+    /// The reader of its replicas' metrics.
     pub read_by: ReadBy,
 }
 
@@ -121,38 +121,38 @@ pub enum ReadBy {
 
 settings! { plain: ReadBy; }
 
-/// Where a variant's replicas are listed.
+/// The source of a variant's replica list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Targets {
-    /// Outside Kubernetes. Addresses in [`Source::Static`] all have a port.
-    Listed(Source),
+pub enum VariantTargets {
+    /// Outside Kubernetes. Addresses in [`TargetSource::Static`] all have a port.
+    Listed(TargetSource),
     /// The pods of an object with a scale subresource, in the variant's namespace.
     ScaleTarget(ScaleTarget),
     /// The pods that a label selector matches, in the variant's namespace.
     Selector(String),
-    /// Whatever Prometheus scrapes with these labels.
+    /// The instances that Prometheus scrapes with these labels.
     Prometheus(BTreeMap<String, String>),
 }
 
-/// How replicas are scraped.
+/// The default scrape settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scrape {
-    /// How an address becomes the URL of a page.
+pub struct ScrapeDefaults {
+    /// The parts that turn an address into a scrape URL.
     pub endpoint: Endpoint,
-    /// How often, how long, how much, and with which credentials.
-    pub settings: Arc<Settings>,
+    /// Interval, timeout, size limit and credentials.
+    pub settings: Arc<ScrapeSettings>,
 }
 
-/// A configuration, and what is probably wrong with it all the same.
+/// A configuration, and its probable problems.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The configuration.
     pub config: Config,
     /// Problems that do not keep it from being used.
     pub warnings: Vec<Problem>,
 }
 
-/// Why there is no configuration.
+/// The reason that there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file cannot be read.
@@ -160,7 +160,7 @@ pub enum LoadError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The I/O error.
         source: std::io::Error,
     },
     /// The file is too large to be a configuration.
@@ -170,60 +170,60 @@ pub enum LoadError {
         path: PathBuf,
     },
     /// The text is not YAML.
-    #[error("{origin}{} is not YAML: {message}", Place(*line, *column))]
+    #[error("{origin}{} is not YAML: {message}", FilePosition(*line, *column))]
     Syntax {
         /// The file.
         origin: String,
-        /// Line from 1, if the mistake has a place.
+        /// Line from 1, if the error has a place.
         line: Option<usize>,
-        /// Column from 1, if the mistake has a place.
+        /// Column from 1, if the error has a place.
         column: Option<usize>,
-        /// What is wrong.
+        /// The parser's message.
         message: String,
     },
-    /// File and environment cannot be put together.
+    /// File and environment cannot be merged.
     #[error("cannot put {origin} and the environment together")]
     Layers {
         /// The file.
         origin: String,
-        /// What the layering says.
+        /// The error of the merge.
         source: Box<config::ConfigError>,
     },
-    /// The text is YAML, and not a configuration.
+    /// The text is YAML, but not a valid configuration.
     #[error(
         "{origin} has {}:\n{}",
         counted(problems.iter().filter(|one| one.severity == Severity::Error).count(), "error"),
-        List(problems)
+        ProblemList(problems)
     )]
     Invalid {
         /// The file.
         origin: String,
-        /// Everything that is wrong, errors first.
+        /// All problems, errors first.
         problems: Vec<Problem>,
     },
 }
 
-/// What a configuration is read in.
+/// The context in which a configuration is read.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
-    /// What messages call the text.
+    /// The name of the text in messages.
     pub origin: String,
     /// The folder that relative paths start from.
     pub base: PathBuf,
-    /// The environment; names that do not start with `PLIMSOLL__` mean nothing.
+    /// The environment; names that do not start with `PLIMSOLL__` are ignored.
     pub environment: BTreeMap<String, String>,
-    /// Whether files that are named must be there.
+    /// The check of the files that the configuration names.
     pub files: Files,
 }
 
-/// Whether files that a configuration names must be there.
+/// The check of the files that a configuration names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Files {
-    /// They are looked for, and problems are reported.
+    /// All are checked, and problems are reported.
     MustExist,
-    /// Those that decisions depend on are read, and the others are not looked for.
+    /// Files that decisions depend on are read; the others are not checked.
     OfPolicy,
-    /// They are not looked for: the configuration is for another machine.
+    /// None is checked: the configuration is for another machine.
     NotChecked,
 }
 
@@ -232,32 +232,42 @@ pub enum Files {
 /// # Errors
 ///
 /// The file cannot be read, is not YAML, or has problems; then all of them are listed.
-pub fn load(path: &Path, files: Files) -> Result<Loaded, LoadError> {
-    load_noting(path, files, &mut Sources::default())
+pub fn load(path: &Path, files: Files) -> Result<LoadedConfig, LoadError> {
+    load_noting(path, files, &mut ConfigSources::default())
 }
 
-/// Does the same, and notes all files that were read for it, whether it is valid or not.
+/// Does the same, and notes all files that it reads, even if the configuration is not valid.
 ///
 /// # Errors
 ///
 /// The file cannot be read, is not YAML, or has problems; then all of them are listed.
-pub fn load_noting(path: &Path, files: Files, sources: &mut Sources) -> Result<Loaded, LoadError> {
+pub fn load_noting(
+    path: &Path,
+    files: Files,
+    sources: &mut ConfigSources,
+) -> Result<LoadedConfig, LoadError> {
     sources.note_main(path);
-    let failed = |source| LoadError::Read { path: path.to_owned(), source };
-    let file = std::fs::File::open(path).map_err(failed)?;
+    let file = std::fs::File::open(path).map_err(|source| unread(path, source))?;
     let mut text = String::new();
-    let length = file.take(FILE_MAX + 1).read_to_string(&mut text).map_err(failed)?;
+    let read = file.take(FILE_MAX + 1).read_to_string(&mut text);
+    let length = read.map_err(|source| unread(path, source))?;
     if length as u64 > FILE_MAX {
         return Err(LoadError::TooLarge { path: path.to_owned() });
     }
-    let absolute = std::path::absolute(path).map_err(failed)?;
+
+    let absolute = std::path::absolute(path).map_err(|source| unread(path, source))?;
     let surroundings = Surroundings {
         origin: path.display().to_string(),
         base: absolute.parent().map(Path::to_owned).unwrap_or_default(),
         environment: environment(),
         files,
     };
+
     parse_noting(&text, &surroundings, sources)
+}
+
+fn unread(path: &Path, source: std::io::Error) -> LoadError {
+    LoadError::Read { path: path.to_owned(), source }
 }
 
 /// Reads a configuration from text.
@@ -265,37 +275,40 @@ pub fn load_noting(path: &Path, files: Files, sources: &mut Sources) -> Result<L
 /// # Errors
 ///
 /// The text is not YAML, or has problems; then all of them are listed.
-pub fn parse(text: &str, surroundings: &Surroundings) -> Result<Loaded, LoadError> {
-    parse_noting(text, surroundings, &mut Sources::default())
+pub fn parse(text: &str, surroundings: &Surroundings) -> Result<LoadedConfig, LoadError> {
+    parse_noting(text, surroundings, &mut ConfigSources::default())
 }
 
 fn parse_noting(
     text: &str,
     surroundings: &Surroundings,
-    sources: &mut Sources,
-) -> Result<Loaded, LoadError> {
-    let origin = || surroundings.origin.clone();
+    sources: &mut ConfigSources,
+) -> Result<LoadedConfig, LoadError> {
+    let origin = &surroundings.origin;
     let value = yaml::read(text).map_err(|error| {
         let yaml::SyntaxError { line, column, message } = error;
-        LoadError::Syntax { origin: origin(), line, column, message }
+        LoadError::Syntax { origin: origin.clone(), line, column, message }
     })?;
+
     let mut checks = Checks::new(surroundings);
     let file = if value.is_object() {
         let merged = layers::merge(value, &surroundings.environment, &mut checks.problems)
-            .map_err(|source| LoadError::Layers { origin: origin(), source: Box::new(source) })?;
+            .map_err(|why| LoadError::Layers { origin: origin.clone(), source: Box::new(why) })?;
         layers::read(merged, &mut checks.problems)
     } else {
         checks.problems.error_at("", "the file must be a mapping of keys to values");
-        file::File::default()
+        file::ConfigFile::default()
     };
+
     let config = resolve::resolve(&file, &mut checks);
     sources.extend(std::mem::take(&mut checks.sources));
     let (mut problems, warnings) = checks.problems.split();
     if problems.is_empty() {
-        return Ok(Loaded { config, warnings });
+        return Ok(LoadedConfig { config, warnings });
     }
+
     problems.extend(warnings);
-    Err(LoadError::Invalid { origin: origin(), problems })
+    Err(LoadError::Invalid { origin: origin.clone(), problems })
 }
 
 /// The JSON Schema of the configuration file, with the defaults.
@@ -304,7 +317,7 @@ pub fn schema() -> serde_json::Value {
     print::schema()
 }
 
-/// The keys that differ, and of which the daemon keeps the old values until it is restarted.
+/// The keys that differ and whose old values the daemon keeps until it is restarted.
 pub(crate) fn restart_keys(old: &Config, new: &Config) -> Vec<String> {
     let [old_file, new_file] = [old, new].map(print::value);
     let mut keys = Vec::new();
@@ -315,10 +328,11 @@ pub(crate) fn restart_keys(old: &Config, new: &Config) -> Vec<String> {
     if old.prometheus != new.prometheus && !keys.contains(&prometheus) {
         keys.push(prometheus);
     }
+
     keys
 }
 
-/// The variables of the environment that mean something here. Those that are not text cannot.
+/// The environment variables with Plimsoll's prefix. Variables that are not Unicode are skipped.
 fn environment() -> BTreeMap<String, String> {
     let prefix = format!("{}{}", layers::PREFIX, layers::SEPARATOR);
     std::env::vars_os()
@@ -330,13 +344,13 @@ fn environment() -> BTreeMap<String, String> {
 // === impl Kubernetes and Config ===
 
 impl Kubernetes {
-    /// How variants are discovered; `None` where they are not.
+    /// The discovery settings; `None` if discovery is off.
     #[must_use]
     pub fn discovery(&self) -> Option<&Discovery> {
         Some(&self.discovery).filter(|it| self.enabled && it.enabled)
     }
 
-    /// How one of several replicas is chosen to decide; `None` where there is only one.
+    /// The leader election settings; `None` if there is only one replica.
     #[must_use]
     pub fn leader_election(&self) -> Option<&LeaderElection> {
         Some(&self.leader_election).filter(|it| self.enabled && it.enabled)
@@ -350,35 +364,35 @@ impl Config {
         print::print(self)
     }
 
-    /// A short text that is the same for the same effective configuration, on any machine and in
-    /// any run, and almost surely another for another.
+    /// A short text that is equal for equal effective configurations, on any machine and in any
+    /// run. It is almost certainly different for different configurations.
     #[must_use]
     pub fn hash(&self) -> String {
         // FNV-1a with 64 bits, by its published constants: it need not withstand an attacker.
-        let hash = self.print().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        let hash = self.print().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
+            (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
         format!("{hash:016x}")
     }
 }
 
-/// The file that has these capacity cards, as a value without what is not known.
+/// The file content with these capacity cards, without unknown values.
 #[must_use]
 pub fn cards<'a>(cards: impl IntoIterator<Item = &'a Arc<Card>>) -> Value {
     print::cards::value(cards)
 }
 
-/// The text of the file that has these capacity cards.
+/// The text of the file with these capacity cards.
 #[must_use]
 pub fn cards_text<'a>(cards: impl IntoIterator<Item = &'a Arc<Card>>) -> String {
     print::cards::text(cards)
 }
 
-/// Reads the text of a file of capacity cards, with what is probably wrong with it.
+/// Reads the text of a capacity card file, with its probable problems.
 ///
 /// # Errors
 ///
-/// The text is not such a file; then everything that is wrong is listed.
+/// The text is not such a file; then all problems are listed.
 pub fn read_cards(origin: &str, text: &str) -> Result<(Vec<Arc<Card>>, Vec<Problem>), LoadError> {
     let surroundings = Surroundings {
         origin: origin.to_owned(),
@@ -386,12 +400,15 @@ pub fn read_cards(origin: &str, text: &str) -> Result<(Vec<Arc<Card>>, Vec<Probl
         environment: BTreeMap::new(),
         files: Files::NotChecked,
     };
-    let (mut checks, mut cards) = (Checks::new(&surroundings), Vec::new());
+
+    let mut checks = Checks::new(&surroundings);
+    let mut cards = Vec::new();
     resolve::cards::read(origin, text, &mut cards, &mut checks);
     let (problems, warnings) = checks.problems.split();
     if problems.is_empty() {
         return Ok((cards, warnings));
     }
+
     Err(LoadError::Invalid { origin: origin.to_owned(), problems })
 }
 
@@ -407,21 +424,21 @@ pub fn duration(text: &str) -> Option<Duration> {
     WrittenDuration::parse(text).map(|written| written.0)
 }
 
-/// Reads a duration of the command line, which has a unit and is above zero.
+/// Reads a duration from the command line, which has a unit and is above zero.
 ///
 /// # Errors
 ///
-/// The text is something else.
+/// The text is not such a duration.
 pub fn positive_duration(text: &str) -> Result<Duration, &'static str> {
     duration(text)
         .filter(|duration| !duration.is_zero())
         .ok_or("a duration has a unit and is above zero, such as 90s or 5m")
 }
 
-/// A place in a file as messages say it: `:3:14`, or nothing.
-struct Place(Option<usize>, Option<usize>);
+/// A place in a file as messages show it: `:3:14`, or nothing.
+struct FilePosition(Option<usize>, Option<usize>);
 
-impl fmt::Display for Place {
+impl fmt::Display for FilePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(line, column) = self;
         for number in [line, column].into_iter().flatten() {

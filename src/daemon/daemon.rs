@@ -1,9 +1,9 @@
 //! The daemon: builds everything, runs the loop, shuts down; the only place that starts tasks.
 //!
-//! [`Daemon::start`] reads from top to bottom as the data flows: what is scraped and watched, the
-//! decision loop, and the two servers that show what it decides. [`Daemon::shutdown`] undoes it in
-//! the order that costs no request: first the servers say that they are not ready, then they send
-//! their peers away and finish, and only then does the deciding end.
+//! [`Daemon::start`] reads from top to bottom along the data flow: scraping and watching, the
+//! decision loop, and the two servers that publish its decisions. [`Daemon::shutdown`] stops these
+//! in the order that fails no request. First the servers report that they are not ready. Then they
+//! ask their peers to close, and finish. The decision loop ends last.
 
 mod announce;
 pub mod args;
@@ -34,76 +34,78 @@ use tracing::{error, info, warn};
 use crate::clock::Clock;
 use crate::collect::cluster::Registration;
 use crate::collect::prometheus;
-use crate::collect::scrape::{self, Board, Scraper, Target};
+use crate::collect::scrape::{self, Scraper, Target, TargetBoard};
 use crate::collect::targets;
-use crate::config::{self, Authorization, Config, Files, Loaded};
+use crate::config::{self, Authorization, Config, Files, LoadedConfig};
 use crate::daemon::args::RunArgs;
-use crate::daemon::certificates::Followed;
+use crate::daemon::certificates::ManagedCertificate;
 use crate::daemon::demand::WakeSignals;
-use crate::daemon::directory::Surroundings;
+use crate::daemon::directory::ListerContext;
 use crate::daemon::kubernetes::Cluster;
-use crate::daemon::reload::{Origin, Reloader};
+use crate::daemon::reload::{ConfigOrigin, Reloader};
 use crate::daemon::sharing::Sharing;
 use crate::daemon::ticks::trace::Tracer;
-use crate::daemon::ticks::{Cards, InPrometheus, Parts, Ticks};
+use crate::daemon::ticks::{Cards, PrometheusChannels, TickChannels, Ticks};
 use crate::publish::Published;
-use crate::publish::api::Surface;
+use crate::publish::api::ApiSurface;
 use crate::publish::external_metrics::authorize::{
-    Authorize, Lifetimes, SubjectAccessReviews, TrustFrontProxy,
+    AnswerLifetimes, Authorize, SubjectAccessReviews, TrustFrontProxy,
 };
-use crate::publish::external_metrics::state::Ages;
-use crate::publish::external_metrics::{self, Api};
-use crate::publish::gauges::{Gauges, Wva};
-use crate::publish::history::History;
-use crate::server::admin::{self, Check, Hooks};
+use crate::publish::external_metrics::state::DecisionAges;
+use crate::publish::external_metrics::{self, ExternalMetricsApi};
+use crate::publish::gauges::{GaugeCollector, WvaPublication};
+use crate::publish::history::RecentHistory;
+use crate::server::admin::{self, Hooks, ReadinessCheck};
 use crate::server::auth::TrustAnchor;
 use crate::server::tls::{self, ServingCertificate};
-use crate::server::{Limits, Phase};
+use crate::server::{ServerLimits, ServerPhase};
 use crate::telemetry::{self, LogFilter, Telemetry};
 use plimsoll_core::observe::Scrape;
 
-/// Scrapes that may wait for a tick. A thousand replicas deliver that many in eight ticks of a
-/// second; when the loop stalls for longer, scraping waits and counts what it misses.
+/// The maximum scrapes that wait for a tick. A thousand replicas deliver this many in eight ticks
+/// of one second. When the loop stalls for longer, scraping waits and counts the scrapes that it
+/// misses.
 const SCRAPES_MAX: usize = 8192;
 
-/// What a daemon may be given beside its configuration.
+/// Options of a daemon in addition to its configuration.
 #[derive(Clone, Default)]
-pub struct Options {
-    /// The file that the configuration came from, to be loaded again when it changes.
+pub struct DaemonOptions {
+    /// The file of the configuration, which is loaded again when it changes.
     pub config_file: Option<PathBuf>,
-    /// Whom the external metrics API believes where no cluster says so.
+    /// The trust anchor of the external metrics API if no cluster provides it.
     pub trust: Option<Arc<TrustAnchor>>,
-    /// The log filter that the admin port may replace.
+    /// The handle by which the admin port replaces the log filter.
     pub log: Option<LogFilter>,
 }
 
 /// A running daemon.
 pub struct Daemon {
-    common: Common,
+    common: DaemonContext,
     admin: SocketAddr,
     external_metrics: Option<SocketAddr>,
     shutdown: config::Shutdown,
-    phase: watch::Sender<Phase>,
+    phase: watch::Sender<ServerPhase>,
 }
 
-/// What all parts of a daemon use.
-pub(crate) struct Common {
+/// The state that all parts of a daemon share.
+pub(crate) struct DaemonContext {
     pub(crate) clock: Clock,
     pub(crate) registry: Registry,
     /// Ends everything that must outlive the draining of the servers.
     pub(crate) stop: CancellationToken,
-    /// Ends our part in deciding for other replicas, while what they decide is still served.
+    /// Ends the replica's part in deciding for other replicas, while their decisions are still
+    /// served.
     pub(crate) retire: CancellationToken,
     pub(crate) servers: TaskTracker,
     pub(crate) tasks: TaskTracker,
-    pub(crate) phases: watch::Receiver<Phase>,
+    pub(crate) phases: watch::Receiver<ServerPhase>,
     pub(crate) published: watch::Receiver<Arc<Published>>,
-    pub(crate) history: Arc<History>,
+    pub(crate) history: Arc<RecentHistory>,
     pub(crate) cards: Arc<watch::Sender<Cards>>,
-    pub(crate) wva: Wva,
+    pub(crate) wva: WvaPublication,
 }
 
-/// Runs the daemon until it is told to end.
+/// Runs the daemon until it gets a signal to end.
 ///
 /// # Errors
 ///
@@ -111,18 +113,19 @@ pub(crate) struct Common {
 /// the credentials of the cluster cannot be used.
 pub fn run(args: RunArgs) -> anyhow::Result<()> {
     let RunArgs { config: file, log, log_format } = args;
-    let log = telemetry::init_logs(&log, log_format)?;
-    let Loaded { config, warnings } = config::load(&file, Files::MustExist)?;
+    let filter = telemetry::init_logs(&log, log_format)?;
+    let LoadedConfig { config, warnings } = config::load(&file, Files::MustExist)?;
     for warning in warnings {
         warn!(file = %file.display(), "{warning}");
     }
+
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
     runtime.block_on(async {
-        let mut ends = Signals::listen()?;
-        let options = Options { config_file: Some(file), trust: None, log: Some(log) };
+        let mut ends = TerminationSignals::listen()?;
+        let options = DaemonOptions { config_file: Some(file), trust: None, log: Some(filter) };
         let daemon = Daemon::start(config, options).await?;
         ends.next().await;
         info!("Shutting down; a second signal ends at once");
@@ -130,6 +133,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
             () = daemon.shutdown() => {}
             () = ends.next() => warn!("Ending without waiting for open requests"),
         }
+
         Ok(())
     })
 }
@@ -142,11 +146,11 @@ impl Daemon {
     /// # Errors
     ///
     /// An address cannot be listened on, a certificate cannot be loaded, or the credentials of the
-    /// cluster cannot be used. An API server or a replica that does not answer is no error.
-    pub async fn start(config: Config, options: Options) -> anyhow::Result<Self> {
-        let (phase, phases) = watch::channel(Phase::Serving);
+    /// cluster cannot be used. An API server or a replica that does not answer is not an error.
+    pub async fn start(config: Config, options: DaemonOptions) -> anyhow::Result<Self> {
+        let (phase, phases) = watch::channel(ServerPhase::Serving);
         let (outlet, published) = watch::channel(Arc::new(Published::default()));
-        let common = Common::new(&config, published, phases)?;
+        let common = DaemonContext::new(&config, published, phases)?;
         let telemetry = Telemetry::register(&common.registry)?;
         let cluster = if config.keys.kubernetes.enabled {
             Some(Cluster::connect(&config, &common, &telemetry).await?)
@@ -157,7 +161,7 @@ impl Daemon {
         let (targets, board) = scrape(&config, &common, inlet.clone())?;
         let prometheus = ask_prometheus(&config, &common, board.clone(), inlet)?;
         let (reloads, inbox) = mpsc::channel(1);
-        let parts = Parts {
+        let parts = TickChannels {
             clock: common.clock,
             telemetry: telemetry.clone(),
             published: outlet,
@@ -175,6 +179,7 @@ impl Daemon {
             cards: Arc::clone(&common.cards),
             tracer: tracer(&config, &common, &telemetry),
         };
+
         let ticks = Ticks::new(&config, parts);
         let mut certificate = None;
         let external_metrics = match &config.keys.external_metrics {
@@ -182,7 +187,7 @@ impl Daemon {
                 let trust = trust(options.trust.as_ref(), cluster.as_ref())?;
                 let served =
                     serve_external_metrics(settings, &common, trust, cluster.as_ref(), &telemetry);
-                let Served { address, followed } = served.await?;
+                let MetricsApiEndpoint { address, followed } = served.await?;
                 certificate = Some(followed.certificate);
                 let registration = cluster.as_ref().map(|cluster| {
                     cluster.follow_registration(followed.expected, &telemetry, &common)
@@ -191,14 +196,14 @@ impl Daemon {
             }
             None => not_served(cluster.as_ref()),
         };
+
         let (external_metrics, registration) = external_metrics.unzip();
         let needs = cluster.as_ref().map(Cluster::needs);
-        let from = Origin { file: options.config_file, config: config.clone() };
+        let from = ConfigOrigin { file: options.config_file, config: config.clone() };
         let reloader = Reloader::new(from, reloads, needs, telemetry, common.clock);
-        let registration = registration.flatten();
         let ready = common.ready(certificate);
-        let api = status::surface(&common, &reloader, board, registration, ready.clone());
-        let shown = Shown { api, ready, log: options.log };
+        let api = status::surface(&common, &reloader, board, registration.flatten(), ready.clone());
+        let shown = AdminComponents { api, ready, log: options.log };
         let admin = serve_admin(&config, &common, &reloader, shown).await?;
         common.tasks.spawn(Arc::clone(&reloader).follow(common.stop.clone()));
         common.tasks.spawn(ticks.run(common.stop.clone()));
@@ -213,68 +218,80 @@ impl Daemon {
         Ok(Self { common, admin, external_metrics, shutdown: config.keys.shutdown, phase })
     }
 
-    /// What all surfaces show, as it changes.
+    /// The published state that every surface shows, as it changes.
     #[must_use]
     pub fn published(&self) -> watch::Receiver<Arc<Published>> {
         self.common.published.clone()
     }
 
-    /// Where the plain HTTP port listens.
+    /// The address of the plain HTTP port.
     #[must_use]
     pub const fn admin(&self) -> SocketAddr {
         self.admin
     }
 
-    /// Where the external metrics API listens, if it is served.
+    /// The address of the external metrics API, if it is served.
     #[must_use]
     pub const fn external_metrics(&self) -> Option<SocketAddr> {
         self.external_metrics
     }
 
-    /// Shuts down: unready, then draining, then gone. It takes the configured delay, at most the
-    /// configured drain, and a moment.
+    /// Shuts down: unready, then draining, then stopped. It takes the configured delay, at most the
+    /// configured drain time, and a moment.
     pub async fn shutdown(self) {
         let config::Shutdown { delay, drain } = self.shutdown;
-        let Common { servers, tasks, stop, retire, .. } = self.common;
-        self.phase.send_replace(Phase::Unready);
+        let DaemonContext { servers, tasks, stop, retire, .. } = self.common;
+        self.phase.send_replace(ServerPhase::Unready);
         retire.cancel();
         if self.external_metrics.is_some() {
             tokio::time::sleep(delay).await;
         }
-        self.phase.send_replace(Phase::Draining);
+
+        self.phase.send_replace(ServerPhase::Draining);
         servers.close();
-        // The servers bound their own draining; the margin is for closing connections.
+        // The servers limit their own draining; the margin is for closing connections.
         let bound = drain + Duration::from_secs(2);
         if tokio::time::timeout(bound, servers.wait()).await.is_err() {
             warn!("Requests are still open after the drain time");
         }
+
         stop.cancel();
         tasks.close();
         if tokio::time::timeout(Duration::from_secs(6), tasks.wait()).await.is_err() {
             warn!("Some tasks did not end in time");
         }
+
         info!("Plimsoll has ended");
     }
 }
 
-/// All readiness checks, as they are now.
-pub(crate) type Readiness = Arc<dyn Fn() -> Vec<Check> + Send + Sync>;
+/// Returns all readiness checks with their current results.
+pub(crate) type Readiness = Arc<dyn Fn() -> Vec<ReadinessCheck> + Send + Sync>;
 
-// === impl Common ===
+// === impl DaemonContext ===
 
-impl Common {
+impl DaemonContext {
     fn new(
         config: &Config,
         published: watch::Receiver<Arc<Published>>,
-        phases: watch::Receiver<Phase>,
+        phases: watch::Receiver<ServerPhase>,
     ) -> anyhow::Result<Self> {
-        let (clock, registry) = (Clock::start(), Registry::new());
-        let wva = if config.keys.compatibility.wva_metrics { Wva::Published } else { Wva::Off };
-        registry.register(Box::new(Gauges::new(published.clone(), clock, wva)))?;
-        let (stop, servers, tasks) =
-            (CancellationToken::new(), TaskTracker::new(), TaskTracker::new());
-        let (retire, history) = (stop.child_token(), Arc::default());
+        let clock = Clock::start();
+        let registry = Registry::new();
+        let wva = if config.keys.compatibility.wva_metrics {
+            WvaPublication::Published
+        } else {
+            WvaPublication::Off
+        };
+        registry.register(Box::new(GaugeCollector::new(published.clone(), clock, wva)))?;
+
+        let stop = CancellationToken::new();
+        let servers = TaskTracker::new();
+        let tasks = TaskTracker::new();
+        let retire = stop.child_token();
+        let history = Arc::default();
         let cards = Arc::new(watch::Sender::new(Cards::default()));
+
         Ok(Self {
             clock,
             registry,
@@ -290,58 +307,64 @@ impl Common {
         })
     }
 
-    /// Every readiness check.
-    /// `certificate` is what the external metrics API presents, if it is served.
+    /// Returns every readiness check.
+    ///
+    /// `certificate` is the external metrics API's serving certificate, if it is served.
     pub(crate) fn ready(&self, certificate: Option<Arc<ServingCertificate>>) -> Readiness {
         let phases = self.phases.clone();
         Arc::new(move || {
-            let serving = *phases.borrow() == Phase::Serving;
+            let serving = *phases.borrow() == ServerPhase::Serving;
             let shutdown = if serving { Ok(()) } else { Err("shutting down".into()) };
+
             let awaited = certificate.as_ref().is_some_and(|it| it.not_after().is_none());
             let certificate =
                 if awaited { Err("no serving certificate yet".into()) } else { Ok(()) };
+
             vec![("ping", Ok(())), ("shutdown", shutdown), ("certificate", certificate)]
         })
     }
 
-    fn surroundings(&self) -> anyhow::Result<Surroundings> {
-        Ok(Surroundings {
+    fn surroundings(&self) -> anyhow::Result<ListerContext> {
+        Ok(ListerContext {
             clock: self.clock,
-            metrics: targets::Metrics::register(&self.registry)?,
+            metrics: targets::TargetMetrics::register(&self.registry)?,
             tracker: self.tasks.clone(),
             stop: self.stop.clone(),
         })
     }
 }
 
-/// What writes the trace, if one is written.
-fn tracer(config: &Config, common: &Common, telemetry: &Telemetry) -> Option<Tracer> {
+/// The writer of the trace, if the configuration enables one.
+fn tracer(config: &Config, common: &DaemonContext, telemetry: &Telemetry) -> Option<Tracer> {
     Tracer::start(config, common.clock.now(), telemetry.tracing.clone(), &common.tasks)
 }
 
-/// What this replica shares with others, if there may be others.
+/// The sharing of decisions with other replicas, if leader election is enabled.
 fn sharing(
     config: &Config,
     cluster: Option<&Cluster>,
-    common: &Common,
+    common: &DaemonContext,
 ) -> anyhow::Result<Option<Sharing>> {
     let election = config.keys.kubernetes.leader_election();
     let both = cluster.zip(election);
     both.map(|(cluster, election)| cluster.share(election, common)).transpose()
 }
 
-/// Where targets go in, and what was wrong with each is written.
-type Scraping = (watch::Sender<Arc<Vec<Target>>>, Board);
+/// The sender of scrape targets, and the board of their scrape problems.
+type ScrapeHandles = (watch::Sender<Arc<Vec<Target>>>, TargetBoard);
 
 fn scrape(
     config: &Config,
-    common: &Common,
+    common: &DaemonContext,
     scrapes: mpsc::Sender<Scrape>,
-) -> anyhow::Result<Scraping> {
+) -> anyhow::Result<ScrapeHandles> {
     let (targets, wanted) = watch::channel(Arc::default());
-    let limits =
-        scrape::Limits { in_flight: config.keys.scrape.concurrency, ..scrape::Limits::default() };
-    let metrics = scrape::Metrics::register(&common.registry)?;
+    let limits = scrape::ScrapeLimits {
+        in_flight: config.keys.scrape.concurrency,
+        ..scrape::ScrapeLimits::default()
+    };
+    let metrics = scrape::ScrapeMetrics::register(&common.registry)?;
+
     let running = Scraper::new(common.clock, limits, metrics, scrapes);
     let board = running.board();
     common.tasks.spawn(running.run(wanted, common.tasks.clone(), common.stop.clone()));
@@ -350,24 +373,28 @@ fn scrape(
 
 fn ask_prometheus(
     config: &Config,
-    common: &Common,
-    board: Board,
+    common: &DaemonContext,
+    board: TargetBoard,
     scrapes: mpsc::Sender<Scrape>,
-) -> anyhow::Result<Option<InPrometheus>> {
+) -> anyhow::Result<Option<PrometheusChannels>> {
     let Some(settings) = config.prometheus.clone() else { return Ok(None) };
-    let Common { clock, registry, tasks, stop, .. } = common;
-    let metrics = prometheus::Metrics::register(registry)?;
+    let DaemonContext { clock, registry, tasks, stop, .. } = common;
+    let metrics = prometheus::PrometheusMetrics::register(registry)?;
+
     let (wanted, asked) = watch::channel(Arc::default());
     let (found, instances) = watch::channel(Arc::default());
-    let source = prometheus::Source::new(settings, *clock, metrics, board, scrapes);
+    let source = prometheus::PrometheusSource::new(settings, *clock, metrics, board, scrapes);
     tasks.spawn(source.run(asked, found, tasks.clone(), stop.clone()));
-    Ok(Some(InPrometheus { wanted, instances }))
+    Ok(Some(PrometheusChannels { wanted, instances }))
 }
 
-/// Whom the external metrics API believes, as it changes.
-type Trust = watch::Receiver<Option<Arc<TrustAnchor>>>;
+/// The trust anchor of the external metrics API, as it changes.
+type WatchedTrustAnchor = watch::Receiver<Option<Arc<TrustAnchor>>>;
 
-fn trust(given: Option<&Arc<TrustAnchor>>, cluster: Option<&Cluster>) -> anyhow::Result<Trust> {
+fn trust(
+    given: Option<&Arc<TrustAnchor>>,
+    cluster: Option<&Cluster>,
+) -> anyhow::Result<WatchedTrustAnchor> {
     match (given, cluster) {
         (Some(anchor), _) => Ok(watch::channel(Some(Arc::clone(anchor))).1),
         (None, Some(cluster)) => Ok(cluster.trust()),
@@ -377,17 +404,18 @@ fn trust(given: Option<&Arc<TrustAnchor>>, cluster: Option<&Cluster>) -> anyhow:
     }
 }
 
-/// The external metrics API where it is served.
-struct Served {
+/// The address and the certificate of the external metrics API, if it is served.
+struct MetricsApiEndpoint {
     address: SocketAddr,
-    followed: Followed,
+    followed: ManagedCertificate,
 }
 
-/// The external metrics API where it is served, and what its `APIService` says.
-type Registered = (SocketAddr, Option<watch::Receiver<Option<Registration>>>);
+/// The address of the external metrics API if it is served, and the state of its `APIService`.
+type ApiRegistration = (SocketAddr, Option<watch::Receiver<Option<Registration>>>);
 
-/// Says who has to carry the numbers where the external metrics API is not served.
-fn not_served(cluster: Option<&Cluster>) -> Option<Registered> {
+/// Logs that another provider must serve the desired replicas if the external metrics API is not
+/// served.
+fn not_served(cluster: Option<&Cluster>) -> Option<ApiRegistration> {
     if cluster.is_some() {
         info!(
             "The external metrics API is not served, so HPAs do not get numbers from here: another \
@@ -395,64 +423,75 @@ fn not_served(cluster: Option<&Cluster>) -> Option<Registered> {
              prometheus trigger"
         );
     }
+
     None
 }
 
 async fn serve_external_metrics(
     settings: &config::ExternalMetrics,
-    common: &Common,
-    trust: Trust,
+    common: &DaemonContext,
+    trust: WatchedTrustAnchor,
     cluster: Option<&Cluster>,
     telemetry: &Telemetry,
-) -> anyhow::Result<Served> {
-    let Common { clock, registry, servers, tasks, phases, published, wva, .. } = common;
-    let metrics = external_metrics::metrics::Metrics::register(registry)?;
+) -> anyhow::Result<MetricsApiEndpoint> {
+    let DaemonContext { clock, registry, servers, tasks, phases, published, wva, .. } = common;
+    let metrics = external_metrics::metrics::ApiMetrics::register(registry)?;
     let followed =
         certificates::follow(settings, common, cluster, &metrics, &telemetry.certificates).await?;
     let authorizer: Arc<dyn Authorize> = match (settings.authorization, cluster) {
         (Authorization::SubjectAccessReview, Some(cluster)) => {
-            let lifetimes = Lifetimes::default();
-            let (client, tasks) = (cluster.client(), tasks.clone());
-            Arc::new(SubjectAccessReviews::new(client, *clock, lifetimes, tasks))
+            let lifetimes = AnswerLifetimes::default();
+            let client = cluster.client();
+            Arc::new(SubjectAccessReviews::new(client, *clock, lifetimes, tasks.clone()))
         }
         (Authorization::SubjectAccessReview, None) => anyhow::bail!(
             "external_metrics.authorization: subject_access_review needs kubernetes.enabled"
         ),
         (Authorization::TrustFrontProxy, _) => Arc::new(TrustFrontProxy),
     };
-    let of_api = external_metrics::Settings {
-        ages: Ages { fresh: settings.fresh, hold: settings.hold },
-        wva_metrics: *wva == Wva::Published,
+
+    let of_api = external_metrics::ExternalMetricsSettings {
+        ages: DecisionAges { fresh: settings.fresh, hold: settings.hold },
+        wva_metrics: *wva == WvaPublication::Published,
     };
-    let api = Api::new(of_api, published.clone(), *clock, trust, authorizer, metrics);
+    let api = Arc::new(ExternalMetricsApi::new(
+        of_api,
+        published.clone(),
+        *clock,
+        trust,
+        authorizer,
+        metrics,
+    ));
+
     let listener = listen(settings.listen, "external_metrics.listen").await?;
     let address = listener.local_addr()?;
     let server_config = tls::server_config(Arc::clone(&followed.certificate))?;
-    let (connections, phases) = (servers.clone(), phases.clone());
+    let connections = servers.clone();
+    let phases = phases.clone();
     servers.spawn(async move {
-        let (api, limits) = (Arc::new(api), Limits::default());
+        let limits = ServerLimits::default();
         external_metrics::serve(listener, api, server_config, limits, phases, &connections).await;
     });
-    Ok(Served { address, followed })
+    Ok(MetricsApiEndpoint { address, followed })
 }
 
-/// What the admin port shows and does beside what all parts use.
-struct Shown {
-    api: Surface,
+/// The parts of the admin port in addition to the shared state.
+struct AdminComponents {
+    api: ApiSurface,
     ready: Readiness,
     log: Option<LogFilter>,
 }
 
 async fn serve_admin(
     config: &Config,
-    common: &Common,
+    common: &DaemonContext,
     reloader: &Arc<Reloader>,
-    shown: Shown,
+    shown: AdminComponents,
 ) -> anyhow::Result<SocketAddr> {
     let hooks = Arc::new(hooks(common, reloader, shown));
     let listener = listen(config.keys.server.listen, "server.listen").await?;
     let address = listener.local_addr()?;
-    let Common { tasks, stop, .. } = common;
+    let DaemonContext { tasks, stop, .. } = common;
     tasks.spawn(admin::serve(listener, hooks, stop.clone(), tasks.clone()));
     Ok(address)
 }
@@ -461,13 +500,15 @@ async fn listen(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("{key}: cannot listen on {address}"))
 }
 
-/// What the admin port shows and does.
-fn hooks(common: &Common, reloader: &Arc<Reloader>, shown: Shown) -> Hooks {
-    let Shown { api, ready, log } = shown;
-    let (registry, reloader) = (common.registry.clone(), Arc::clone(reloader));
-    let api = status::answers(api, common.tasks.clone());
-    let (deciding, alive_phases, tasks) =
-        (common.published.clone(), common.phases.clone(), common.tasks.clone());
+/// The hooks of the admin port.
+fn hooks(common: &DaemonContext, reloader: &Arc<Reloader>, shown: AdminComponents) -> Hooks {
+    let AdminComponents { api, ready, log } = shown;
+    let registry = common.registry.clone();
+    let reloader = Arc::clone(reloader);
+    let deciding = common.published.clone();
+    let alive_phases = common.phases.clone();
+    let tasks = common.tasks.clone();
+
     Hooks {
         metrics: Box::new(move || {
             telemetry::render(&registry).map_err(|problem| {
@@ -477,15 +518,15 @@ fn hooks(common: &Common, reloader: &Arc<Reloader>, shown: Shown) -> Hooks {
         }),
         ready: Box::new(move || ready()),
         alive: Box::new(move || {
-            // The loop drops its end only when it ends, which outside a shutdown is a panic.
-            let draining = *alive_phases.borrow() == Phase::Draining;
+            // The loop drops its sender only when it ends; outside of a shutdown that is a panic.
+            let draining = *alive_phases.borrow() == ServerPhase::Draining;
             let ended = deciding.has_changed().is_err();
             if ended && !draining { Err("the decision loop has ended".into()) } else { Ok(()) }
         }),
-        api,
+        api: status::answers(api, tasks.clone()),
         reload: Box::new(move || {
             let reloader = Arc::clone(&reloader);
-            // A task of its own, because a client that hangs up must not leave a reload half done.
+            // A separate task, because a client that disconnects must not leave a reload half done.
             let reloading = tasks.spawn(async move { reloader.reload().await });
             Box::pin(async move { reloading.await.unwrap_or_else(|ended| Err(ended.to_string())) })
         }),
@@ -497,12 +538,12 @@ fn hooks(common: &Common, reloader: &Arc<Reloader>, shown: Shown) -> Hooks {
 }
 
 /// The signals that end the process.
-struct Signals {
+struct TerminationSignals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
 }
 
-impl Signals {
+impl TerminationSignals {
     fn listen() -> anyhow::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         Ok(Self {

@@ -1,4 +1,4 @@
-//! Values that several unit tests of this crate begin with.
+//! Values that several unit tests of this crate share.
 
 use plimsoll_core::fleet::{
     Bounds, ModelName, Namespace, Role, VariantKey, VariantName, VariantSpec,

@@ -1,15 +1,15 @@
-//! Leader election: of several daemons one decides, and the others show its numbers.
+//! Leader election: one of several daemon replicas decides, and the others show its decisions.
 //!
-//! [`elect`] holds a Lease or waits for it, as client-go does; [`share`] keeps the leader's document
-//! in a `ConfigMap` that every daemon watches. The document is opaque here: what it says is the
-//! business of [`crate::publish`].
+//! [`elect`] holds a Lease or waits for it, as client-go does. [`share`] keeps the leader's
+//! document in a `ConfigMap` that every daemon replica watches. This module does not interpret the
+//! document's body; [`crate::publish`] does.
 //!
-//! # What holds a deposed leader back
+//! # Fencing a deposed leader
 //!
-//! Time alone does not: a process can stand still between looking at the clock and writing. So each
-//! write of the document names the version that it replaces, and a new leader writes the document
-//! anew, with its own higher [`share::Term`], before it decides anything. Whatever its predecessor
-//! still sends after that names a version that is gone, and the API server refuses it.
+//! Time alone cannot fence it: a process can pause between reading the clock and writing. So each
+//! write of the document names the version that it replaces. A new leader first rewrites the
+//! document with its own higher [`share::LeaderTerm`], and only then decides. A later write from
+//! its predecessor names an outdated version, and the API server rejects it.
 
 pub mod elect;
 pub mod lease;
@@ -17,49 +17,50 @@ pub mod share;
 
 use std::time::Duration;
 
-/// How the election is held.
+/// The settings of the leader election.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Where the Lease and the document are.
+pub struct ElectionSettings {
+    /// The namespace of the Lease and the document.
     pub namespace: String,
-    /// The Lease's name; the document's is `NAME-decisions`.
+    /// The Lease's name; the document is named `NAME-decisions`.
     pub name: String,
-    /// Who we are, and nobody else: a restarted process is another one.
+    /// The unique identity of this process. A restarted process has another one.
     pub identity: String,
-    /// How this is paced.
-    pub pace: Pace,
+    /// The timing of the election.
+    pub pace: ElectionTiming,
 }
 
-/// How the election is paced.
+/// The timing of the election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
-    /// How long the others wait for a leader that says nothing.
+pub struct ElectionTiming {
+    /// The time that the other replicas wait for a leader that does not renew the Lease.
     pub lease_duration: Duration,
-    /// How long a leader that cannot renew goes on; shorter than `lease_duration`.
+    /// The time that a leader keeps leading without a successful renewal; shorter than
+    /// `lease_duration`.
     pub renew_deadline: Duration,
-    /// How often it is looked and renewed.
+    /// The interval between attempts to read or renew the Lease.
     pub retry_period: Duration,
 }
 
-/// What is known of who leads.
+/// The leadership as this replica knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leadership {
-    /// Until when we lead, on the monotonic clock, if we do. It ends by itself unless it is
-    /// renewed.
+    /// The instant on the monotonic clock until which this replica leads; `None` if it does not
+    /// lead. It passes on its own unless the Lease is renewed.
     pub until: Option<Duration>,
-    /// Who holds the Lease, if anybody does.
+    /// The holder of the Lease, if it has one.
     pub holder: Option<String>,
 }
 
 impl Leadership {
-    /// Whether we lead at the monotonic instant `now`.
+    /// Returns true if this replica leads at the monotonic instant `now`.
     #[must_use]
     pub fn leads(&self, now: Duration) -> bool {
         self.until.is_some_and(|until| now < until)
     }
 }
 
-impl Settings {
+impl ElectionSettings {
     /// The name of the document's `ConfigMap`.
     #[must_use]
     pub fn document(&self) -> String {

@@ -1,5 +1,5 @@
 //! The daemon of Plimsoll: it observes inference engines, has `plimsoll_core` decide how many
-//! replicas each variant should have, and publishes the numbers.
+//! replicas each variant should have, and publishes the desired replicas.
 //!
 //! Each outside system has a module. [`daemon`] puts them together.
 

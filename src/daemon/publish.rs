@@ -1,4 +1,4 @@
-//! Publishing: one value, read by every surface, so that no two of them can disagree.
+//! Publishing: every surface reads the same [`Published`] value, so no two surfaces can disagree.
 
 pub mod api;
 pub mod events;
@@ -19,71 +19,73 @@ use jiff::Timestamp;
 use plimsoll_core::decide::limit::LimitReport;
 use plimsoll_core::decide::pools::pooled::PoolReport;
 use plimsoll_core::decide::workload::WorkloadReport;
-use plimsoll_core::decide::{Decision, ModelReport, Undecided, VariantReport};
+use plimsoll_core::decide::{Decision, ModelReport, NoDecision, VariantReport};
 use plimsoll_core::fleet::{Bounds, ModelKey, Role, VariantKey, VariantSpec};
 use plimsoll_core::observe::Observation;
 use plimsoll_core::units::Replicas;
 
-/// What all surfaces show. Replaced as a whole after each tick.
+/// The state that all surfaces show. Each tick replaces the whole value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Published {
-    /// Counts the ticks; never goes back.
+    /// The number of ticks so far; never decreases.
     pub generation: u64,
-    /// Every variant of the fleet, decided or not. A variant that is not here does not exist.
+    /// Every variant of the fleet, with or without a decision. A variant missing from this map does
+    /// not exist.
     pub variants: BTreeMap<VariantKey, PublishedVariant>,
-    /// What the analysis found of each model and role with fresh data.
+    /// Analysis results of each model and role with fresh data.
     pub models: BTreeMap<(ModelKey, Role), ModelReport>,
-    /// What was found of each pool with fresh data.
+    /// Analysis results of each pool with fresh data.
     pub pools: BTreeMap<VariantKey, PoolReport>,
-    /// Which of several replicas decided; `None` where there is only one.
+    /// The daemon replica that decided; `None` if the daemon runs as a single replica.
     pub decided_by: Option<String>,
-    /// What may be used, and how much of it is; empty where nothing limits.
+    /// Each GPU limit or budget with its current use; empty if none is configured.
     pub limits: Vec<LimitReport>,
-    /// What is known of each variant's workload.
+    /// Workload facts of each variant: the GPUs per replica and the engine configuration.
     pub workloads: BTreeMap<VariantKey, WorkloadReport>,
-    /// What policies beside the one in force would say, by their names.
-    pub shadows: BTreeMap<String, BTreeMap<VariantKey, Shadowed>>,
+    /// Results of the shadow policies, by policy name.
+    pub shadows: BTreeMap<String, BTreeMap<VariantKey, ShadowResult>>,
 }
 
-/// What a policy that is not in force would say of one variant.
+/// The result of a shadow policy for one variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shadowed {
-    /// Its number; `None` where it has none.
+pub struct ShadowResult {
+    /// Desired replicas; `None` if the policy has no recommendation.
     pub desired: Option<Replicas>,
-    /// The step that explains it, or why there is none, as a sentence.
+    /// The decision step that explains it, or the reason why it is missing, as a sentence.
     pub because: String,
 }
 
-/// What all surfaces show of one variant.
+/// The state of one variant that all surfaces show.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PublishedVariant {
-    /// What is known of it without looking at its load.
+    /// The facts about the variant that do not depend on its load.
     pub spec: VariantSpec,
-    /// What was last observed.
+    /// The last observation.
     pub observation: Observation,
-    /// What the analysis found; `None` without fresh data.
+    /// The analysis results; `None` without fresh data.
     pub report: Option<VariantReport>,
-    /// The last decision with its age; `None` while nothing was ever decided.
-    pub decided: Option<Decided>,
-    /// Why this tick has no decision, where it has none.
-    pub undecided: Option<Undecided>,
+    /// The last decision with its age; `None` before the first decision.
+    pub decided: Option<PublishedDecision>,
+    /// The reason why this tick has no decision; `None` if it has one.
+    pub undecided: Option<NoDecision>,
 }
 
 impl PublishedVariant {
-    /// The bounds that the published number is within; without a number, those that hold.
+    /// The bounds that the published desired replicas are within; before the first decision, the
+    /// observed bounds.
     #[must_use]
     pub fn bounds(&self) -> Bounds {
         self.decided.as_ref().map_or(self.observation.bounds, |decided| decided.decision.bounds)
     }
 }
 
-/// A decision and when it was made.
+/// A decision and the time of the data behind it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Decided {
+pub struct PublishedDecision {
     /// The decision.
     pub decision: Decision,
-    /// When the data that it rests on was current, in wall-clock time: what timestamps say.
+    /// The time when the underlying data was current, on the wall clock. Timestamps use it.
     pub at: Timestamp,
-    /// The same instant on the monotonic clock ([`crate::clock::Clock::elapsed`]): what ages use.
+    /// The same instant on the monotonic clock ([`crate::clock::Clock::elapsed`]). Ages use it.
     pub elapsed: Duration,
 }

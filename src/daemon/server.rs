@@ -1,15 +1,15 @@
-//! Servers: listeners, TLS, and who is asking.
+//! Servers: listeners, TLS, and authentication.
 //!
-//! [`serve`] turns a listener and a handler into an HTTPS server for HTTP/1.1 and HTTP/2. It knows
-//! nothing of what is served. It owns what a server on a network must not forget: a bound on
-//! connections, on handshakes, on headers, on silent peers and on the time that closing takes.
+//! [`serve`] turns a listener and a handler into an HTTPS server for HTTP/1.1 and HTTP/2. It does
+//! not depend on the content that it serves. It limits connections, handshakes, headers, idle peers
+//! and the time for closing, as a server on a network must.
 //!
-//! Client certificates are requested and not judged here (see [`tls`]); the handler is given the
-//! [`auth::Peer`] with each request and decides.
+//! Client certificates are requested but not verified here (see [`tls`]); the handler gets the
+//! [`auth::ConnectionPeer`] with each request and decides.
 //!
-//! Shutting down has three [`Phase`]s, because a load balancer takes time to notice: first the
-//! server only says that it is not ready, and answers everything; then it tells every connection
-//! to go away and accepts no more; then it waits for the requests that are under way.
+//! Shutting down has three [`ServerPhase`]s, because a load balancer takes time to notice. First
+//! the server reports that it is not ready, and still answers everything. Then it asks every
+//! connection to close and accepts no more. Then it waits for the requests in progress.
 
 pub mod admin;
 pub mod auth;
@@ -41,52 +41,55 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, info_span, warn};
 
-use crate::server::auth::Peer;
+use crate::server::auth::ConnectionPeer;
 
-/// How long accepting pauses after it failed, which is when the process is out of descriptors.
+/// The pause after a failed accept, which usually means that the process is out of file
+/// descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Header lines of an HTTP/1.1 request. Each group of a user is one, and some have hundreds.
+/// The maximum header lines of an HTTP/1.1 request. Each group of a user is one line, and some
+/// users have hundreds.
 const HEADERS_MAX: usize = 2048;
 
-/// How far a server is on its way out.
+/// The shutdown phase of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
-    /// It serves.
+pub enum ServerPhase {
+    /// It serves requests.
     #[default]
     Serving,
-    /// It serves, and says that it is not ready, so that no new traffic is sent to it.
+    /// It serves requests, and reports that it is not ready, so that no new traffic is sent to it.
     Unready,
-    /// It accepts nothing more, tells its peers to go elsewhere, and finishes what has begun.
+    /// It accepts no new connections, asks its peers to go elsewhere, and finishes the requests in
+    /// progress.
     Draining,
 }
 
-/// The bounds of a server.
+/// The limits of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Connections at one time; further ones wait in the kernel's queue.
+pub struct ServerLimits {
+    /// Simultaneous connections; further ones wait in the kernel's queue.
     pub connections_max: u32,
     /// Time for a TLS handshake.
     pub handshake_max: Duration,
-    /// Time in which the head of an HTTP/1.1 request must arrive. It bounds idle HTTP/1.1
-    /// connections as well.
+    /// Time in which the head of an HTTP/1.1 request must arrive. It also limits idle HTTP/1.1
+    /// connections.
     pub header_max: Duration,
     /// Bytes of a request's line and headers.
     pub header_bytes_max: u32,
-    /// Requests at one time on one HTTP/2 connection.
+    /// Simultaneous requests per HTTP/2 connection.
     pub streams_max: u32,
-    /// Time without a request after which an HTTP/2 connection is told to go away, at the latest
-    /// at twice this time.
+    /// Time without a request after which an HTTP/2 connection is asked to close. It happens at
+    /// twice this time at the latest.
     pub idle_max: Duration,
     /// Time between pings of an HTTP/2 peer.
     pub ping_interval: Duration,
     /// Time in which a ping must be answered.
     pub ping_max: Duration,
-    /// Time for requests that are under way when draining begins.
+    /// Time for requests that are in progress when draining begins.
     pub drain_max: Duration,
 }
 
-impl Default for Limits {
+impl Default for ServerLimits {
     fn default() -> Self {
         Self {
             // An API server opens one connection for traffic and up to five short ones for probes.
@@ -94,7 +97,7 @@ impl Default for Limits {
             handshake_max: Duration::from_secs(5),
             header_max: Duration::from_secs(10),
             header_bytes_max: 64 * 1024,
-            // What Go's server allows by default is 100, and API servers multiplex all traffic.
+            // Go's server allows 100 by default, and API servers multiplex all traffic.
             streams_max: 250,
             // Above the 90 s for which Go's client keeps an idle connection.
             idle_max: Duration::from_mins(2),
@@ -105,18 +108,19 @@ impl Default for Limits {
     }
 }
 
-/// Serves until the phase is [`Phase::Draining`] and the last request is answered or out of time.
+/// Serves until the phase is [`ServerPhase::Draining`] and the last request is answered or times
+/// out.
 ///
-/// A dropped sender of the phase drains as well. All tasks run on `tracker`.
+/// A dropped phase sender also starts draining. All tasks run on `tracker`.
 pub async fn serve<H, F>(
     listener: TcpListener,
     tls: Arc<ServerConfig>,
-    limits: Limits,
-    phase: watch::Receiver<Phase>,
+    limits: ServerLimits,
+    phase: watch::Receiver<ServerPhase>,
     tracker: &TaskTracker,
     handler: H,
 ) where
-    H: Fn(Request<Incoming>, Arc<Peer>) -> F + Clone + Send + Sync + 'static,
+    H: Fn(Request<Incoming>, Arc<ConnectionPeer>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
 {
     let connections_max = limits.connections_max;
@@ -131,6 +135,7 @@ pub async fn serve<H, F>(
         abort: abort.clone(),
         handler,
     };
+
     let mut draining = pin!(drained(phase));
     loop {
         let (permit, stream, address) = tokio::select! {
@@ -138,6 +143,7 @@ pub async fn serve<H, F>(
             () = &mut draining => break,
             accepted = accept(&listener, &permits) => accepted,
         };
+
         let span = info_span!("conn", client.ip = %address.ip(), client.port = address.port());
         let server = server.clone();
         let connection = async move {
@@ -146,21 +152,22 @@ pub async fn serve<H, F>(
         };
         tracker.spawn(connection.instrument(span));
     }
+
     drop(listener);
-    // Every connection holds a permit, so all permits together mean that none is left.
+    // Every connection holds a permit, so holding all permits means that no connection is left.
     if timeout(drain_max, permits.acquire_many(connections_max)).await.is_err() {
         warn!("Requests were still under way when the time to drain was over");
         abort.cancel();
     }
 }
 
-/// The next connection, once there is room for it.
+/// Waits for a free slot, and then accepts the next connection.
 async fn accept(
     listener: &TcpListener,
     permits: &Arc<Semaphore>,
 ) -> (OwnedSemaphorePermit, TcpStream, SocketAddr) {
     loop {
-        // Nothing closes the semaphore, so the first of these is always there.
+        // The semaphore is never closed, so acquiring a permit always succeeds.
         let Ok(permit) = Arc::clone(permits).acquire_owned().await else { continue };
         match listener.accept().await {
             Ok((stream, address)) => return (permit, stream, address),
@@ -172,17 +179,17 @@ async fn accept(
     }
 }
 
-/// Returns when the phase is [`Phase::Draining`], or when nobody can set it any more.
-async fn drained(mut phase: watch::Receiver<Phase>) {
-    let _ = phase.wait_for(|phase| *phase == Phase::Draining).await;
+/// Returns when the phase is [`ServerPhase::Draining`], or when its sender is dropped.
+async fn drained(mut phase: watch::Receiver<ServerPhase>) {
+    let _ = phase.wait_for(|phase| *phase == ServerPhase::Draining).await;
 }
 
-/// What every connection needs.
+/// The state that every connection shares.
 #[derive(Clone)]
 struct Server<H> {
     acceptor: TlsAcceptor,
-    limits: Arc<Limits>,
-    phase: watch::Receiver<Phase>,
+    limits: Arc<ServerLimits>,
+    phase: watch::Receiver<ServerPhase>,
     tracker: TaskTracker,
     abort: CancellationToken,
     handler: H,
@@ -190,13 +197,14 @@ struct Server<H> {
 
 impl<H, F> Server<H>
 where
-    H: Fn(Request<Incoming>, Arc<Peer>) -> F + Clone + Send + Sync + 'static,
+    H: Fn(Request<Incoming>, Arc<ConnectionPeer>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
 {
     async fn connection(self, stream: TcpStream) {
         if let Err(error) = stream.set_nodelay(true) {
             debug!(%error, "Cannot turn off Nagle's algorithm");
         }
+
         match timeout(self.limits.handshake_max, self.acceptor.accept(stream)).await {
             Ok(Ok(stream)) => self.requests(stream).await,
             Ok(Err(error)) => debug!(%error, "The TLS handshake failed"),
@@ -208,11 +216,11 @@ where
         let (_, session) = stream.get_ref();
         let builder = self.builder(session.alpn_protocol() == Some(tls::ALPN_H2));
         let certificates = session.peer_certificates().map(<[_]>::to_vec).unwrap_or_default();
-        let peer = Arc::new(Peer::new(certificates));
+        let peer = Arc::new(ConnectionPeer::new(certificates));
         let requests = AtomicU64::new(0);
         let service = service_fn(|request| {
             requests.fetch_add(1, Ordering::Relaxed);
-            // The limit of an HTTP/1.1 buffer is only looked at while a head is incomplete.
+            // The limit of an HTTP/1.1 buffer only applies while a head is incomplete.
             let response = (head_bytes(&request) <= self.limits.header_bytes_max as usize)
                 .then(|| (self.handler)(request, Arc::clone(&peer)));
             async move {
@@ -222,6 +230,7 @@ where
                 })
             }
         });
+
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
         let mut draining = pin!(drained(self.phase.clone()));
         let mut seen = 0;
@@ -242,23 +251,27 @@ where
                     seen = now;
                 }
             }
+
             if closing {
                 connection.as_mut().graceful_shutdown();
             }
         }
     }
 
-    /// The protocol is what TLS has negotiated, so nothing waits for a first byte to tell.
-    fn builder(&self, is_h2: bool) -> auto::Builder<Tracked> {
-        let Limits { header_max, header_bytes_max, streams_max, ping_interval, ping_max, .. } =
-            *self.limits;
-        let mut builder = auto::Builder::new(Tracked(self.tracker.clone()));
+    /// TLS has negotiated the protocol, so the builder need not wait for a first byte to detect it.
+    fn builder(&self, is_h2: bool) -> auto::Builder<StreamExecutor> {
+        let ServerLimits {
+            header_max, header_bytes_max, streams_max, ping_interval, ping_max, ..
+        } = *self.limits;
+        let mut builder = auto::Builder::new(StreamExecutor(self.tracker.clone()));
+
         builder
             .http1()
             .timer(TokioTimer::new())
             .header_read_timeout(header_max)
             .max_headers(HEADERS_MAX)
             .max_buf_size(header_bytes_max as usize);
+
         builder
             .http2()
             .timer(TokioTimer::new())
@@ -266,11 +279,12 @@ where
             .max_header_list_size(header_bytes_max)
             .keep_alive_interval(ping_interval)
             .keep_alive_timeout(ping_max);
+
         if is_h2 { builder.http2_only() } else { builder.http1_only() }
     }
 }
 
-/// The size of a request's line and headers, without the few bytes between them.
+/// The size of a request's line and headers, without the separators.
 fn head_bytes(request: &Request<Incoming>) -> usize {
     let line = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
     let headers = request.headers().iter();
@@ -285,9 +299,9 @@ fn too_large() -> Response<Full<Bytes>> {
 
 /// Runs the streams of HTTP/2 connections on the tracker.
 #[derive(Clone)]
-struct Tracked(TaskTracker);
+struct StreamExecutor(TaskTracker);
 
-impl<F> hyper::rt::Executor<F> for Tracked
+impl<F> hyper::rt::Executor<F> for StreamExecutor
 where
     F: Future<Output = ()> + Send + 'static,
 {

@@ -1,7 +1,7 @@
-//! Logs, and the metrics of the daemon itself.
+//! Logs and self-monitoring metrics of the daemon.
 //!
-//! Logs go to stderr as text or JSON lines, through a filter that can be replaced while the daemon
-//! runs. The metrics say how the daemon does, not what it decides: those are in
+//! Logs go to stderr as text or JSON lines. Their filter can be replaced while the daemon runs.
+//! These metrics describe the health of the daemon. The metrics of its decisions are in
 //! [`crate::publish::gauges`].
 
 mod certificates;
@@ -22,10 +22,10 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry as Subscriber, reload};
 
-pub use crate::telemetry::certificates::Certificates;
-pub use crate::telemetry::leading::Leading;
+pub use crate::telemetry::certificates::CertificateMetrics;
+pub use crate::telemetry::leading::LeaderMetrics;
 use crate::telemetry::registrar::Registrar;
-use crate::telemetry::tracing::Tracing;
+use crate::telemetry::tracing::TraceMetrics;
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -45,80 +45,80 @@ pub struct LogFilter {
     handle: reload::Handle<EnvFilter, Subscriber>,
 }
 
-/// A log filter that cannot be used.
+/// An error in the log setup.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The text is not a filter.
+    /// The text is not a valid log filter.
     #[error("{filter:?} is not a log filter; write for example info, or plimsoll=debug,warn")]
     Filter {
         /// The text.
         filter: String,
-        /// What is wrong with it.
+        /// The error from the filter parser.
         #[source]
         source: tracing_subscriber::filter::ParseError,
     },
-    /// Logging is set up already, or the subscriber is gone.
+    /// Logging is already initialized, or the subscriber no longer exists.
     #[error("the log subscriber cannot be set")]
     Subscriber,
 }
 
-/// The metrics of the daemon itself.
+/// The self-monitoring metrics of the daemon.
 #[derive(Clone)]
 pub struct Telemetry {
     /// Ticks of the decision loop.
     pub ticks: IntCounter,
-    /// Time that a tick takes.
+    /// Duration of a tick.
     pub tick_duration: Histogram,
     /// When the last tick ended, in seconds since the epoch.
     pub last_tick: Gauge,
     /// Decisions by the reason of the step that explains them.
     pub decisions: IntCounterVec,
-    /// Changes of published numbers, by direction.
+    /// Changes of the published desired replicas, by direction.
     pub changes: IntCounterVec,
     /// Sets of decisions that were not published, by the invariant that they broke.
     pub violations: IntCounterVec,
-    /// Always 1; the configuration's hash as a label.
+    /// Always 1, with the configuration's hash as a label.
     pub config_info: GaugeVec,
-    /// Whether the last reload of the configuration was accepted.
+    /// 1 if the last reload of the configuration was accepted, otherwise 0.
     pub reload_successful: IntGauge,
-    /// When the configuration was last loaded, in seconds since the epoch.
+    /// The time when a configuration was last accepted, in seconds since the epoch.
     pub reload_success_time: Gauge,
-    /// Whether an HPA will ignore the published number.
+    /// 1 while an HPA's tolerance makes it ignore the published desired replicas, otherwise 0.
     pub hpa_ignores: GaugeVec,
     /// The state of the `APIService` that points at this daemon.
     pub api_service: GaugeVec,
     /// Which of several replicas decides.
-    pub leading: Leading,
+    pub leading: LeaderMetrics,
     /// Kubernetes Events by reason and by what became of them.
     pub events: IntCounterVec,
-    /// The certificates that the daemon makes itself.
-    pub certificates: Certificates,
-    /// The cluster's objects that declare variants, by what has become of them.
+    /// Metrics of the self-managed certificates.
+    pub certificates: CertificateMetrics,
+    /// Cluster objects that declare variants, by outcome: accepted, refused or shadowed.
     pub discovery_objects: GaugeVec,
-    /// Failures to read or to write the state file.
+    /// Failed attempts to read or write the state file.
     pub state_failures: IntCounterVec,
-    /// What documents of another release say that this one does not know.
+    /// Words in state documents of another release that this release does not know.
     pub state_unknown_words: GaugeVec,
-    /// The trace.
-    pub tracing: Tracing,
+    /// Metrics of the trace.
+    pub tracing: TraceMetrics,
 }
 
-/// A document by which numbers outlive the process that decided them.
+/// A document that preserves desired replicas beyond the process that decided them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateDocument {
-    /// The state file, as it was read at the start.
+    /// The state file, as read at startup.
     File,
-    /// What the leader has written for the other replicas.
+    /// The document that the leader writes for the other daemon replicas.
     Shared,
 }
 
 // === logs ===
 
-/// Sends log lines to stderr.
+/// Starts logging to stderr.
 ///
 /// # Errors
 ///
-/// The filter cannot be read, or a subscriber is set already.
+/// The filter is invalid, or a subscriber is already set.
 pub fn init_logs(filter: &str, format: LogFormat) -> Result<LogFilter, LogError> {
     let (layer, handle) = reload::Layer::new(parse_filter(filter)?);
     let registry = tracing_subscriber::registry().with(layer);
@@ -128,6 +128,7 @@ pub fn init_logs(filter: &str, format: LogFormat) -> Result<LogFilter, LogError>
         LogFormat::Text => registry.with(fmt.with_target(false)).try_init(),
         LogFormat::Json => registry.with(fmt.json().flatten_event(true)).try_init(),
     };
+
     set.map_err(|_| LogError::Subscriber)?;
     Ok(LogFilter { handle })
 }
@@ -142,7 +143,7 @@ impl LogFilter {
     ///
     /// # Errors
     ///
-    /// The filter cannot be read; the old one stays.
+    /// The filter is invalid; the old filter stays in effect.
     pub fn set(&self, filter: &str) -> Result<(), LogError> {
         self.handle.reload(parse_filter(filter)?).map_err(|_| LogError::Subscriber)
     }
@@ -151,10 +152,10 @@ impl LogFilter {
 // === metrics ===
 
 impl StateDocument {
-    /// Both of them.
+    /// Both documents.
     pub const ALL: [Self; 2] = [Self::File, Self::Shared];
 
-    /// The document as a label value.
+    /// Returns the document as a label value.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -165,11 +166,11 @@ impl StateDocument {
 }
 
 impl Telemetry {
-    /// Creates the metrics and registers them, together with those of the process.
+    /// Creates and registers the metrics, including the process metrics.
     ///
     /// # Errors
     ///
-    /// A metric of the same name is registered already.
+    /// A metric with the same name is already registered.
     pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let registrar = Registrar(registry);
         let telemetry = Self {
@@ -213,30 +214,31 @@ impl Telemetry {
                 "plimsoll_apiservice_state",
                 "1 for the state that the APIService of the external metrics API is in, otherwise 0.",
                 &["state"])?,
-            leading: Leading::register(registry)?,
+            leading: LeaderMetrics::register(registry)?,
             events: registrar.counters(
                 "plimsoll_events_total",
                 "Kubernetes Events by reason and by what became of them.",
                 &["reason", "outcome"])?,
-            certificates: Certificates::register(registry)?,
+            certificates: CertificateMetrics::register(registry)?,
             state_failures: registrar.counters(
                 "plimsoll_state_file_failures_total",
                 "Attempts to read or to write the state file that failed, by action.",
                 &["action"])?,
             state_unknown_words: state_unknown_words(&registrar)?,
-            tracing: Tracing::register(registry)?,
+            tracing: TraceMetrics::register(registry)?,
             discovery_objects: registrar.gauges(
                 "plimsoll_discovery_objects",
                 "Objects with annotations by their state: accepted, refused or shadowed by another.",
                 &["state"])?,
         };
+
         show_build(&registrar)?;
-        registry.register(Box::new(Process::new()?))?;
+        registry.register(Box::new(ProcessCollector::new()?))?;
         Ok(telemetry)
     }
 }
 
-/// What documents of another release say that this one does not know.
+/// Registers the gauge of unknown words and sets it to 0 for each document.
 fn state_unknown_words(registrar: &Registrar<'_>) -> Result<GaugeVec, prometheus::Error> {
     let words = registrar.gauges(
         "plimsoll_state_unknown_words",
@@ -246,10 +248,11 @@ fn state_unknown_words(registrar: &Registrar<'_>) -> Result<GaugeVec, prometheus
     for document in StateDocument::ALL {
         words.with_label_values(&[document.label()]).set(0.0);
     }
+
     Ok(words)
 }
 
-/// What is running.
+/// Registers the build information.
 fn show_build(registrar: &Registrar<'_>) -> Result<(), prometheus::Error> {
     let build = registrar.gauges(
         "plimsoll_build_info",
@@ -260,11 +263,11 @@ fn show_build(registrar: &Registrar<'_>) -> Result<(), prometheus::Error> {
     Ok(())
 }
 
-/// The page of everything that is registered, in text format 0.0.4.
+/// Returns the /metrics response with all registered metrics, in text format 0.0.4.
 ///
 /// # Errors
 ///
-/// A collector gave a family that cannot be written.
+/// A collector returned a metric family that cannot be encoded.
 pub fn render(registry: &Registry) -> Result<String, prometheus::Error> {
     let mut page = Vec::new();
     TextEncoder::new().encode(&registry.gather(), &mut page)?;
@@ -273,16 +276,16 @@ pub fn render(registry: &Registry) -> Result<String, prometheus::Error> {
 
 // === the process ===
 
-/// The customary `process_*` metrics, read from `/proc` at each scrape. The `prometheus` crate has
-/// a collector for them, but brings a second copy of half of the system-call stack with it.
-struct Process {
+/// The standard `process_*` metrics, read from `/proc` at each scrape. The `prometheus` crate has a
+/// collector for them, but it brings a second copy of half of the system-call stack with it.
+struct ProcessCollector {
     resident: Gauge,
     cpu: Counter,
     open_files: Gauge,
     start: Gauge,
 }
 
-impl Process {
+impl ProcessCollector {
     fn new() -> Result<Self, prometheus::Error> {
         Ok(Self {
             resident: Gauge::new(
@@ -306,12 +309,12 @@ impl Process {
     }
 }
 
-/// Clock ticks in a second and bytes in a page, which Linux fixes at these values for user space on
+/// Clock ticks per second and bytes per memory page. Linux fixes both values for user space on
 /// `x86_64` and `aarch64` (the page size only in its usual configuration).
 const TICKS_PER_SECOND: f64 = 100.0;
 const PAGE_BYTES: f64 = 4096.0;
 
-impl Collector for Process {
+impl Collector for ProcessCollector {
     fn desc(&self) -> Vec<&Desc> {
         self.collectors().into_iter().flat_map(Collector::desc).collect()
     }
@@ -323,9 +326,11 @@ impl Collector for Process {
             self.resident.set(numbers.resident_bytes);
             self.start.set(numbers.start_seconds);
         }
+
         if let Ok(files) = fs::read_dir("/proc/self/fd") {
             self.open_files.set(files.count() as f64);
         }
+
         self.collectors().into_iter().flat_map(Collector::collect).collect()
     }
 }
@@ -339,16 +344,21 @@ struct ProcessNumbers {
 /// Reads `/proc/self/stat` (fields 14, 15, 22 and 24 of proc(5)) and the boot time.
 fn read_process() -> Option<ProcessNumbers> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    let boot = fs::read_to_string("/proc/stat").ok()?;
-    let boot: f64 = boot.lines().find_map(|line| line.strip_prefix("btime "))?.parse().ok()?;
-    // The second field is the command's name in brackets and may hold blanks.
+    let kernel = fs::read_to_string("/proc/stat").ok()?;
+    let boot: f64 = kernel.lines().find_map(|line| line.strip_prefix("btime "))?.parse().ok()?;
+    // The second field is the command name in parentheses and may contain spaces.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
+
     Some(ProcessNumbers {
-        cpu_seconds: (field(14)? + field(15)?) / TICKS_PER_SECOND,
-        resident_bytes: field(24)? * PAGE_BYTES,
-        start_seconds: boot + field(22)? / TICKS_PER_SECOND,
+        cpu_seconds: (field(&fields, 14)? + field(&fields, 15)?) / TICKS_PER_SECOND,
+        resident_bytes: field(&fields, 24)? * PAGE_BYTES,
+        start_seconds: boot + field(&fields, 22)? / TICKS_PER_SECOND,
     })
+}
+
+/// Returns a field by its number in proc(5). The fields begin with the third.
+fn field(fields: &[&str], number: usize) -> Option<f64> {
+    fields.get(number - 3)?.parse().ok()
 }
 
 #[cfg(test)]

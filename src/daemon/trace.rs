@@ -1,14 +1,17 @@
-//! The trace: what a pipeline got in each tick and what it decided, on disk, exact to the bit.
+//! The trace: the inputs and decisions of every tick, on disk, exact to the bit.
 //!
-//! What is in it is enough to do it all again: the configuration, the numbers that were put in force
-//! from outside, and the [`Inputs`] of every tick. So a decision can be looked at after the fact,
-//! another release can be held to what this one decided, and another policy can be tried on what
-//! has happened.
+//! A trace is enough to replay every tick. It contains the configuration, the desired replicas that
+//! were put into effect from outside, and the [`Inputs`] of every tick. It has three uses:
+//!
+//! - inspect a decision after the fact,
+//! - compare the decisions of another release with the recorded ones,
+//! - try another policy on the recorded inputs.
 //!
 //! # Shape
 //!
-//! A trace is a folder of files, each a series of zstd frames, so that `zstdcat` reads it. A frame is
-//! a block of lines, and is whole or not: its checksum stands at its end. A line is one JSON object:
+//! A trace is a folder of files. Each file is a series of zstd frames, so `zstdcat` reads it. A
+//! frame holds one block of lines and ends with a checksum, which proves that the frame is
+//! complete. A line is one JSON object:
 //!
 //! ```json
 //! {"began":{"version":2,"by":"plimsoll 0.1.0","run":"2026-11-21T09:31:00Z","part":1,"begins":"process"}}
@@ -19,13 +22,13 @@
 //! {"tick":{"now":"2026-11-21T09:31:02Z","same":["fleet","demand"],"inputs":{…},"said":[…]}}
 //! ```
 //!
-//! The first tick of a block is complete. The others name in `same` the inputs that are as in the
-//! tick before, and leave them out. Pages are always whole: of one that is nearly as it was a second
-//! before, zstd makes some 110 to 150 bytes.
+//! The first tick of a block is complete. The other ticks list in `same` the inputs that are equal
+//! to those of the tick before, and leave them out. Scrapes are always written in full: zstd packs
+//! a scrape that hardly differs from the one a second before into about 110 to 150 bytes.
 //!
-//! `restored` is in the shape of the state file. After the start of a process it has the numbers of
-//! before the restart. A part other than the first begins with what was known then, so that a trace
-//! whose first parts have been removed can still be followed.
+//! `restored` has the shape of the state file. After a process starts, it holds the desired
+//! replicas from before the restart. Every part except the first begins with the state known at
+//! that point. So a trace whose first parts have been removed can still be replayed.
 
 mod codec;
 mod file;
@@ -34,110 +37,112 @@ mod write;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::publish::state::Saved;
-use plimsoll_core::decide::{Basis, Decision, NoData, Step, Undecided};
+use crate::publish::state::SavedDecision;
+use plimsoll_core::decide::{Basis, Decision, NoData, NoDecision, Step};
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_core::observe::Inputs;
-use plimsoll_core::pipeline::{Decisions, Number};
+use plimsoll_core::pipeline::{Decisions, DesiredReplicas};
 use plimsoll_core::units::Replicas;
 
-pub use crate::trace::file::{Began, End, Found, Reader, files};
-pub use crate::trace::write::{Limits, Writer};
+pub use crate::trace::file::{FileEnd, FileHeader, TraceFiles, TraceReader, files};
+pub use crate::trace::write::{TraceLimits, TraceWriter};
 
-/// The version of the format. Another is refused.
+/// The version of the format. The reader rejects any other version.
 pub const VERSION: u32 = 2;
 
-/// A record.
+/// A record of a trace.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Record {
-    /// The configuration in force from here on, as YAML.
+pub enum TraceRecord {
+    /// The configuration in effect from here on, as YAML.
     Config(String),
-    /// Numbers and memories that were put in force from outside; at the beginning of a part other
-    /// than the first, those that were in force then.
-    Restored(Vec<Saved>),
+    /// Desired replicas and memories that were put into effect from outside. At the beginning of
+    /// every part except the first, it holds the state in effect at that point.
+    Restored(Vec<SavedDecision>),
     /// A tick.
-    Tick(Box<Tick>),
+    Tick(Box<TraceTick>),
 }
 
-/// What a file begins with.
+/// The event that a file begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Begins {
-    /// A process: nothing was known before.
+pub enum FileStart {
+    /// The start of a process, without any earlier state.
     Process,
-    /// The tick after the last one of the part before it; what was known then comes first.
+    /// The tick after the last tick of the previous part. The state known at that point comes
+    /// first.
     Rotation,
-    /// A tick after some that were lost; what was known then comes first.
+    /// A tick after some ticks that were lost. The state known at that point comes first.
     Gap,
 }
 
-/// What a tick got and what it decided.
+/// The inputs and results of one tick.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tick {
-    /// Its instant.
+pub struct TraceTick {
+    /// The instant of the tick.
     pub now: Timestamp,
-    /// What it got.
+    /// The inputs of the tick.
     pub inputs: Inputs,
-    /// The numbers in force where another replica of the daemon decides, or all of them share.
-    pub follows: Option<BTreeMap<VariantKey, Number>>,
-    /// What it said of each variant.
-    pub said: BTreeMap<VariantKey, Said>,
+    /// The desired replicas in effect, if another daemon replica decides or several replicas share
+    /// decisions.
+    pub follows: Option<BTreeMap<VariantKey, DesiredReplicas>>,
+    /// The result of each variant.
+    pub said: BTreeMap<VariantKey, RecordedResult>,
 }
 
-/// What was said of a variant.
+/// The result of one tick for one variant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Said {
-    /// Its number; `None` where there is none.
+pub struct RecordedResult {
+    /// Desired replicas; `None` if there is no decision.
     pub desired: Option<Replicas>,
-    /// Whether the number was kept from before.
+    /// True if the desired replicas were held from an earlier tick.
     pub held: bool,
-    /// When the data that the number rests on was current.
+    /// The time when the underlying data was current.
     pub inputs_at: Option<Timestamp>,
-    /// Each step, or why there is no number.
-    pub why: Vec<Why>,
+    /// Each decision step, or the reason why there is no decision.
+    pub why: Vec<ResultReason>,
 }
 
-/// One part of what was said of a variant, as codes and values.
+/// One part of a variant's result, as codes and values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Why {
-    /// A step that led to the number.
+pub enum ResultReason {
+    /// A decision step that led to the desired replicas.
     Step(Box<Step>),
-    /// Why there is no number.
+    /// The reason why there is no decision.
     NoNumber(NoData),
-    /// Another release said it, in words that this one does not know.
+    /// A part from another release that this release cannot decode.
     Strange(Value),
 }
 
-/// Why a trace cannot be read or written.
+/// An error from reading or writing a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// The file system refuses.
+    /// A file system operation failed.
     #[error("trace {}: cannot be {action}", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What was tried.
+        /// The operation that was tried.
         action: &'static str,
-        /// What went wrong.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
-    /// The file is no trace.
+    /// The file is not a trace.
     #[error("trace {}: not a trace of Plimsoll ({problem})", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason why it is not a trace.
         problem: String,
     },
-    /// The file was written by a release with another format.
+    /// A release with another format version wrote the file.
     #[error(
         "trace {}: version {version} of the format, written by {by}; this is plimsoll {}, which \
          reads version {VERSION}", path.display(), env!("CARGO_PKG_VERSION")
@@ -145,12 +150,12 @@ pub enum TraceError {
     Version {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// The format version of the file.
         version: u32,
-        /// What wrote it.
+        /// The release that wrote the file.
         by: String,
     },
-    /// Something in the file cannot be.
+    /// The content of a block is invalid.
     #[error(
         "trace {}: damaged in the block that begins at byte {offset}{}: {problem}",
         path.display(),
@@ -159,14 +164,14 @@ pub enum TraceError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where the block begins.
+        /// The byte offset where the block begins.
         offset: u64,
-        /// Which line of the block, from 1.
+        /// The line within the block, counted from 1.
         line: Option<usize>,
-        /// What is wrong.
+        /// The defect that the reader found.
         problem: String,
     },
-    /// The file was begun, and nothing whole was written into it.
+    /// The file was created, but no complete record was written to it.
     #[error(
         "trace {}: it ends before its first whole record, so there is nothing to read",
         path.display()
@@ -175,7 +180,7 @@ pub enum TraceError {
         /// The file.
         path: PathBuf,
     },
-    /// There is nothing to read.
+    /// The folder contains no trace files.
     #[error("trace {}: there are no trace files in this folder", path.display())]
     Empty {
         /// The folder.
@@ -183,10 +188,18 @@ pub enum TraceError {
     },
 }
 
-// === impl Said ===
+// === impl TraceError ===
 
-impl Said {
-    /// What a tick said of each variant.
+impl TraceError {
+    fn io(path: &Path, action: &'static str, source: io::Error) -> Self {
+        Self::Io { path: path.to_owned(), action, source }
+    }
+}
+
+// === impl RecordedResult ===
+
+impl RecordedResult {
+    /// Returns the result of each variant in one tick.
     #[must_use]
     pub fn of(found: &Decisions) -> BTreeMap<VariantKey, Self> {
         let undecided = found.undecided.iter().map(|(key, why)| (key.clone(), Self::from(why)));
@@ -195,36 +208,36 @@ impl Said {
     }
 }
 
-impl From<&Decision> for Said {
+impl From<&Decision> for RecordedResult {
     fn from(decision: &Decision) -> Self {
         Self {
             desired: Some(decision.desired()),
             held: decision.basis == Basis::Held,
             inputs_at: Some(decision.inputs_at),
-            why: decision.steps.iter().cloned().map(Box::new).map(Why::Step).collect(),
+            why: decision.steps.iter().cloned().map(Box::new).map(ResultReason::Step).collect(),
         }
     }
 }
 
-impl From<&Undecided> for Said {
-    fn from(undecided: &Undecided) -> Self {
-        let why = vec![Why::NoNumber(undecided.0.clone())];
+impl From<&NoDecision> for RecordedResult {
+    fn from(undecided: &NoDecision) -> Self {
+        let why = vec![ResultReason::NoNumber(undecided.0.clone())];
         Self { desired: None, held: false, inputs_at: None, why }
     }
 }
 
-// === impl Why ===
+// === impl ResultReason ===
 
-impl Why {
-    /// The codes and values, as JSON.
+impl ResultReason {
+    /// Returns the codes and values as JSON.
     #[must_use]
     pub fn data(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 }
 
-impl fmt::Display for Why {
-    /// A sentence, or codes and values where this release has no sentence for them.
+impl fmt::Display for ResultReason {
+    /// Writes a sentence, or the codes and values if this release has no sentence for them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Step(step) => step.fmt(f),

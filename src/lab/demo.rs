@@ -1,13 +1,13 @@
 //! The demo: a simulated fleet under load, the real daemon, and a model of the stock HPA.
 //!
-//! Simulated are the engines, the requests that arrive for them, and the HPA's arithmetic, all by the
-//! simulator ([`crate::simulate::run::Simulation`]) from a scenario file. Real are the daemon and its
-//! configuration, the pages that it scrapes over HTTP, the files from which it learns the targets, and
-//! the HTTPS request, with client certificate, by which the HPA reads the number. So what works here
-//! works for the same reasons as in a cluster, and takes as long.
+//! The simulator ([`crate::simulate::run::Simulation`]) models the engines, the requests and the
+//! HPA's arithmetic from a scenario file. The daemon and its configuration are real. So are its
+//! scrapes over HTTP, its target files, and the HPA's HTTPS requests with a client certificate. So
+//! the demo works for the same reasons as a cluster does, and reacts as fast.
 //!
-//! [`run`] puts it together: it opens the [`stage::Stage`], starts a daemon that reads the stage's target
-//! files and serves the external metrics API with the [`pki::Pki`], and then calls [`drive`].
+//! [`run`] assembles it: it opens the [`stage::Stage`] and starts a daemon. The daemon reads the
+//! stage's target files and serves the external metrics API with the [`pki::Pki`]. Then it calls
+//! [`drive`].
 
 pub mod actuator;
 pub mod args;
@@ -33,52 +33,52 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::demo::actuator::Actuator;
+use crate::demo::actuator::HpaActuator;
 use crate::demo::args::DemoOutput;
 use crate::demo::pki::Pki;
-use crate::demo::scenario::Played;
+use crate::demo::scenario::DemoSetup;
 use crate::demo::screen::{Screen, Wish};
-use crate::demo::stage::Stage;
+use crate::demo::stage::DemoStage;
 use crate::demo::summary::Summary;
 use crate::demo::view::Observer;
 use crate::simulate::Micros;
 use plimsoll_daemon::publish::Published;
 
-/// How often sockets and target files follow the fleet.
+/// The interval at which sockets and target files follow the fleet.
 const FOLLOW: Duration = Duration::from_millis(100);
 
-/// Everything that the demo needs from outside.
+/// The external parts of the demo.
 #[derive(Debug)]
 pub struct DemoParts {
     /// The scenario and its daemon.
-    pub played: Played,
+    pub played: DemoSetup,
     /// The fleet on its sockets.
-    pub stage: Stage,
-    /// What the daemon publishes.
+    pub stage: DemoStage,
+    /// The published state of the daemon.
     pub published: watch::Receiver<Arc<Published>>,
-    /// Where the daemon serves the external metrics API.
+    /// The address of the external metrics API.
     pub api: SocketAddr,
-    /// The certificates with which it serves, and with which it is asked.
+    /// The certificates of the API's server and client.
     pub pki: Pki,
-    /// When to end; `None` runs until it is ended from outside.
+    /// The time at which to end; `None` to run until `cancel`.
     pub length: Option<Micros>,
-    /// How to write the views.
+    /// The output form of views.
     pub output: DemoOutput,
-    /// Keeps track of the tasks.
+    /// Tracks the tasks.
     pub tracker: TaskTracker,
-    /// Ends the demo from outside.
+    /// Ends the demo from another task.
     pub cancel: CancellationToken,
 }
 
-/// Plays the demo to its end and says what it came to. The fleet's servers end with it.
+/// Runs the demo to its end and returns a summary. The fleet's servers end with it.
 ///
 /// # Errors
 ///
-/// Ports, files, certificates or the terminal cannot be had.
+/// Ports, files, certificates or the terminal are unavailable.
 pub async fn drive(parts: DemoParts) -> anyhow::Result<Summary> {
     let DemoParts { played, mut stage, published, api, pki, tracker, cancel, .. } = parts;
     let shared = stage.shared();
-    let (actuator, followed) = Actuator::new(played.scenario, api, &pki)?;
+    let (actuator, followed) = HpaActuator::new(played.scenario, api, &pki)?;
     let mut observer = Observer::new(played.clone(), parts.length);
     let mut screen = Screen::open(parts.output).context("cannot open the screen")?;
 
@@ -108,6 +108,7 @@ pub async fn drive(parts: DemoParts) -> anyhow::Result<Summary> {
             }
         }
     }
+
     drop(screen);
     let outcome = shared.fleet().score();
     Ok(Summary::new(&played, &outcome)?)

@@ -1,4 +1,4 @@
-//! The lab of Plimsoll: everything that plays engines and load instead of observing them.
+//! Plimsoll's lab: the modules that simulate engines and load instead of observing them.
 //!
 //! The daemon does not depend on it.
 

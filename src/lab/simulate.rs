@@ -1,8 +1,8 @@
-//! The simulator: engines, the load that they carry, and the autoscaler that changes their number.
+//! The simulator: engines, their load, and the autoscalers of their replicas.
 //!
-//! Everything here is a pure function of its arguments. Time is a count of microseconds that the
-//! caller advances ([`Micros`]), so the same parts run against a wall clock in the demo and against
-//! a queue of events elsewhere, and give the same results twice.
+//! Everything in this module is a pure function of its arguments. Time is a count of microseconds
+//! that the caller advances ([`Micros`]). So the same parts run against a wall clock in the demo
+//! and against an event queue elsewhere, and results are reproducible.
 
 pub mod page;
 pub mod peers;
@@ -22,10 +22,10 @@ use std::time::Duration;
 use plimsoll_core::settings;
 use plimsoll_core::settings::written::WrittenDuration;
 
-/// A time in a simulation: an instant since its start, or the span between two.
+/// A time in a simulation: an instant since its start, or the span between two instants.
 ///
-/// Whole microseconds, because reference runs of other simulators are recorded in them and are
-/// compared exactly.
+/// A whole number of microseconds, because the recorded reference runs of other simulators use them
+/// and are compared exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Micros(u64);
 
@@ -35,7 +35,7 @@ settings! {
 }
 
 impl Micros {
-    /// The start of the simulation, or no time at all.
+    /// The start of the simulation, or an empty span.
     pub const ZERO: Self = Self(0);
 
     /// This many microseconds.
@@ -50,7 +50,7 @@ impl Micros {
         Self(seconds.saturating_mul(1_000_000))
     }
 
-    /// This many seconds, to the nearest microsecond; zero when negative or not a number.
+    /// This many seconds, to the nearest microsecond; zero if negative or not a number.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -73,13 +73,13 @@ impl Micros {
         self.0
     }
 
-    /// The same in seconds.
+    /// The time in seconds.
     #[must_use]
     pub const fn seconds(self) -> f64 {
         self.0 as f64 / 1e6
     }
 
-    /// The time from `earlier` to this; zero when this is the earlier one.
+    /// The time from `earlier` to this one; zero if this one is earlier.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))

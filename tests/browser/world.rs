@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use plimsoll::clock::Clock;
 use plimsoll::config::{self, Files, Surroundings};
-use plimsoll::daemon::{Daemon, Options};
+use plimsoll::daemon::{Daemon, DaemonOptions};
 use plimsoll::demo::args::DemoScenario;
-use plimsoll::demo::scenario::Played;
-use plimsoll::demo::stage::Stage;
+use plimsoll::demo::scenario::DemoSetup;
+use plimsoll::demo::stage::DemoStage;
 use plimsoll::publish::Published;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -48,13 +48,13 @@ impl World {
         let mut settings: Vec<(&str, Value)> =
             paths.iter().map(|(path, value)| (path.as_str(), value.clone())).collect();
         settings.push(("policy.analysis", json!("saturation")));
-        let played = Played::read(scenario, 2, &settings).unwrap();
+        let played = DemoSetup::read(scenario, 2, &settings).unwrap();
 
         let folder = tempfile::tempdir().unwrap();
         let (tracker, cancel) = (TaskTracker::new(), CancellationToken::new());
         let text = configuration(&played, folder.path(), idle);
         let clock = Clock::start();
-        let stage = Stage::open(&played, folder.path(), clock, &tracker, &cancel).unwrap();
+        let stage = DemoStage::open(&played, folder.path(), clock, &tracker, &cancel).unwrap();
         let surroundings = Surroundings {
             origin: "the test".to_owned(),
             base: folder.path().to_owned(),
@@ -62,7 +62,7 @@ impl World {
             files: Files::NotChecked,
         };
         let config = config::parse(&text, &surroundings).unwrap_or_else(|error| panic!("{error}"));
-        let daemon = Daemon::start(config.config, Options::default()).await.unwrap();
+        let daemon = Daemon::start(config.config, DaemonOptions::default()).await.unwrap();
         let published = daemon.published();
         tracker.spawn(cancel.clone().run_until_cancelled_owned(follow(stage, published)));
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
@@ -91,7 +91,7 @@ impl World {
 }
 
 /// Gives the fleet the replicas that are desired, in the place of an HPA.
-async fn follow(mut stage: Stage, published: watch::Receiver<Arc<Published>>) {
+async fn follow(mut stage: DemoStage, published: watch::Receiver<Arc<Published>>) {
     let shared = stage.shared();
     let scenario = shared.fleet().scenario();
     let mut ticks = tokio::time::interval(Duration::from_millis(100));
@@ -108,7 +108,7 @@ async fn follow(mut stage: Stage, published: watch::Receiver<Arc<Published>>) {
     }
 }
 
-fn configuration(played: &Played, folder: &Path, idle: usize) -> String {
+fn configuration(played: &DemoSetup, folder: &Path, idle: usize) -> String {
     let mut config = played.config.clone();
     config["server"]["listen"] = json!("127.0.0.1:0");
     config["shutdown"] = json!({"delay": "0s", "drain": "1s"});

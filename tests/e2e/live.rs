@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use plimsoll::clock::Clock;
 use plimsoll::simulate::Micros;
-use plimsoll::simulate::page::{self, Identity};
+use plimsoll::simulate::page::{self, EngineIdentity};
 use plimsoll::simulate::replica::{Replica, Request};
 
 use crate::page::{MODEL, settings};
@@ -19,7 +19,7 @@ const BATCH: u32 = 8;
 /// A replica that lives in real time.
 pub(crate) struct Live {
     replica: Replica,
-    identity: Identity,
+    identity: EngineIdentity,
     clock: Clock,
     began: Duration,
     /// When the next request comes, in microseconds since the start.
@@ -33,7 +33,7 @@ impl Live {
         let now = clock.now();
         Self {
             replica: Replica::new(settings(BATCH)).unwrap(),
-            identity: Identity { model: MODEL.to_owned(), started: now, ready: now },
+            identity: EngineIdentity { model: MODEL.to_owned(), started: now, ready: now },
             clock,
             began: clock.elapsed(),
             next: 0.0,

@@ -2,7 +2,7 @@
 //! that the load makes.
 
 use jiff::Timestamp;
-use plimsoll::simulate::page::{self, Identity};
+use plimsoll::simulate::page::{self, EngineIdentity};
 use plimsoll::simulate::replica::Replica;
 use plimsoll::simulate::replica::settings::{Admission, Settings, StepTime};
 use plimsoll::simulate::replica::stats::Stats;
@@ -43,7 +43,7 @@ pub(crate) fn render(share: f64) -> String {
         ..idle
     };
     let started = Timestamp::UNIX_EPOCH;
-    page::render(&Identity { model: MODEL.to_owned(), started, ready: started }, &stats)
+    page::render(&EngineIdentity { model: MODEL.to_owned(), started, ready: started }, &stats)
 }
 
 #[expect(

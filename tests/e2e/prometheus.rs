@@ -19,11 +19,14 @@ use hyper_util::rt::TokioIo;
 use plimsoll::cli::EXIT_USAGE;
 use plimsoll::clock::Clock;
 use plimsoll::collect::exposition;
-use plimsoll::collect::prometheus::{LabelNames, Method, Metrics, Settings, Source, Wanted, Which};
-use plimsoll::collect::scrape::{Board, Client};
+use plimsoll::collect::prometheus::{
+    LabelNames, Method, PrometheusMetrics, PrometheusSettings, PrometheusSource, SeriesSelection,
+    VariantQuery,
+};
+use plimsoll::collect::scrape::{ClientSettings, TargetBoard};
 use plimsoll::fleet::{Namespace, VariantKey, VariantName};
 use plimsoll::observe::Reading;
-use plimsoll::trace::{self, Record};
+use plimsoll::trace::{self, TraceRecord};
 use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
 use tokio::task::block_in_place;
@@ -322,7 +325,7 @@ async fn c_readings_from_a_real_prometheus_are_those_of_the_pages() {
         writeln!(config, "- {{job_name: {name}, metrics_path: /{name}, {targets}}}").unwrap();
     }
     let prometheus = block_in_place(|| Prometheus::start(folder.path(), &config));
-    let settings = Settings {
+    let settings = PrometheusSettings {
         url: prometheus.url.clone(),
         method: Method::Post,
         interval: Duration::from_secs(1),
@@ -331,7 +334,7 @@ async fn c_readings_from_a_real_prometheus_are_those_of_the_pages() {
         stale_after: Duration::from_mins(1),
         series_limit: 100_000,
         body_limit: 64 << 20,
-        client: Client::default(),
+        client: ClientSettings::default(),
         basic_auth: None,
         headers: [].into(),
         header_files: [].into(),
@@ -339,12 +342,13 @@ async fn c_readings_from_a_real_prometheus_are_those_of_the_pages() {
         labels: LabelNames::default(),
     };
     let (inlet, mut scrapes) = mpsc::channel(10_000);
-    let metrics = Metrics::register(&prometheus_registry()).unwrap();
-    let source = Source::new(settings, Clock::start(), metrics, Board::default(), inlet);
-    let wanted = |page: &Page| Wanted {
+    let metrics = PrometheusMetrics::register(&prometheus_registry()).unwrap();
+    let source =
+        PrometheusSource::new(settings, Clock::start(), metrics, TargetBoard::default(), inlet);
+    let wanted = |page: &Page| VariantQuery {
         variant: variant(&page.name),
         models: Vec::new(),
-        which: Which::Match([("job".to_owned(), page.name.clone())].into()),
+        which: SeriesSelection::Match([("job".to_owned(), page.name.clone())].into()),
     };
     let (_wanted, asked) = watch::channel(Arc::new(pages.iter().map(wanted).collect()));
     let (found, _instances) = watch::channel(Arc::default());
@@ -364,8 +368,8 @@ async fn c_readings_from_a_real_prometheus_are_those_of_the_pages() {
     stop.cancel();
 }
 
-/// The readings that a backtest of the last seconds has found, and what it printed. Until Prometheus
-/// has scraped once there is nothing to replay, which is no success and says so.
+/// The readings that a backtest of the last seconds has found, and what it printed. Until
+/// Prometheus has scraped once there is nothing to replay, which is no success and says so.
 fn backtest(url: &str, folder: &Path, save: &str) -> (Vec<Reading>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
     command.current_dir(folder).args(["backtest", "--prometheus", url, "--config", "past.yaml"]);
@@ -380,7 +384,7 @@ fn backtest(url: &str, folder: &Path, save: &str) -> (Vec<Reading>, String) {
     let mut readings = Vec::new();
     for mut reader in trace::files(&[folder.join(save)]).unwrap().readers {
         while let Some(record) = reader.record().unwrap() {
-            let Record::Tick(tick) = record else { continue };
+            let TraceRecord::Tick(tick) = record else { continue };
             readings.extend(tick.inputs.scrapes.into_iter().filter_map(|it| it.outcome.ok()));
         }
     }

@@ -24,7 +24,7 @@ use plimsoll::decide::enforce::{Amount, Select};
 use plimsoll::server::tls::{self, ServingCertificate, server_config};
 use plimsoll::simulate::Micros;
 use plimsoll::simulate::scaler::{
-    MetricError, MilliValue, Outcome, Policy, Scale, Scaler, Settings,
+    MetricError, MilliValue, ScaleCounts, Scaler, ScalerSettings, ScalingPolicy, SyncOutcome,
 };
 use plimsoll::units::Replicas;
 use serde_json::{Value, json};
@@ -104,7 +104,7 @@ enum Answer {
 /// One HPA, its model, and what both are told.
 struct Series {
     name: &'static str,
-    settings: Settings,
+    settings: ScalerSettings,
     initial: u32,
     /// How many more pods the target has than it asks for, as while it rolls out.
     surge: u32,
@@ -115,7 +115,7 @@ struct Series {
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     at: Micros,
-    scale: Scale,
+    scale: ScaleCounts,
 }
 
 type Log = Arc<Mutex<BTreeMap<String, Vec<Asked>>>>;
@@ -132,24 +132,24 @@ fn sums(values: &[i64]) -> Vec<Answer> {
     values.iter().map(|value| Answer::Sum(value * 1000)).collect()
 }
 
-fn exact(max: u32) -> Settings {
-    Settings::following(n(1), n(max))
+fn exact(max: u32) -> ScalerSettings {
+    ScalerSettings::following(n(1), n(max))
 }
 
-fn policy(amount: Amount, seconds: u64) -> Policy {
-    Policy { amount, period: secs(seconds) }
+fn policy(amount: Amount, seconds: u64) -> ScalingPolicy {
+    ScalingPolicy { amount, period: secs(seconds) }
 }
 
 /// With `behavior`, without tolerance or limits, and what the function changes.
-fn behaving(change: impl FnOnce(&mut Settings)) -> Settings {
+fn behaving(change: impl FnOnce(&mut ScalerSettings)) -> ScalerSettings {
     let mut settings = exact(100);
     change(&mut settings);
     settings
 }
 
 /// The controller's own window is switched off on this stage.
-fn plain(min: u32, max: u32, milli: i64) -> Settings {
-    let mut settings = Settings::new(n(min), n(max), MilliValue(milli));
+fn plain(min: u32, max: u32, milli: i64) -> ScalerSettings {
+    let mut settings = ScalerSettings::new(n(min), n(max), MilliValue(milli));
     settings.down.window = Micros::ZERO;
     settings
 }
@@ -187,7 +187,7 @@ fn about_tolerance() -> Vec<Series> {
         ),
         series(
             "clamped",
-            Settings { min: n(3), ..exact(6) },
+            ScalerSettings { min: n(3), ..exact(6) },
             4,
             sums(&[1, 9, 4, 20, 0, 5, 3, 2, 6, 7]),
         ),
@@ -223,7 +223,7 @@ fn about_windows() -> Vec<Series> {
 }
 
 fn about_rates() -> Vec<Series> {
-    let rates = |select, up: Vec<Policy>, down: Vec<Policy>| {
+    let rates = |select, up: Vec<ScalingPolicy>, down: Vec<ScalingPolicy>| {
         behaving(|settings| {
             (settings.up.select, settings.down.select) = (select, select);
             (settings.up.policies, settings.down.policies) = (up, down);
@@ -238,7 +238,7 @@ fn about_rates() -> Vec<Series> {
     let jump = [5, 40, 40, 40, 40, 40, 40, 40, 40, 1, 1, 1, 1, 1, 1, 1, 30, 1, 30, 1, 1];
     let of = |select| rates(select, two().0, two().1);
     let doubling = behaving(|settings| {
-        *settings = Settings::with_behavior(n(1), n(100), MilliValue(1000));
+        *settings = ScalerSettings::with_behavior(n(1), n(100), MilliValue(1000));
         settings.down.window = Micros::ZERO;
     });
     let series =
@@ -266,7 +266,7 @@ fn about_what_is_missing() -> Vec<Series> {
         Answer::Items(0, 7_001),
         Answer::Sum(-4_000),
     ];
-    let zero = Settings { min: Replicas::ZERO, ..exact(10) };
+    let zero = ScalerSettings { min: Replicas::ZERO, ..exact(10) };
     let zeroes = vec![
         Answer::Sum(2_000),
         Answer::Sum(0),
@@ -297,7 +297,7 @@ fn all() -> Vec<Series> {
 }
 
 fn hpa(series: &Series) -> Value {
-    let Settings { min, max, target, behavior, up, down } = &series.settings;
+    let ScalerSettings { min, max, target, behavior, up, down } = &series.settings;
     let rules = |rules: &plimsoll::simulate::scaler::Rules| {
         let policies: Vec<Value> = rules
             .policies
@@ -429,7 +429,7 @@ impl Script {
         let at = Micros::from_duration(self.clock.elapsed());
         let object = self.crowds.get(name).await.unwrap();
         let [spec, status] = ["spec", "status"].map(|part| count(&object, part).unwrap_or(0));
-        let asked = Asked { at, scale: Scale { spec: n(spec), status: n(status) } };
+        let asked = Asked { at, scale: ScaleCounts { spec: n(spec), status: n(status) } };
         let number = {
             let mut log = self.log.lock().unwrap();
             let asked_before = log.entry(name.to_owned()).or_default();
@@ -491,7 +491,7 @@ fn play(stage: &Stage, series: &[Series]) -> BTreeMap<String, Vec<Asked>> {
         clock: Clock::start(),
     };
     let pki = stage.cluster().join("pki");
-    let certificate = tls::Settings {
+    let certificate = tls::TlsSettings {
         cert_file: pki.join("plimsoll.plimsoll.crt"),
         key_file: pki.join("plimsoll.plimsoll.key"),
     };
@@ -536,8 +536,8 @@ fn compare(series: &Series, asked: &[Asked]) -> (Vec<u32>, Vec<u32>) {
         };
         let real = pair[1].scale.spec.count();
         let model = match twin.sync(pair[0].at, pair[0].scale, metric) {
-            Outcome::Scale(next) => next.count(),
-            Outcome::Hold | Outcome::Disabled => pair[0].scale.spec.count(),
+            SyncOutcome::Scale(next) => next.count(),
+            SyncOutcome::Hold | SyncOutcome::Disabled => pair[0].scale.spec.count(),
         };
         if real != model && blurred(&series.settings, &asked[..=at]) {
             break;
@@ -549,7 +549,7 @@ fn compare(series: &Series, asked: &[Asked]) -> (Vec<u32>, Vec<u32>) {
 }
 
 /// Whether something is about as old as a window or a period at the last of these syncs.
-fn blurred(settings: &Settings, asked: &[Asked]) -> bool {
+fn blurred(settings: &ScalerSettings, asked: &[Asked]) -> bool {
     let Some((last, before)) = asked.split_last() else { return false };
     let rules = [&settings.up, &settings.down];
     let spans = rules
@@ -569,10 +569,10 @@ fn a_the_twin_of_the_hpa_does_what_the_real_controller_does() {
     for series in &series {
         let asked = seen.get(series.name).map(Vec::as_slice).unwrap_or_default();
         if series.initial == 0 {
-            let nothing = Scale { spec: n(0), status: n(0) };
+            let nothing = ScaleCounts { spec: n(0), status: n(0) };
             let outcome =
                 Scaler::new(series.settings.clone()).sync(secs(0), nothing, Ok(MilliValue(3_000)));
-            assert_eq!(outcome, Outcome::Disabled);
+            assert_eq!(outcome, SyncOutcome::Disabled);
             assert!(asked.is_empty(), "{}: {asked:?}", series.name);
             continue;
         }

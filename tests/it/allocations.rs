@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use plimsoll::collect::exposition::{Memory, read};
+use plimsoll::collect::exposition::{LayoutMemory, read};
 
 use crate::pages::page;
 use crate::pipeline::{World, at, spec};
@@ -61,7 +61,7 @@ fn a_real_page_of_666_lines_takes_few_allocations() {
 fn a_page_after_another_allocates_nothing_but_the_reading_that_it_gives() {
     for (name, ranks) in [("vllm-0.33.0-dp1-single", 1), ("vllm-0.33.0-dp8-multi", 8)] {
         let body = page(&format!("{name}.txt.gz"));
-        let mut memory = Memory::default();
+        let mut memory = LayoutMemory::default();
         memory.read(&body, None).expect("the page can be read");
         let count = allocation_counter::measure(|| drop(memory.read(&body, None))).count_total;
         // Nine histograms, two lists of what becomes of each rank, and the models' names.

@@ -86,7 +86,7 @@ const ONLY: &[(&str, &str, &[&str])] = &[
         "collect",
         &["collect::demand", "collect::prometheus", "collect::scrape::", "collect::targets::"],
     ),
-    ("config", "trace", &["trace::Limits"]),
+    ("config", "trace", &["trace::TraceLimits"]),
     ("collect", "telemetry", &["telemetry::registrar::"]),
     ("publish", "telemetry", &["telemetry::registrar::"]),
     ("publish", "pipeline", &["pipeline::saved::"]),

@@ -14,16 +14,19 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use plimsoll::config::{self, Config, Files, Surroundings};
-use plimsoll::daemon::{Daemon, Options};
+use plimsoll::daemon::{Daemon, DaemonOptions};
 use plimsoll::fleet::{Fleet, ReplicaKey, VariantKey, VariantSpec};
-use plimsoll::observe::{Inputs, Listing, Scale, Scrape, ScrapeFailure, Way};
-use plimsoll::pipeline::{Number, Pipeline};
-use plimsoll::publish::state::Saved;
+use plimsoll::observe::{Inputs, ReplicaListing, Scale, Scrape, ScrapeFailure, ScrapeRoute};
+use plimsoll::pipeline::{DesiredReplicas, Pipeline};
+use plimsoll::publish::state::SavedDecision;
 use plimsoll::simulate::Micros;
 use plimsoll::simulate::reading::{self, Names};
 use plimsoll::simulate::replica::settings::{Admission, Settings, StepTime};
 use plimsoll::simulate::replica::{Replica, Request};
-use plimsoll::trace::{self, Begins, End, Limits, Reader, Record, Said, Tick, Why, Writer};
+use plimsoll::trace::{
+    self, FileEnd, FileStart, RecordedResult, ResultReason, TraceLimits, TraceReader, TraceRecord,
+    TraceTick, TraceWriter,
+};
 use plimsoll::units::Replicas;
 use serde_json::json;
 use tempfile::TempDir;
@@ -31,7 +34,7 @@ use tempfile::TempDir;
 use crate::daemon::{Engine, Running, stats, text};
 use crate::pipeline::{BUSY, IDLE, World, at, key, n, replica, spec};
 
-const BOUNDS: Limits = Limits { file_size: 64 << 20, files: 16 };
+const BOUNDS: TraceLimits = TraceLimits { file_size: 64 << 20, files: 16 };
 
 /// The configuration of the fleets that are traced here.
 fn configuration(more: &str) -> Config {
@@ -53,28 +56,28 @@ fn configuration(more: &str) -> Config {
 /// A world whose ticks go into a trace.
 struct Traced {
     folder: TempDir,
-    writer: Writer,
+    writer: TraceWriter,
     config: Config,
     world: World,
-    ticks: Vec<Tick>,
+    ticks: Vec<TraceTick>,
 }
 
 impl Traced {
-    fn new(limits: Limits) -> Self {
+    fn new(limits: TraceLimits) -> Self {
         let (folder, config) = (TempDir::new().unwrap(), configuration(""));
-        let mut writer = Writer::new(folder.path().join("trace"), limits, at(0));
-        writer.begin(Begins::Process).unwrap();
-        writer.write(Record::Config(config.print())).unwrap();
+        let mut writer = TraceWriter::new(folder.path().join("trace"), limits, at(0));
+        writer.begin(FileStart::Process).unwrap();
+        writer.write(TraceRecord::Config(config.print())).unwrap();
         let world = World::with(config.policy.clone(), vec![spec("a", 2.0, (1, 9))]);
         Self { folder, writer, config, world, ticks: Vec::new() }
     }
 
     fn tick(&mut self) {
         let (now, inputs) = (at(self.world.second), self.world.inputs());
-        let said = Said::of(&self.world.tick());
-        let tick = Tick { now, inputs, follows: None, said };
+        let said = RecordedResult::of(&self.world.tick());
+        let tick = TraceTick { now, inputs, follows: None, said };
         self.ticks.push(tick.clone());
-        self.writer.write(Record::Tick(Box::new(tick))).unwrap();
+        self.writer.write(TraceRecord::Tick(Box::new(tick))).unwrap();
     }
 
     /// A day in the life of a fleet: it grows, loses data, and shrinks.
@@ -108,13 +111,13 @@ impl Traced {
     }
 
     /// Begins another file, as a daemon does.
-    fn begin(&mut self, begins: Begins) {
+    fn begin(&mut self, begins: FileStart) {
         let key = key("a");
         let last = self.ticks.last().unwrap();
         let said = &last.said[&key];
         let model = spec("a", 2.0, (1, 9)).model_key();
         let memory = self.world.pipeline.memory(&model, &key);
-        let saved = Saved {
+        let saved = SavedDecision {
             variant: key,
             model,
             desired: said.desired.unwrap(),
@@ -124,8 +127,8 @@ impl Traced {
             strange: Vec::new(),
         };
         self.writer.begin(begins).unwrap();
-        self.writer.write(Record::Config(self.config.print())).unwrap();
-        self.writer.write(Record::Restored(vec![saved])).unwrap();
+        self.writer.write(TraceRecord::Config(self.config.print())).unwrap();
+        self.writer.write(TraceRecord::Restored(vec![saved])).unwrap();
     }
 }
 
@@ -148,11 +151,11 @@ fn ends(code: i32, arguments: &[&str]) -> (String, String) {
     (stdout, stderr)
 }
 
-fn ticks_of(path: &Path) -> (Vec<Tick>, Option<End>) {
-    let mut reader = Reader::open(path).unwrap();
+fn ticks_of(path: &Path) -> (Vec<TraceTick>, Option<FileEnd>) {
+    let mut reader = TraceReader::open(path).unwrap();
     let mut ticks = Vec::new();
     while let Some(record) = reader.record().unwrap() {
-        if let Record::Tick(tick) = record {
+        if let TraceRecord::Tick(tick) = record {
             ticks.push(*tick);
         }
     }
@@ -166,7 +169,7 @@ fn a_trace_comes_back_as_it_was_and_decides_the_same_again() {
     traced.writer.end().unwrap();
     let [file] = &traced.files()[..] else { panic!("one file is enough") };
     let (read, end) = ticks_of(file);
-    assert_eq!(end, Some(End::Whole));
+    assert_eq!(end, Some(FileEnd::Whole));
     assert!(read == traced.ticks, "every input and every decision, to the bit");
     let (said, _) = ends(0, &[traced.path().to_str().unwrap()]);
     assert!(said.contains("490 ticks from"), "{said}");
@@ -180,12 +183,13 @@ fn numbers_that_another_replica_has_decided_are_followed_again() {
     for second in 0..40 {
         let (now, inputs) = (at(traced.world.second), traced.world.inputs());
         let desired = if second < 20 { n(2) } else { n(4) };
-        let numbers: BTreeMap<_, _> = [(key("a"), Number { desired, inputs_at: now })].into();
-        let said = Said::of(&traced.world.pipeline.follow(now, &inputs, &numbers));
+        let numbers: BTreeMap<_, _> =
+            [(key("a"), DesiredReplicas { desired, inputs_at: now })].into();
+        let said = RecordedResult::of(&traced.world.pipeline.follow(now, &inputs, &numbers));
         traced.world.second += 1;
-        let tick = Tick { now, inputs, follows: Some(numbers), said };
+        let tick = TraceTick { now, inputs, follows: Some(numbers), said };
         traced.ticks.push(tick.clone());
-        traced.writer.write(Record::Tick(Box::new(tick))).unwrap();
+        traced.writer.write(TraceRecord::Tick(Box::new(tick))).unwrap();
     }
     traced.writer.end().unwrap();
     assert!(ticks_of(&traced.files()[0]).0 == traced.ticks);
@@ -201,12 +205,12 @@ fn a_decision_that_is_not_what_it_was_is_shown_and_ends_with_1() {
         traced.tick();
     }
     let (now, inputs) = (at(traced.world.second), traced.world.inputs());
-    let mut said = Said::of(&traced.world.tick());
+    let mut said = RecordedResult::of(&traced.world.tick());
     let told = said.get_mut(&key("a")).unwrap();
     told.desired = Replicas::new(7);
-    told.why = vec![Why::Strange(json!({"stage": "dream", "before": 2, "after": 7}))];
-    let tick = Tick { now, inputs, follows: None, said };
-    traced.writer.write(Record::Tick(Box::new(tick))).unwrap();
+    told.why = vec![ResultReason::Strange(json!({"stage": "dream", "before": 2, "after": 7}))];
+    let tick = TraceTick { now, inputs, follows: None, said };
+    traced.writer.write(TraceRecord::Tick(Box::new(tick))).unwrap();
     traced.writer.end().unwrap();
     let (said, error) = ends(1, &[traced.path().to_str().unwrap()]);
     assert!(said.contains("shop/a, tick 6: 7 then, 3 now\n"), "{said}");
@@ -227,7 +231,7 @@ fn a_truncated_file_is_read_up_to_its_last_whole_record_wherever_it_ends() {
     for share in [3, 5, 7, 9] {
         fs::write(&file, &whole[..whole.len() * share / 10]).unwrap();
         let (read, end) = ticks_of(&file);
-        assert!(matches!(end, Some(End::Truncated(_))), "{end:?}");
+        assert!(matches!(end, Some(FileEnd::Truncated(_))), "{end:?}");
         assert!(read == traced.ticks[..read.len()]);
         counts.push(read.len());
     }
@@ -244,7 +248,7 @@ fn a_last_file_that_has_barely_begun_is_skipped_and_that_is_said() {
     for _ in 0..30 {
         traced.tick();
     }
-    traced.begin(Begins::Rotation);
+    traced.begin(FileStart::Rotation);
     traced.tick();
     traced.writer.end().unwrap();
     let last = traced.files().pop().unwrap();
@@ -316,7 +320,7 @@ fn no_change_of_a_byte_makes_the_reader_panic() {
     for _ in 0..4 {
         traced.tick();
     }
-    traced.begin(Begins::Rotation);
+    traced.begin(FileStart::Rotation);
     traced.tick();
     traced.writer.end().unwrap();
     let path = traced.files().pop().unwrap();
@@ -328,7 +332,7 @@ fn no_change_of_a_byte_makes_the_reader_panic() {
             let mut changed = text.clone();
             changed.replace_range(at..=at, other);
             fs::write(&path, packed(changed.trim_end())).unwrap();
-            let read = Reader::open(&path).and_then(|mut reader| {
+            let read = TraceReader::open(&path).and_then(|mut reader| {
                 while reader.record()?.is_some() {}
                 Ok(())
             });
@@ -340,14 +344,14 @@ fn no_change_of_a_byte_makes_the_reader_panic() {
 
 #[test]
 fn a_trace_of_several_files_is_one_and_one_without_its_beginning_is_followed_first() {
-    let mut traced = Traced::new(Limits { files: 3, ..BOUNDS });
+    let mut traced = Traced::new(TraceLimits { files: 3, ..BOUNDS });
     traced.world.set("a", 2, BUSY);
     for part in 0..5 {
         for _ in 0..30 {
             traced.tick();
         }
         if part < 4 {
-            traced.begin(Begins::Rotation);
+            traced.begin(FileStart::Rotation);
         }
     }
     traced.writer.end().unwrap();
@@ -356,7 +360,7 @@ fn a_trace_of_several_files_is_one_and_one_without_its_beginning_is_followed_fir
     assert!(said.contains("the first hour is followed and not compared"), "{said}");
     assert!(said.contains("nothing was compared; 90 were followed"), "{said}");
     // For long enough, it is compared again.
-    traced.begin(Begins::Gap);
+    traced.begin(FileStart::Gap);
     for _ in 0..3700 {
         traced.tick();
     }
@@ -409,7 +413,7 @@ async fn a_trace_that_cannot_be_written_is_counted_and_decisions_go_on() {
     let loaded = config::load(&file, Files::MustExist).unwrap();
     // What was free when the configuration was checked is taken by a file since.
     fs::write(&trace, "in the way").unwrap();
-    let daemon = Daemon::start(loaded.config, Options::default()).await.unwrap();
+    let daemon = Daemon::start(loaded.config, DaemonOptions::default()).await.unwrap();
     let mut published = daemon.published();
     let decided = published.wait_for(|it| {
         it.generation > 20 && it.variants.values().all(|variant| variant.decided.is_some())
@@ -445,9 +449,9 @@ fn loaded_trace_beside(folder: &Path, idle: Option<&VariantSpec>) {
     let busy = spec("a", 2.0, (1, 9));
     let fleet = Arc::new(Fleet::new([busy].into_iter().chain(idle.cloned())));
     let mut pipeline = Pipeline::new(config.policy.clone());
-    let mut writer = Writer::new(folder.to_owned(), BOUNDS, at(0));
-    writer.begin(Begins::Process).unwrap();
-    writer.write(Record::Config(config.print())).unwrap();
+    let mut writer = TraceWriter::new(folder.to_owned(), BOUNDS, at(0));
+    writer.begin(FileStart::Process).unwrap();
+    writer.write(TraceRecord::Config(config.print())).unwrap();
     let (mut id, mut events) = (0, Vec::new());
     for second in 0_i64..600 {
         let rate = if (200..400).contains(&second) { 16 } else { 8 };
@@ -465,14 +469,14 @@ fn loaded_trace_beside(folder: &Path, idle: Option<&VariantSpec>) {
             Scrape { replica: key.clone(), at: now, outcome }
         });
         let mut scrapes: Vec<Scrape> = scrapes.collect();
-        let listing = |replicas| Listing {
+        let listing = |replicas| ReplicaListing {
             replicas,
             unready: Vec::new(),
             scale: Scale::Targets,
-            way: Way::Scraped,
+            way: ScrapeRoute::Scraped,
             as_of: now,
         };
-        let mut listings: BTreeMap<VariantKey, Listing> =
+        let mut listings: BTreeMap<VariantKey, ReplicaListing> =
             [(key("a"), listing(keys.clone()))].into();
         if let Some(idle) = idle {
             let mut engine = Replica::new(settings).unwrap();
@@ -483,9 +487,9 @@ fn loaded_trace_beside(folder: &Path, idle: Option<&VariantSpec>) {
             scrapes.push(Scrape { replica, at: now, outcome });
         }
         let inputs = Inputs { fleet: fleet.clone(), listings, scrapes, ..Inputs::default() };
-        let said = Said::of(&pipeline.tick(now, &inputs));
-        let tick = Tick { now, inputs, follows: None, said };
-        writer.write(Record::Tick(Box::new(tick))).unwrap();
+        let said = RecordedResult::of(&pipeline.tick(now, &inputs));
+        let tick = TraceTick { now, inputs, follows: None, said };
+        writer.write(TraceRecord::Tick(Box::new(tick))).unwrap();
     }
     writer.end().unwrap();
 }
@@ -534,7 +538,10 @@ fn all_that_is_wrong_with_policies_is_said_by_line_before_anything_is_decided() 
         traced.tick();
     }
     // A later configuration is the one that policies are laid over.
-    traced.writer.write(Record::Config(configuration("shutdown: {delay: 1s}\n").print())).unwrap();
+    traced
+        .writer
+        .write(TraceRecord::Config(configuration("shutdown: {delay: 1s}\n").print()))
+        .unwrap();
     traced.writer.end().unwrap();
     let trace = traced.path().to_str().unwrap().to_owned();
     let one = "saturation:\n  kv_cash_threshold: 0.5\nenforce:\n  flap_budget: -1\n";
@@ -640,9 +647,10 @@ fn a_folder_holds_as_many_files_as_it_may() {
     let folder = TempDir::new().unwrap();
     let other = folder.path().join("another.gz");
     fs::write(&other, "stays").unwrap();
-    let mut writer = Writer::new(folder.path().to_owned(), Limits { files: 2, ..BOUNDS }, at(0));
+    let mut writer =
+        TraceWriter::new(folder.path().to_owned(), TraceLimits { files: 2, ..BOUNDS }, at(0));
     for _ in 0..5 {
-        writer.begin(Begins::Gap).unwrap();
+        writer.begin(FileStart::Gap).unwrap();
         writer.end().unwrap();
     }
     assert!(other.exists(), "what is no trace is left alone");

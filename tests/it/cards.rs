@@ -6,10 +6,10 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use plimsoll::analyze::ballot::Analyzer;
-use plimsoll::analyze::foresight::card::{Card, Kind, Learned};
-use plimsoll::analyze::foresight::pace::Iteration;
+use plimsoll::analyze::foresight::card::{Card, EngineKind, EngineProfile};
+use plimsoll::analyze::foresight::pace::IterationCost;
 use plimsoll::config::{
-    Config, Files, LoadError, Sources, Surroundings, cards, cards_text, load_noting, parse,
+    Config, ConfigSources, Files, LoadError, Surroundings, cards, cards_text, load_noting, parse,
     read_cards,
 };
 use plimsoll::decide::{Reason, Stage};
@@ -29,7 +29,7 @@ const LOADED: &str = "plimsoll_config_last_reload_success_timestamp_seconds";
 const SUCCESSFUL: &str = "plimsoll_config_last_reload_successful";
 
 /// What an iteration of the [engine](Engine) costs, about.
-const TRUTH: Iteration = Iteration { alpha: 0.006, beta: 4e-5, delta: 7.3e-5 };
+const TRUTH: IterationCost = IterationCost { alpha: 0.006, beta: 4e-5, delta: 7.3e-5 };
 
 pub(crate) fn on_l4(mut spec: VariantSpec) -> VariantSpec {
     spec.accelerator = Accelerator::new("L4");
@@ -38,12 +38,12 @@ pub(crate) fn on_l4(mut spec: VariantSpec) -> VariantSpec {
 
 /// The truth, off by a factor.
 fn card(off: f64) -> Arc<Card> {
-    let Iteration { alpha, beta, delta } = TRUTH;
+    let IterationCost { alpha, beta, delta } = TRUTH;
     let tokens = |count| Tokens::new(count).unwrap();
     Arc::new(Card {
-        kind: Kind::of(&on_l4(spec("a", 1.0, (1, 9))), None).unwrap(),
-        learned: Learned {
-            iteration: Iteration { alpha: alpha * off, beta: beta * off, delta: delta * off },
+        kind: EngineKind::of(&on_l4(spec("a", 1.0, (1, 9))), None).unwrap(),
+        learned: EngineProfile {
+            iteration: IterationCost { alpha: alpha * off, beta: beta * off, delta: delta * off },
             lessons: 40,
             content: Some([210.5, 17.25]),
             prompt: tokens(500.0),
@@ -278,7 +278,7 @@ proptest! {
         named in any::<bool>(),
     ) {
         let mut one = Card::clone(&card(1.0));
-        one.learned.iteration = Iteration { alpha, beta, delta: beta * 1.5 };
+        one.learned.iteration = IterationCost { alpha, beta, delta: beta * 1.5 };
         one.learned.prompt = Tokens::new(prompt).unwrap();
         one.learned.full_at = shown.and_then(Requests::new);
         one.learned.held = shown.and_then(Tokens::new);
@@ -336,13 +336,15 @@ async fn a_file_of_cards_that_breaks_leaves_the_last_good_ones_in_force_and_says
 }
 
 /// A configuration that names cards, and a way to read it again.
-fn with_cards(folder: &tempfile::TempDir) -> (PathBuf, PathBuf, impl Fn() -> (bool, Sources)) {
+fn with_cards(
+    folder: &tempfile::TempDir,
+) -> (PathBuf, PathBuf, impl Fn() -> (bool, ConfigSources)) {
     let (file, cards) = (folder.path().join("plimsoll.yaml"), folder.path().join("cards.yaml"));
     fs::write(&file, format!("capacity: {{card_files: [cards.yaml]}}\n{VARIANT}")).unwrap();
     let read = {
         let file = file.clone();
         move || {
-            let mut sources = Sources::default();
+            let mut sources = ConfigSources::default();
             (load_noting(&file, Files::MustExist, &mut sources).is_ok(), sources)
         }
     };

@@ -12,11 +12,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use plimsoll::clock::Clock;
 use plimsoll::collect::cluster::{
-    self, ClusterState, Expected, Finding, Needs, Pace, Registration, VariantState, Wanted,
-    WantedTarget,
+    self, ApiServiceFields, ClusterNeeds, ClusterState, Finding, Registration, VariantState,
+    WantedTarget, WatchTiming, WatchedVariant,
 };
 use plimsoll::fleet::{Bounds, Namespace, VariantKey, VariantName};
-use plimsoll::observe::{Scale, ScaleState, Way, WhyUnknown};
+use plimsoll::observe::{Scale, ScaleState, ScrapeRoute, WhyScaleUnknown};
 use plimsoll::units::Replicas;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -30,7 +30,7 @@ const PODS: &str = "/api/v1/namespaces/shop/pods";
 const HPAS: &str = "/apis/autoscaling/v2/namespaces/shop/horizontalpodautoscalers";
 
 /// Short enough for a test, and far from what a slow machine makes of it.
-const PACE: Pace = Pace {
+const PACE: WatchTiming = WatchTiming {
     window: Duration::from_secs(2),
     grace: Duration::from_secs(30),
     retry_min: Duration::from_millis(10),
@@ -40,17 +40,17 @@ const PACE: Pace = Pace {
 
 /// The watching of a fake cluster.
 struct Watching {
-    needs: watch::Sender<Arc<Needs>>,
+    needs: watch::Sender<Arc<ClusterNeeds>>,
     state: watch::Receiver<Arc<ClusterState>>,
     _stop: DropGuard,
 }
 
 impl Watching {
-    fn start(fake: &FakeCluster, wanted: &[Wanted]) -> Self {
-        Self::needing(fake, Needs { variants: wanted.to_vec(), ..Needs::default() })
+    fn start(fake: &FakeCluster, wanted: &[WatchedVariant]) -> Self {
+        Self::needing(fake, ClusterNeeds { variants: wanted.to_vec(), ..ClusterNeeds::default() })
     }
 
-    fn needing(fake: &FakeCluster, needs: Needs) -> Self {
+    fn needing(fake: &FakeCluster, needs: ClusterNeeds) -> Self {
         let (sender, receiver) = watch::channel(Arc::new(needs));
         let stop = CancellationToken::new();
         let state = cluster::watch(
@@ -109,8 +109,8 @@ fn in_namespace(namespace: &str, name: &str) -> VariantKey {
     }
 }
 
-fn deployment_of(variant: &VariantKey, name: &str) -> Wanted {
-    Wanted {
+fn deployment_of(variant: &VariantKey, name: &str) -> WatchedVariant {
+    WatchedVariant {
         variant: variant.clone(),
         target: WantedTarget::Scale {
             api_version: "apps/v1".to_owned(),
@@ -197,7 +197,7 @@ async fn a_variant_is_known_with_its_scale_its_pods_and_its_bounds() {
     assert_eq!(names(&state), ["llama-a", "llama-b"], "a pod that is not ready may still answer");
     assert_eq!(state.pods.len(), 3);
     assert_eq!(state.findings, []);
-    let listing = state.listing(&llama, Way::Scraped);
+    let listing = state.listing(&llama, ScrapeRoute::Scraped);
     assert_eq!(listing.replicas[0].incarnation.as_ref().unwrap().as_str(), "uid-llama-a");
     assert_eq!(listing.unready, listing.replicas[1..]);
     assert_eq!((listing.scale, listing.as_of), (state.scale.clone(), state.as_of));
@@ -299,7 +299,7 @@ async fn two_hpas_on_one_target_are_named_and_leave_it_unknown() {
     fake.put(HPAS, &hpa("unrelated", "other"));
     let llama = variant("llama");
     let mut watching = Watching::start(&fake, &[deployment_of(&llama, "llama")]);
-    let owners = WhyUnknown::DuplicateOwners(vec!["HPA one".to_owned(), "HPA two".to_owned()]);
+    let owners = WhyScaleUnknown::DuplicateOwners(vec!["HPA one".to_owned(), "HPA two".to_owned()]);
     watching.until_scale(&llama, &Scale::Unknown(owners)).await;
     let state = watching.until(&llama, |state| !state.pods.is_empty()).await;
     assert_eq!(names(&state), ["llama-a"], "its replicas are measured all the same");
@@ -316,12 +316,12 @@ async fn two_variants_on_one_target_leave_both_unknown() {
     let wanted = [deployment_of(&one, "llama"), deployment_of(&two, "llama")];
     let mut watching = Watching::start(&fake, &wanted);
     let names = vec!["variant one".to_owned(), "variant two".to_owned()];
-    let owners = Scale::Unknown(WhyUnknown::DuplicateOwners(names));
+    let owners = Scale::Unknown(WhyScaleUnknown::DuplicateOwners(names));
     watching.until_scale(&one, &owners).await;
     watching.until_scale(&two, &owners).await;
 
     let variants = vec![deployment_of(&one, "llama")];
-    let needs = Needs { variants, ..Needs::default() };
+    let needs = ClusterNeeds { variants, ..ClusterNeeds::default() };
     watching.needs.send_replace(Arc::new(needs));
     watching.until_scale(&one, &known(1, 1, 0, 1, None)).await;
     assert_eq!(watching.state.borrow().variants.get(&two), None);
@@ -337,7 +337,7 @@ async fn a_target_that_is_deleted_is_unknown_and_has_no_pods_until_it_is_back() 
     watching.until_scale(&llama, &known(1, 1, 1, 0, None)).await;
 
     fake.delete(DEPLOYMENTS, "llama");
-    let gone = Scale::Unknown(WhyUnknown::NoSuchTarget);
+    let gone = Scale::Unknown(WhyScaleUnknown::NoSuchTarget);
     let state = watching.until_scale(&llama, &gone).await;
     assert_eq!(state.pods, []);
 
@@ -350,7 +350,7 @@ async fn any_kind_with_a_scale_subresource_is_a_target_and_an_unknown_kind_is_no
     let fake = FakeCluster::start().await;
     fake.resources("/apis/example.org/v1", &[("pools", "Pool")]);
     deploy(&fake, "/apis/example.org/v1/namespaces/shop/pools", "llama", 2, 1);
-    let of_kind = |variant: &VariantKey, api_version: &str, kind: &str| Wanted {
+    let of_kind = |variant: &VariantKey, api_version: &str, kind: &str| WatchedVariant {
         variant: variant.clone(),
         target: WantedTarget::Scale {
             api_version: api_version.to_owned(),
@@ -368,8 +368,8 @@ async fn any_kind_with_a_scale_subresource_is_a_target_and_an_unknown_kind_is_no
         ],
     );
     watching.until_scale(&pool, &known(2, 1, 0, 2, None)).await;
-    watching.until_scale(&set, &Scale::Unknown(WhyUnknown::NoSuchTarget)).await;
-    watching.until_scale(&odd, &Scale::Unknown(WhyUnknown::NoSuchTarget)).await;
+    watching.until_scale(&set, &Scale::Unknown(WhyScaleUnknown::NoSuchTarget)).await;
+    watching.until_scale(&odd, &Scale::Unknown(WhyScaleUnknown::NoSuchTarget)).await;
 
     fake.resources("/apis/no.such.group/v1", &[("pools", "Pool")]);
     deploy(&fake, "/apis/no.such.group/v1/namespaces/shop/pools", "llama", 4, 4);
@@ -383,7 +383,7 @@ async fn a_selector_without_a_scale_target_takes_the_pods_as_they_are() {
     fake.put(PODS, &pod("llama-b", false));
     let llama = variant("llama");
     let target = WantedTarget::Selector("app=llama".to_owned());
-    let mut watching = Watching::start(&fake, &[Wanted { variant: llama.clone(), target }]);
+    let mut watching = Watching::start(&fake, &[WatchedVariant { variant: llama.clone(), target }]);
     watching.until_scale(&llama, &known(2, 2, 1, 1, None)).await;
 }
 
@@ -403,7 +403,7 @@ async fn a_namespace_that_refuses_is_forbidden_and_leaves_the_others_alone() {
     ] {
         fake.refuse(refused);
         let mut watching = Watching::start(&fake, &wanted);
-        watching.until_scale(&shut, &Scale::Unknown(WhyUnknown::Forbidden)).await;
+        watching.until_scale(&shut, &Scale::Unknown(WhyScaleUnknown::Forbidden)).await;
         watching.until_scale(&open, &known(1, 1, 0, 1, None)).await;
         fake.allow(refused);
         watching.until_scale(&shut, &known(1, 1, 0, 1, None)).await;
@@ -419,7 +419,7 @@ async fn an_api_server_that_is_away_at_the_start_is_waited_for() {
     let since = watching.state.borrow().variants[&llama].as_of;
     watching.until_stale(&llama).await;
     let state = watching.state.borrow().variants[&llama].clone();
-    assert_eq!(state.scale, Scale::Unknown(WhyUnknown::NotListed));
+    assert_eq!(state.scale, Scale::Unknown(WhyScaleUnknown::NotListed));
     assert_eq!(state.as_of, since);
 
     fake.come_up().await;
@@ -487,7 +487,7 @@ async fn a_right_that_is_taken_away_for_good_leaves_the_pods_listed_but_the_scal
 
     fake.refuse(&format!("{DEPLOYMENTS}/llama/scale"));
     fake.put(DEPLOYMENTS, &json!({"metadata": {"name": "llama"}}));
-    let state = watching.until_scale(&llama, &Scale::Unknown(WhyUnknown::Forbidden)).await;
+    let state = watching.until_scale(&llama, &Scale::Unknown(WhyScaleUnknown::Forbidden)).await;
     assert_eq!(names(&state), ["llama-a"]);
 }
 
@@ -539,7 +539,7 @@ async fn a_reload_leaves_the_watches_alone_that_are_still_needed() {
     let lists = [DEPLOYMENTS, HPAS, PODS].map(|path| fake.lists_of(path));
 
     let variants = vec![deployment_of(&llama, "llama"), deployment_of(&mistral, "mistral")];
-    watching.needs.send_replace(Arc::new(Needs { variants, ..Needs::default() }));
+    watching.needs.send_replace(Arc::new(ClusterNeeds { variants, ..ClusterNeeds::default() }));
     watching.until_scale(&mistral, &known(2, 2, 0, 2, None)).await;
     assert_eq!(watching.state.borrow().variants[&llama].scale, known(1, 1, 0, 1, None));
     assert_eq!([DEPLOYMENTS, HPAS, PODS].map(|path| fake.lists_of(path)), lists);
@@ -569,8 +569,10 @@ async fn whom_to_authenticate_by_is_read_and_kept_when_it_vanishes() {
 async fn a_taken_over_registration_is_noticed() {
     const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
     let fake = FakeCluster::start().await;
-    let expected =
-        Expected { service: Some(("plimsoll".to_owned(), "plimsoll".to_owned())), ca_bundle: None };
+    let expected = ApiServiceFields {
+        service: Some(("plimsoll".to_owned(), "plimsoll".to_owned())),
+        ca_bundle: None,
+    };
     let stop = CancellationToken::new();
     let _guard = stop.clone().drop_guard();
     let mut seen = cluster::registration(

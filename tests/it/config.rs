@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use plimsoll::analyze::ballot::Analyzer;
-use plimsoll::analyze::foresight::policy::Window;
-use plimsoll::collect::targets::{Record, Scheme, Source};
+use plimsoll::analyze::foresight::policy::ScaleDownWindow;
+use plimsoll::collect::targets::{Record, Scheme, TargetSource};
 use plimsoll::config::{
-    Authorization, Files, LoadError, Loaded, Problem, ReadBy, SelfManaged, ServerTls, Severity,
-    Surroundings, Targets, load, parse, schema,
+    Authorization, Files, LoadError, LoadedConfig, Problem, ReadBy, SelfManaged, ServerTls,
+    Severity, Surroundings, VariantTargets, load, parse, schema,
 };
 use plimsoll::decide::zero::ZeroPolicy;
 use plimsoll::fleet::{ModelKey, ModelName, Namespace};
-use plimsoll::observe::Counts;
+use plimsoll::observe::SignalQuantity;
 use plimsoll::pipeline::zero::Zero;
 use plimsoll::settings::values::Bytes;
 use plimsoll::units::Seconds;
@@ -44,15 +44,15 @@ fn surroundings(files: Files) -> Surroundings {
     }
 }
 
-fn read(text: &str) -> Result<Loaded, LoadError> {
+fn read(text: &str) -> Result<LoadedConfig, LoadError> {
     parse(text, &surroundings(Files::NotChecked))
 }
 
-fn valid(text: &str) -> Loaded {
+fn valid(text: &str) -> LoadedConfig {
     read(text).unwrap_or_else(|error| panic!("{text}\n{error}"))
 }
 
-fn problems(result: Result<Loaded, LoadError>) -> Vec<Problem> {
+fn problems(result: Result<LoadedConfig, LoadError>) -> Vec<Problem> {
     match result {
         Ok(loaded) => loaded.warnings,
         Err(LoadError::Invalid { problems, .. }) => problems,
@@ -247,11 +247,19 @@ fn a_wake_signal_is_one_of_three_and_says_for_which_models() {
         valid(&format!("{of}{VARIANT}")).config.wake[0].counts
     };
     let metric = "metric: held, models: [\"m#default\"]";
-    assert_eq!(counts("interval: 1s"), Counts::Requests, "an endpoint picker says how many wait");
-    assert_eq!(counts("counts_requests: false"), Counts::Something);
-    assert_eq!(counts(metric), Counts::Something, "any number may be above 0 while some wait");
-    assert_eq!(counts(&format!("{metric}, counts_requests: true")), Counts::Requests);
-    assert_eq!(counts(&format!("{metric}, counts_rejected: true")), Counts::Rejected);
+    assert_eq!(
+        counts("interval: 1s"),
+        SignalQuantity::Requests,
+        "an endpoint picker says how many wait"
+    );
+    assert_eq!(counts("counts_requests: false"), SignalQuantity::Something);
+    assert_eq!(
+        counts(metric),
+        SignalQuantity::Something,
+        "any number may be above 0 while some wait"
+    );
+    assert_eq!(counts(&format!("{metric}, counts_requests: true")), SignalQuantity::Requests);
+    assert_eq!(counts(&format!("{metric}, counts_rejected: true")), SignalQuantity::Rejected);
 }
 
 #[test]
@@ -716,7 +724,7 @@ fn targets_must_be_possible() {
         ("dns: {}", ".dns.names", "at least one"),
         ("dns: {names: [\"a b\"]}", ".dns.names[0]", "DNS name"),
         ("dns: {names: [a], type: MX}", ".dns.type", "SRV"),
-        ("dns: {names: [a], type: SRV, port: 1}", ".dns.port", "SRV records carry it"),
+        ("dns: {names: [a], type: SRV, port: 1}", ".dns.port", "SRV records have one"),
         ("scale_target: {api_version: apps/v1, kind: Deployment}", ".scale_target.name", "missing"),
         ("scale_target: {api_version: apps/, kind: D, name: a}", ".scale_target.api_version", "v1"),
         ("scale_target: {api_version: v1, kind: d, name: a}", ".scale_target.kind", "Deployment"),
@@ -851,9 +859,10 @@ variants:
 ";
     let config = valid(text).config;
     let [a, b, c] = config.variants.as_slice() else { panic!("three variants") };
-    assert_eq!(a.targets, Targets::Listed(Source::Static(vec!["h:1".to_owned()])));
-    assert_eq!(b.targets, Targets::Listed(Source::Static(vec!["h:2".to_owned()])));
-    let Targets::Listed(Source::Dns { record: Record::A, port, .. }) = &c.targets else {
+    assert_eq!(a.targets, VariantTargets::Listed(TargetSource::Static(vec!["h:1".to_owned()])));
+    assert_eq!(b.targets, VariantTargets::Listed(TargetSource::Static(vec!["h:2".to_owned()])));
+    let VariantTargets::Listed(TargetSource::Dns { record: Record::A, port, .. }) = &c.targets
+    else {
         panic!("{:?}", c.targets)
     };
     assert_eq!(*port, Some(1));
@@ -889,7 +898,7 @@ fn every_example_is_valid_and_prints_what_it_is() {
 }
 
 /// A configuration beside a mounted `ConfigMap` with these entries.
-fn with_wva(entries: &[(&str, &str)], keys: &str) -> Result<Loaded, LoadError> {
+fn with_wva(entries: &[(&str, &str)], keys: &str) -> Result<LoadedConfig, LoadError> {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("wva")).unwrap();
     for (name, text) in entries {
@@ -1056,7 +1065,7 @@ variants:
 }
 
 /// Those that size models, if any does.
-fn analyzers(loaded: &Loaded) -> Option<Vec<Analyzer>> {
+fn analyzers(loaded: &LoadedConfig) -> Option<Vec<Analyzer>> {
     loaded.config.policy.sizing.as_ref().map(|sizing| sizing.analyzers.clone())
 }
 
@@ -1204,11 +1213,11 @@ fn a_window_that_somebody_writes_is_waited_for_beside_the_hold_of_foresight() {
             policy.sizing.and_then(|sizing| sizing.foresight.hold).map(|hold| hold.replaces_window);
         (hold, policy.behavior.scale_down.stabilization_window.seconds())
     };
-    assert_eq!(window(""), (Some(Window::Replaced), 300.0));
+    assert_eq!(window(""), (Some(ScaleDownWindow::Replaced), 300.0));
     let written = "enforce: {scale_down: {stabilization_window: 2m}}";
-    assert_eq!(window(written), (Some(Window::Waited), 120.0));
+    assert_eq!(window(written), (Some(ScaleDownWindow::Waited), 120.0));
     let both = format!("{written}\ncapacity: {{foresight: {{hold: {{replaces_window: true}}}}}}");
-    assert_eq!(window(&both), (Some(Window::Replaced), 120.0));
+    assert_eq!(window(&both), (Some(ScaleDownWindow::Replaced), 120.0));
 }
 
 #[test]

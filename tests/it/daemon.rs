@@ -16,8 +16,8 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use plimsoll::clock::Clock;
 use plimsoll::config::{self, Files};
-use plimsoll::daemon::{Daemon, Options};
-use plimsoll::simulate::page::{self, Identity};
+use plimsoll::daemon::{Daemon, DaemonOptions};
+use plimsoll::simulate::page::{self, EngineIdentity};
 use plimsoll::simulate::replica::stats::{Counters, Stats};
 use plimsoll::telemetry::{LogFilter, LogFormat, init_logs};
 use reqwest::{Client, StatusCode};
@@ -72,7 +72,7 @@ impl Engine {
             while let Ok((stream, _)) = listener.accept().await {
                 let stats = Arc::clone(&stats);
                 let service = service_fn(move |_: Request<Incoming>| {
-                    let identity = Identity { model: "m".into(), started, ready: started };
+                    let identity = EngineIdentity { model: "m".into(), started, ready: started };
                     let page = stats.lock().unwrap().as_ref().map(|it| page::render(&identity, it));
                     let mut answer =
                         Response::new(Full::new(Bytes::from(page.clone().unwrap_or_default())));
@@ -125,7 +125,7 @@ impl Running {
         fs::write(&file, text).unwrap();
         let loaded = config::load(&file, Files::MustExist);
         let loaded = loaded.unwrap_or_else(|error| panic!("{text}\n{error:?}"));
-        let options = Options { config_file: Some(file), log, ..Options::default() };
+        let options = DaemonOptions { config_file: Some(file), log, ..DaemonOptions::default() };
         let daemon = Daemon::start(loaded.config, options).await.unwrap();
         Self { daemon, client: Client::new(), folder }
     }

@@ -14,11 +14,11 @@ use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use plimsoll::clock::Clock;
-use plimsoll::demo::actuator::{Actuator, Answer};
+use plimsoll::demo::actuator::{HpaActuator, MetricAnswer};
 use plimsoll::demo::args::{DemoOutput, DemoScenario};
 use plimsoll::demo::pki::Pki;
-use plimsoll::demo::scenario::Played;
-use plimsoll::demo::stage::Stage;
+use plimsoll::demo::scenario::DemoSetup;
+use plimsoll::demo::stage::DemoStage;
 use plimsoll::demo::{DemoParts, drive};
 use plimsoll::publish::Published;
 use plimsoll::simulate::Micros;
@@ -39,10 +39,10 @@ type Values = Arc<Mutex<BTreeMap<&'static str, Result<&'static str, u16>>>>;
 type Seen = Arc<Mutex<Vec<(String, String)>>>;
 
 /// The demo's scenario with starts that take so long.
-fn played(startup: &str) -> Played {
+fn played(startup: &str) -> DemoSetup {
     let paths = [0, 1, 2].map(|at| format!("variants[{at}].startup.load"));
     let settings = paths.each_ref().map(|path| (path.as_str(), json!(startup)));
-    Played::read(DemoScenario::Standard, 1, &settings).unwrap()
+    DemoSetup::read(DemoScenario::Standard, 1, &settings).unwrap()
 }
 
 /// Serves what an external metrics API would, to holders of the front proxy's certificate only.
@@ -104,14 +104,14 @@ fn answer(request: &Request<Incoming>, values: &Values, seen: &Seen) -> Response
 }
 
 fn targets(directory: &Path, variant: &str) -> Vec<String> {
-    let text = std::fs::read_to_string(Stage::targets_file(directory, variant)).unwrap();
+    let text = std::fs::read_to_string(DemoStage::targets_file(directory, variant)).unwrap();
     let list: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(list[0]["labels"]["variant"], variant);
     serde_json::from_value(list[0]["targets"].clone()).unwrap()
 }
 
 /// Follows the fleet until a condition holds, which it does sooner or later.
-async fn follow_until(stage: &mut Stage, mut holds: impl AsyncFnMut() -> bool) {
+async fn follow_until(stage: &mut DemoStage, mut holds: impl AsyncFnMut() -> bool) {
     loop {
         stage.follow().unwrap();
         if holds().await {
@@ -127,7 +127,7 @@ async fn a_replica_is_listed_at_once_refuses_until_it_is_ready_and_again_when_it
     let (tracker, cancel) = (TaskTracker::new(), CancellationToken::new());
     let played = played("200ms");
     let mut stage =
-        Stage::open(&played, directory.path(), Clock::start(), &tracker, &cancel).unwrap();
+        DemoStage::open(&played, directory.path(), Clock::start(), &tracker, &cancel).unwrap();
     let shared = stage.shared();
     assert_eq!(targets(directory.path(), "llama-h100").len(), 1);
     assert_eq!(targets(directory.path(), "qwen-a100").len(), 1);
@@ -161,7 +161,7 @@ async fn a_starting_replica_refuses_connections() {
     let (tracker, cancel) = (TaskTracker::new(), CancellationToken::new());
     let played = played("1000000s");
     let mut stage =
-        Stage::open(&played, directory.path(), Clock::start(), &tracker, &cancel).unwrap();
+        DemoStage::open(&played, directory.path(), Clock::start(), &tracker, &cancel).unwrap();
     stage.shared().fleet().scale(2, Replicas::saturating(3));
     stage.follow().unwrap();
     let listed = targets(directory.path(), "qwen-a100");
@@ -177,7 +177,8 @@ async fn the_hpa_asks_as_the_aggregation_layer_does_and_holds_on_anything_but_a_
     let directory = tempfile::tempdir().unwrap();
     let (tracker, cancel) = (TaskTracker::new(), CancellationToken::new());
     let played = played("1000000s");
-    let stage = Stage::open(&played, directory.path(), Clock::start(), &tracker, &cancel).unwrap();
+    let stage =
+        DemoStage::open(&played, directory.path(), Clock::start(), &tracker, &cancel).unwrap();
     let shared = stage.shared();
     let pki = Pki::generate().unwrap();
     let values = Values::default();
@@ -188,7 +189,7 @@ async fn the_hpa_asks_as_the_aggregation_layer_does_and_holds_on_anything_but_a_
     ]);
     let seen = Seen::default();
     let api = serve(&pki, Arc::clone(&values), Arc::clone(&seen), &tracker).await;
-    let (mut actuator, followed) = Actuator::new(played.scenario, api, &pki).unwrap();
+    let (mut actuator, followed) = HpaActuator::new(played.scenario, api, &pki).unwrap();
 
     actuator.sync(&shared).await;
     let counts = || {
@@ -199,7 +200,11 @@ async fn the_hpa_asks_as_the_aggregation_layer_does_and_holds_on_anything_but_a_
     let answers = || followed.borrow().iter().map(|f| f.answer.clone()).collect::<Vec<_>>();
     assert_eq!(
         answers(),
-        [Answer::Value(MilliValue(3_000)), Answer::Status(503), Answer::Value(MilliValue(1_500))]
+        [
+            MetricAnswer::Value(MilliValue(3_000)),
+            MetricAnswer::Status(503),
+            MetricAnswer::Value(MilliValue(1_500))
+        ]
     );
     let question = "/apis/external.metrics.k8s.io/v1beta1/namespaces/demo/plimsoll_desired_replicas\
                     ?labelSelector=variant%3Dllama-l40s";
@@ -223,7 +228,8 @@ async fn without_a_daemon_the_demo_holds_and_still_sums_up() {
     let directory = tempfile::tempdir().unwrap();
     let (tracker, cancel) = (TaskTracker::new(), CancellationToken::new());
     let played = played("10s");
-    let stage = Stage::open(&played, directory.path(), Clock::start(), &tracker, &cancel).unwrap();
+    let stage =
+        DemoStage::open(&played, directory.path(), Clock::start(), &tracker, &cancel).unwrap();
     let unused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let (_publish, published) = watch::channel(Arc::new(Published::default()));
     let summary = drive(DemoParts {

@@ -12,13 +12,13 @@ use http_body_util::Full;
 use hyper::Response;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use plimsoll::config::{Files, Surroundings, parse};
-use plimsoll::daemon::{Daemon, Options};
+use plimsoll::daemon::{Daemon, DaemonOptions};
 use plimsoll::decide::ReasonCode;
 use plimsoll::demo::pki::{FRONT_PROXY, Pki};
-use plimsoll::publish::gauges::{FAMILIES, Family, WVA_FAMILIES};
+use plimsoll::publish::gauges::{FAMILIES, GaugeFamily, WVA_FAMILIES};
 use plimsoll::server::auth::TrustAnchor;
 use plimsoll::simulate::Micros;
-use plimsoll::simulate::page::{CONTENT_TYPE, Identity, render};
+use plimsoll::simulate::page::{CONTENT_TYPE, EngineIdentity, render};
 use plimsoll::simulate::replica::adapters::{AdapterId, AdapterSettings};
 use plimsoll::simulate::replica::settings::{Admission, Settings, StepTime};
 use plimsoll::simulate::replica::{Replica, Request};
@@ -99,7 +99,7 @@ fn labels(names: &[&str]) -> BTreeSet<String> {
 fn the_gauges_are_documented_word_for_word() {
     let table = table();
     for family in FAMILIES.iter().chain(WVA_FAMILIES) {
-        let Family { name, labels: names, help } = *family;
+        let GaugeFamily { name, labels: names, help } = *family;
         let want =
             Row { kind: "gauge".to_owned(), labels: labels(names), meaning: help.to_owned() };
         assert_eq!(table.get(name), Some(&want), "{name}");
@@ -395,7 +395,9 @@ impl Stage {
         );
         let config = parse(&text, &surroundings(folder.path())).unwrap().config;
         let trust = Some(Arc::new(trust(&pki)));
-        let daemon = Daemon::start(config, Options { trust, ..Options::default() }).await.unwrap();
+        let daemon = Daemon::start(config, DaemonOptions { trust, ..DaemonOptions::default() })
+            .await
+            .unwrap();
         let seen = |published: &Arc<plimsoll::publish::Published>| {
             published.variants.values().any(|variant| {
                 let replica = variant.observation.replicas.first();
@@ -454,7 +456,7 @@ async fn engine() -> (SocketAddr, DropGuard) {
         replica.ask_for(request.id, adapter);
         *second += 1;
         replica.advance_to(Micros::from_secs(*second), &mut Vec::new());
-        let identity = Identity {
+        let identity = EngineIdentity {
             model: MODEL.to_owned(),
             started: "2026-11-21T08:00:00Z".parse().unwrap(),
             ready: "2026-11-21T08:01:00Z".parse().unwrap(),

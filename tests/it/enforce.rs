@@ -2,14 +2,14 @@
 
 use jiff::{SignedDuration, Timestamp};
 use plimsoll::decide::enforce::{
-    Amount, Behavior, Deference, Dwell, History, Panic, Published, Rules, Select, StepPolicy,
-    Windows, dwell, limit_step, panic, spend_turns, stabilize_before,
+    Amount, Behavior, Deference, Dwell, Panic, PublishedReplicas, Rules, ScalingHistory, Select,
+    StabilizationWindows, StepPolicy, dwell, limit_step, panic, spend_turns, stabilize_before,
 };
 use plimsoll::decide::{Basis, Decision, NoData, Reason, Stage, Step};
 use plimsoll::fleet::{Bounds, ModelKey, ModelName};
-use plimsoll::observe::Autoscaler;
+use plimsoll::observe::AutoscalerWindows;
 use plimsoll::simulate::Micros;
-use plimsoll::simulate::scaler::{self, MilliValue, Outcome, Scale, Scaler};
+use plimsoll::simulate::scaler::{self, MilliValue, ScaleCounts, Scaler, SyncOutcome};
 use plimsoll::units::{Fraction, Replicas, Seconds};
 use proptest::prelude::*;
 
@@ -53,14 +53,15 @@ fn rules(window: f64, select: Select, policies: &[(Amount, f64)]) -> Rules {
 
 /// The numbers that are published for what is asked for each second, from `start` on.
 fn published(start: u32, asks: &[u32], behavior: &Behavior) -> Vec<u32> {
-    let mut history = History::starting(at(0), n(start));
+    let mut history = ScalingHistory::starting(at(0), n(start));
     let mut in_force = n(start);
     let times = (0..).map(|second| at(second * 1000));
     let publish = |(now, ask): (Timestamp, &u32)| {
-        let known = (&history, Windows::of(behavior), Deference::None);
-        let stable = stabilize_before(asked(*ask), now, in_force, known, None);
+        let windows = StabilizationWindows::of(behavior);
+        let own = Deference::None;
+        let stable = stabilize_before(asked(*ask), now, in_force, &history, windows, own, None);
         let after = limit_step(stable, now, in_force, &history, behavior).desired();
-        let moved = Published { before: in_force, after };
+        let moved = PublishedReplicas { before: in_force, after };
         history.record(now, n(*ask), moved, behavior);
         in_force = after;
         after.count()
@@ -110,7 +111,7 @@ fn a_step_that_is_limited_says_so() {
         flap_budget: u32::MAX,
         ..Behavior::default()
     };
-    let history = History::starting(at(0), n(4));
+    let history = ScalingHistory::starting(at(0), n(4));
     let limited = limit_step(asked(9), at(0), n(4), &history, &behavior);
     let step = limited.steps.last().unwrap().to_string();
     assert_eq!(step, "step_limit: 9 -> 5, limited to what may change in 30 s");
@@ -136,8 +137,9 @@ fn direction() -> impl Strategy<Value = (Rules, scaler::Rules)> {
             .collect();
         let micros =
             |seconds: f64| Micros::from_duration(std::time::Duration::from_secs_f64(seconds));
-        let theirs =
-            ours.iter().map(|&(amount, period)| scaler::Policy { amount, period: micros(period) });
+        let theirs = ours
+            .iter()
+            .map(|&(amount, period)| scaler::ScalingPolicy { amount, period: micros(period) });
         let theirs = scaler::Rules {
             tolerance: 0.0,
             window: micros(window),
@@ -157,16 +159,16 @@ proptest! {
         asks in prop::collection::vec(1..40_u32, 1..40),
     ) {
         let ours = published(start, &asks, &Behavior { scale_up: up, scale_down: down, flap_budget: u32::MAX, ..Behavior::default() });
-        let settings = scaler::Settings {
+        let settings = scaler::ScalerSettings {
             min: n(1), max: n(1000), target: MilliValue(1000), behavior: true,
             up: their_up, down: their_down,
         };
         let mut hpa = Scaler::new(settings);
         let (mut now, mut count, mut theirs) = (0, n(start), Vec::new());
         for ask in &asks {
-            let scale = Scale { spec: count, status: count };
+            let scale = ScaleCounts { spec: count, status: count };
             let value = Ok(MilliValue(i64::from(*ask) * 1000));
-            if let Outcome::Scale(next) = hpa.sync(Micros::from_secs(now), scale, value) {
+            if let SyncOutcome::Scale(next) = hpa.sync(Micros::from_secs(now), scale, value) {
                 count = next;
             }
             theirs.push(count.count());
@@ -180,28 +182,31 @@ proptest! {
 /// what the last of them says.
 struct Course {
     behavior: Behavior,
-    history: History,
+    history: ScalingHistory,
     in_force: Replicas,
     second: i64,
-    autoscaler: Option<Autoscaler>,
+    autoscaler: Option<AutoscalerWindows>,
 }
 
 impl Course {
     fn new(start: u32, behavior: Behavior) -> Self {
-        let history = History::starting(at(0), n(start));
+        let history = ScalingHistory::starting(at(0), n(start));
         Self { behavior, history, in_force: n(start), second: 0, autoscaler: None }
     }
 
     fn ask(&mut self, ask: u32) -> Decision {
         let Self { behavior, history, in_force, .. } = self;
         let (now, in_force) = (at(self.second * 1000), *in_force);
-        let known = (&*history, Windows::of(behavior), behavior.deference);
-        let decision = stabilize_before(asked(ask), now, in_force, known, self.autoscaler.as_ref());
+        let windows = StabilizationWindows::of(behavior);
+        let deference = behavior.deference;
+        let hpa = self.autoscaler.as_ref();
+        let decision =
+            stabilize_before(asked(ask), now, in_force, history, windows, deference, hpa);
         let decision = dwell(decision, now, in_force, history, behavior.dwell);
         let decision = spend_turns(decision, now, in_force, history, behavior.flap_budget);
         let decision = panic(decision, now, in_force, history, behavior.panic);
         let decision = limit_step(decision, now, in_force, history, behavior);
-        let published = Published { before: in_force, after: decision.desired() };
+        let published = PublishedReplicas { before: in_force, after: decision.desired() };
         self.history.record(now, n(ask), published, &self.behavior);
         self.in_force = published.after;
         self.second += 1;
@@ -314,10 +319,10 @@ fn what_an_hpa_waits_is_taken_off_what_is_waited_here() {
     let behavior = Behavior { scale_down: down, ..unlimited() };
     let hpa = |window| {
         let (scale_up, scale_down) = (Seconds::ZERO, seconds(window));
-        Some(Autoscaler { name: "llama".to_owned(), scale_up, scale_down })
+        Some(AutoscalerWindows { name: "llama".to_owned(), scale_up, scale_down })
     };
     // How many seconds a lower number is held.
-    let held = |behavior: &Behavior, autoscaler: Option<Autoscaler>| {
+    let held = |behavior: &Behavior, autoscaler: Option<AutoscalerWindows>| {
         let mut course = Course { autoscaler, ..Course::new(6, behavior.clone()) };
         let _ = course.ask(6);
         (0..60).position(|_| course.ask(3).desired() == n(3)).unwrap()

@@ -3,7 +3,9 @@
 use std::fs;
 
 use plimsoll::clock::Clock;
-use plimsoll::publish::events::{Event, Reason, Recorder, Reference, Reporter};
+use plimsoll::publish::events::{
+    EventReason, EventRecorder, EventReporter, EventSubject, ReportedEvent,
+};
 use plimsoll::simulate::replica::stats::Stats;
 use prometheus::{IntCounterVec, Opts};
 use serde_json::{Value, json};
@@ -21,23 +23,28 @@ const PODS: &str = "/api/v1/namespaces/shop/pods";
 
 /// A daemon's part that writes events.
 struct Writing {
-    recorder: Recorder,
+    recorder: EventRecorder,
     outcomes: IntCounterVec,
     _stop: DropGuard,
 }
 
 impl Writing {
     fn start(fake: &FakeCluster, instance: &str) -> Self {
-        let reporter = Reporter { client: fake.client(), instance: instance.to_owned() };
+        let reporter = EventReporter { client: fake.client(), instance: instance.to_owned() };
         let options = Opts::new("events", "Events.");
         let outcomes = IntCounterVec::new(options, &["reason", "outcome"]).unwrap();
         let (stop, tracker) = (CancellationToken::new(), TaskTracker::new());
-        let recorder =
-            Recorder::start(reporter, Clock::start(), outcomes.clone(), &tracker, stop.clone());
+        let recorder = EventRecorder::start(
+            reporter,
+            Clock::start(),
+            outcomes.clone(),
+            &tracker,
+            stop.clone(),
+        );
         Self { recorder, outcomes, _stop: stop.drop_guard() }
     }
 
-    async fn until(&self, reason: Reason, outcome: &str, count: u64) {
+    async fn until(&self, reason: EventReason, outcome: &str, count: u64) {
         let counter = self.outcomes.with_label_values(&[reason.label(), outcome]);
         let reached = async {
             while counter.get() < count {
@@ -49,15 +56,15 @@ impl Writing {
     }
 }
 
-fn event(name: &str, note: &str) -> Event {
-    let on = Reference {
+fn event(name: &str, note: &str) -> ReportedEvent {
+    let on = EventSubject {
         api_version: "apps/v1".to_owned(),
         kind: "Deployment".to_owned(),
         namespace: "shop".to_owned(),
         name: name.to_owned(),
         uid: None,
     };
-    Event { on, reason: Reason::ScaledUp, note: note.to_owned() }
+    ReportedEvent { on, reason: EventReason::ScaledUp, note: note.to_owned() }
 }
 
 fn deployment(name: &str) -> Value {
@@ -178,9 +185,9 @@ async fn equal_events_are_one_object_whoever_writes_them() {
     for _ in 0..1000 {
         one.recorder.record(event("llama", "2 -> 3"));
     }
-    one.until(Reason::ScaledUp, "created", 1).await;
+    one.until(EventReason::ScaledUp, "created", 1).await;
     other.recorder.record(event("llama", "2 -> 3"));
-    other.until(Reason::ScaledUp, "counted", 1).await;
+    other.until(EventReason::ScaledUp, "counted", 1).await;
     let events = fake.objects(EVENTS);
     let [event] = events.as_slice() else { panic!("{events:#?}") };
     assert_eq!(event["regarding"]["uid"], "uid-of-llama");
@@ -198,10 +205,10 @@ async fn a_refused_event_costs_nothing_else() {
     fake.refuse(EVENTS);
     let writing = Writing::start(&fake, "one");
     writing.recorder.record(event("llama", "2 -> 3"));
-    writing.until(Reason::ScaledUp, "failed", 1).await;
+    writing.until(EventReason::ScaledUp, "failed", 1).await;
     fake.allow(EVENTS);
     writing.recorder.record(event("llama", "2 -> 3"));
-    writing.until(Reason::ScaledUp, "created", 1).await;
+    writing.until(EventReason::ScaledUp, "created", 1).await;
     assert_eq!(fake.objects(EVENTS).len(), 1);
 }
 
@@ -210,10 +217,10 @@ async fn what_is_gone_has_no_event_and_what_cannot_be_looked_up_still_has_one() 
     let fake = FakeCluster::start().await;
     let writing = Writing::start(&fake, "one");
     writing.recorder.record(event("llama", "2 -> 3"));
-    writing.until(Reason::ScaledUp, "gone", 1).await;
+    writing.until(EventReason::ScaledUp, "gone", 1).await;
     fake.refuse(DEPLOYMENTS);
     writing.recorder.record(event("llama", "3 -> 4"));
-    writing.until(Reason::ScaledUp, "created", 1).await;
+    writing.until(EventReason::ScaledUp, "created", 1).await;
     let events = fake.objects(EVENTS);
     assert!(events[0]["regarding"]["uid"].is_null(), "{events:#?}");
 }
@@ -226,5 +233,5 @@ async fn an_api_server_that_is_away_gets_the_event_when_it_is_back() {
     let writing = Writing::start(&fake, "one");
     writing.recorder.record(event("llama", "2 -> 3"));
     fake.come_up().await;
-    writing.until(Reason::ScaledUp, "created", 1).await;
+    writing.until(EventReason::ScaledUp, "created", 1).await;
 }

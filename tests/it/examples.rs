@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
-use plimsoll::config::{Files, Loaded, Surroundings, load, parse};
+use plimsoll::config::{Files, LoadedConfig, Surroundings, load, parse};
 use plimsoll::publish::gauges::{FAMILIES, WVA_FAMILIES};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -292,7 +292,7 @@ fn what_the_migration_leads_to_has_the_thresholds_of_before() {
         .replace("/var/lib/plimsoll/", "");
     let file = folder.path().join("plimsoll.yaml");
     std::fs::write(&file, text).unwrap();
-    let Loaded { config, warnings } = load(&file, Files::MustExist).unwrap();
+    let LoadedConfig { config, warnings } = load(&file, Files::MustExist).unwrap();
     assert_eq!(warnings, Vec::new());
     let (model, thresholds) = config.policy.overrides.first_key_value().unwrap();
     assert_eq!(model.to_string(), "meta-llama/Llama-3.1-8B-Instruct#shop");

@@ -1,9 +1,9 @@
 //! The explanations that a stranger reads, one for each way to a number, as prose.
 
 use plimsoll::analyze::ballot::Analyzer;
-use plimsoll::analyze::queueing::{LatencyTarget, Percentile, Statistic, Targets};
+use plimsoll::analyze::queueing::{LatencyTarget, LatencyTargets, Percentile, Statistic};
 use plimsoll::decide::enforce::{Amount, Dwell, Panic, StepPolicy};
-use plimsoll::observe::{Autoscaler, ScrapeFailure};
+use plimsoll::observe::{AutoscalerWindows, ScrapeFailure};
 use plimsoll::pipeline::sizing::Sizing;
 use plimsoll::pipeline::{Decisions, Policy};
 use plimsoll::units::{Fraction, Seconds};
@@ -76,7 +76,7 @@ fn an_hpa_waits_instead() {
     world.set("a", 4, IDLE);
     let _ = world.run(30);
     let mut inputs = world.inputs();
-    let hpa = Autoscaler {
+    let hpa = AutoscalerWindows {
         name: "llama".to_owned(),
         scale_up: Seconds::ZERO,
         scale_down: seconds(600.0),
@@ -160,7 +160,7 @@ fn what_cannot_be_met_asks_for_nothing() {
         of: Statistic::Percentile(Percentile::new(Fraction::new(0.95).unwrap()).unwrap()),
     };
     let Some(Sizing { queueing, .. }) = &mut policy.sizing else { panic!() };
-    queueing.targets = Targets { ttft: Some(limit), itl: None };
+    queueing.targets = LatencyTargets { ttft: Some(limit), itl: None };
     let mut work = Work::with(policy, vec![spec("a", 1.0, (1, 20))], Engine::default());
     let decisions = work.run(4, 0.5, 600);
     insta::assert_snapshot!(chain(&decisions, "a"));
@@ -186,7 +186,7 @@ fn a_latency_target_binds() {
     let mut policy = sized(&[Analyzer::Tokens, Analyzer::Queueing]);
     let limit = LatencyTarget { limit: seconds(0.035), of: Statistic::Mean };
     let Some(Sizing { queueing, .. }) = &mut policy.sizing else { panic!() };
-    queueing.targets = Targets { ttft: Some(limit), itl: None };
+    queueing.targets = LatencyTargets { ttft: Some(limit), itl: None };
     let mut work = Work::with(policy, vec![spec("a", 1.0, (1, 20))], Engine::default());
     let _ = work.run(4, 0.5, 600);
     let _ = work.run(4, 3.0, 600);

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use plimsoll::publish::external_metrics::Settings;
-use plimsoll::publish::external_metrics::authorize::{Access, Authorize, Verdict};
-use plimsoll::publish::external_metrics::metrics::Metrics;
-use plimsoll::publish::external_metrics::state::Ages;
-use plimsoll::server::Phase;
-use plimsoll::server::auth::Identity;
-use plimsoll::server::tls::{CertificateError, Reload};
+use plimsoll::publish::external_metrics::ExternalMetricsSettings;
+use plimsoll::publish::external_metrics::authorize::{Access, AccessVerdict, Authorize};
+use plimsoll::publish::external_metrics::metrics::ApiMetrics;
+use plimsoll::publish::external_metrics::state::DecisionAges;
+use plimsoll::server::ServerPhase;
+use plimsoll::server::auth::UserIdentity;
+use plimsoll::server::tls::{CertificateError, CertificateReload};
 use serde_json::json;
 
 use crate::external_metrics_harness::{BASE, Fixture, HPA, Http, Options, answer, variant};
@@ -38,16 +38,16 @@ async fn fixture() -> Fixture {
 }
 
 /// Ages at which every decision is held, and at which every decision has expired.
-fn held() -> Ages {
-    Ages { fresh: Duration::ZERO, hold: Duration::from_hours(1) }
+fn held() -> DecisionAges {
+    DecisionAges { fresh: Duration::ZERO, hold: Duration::from_hours(1) }
 }
 
-fn expired() -> Ages {
-    Ages { fresh: Duration::ZERO, hold: Duration::ZERO }
+fn expired() -> DecisionAges {
+    DecisionAges { fresh: Duration::ZERO, hold: Duration::ZERO }
 }
 
-async fn with_ages(ages: Ages) -> Fixture {
-    let settings = Settings { ages, wva_metrics: false };
+async fn with_ages(ages: DecisionAges) -> Fixture {
+    let settings = ExternalMetricsSettings { ages, wva_metrics: false };
     Fixture::start(Options { settings, ..Options::default() }).await
 }
 
@@ -256,7 +256,7 @@ async fn messages_are_bounded() {
 
 #[tokio::test]
 async fn the_wva_metric_is_served_when_it_is_wanted() {
-    let settings = Settings { wva_metrics: true, ..Options::default().settings };
+    let settings = ExternalMetricsSettings { wva_metrics: true, ..Options::default().settings };
     let fixture = Fixture::start(Options { settings, ..Options::default() }).await;
     fixture.publish([variant("chat", "a").desired(3, fixture.clock.elapsed())]);
     let selector = "labelSelector=exported_namespace%3Dchat%2Cvariant_name%3Da";
@@ -462,7 +462,7 @@ async fn probes_need_no_certificate_and_look_at_no_data() {
     let verbose = ask("/readyz?verbose").await.text;
     assert_eq!(verbose, "[+]ping ok\n[+]trust-anchor ok\n[+]shutdown ok\nreadyz check passed\n");
 
-    fixture.phase.send_replace(Phase::Unready);
+    fixture.phase.send_replace(ServerPhase::Unready);
     let unready = ask("/readyz").await;
     assert_eq!(unready.code, 500);
     assert!(unready.text.contains("[-]shutdown failed: reason withheld"), "{}", unready.text);
@@ -472,7 +472,7 @@ async fn probes_need_no_certificate_and_look_at_no_data() {
     assert_eq!(ask("/readyz/nothing").await.code, 404);
     assert_eq!(ask("/livez").await.code, 200);
 
-    fixture.phase.send_replace(Phase::Serving);
+    fixture.phase.send_replace(ServerPhase::Serving);
     fixture.trust.send_replace(None);
     assert_eq!(ask("/readyz").await.code, 500);
     assert_eq!(ask("/livez").await.code, 200);
@@ -482,7 +482,7 @@ async fn probes_need_no_certificate_and_look_at_no_data() {
 struct Stuck;
 
 impl Authorize for Stuck {
-    fn authorize<'a>(&'a self, _: &'a Identity, _: &'a Access) -> BoxFuture<'a, Verdict> {
+    fn authorize<'a>(&'a self, _: &'a UserIdentity, _: &'a Access) -> BoxFuture<'a, AccessVerdict> {
         std::future::pending().boxed()
     }
 }
@@ -527,9 +527,9 @@ async fn served_ages_and_certificates_are_measured() {
     let fixture = fixture().await;
     fixture.proxy(Http::Two).ask(&path("chat")).await;
     let registry = prometheus::Registry::new();
-    let metrics = Metrics::register(&registry).unwrap();
+    let metrics = ApiMetrics::register(&registry).unwrap();
     let not_after = "2090-01-01T00:00:00Z".parse().ok();
-    metrics.reload(&Ok(Reload::Replaced), not_after);
+    metrics.reload(&Ok(CertificateReload::Replaced), not_after);
     metrics.reload(&Err(CertificateError::Malformed), not_after);
     let text = |registry: &prometheus::Registry| {
         prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap()

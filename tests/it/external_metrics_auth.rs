@@ -14,9 +14,11 @@ use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use plimsoll::clock::Clock;
 use plimsoll::publish::external_metrics::authorize::{
-    Access, Authorize, Lifetimes, Source, SubjectAccessReviews, Verdict,
+    Access, AccessVerdict, AnswerLifetimes, Authorize, PermissionSource, SubjectAccessReviews,
 };
-use plimsoll::server::auth::{Identity, Peer, Refusal, TrustAnchor, TrustError, identify};
+use plimsoll::server::auth::{
+    ConnectionPeer, IdentityRefusal, TrustAnchor, TrustError, UserIdentity, identify,
+};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -121,7 +123,7 @@ fn headers_that_users_can_put_through_are_reported() {
 #[test]
 fn an_identity_is_read_as_the_front_proxy_wrote_it() {
     let ca = Authority::new("ca");
-    let peer = Peer::new(client(&ca, "front-proxy-client").chain());
+    let peer = ConnectionPeer::new(client(&ca, "front-proxy-client").chain());
     let anchor = trust(&ca.pem, "[]");
     let identity = |pairs: &[(&str, &str)]| identify(now(), &headers(pairs), &peer, &anchor);
     let groups = |groups: &[&str]| groups.iter().map(|group| (*group).to_owned()).collect();
@@ -149,7 +151,7 @@ fn an_identity_is_read_as_the_front_proxy_wrote_it() {
     .collect();
     assert_eq!(
         whole,
-        Ok(Identity {
+        Ok(UserIdentity {
             user: HPA.to_owned(),
             groups: groups(&["system:serviceaccounts", "a,b", "système", "system:authenticated"]),
             uid: Some("42".to_owned()),
@@ -180,7 +182,7 @@ fn an_identity_is_read_as_the_front_proxy_wrote_it() {
 #[test]
 fn an_identity_that_is_missing_or_ambiguous_is_refused() {
     let ca = Authority::new("ca");
-    let peer = Peer::new(client(&ca, "front-proxy-client").chain());
+    let peer = ConnectionPeer::new(client(&ca, "front-proxy-client").chain());
     let anchor = trust(&ca.pem, "[]");
     let refusal = |pairs: &[(&str, &str)]| identify(now(), &headers(pairs), &peer, &anchor);
     for pairs in [
@@ -189,25 +191,25 @@ fn an_identity_that_is_missing_or_ambiguous_is_refused() {
         vec![("x_remote_user", "u")],
         vec![("x-remote-group", "system:masters")],
     ] {
-        assert!(matches!(refusal(&pairs), Err(Refusal::NoUser(_))), "{pairs:?}");
+        assert!(matches!(refusal(&pairs), Err(IdentityRefusal::NoUser(_))), "{pairs:?}");
     }
     for name in ["x-remote-user", "x-remote-uid"] {
         let pairs = [("x-remote-user", "u"), (name, "one"), (name, "two")];
-        assert!(matches!(refusal(&pairs), Err(Refusal::Ambiguous(_))), "{name}");
+        assert!(matches!(refusal(&pairs), Err(IdentityRefusal::Ambiguous(_))), "{name}");
     }
     for name in ["x-remote-user", "x-remote-group", "x-remote-uid", "x-remote-extra-a"] {
         let mut headers = headers(&[("x-remote-user", "u")]);
         headers
             .insert(name.parse::<HeaderName>().unwrap(), HeaderValue::from_bytes(b"\xff").unwrap());
         let refused = identify(now(), &headers, &peer, &anchor);
-        assert!(matches!(refused, Err(Refusal::NotText(_))), "{name}");
+        assert!(matches!(refused, Err(IdentityRefusal::NotText(_))), "{name}");
     }
 }
 
 #[test]
 fn ten_thousand_groups_are_all_kept() {
     let ca = Authority::new("ca");
-    let peer = Peer::new(client(&ca, "front-proxy-client").chain());
+    let peer = ConnectionPeer::new(client(&ca, "front-proxy-client").chain());
     let mut headers = headers(&[("x-remote-user", "u")]);
     for group in 0..10_000 {
         headers.append("x-remote-group", HeaderValue::from(group));
@@ -224,7 +226,7 @@ fn only_the_front_proxys_certificate_gives_an_identity() {
     let judge = |names: &str, chain| {
         let user =
             headers(&[("x-remote-user", "system:admin"), ("x-remote-group", "system:masters")]);
-        identify(now(), &user, &Peer::new(chain), &trust(&ca.pem, names))
+        identify(now(), &user, &ConnectionPeer::new(chain), &trust(&ca.pem, names))
             .map(|identity| identity.user)
             .map_err(|refusal| refusal.to_string())
     };
@@ -263,7 +265,8 @@ fn only_the_front_proxys_certificate_gives_an_identity() {
 #[test]
 fn a_verdict_on_a_certificate_is_not_kept_beyond_its_time_or_its_anchor() {
     let ca = Authority::new("ca");
-    let peer = Peer::new(ca.issue("front-proxy-client", Use::Client, Validity::Now).chain());
+    let peer =
+        ConnectionPeer::new(ca.issue("front-proxy-client", Use::Client, Validity::Now).chain());
     let user = headers(&[("x-remote-user", "u")]);
     let anchor = trust(&ca.pem, "[]");
     let other = trust(&Authority::new("other").pem, "[]");
@@ -399,7 +402,7 @@ impl Backend {
     }
 
     /// An authorizer that asks this backend.
-    async fn authorizer(&self, lifetimes: Lifetimes) -> Arc<SubjectAccessReviews> {
+    async fn authorizer(&self, lifetimes: AnswerLifetimes) -> Arc<SubjectAccessReviews> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let backend = self.clone();
@@ -426,8 +429,8 @@ fn is_coarse(spec: &Value) -> bool {
     spec["resourceAttributes"]["resource"] == "*"
 }
 
-fn hpa() -> Identity {
-    Identity { user: HPA.to_owned(), ..Identity::default() }
+fn hpa() -> UserIdentity {
+    UserIdentity { user: HPA.to_owned(), ..UserIdentity::default() }
 }
 
 fn access(namespace: &str) -> Access {
@@ -435,21 +438,21 @@ fn access(namespace: &str) -> Access {
 }
 
 /// No answer is remembered, except for when the backend is out of order.
-fn forgetful() -> Lifetimes {
-    Lifetimes {
+fn forgetful() -> AnswerLifetimes {
+    AnswerLifetimes {
         everything_allowed: Duration::ZERO,
         everything_denied: Duration::ZERO,
         metric_allowed: Duration::ZERO,
         metric_denied: Duration::ZERO,
         failure: Duration::ZERO,
-        ..Lifetimes::default()
+        ..AnswerLifetimes::default()
     }
 }
 
 #[tokio::test]
 async fn the_identity_reaches_the_review_unchanged() {
     let backend = Backend::new(|spec| if is_coarse(spec) { Outcome::Deny } else { Outcome::Allow });
-    let authorizer = backend.authorizer(Lifetimes::default()).await;
+    let authorizer = backend.authorizer(AnswerLifetimes::default()).await;
     let fixture = Fixture::start(Options { authorizer, ..Options::default() }).await;
     fixture.publish([variant("chat", "a").desired(3, fixture.clock.elapsed())]);
     let path = format!("{BASE}/namespaces/chat/plimsoll_desired_replicas");
@@ -483,12 +486,12 @@ async fn the_identity_reaches_the_review_unchanged() {
 #[tokio::test]
 async fn a_user_who_may_read_everything_costs_one_review() {
     let backend = Backend::new(|_| Outcome::Allow);
-    let authorizer = backend.authorizer(Lifetimes::default()).await;
+    let authorizer = backend.authorizer(AnswerLifetimes::default()).await;
     let mut asked = 0;
     for namespace in 0..10_000 {
         match authorizer.authorize(&hpa(), &access(&namespace.to_string())).await {
-            Verdict::Allowed(Source::Asked) => asked += 1,
-            verdict => assert_eq!(verdict, Verdict::Allowed(Source::Cached)),
+            AccessVerdict::Allowed(PermissionSource::Asked) => asked += 1,
+            verdict => assert_eq!(verdict, AccessVerdict::Allowed(PermissionSource::Cached)),
         }
     }
     assert_eq!((asked, backend.count()), (1, 1));
@@ -500,14 +503,14 @@ async fn a_user_who_may_not_read_everything_is_asked_about_metric_by_metric() {
         let mine = spec["resourceAttributes"]["namespace"] == "mine";
         if mine { Outcome::Allow } else { Outcome::Deny }
     });
-    let authorizer = backend.authorizer(Lifetimes::default()).await;
+    let authorizer = backend.authorizer(AnswerLifetimes::default()).await;
     let ask = async |namespace| authorizer.authorize(&hpa(), &access(namespace)).await;
-    assert_eq!(ask("mine").await, Verdict::Allowed(Source::Asked));
-    assert_eq!(ask("mine").await, Verdict::Allowed(Source::Cached));
-    assert_eq!(ask("other").await, Verdict::Denied("no rule".to_owned()));
-    assert_eq!(ask("other").await, Verdict::Denied("no rule".to_owned()));
+    assert_eq!(ask("mine").await, AccessVerdict::Allowed(PermissionSource::Asked));
+    assert_eq!(ask("mine").await, AccessVerdict::Allowed(PermissionSource::Cached));
+    assert_eq!(ask("other").await, AccessVerdict::Denied("no rule".to_owned()));
+    assert_eq!(ask("other").await, AccessVerdict::Denied("no rule".to_owned()));
     assert_eq!(backend.count(), 3, "one for all metrics, and one for each that was asked for");
-    let other = Identity { user: "other".to_owned(), ..Identity::default() };
+    let other = UserIdentity { user: "other".to_owned(), ..UserIdentity::default() };
     authorizer.authorize(&other, &access("mine")).await;
     assert_eq!(backend.count(), 5, "another user shares nothing");
 }
@@ -515,7 +518,7 @@ async fn a_user_who_may_not_read_everything_is_asked_about_metric_by_metric() {
 #[tokio::test]
 async fn a_denied_user_is_told_what_is_missing() {
     let backend = Backend::new(|_| Outcome::Deny);
-    let authorizer = backend.authorizer(Lifetimes::default()).await;
+    let authorizer = backend.authorizer(AnswerLifetimes::default()).await;
     let fixture = Fixture::start(Options { authorizer, ..Options::default() }).await;
     let client = fixture.proxy(Http::Two);
     let path = format!("{BASE}/namespaces/chat/plimsoll_desired_replicas");
@@ -535,20 +538,20 @@ async fn a_denied_user_is_told_what_is_missing() {
 async fn a_permission_outlives_the_backend_and_an_unknown_user_gets_none() {
     let backend = Backend::new(|_| Outcome::Allow);
     let authorizer = backend.authorizer(forgetful()).await;
-    let ask = async |user: &Identity| authorizer.authorize(user, &access("chat")).await;
-    assert_eq!(ask(&hpa()).await, Verdict::Allowed(Source::Asked));
-    let stranger = Identity { user: "stranger".to_owned(), ..Identity::default() };
+    let ask = async |user: &UserIdentity| authorizer.authorize(user, &access("chat")).await;
+    assert_eq!(ask(&hpa()).await, AccessVerdict::Allowed(PermissionSource::Asked));
+    let stranger = UserIdentity { user: "stranger".to_owned(), ..UserIdentity::default() };
     for broken in [|| Outcome::Broken, || Outcome::Both] {
         backend.rule(move |_| broken());
-        assert_eq!(ask(&hpa()).await, Verdict::Allowed(Source::Stale));
-        assert!(matches!(ask(&stranger).await, Verdict::Unavailable(_)));
+        assert_eq!(ask(&hpa()).await, AccessVerdict::Allowed(PermissionSource::Stale));
+        assert!(matches!(ask(&stranger).await, AccessVerdict::Unavailable(_)));
     }
     backend.rule(|_| Outcome::Deny);
-    assert!(matches!(ask(&hpa()).await, Verdict::Denied(_)));
+    assert!(matches!(ask(&hpa()).await, AccessVerdict::Denied(_)));
     backend.rule(|_| Outcome::Broken);
     let verdict = ask(&hpa()).await;
     assert!(
-        matches!(verdict, Verdict::Unavailable(_)),
+        matches!(verdict, AccessVerdict::Unavailable(_)),
         "a denial replaces the permission: {verdict:?}"
     );
 }
@@ -558,16 +561,17 @@ async fn a_permission_for_one_metric_outlives_the_backend_as_well() {
     let backend = Backend::new(|spec| if is_coarse(spec) { Outcome::Deny } else { Outcome::Allow });
     let authorizer = backend.authorizer(forgetful()).await;
     let ask = async |namespace| authorizer.authorize(&hpa(), &access(namespace)).await;
-    assert_eq!(ask("chat").await, Verdict::Allowed(Source::Asked));
+    assert_eq!(ask("chat").await, AccessVerdict::Allowed(PermissionSource::Asked));
     backend.rule(|_| Outcome::Broken);
-    assert_eq!(ask("chat").await, Verdict::Allowed(Source::Stale));
-    assert!(matches!(ask("code").await, Verdict::Unavailable(_)));
+    assert_eq!(ask("chat").await, AccessVerdict::Allowed(PermissionSource::Stale));
+    assert!(matches!(ask("code").await, AccessVerdict::Unavailable(_)));
 }
 
 #[tokio::test]
 async fn an_unreachable_backend_is_unavailable_and_not_forbidden() {
     let backend = Backend::new(|_| Outcome::Broken);
-    let lifetimes = Lifetimes { failure: Duration::from_hours(1), ..Lifetimes::default() };
+    let lifetimes =
+        AnswerLifetimes { failure: Duration::from_hours(1), ..AnswerLifetimes::default() };
     let authorizer = backend.authorizer(lifetimes).await;
     let fixture = Fixture::start(Options { authorizer, ..Options::default() }).await;
     let client = fixture.proxy(Http::Two);
@@ -586,7 +590,7 @@ async fn requests_of_one_user_share_one_review() {
     let backend = Backend::new(|_| Outcome::Allow);
     let permits = Arc::new(Semaphore::new(0));
     let backend = Backend { permits: Arc::clone(&permits), ..backend };
-    let authorizer = backend.authorizer(Lifetimes::default()).await;
+    let authorizer = backend.authorizer(AnswerLifetimes::default()).await;
     let tracker = TaskTracker::new();
     let requests: Vec<_> = (0..50)
         .map(|namespace| {
@@ -601,7 +605,7 @@ async fn requests_of_one_user_share_one_review() {
     }
     permits.add_permits(1000);
     for request in requests {
-        assert!(matches!(request.await.unwrap(), Verdict::Allowed(_)));
+        assert!(matches!(request.await.unwrap(), AccessVerdict::Allowed(_)));
     }
     assert_eq!(backend.count(), 1);
 }
@@ -610,16 +614,16 @@ async fn requests_of_one_user_share_one_review() {
 async fn a_review_that_comes_too_late_serves_the_next_request() {
     let permits = Arc::new(Semaphore::new(0));
     let backend = Backend { permits: Arc::clone(&permits), ..Backend::new(|_| Outcome::Allow) };
-    let authorizer = backend.authorizer(Lifetimes::default()).await;
+    let authorizer = backend.authorizer(AnswerLifetimes::default()).await;
     let late = authorizer.authorize(&hpa(), &access("chat")).await;
-    assert!(matches!(late, Verdict::Unavailable(_)), "{late:?}");
+    assert!(matches!(late, AccessVerdict::Unavailable(_)), "{late:?}");
     permits.add_permits(1000);
     let next = loop {
         match authorizer.authorize(&hpa(), &access("chat")).await {
-            Verdict::Allowed(source) => break source,
-            verdict => assert!(matches!(verdict, Verdict::Unavailable(_)), "{verdict:?}"),
+            AccessVerdict::Allowed(source) => break source,
+            verdict => assert!(matches!(verdict, AccessVerdict::Unavailable(_)), "{verdict:?}"),
         }
     };
-    assert!(matches!(next, Source::Asked | Source::Cached));
+    assert!(matches!(next, PermissionSource::Asked | PermissionSource::Cached));
     assert_eq!(backend.count(), 1, "it was asked once");
 }

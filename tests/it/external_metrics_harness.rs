@@ -7,23 +7,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use plimsoll::analyze::ballot::Verdict;
+use plimsoll::analyze::ballot::BallotVerdict;
 use plimsoll::clock::Clock;
-use plimsoll::decide::optimize::{Because, Method};
-use plimsoll::decide::sized::{Admissible, Shortfall, Sized};
+use plimsoll::decide::optimize::{PlanMethod, PlanReason};
+use plimsoll::decide::sized::{AdmissibleRate, Shortfall, SizedReason};
 use plimsoll::decide::{Basis, Decision, Reason, Stage, Step};
 use plimsoll::fleet::{
     Accelerator, Bounds, ModelKey, ModelName, Namespace, Role, VariantKey, VariantName, VariantSpec,
 };
 use plimsoll::observe::Observation;
 use plimsoll::publish::external_metrics::authorize::{Authorize, TrustFrontProxy};
-use plimsoll::publish::external_metrics::metrics::Metrics;
-use plimsoll::publish::external_metrics::state::Ages;
-use plimsoll::publish::external_metrics::{Api, Settings, serve};
-use plimsoll::publish::{Decided, Published, PublishedVariant};
+use plimsoll::publish::external_metrics::metrics::ApiMetrics;
+use plimsoll::publish::external_metrics::state::DecisionAges;
+use plimsoll::publish::external_metrics::{ExternalMetricsApi, ExternalMetricsSettings, serve};
+use plimsoll::publish::{Published, PublishedDecision, PublishedVariant};
 use plimsoll::server::auth::TrustAnchor;
 use plimsoll::server::tls::{self, ServingCertificate, server_config};
-use plimsoll::server::{Limits, Phase};
+use plimsoll::server::{ServerLimits, ServerPhase};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, RequestRate, Seconds};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -251,19 +251,22 @@ impl Variant {
             inputs_at: decided_at(),
             basis: Basis::Fresh,
         };
-        self.0.decided = Some(Decided { decision, at: decided_at(), elapsed });
+        self.0.decided = Some(PublishedDecision { decision, at: decided_at(), elapsed });
         self
     }
 
     /// Decides as `foresight`, with this admissible rate.
     pub(crate) fn admissible(mut self, per_second: Option<f64>) -> Self {
         let rate = per_second.and_then(RequestRate::new);
-        let admissible =
-            rate.map(|variant| Admissible { variant, model: None, serving: Replicas::ZERO.up() });
-        let sized = Sized {
-            verdict: Verdict::Held,
-            because: Because::Kept,
-            method: Method::Exact { steps: 1 },
+        let admissible = rate.map(|variant| AdmissibleRate {
+            variant,
+            model: None,
+            serving: Replicas::ZERO.up(),
+        });
+        let sized = SizedReason {
+            verdict: BallotVerdict::Held,
+            because: PlanReason::Kept,
+            method: PlanMethod::Exact { steps: 1 },
             stuck: Replicas::ZERO,
             absent: Vec::new(),
             short: Shortfall::None,
@@ -299,24 +302,24 @@ pub(crate) struct Fixture {
     pub(crate) clock: Clock,
     pub(crate) published: watch::Sender<Arc<Published>>,
     pub(crate) trust: watch::Sender<Option<Arc<TrustAnchor>>>,
-    pub(crate) phase: watch::Sender<Phase>,
+    pub(crate) phase: watch::Sender<ServerPhase>,
     pub(crate) tracker: TaskTracker,
     pub(crate) registry: prometheus::Registry,
 }
 
 /// What may differ between fixtures.
 pub(crate) struct Options {
-    pub(crate) settings: Settings,
-    pub(crate) limits: Limits,
+    pub(crate) settings: ExternalMetricsSettings,
+    pub(crate) limits: ServerLimits,
     pub(crate) authorizer: Arc<dyn Authorize>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        let ages = Ages { fresh: Duration::from_secs(45), hold: Duration::from_mins(5) };
+        let ages = DecisionAges { fresh: Duration::from_secs(45), hold: Duration::from_mins(5) };
         Self {
-            settings: Settings { ages, wva_metrics: false },
-            limits: Limits::default(),
+            settings: ExternalMetricsSettings { ages, wva_metrics: false },
+            limits: ServerLimits::default(),
             authorizer: Arc::new(TrustFrontProxy),
         }
     }
@@ -331,9 +334,11 @@ pub(crate) async fn serving_certificate(authority: &Authority) -> Arc<ServingCer
 }
 
 /// Writes a certificate to files.
-pub(crate) fn write_leaf(directory: &std::path::Path, leaf: &Leaf) -> tls::Settings {
-    let settings =
-        tls::Settings { cert_file: directory.join("tls.crt"), key_file: directory.join("tls.key") };
+pub(crate) fn write_leaf(directory: &std::path::Path, leaf: &Leaf) -> tls::TlsSettings {
+    let settings = tls::TlsSettings {
+        cert_file: directory.join("tls.crt"),
+        key_file: directory.join("tls.key"),
+    };
     std::fs::write(&settings.cert_file, &leaf.chain_pem).unwrap();
     std::fs::write(&settings.key_file, &leaf.key_pem).unwrap();
     settings
@@ -350,17 +355,17 @@ impl Fixture {
         let published = watch::Sender::new(published([]));
         let anchor = trust(&front_proxy.pem, r#"["front-proxy-client"]"#);
         let trust = watch::Sender::new(Some(anchor));
-        let phase = watch::Sender::new(Phase::Serving);
+        let phase = watch::Sender::new(ServerPhase::Serving);
         let tracker = TaskTracker::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let api = Arc::new(Api::new(
+        let api = Arc::new(ExternalMetricsApi::new(
             settings,
             published.subscribe(),
             clock,
             trust.subscribe(),
             authorizer,
-            Metrics::register(&registry).unwrap(),
+            ApiMetrics::register(&registry).unwrap(),
         ));
         let tls = server_config(serving_certificate(&serving).await).unwrap();
         let (seen, tasks) = (phase.subscribe(), tracker.clone());

@@ -13,8 +13,10 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::ByteString;
 use plimsoll::clock::Clock;
-use plimsoll::server::tls::{CertificateError, Reload, ServingCertificate, server_config};
-use plimsoll::server::{Limits, Phase, serve};
+use plimsoll::server::tls::{
+    CertificateError, CertificateReload, ServingCertificate, server_config,
+};
+use plimsoll::server::{ServerLimits, ServerPhase, serve};
 use rcgen::{KeyPair, PKCS_RSA_SHA256};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -63,7 +65,7 @@ impl Fixture {
     }
 }
 
-async fn with_limits(limits: Limits) -> Fixture {
+async fn with_limits(limits: ServerLimits) -> Fixture {
     Fixture::start(Options { limits, ..Options::default() }).await
 }
 
@@ -79,7 +81,8 @@ async fn plain_http_is_not_answered() {
 
 #[tokio::test]
 async fn a_handshake_that_stalls_is_cut_off() {
-    let limits = Limits { handshake_max: Duration::from_millis(50), ..Limits::default() };
+    let limits =
+        ServerLimits { handshake_max: Duration::from_millis(50), ..ServerLimits::default() };
     let fixture = with_limits(limits).await;
     let stream = TcpStream::connect(fixture.address).await.unwrap();
     assert_eq!(dialogue(stream, b"").await, "");
@@ -87,7 +90,7 @@ async fn a_handshake_that_stalls_is_cut_off() {
 
 #[tokio::test]
 async fn a_request_that_dribbles_is_cut_off() {
-    let limits = Limits { header_max: Duration::from_millis(50), ..Limits::default() };
+    let limits = ServerLimits { header_max: Duration::from_millis(50), ..ServerLimits::default() };
     let fixture = with_limits(limits).await;
     for head in ["", "GET /livez HTTP/1.1\r\nX-Slow: "] {
         let said = fixture.raw(head.as_bytes()).await;
@@ -97,7 +100,7 @@ async fn a_request_that_dribbles_is_cut_off() {
 
 #[tokio::test]
 async fn a_silent_http2_connection_is_told_to_go_away() {
-    let limits = Limits { idle_max: Duration::from_millis(50), ..Limits::default() };
+    let limits = ServerLimits { idle_max: Duration::from_millis(50), ..ServerLimits::default() };
     let fixture = with_limits(limits).await;
     let stream = connect(fixture.address, &fixture.tls(None, Http::Two)).await;
     let (_sender, connection) = handshake(stream).await;
@@ -159,7 +162,8 @@ async fn smuggled_identities_are_not_believed() {
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(),
         format!("GET {BASE}\r\n\r\n"),
     ] {
-        let limits = Limits { header_max: Duration::from_millis(200), ..Limits::default() };
+        let limits =
+            ServerLimits { header_max: Duration::from_millis(200), ..ServerLimits::default() };
         let fixture = with_limits(limits).await;
         let said = fixture.raw(request.as_bytes()).await;
         assert!(!said.contains("APIResourceList"), "{request:?}: {said}");
@@ -170,7 +174,7 @@ async fn smuggled_identities_are_not_believed() {
 
 #[tokio::test]
 async fn connections_above_the_limit_wait_for_their_turn() {
-    let fixture = with_limits(Limits { connections_max: 1, ..Limits::default() }).await;
+    let fixture = with_limits(ServerLimits { connections_max: 1, ..ServerLimits::default() }).await;
     let config = fixture.tls(None, Http::One);
     let first = connect(fixture.address, &config).await;
     let second = connect(fixture.address, &config);
@@ -299,7 +303,8 @@ async fn a_new_certificate_replaces_the_old_one_and_a_bad_one_does_not() {
     let authority = Authority::new("ca");
     let [first, second] = [(); 2].map(|()| server_leaf(&authority, Validity::Now));
     let certificate = Arc::new(load(directory.path(), &first).await.unwrap());
-    let server = Generic::start(&authority, Arc::clone(&certificate), Limits::default()).await;
+    let server =
+        Generic::start(&authority, Arc::clone(&certificate), ServerLimits::default()).await;
     let now = Clock::start().now();
     let shown = async || {
         // A client that remembers nothing, because a resumed session shows no certificate.
@@ -311,9 +316,9 @@ async fn a_new_certificate_replaces_the_old_one_and_a_bad_one_does_not() {
     server.tracker.spawn(connection);
     server.permits.add_permits(100);
 
-    assert_eq!(certificate.reload(now).await.unwrap(), Reload::Unchanged);
+    assert_eq!(certificate.reload(now).await.unwrap(), CertificateReload::Unchanged);
     let settings = write_leaf(directory.path(), &second);
-    assert_eq!(certificate.reload(now).await.unwrap(), Reload::Replaced);
+    assert_eq!(certificate.reload(now).await.unwrap(), CertificateReload::Replaced);
     assert_eq!(shown().await, second.chain()[0]);
     assert_eq!(send(&mut open).await, Some(200), "a connection that is open goes on");
 
@@ -342,14 +347,14 @@ async fn the_files_are_followed_until_they_are_not() {
     let (tracker, cancel) = (TaskTracker::new(), CancellationToken::new());
     let (following, stop) = (Arc::clone(&certificate), cancel.clone());
     tracker.spawn(async move {
-        let report = |outcome: &Result<Reload, CertificateError>| {
+        let report = |outcome: &Result<CertificateReload, CertificateError>| {
             let _ = sender.send(outcome.as_ref().ok().copied());
         };
         following.follow(Clock::start(), Duration::from_millis(5), stop, report).await;
     });
-    assert_eq!(outcomes.recv().await, Some(Some(Reload::Unchanged)));
+    assert_eq!(outcomes.recv().await, Some(Some(CertificateReload::Unchanged)));
     write_leaf(directory.path(), &leaf());
-    while outcomes.recv().await.unwrap() != Some(Reload::Replaced) {}
+    while outcomes.recv().await.unwrap() != Some(CertificateReload::Replaced) {}
     write_leaf(directory.path(), &Leaf { chain_pem: String::new(), ..leaf() });
     while outcomes.recv().await.unwrap().is_some() {}
     assert_eq!(certificate.not_after(), "2090-01-01T00:00:00Z".parse().ok());
@@ -367,7 +372,7 @@ struct Generic {
     config: Arc<ClientConfig>,
     permits: Arc<Semaphore>,
     handled: Arc<AtomicU64>,
-    phase: watch::Sender<Phase>,
+    phase: watch::Sender<ServerPhase>,
     tracker: TaskTracker,
     ended: CancellationToken,
 }
@@ -376,14 +381,14 @@ impl Generic {
     async fn start(
         authority: &Authority,
         certificate: Arc<ServingCertificate>,
-        limits: Limits,
+        limits: ServerLimits,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let config = Arc::new(client_tls(&authority.pem, None, Http::Two));
         let permits = Arc::new(Semaphore::new(0));
         let handled = Arc::new(AtomicU64::new(0));
-        let phase = watch::Sender::new(Phase::Serving);
+        let phase = watch::Sender::new(ServerPhase::Serving);
         let (tracker, ended) = (TaskTracker::new(), CancellationToken::new());
         let server_tls = server_config(certificate).unwrap();
         let (waiting, counted) = (Arc::clone(&permits), Arc::clone(&handled));
@@ -403,7 +408,7 @@ impl Generic {
         Self { address, config, permits, handled, phase, tracker, ended }
     }
 
-    async fn fresh(limits: Limits) -> Self {
+    async fn fresh(limits: ServerLimits) -> Self {
         let authority = Authority::new("ca");
         let certificate = serving_certificate(&authority).await;
         Self::start(&authority, certificate, limits).await
@@ -428,8 +433,8 @@ async fn send(sender: &mut SendRequest<Empty<Bytes>>) -> Option<u16> {
 
 #[tokio::test]
 async fn draining_says_goodbye_and_finishes_what_has_begun() {
-    let server = Generic::fresh(Limits::default()).await;
-    server.phase.send_replace(Phase::Unready);
+    let server = Generic::fresh(ServerLimits::default()).await;
+    server.phase.send_replace(ServerPhase::Unready);
     let (mut sender, connection) = handshake(connect(server.address, &server.config).await).await;
     let goodbye = server.tracker.spawn(connection);
     server.permits.add_permits(1);
@@ -439,7 +444,7 @@ async fn draining_says_goodbye_and_finishes_what_has_begun() {
         tokio::task::yield_now().await;
     }
 
-    server.phase.send_replace(Phase::Draining);
+    server.phase.send_replace(ServerPhase::Draining);
     while TcpStream::connect(server.address).await.is_ok() {
         tokio::task::yield_now().await;
     }
@@ -454,7 +459,7 @@ async fn draining_says_goodbye_and_finishes_what_has_begun() {
 
 #[tokio::test]
 async fn draining_is_bounded() {
-    let limits = Limits { drain_max: Duration::from_millis(50), ..Limits::default() };
+    let limits = ServerLimits { drain_max: Duration::from_millis(50), ..ServerLimits::default() };
     let server = Generic::fresh(limits).await;
     let (mut sender, connection) = handshake(connect(server.address, &server.config).await).await;
     server.tracker.spawn(connection);
@@ -462,14 +467,14 @@ async fn draining_is_bounded() {
     while server.handled.load(Ordering::Relaxed) == 0 {
         tokio::task::yield_now().await;
     }
-    server.phase.send_replace(Phase::Draining);
+    server.phase.send_replace(ServerPhase::Draining);
     server.ended.cancelled().await;
     assert_eq!(stuck.await.unwrap(), None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_request_that_arrives_while_draining_is_answered() {
-    let server = Generic::fresh(Limits::default()).await;
+    let server = Generic::fresh(ServerLimits::default()).await;
     server.permits.add_permits(Semaphore::MAX_PERMITS / 2);
     let clients: Vec<_> = (0..8)
         .map(|_| {
@@ -489,8 +494,8 @@ async fn every_request_that_arrives_while_draining_is_answered() {
     while server.handled.load(Ordering::Relaxed) < 500 {
         tokio::task::yield_now().await;
     }
-    server.phase.send_replace(Phase::Unready);
-    server.phase.send_replace(Phase::Draining);
+    server.phase.send_replace(ServerPhase::Unready);
+    server.phase.send_replace(ServerPhase::Draining);
     let mut answered = 0;
     for client in clients {
         answered += client.await.unwrap();
@@ -501,7 +506,7 @@ async fn every_request_that_arrives_while_draining_is_answered() {
 
 #[tokio::test]
 async fn a_dropped_phase_drains() {
-    let server = Generic::fresh(Limits::default()).await;
+    let server = Generic::fresh(ServerLimits::default()).await;
     drop(server.phase);
     server.ended.cancelled().await;
 }
@@ -513,11 +518,11 @@ async fn the_api_serves_until_it_drains() {
     let path = format!("{BASE}/namespaces/chat/plimsoll_desired_replicas");
     let client = fixture.proxy(Http::Two);
     let kubelet = fixture.client(None, Http::One);
-    fixture.phase.send_replace(Phase::Unready);
+    fixture.phase.send_replace(ServerPhase::Unready);
     assert_eq!(answer(kubelet.request("GET", "/readyz")).await.code, 500);
     assert_eq!(client.ask(&path).await.code, 200, "only the probe knows");
     assert_eq!(client.ask(BASE).await.code, 200);
-    fixture.phase.send_replace(Phase::Draining);
+    fixture.phase.send_replace(ServerPhase::Draining);
     fixture.tracker.close();
     fixture.tracker.wait().await;
     assert!(TcpStream::connect(fixture.address).await.is_err());

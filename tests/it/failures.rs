@@ -4,7 +4,7 @@ use plimsoll::analyze::saturation::TransitionRule;
 use plimsoll::decide::{Basis, Stage};
 use plimsoll::fleet::Bounds;
 use plimsoll::observe::histogram::Histogram;
-use plimsoll::observe::{RankReading, Scale, ScaleState, ScrapeFailure, WhyUnknown};
+use plimsoll::observe::{RankReading, Scale, ScaleState, ScrapeFailure, WhyScaleUnknown};
 use plimsoll::units::Seconds;
 
 use crate::pipeline::{BUSY, IDLE, WINDOW, World, at, desired, key, known, n, of, policy, spec};
@@ -26,9 +26,9 @@ fn bounded(wanted: u32, min: u32, max: u32) -> Scale {
 #[test]
 fn losing_sight_of_the_autoscaler_does_not_apply_the_configured_maximum() {
     for why in [
-        WhyUnknown::NotListed,
-        WhyUnknown::Forbidden,
-        WhyUnknown::DuplicateOwners(vec!["HPA a".into(), "HPA b".into()]),
+        WhyScaleUnknown::NotListed,
+        WhyScaleUnknown::Forbidden,
+        WhyScaleUnknown::DuplicateOwners(vec!["HPA a".into(), "HPA b".into()]),
     ] {
         let mut world = World::new(vec![spec("a", 1.0, (1, 8))]);
         world.set("a", 15, STEADY).scale = bounded(15, 1, 20);
@@ -42,7 +42,7 @@ fn losing_sight_of_the_autoscaler_does_not_apply_the_configured_maximum() {
 fn a_restored_number_is_not_cut_to_the_configured_maximum_before_the_autoscaler_is_known() {
     let mut world = World::new(vec![spec("a", 1.0, (1, 8))]);
     world.pipeline.restore(at(0), key("a"), n(15), at(-5));
-    world.set("a", 15, STEADY).scale = Scale::Unknown(WhyUnknown::NotListed);
+    world.set("a", 15, STEADY).scale = Scale::Unknown(WhyScaleUnknown::NotListed);
     assert_eq!(desired(&world.run(3), "a"), 15);
     world.set("a", 15, STEADY).scale = bounded(15, 1, 20);
     assert_eq!(desired(&world.run(WINDOW + 5), "a"), 15);
@@ -90,7 +90,7 @@ fn an_old_trouble_does_not_use_up_the_patience_for_a_new_replica() {
 
 #[test]
 fn a_variant_that_was_never_listed_keeps_its_model_from_shrinking() {
-    for unlisted in [None, Some(Scale::Unknown(WhyUnknown::NotListed))] {
+    for unlisted in [None, Some(Scale::Unknown(WhyScaleUnknown::NotListed))] {
         let mut world = World::new(vec![spec("a", 1.0, (1, 9)), spec("b", 1.0, (1, 9))]);
         world.set("a", 4, IDLE);
         if let Some(scale) = unlisted {
@@ -108,7 +108,7 @@ fn a_variant_that_was_never_listed_keeps_its_model_from_shrinking() {
 fn a_scale_target_that_does_not_exist_lets_the_rest_of_its_model_shrink() {
     let mut world = World::new(vec![spec("a", 1.0, (1, 9)), spec("b", 1.0, (1, 9))]);
     world.set("a", 4, IDLE);
-    world.set("b", 0, IDLE).scale = Scale::Unknown(WhyUnknown::NoSuchTarget);
+    world.set("b", 0, IDLE).scale = Scale::Unknown(WhyScaleUnknown::NoSuchTarget);
     assert_eq!(desired(&world.run(WINDOW + 5), "a"), 3);
 }
 

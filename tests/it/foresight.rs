@@ -2,15 +2,15 @@
 //! and that it lowers nothing on what nobody has seen.
 
 use plimsoll::analyze::ballot::Analyzer;
-use plimsoll::analyze::foresight::policy::{Hold, Window};
-use plimsoll::analyze::foresight::{self, Foreseen};
+use plimsoll::analyze::foresight::policy::{Hold, ScaleDownWindow};
+use plimsoll::analyze::foresight::{self, DemandForecast};
 use plimsoll::decide::enforce::Behavior;
-use plimsoll::decide::limit::{Allowance, Limit, LimitName, Scope, Source};
+use plimsoll::decide::limit::{Allowance, LimitName, LimitScope, LimitSource, SupplyLimit};
 use plimsoll::decide::{Decision, Reason, Stage};
 use plimsoll::fleet::{Accelerator, VariantSpec};
-use plimsoll::observe::{Counts, Demand, Naming, Seen};
-use plimsoll::pipeline::limits::Limits;
-use plimsoll::pipeline::saved::Length;
+use plimsoll::observe::{DemandSignal, Naming, SignalQuantity, SignalValue};
+use plimsoll::pipeline::limits::LimitPolicy;
+use plimsoll::pipeline::saved::MemoryLength;
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 use plimsoll::units::{Fraction, Gpus, Requests, Seconds};
 use proptest::prelude::*;
@@ -35,9 +35,9 @@ pub(crate) fn quick() -> Policy {
             starts: Fraction::ONE,
             min: Seconds::literal(5),
             jitter: Seconds::ZERO,
-            replaces_window: Window::Replaced,
+            replaces_window: ScaleDownWindow::Replaced,
         };
-        sizing.foresight = foresight::Policy {
+        sizing.foresight = foresight::ForesightPolicy {
             startup: Seconds::literal(5),
             hold: Some(hold),
             history_min: Seconds::literal(30),
@@ -50,7 +50,7 @@ pub(crate) fn quick() -> Policy {
     policy
 }
 
-fn foreseen(decision: &Decision) -> Option<&Foreseen> {
+fn foreseen(decision: &Decision) -> Option<&DemandForecast> {
     match &decision.steps.first()?.reason {
         Reason::Sized(sized) => sized.foreseen.as_deref(),
         _ => None,
@@ -77,8 +77,10 @@ fn a_lower_number_of_its_own_waits_for_no_window_but_its_hold() {
     let shrunk = work.run(8, 20.0, 60);
     assert!(desired(&shrunk, "a") < 8, "{:?}", of(&shrunk, "a").steps);
     if let Some(sizing) = &mut policy.sizing {
-        let hold =
-            sizing.foresight.hold.map(|hold| Hold { replaces_window: Window::Waited, ..hold });
+        let hold = sizing
+            .foresight
+            .hold
+            .map(|hold| Hold { replaces_window: ScaleDownWindow::Waited, ..hold });
         sizing.foresight.hold = hold;
     }
     let mut work = Work::with(policy, specs(), Engine::default());
@@ -130,8 +132,9 @@ fn a_need_that_jitters_about_a_whole_number_turns_no_number_each_second() {
         let mut policy = quick();
         if let Some(sizing) = &mut policy.sizing {
             let hold = sizing.foresight.hold.map(|hold| Hold { jitter, ..hold });
-            let present = foresight::Policy { growth: None, unevenness: None, ..sizing.foresight };
-            sizing.foresight = foresight::Policy { hold, ..present };
+            let present =
+                foresight::ForesightPolicy { growth: None, unevenness: None, ..sizing.foresight };
+            sizing.foresight = foresight::ForesightPolicy { hold, ..present };
         }
         // However short the window is that it replaces.
         policy.behavior.scale_down.stabilization_window = Seconds::ZERO;
@@ -153,10 +156,10 @@ fn a_need_that_jitters_about_a_whole_number_turns_no_number_each_second() {
 }
 
 /// A gateway that holds so many requests, as it says in this second.
-pub(crate) fn holding(work: &Work, requests: f64) -> Demand {
-    let seen = Seen::Number(Requests::new(requests).unwrap(), at(work.world.second));
-    let (counts, naming) = (Counts::Requests, Naming::Named);
-    Demand { signal: "gateway".to_owned(), seen, counts, naming }
+pub(crate) fn holding(work: &Work, requests: f64) -> DemandSignal {
+    let seen = SignalValue::Number(Requests::new(requests).unwrap(), at(work.world.second));
+    let (counts, naming) = (SignalQuantity::Requests, Naming::Named);
+    DemandSignal { signal: "gateway".to_owned(), seen, counts, naming }
 }
 
 #[test]
@@ -165,8 +168,8 @@ fn rejected_requests_are_demand_from_the_second_count_on() {
         let mut work = Work::with(quick(), vec![spec("a", 1.0, (1, 30))], Engine::default());
         let mut said = Decisions::default();
         for second in 0..90 {
-            let count = |rate: f64| Demand {
-                counts: Counts::Rejected,
+            let count = |rate: f64| DemandSignal {
+                counts: SignalQuantity::Rejected,
                 ..holding(&work, 5000.0 + rate * f64::from(second))
             };
             work.front = rejected.map(count).into_iter().collect();
@@ -202,7 +205,7 @@ fn a_number_that_only_a_gateway_kept_up_stays_while_the_gateway_is_silent() {
     );
     // One that says nothing else and one that was never read are no better.
     work.front.push(holding(&work, 0.0));
-    work.front[0].seen = Seen::Never;
+    work.front[0].seen = SignalValue::Never;
     assert!(desired(&work.run(8, 20.0, 20), "a") >= 8);
     // What it says is believed, and so is that nobody was asked to count.
     let mut shrinks = 8;
@@ -219,9 +222,9 @@ fn a_number_that_only_a_gateway_kept_up_stays_while_the_gateway_is_silent() {
 fn a_signal_that_goes_silent_and_comes_back_is_nothing_that_arrives() {
     let mut work = Work::with(quick(), vec![spec("a", 1.0, (1, 30))], Engine::default());
     let said = |work: &mut Work, loud: Option<f64>| {
-        let other = Demand { signal: "other".to_owned(), ..holding(work, 5.0) };
+        let other = DemandSignal { signal: "other".to_owned(), ..holding(work, 5.0) };
         let loud = loud.map_or_else(
-            || Demand { seen: Seen::Never, ..holding(work, 0.0) },
+            || DemandSignal { seen: SignalValue::Never, ..holding(work, 0.0) },
             |requests| holding(work, requests),
         );
         work.front = vec![loud, other];
@@ -256,9 +259,9 @@ fn a_number_that_is_not_lowered_for_want_of_a_signal_says_what_is_missing_of_it(
         for _ in 0..60 {
             let then = |ago| at(work.world.second - ago);
             work.front[0].seen = match ago {
-                None => Seen::Never,
-                Some(ago) if number => Seen::Number(Requests::ZERO, then(ago)),
-                Some(ago) => Seen::NoNumber(then(ago)),
+                None => SignalValue::Never,
+                Some(ago) if number => SignalValue::Number(Requests::ZERO, then(ago)),
+                Some(ago) => SignalValue::NoNumber(then(ago)),
             };
             said = work.run(8, 20.0, 1);
             assert!(desired(&said, "a") >= 8, "{missing}");
@@ -270,8 +273,8 @@ fn a_number_that_is_not_lowered_for_want_of_a_signal_says_what_is_missing_of_it(
 }
 
 /// An endpoint picker that may be for any model and does not name this one.
-fn elsewhere(work: &Work) -> Demand {
-    Demand { signal: "picker".to_owned(), naming: Naming::Unnamed, ..holding(work, 0.0) }
+fn elsewhere(work: &Work) -> DemandSignal {
+    DemandSignal { signal: "picker".to_owned(), naming: Naming::Unnamed, ..holding(work, 0.0) }
 }
 
 #[test]
@@ -288,15 +291,15 @@ fn a_picker_that_is_silent_holds_the_models_that_it_has_named_and_no_others() {
     let mut never_named = grown();
     assert!(desired(&never_named.run(8, 20.0, 120), "a") < 8);
     let mut never_read = grown();
-    never_read.front[0].seen = Seen::Never;
+    never_read.front[0].seen = SignalValue::Never;
     assert!(desired(&never_read.run(8, 20.0, 120), "a") < 8);
     // It named the model once, and not since it was started anew.
     let mut named = grown();
-    named.front = vec![Demand { signal: "picker".to_owned(), ..holding(&named, 0.0) }];
+    named.front = vec![DemandSignal { signal: "picker".to_owned(), ..holding(&named, 0.0) }];
     let _ = named.run(8, 160.0, 1);
     named.front = vec![elsewhere(&named)];
     let _ = named.run(8, 160.0, 1);
-    named.front[0].seen = Seen::Number(Requests::ZERO, at(named.world.second - 31));
+    named.front[0].seen = SignalValue::Number(Requests::ZERO, at(named.world.second - 31));
     let mut restarted = named.clone();
     for (second, said) in (0..600).map(|second| (second, named.run(8, 20.0, 1))) {
         assert!(desired(&said, "a") >= 8, "{second}: {:?}", of(&said, "a").steps);
@@ -309,9 +312,9 @@ fn a_picker_that_is_silent_holds_the_models_that_it_has_named_and_no_others() {
     let mut successor = Pipeline::new(quick());
     let now = at(restarted.world.second);
     successor.restore(now, key.clone(), n(8), now);
-    successor.recall(now, &model, &key, &memory.told(Length::Windows));
+    successor.recall(now, &model, &key, &memory.told(MemoryLength::Windows));
     restarted.world.pipeline = successor;
-    restarted.front[0].seen = Seen::Never;
+    restarted.front[0].seen = SignalValue::Never;
     for (second, said) in (0..300).map(|second| (second, restarted.run(8, 20.0, 1))) {
         assert!(desired(&said, "a") >= 8, "{second}: {:?}", of(&said, "a").steps);
     }
@@ -409,19 +412,19 @@ fn standby_whose_replicas_do_not_start_is_no_reserve() {
 }
 
 /// Standby, named before what starts slowly, after a jump, and inside these limits.
-fn jumped(limits: Vec<Limit>) -> Decisions {
+fn jumped(limits: Vec<SupplyLimit>) -> Decisions {
     let [slow, standby] = slow_and_standby().try_into().unwrap();
     let named = |name, spec| VariantSpec { key: key(name), ..spec };
     let specs = vec![named("asleep", standby), named("slow", slow)];
-    let limits = Limits { configured: limits, ..Limits::default() };
+    let limits = LimitPolicy { configured: limits, ..LimitPolicy::default() };
     let mut work = Work::with(Policy { limits, ..quick() }, specs, Engine::default());
     let _ = work.run_all(&[("slow", 4, 20.0), ("asleep", 0, 0.0)], 200);
     work.run_all(&[("slow", 4, 60.0), ("asleep", 0, 0.0)], 30)
 }
 
-fn gpus(scope: Scope, gpus: u32) -> Vec<Limit> {
+fn gpus(scope: LimitScope, gpus: u32) -> Vec<SupplyLimit> {
     let (name, source) = (LimitName::new("quota").unwrap(), Allowance::Total(Gpus::new(gpus)));
-    vec![Limit { name, scope, source: Source::Read(source) }]
+    vec![SupplyLimit { name, scope, source: LimitSource::Read(source) }]
 }
 
 #[test]
@@ -430,7 +433,7 @@ fn a_plan_that_limits_change_says_so_only_where_it_does_and_a_bridge_comes_after
     let (slow, bridge) = (desired(&free, "slow"), desired(&free, "asleep"));
     assert!(slow > 5 && bridge > 2, "{slow} {bridge}");
     // Not all of the slow ones can be, and standby gets the place of some in the plan.
-    let found = jumped(gpus(Scope::Variants([key("slow")].into()), slow - 1));
+    let found = jumped(gpus(LimitScope::Variants([key("slow")].into()), slow - 1));
     let standby = of(&found, "asleep");
     assert!(desired(&found, "slow") < slow, "{:?}", of(&found, "slow"));
     let steps: Vec<_> =
@@ -447,7 +450,7 @@ fn what_is_short_goes_to_what_is_planned_before_it_goes_to_a_bridge() {
     let free = jumped(Vec::new());
     let (slow, bridge) = (desired(&free, "slow"), desired(&free, "asleep"));
     assert!(slow > 4 && bridge > 2, "{slow} {bridge}");
-    let found = jumped(gpus(Scope::Cluster, slow + 1));
+    let found = jumped(gpus(LimitScope::Cluster, slow + 1));
     assert_eq!((desired(&found, "slow"), desired(&found, "asleep")), (slow, 1));
     let said = of(&found, "asleep").because().unwrap().to_string();
     assert!(said.starts_with(&format!("limit: {bridge} -> 1, limited by quota")), "{said}");
@@ -505,7 +508,7 @@ proptest! {
                 let decisions = work.run(replicas, rate, 1);
                 let decision = of(&decisions, "a");
                 let number = decision.desired().count();
-                if let Some(Foreseen { held, least, mature, .. }) = foreseen(decision)
+                if let Some(DemandForecast { held, least, mature, .. }) = foreseen(decision)
                     && number < replicas
                 {
                     let carried = f64::from(number) * least;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use plimsoll::collect::exposition::{Layouts, Memory, read};
+use plimsoll::collect::exposition::{LayoutMemory, Layouts, read};
 use plimsoll::observe::Reading;
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ use crate::pages::{content_type, page};
 
 /// The reading of a page that comes after another, whose layout must have been learned.
 fn after(first: &[u8], second: &[u8]) -> Option<Reading> {
-    let mut memory = Memory::default();
+    let mut memory = LayoutMemory::default();
     memory.read(first, None).expect("the first page is sound");
     assert!(memory.layout().is_some(), "the first page has a layout");
     memory.read(second, None).ok()
@@ -19,7 +19,7 @@ fn after(first: &[u8], second: &[u8]) -> Option<Reading> {
 
 /// Whether the second page was read by the layout of the first, which then stays.
 fn fits(first: &[u8], second: &[u8]) -> bool {
-    let mut memory = Memory::default();
+    let mut memory = LayoutMemory::default();
     memory.read(first, None).expect("the first page is sound");
     let before = memory.layout().cloned().expect("the first page has a layout");
     let reading = memory.read(second, None).expect("the second page is sound");
@@ -153,7 +153,7 @@ fn adapters_are_read_anew_from_each_page() {
 #[test]
 fn a_layout_of_text_is_not_used_for_open_metrics() {
     let (text, open) = (page(PAGES[0]), page("vllm-0.33.0-openmetrics.txt.gz"));
-    let mut memory = Memory::default();
+    let mut memory = LayoutMemory::default();
     memory.read(&text, None).expect("the page is sound");
     let kind = Some(content_type(&open));
     assert_eq!(memory.read(&open, kind).ok(), read(&open, kind).ok());
@@ -164,7 +164,7 @@ fn a_layout_of_text_is_not_used_for_open_metrics() {
 fn replicas_with_equal_pages_share_one_layout() {
     let layouts = Arc::new(Layouts::default());
     let learn = |body: &[u8]| {
-        let mut memory = Memory::new(Arc::clone(&layouts));
+        let mut memory = LayoutMemory::new(Arc::clone(&layouts));
         memory.read(body, None).expect("the page is sound");
         memory.layout().cloned().expect("the page has a layout")
     };
@@ -206,7 +206,7 @@ proptest! {
         let at = at.index(first.len() + 1);
         let second = [&first[..at], &others, first.get(at + taken..).unwrap_or_default()].concat();
         let (first, second) = (page(&first), page(&second));
-        let mut memory = Memory::default();
+        let mut memory = LayoutMemory::default();
         let _ = memory.read(first.as_bytes(), None);
         // As text, in which a number that is none is equal to itself.
         let shown = |reading: Option<Reading>| format!("{reading:?}");

@@ -11,10 +11,12 @@ use plimsoll::decide::Decision;
 use plimsoll::decide::enforce::Behavior;
 use plimsoll::fleet::VariantKey;
 use plimsoll::leader::elect::Elector;
-use plimsoll::leader::share::{Desk, Document, Draft, Seat, Term};
-use plimsoll::leader::{Leadership, Pace, Settings};
+use plimsoll::leader::share::{
+    DocumentAccess, DocumentDraft, DocumentWriter, LeaderDocument, LeaderTerm,
+};
+use plimsoll::leader::{ElectionSettings, ElectionTiming, Leadership};
 use plimsoll::observe::ScrapeFailure;
-use plimsoll::pipeline::{Decisions, Number, Pipeline, Policy};
+use plimsoll::pipeline::{Decisions, DesiredReplicas, Pipeline, Policy};
 use plimsoll::simulate::replica::stats::Stats;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -33,7 +35,7 @@ const CONFIG_MAPS: &str = "/api/v1/namespaces/plimsoll/configmaps";
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/shop/events";
 const PATIENCE: Duration = Duration::from_mins(1);
 
-const PACE: Pace = Pace {
+const PACE: ElectionTiming = ElectionTiming {
     lease_duration: Duration::from_secs(2),
     renew_deadline: Duration::from_millis(1500),
     retry_period: Duration::from_millis(100),
@@ -422,8 +424,8 @@ async fn without_permissions_the_daemon_says_so_and_keeps_what_runs() {
     daemon.end().await;
 }
 
-fn settings(who: &str) -> Settings {
-    Settings {
+fn settings(who: &str) -> ElectionSettings {
+    ElectionSettings {
         namespace: "plimsoll".to_owned(),
         name: "plimsoll".to_owned(),
         identity: who.to_owned(),
@@ -433,8 +435,8 @@ fn settings(who: &str) -> Settings {
 
 /// Someone who believes that they lead until the end of time.
 struct Believer {
-    drafts: watch::Sender<Option<Draft>>,
-    seat: watch::Receiver<Seat>,
+    drafts: watch::Sender<Option<DocumentDraft>>,
+    seat: watch::Receiver<DocumentAccess>,
     leadership: watch::Sender<Leadership>,
     _stop: tokio_util::sync::DropGuard,
 }
@@ -445,25 +447,26 @@ impl Believer {
         let (leadership, believed) = watch::channel(leads);
         let (drafts, to_write) = watch::channel(None);
         let clock = Clock::start();
-        let (desk, seat) = Desk::new(fake.client(), settings(who), clock, believed, to_write);
+        let (desk, seat) =
+            DocumentWriter::new(fake.client(), settings(who), clock, believed, to_write);
         let (stop, tracker) = (CancellationToken::new(), TaskTracker::new());
         tracker.spawn(desk.run(stop.clone()));
         Self { drafts, seat, leadership, _stop: stop.drop_guard() }
     }
 
-    async fn until(&mut self, is: impl FnMut(&Seat) -> bool) -> Seat {
+    async fn until(&mut self, is: impl FnMut(&DocumentAccess) -> bool) -> DocumentAccess {
         tokio::time::timeout(PATIENCE, self.seat.wait_for(is)).await.unwrap().unwrap().clone()
     }
 
-    async fn until_writer(&mut self) -> Term {
-        match self.until(|seat| *seat != Seat::Reader).await {
-            Seat::Writer { term, .. } => term,
-            Seat::Reader => unreachable!("waited for"),
+    async fn until_writer(&mut self) -> LeaderTerm {
+        match self.until(|seat| *seat != DocumentAccess::Reader).await {
+            DocumentAccess::Writer { term, .. } => term,
+            DocumentAccess::Reader => unreachable!("waited for"),
         }
     }
 
-    fn write(&self, number: u64, term: Term, body: &str) {
-        self.drafts.send_replace(Some(Draft { number, term, body: body.into() }));
+    fn write(&self, number: u64, term: LeaderTerm, body: &str) {
+        self.drafts.send_replace(Some(DocumentDraft { number, term, body: body.into() }));
     }
 }
 
@@ -473,19 +476,21 @@ async fn a_deposed_leaders_late_write_is_refused() {
     let mut old = Believer::start(&fake, "old");
     let term = old.until_writer().await;
     old.write(1, term, "old 1");
-    old.until(|seat| matches!(seat, Seat::Writer { written: 1, .. })).await;
+    old.until(|seat| matches!(seat, DocumentAccess::Writer { written: 1, .. })).await;
 
     let mut new = Believer::start(&fake, "new");
     let newer = new.until_writer().await;
     assert!(newer > term);
-    let Seat::Writer { inherited, .. } = new.seat.borrow().clone() else { panic!("it writes") };
+    let DocumentAccess::Writer { inherited, .. } = new.seat.borrow().clone() else {
+        panic!("it writes")
+    };
     assert_eq!(&*inherited.unwrap().body, "old 1", "it goes on from what it found");
     new.write(1, newer, "new 1");
-    new.until(|seat| matches!(seat, Seat::Writer { written: 1, .. })).await;
+    new.until(|seat| matches!(seat, DocumentAccess::Writer { written: 1, .. })).await;
 
     // The late write: of a term that is over, with a version that is gone.
     old.leadership.send_modify(|it| it.until = None);
-    old.until(|seat| *seat == Seat::Reader).await;
+    old.until(|seat| *seat == DocumentAccess::Reader).await;
     let conflicts = fake.requests("PUT", CONFIG_MAPS);
     old.write(2, term, "old 2");
     old.leadership.send_modify(|it| it.until = Some(Duration::MAX));
@@ -493,7 +498,7 @@ async fn a_deposed_leaders_late_write_is_refused() {
     assert!(latest > newer, "who leads after all has a term of its own");
     let document: k8s_openapi::api::core::v1::ConfigMap =
         serde_json::from_value(fake.objects(CONFIG_MAPS).pop().unwrap()).unwrap();
-    let document = Document::read(&document).unwrap();
+    let document = LeaderDocument::read(&document).unwrap();
     assert_eq!(&*document.body, "new 1", "the draft of the old term was not written");
     assert!(fake.requests("PUT", CONFIG_MAPS) > conflicts);
 }
@@ -507,11 +512,13 @@ async fn a_write_on_a_version_that_is_gone_ends_in_a_new_claim() {
     let second = other.until_writer().await;
     // It still believes, and does not know of the other's claim.
     one.write(1, first, "late");
-    let third =
-        match one.until(|it| matches!(it, Seat::Writer { term, .. } if *term > second)).await {
-            Seat::Writer { term, .. } => term,
-            Seat::Reader => unreachable!("waited for"),
-        };
+    let third = match one
+        .until(|it| matches!(it, DocumentAccess::Writer { term, .. } if *term > second))
+        .await
+    {
+        DocumentAccess::Writer { term, .. } => term,
+        DocumentAccess::Reader => unreachable!("waited for"),
+    };
     assert!(third > second);
     let body = &fake.objects(CONFIG_MAPS)[0]["data"]["decisions.json"];
     assert_eq!(*body, "{}", "what was decided in a term that is over is not written");
@@ -574,9 +581,9 @@ fn second() -> impl Strategy<Value = Second> {
     ]
 }
 
-fn numbers(decisions: &Decisions) -> BTreeMap<VariantKey, Number> {
+fn numbers(decisions: &Decisions) -> BTreeMap<VariantKey, DesiredReplicas> {
     let number = |decision: &Decision| {
-        let number = Number { desired: decision.desired(), inputs_at: decision.inputs_at };
+        let number = DesiredReplicas { desired: decision.desired(), inputs_at: decision.inputs_at };
         (decision.variant.clone(), number)
     };
     decisions.decisions.iter().map(number).collect()

@@ -6,16 +6,18 @@ use std::sync::Arc;
 
 use plimsoll::analyze::ballot::Analyzer;
 use plimsoll::config::{Files, Surroundings, parse};
-use plimsoll::decide::limit::{Allowance, Limit, LimitName, Priority, Scope, Source};
-use plimsoll::decide::limited::Limited;
+use plimsoll::decide::limit::{
+    Allowance, LimitName, LimitScope, LimitSource, Priority, SupplyLimit,
+};
+use plimsoll::decide::limited::LimitedReason;
 use plimsoll::decide::optimize::Headroom;
 use plimsoll::decide::{Reason, Stage};
 use plimsoll::fleet::{Accelerator, ModelKey, ModelName, Namespace, Resource, VariantSpec};
 use plimsoll::observe::inventory::{
-    Inventory, Known, NodeStock, QuotaStock, ReplicaUnit, UnitSource,
+    Inventory, NodeStock, QuotaStock, ReplicaUnit, TimedValue, UnitSource,
 };
 use plimsoll::observe::{Inputs, ScrapeFailure};
-use plimsoll::pipeline::limits::{Limits, Watched};
+use plimsoll::pipeline::limits::{LimitPolicy, LimitSwitch};
 use plimsoll::pipeline::{Decisions, Policy};
 use plimsoll::units::{CostPerHour, Gpus, Seconds, Tokens, Weight};
 use proptest::prelude::*;
@@ -37,25 +39,25 @@ fn model(name: &str) -> ModelKey {
     ModelKey { namespace, model: ModelName::new(name).unwrap() }
 }
 
-fn limit(name: &str, source: Source) -> Limit {
-    Limit { name: LimitName::new(name).unwrap(), scope: Scope::Cluster, source }
+fn limit(name: &str, source: LimitSource) -> SupplyLimit {
+    SupplyLimit { name: LimitName::new(name).unwrap(), scope: LimitScope::Cluster, source }
 }
 
-fn quota(kinds: &[(&str, u32)]) -> Limit {
+fn quota(kinds: &[(&str, u32)]) -> SupplyLimit {
     let kind = |&(kind, gpus): &(&str, u32)| (kind_of(kind), Headroom::Limited(Gpus::new(gpus)));
-    limit("quota", Source::Read(Allowance::Kinds(kinds.iter().map(kind).collect())))
+    limit("quota", LimitSource::Read(Allowance::Kinds(kinds.iter().map(kind).collect())))
 }
 
 fn kind_of(name: &str) -> Accelerator {
     Accelerator::new(name).unwrap()
 }
 
-fn budget(per_hour: f64) -> Limit {
-    limit("budget", Source::Read(Allowance::Budget(CostPerHour::new(per_hour).unwrap())))
+fn budget(per_hour: f64) -> SupplyLimit {
+    limit("budget", LimitSource::Read(Allowance::Budget(CostPerHour::new(per_hour).unwrap())))
 }
 
-fn limited(policy: Policy, configured: Vec<Limit>) -> Policy {
-    Policy { limits: Limits { configured, ..Limits::default() }, ..policy }
+fn limited(policy: Policy, configured: Vec<SupplyLimit>) -> Policy {
+    Policy { limits: LimitPolicy { configured, ..LimitPolicy::default() }, ..policy }
 }
 
 fn last(decisions: &Decisions, variant: &str) -> String {
@@ -164,10 +166,12 @@ fn a_number_that_is_kept_for_want_of_data_is_not_cut_and_counts_as_in_use() {
 
 #[test]
 fn what_was_never_read_lets_nothing_grow_and_what_was_read_once_holds() {
-    let Limit { source: Source::Read(read), .. } = quota(&[("H100", 3)]) else { unreachable!() };
-    let held = Source::Held { last: read, age: Seconds::new(600.0).unwrap() };
+    let SupplyLimit { source: LimitSource::Read(read), .. } = quota(&[("H100", 3)]) else {
+        unreachable!()
+    };
+    let held = LimitSource::Held { last: read, age: Seconds::new(600.0).unwrap() };
     for (source, want, label, said) in [
-        (Source::Unread, 2, "limit_unread", "limited by nodes: it has not been read yet"),
+        (LimitSource::Unread, 2, "limit_unread", "limited by nodes: it has not been read yet"),
         (
             held,
             3,
@@ -207,7 +211,7 @@ fn stocked(world: &World, rows: &[(&str, u32, u32)], age: i64) -> Inventory {
         used_by_others: Gpus::new(used_by_others),
     };
     let value = rows.iter().map(stock).collect();
-    let nodes = Some(Known { value, as_of: at(world.second - age) });
+    let nodes = Some(TimedValue { value, as_of: at(world.second - age) });
     Inventory { nodes, ..Inventory::default() }
 }
 
@@ -220,7 +224,10 @@ fn ticked(world: &mut World, inventory: Inventory) -> Decisions {
 
 #[test]
 fn what_nodes_have_without_what_others_take_is_a_limit_that_holds_when_it_grows_old() {
-    let policy = Policy { limits: Limits { nodes: Watched::On, ..Limits::default() }, ..policy() };
+    let policy = Policy {
+        limits: LimitPolicy { nodes: LimitSwitch::On, ..LimitPolicy::default() },
+        ..policy()
+    };
     let specs = vec![on("a", "a", "H100", 4.0), on("b", "b", "L4", 4.0)];
     let mut world = World::with(policy, specs);
     world.set("a", 2, BUSY);
@@ -285,7 +292,7 @@ fn accelerators_that_are_free_on_many_nodes_are_no_room_for_a_pod_that_needs_the
         ),
         (&[2, 2, 5], 2, 3, ""),
     ] {
-        let limits = Limits { nodes: Watched::On, ..Limits::default() };
+        let limits = LimitPolicy { nodes: LimitSwitch::On, ..LimitPolicy::default() };
         let eight = |name| VariantSpec { gpus: Some(Gpus::new(8)), ..on(name, name, "H100", 4.0) };
         let mut world = World::with(Policy { limits, ..policy() }, vec![eight("a"), eight("b")]);
         world.set("a", 2, BUSY);
@@ -302,7 +309,7 @@ fn accelerators_that_are_free_on_many_nodes_are_no_room_for_a_pod_that_needs_the
 
 #[test]
 fn two_models_do_not_both_get_the_one_node_that_fits_them() {
-    let limits = Limits { nodes: Watched::On, ..Limits::default() };
+    let limits = LimitPolicy { nodes: LimitSwitch::On, ..LimitPolicy::default() };
     let eight = |name| VariantSpec { gpus: Some(Gpus::new(8)), ..on(name, name, "H100", 4.0) };
     let mut world = World::with(Policy { limits, ..policy() }, vec![eight("a"), eight("b")]);
     world.set("a", 2, BUSY);
@@ -318,7 +325,7 @@ fn two_models_do_not_both_get_the_one_node_that_fits_them() {
 
 #[test]
 fn a_plan_makes_do_with_another_kind_where_no_node_has_enough() {
-    let limits = Limits { nodes: Watched::On, ..Limits::default() };
+    let limits = LimitPolicy { nodes: LimitSwitch::On, ..LimitPolicy::default() };
     let eight = VariantSpec { gpus: Some(Gpus::new(8)), ..on("a", "m", "H100", 4.0) };
     let specs = vec![eight, on("b", "m", "L4", 5.0)];
     let mut world = World::with(Policy { limits, ..sized(&[Analyzer::Tokens]) }, specs);
@@ -346,7 +353,7 @@ fn a_plan_makes_do_with_another_kind_where_no_node_has_enough() {
 
 #[test]
 fn a_resource_quota_counts_the_variants_of_its_namespace_that_take_its_resource() {
-    let limits = Limits { quotas: Watched::On, ..Limits::default() };
+    let limits = LimitPolicy { quotas: LimitSwitch::On, ..LimitPolicy::default() };
     let specs = vec![on("a", "a", "H100", 4.0), on("b", "b", "MI300X", 4.0)];
     let mut world = World::with(Policy { limits, ..policy() }, specs);
     world.set("a", 2, BUSY);
@@ -359,7 +366,7 @@ fn a_resource_quota_counts_the_variants_of_its_namespace_that_take_its_resource(
         source: UnitSource::Template,
     };
     let inventory = |now: i64| Inventory {
-        quotas: Some(Known {
+        quotas: Some(TimedValue {
             value: vec![QuotaStock {
                 namespace: Namespace::new("shop").unwrap(),
                 name: "gpus".to_owned(),
@@ -396,7 +403,7 @@ fn a_resource_quota_counts_the_variants_of_its_namespace_that_take_its_resource(
 #[test]
 fn a_product_goes_by_the_name_that_is_configured() {
     let names = BTreeMap::from([(kind_of("NVIDIA-A100-SXM4-40GB"), kind_of("A100-40GB"))]);
-    let limits = Limits { nodes: Watched::On, names, ..Limits::default() };
+    let limits = LimitPolicy { nodes: LimitSwitch::On, names, ..LimitPolicy::default() };
     let specs = vec![on("a", "a", "A100-40GB", 4.0), on("b", "b", "A100", 4.0)];
     let mut world = World::with(Policy { limits, ..policy() }, specs);
     world.set("a", 1, BUSY);
@@ -456,7 +463,7 @@ fn who_is_guaranteed_some_comes_first_up_to_that_whatever_the_class() {
         let floor = Priority { guaranteed: Gpus::new(guaranteed), ..Priority::default() };
         let priorities = BTreeMap::from([(model("a"), first), (model("b"), floor)]);
         let configured = vec![quota(&[("H100", 10)])];
-        let limits = Limits { configured, priorities, ..Limits::default() };
+        let limits = LimitPolicy { configured, priorities, ..LimitPolicy::default() };
         let mut world = World::with(Policy { limits, ..sized(&[Analyzer::Tokens]) }, specs());
         world.set("a", 4, (0.98, 0.0));
         world.set("b", 4, (0.98, 0.0));
@@ -515,9 +522,9 @@ proptest! {
         let base = || if by_capacity { sized(&[Analyzer::Tokens]) } else { policy() };
         let weighted =
             Priority { weight: Weight::new(f64::from(weight)).unwrap(), ..Priority::default() };
-        let with = |configured: Vec<Limit>| {
+        let with = |configured: Vec<SupplyLimit>| {
             let priorities = BTreeMap::from([(model("m1"), weighted)]);
-            let limits = Limits { configured, priorities, ..Limits::default() };
+            let limits = LimitPolicy { configured, priorities, ..LimitPolicy::default() };
             decided(Policy { limits, ..base() }, &rows)
         };
         let quota = || quota(&[("H100", h100), ("L4", l4)]);
@@ -533,7 +540,7 @@ proptest! {
         for (name, row) in NAMES.iter().zip(&rows) {
             let decision = of(&found, name);
             for step in &decision.steps {
-                let Reason::Limited(Limited::Cut { .. }) = step.reason else { continue };
+                let Reason::Limited(LimitedReason::Cut { .. }) = step.reason else { continue };
                 prop_assert!(step.after < step.before, "{step}");
                 prop_assert!(step.after.count() >= row.4.min(step.before.count()), "{step}");
             }

@@ -39,6 +39,7 @@ mod pipeline;
 mod pools;
 mod prometheus;
 mod properties;
+mod readability;
 mod recordings;
 mod reference;
 mod restart;

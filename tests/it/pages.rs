@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
 use jiff::{SignedDuration, Timestamp};
-use plimsoll::analyze::foresight::lesson::Lessons;
+use plimsoll::analyze::foresight::lesson::IterationSampler;
 use plimsoll::collect::exposition::read;
 use plimsoll::fleet::ModelName;
 use plimsoll::observe::engine::Engine;
@@ -373,7 +373,7 @@ fn two_pages_of_sglang_say_what_an_iteration_takes() {
     let (mut odometer, at) = (Odometer::default(), Timestamp::UNIX_EPOCH);
     assert_eq!(odometer.take(at, &before), None);
     let stride = odometer.take(at + SignedDuration::from_secs(20), &after).unwrap();
-    let lesson = Lessons::default().take(&stride).unwrap();
+    let lesson = IterationSampler::default().take(&stride).unwrap();
 
     assert_eq!(stride.prompt_moments, Some([0.0; 2]), "no request has finished");
     assert!((lesson.seconds - 0.02).abs() < 1e-9, "{lesson:?}");

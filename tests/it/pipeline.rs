@@ -14,10 +14,10 @@ use plimsoll::fleet::{
 };
 use plimsoll::observe::engine::Engine;
 use plimsoll::observe::{
-    HttpReading, Inputs, Listing, RankReading, Reading, Scale, ScaleState, Scrape, ScrapeFailure,
-    Way, WhyUnknown,
+    HttpReading, Inputs, RankReading, Reading, ReplicaListing, Scale, ScaleState, Scrape,
+    ScrapeFailure, ScrapeRoute, WhyScaleUnknown,
 };
-use plimsoll::pipeline::limits::Limits;
+use plimsoll::pipeline::limits::LimitPolicy;
 use plimsoll::pipeline::zero::Zero;
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests, Seconds, Tokens};
@@ -86,7 +86,7 @@ pub(crate) fn policy() -> Policy {
         },
         sizing: None,
         zero: Zero::default(),
-        limits: Limits::default(),
+        limits: LimitPolicy::default(),
     }
 }
 
@@ -130,7 +130,7 @@ pub(crate) struct World {
 pub(crate) struct Variant {
     pub(crate) listed: u32,
     pub(crate) scale: Scale,
-    pub(crate) way: Way,
+    pub(crate) way: ScrapeRoute,
     pub(crate) load: (f64, f64),
     pub(crate) failing: BTreeMap<u32, ScrapeFailure>,
     pub(crate) silent: Vec<u32>,
@@ -166,7 +166,7 @@ impl World {
             Variant {
                 listed: count,
                 scale: known(count, count),
-                way: Way::Scraped,
+                way: ScrapeRoute::Scraped,
                 load,
                 failing: BTreeMap::new(),
                 silent: Vec::new(),
@@ -188,7 +188,7 @@ impl World {
                 let replica = replica.clone();
                 inputs.scrapes.push(Scrape { replica, at: at(self.second), outcome });
             }
-            let listing = Listing {
+            let listing = ReplicaListing {
                 replicas,
                 unready: Vec::new(),
                 scale: variant.scale.clone(),
@@ -284,7 +284,7 @@ fn losing_all_data_keeps_the_number_and_says_so() {
 
 #[test]
 fn pages_that_another_server_has_scraped_are_old_later() {
-    for (way, held_after) in [(Way::Scraped, 3), (Way::Relayed, 30)] {
+    for (way, held_after) in [(ScrapeRoute::Scraped, 3), (ScrapeRoute::Relayed, 30)] {
         let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
         world.set("a", 1, BUSY).way = way;
         let _ = world.run(5);
@@ -352,10 +352,10 @@ fn an_unknown_scale_target_holds() {
     world.set("a", 4, BUSY);
     assert_eq!(desired(&world.run(3), "a"), 5);
     for why in [
-        WhyUnknown::NotListed,
-        WhyUnknown::NoSuchTarget,
-        WhyUnknown::Forbidden,
-        WhyUnknown::DuplicateOwners(vec!["hpa-1".into(), "hpa-2".into()]),
+        WhyScaleUnknown::NotListed,
+        WhyScaleUnknown::NoSuchTarget,
+        WhyScaleUnknown::Forbidden,
+        WhyScaleUnknown::DuplicateOwners(vec!["hpa-1".into(), "hpa-2".into()]),
     ] {
         world.variants.get_mut("a").unwrap().scale = Scale::Unknown(why.clone());
         let decisions = world.run(3);

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll::decide::pools::Ordinal;
-use plimsoll::decide::pools::adapters::{Binding, Copies, Need, Seen, Source, need};
-use plimsoll::decide::pools::plan::{Layout, ReplicaPlan, Wish, plan};
+use plimsoll::decide::pools::adapters::{
+    AdapterActivity, BindingNeed, Copies, CopiesSource, PoolNeed, need,
+};
+use plimsoll::decide::pools::plan::{AdapterLayout, LayoutWish, ReplicaPlan, plan};
 use plimsoll::fleet::ModelName;
 use plimsoll::observe::engine::lora::Slots;
 use plimsoll::units::Replicas;
@@ -43,20 +45,20 @@ fn the_numbers_of_the_document_are_those_that_are_computed() {
         let wants = copies.split(',').zip(["a", "b", "c", "d", "e"]).map(|(wanted, name)| Copies {
             adapter: model(name),
             wanted: n(wanted.trim()),
-            source: Source::Seen(Seen::Busy),
+            source: CopiesSource::Seen(AdapterActivity::Busy),
         });
         let wants: Vec<Copies> = wants.collect();
         let slots = Slots::new(slots.parse().unwrap());
         let found = need(&wants, slots, Some(n(load)));
         assert_eq!(found.replicas(), n(replicas), "{row:?}");
         assert_eq!(found.copies.as_ref().unwrap().1, n(for_copies), "{row:?}");
-        let Need { slots, .. } = &found;
+        let PoolNeed { slots, .. } = &found;
         assert!(format!("{slots:?}").contains(&format!("replicas: {:?}", n(for_slots))), "{row:?}");
         let label = match found.binding() {
-            Binding::Nothing => "`pool_idle`",
-            Binding::Copies => "`pool_copies`",
-            Binding::Slots => "`pool_slots`",
-            Binding::Load => "`pool_load`",
+            BindingNeed::Nothing => "`pool_idle`",
+            BindingNeed::Copies => "`pool_copies`",
+            BindingNeed::Slots => "`pool_slots`",
+            BindingNeed::Load => "`pool_load`",
         };
         assert_eq!(label, because, "{row:?}");
     }
@@ -66,9 +68,9 @@ fn the_numbers_of_the_document_are_those_that_are_computed() {
 fn the_plan_of_the_document_is_the_one_that_is_made() {
     let rows = table("| replica | has | keep | load |");
     let at = |row: &[String]| Ordinal::new(row[0].parse().unwrap());
-    let current: Layout = rows.iter().map(|row| (at(row), set(&row[1]))).collect();
+    let current: AdapterLayout = rows.iter().map(|row| (at(row), set(&row[1]))).collect();
     let copies = ["a", "b", "c"].map(|name| (model(name), n("2"))).into();
-    let wish = Wish { copies, replicas: n("3"), slots: Slots::new(2).unwrap() };
+    let wish = LayoutWish { copies, replicas: n("3"), slots: Slots::new(2).unwrap() };
     let made = plan(&current, &wish);
     let want = rows.iter().map(|row| {
         let (keep, load) = (set(&row[2]), set(&row[3]));
@@ -77,6 +79,7 @@ fn the_plan_of_the_document_is_the_one_that_is_made() {
     assert_eq!(made.replicas, want.collect::<BTreeMap<_, _>>());
 
     let together = |plan: &ReplicaPlan| plan.keep.union(&plan.load).cloned().collect();
-    let after: Layout = made.replicas.iter().map(|(at, plan)| (*at, together(plan))).collect();
+    let after: AdapterLayout =
+        made.replicas.iter().map(|(at, plan)| (*at, together(plan))).collect();
     assert_eq!(plan(&after, &wish).loads(), Replicas::ZERO, "it is content with itself");
 }

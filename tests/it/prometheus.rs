@@ -13,16 +13,17 @@ use jiff::Timestamp;
 use plimsoll::clock::Clock;
 use plimsoll::collect::exposition;
 use plimsoll::collect::prometheus::{
-    Failure, Instances, LabelNames, Method, Metrics, Outcome, Settings, Source, Wanted, Which,
+    Instances, LabelNames, Method, PrometheusMetrics, PrometheusSettings, PrometheusSource,
+    QueryFailure, QueryOutcome, SeriesSelection, VariantQuery,
 };
-use plimsoll::collect::scrape::{Board, Client as Tls};
+use plimsoll::collect::scrape::{ClientSettings, TargetBoard};
 use plimsoll::config::{self, Files};
-use plimsoll::daemon::{Daemon, Options};
+use plimsoll::daemon::{Daemon, DaemonOptions};
 use plimsoll::fleet::{
     Incarnation, ModelName, Namespace, ReplicaKey, ReplicaName, VariantKey, VariantName,
 };
 use plimsoll::observe::{Reading, Scrape, ScrapeFailure};
-use plimsoll::simulate::page::{self, Identity};
+use plimsoll::simulate::page::{self, EngineIdentity};
 use plimsoll::simulate::replica::stats::Stats;
 use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
@@ -43,8 +44,8 @@ fn variant(name: &str) -> VariantKey {
     VariantKey { namespace: namespace.unwrap(), variant: variant.unwrap() }
 }
 
-fn settings(url: String) -> Settings {
-    Settings {
+fn settings(url: String) -> PrometheusSettings {
+    PrometheusSettings {
         url,
         method: Method::Post,
         interval: Duration::from_millis(50),
@@ -53,7 +54,7 @@ fn settings(url: String) -> Settings {
         stale_after: Duration::from_mins(1),
         series_limit: 10_000,
         body_limit: 64 << 20,
-        client: Tls::default(),
+        client: ClientSettings::default(),
         basic_auth: None,
         headers: BTreeMap::new(),
         header_files: BTreeMap::new(),
@@ -67,14 +68,15 @@ struct Alone {
     scrapes: mpsc::Receiver<Scrape>,
     instances: watch::Receiver<Arc<Instances>>,
     _stop: DropGuard,
-    wanted: watch::Sender<Arc<Vec<Wanted>>>,
+    wanted: watch::Sender<Arc<Vec<VariantQuery>>>,
 }
 
 impl Alone {
-    fn start(settings: Settings, wanted: Vec<Wanted>) -> Self {
+    fn start(settings: PrometheusSettings, wanted: Vec<VariantQuery>) -> Self {
         let (inlet, scrapes) = mpsc::channel(10_000);
-        let metrics = Metrics::register(&::prometheus::Registry::new()).unwrap();
-        let source = Source::new(settings, Clock::start(), metrics, Board::default(), inlet);
+        let metrics = PrometheusMetrics::register(&::prometheus::Registry::new()).unwrap();
+        let source =
+            PrometheusSource::new(settings, Clock::start(), metrics, TargetBoard::default(), inlet);
         let (wanted, asked) = watch::channel(Arc::new(wanted));
         let (found, instances) = watch::channel(Arc::default());
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
@@ -92,9 +94,13 @@ pub(crate) fn labels(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-fn any_of(name: &str) -> Wanted {
+fn any_of(name: &str) -> VariantQuery {
     let job = [("job".to_owned(), "vllm".to_owned())];
-    Wanted { variant: variant(name), models: Vec::new(), which: Which::Match(job.into()) }
+    VariantQuery {
+        variant: variant(name),
+        models: Vec::new(),
+        which: SeriesSelection::Match(job.into()),
+    }
 }
 
 /// The reading of a page that a server has scraped, with these labels added.
@@ -234,7 +240,7 @@ async fn pods_are_found_by_namespace_and_name_and_a_new_life_takes_no_samples_of
             replica: ReplicaName::new("a-0").unwrap(),
             incarnation: Incarnation::new(uid),
         };
-        Wanted { which: Which::Pods(vec![replica]), ..any_of("a") }
+        VariantQuery { which: SeriesSelection::Pods(vec![replica]), ..any_of("a") }
     };
     let mut source = Alone::start(settings(server.url()), vec![pod("one")]);
     for _ in 0..5 {
@@ -263,13 +269,15 @@ async fn two_variants_that_claim_one_series_both_get_nothing() {
         page: Some(page.clone()),
     };
     server.show(vec![target("both", "1"), target("one", "2")]);
-    let zone =
-        Wanted { which: Which::Match([("zone".to_owned(), "1".to_owned())].into()), ..any_of("b") };
+    let zone = VariantQuery {
+        which: SeriesSelection::Match([("zone".to_owned(), "1".to_owned())].into()),
+        ..any_of("b")
+    };
     let mut job = any_of("a");
-    job.which = Which::Match([("job".to_owned(), "vllm".to_owned())].into());
+    job.which = SeriesSelection::Match([("job".to_owned(), "vllm".to_owned())].into());
     // Of one kind, so that both are looked at together.
-    let both = |one: &str, two: &str| Wanted {
-        which: Which::Match([("job".into(), one.into())].into()),
+    let both = |one: &str, two: &str| VariantQuery {
+        which: SeriesSelection::Match([("job".into(), one.into())].into()),
         ..any_of(two)
     };
     let mut source =
@@ -286,7 +294,7 @@ async fn a_replica_of_another_model_gives_a_failure_and_no_reading() {
     let server = Server::start().await;
     let target = labels(&[("job", "vllm"), ("instance", "a")]);
     server.show(vec![Target { labels: target, page: Some(page) }]);
-    let wanted = Wanted { models: vec![ModelName::new("another").unwrap()], ..any_of("a") };
+    let wanted = VariantQuery { models: vec![ModelName::new("another").unwrap()], ..any_of("a") };
     let mut source = Alone::start(settings(server.url()), vec![wanted]);
     assert_eq!(source.next().await.outcome, Err(ScrapeFailure::WrongModel));
 }
@@ -294,8 +302,8 @@ async fn a_replica_of_another_model_gives_a_failure_and_no_reading() {
 #[test]
 fn the_reader_of_answers_is_there_for_whoever_wants_to_break_it() {
     let failure = plimsoll::collect::prometheus::decode(b"nothing", 1, &mut |_, _| {});
-    let Err(Failure { outcome, detail }) = failure else { panic!("it is no JSON") };
-    assert_eq!((outcome, &*detail), (Outcome::NotJson, "expected JSON, found: nothing"));
+    let Err(QueryFailure { outcome, detail }) = failure else { panic!("it is no JSON") };
+    assert_eq!((outcome, &*detail), (QueryOutcome::NotJson, "expected JSON, found: nothing"));
 }
 
 // === the daemon ===
@@ -303,7 +311,7 @@ fn the_reader_of_answers_is_there_for_whoever_wants_to_break_it() {
 /// The page of a replica with so many blocks of a thousand in use.
 pub(crate) fn engine(kv_blocks_used: u32, waiting: u32) -> String {
     let started = Timestamp::from_second(1_700_000_000).unwrap();
-    let identity = Identity { model: "m".into(), started, ready: started };
+    let identity = EngineIdentity { model: "m".into(), started, ready: started };
     let stats = Stats { waiting, ..stats(kv_blocks_used) };
     // Without most of its histograms, which say nothing here and keep a slow machine busy.
     let kept = |line: &&str| !line.contains("_bucket") || line.contains("time_to_first_token");
@@ -357,7 +365,7 @@ impl Running {
         fs::write(&file, &text).unwrap();
         let loaded = config::load(&file, Files::MustExist);
         let loaded = loaded.unwrap_or_else(|error| panic!("{text}\n{error}"));
-        let options = Options { config_file: Some(file), ..Options::default() };
+        let options = DaemonOptions { config_file: Some(file), ..DaemonOptions::default() };
         let daemon = Daemon::start(loaded.config, options).await.unwrap();
         Self { daemon, server, folder }
     }

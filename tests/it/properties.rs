@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use plimsoll::analyze::ballot::Analyzer;
-use plimsoll::analyze::queueing::{LatencyTarget, Statistic, Targets};
+use plimsoll::analyze::queueing::{LatencyTarget, LatencyTargets, Statistic};
 use plimsoll::fleet::VariantSpec;
 use plimsoll::pipeline::sizing::Sizing;
 use plimsoll::pipeline::{Decisions, Policy};
@@ -53,7 +53,7 @@ fn policy_of(analyzers: &[Analyzer]) -> Policy {
     let Some(Sizing { queueing, .. }) = &mut policy.sizing else { panic!() };
     let seconds = |seconds| Seconds::new(seconds).unwrap();
     let ttft = LatencyTarget { limit: seconds(0.1), of: Statistic::Mean };
-    queueing.targets = Targets { ttft: Some(ttft), itl: Some(seconds(0.02)) };
+    queueing.targets = LatencyTargets { ttft: Some(ttft), itl: Some(seconds(0.02)) };
     policy
 }
 

@@ -10,12 +10,13 @@ use plimsoll::fleet::{Incarnation, ReplicaName, Role, VariantSpec};
 use plimsoll::leader::share::BODY_MAX;
 use plimsoll::observe::Observation;
 use plimsoll::pipeline::saved::{
-    Length, LengthMoments, Memory, SavedAnalyzers, SavedArrivals, SavedDemand, SavedForesight,
-    SavedHeard, SavedPace, SavedSeen, SavedSilence, SavedWeek, Work,
+    LengthMoments, MemoryLength, RequestWork, SavedAnalyzers, SavedArrivals, SavedDemand,
+    SavedForesight, SavedPace, SavedScrape, SavedSilence, SavedVariantModel, SavedWeek,
+    VariantMemory,
 };
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
-use plimsoll::publish::state::{self, Memories};
-use plimsoll::publish::{Decided, Published, PublishedVariant};
+use plimsoll::publish::state::{self, VariantMemories};
+use plimsoll::publish::{Published, PublishedDecision, PublishedVariant};
 use plimsoll::units::{Seconds, Tokens};
 use proptest::prelude::*;
 
@@ -28,7 +29,7 @@ pub(crate) fn published(world: &World, decisions: &Decisions) -> Published {
         let decision = decisions.decisions.iter().find(|it| it.variant == spec.key).cloned();
         let decided = decision.map(|decision| {
             let (at, elapsed) = (decision.inputs_at, std::time::Duration::ZERO);
-            Decided { decision, at, elapsed }
+            PublishedDecision { decision, at, elapsed }
         });
         let observation = Observation::of_nothing(spec.bounds);
         let spec = spec.clone();
@@ -40,13 +41,13 @@ pub(crate) fn published(world: &World, decisions: &Decisions) -> Published {
 }
 
 /// What the pipeline remembers, through a file and back.
-fn through_a_file(world: &World, decisions: &Decisions) -> Vec<state::Saved> {
+fn through_a_file(world: &World, decisions: &Decisions) -> Vec<state::SavedDecision> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.json");
     let memory = |spec: &VariantSpec| {
         Some((spec.key.clone(), world.pipeline.memory(&spec.model_key(), &spec.key)?))
     };
-    let memories: Memories = world.fleet.variants().filter_map(memory).collect();
+    let memories: VariantMemories = world.fleet.variants().filter_map(memory).collect();
     state::save(&path, at(world.second), &published(world, decisions), &memories, &[]).unwrap();
     let saved = state::load(&path).unwrap();
     for one in &saved {
@@ -59,7 +60,7 @@ fn through_a_file(world: &World, decisions: &Decisions) -> Vec<state::Saved> {
 fn restarted(world: &World, policy: Policy, decisions: &Decisions) -> World {
     let mut pipeline = Pipeline::new(policy);
     for saved in through_a_file(world, decisions) {
-        let state::Saved { variant, model, desired, at: inputs_at, memory, .. } = saved;
+        let state::SavedDecision { variant, model, desired, at: inputs_at, memory, .. } = saved;
         pipeline.restore(at(world.second), variant.clone(), desired, inputs_at);
         pipeline.recall(at(world.second), &model, &variant, &memory.unwrap());
     }
@@ -148,11 +149,11 @@ fn a_memory_is_told_in_three_lengths_and_numbers_are_in_all_of_them() {
     let decisions = world.run(60);
     let Some(memory) = through_a_file(&world, &decisions).remove(0).memory else { panic!() };
     assert!(memory.learned.tokens.is_some() && memory.informed.len() == 1, "{memory:?}");
-    let windows = memory.clone().told(Length::Windows);
+    let windows = memory.clone().told(MemoryLength::Windows);
     let history = memory.history.clone();
     let waits = memory.waits;
-    assert_eq!(windows, Memory { history, waits, ..Memory::default() });
-    assert_eq!(memory.clone().told(Length::Whole), memory);
+    assert_eq!(windows, VariantMemory { history, waits, ..VariantMemory::default() });
+    assert_eq!(memory.clone().told(MemoryLength::Whole), memory);
 }
 
 /// A load for some seconds.
@@ -235,7 +236,7 @@ fn what_only_a_later_release_remembers_is_left_out_and_named_and_costs_no_number
 }
 
 /// All that can be remembered of a variant beside its windows.
-fn much() -> Memory {
+fn much() -> VariantMemory {
     let numbers = |count: u32| (0..count).map(f64::from);
     let demand = SavedDemand {
         role: Role::Both,
@@ -256,14 +257,14 @@ fn much() -> Memory {
             levels: (0..672).map(|bin: u16| u8::try_from(bin % 64).ok()).collect(),
         }),
     };
-    let seen = SavedSeen {
+    let seen = SavedVariantModel {
         iteration: Some(SavedPace {
             logarithms: [-4.394_449_154_672_439, -10.126_631_103_850_338, -9.704_564_637_1],
             covariance: [[1.234_567e-4, 1e-9, 1e-9], [1e-9, 2e-9, 1e-12], [1e-9, 1e-12, 3e-9]],
             lessons: 412,
         }),
         lengths: [9_000.5, 2_000.25, 18.125],
-        work: Work {
+        work: RequestWork {
             prompt: 9_000.5,
             computed: 4_500.25,
             decoded: 1_982.125,
@@ -279,14 +280,14 @@ fn much() -> Memory {
         full_at: Some(30.5),
         busiest: 812.25,
     };
-    let heard = |index: u32| SavedHeard {
+    let heard = |index: u32| SavedScrape {
         replica: ReplicaName::new(&format!("llama-7d9c-{index}")).unwrap(),
         incarnation: Incarnation::new("4f8c2b1e-0000-4000-8000-000000000000"),
         at: at(90),
         started: Some(at(-9_000)),
         counted: [Some(7.0), Some(9.0), None, Some(35_000.0), Some(9_000.0)],
     };
-    Memory {
+    VariantMemory {
         learned: SavedAnalyzers {
             foresight: Some(SavedForesight {
                 learned_at: at(99),
@@ -302,14 +303,14 @@ fn much() -> Memory {
         }),
         informed: [(Analyzer::Foresight, at(98))].into(),
         named: vec!["gateway".to_owned()],
-        ..Memory::default()
+        ..VariantMemory::default()
     }
 }
 
 #[test]
 fn what_is_foreseen_and_silent_goes_through_a_file_and_fits_the_leaders_document() {
-    let saved: Vec<state::Saved> = (0..100)
-        .map(|index| state::Saved {
+    let saved: Vec<state::SavedDecision> = (0..100)
+        .map(|index| state::SavedDecision {
             variant: key(&format!("variant-{index}")),
             model: spec("a", 1.0, (1, 9)).model_key(),
             desired: crate::pipeline::n(3),
@@ -321,17 +322,19 @@ fn what_is_foreseen_and_silent_goes_through_a_file_and_fits_the_leaders_document
         .collect();
     let written = |length| state::encode(at(101), &saved, length).unwrap();
     let path = std::path::Path::new("state.json");
-    assert_eq!(state::parse(path, &written(Length::Whole)).unwrap(), saved);
-    let told = state::parse(path, &written(Length::Conclusions)).unwrap().remove(0).memory.unwrap();
+    assert_eq!(state::parse(path, &written(MemoryLength::Whole)).unwrap(), saved);
+    let told =
+        state::parse(path, &written(MemoryLength::Conclusions)).unwrap().remove(0).memory.unwrap();
     assert_eq!(
         told.learned.foresight.unwrap().demands[0].arrivals.rates.len(),
         60,
         "a quarter of an hour"
     );
     assert_eq!(told.silence, much().silence);
-    let bytes = written(Length::Conclusions).len();
+    let bytes = written(MemoryLength::Conclusions).len();
     assert!(bytes < BODY_MAX / 2, "{bytes} bytes beside decisions and what else was learned");
-    let windows = state::parse(path, &written(Length::Windows)).unwrap().remove(0).memory.unwrap();
+    let windows =
+        state::parse(path, &written(MemoryLength::Windows)).unwrap().remove(0).memory.unwrap();
     assert_eq!((windows.learned, windows.silence), (SavedAnalyzers::default(), much().silence));
     assert_eq!(windows.named, ["gateway"], "it keeps numbers from falling");
 }

@@ -17,9 +17,10 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use hyper::{HeaderMap, Response, StatusCode, header};
 use plimsoll::clock::Clock;
-use plimsoll::collect::exposition::Memory;
+use plimsoll::collect::exposition::LayoutMemory;
 use plimsoll::collect::scrape::{
-    Board, Client, Failure, Limits, Metrics, Scraper, Settings, Target, phase,
+    ClientSettings, ScrapeError, ScrapeLimits, ScrapeMetrics, ScrapeSettings, Scraper, Target,
+    TargetBoard, phase,
 };
 use plimsoll::fleet::{ModelName, Namespace, ReplicaKey, ReplicaName, VariantKey, VariantName};
 use plimsoll::observe::engine::Engine;
@@ -38,13 +39,13 @@ const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A reader for tests: the first line of a page is `model NAME`.
 fn read_model(
-    _memory: &mut Memory,
+    _memory: &mut LayoutMemory,
     body: &[u8],
     _content_type: Option<&str>,
-) -> Result<Reading, Failure> {
+) -> Result<Reading, ScrapeError> {
     let name = str::from_utf8(body).ok().and_then(|text| text.strip_prefix("model "));
     let name = name.and_then(|rest| rest.split('\n').next()).and_then(ModelName::new);
-    let name = name.ok_or_else(|| Failure::new(ScrapeFailure::Malformed, "no model"))?;
+    let name = name.ok_or_else(|| ScrapeError::new(ScrapeFailure::Malformed, "no model"))?;
     Ok(reading(name))
 }
 
@@ -65,19 +66,19 @@ fn model(name: &str) -> ModelName {
     ModelName::new(name).unwrap()
 }
 
-fn settings() -> Settings {
-    Settings {
+fn settings() -> ScrapeSettings {
+    ScrapeSettings {
         interval: Duration::from_millis(50),
         timeout: Duration::from_millis(50),
         body_limit: 1 << 20,
-        client: Client::default(),
+        client: ClientSettings::default(),
     }
 }
 
 /// Leaves time for a handshake on a busy machine.
-fn slow_settings() -> Settings {
+fn slow_settings() -> ScrapeSettings {
     let interval = Duration::from_millis(400);
-    Settings { interval, timeout: interval, ..settings() }
+    ScrapeSettings { interval, timeout: interval, ..settings() }
 }
 
 fn replica(name: &str) -> ReplicaKey {
@@ -88,7 +89,7 @@ fn replica(name: &str) -> ReplicaKey {
     ReplicaKey { variant, replica: ReplicaName::new(name).unwrap(), incarnation: None }
 }
 
-fn target(name: &str, url: &str, settings: Settings) -> Target {
+fn target(name: &str, url: &str, settings: ScrapeSettings) -> Target {
     Target {
         replica: replica(name),
         url: url.to_owned(),
@@ -98,12 +99,12 @@ fn target(name: &str, url: &str, settings: Settings) -> Target {
 }
 
 /// A target with the patience of a test, whose first turn comes at once nevertheless.
-fn patient_target(url: &str, client: Client) -> Target {
+fn patient_target(url: &str, client: ClientSettings) -> Target {
     patient_targets(url, client).next().unwrap()
 }
 
-fn patient_targets(url: &str, client: Client) -> impl Iterator<Item = Target> {
-    let settings = Settings { interval: PATIENCE, timeout: PATIENCE, client, ..settings() };
+fn patient_targets(url: &str, client: ClientSettings) -> impl Iterator<Item = Target> {
+    let settings = ScrapeSettings { interval: PATIENCE, timeout: PATIENCE, client, ..settings() };
     let at_once = |name: &String| phase(&replica(name), PATIENCE) < PATIENCE / 5000;
     let names = (0..1_000_000).map(|number| number.to_string()).filter(at_once);
     names.map(move |name| target(&name, url, settings.clone()))
@@ -113,7 +114,7 @@ fn patient_targets(url: &str, client: Client) -> impl Iterator<Item = Target> {
 struct Bench {
     targets: watch::Sender<Arc<Vec<Target>>>,
     scrapes: mpsc::Receiver<Scrape>,
-    board: Board,
+    board: TargetBoard,
     registry: Registry,
     tracker: TaskTracker,
     stop: CancellationToken,
@@ -122,13 +123,13 @@ struct Bench {
 
 impl Bench {
     fn new(targets: Vec<Target>) -> Self {
-        Self::with_limits(targets, Limits::default(), 1024)
+        Self::with_limits(targets, ScrapeLimits::default(), 1024)
     }
 
-    fn with_limits(targets: Vec<Target>, limits: Limits, capacity: usize) -> Self {
+    fn with_limits(targets: Vec<Target>, limits: ScrapeLimits, capacity: usize) -> Self {
         Self::start(targets, capacity, |metrics, scrapes| {
             let credentials_refresh = Duration::from_millis(20);
-            let limits = Limits { credentials_refresh, ..limits };
+            let limits = ScrapeLimits { credentials_refresh, ..limits };
             Scraper::with_reader(Clock::start(), limits, metrics, scrapes, read_model)
         })
     }
@@ -136,10 +137,10 @@ impl Bench {
     fn start(
         targets: Vec<Target>,
         capacity: usize,
-        make: impl FnOnce(Metrics, mpsc::Sender<Scrape>) -> Scraper,
+        make: impl FnOnce(ScrapeMetrics, mpsc::Sender<Scrape>) -> Scraper,
     ) -> Self {
         let registry = Registry::new();
-        let metrics = Metrics::register(&registry).unwrap();
+        let metrics = ScrapeMetrics::register(&registry).unwrap();
         let (outlet, scrapes) = mpsc::channel(capacity);
         let subject = make(metrics, outlet);
         let board = subject.board();
@@ -223,7 +224,7 @@ async fn failure_of_raw_answer(answer: &'static [u8]) -> (ScrapeFailure, String)
         stream.write_all(answer).await.unwrap();
     })
     .await;
-    failure(patient_target(&server.url(), Client::default())).await
+    failure(patient_target(&server.url(), ClientSettings::default())).await
 }
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
@@ -268,7 +269,7 @@ async fn a_request_says_who_asks_and_for_what_and_no_secrets() {
         async { page("model a\n") }
     })
     .await;
-    let (outcome, _) = outcome(patient_target(&server.url(), Client::default())).await;
+    let (outcome, _) = outcome(patient_target(&server.url(), ClientSettings::default())).await;
     assert_eq!(outcome, Ok(reading(model("a"))));
     let headers = asked.lock().unwrap().take().unwrap();
     let agent = format!("plimsoll/{}", env!("CARGO_PKG_VERSION"));
@@ -281,7 +282,7 @@ async fn a_request_says_who_asks_and_for_what_and_no_secrets() {
 #[tokio::test]
 async fn a_compressed_page_is_read() {
     let server = Server::http(async |_| gzip_response(&gzip(b"model a\n"))).await;
-    let (outcome, _) = outcome(patient_target(&server.url(), Client::default())).await;
+    let (outcome, _) = outcome(patient_target(&server.url(), ClientSettings::default())).await;
     assert_eq!(outcome, Ok(reading(model("a"))));
 }
 
@@ -294,7 +295,7 @@ async fn what_a_server_compressed_in_parts_is_one_page() {
         async { response }
     })
     .await;
-    let (outcome, detail) = outcome(patient_target(&server.url(), Client::default())).await;
+    let (outcome, detail) = outcome(patient_target(&server.url(), ClientSettings::default())).await;
     assert_eq!(outcome, Ok(reading(model("a"))), "{detail}");
 }
 
@@ -302,7 +303,7 @@ async fn what_a_server_compressed_in_parts_is_one_page() {
 async fn a_path_is_asked_for_with_what_must_be_escaped_escaped() {
     let server = Server::http(async |request| page(&format!("model {}\n", request.uri()))).await;
     let url = format!("http://{}/a/../<b>?c=`d`", server.address);
-    let (outcome, detail) = outcome(patient_target(&url, Client::default())).await;
+    let (outcome, detail) = outcome(patient_target(&url, ClientSettings::default())).await;
     assert_eq!(outcome, Ok(reading(model("/%3Cb%3E?c=`d`"))), "{detail}");
 }
 
@@ -336,8 +337,10 @@ async fn a_bearer_token_is_sent_and_follows_its_file() {
         }
     })
     .await;
-    let client = Client { bearer_token_file: Some(path.clone()), ..Client::default() };
-    let mut bench = Bench::new(vec![target("a", &server.url(), Settings { client, ..settings() })]);
+    let client =
+        ClientSettings { bearer_token_file: Some(path.clone()), ..ClientSettings::default() };
+    let mut bench =
+        Bench::new(vec![target("a", &server.url(), ScrapeSettings { client, ..settings() })]);
     assert_eq!(bench.until_answered().await.models, [model("first")]);
     std::fs::write(&path, "second\n").unwrap();
     let second = Ok(reading(model("second")));
@@ -347,8 +350,10 @@ async fn a_bearer_token_is_sent_and_follows_its_file() {
 #[tokio::test]
 async fn a_token_that_cannot_be_read_is_a_failure_and_nothing_is_asked() {
     let server = Server::http(async |_| page("model a\n")).await;
-    let client =
-        Client { bearer_token_file: Some("/nonexistent/token".into()), ..Client::default() };
+    let client = ClientSettings {
+        bearer_token_file: Some("/nonexistent/token".into()),
+        ..ClientSettings::default()
+    };
     let (class, detail) = failure(patient_target(&server.url(), client)).await;
     assert_eq!(class, ScrapeFailure::Connection);
     assert!(detail.starts_with("cannot read /nonexistent/token: No such file"), "{detail}");
@@ -363,7 +368,7 @@ async fn a_closed_port_is_refused() {
         let listener = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 77), 0)).await.unwrap();
         format!("http://{}/metrics", listener.local_addr().unwrap())
     };
-    let (class, detail) = failure(patient_target(&url, Client::default())).await;
+    let (class, detail) = failure(patient_target(&url, ClientSettings::default())).await;
     assert_eq!(class, ScrapeFailure::Refused);
     assert!(detail.contains("Connection refused"), "{detail}");
     assert!(!detail.contains("http://"), "the URL is in a field of its own: {detail}");
@@ -404,7 +409,7 @@ async fn a_server_that_hangs_up_without_an_answer_is_a_broken_connection() {
 
 #[tokio::test]
 async fn a_name_that_does_not_resolve_is_a_broken_connection() {
-    let target = patient_target("http://replica.invalid:8000/metrics", Client::default());
+    let target = patient_target("http://replica.invalid:8000/metrics", ClientSettings::default());
     let (class, detail) = failure(target).await;
     assert_eq!(class, ScrapeFailure::Connection);
     assert!(detail.contains("dns error"), "{detail}");
@@ -424,7 +429,8 @@ async fn any_status_but_200_is_a_failure() {
             async { response }
         })
         .await;
-        let (class, detail) = failure(patient_target(&server.url(), Client::default())).await;
+        let (class, detail) =
+            failure(patient_target(&server.url(), ClientSettings::default())).await;
         assert_eq!(class, ScrapeFailure::Status, "{status}");
         assert_eq!(detail, format!("the server answered {status}"));
     }
@@ -441,7 +447,7 @@ async fn a_redirect_is_a_failure_and_is_not_followed() {
         async { response }
     })
     .await;
-    let (class, detail) = failure(patient_target(&server.url(), Client::default())).await;
+    let (class, detail) = failure(patient_target(&server.url(), ClientSettings::default())).await;
     assert_eq!(class, ScrapeFailure::Status);
     assert_eq!(detail, format!("the server answered 302 Found to {to}, and that is not followed"));
     assert_eq!(elsewhere.connections(), 0);
@@ -463,7 +469,7 @@ async fn an_endless_page_is_given_up_at_the_limit() {
         async { Response::new(StreamBody::new(chunks).boxed_unsync()) }
     })
     .await;
-    let (class, detail) = failure(patient_target(&server.url(), Client::default())).await;
+    let (class, detail) = failure(patient_target(&server.url(), ClientSettings::default())).await;
     assert_eq!(class, ScrapeFailure::TooLarge);
     assert_eq!(detail, "the page has more than 1048576 bytes");
     // What lies in the buffers of two sockets comes on top of the limit of 1 MiB.
@@ -493,7 +499,7 @@ async fn the_limit_holds_after_decompression_and_includes_its_last_byte() {
         })
         .await;
         for url in [server.url(), format!("http://{}/plain", server.address)] {
-            let (outcome, _) = outcome(patient_target(&url, Client::default())).await;
+            let (outcome, _) = outcome(patient_target(&url, ClientSettings::default())).await;
             let want = if fits { Ok(reading(model("a"))) } else { Err(ScrapeFailure::TooLarge) };
             assert_eq!(outcome, want, "{size} bytes from {url}");
         }
@@ -509,7 +515,8 @@ async fn no_more_of_a_head_is_read_than_a_connection_may_keep() {
             async { response }
         })
         .await;
-        let (outcome, detail) = outcome(patient_target(&server.url(), Client::default())).await;
+        let (outcome, detail) =
+            outcome(patient_target(&server.url(), ClientSettings::default())).await;
         let want = if fits { Ok(reading(model("a"))) } else { Err(ScrapeFailure::Connection) };
         assert_eq!(outcome, want, "{detail}");
         assert_eq!(detail.contains("message head is too large"), !fits, "{detail}");
@@ -523,7 +530,7 @@ async fn an_encoding_that_was_not_asked_for_is_malformed_and_named() {
         response.body(full(b"model a\n")).unwrap()
     })
     .await;
-    let (class, detail) = failure(patient_target(&server.url(), Client::default())).await;
+    let (class, detail) = failure(patient_target(&server.url(), ClientSettings::default())).await;
     assert_eq!(class, ScrapeFailure::Malformed);
     assert_eq!(detail, "the page comes in the encoding br, and gzip was asked for");
 }
@@ -552,7 +559,7 @@ async fn a_connection_that_is_reset_within_the_body_is_truncated() {
         stream.set_zero_linger().unwrap();
     })
     .await;
-    let (class, detail) = failure(patient_target(&server.url(), Client::default())).await;
+    let (class, detail) = failure(patient_target(&server.url(), ClientSettings::default())).await;
     assert_eq!(class, ScrapeFailure::Truncated, "{detail}");
 }
 
@@ -567,7 +574,8 @@ async fn compressed_bodies_are_truncated_or_malformed_as_plain_ones_are() {
             async { response }
         })
         .await;
-        let (class, detail) = failure(patient_target(&server.url(), Client::default())).await;
+        let (class, detail) =
+            failure(patient_target(&server.url(), ClientSettings::default())).await;
         assert_eq!(class, want, "{detail}");
     }
 }
@@ -580,9 +588,9 @@ async fn a_page_of_html_is_malformed() {
         response.body(full(html.as_bytes())).unwrap()
     })
     .await;
-    let target = patient_target(&server.url(), Client::default());
+    let target = patient_target(&server.url(), ClientSettings::default());
     let mut bench = Bench::start(vec![target], 1, |metrics, scrapes| {
-        Scraper::new(Clock::start(), Limits::default(), metrics, scrapes)
+        Scraper::new(Clock::start(), ScrapeLimits::default(), metrics, scrapes)
     });
     assert_eq!(bench.next().await.outcome, Err(ScrapeFailure::Malformed));
     assert_eq!(bench.metric("plimsoll_scrape_failures_total"), 1);
@@ -591,7 +599,7 @@ async fn a_page_of_html_is_malformed() {
 #[tokio::test]
 async fn another_models_page_is_a_failure_that_names_both() {
     let server = Server::http(async |_| page("model a\n")).await;
-    let target = patient_target(&server.url(), Client::default());
+    let target = patient_target(&server.url(), ClientSettings::default());
     let (class, detail) = failure(Target { models: vec![model("b")], ..target.clone() }).await;
     assert_eq!((class, &*detail), (ScrapeFailure::WrongModel, "saw a, want b"));
     let (outcome, _) = outcome(Target { models: vec![model("b"), model("a")], ..target }).await;
@@ -631,7 +639,7 @@ async fn a_target_that_is_removed_is_given_up_in_the_middle_of_its_scrape() {
         }
     })
     .await;
-    let wedged = patient_target(&server.url(), Client::default());
+    let wedged = patient_target(&server.url(), ClientSettings::default());
     let other = Server::http(async |_| page("model a\n")).await;
     let other = target("other", &other.url(), settings());
     let mut bench = Bench::new(vec![wedged, other.clone()]);
@@ -666,7 +674,7 @@ async fn a_target_that_stays_is_not_started_again() {
     let server = Server::http(async |_| page("model a\n")).await;
     // Its second turn is a minute away, so a new start would have nothing to show.
     let url = server.url();
-    let mut targets = patient_targets(&url, Client::default());
+    let mut targets = patient_targets(&url, ClientSettings::default());
     let (first, second) = (targets.next().unwrap(), targets.next().unwrap());
     let mut bench = Bench::new(vec![first.clone()]);
     let scrape = bench.next().await;
@@ -700,8 +708,8 @@ async fn no_more_scrapes_are_on_their_way_than_the_bound_allows() {
         }
     })
     .await;
-    let targets = patient_targets(&server.url(), Client::default()).take(10).collect();
-    let limits = Limits { in_flight: 3, ..Limits::default() };
+    let targets = patient_targets(&server.url(), ClientSettings::default()).take(10).collect();
+    let limits = ScrapeLimits { in_flight: 3, ..ScrapeLimits::default() };
     let mut bench = Bench::with_limits(targets, limits, 1024);
     patiently(async {
         while now.load(Ordering::SeqCst) < 3 {
@@ -732,8 +740,8 @@ async fn turns_that_find_no_room_are_counted_as_missed_and_nothing_is_asked() {
     })
     .await;
     let sound = Server::http(async |_| page("model a\n")).await;
-    let wedged = patient_target(&wedged.url(), Client::default());
-    let limits = Limits { in_flight: 1, ..Limits::default() };
+    let wedged = patient_target(&wedged.url(), ClientSettings::default());
+    let limits = ScrapeLimits { in_flight: 1, ..ScrapeLimits::default() };
     let mut bench = Bench::with_limits(vec![wedged.clone()], limits, 1024);
     patiently(asked.notified()).await;
     let other = target("other", &sound.url(), settings());
@@ -754,7 +762,7 @@ async fn a_full_channel_holds_the_targets_back_and_loses_nothing() {
     })
     .await;
     let target = target("a", &server.url(), slow_settings());
-    let mut bench = Bench::with_limits(vec![target], Limits::default(), 1);
+    let mut bench = Bench::with_limits(vec![target], ScrapeLimits::default(), 1);
     // One scrape in the channel, one that waits to be sent, and turns that go by; they are
     // counted when the target has its next turn.
     patiently(async {
@@ -795,7 +803,7 @@ async fn a_scrape_is_stamped_with_the_time_at_which_it_was_asked_for() {
     })
     .await;
     let began = clock.now();
-    let mut bench = Bench::new(vec![patient_target(&server.url(), Client::default())]);
+    let mut bench = Bench::new(vec![patient_target(&server.url(), ClientSettings::default())]);
     let scrape = bench.next().await;
     let asked = asked.lock().unwrap().unwrap();
     assert!(began <= scrape.at && scrape.at <= asked, "{began} {} {asked}", scrape.at);

@@ -14,7 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 use plimsoll::collect::exposition;
 use plimsoll::fleet::ModelName;
 use plimsoll::simulate::Micros;
-use plimsoll::simulate::page::{CONTENT_TYPE, Identity, render};
+use plimsoll::simulate::page::{CONTENT_TYPE, EngineIdentity, render};
 use plimsoll::simulate::random::{Purpose, generator};
 use plimsoll::simulate::reading::{Names, read as read_directly};
 use plimsoll::simulate::replica::adapters::{AdapterId, AdapterSettings};
@@ -22,7 +22,7 @@ use plimsoll::simulate::replica::arrivals::Fetch;
 use plimsoll::simulate::replica::settings::{Admission, Options, Settings, StepTime};
 use plimsoll::simulate::replica::speculation::Speculation;
 use plimsoll::simulate::replica::stats::Counters;
-use plimsoll::simulate::replica::{Event, Finished, Replica, Request};
+use plimsoll::simulate::replica::{EngineEvent, Finished, Replica, Request};
 use plimsoll::units::Fraction;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -146,11 +146,11 @@ fn replay(directory: &Path, name: &str) -> Result<usize, String> {
         }
         for event in events {
             match event {
-                Event::FirstToken { id, ttft, .. } => {
+                EngineEvent::FirstToken { id, ttft, .. } => {
                     first_tokens[usize::try_from(id).unwrap()] = Some(ttft.micros());
                 }
-                Event::Preempted { id, .. } => preemptions[usize::try_from(id).unwrap()] += 1,
-                Event::Finished(life) => {
+                EngineEvent::Preempted { id, .. } => preemptions[usize::try_from(id).unwrap()] += 1,
+                EngineEvent::Finished(life) => {
                     finished[usize::try_from(life.request.id).unwrap()] = Some(life);
                 }
             }
@@ -213,7 +213,7 @@ fn replay_stock(directory: &Path, name: &str) -> Result<String, String> {
     }
     let lives: Vec<Finished> = events
         .into_iter()
-        .filter_map(|event| if let Event::Finished(life) = event { Some(life) } else { None })
+        .filter_map(|event| if let EngineEvent::Finished(life) = event { Some(life) } else { None })
         .collect();
     let allowed = if count > 1 { 2.0 } else { 1.0 };
     let times = |of: fn(&Finished) -> Micros| -> Vec<f64> {
@@ -333,7 +333,7 @@ fn page_of_ten() -> String {
         replica.submit(Micros::new(id * 100_000), request).unwrap();
     }
     replica.advance_to(Micros::from_secs(60), &mut Vec::new());
-    let identity = Identity {
+    let identity = EngineIdentity {
         model: "meta-llama/Llama-3.1-8B-Instruct".to_owned(),
         started: "2026-11-21T08:00:00Z".parse().unwrap(),
         ready: "2026-11-21T08:01:00.25Z".parse().unwrap(),
@@ -401,7 +401,7 @@ fn a_reading_is_what_the_page_says() {
     let model = ModelName::new("meta-llama/Llama-3.1-8B-Instruct").unwrap();
     let started: Timestamp = "2026-11-21T08:00:00Z".parse().unwrap();
     let ready = "2026-11-21T08:01:00Z".parse().unwrap();
-    let identity = Identity { model: model.as_str().to_owned(), started, ready };
+    let identity = EngineIdentity { model: model.as_str().to_owned(), started, ready };
     let adapters = ["sql", "chat", "code"].map(|name| ModelName::new(name).unwrap());
     let names = Names { models: vec![model], adapters: adapters.to_vec() };
     let written: Vec<String> = adapters.iter().map(ToString::to_string).collect();
@@ -457,7 +457,7 @@ fn a_request_that_leaves_takes_nothing_with_it() {
     assert!(!replica.abort(10_000), "nobody knows this one");
     replica.advance_to(Micros::from_secs(1_000), &mut events);
     assert_eq!((replica.outstanding(), replica.snapshot().kv_blocks_used), (0, 0));
-    let finished = events.iter().filter(|event| matches!(event, Event::Finished(_))).count();
+    let finished = events.iter().filter(|event| matches!(event, EngineEvent::Finished(_))).count();
     let left = usize::try_from(replica.counters().aborted).unwrap();
     assert_eq!(finished + left, 200);
 }
@@ -477,7 +477,7 @@ fn nothing_finishes_while_an_engine_says_that_it_is_quiet() {
         events.clear();
         replica.advance_to(before, &mut events);
         assert!(
-            before < now || !events.iter().any(|event| matches!(event, Event::Finished(_))),
+            before < now || !events.iter().any(|event| matches!(event, EngineEvent::Finished(_))),
             "{events:?} before {quiet}"
         );
         now = quiet.max(Micros::new(now.micros() + 1));
@@ -520,7 +520,7 @@ fn a_request_that_can_never_fit_is_refused_and_a_busy_engine_never_holds_more_th
         preempted_at_most = stats.counters.preemptions;
     }
     assert!(preempted_at_most > 0, "the cache was too small for the batch");
-    let finished = events.iter().filter(|event| matches!(event, Event::Finished(_))).count();
+    let finished = events.iter().filter(|event| matches!(event, EngineEvent::Finished(_))).count();
     assert_eq!((finished, replica.outstanding()), (400, 0));
     assert_eq!(replica.next_change(), None, "an idle engine waits for nothing");
 }
@@ -579,7 +579,7 @@ proptest! {
         replica.advance_to(Micros::new(u64::MAX), &mut events);
         let mut times = vec![reference::Times::default(); arrivals.len()];
         for event in events {
-            if let Event::Finished(Finished { request, queue, ttft, e2e, preemptions, .. }) = event {
+            if let EngineEvent::Finished(Finished { request, queue, ttft, e2e, preemptions, .. }) = event {
                 times[usize::try_from(request.id).unwrap()] =
                     reference::Times { queue, ttft, e2e, preemptions };
             }

@@ -20,7 +20,9 @@ use plimsoll::simulate::scenario::{
     Rollout, Router, Scenario, Signal, Slo, Startup, Transfer, Variant,
 };
 use plimsoll::simulate::score::{Outcome, Service};
-use plimsoll::simulate::workload::load::{Closed, Drawn, Lengths, Load, Replay, Row, Size, Sizes};
+use plimsoll::simulate::workload::load::{
+    ClosedLoad, Lengths, Load, RateLoad, ReplayLoad, Row, Size, Sizes,
+};
 use plimsoll::simulate::workload::rate::Rate;
 use plimsoll::units::{Fraction, Replicas, Seconds};
 
@@ -54,10 +56,10 @@ fn sizes() -> Sizes {
 }
 
 pub(crate) fn drawn(rate: Rate) -> Load {
-    Load::Drawn(Drawn { rate, variation: 1.0, sizes: sizes(), drift: None })
+    Load::Drawn(RateLoad { rate, variation: 1.0, sizes: sizes(), drift: None })
 }
 
-pub(crate) fn follow(signal: Signal, settings: scaler::Settings) -> Hpa {
+pub(crate) fn follow(signal: Signal, settings: scaler::ScalerSettings) -> Hpa {
     Hpa { signal, settings, sync: secs(15), delay: Micros::ZERO }
 }
 
@@ -114,7 +116,7 @@ pub(crate) fn scenario(load: Load) -> Scenario {
             rollout: None,
             actuator: Actuator::Hpa(follow(
                 Signal::Desired,
-                scaler::Settings::following(n(1), n(8)),
+                scaler::ScalerSettings::following(n(1), n(8)),
             )),
         }],
         control: Control {
@@ -233,7 +235,8 @@ fn a_longer_start_never_helps_and_costs_are_those_of_time() {
 fn without_a_replica_requests_wait_in_the_gateway_and_keda_brings_one_back() {
     let mut scenario =
         scenario(drawn(Rate::through(vec![(0.0, 0.0), (300.0, 0.0), (300.0, 2.0)], None).unwrap()));
-    let mut hpa = follow(Signal::InFlight, scaler::Settings::new(n(1), n(8), MilliValue(20_000)));
+    let mut hpa =
+        follow(Signal::InFlight, scaler::ScalerSettings::new(n(1), n(8), MilliValue(20_000)));
     hpa.sync = secs(15);
     let keda = Keda {
         hpa,
@@ -255,7 +258,7 @@ fn without_a_replica_requests_wait_in_the_gateway_and_keda_brings_one_back() {
 fn what_comes_to_the_gateway_activates_keda_where_no_replica_is_left_to_say_anything() {
     let steps = vec![(0.0, 0.0), (300.0, 0.0), (300.0, 4.0)];
     let mut scenario = scenario(drawn(Rate::through(steps, None).unwrap()));
-    let hpa = follow(Signal::Rate, scaler::Settings::new(n(1), n(8), MilliValue(1_000)));
+    let hpa = follow(Signal::Rate, scaler::ScalerSettings::new(n(1), n(8), MilliValue(1_000)));
     let keda = Keda {
         hpa,
         to_zero: true,
@@ -275,11 +278,11 @@ fn what_comes_to_the_gateway_activates_keda_where_no_replica_is_left_to_say_anyt
 
 #[test]
 fn clients_of_a_closed_loop_wait_for_their_answers() {
-    let closed = |clients| Load::Closed(Closed { clients, think: secs(5), sizes: sizes() });
+    let closed = |clients| Load::Closed(ClosedLoad { clients, think: secs(5), sizes: sizes() });
     let mut scenario = scenario(closed(50));
     scenario.variants[0].actuator = Actuator::Fixed;
     let outcome = play(&scenario, 1);
-    let in_flight = |sample: &plimsoll::simulate::score::Sample| {
+    let in_flight = |sample: &plimsoll::simulate::score::FleetSample| {
         let [variant] = sample.variants[..] else { panic!("one variant") };
         u64::from(variant.running + variant.waiting) + sample.models[0].held
     };
@@ -301,7 +304,8 @@ fn each_objective_is_judged_by_itself_and_both_together() {
     };
     let rows: Arc<[Row]> = [row(1, 20), row(1, 20), row(100, 20), row(200, 1)].into();
     let (span, spread) = (secs(600), Micros::ZERO);
-    let load = Load::Replay(Replay { rows, prompts: None, span, copies: 1.0, spread, speed: 1.0 });
+    let load =
+        Load::Replay(ReplayLoad { rows, prompts: None, span, copies: 1.0, spread, speed: 1.0 });
     let mut scenario = scenario(load);
     scenario.variants[0].actuator = Actuator::Fixed;
     let served = |ttft: u64, itl: u64| {
@@ -324,7 +328,8 @@ fn a_request_that_the_engine_cannot_hold_is_refused_and_is_not_within_its_slo() 
         |second, prompt| Row { at: secs(second), size: Size { prompt, output: 10 }, prompt: None };
     let rows: Arc<[Row]> = [row(1, 100), row(2, 80_000), row(3, 100)].into();
     let (span, spread) = (secs(600), Micros::ZERO);
-    let load = Load::Replay(Replay { rows, prompts: None, span, copies: 1.0, spread, speed: 1.0 });
+    let load =
+        Load::Replay(ReplayLoad { rows, prompts: None, span, copies: 1.0, spread, speed: 1.0 });
     let service = play(&scenario(load), 1).models[0].clone();
     assert_eq!((service.arrived, service.finished, service.unservable), (3, 2, 1));
     assert_eq!((service.judged(), service.good), (3, 2), "an engine that is too small serves less");
@@ -342,7 +347,8 @@ fn the_room_of_a_client_that_gives_up_is_taken_at_once() {
     // While the first decodes, the second does not fit the cache, and the third waits outside.
     let rows: Arc<[Row]> = [row(1, 100, 1_000), row(2, 79_000, 10), row(4, 100, 10)].into();
     let (span, spread) = (secs(600), Micros::ZERO);
-    let load = Load::Replay(Replay { rows, prompts: None, span, copies: 1.0, spread, speed: 1.0 });
+    let load =
+        Load::Replay(ReplayLoad { rows, prompts: None, span, copies: 1.0, spread, speed: 1.0 });
     let mut scenario = scenario(load);
     scenario.variants[0].actuator = Actuator::Fixed;
     scenario.variants[0].engine.kv_blocks = 4_940;
@@ -371,7 +377,8 @@ fn one_replica_computes_a_prompt_and_another_decodes_once_the_cache_has_moved() 
     let size = Size { prompt: 1_000, output: 11 };
     let rows: Arc<[Row]> = [Row { at: secs(1), size, prompt: None }].into();
     let (span, spread) = (secs(600), Micros::ZERO);
-    let load = Load::Replay(Replay { rows, prompts: None, span, copies: 1.0, spread, speed: 1.0 });
+    let load =
+        Load::Replay(ReplayLoad { rows, prompts: None, span, copies: 1.0, spread, speed: 1.0 });
     let mut scenario = disaggregated(load);
     for variant in &mut scenario.variants {
         variant.actuator = Actuator::Fixed;
@@ -457,10 +464,11 @@ fn the_surge_of_a_roll_out_becomes_the_number_of_an_hpa_that_is_within_its_toler
     // 40 in flight on four replicas are exactly the target. With a fifth they are a fifth below it:
     // an HPA whose tolerance is wider takes the five for what is wanted.
     let most = |tolerance: f64| {
-        let closed = Load::Closed(Closed { clients: 40, think: Micros::new(1), sizes: sizes() });
+        let closed =
+            Load::Closed(ClosedLoad { clients: 40, think: Micros::new(1), sizes: sizes() });
         let mut scenario = scenario(closed);
         let variant = &mut scenario.variants[0];
-        let mut settings = scaler::Settings::new(n(1), n(8), MilliValue(10_000));
+        let mut settings = scaler::ScalerSettings::new(n(1), n(8), MilliValue(10_000));
         settings.up.tolerance = tolerance;
         settings.down.tolerance = tolerance;
         variant.actuator = Actuator::Hpa(follow(Signal::InFlight, settings));

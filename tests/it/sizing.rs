@@ -2,7 +2,7 @@
 //! to the cheapest mix, and never down on what nobody has seen.
 
 use plimsoll::analyze::ballot::Analyzer;
-use plimsoll::decide::optimize::Rule;
+use plimsoll::decide::optimize::GrowthRule;
 use plimsoll::decide::rank;
 use plimsoll::decide::{Basis, NoData, Reason};
 use plimsoll::fleet::{Role, VariantSpec};
@@ -108,7 +108,7 @@ fn a_role_at_its_maximum_does_not_keep_the_other_from_growing() {
 fn by_rank_what_is_cheap_for_its_list_price_grows_and_the_decision_keeps_every_option() {
     let mut by_rank = sized(&[Analyzer::Tokens]);
     let Some(sizing) = &mut by_rank.sizing else { panic!() };
-    sizing.optimizer.rule = Rule::Ranked(rank::Policy::default());
+    sizing.optimizer.rule = GrowthRule::Ranked(rank::Policy::default());
     let mut spot = spec("spot", 4.0, (1, 20));
     spot.list_price = spec("listed", 10.0, (1, 20)).cost.into();
     let mut world = World::with(by_rank, vec![spec("whole", 10.0, (1, 20)), spot]);
@@ -144,7 +144,7 @@ fn by_rank_what_is_scarce_and_not_needed_grows_last_and_the_decision_says_why() 
     let grown = |mismatch: f64| {
         let mut by_rank = sized(&[Analyzer::Tokens]);
         let Some(sizing) = &mut by_rank.sizing else { panic!() };
-        sizing.optimizer.rule = Rule::Ranked(rank::Policy::default());
+        sizing.optimizer.rule = GrowthRule::Ranked(rank::Policy::default());
         let mut large = spec("large", 4.0, (1, 20));
         large.mismatch = Fraction::new(mismatch).unwrap();
         let mut world = World::with(by_rank, vec![large, spec("small", 6.0, (1, 20))]);
@@ -258,7 +258,7 @@ fn a_variant_that_cannot_be_counted_keeps_the_others_from_shrinking() {
     let mut world = world(vec![spec("a", 1.0, (1, 20)), spec("b", 1.0, (1, 20))]);
     world.set("a", 8, (0.1, 0.0));
     world.set("b", 2, (0.1, 0.0));
-    let unknown = plimsoll::observe::WhyUnknown::Forbidden;
+    let unknown = plimsoll::observe::WhyScaleUnknown::Forbidden;
     world.variants.get_mut("b").unwrap().scale = Scale::Unknown(unknown);
     let decisions = world.run(60);
     assert_eq!(desired(&decisions, "a"), 8);

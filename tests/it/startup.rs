@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use plimsoll::analyze::ballot::Analyzer;
 use plimsoll::fleet::{ReplicaKey, VariantSpec};
-use plimsoll::observe::{Inputs, Quantiles, Start, Startup};
+use plimsoll::observe::{Inputs, ReplicaStart, StartQuantiles, Startup};
 use plimsoll::pipeline::Decisions;
 use plimsoll::units::Seconds;
 
@@ -15,7 +15,7 @@ use crate::sizing::sized;
 /// A variant whose replicas start one after the other.
 struct Starting {
     world: World,
-    starts: BTreeMap<ReplicaKey, Start>,
+    starts: BTreeMap<ReplicaKey, ReplicaStart>,
 }
 
 impl Starting {
@@ -29,7 +29,9 @@ impl Starting {
         let mut starting = Self { world, starts: BTreeMap::new() };
         starting.world.set("a", 1, load);
         let (created, ready) = (at(-5_000), Some(at(-10)));
-        starting.starts.insert(replica("a", 0), Start { created, ready, unschedulable: None });
+        starting
+            .starts
+            .insert(replica("a", 0), ReplicaStart { created, ready, unschedulable: None });
         let _ = starting.run(2);
         starting
     }
@@ -54,7 +56,8 @@ impl Starting {
         variant.listed += 1;
         variant.silent.push(index);
         variant.scale = known(index + 1, index);
-        let start = Start { created: at(self.world.second), ready: None, unschedulable: None };
+        let start =
+            ReplicaStart { created: at(self.world.second), ready: None, unschedulable: None };
         self.starts.insert(replica("a", index), start);
     }
 
@@ -74,7 +77,7 @@ impl Starting {
     }
 }
 
-fn seconds(quantiles: Option<Quantiles>) -> Option<(f64, f64)> {
+fn seconds(quantiles: Option<StartQuantiles>) -> Option<(f64, f64)> {
     quantiles.map(|it| (it.p50.seconds(), it.p90.seconds()))
 }
 

@@ -5,8 +5,8 @@ use plimsoll::analyze::foresight::policy::Steps;
 use plimsoll::decide::Reason;
 use plimsoll::decide::enforce::Behavior;
 use plimsoll::fleet::{Role, VariantSpec};
-use plimsoll::observe::{Scale, WhyUnknown};
-use plimsoll::pipeline::saved::Memory;
+use plimsoll::observe::{Scale, WhyScaleUnknown};
+use plimsoll::pipeline::saved::VariantMemory;
 use plimsoll::pipeline::{Pipeline, Policy};
 
 use crate::foresight::quick;
@@ -80,7 +80,7 @@ fn another_variant_takes_the_place_of_replicas_that_do_not_start() {
 fn a_variant_without_a_scale_target_does_not_keep_others_from_shrinking() {
     let mut work = two(2.0);
     let _ = work.run_all(&[("a", 8, 18.0)], 90);
-    work.world.set("b", 0, (0.0, 0.0)).scale = Scale::Unknown(WhyUnknown::NoSuchTarget);
+    work.world.set("b", 0, (0.0, 0.0)).scale = Scale::Unknown(WhyScaleUnknown::NoSuchTarget);
     let said = work.run_all(&[("a", 8, 2.0)], 120);
     assert!(desired(&said, "a") < 8, "{:?}", of(&said, "a").steps);
 }
@@ -124,7 +124,7 @@ fn a_need_that_is_known_is_asked_for_in_one_step_unless_limits_are_written() {
 }
 
 /// Whether a day later, with this much remembered, the first seconds are decided by foresight.
-fn is_sized_a_day_later(knowledge: impl Fn(Memory) -> Memory) -> bool {
+fn is_sized_a_day_later(knowledge: impl Fn(VariantMemory) -> VariantMemory) -> bool {
     let mut work = one();
     let _ = work.run(8, 100.0, 200);
     let spec = spec("a", 1.0, (1, 60));
@@ -141,8 +141,8 @@ fn is_sized_a_day_later(knowledge: impl Fn(Memory) -> Memory) -> bool {
 
 #[test]
 fn what_was_learned_is_of_use_long_after_the_number_is_not() {
-    assert!(is_sized_a_day_later(Memory::knowledge));
-    assert!(!is_sized_a_day_later(|_| Memory::default()), "ten seconds teach too little");
+    assert!(is_sized_a_day_later(VariantMemory::knowledge));
+    assert!(!is_sized_a_day_later(|_| VariantMemory::default()), "ten seconds teach too little");
 }
 
 #[test]

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll::clock::Clock;
-use plimsoll::collect::scrape::{Client, Settings};
+use plimsoll::collect::scrape::{ClientSettings, ScrapeSettings};
 use plimsoll::collect::targets::{
-    Address, Endpoint, Listed, Lister, Metrics, NameServer, Record, Scheme, Source,
+    Address, Endpoint, Lister, NameServer, Record, Scheme, TargetList, TargetMetrics, TargetSource,
 };
 use plimsoll::fleet::{ModelName, Namespace, VariantKey, VariantName};
 use prometheus::Registry;
@@ -27,7 +27,7 @@ const REFRESH: Duration = Duration::from_millis(10);
 
 /// A lister at work.
 struct Bench {
-    listed: watch::Receiver<Option<Arc<Listed>>>,
+    listed: watch::Receiver<Option<Arc<TargetList>>>,
     registry: Registry,
     tracker: TaskTracker,
     stop: CancellationToken,
@@ -35,9 +35,9 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(source: Source, server: NameServer) -> Self {
+    fn new(source: TargetSource, server: NameServer) -> Self {
         let registry = Registry::new();
-        let metrics = Metrics::register(&registry).unwrap();
+        let metrics = TargetMetrics::register(&registry).unwrap();
         let (sender, listed) = watch::channel(None);
         let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
         let subject = Lister::new(source, server, Clock::start(), metrics);
@@ -48,18 +48,18 @@ impl Bench {
 
     fn files(paths: &[&Path]) -> Self {
         let paths = paths.iter().map(|&path| path.to_owned()).collect();
-        Self::new(Source::File { paths, refresh: REFRESH }, NameServer::System)
+        Self::new(TargetSource::File { paths, refresh: REFRESH }, NameServer::System)
     }
 
     fn dns(names: &[&str], record: Record, port: Option<u16>, server: &NameServerStub) -> Self {
         let names = names.iter().map(|&name| name.to_owned()).collect();
-        let source = Source::Dns { names, record, port, refresh: REFRESH };
+        let source = TargetSource::Dns { names, record, port, refresh: REFRESH };
         Self::new(source, NameServer::At(server.address))
     }
 
     /// Waits for a list of these URLs.
-    async fn until(&mut self, want: &[&str]) -> Arc<Listed> {
-        let seen = |listed: &Option<Arc<Listed>>| {
+    async fn until(&mut self, want: &[&str]) -> Arc<TargetList> {
+        let seen = |listed: &Option<Arc<TargetList>>| {
             listed.as_ref().is_some_and(|listed| urls(listed) == want)
         };
         let found = tokio::time::timeout(PATIENCE, self.listed.wait_for(seen)).await;
@@ -70,7 +70,7 @@ impl Bench {
         panic!("{want:?} never came: {:?}", self.last())
     }
 
-    fn last(&self) -> Option<Arc<Listed>> {
+    fn last(&self) -> Option<Arc<TargetList>> {
         self.listed.borrow().clone()
     }
 
@@ -102,7 +102,7 @@ fn endpoint() -> Endpoint {
     Endpoint { scheme: Scheme::Http, port: 8000, path: "/metrics".to_owned() }
 }
 
-fn urls(listed: &Listed) -> Vec<String> {
+fn urls(listed: &TargetList) -> Vec<String> {
     listed.addresses.iter().map(|address| address.url(&endpoint())).collect()
 }
 
@@ -118,14 +118,14 @@ fn replace(path: &Path, text: &str) {
 #[tokio::test]
 async fn a_static_list_is_there_at_once_sorted_and_without_repetition() {
     let addresses = ["b:2", "10.0.0.1:1", "b:2", "[::1]:3"].map(str::to_owned).to_vec();
-    let mut bench = Bench::new(Source::Static(addresses), NameServer::System);
+    let mut bench = Bench::new(TargetSource::Static(addresses), NameServer::System);
     let want = ["http://10.0.0.1:1/metrics", "http://[::1]:3/metrics", "http://b:2/metrics"];
     bench.until(&want).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_static_list_never_grows_old() {
-    let mut bench = Bench::new(Source::Static(vec!["a:1".to_owned()]), NameServer::System);
+    let mut bench = Bench::new(TargetSource::Static(vec!["a:1".to_owned()]), NameServer::System);
     let first = bench.until(&["http://a:1/metrics"]).await;
     bench.listed.changed().await.unwrap();
     let second = bench.last().unwrap();
@@ -136,7 +136,7 @@ async fn a_static_list_never_grows_old() {
 #[tokio::test]
 async fn a_list_with_a_wrong_address_is_no_list() {
     let addresses = vec!["a:1".to_owned(), "http://b:2".to_owned()];
-    let bench = Bench::new(Source::Static(addresses), NameServer::System);
+    let bench = Bench::new(TargetSource::Static(addresses), NameServer::System);
     bench.until_failed("static", "bad_address", 1).await;
     assert_eq!(bench.last(), None);
 }
@@ -147,16 +147,16 @@ fn the_targets_of_a_list_are_named_for_their_addresses() {
     // Another path at the address of a target is still the same replica.
     let other = address("a:1").with_path("/other").unwrap();
     let addresses = vec![address("a:1"), other, address("[fd00::1]:2"), address("b")];
-    let listed = Listed { addresses, as_of: Clock::start().now() };
+    let listed = TargetList { addresses, as_of: Clock::start().now() };
     let variant = VariantKey {
         namespace: Namespace::new("llm").unwrap(),
         variant: VariantName::new("chat-h100").unwrap(),
     };
-    let settings = Arc::new(Settings {
+    let settings = Arc::new(ScrapeSettings {
         interval: Duration::from_secs(1),
         timeout: Duration::from_secs(1),
         body_limit: 1,
-        client: Client::default(),
+        client: ClientSettings::default(),
     });
     let models = [ModelName::new("m").unwrap()];
     let targets = listed.targets(&variant, &endpoint(), &models, &settings);
@@ -195,7 +195,7 @@ async fn a_list_that_does_not_change_is_confirmed() {
     replace(&path, "- targets: [a]\n");
     let mut bench = Bench::files(&[&path]);
     let first = bench.until(&["http://a:8000/metrics"]).await;
-    let later = |listed: &Option<Arc<Listed>>| listed.as_ref().unwrap().as_of > first.as_of;
+    let later = |listed: &Option<Arc<TargetList>>| listed.as_ref().unwrap().as_of > first.as_of;
     tokio::time::timeout(PATIENCE, bench.listed.wait_for(later)).await.unwrap().unwrap();
 }
 
@@ -334,7 +334,8 @@ async fn whatever_dns_fails_with_leaves_the_last_list_and_its_age() {
         assert_eq!(bench.last().unwrap(), before, "{answer:?}");
         assert_eq!(urls(&before), want, "{answer:?}");
         server.answer("a.", good.clone());
-        let later = |listed: &Option<Arc<Listed>>| listed.as_ref().unwrap().as_of > before.as_of;
+        let later =
+            |listed: &Option<Arc<TargetList>>| listed.as_ref().unwrap().as_of > before.as_of;
         tokio::time::timeout(PATIENCE, bench.listed.wait_for(later)).await.unwrap().unwrap();
     }
 }

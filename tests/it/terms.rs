@@ -11,11 +11,11 @@ use plimsoll::clock::Clock;
 use plimsoll::fleet::Fleet;
 use plimsoll::pipeline::{Decisions, Policy};
 use plimsoll::publish::Published;
-use plimsoll::publish::api::{ConfigInForce, Surface, Vitals};
-use plimsoll::publish::explain::Details;
-use plimsoll::publish::gauges::{Gauges, Wva};
-use plimsoll::publish::history::History;
-use plimsoll::publish::state::shared::{self, Arrival, Receipt};
+use plimsoll::publish::api::{ApiSurface, ConfigInForce, Vitals};
+use plimsoll::publish::explain::FailureDetails;
+use plimsoll::publish::gauges::{GaugeCollector, WvaPublication};
+use plimsoll::publish::history::RecentHistory;
+use plimsoll::publish::state::shared::{self, DocumentArrival, DocumentReceipt};
 use plimsoll::units::Fraction;
 use prometheus::core::Collector;
 use prometheus::proto::LabelPair;
@@ -34,13 +34,13 @@ fn work(policy: Policy) -> Work {
 }
 
 /// A policy with everything that foresight can do, but for what is set otherwise.
-fn with(change: impl FnOnce(&mut foresight::Policy)) -> Policy {
+fn with(change: impl FnOnce(&mut foresight::ForesightPolicy)) -> Policy {
     let mut policy = sized(&[Analyzer::Foresight]);
     change(&mut policy.sizing.as_mut().unwrap().foresight);
     policy
 }
 
-fn surface(published: Published) -> Surface {
+fn surface(published: Published) -> ApiSurface {
     let clock = Clock::start();
     let loaded = (clock.now(), clock.elapsed());
     let (_, published) = watch::channel(Arc::new(published));
@@ -52,11 +52,11 @@ fn surface(published: Published) -> Surface {
         config: ConfigInForce { file: None, hash: String::new(), loaded, last_reload: None },
         api_service: None,
     };
-    Surface {
+    ApiSurface {
         published,
-        history: Arc::new(History::default()),
+        history: Arc::new(RecentHistory::default()),
         clock,
-        details: Box::new(Details::new),
+        details: Box::new(FailureDetails::new),
         vitals: Box::new(vitals),
         cards: Box::new(|| Value::Null),
     }
@@ -157,7 +157,7 @@ fn a_term_that_is_off_or_has_nothing_to_say_is_absent_and_one_that_asks_for_noth
 /// The series of what is needed and carried, by name and labels.
 fn series(published: Published) -> BTreeMap<String, f64> {
     let (_, published) = watch::channel(Arc::new(published));
-    let gauges = Gauges::new(published, Clock::start(), Wva::Off);
+    let gauges = GaugeCollector::new(published, Clock::start(), WvaPublication::Off);
     let mut series = BTreeMap::new();
     for family in gauges.collect() {
         let name = family.name();
@@ -246,7 +246,8 @@ fn followed(leader: &Published) -> Published {
     let elapsed = decided[0].0.elapsed;
     let text = shared::encode(now, elapsed, leader.generation, decided, usize::MAX).unwrap();
 
-    let receipt = Receipt { elapsed, now, arrival: Arrival::Prompt, holder: "leader" };
+    let receipt =
+        DocumentReceipt { elapsed, now, arrival: DocumentArrival::Prompt, holder: "leader" };
     let mut read = shared::decode(&text, receipt).unwrap();
     let mut follower = leader.clone();
     for (key, variant) in &mut follower.variants {

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use plimsoll::decide::zero::{Move, ZeroPolicy};
 use plimsoll::decide::{Basis, Reason, Stage};
-use plimsoll::observe::{Counts, Demand, Seen};
+use plimsoll::observe::{DemandSignal, SignalQuantity, SignalValue};
 use plimsoll::pipeline::Policy;
-use plimsoll::pipeline::zero::{Rule, Zero};
+use plimsoll::pipeline::zero::{Zero, ZeroRule};
 use plimsoll::units::Seconds;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -20,7 +20,7 @@ use crate::working::{Engine, Work};
 
 fn waking(policy: Policy) -> Policy {
     let policy_of_all = ZeroPolicy::AfterIdle(Seconds::literal(900));
-    let default = Rule { policy: policy_of_all, awake_min: Seconds::literal(120) };
+    let default = ZeroRule { policy: policy_of_all, awake_min: Seconds::literal(120) };
     Policy { zero: Zero { default, ..Zero::default() }, ..policy }
 }
 
@@ -110,8 +110,9 @@ fn a_model_of_unknown_capacity_gets_as_many_replicas_as_hold_its_queue() {
 fn a_number_is_kept_where_no_signal_counts_what_queues() {
     let mut work = asleep(quick(), 60);
     assert_eq!(queueing(&mut work, 2, 600.0), 3);
-    let silent = |work: &Work| Demand { seen: Seen::Never, ..holding(work, 0.0) };
-    let other = |work: &Work| Demand { counts: Counts::Something, ..holding(work, 9e4) };
+    let silent = |work: &Work| DemandSignal { seen: SignalValue::Never, ..holding(work, 0.0) };
+    let other =
+        |work: &Work| DemandSignal { counts: SignalQuantity::Something, ..holding(work, 9e4) };
     for front in [vec![], vec![silent(&work)], vec![other(&work)]] {
         work.front = front;
         let said = work.run_all(&[("a", 0, 0.0)], 1);

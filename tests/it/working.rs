@@ -4,11 +4,14 @@
 use std::collections::BTreeMap;
 
 use plimsoll::analyze::queueing::{
-    BATCH_DEFAULT, Coefficients, Lengths, Model, Room, Shape, SharedCoefficients,
+    BATCH_DEFAULT, Coefficients, MeanLengths, MeanRequest, QueueingModel, ReplicaRoom,
+    SharedCoefficients,
 };
 use plimsoll::fleet::VariantSpec;
 use plimsoll::observe::histogram::Histogram;
-use plimsoll::observe::{Demand, FinishedReading, Reading, Scale, ScrapeFailure, Start};
+use plimsoll::observe::{
+    DemandSignal, FinishedReading, Reading, ReplicaStart, Scale, ScrapeFailure,
+};
 use plimsoll::pipeline::{Decisions, Policy};
 use plimsoll::units::{Fraction, RequestRate, Requests, Seconds, TimePerToken, Tokens};
 
@@ -56,7 +59,7 @@ pub(crate) struct Work {
     /// What each replica has beside what its rate explains.
     pub(crate) beside: Beside,
     /// What signals say of requests that no replica has.
-    pub(crate) front: Vec<Demand>,
+    pub(crate) front: Vec<DemandSignal>,
 }
 
 /// Requests that a replica has beside those that its rate explains: they have come and got nothing
@@ -156,7 +159,7 @@ impl Work {
             let starting = self.starting.get(name).copied().unwrap_or_default();
             let (created, unschedulable) = (at(*second), Some(at(*second)));
             for index in listed..listed + starting {
-                let start = Start { created, ready: None, unschedulable };
+                let start = ReplicaStart { created, ready: None, unschedulable };
                 inputs.starts.insert(replica(name, index), start);
             }
         }
@@ -190,10 +193,12 @@ struct Pace {
 impl Engine {
     fn pace(self, asked: f64) -> Pace {
         let Self { prompt, output, coefficients } = self;
-        let lengths =
-            Lengths { input: Tokens::new(prompt).unwrap(), output: Tokens::new(output).unwrap() };
-        let room = Room { batch: BATCH_DEFAULT, ..Room::default() };
-        let model = Model::new(coefficients, Shape::new(lengths).unwrap(), room);
+        let lengths = MeanLengths {
+            input: Tokens::new(prompt).unwrap(),
+            output: Tokens::new(output).unwrap(),
+        };
+        let room = ReplicaRoom { batch: BATCH_DEFAULT, ..ReplicaRoom::default() };
+        let model = QueueingModel::new(coefficients, MeanRequest::new(lengths).unwrap(), room);
         // More than the engine finishes is answered as fast as it can, and the rest waits.
         let most = model.rate_max().map_or(f64::INFINITY, RequestRate::requests_per_second);
         let served = asked.min(0.98 * most);

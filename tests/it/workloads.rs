@@ -5,22 +5,22 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use plimsoll::analyze::ballot::Analyzer;
-use plimsoll::decide::workload::{EngineReport, SaidBy};
+use plimsoll::decide::workload::{EngineReport, GpusSource};
 use plimsoll::fleet::{Accelerator, VariantSpec};
 use plimsoll::observe::Inputs;
-use plimsoll::observe::template::{Container, Template, Templates};
+use plimsoll::observe::template::{Container, PodTemplate, Templates};
 use plimsoll::pipeline::Decisions;
 
 use crate::pipeline::{KV_CAPACITY, World, at, desired, key, of, spec};
 use crate::sizing::sized;
 
-fn started(words: &[&str]) -> Arc<Template> {
+fn started(words: &[&str]) -> Arc<PodTemplate> {
     let container = Container {
         image: "vllm/vllm-openai:v0.11".to_owned(),
         args: words.iter().map(|word| (*word).to_owned()).collect(),
         ..Container::default()
     };
-    Arc::new(Template { unit: None, containers: vec![container] })
+    Arc::new(PodTemplate { unit: None, containers: vec![container] })
 }
 
 fn tick(world: &mut World, templates: &Templates) -> Decisions {
@@ -108,5 +108,5 @@ fn without_anybody_who_says_what_a_replica_takes_it_counts_with_one() {
     let mut world = half_asleep();
     let decisions = world.tick();
     let report = &decisions.workloads[&key("b")];
-    assert_eq!((report.gpus.count(), report.said_by), (1, SaidBy::Nobody));
+    assert_eq!((report.gpus.count(), report.said_by), (1, GpusSource::Nobody));
 }

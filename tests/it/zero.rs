@@ -4,11 +4,12 @@
 use plimsoll::analyze::ballot::Analyzer;
 use plimsoll::decide::zero::{Move, ZeroPolicy};
 use plimsoll::decide::{Reason, Stage};
-use plimsoll::fleet::{Fleet, Rest, Role, VariantSpec, ZeroWish};
+use plimsoll::fleet::{Fleet, Role, VariantSpec, ZeroPermission, ZeroPreference};
 use plimsoll::observe::{
-    Counts, Demand, FinishedReading, Inputs, Naming, Reading, ScrapeFailure, Seen,
+    DemandSignal, FinishedReading, Inputs, Naming, Reading, ScrapeFailure, SignalQuantity,
+    SignalValue,
 };
-use plimsoll::pipeline::zero::{Rule, Zero};
+use plimsoll::pipeline::zero::{Zero, ZeroRule};
 use plimsoll::pipeline::{Decisions, Policy};
 use plimsoll::units::{Requests, Seconds};
 
@@ -25,7 +26,8 @@ fn seconds(seconds: i64) -> Seconds {
 }
 
 fn opted_in(policy: Policy) -> Policy {
-    let default = Rule { policy: ZeroPolicy::AfterIdle(seconds(AFTER)), awake_min: seconds(AWAKE) };
+    let default =
+        ZeroRule { policy: ZeroPolicy::AfterIdle(seconds(AFTER)), awake_min: seconds(AWAKE) };
     Policy { zero: Zero { default, ..Zero::default() }, ..policy }
 }
 
@@ -64,12 +66,12 @@ impl Shop {
         }
         let now = at(self.world.second);
         for spec in self.world.fleet.variants() {
-            let demand = self.demand.iter().map(|(signal, amount)| Demand {
+            let demand = self.demand.iter().map(|(signal, amount)| DemandSignal {
                 signal: (*signal).to_owned(),
                 seen: amount
                     .and_then(Requests::new)
-                    .map_or(Seen::Never, |amount| Seen::Number(amount, now)),
-                counts: Counts::Something,
+                    .map_or(SignalValue::Never, |amount| SignalValue::Number(amount, now)),
+                counts: SignalQuantity::Something,
                 naming: Naming::Named,
             });
             inputs.demand.insert(spec.model_key(), demand.collect());
@@ -140,18 +142,18 @@ impl Shop {
     }
 }
 
-fn wish(may: Option<Rest>, after: Option<i64>) -> ZeroWish {
-    ZeroWish { may, after: after.map(seconds) }
+fn wish(may: Option<ZeroPermission>, after: Option<i64>) -> ZeroPreference {
+    ZeroPreference { may, after: after.map(seconds) }
 }
 
 #[test]
 fn objects_say_whether_their_model_may_have_no_replicas_and_the_configuration_says_it_last() {
-    let (yes, no) = (Some(Rest::Allowed), Some(Rest::Forbidden));
+    let (yes, no) = (Some(ZeroPermission::Allowed), Some(ZeroPermission::Forbidden));
     let off = Zero { after: seconds(AFTER), ..Zero::default() };
     let on = opted_in(policy()).zero;
     let idle = |after| ZeroPolicy::AfterIdle(seconds(after));
     let key = spec("a", 1.0, (0, 9)).model_key();
-    let rule = |zero: &Zero, wishes: &[ZeroWish]| {
+    let rule = |zero: &Zero, wishes: &[ZeroPreference]| {
         let wishes = wishes.iter().map(|wish| (key.clone(), *wish));
         zero.in_fleet(&Fleet::new([spec("a", 1.0, (0, 9))]).wishing(wishes), &key).policy
     };
@@ -166,7 +168,7 @@ fn objects_say_whether_their_model_may_have_no_replicas_and_the_configuration_sa
     ] {
         assert_eq!(rule(zero, &wishes), want, "{wishes:?}");
     }
-    let overrides = [(key.clone(), Rule::default())].into();
+    let overrides = [(key.clone(), ZeroRule::default())].into();
     let written = Zero { overrides, ..on };
     assert_eq!(rule(&written, &[wish(yes, None)]), ZeroPolicy::KeepOne, "what is written for it");
 }
@@ -175,7 +177,7 @@ fn objects_say_whether_their_model_may_have_no_replicas_and_the_configuration_sa
 fn a_model_whose_object_allows_it_goes_to_zero_where_the_configuration_says_nothing() {
     let specs = || vec![spec("a", 1.0, (0, 9))];
     let off = Zero { after: seconds(AFTER), ..Zero::default() };
-    for (wishes, want) in [(vec![], 1), (vec![wish(Some(Rest::Allowed), None)], 0)] {
+    for (wishes, want) in [(vec![], 1), (vec![wish(Some(ZeroPermission::Allowed), None)], 0)] {
         let mut shop = Shop::with(Policy { zero: off.clone(), ..policy() }, specs());
         let model = specs()[0].model_key();
         let wishes = wishes.into_iter().map(|wish| (model.clone(), wish));

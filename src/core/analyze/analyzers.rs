@@ -1,7 +1,10 @@
-//! The analyzers that may size a model: a row each.
+//! The list of analyzers that can size a model, one row per analyzer.
 //!
-//! A new one is a module here that says what replicas carry, a module of the same name below
-//! `pipeline::sizing` that shows it what there is, and a row.
+//! To add an analyzer:
+//!
+//! - write a module in `analyze` that estimates capacity per replica,
+//! - write a module of the same name below `pipeline::sizing` that passes it the observed data,
+//! - add a row.
 
 use std::fmt;
 
@@ -10,8 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::settings;
 
-/// Hands the rows to a macro: the name of each analyzer, and its word. The word is its label, its name
-/// in the configuration and in a memory, the field of its policy, and its module. Ties go to the first.
+/// Passes each analyzer's name and word to a macro. The word is the analyzer's label, its name in
+/// the configuration and in saved memory, the field of its policy, and its module. Ties go to the
+/// first row.
 macro_rules! each_analyzer {
     ($make:ident) => {
         $make! {

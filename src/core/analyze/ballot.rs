@@ -1,26 +1,27 @@
-//! The ballot: what several analyzers together say of a model.
+//! The ballot: one verdict on a model from several analyzers.
 //!
-//! [`cast`] turns what each analyzer found of one model into a [`Ballot`]: grow, shrink or stay,
-//! for the model and for each of its roles, and which analyzer that binds to.
+//! [`cast`] turns each analyzer's report on a model into a [`Ballot`]: grow, shrink or stay, for
+//! the model and for each of its roles. The ballot also names the analyzer that the verdict binds
+//! to.
 //!
 //! # Rule
 //!
-//! One analyzer that is alive and requires more makes the model grow. It shrinks only when every
-//! analyzer that votes is alive and finds something spare. So an analyzer can prevent harm alone,
-//! and cannot do it alone; and one that has lost its data prevents a model from shrinking.
+//! One analyzer with live data that requires more makes the model grow. The model shrinks only if
+//! every analyzer that votes has live data and finds headroom. So a single analyzer can scale a
+//! model up, but can't scale it down alone. An analyzer that has lost its data blocks scale-down.
 //!
 //! # Units
 //!
-//! Analyzers measure in different things, and no amount of one ever meets an amount of another.
-//! What is compared is how much of its own supply each is missing, or has to spare:
+//! Analyzers measure capacity in different units, so their amounts are never compared directly. The
+//! ballot compares each shortfall or headroom as a share of the analyzer's own supply:
 //!
 //! ```text
 //! share = required / anticipated supply       the largest binds when the model grows
 //! share = spare / supply                      the smallest binds when it shrinks
 //! ```
 //!
-//! How many replicas that makes is found for each analyzer in its own unit, from what one replica
-//! carries in it; the largest number holds.
+//! Each analyzer converts its amount to replicas in its own unit, from its capacity per replica.
+//! The largest result is used.
 
 #[cfg(test)]
 mod tests;
@@ -38,191 +39,207 @@ use crate::units::{Amount, Fraction, Seconds};
 
 pub use crate::analyze::analyzers::Analyzer;
 
-/// Whether what an analyzer finds has a say.
+/// The weight of an analyzer's findings: a vote, or display only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Franchise {
-    /// It votes.
+pub enum VotingRight {
+    /// The analyzer votes.
     #[default]
     Votes,
-    /// It is only shown.
+    /// The analyzer's findings are only displayed.
     Shown,
 }
 
-/// What one analyzer brings to the ballot.
+/// One analyzer's contribution to the ballot.
 #[derive(Clone, Copy, Debug)]
 pub struct Vote<'a> {
-    /// Which analyzer.
+    /// The analyzer.
     pub analyzer: Analyzer,
-    /// Whether it has a say.
-    pub franchise: Franchise,
-    /// The instant of the newest data from which it could say what some variant carries; `None`
-    /// when it never could.
+    /// The weight of its findings.
+    pub franchise: VotingRight,
+    /// The instant of the newest data that gave some variant a capacity; `None` if the analyzer
+    /// never had such data.
     pub informed_at: Option<Timestamp>,
-    /// What it found; `None` when it could not be run.
+    /// The analyzer's findings; `None` if it could not run.
     pub report: Option<&'a CapacityReport>,
 }
 
-/// What the analyzers together say of one model.
+/// The combined verdict of the analyzers on one model.
 #[must_use]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ballot {
-    /// Each analyzer that votes, in its order, and whether it counts.
-    pub voters: Vec<(Analyzer, Standing)>,
-    /// What they say of the model.
-    pub model: Verdict,
-    /// What they say of each role, for a model that serves prefill and decode apart.
-    pub roles: BTreeMap<Role, Verdict>,
+    /// Each analyzer that votes, in its order, and its standing.
+    pub voters: Vec<(Analyzer, VoterStanding)>,
+    /// The verdict on the model.
+    pub model: BallotVerdict,
+    /// The verdict on each role, for a model that serves prefill and decode separately.
+    pub roles: BTreeMap<Role, BallotVerdict>,
 }
 
-/// Whether an analyzer that votes counts.
+/// The state of a voting analyzer's data; only a live analyzer counts.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
-    /// Its data is recent.
+pub enum VoterStanding {
+    /// The data is recent.
     #[display("live")]
     Live,
-    /// Its data is of this age, which is too old.
+    /// The data has this age, which is too old.
     #[display("its data is {_0:.0} s old")]
     Stale(Seconds),
-    /// It has never had any.
+    /// The analyzer has never had data.
     #[display("it has no data")]
     Uninformed,
 }
 
-/// What should become of a model, or of one of its roles.
+/// The direction in which to scale a model or one of its roles.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// More is required.
+pub enum BallotVerdict {
+    /// Capacity is short.
     #[display("{_0} more are required")]
-    Grow(Binding),
-    /// Less would do.
+    Grow(BindingVote),
+    /// Every analyzer finds headroom.
     #[display("{_0} are spare, and all agree")]
-    Shrink(Binding),
-    /// Nothing is required, and not everything agrees that something is spare.
-    Stay(Stay),
-    /// Nobody who votes has anything to say.
+    Shrink(BindingVote),
+    /// Capacity is sufficient, and not every analyzer confirms headroom.
+    Stay(StayReason),
+    /// No voting analyzer has usable data.
     #[display("no analyzer that votes has anything to say")]
     Held,
 }
 
-/// The analyzer that a verdict binds to, and the numbers that it compared.
+/// The analyzer that a verdict binds to, with the numbers that it compared.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Binding {
-    /// Which analyzer.
+pub struct BindingVote {
+    /// The analyzer.
     pub analyzer: Analyzer,
-    /// What it measures in.
+    /// The unit of both amounts.
     pub unit: Unit,
-    /// What it finds required, or spare.
+    /// The shortfall or the headroom.
     pub amount: Amount,
-    /// The supply that this is a share of: with what is coming, when it is required.
+    /// The supply that the amount is a share of. For a shortfall it includes pending replicas.
     pub supply: Amount,
 }
 
-/// Why a model stays as it is.
+/// The reason why a model stays as it is.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stay {
-    /// This analyzer finds nothing spare.
+pub enum StayReason {
+    /// This analyzer finds no headroom.
     #[display("nothing is required, and {_0} finds nothing spare")]
     NothingSpare(Analyzer),
-    /// This analyzer votes and says nothing, so nobody knows that it would agree.
+    /// This analyzer votes but has no usable data, so its agreement is unknown.
     #[display("nothing is required, and {_0} has not been heard")]
     NotHeard(Analyzer),
 }
 
-/// Asks every analyzer that votes. One whose data is older than `patience` does not count.
+/// Combines the votes of all analyzers that vote. An analyzer whose data is older than `patience`
+/// does not count.
 pub fn cast(now: Timestamp, patience: Seconds, votes: &[Vote<'_>]) -> Ballot {
     let mut voting: Vec<&Vote<'_>> =
-        votes.iter().filter(|vote| vote.franchise == Franchise::Votes).collect();
+        votes.iter().filter(|vote| vote.franchise == VotingRight::Votes).collect();
     voting.sort_by_key(|vote| vote.analyzer);
-    let standings: Vec<(Analyzer, Standing)> =
+    let standings: Vec<(Analyzer, VoterStanding)> =
         voting.iter().map(|vote| (vote.analyzer, vote.standing(now, patience))).collect();
-    let scope = |of: &dyn Fn(&CapacityReport) -> Option<Totals>| {
-        let cards: Vec<Card> = voting
-            .iter()
-            .zip(&standings)
-            .filter_map(|(vote, (_, standing))| vote.card(*standing, of))
-            .collect();
-        verdict(&cards)
-    };
-    let mut roles: BTreeMap<Role, Verdict> = BTreeMap::new();
+
+    let mut roles: BTreeMap<Role, BallotVerdict> = BTreeMap::new();
     for role in voting.iter().filter_map(|vote| vote.report).flat_map(|report| report.roles.keys())
     {
-        roles
-            .entry(*role)
-            .or_insert_with(|| scope(&|report: &CapacityReport| report.roles.get(role).copied()));
+        roles.entry(*role).or_insert_with(|| {
+            verdict(&cards(&voting, &standings, &|report| report.roles.get(role).copied()))
+        });
     }
-    let model = scope(&|report: &CapacityReport| Some(report.total));
+
+    let model = verdict(&cards(&voting, &standings, &|report| Some(report.total)));
     Ballot { voters: standings, model, roles }
 }
 
-/// What one analyzer says of a model, or of one of its roles.
-struct Card {
+/// The cards of all analyzers that vote, for the scope with these totals.
+fn cards(
+    voting: &[&Vote<'_>],
+    standings: &[(Analyzer, VoterStanding)],
+    of: &dyn Fn(&CapacityReport) -> Option<Totals>,
+) -> Vec<AnalyzerTotals> {
+    voting
+        .iter()
+        .zip(standings)
+        .filter_map(|(vote, (_, standing))| vote.card(*standing, of))
+        .collect()
+}
+
+/// One analyzer's totals for a model or for one of its roles.
+struct AnalyzerTotals {
     analyzer: Analyzer,
-    /// `None` when it votes and does not count.
+    /// `None` if the analyzer votes but does not count.
     says: Option<(Unit, Totals)>,
 }
 
-/// What these say together.
-fn verdict(cards: &[Card]) -> Verdict {
-    let bindings = |of: fn(&Totals) -> (Amount, Amount)| {
-        cards.iter().filter_map(move |card| {
-            let (unit, totals) = card.says?;
-            let (amount, supply) = of(&totals);
-            Some(Binding { analyzer: card.analyzer, unit, amount, supply })
-        })
-    };
-    let required = bindings(|totals| (totals.required, totals.anticipated));
-    let spare = bindings(|totals| (totals.spare, totals.supply));
-    // Of equal shares, the first analyzer binds, so the comparison from below is reversed.
-    let most = required
+/// The combined verdict of these cards.
+fn verdict(cards: &[AnalyzerTotals]) -> BallotVerdict {
+    // Of equal shares, the first analyzer binds: both comparisons are strict.
+    let most = bindings(cards, |totals| (totals.required, totals.anticipated))
         .filter(|binding| binding.amount > Amount::ZERO)
-        .reduce(|most, next| if next.share() > most.share() { next } else { most });
+        .reduce(|first, next| if next.share() > first.share() { next } else { first });
     if let Some(most) = most {
-        return Verdict::Grow(most);
+        return BallotVerdict::Grow(most);
     }
-    let least = spare.reduce(|least, next| if next.share() < least.share() { next } else { least });
-    let Some(least) = least else { return Verdict::Held };
+
+    let least = bindings(cards, |totals| (totals.spare, totals.supply))
+        .reduce(|first, next| if next.share() < first.share() { next } else { first });
+    let Some(least) = least else { return BallotVerdict::Held };
     if let Some(absent) = cards.iter().find(|card| card.says.is_none()) {
-        return Verdict::Stay(Stay::NotHeard(absent.analyzer));
+        return BallotVerdict::Stay(StayReason::NotHeard(absent.analyzer));
     }
     if least.amount == Amount::ZERO {
-        return Verdict::Stay(Stay::NothingSpare(least.analyzer));
+        return BallotVerdict::Stay(StayReason::NothingSpare(least.analyzer));
     }
-    Verdict::Shrink(least)
+
+    BallotVerdict::Shrink(least)
+}
+
+/// The bindings of the analyzers that count. `of` selects an amount and its supply.
+fn bindings(
+    cards: &[AnalyzerTotals],
+    of: fn(&Totals) -> (Amount, Amount),
+) -> impl Iterator<Item = BindingVote> {
+    cards.iter().filter_map(move |card| {
+        let (unit, totals) = card.says?;
+        let (amount, supply) = of(&totals);
+        Some(BindingVote { analyzer: card.analyzer, unit, amount, supply })
+    })
 }
 
 // === impl Vote ===
 
 impl Vote<'_> {
-    fn standing(&self, now: Timestamp, patience: Seconds) -> Standing {
-        let Some(at) = self.informed_at else { return Standing::Uninformed };
-        // A clock that was set back makes data no older.
+    fn standing(&self, now: Timestamp, patience: Seconds) -> VoterStanding {
+        let Some(at) = self.informed_at else { return VoterStanding::Uninformed };
+        // A clock that was set back does not change the age.
         let age = Seconds::from_span(now.duration_since(at)).unwrap_or_default();
-        if age > patience { Standing::Stale(age) } else { Standing::Live }
+        if age > patience { VoterStanding::Stale(age) } else { VoterStanding::Live }
     }
 
-    /// What it says of a scope; `None` when the scope is no business of its.
+    /// The analyzer's card for a scope; `None` if its report does not include the scope.
     fn card(
         &self,
-        standing: Standing,
+        standing: VoterStanding,
         of: &dyn Fn(&CapacityReport) -> Option<Totals>,
-    ) -> Option<Card> {
+    ) -> Option<AnalyzerTotals> {
         let analyzer = self.analyzer;
-        let Some(report) = self.report else { return Some(Card { analyzer, says: None }) };
+        let Some(report) = self.report else {
+            return Some(AnalyzerTotals { analyzer, says: None });
+        };
         let totals = of(report)?;
         let knows = report.variants.iter().any(|variant| variant.per_replica.is_some());
-        let says = (standing == Standing::Live && knows).then_some((report.unit, totals));
-        Some(Card { analyzer, says })
+        let says = (standing == VoterStanding::Live && knows).then_some((report.unit, totals));
+        Some(AnalyzerTotals { analyzer, says })
     }
 }
 
-// === impl Binding ===
+// === impl BindingVote ===
 
-impl Binding {
-    /// The share of the supply that is required or spare; `None` of no supply, which is more than
-    /// any share when it is required, and nothing can be spare of it.
+impl BindingVote {
+    /// The amount as a share of the supply; `None` if the supply is zero. A shortfall then ranks
+    /// above every share, and there is no headroom.
     #[must_use]
     pub fn fraction(&self) -> Option<Fraction> {
         if self.supply == Amount::ZERO {
@@ -231,7 +248,7 @@ impl Binding {
         Fraction::new(self.amount.amount() / self.supply.amount())
     }
 
-    /// The share as a number that can be compared.
+    /// The share as a comparable number.
     fn share(&self) -> f64 {
         let of_nothing = if self.amount > Amount::ZERO { f64::INFINITY } else { 0.0 };
         self.fraction().map_or(of_nothing, Fraction::fraction)
@@ -240,24 +257,25 @@ impl Binding {
 
 // === impl Display ===
 
-impl fmt::Display for Binding {
+impl fmt::Display for BindingVote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { analyzer, unit, amount, supply } = self;
-        write!(f, "{analyzer}: {} {unit}", Rounded(*amount))?;
+        write!(f, "{analyzer}: {} {unit}", RoundedAmount(*amount))?;
+
         match self.fraction() {
             Some(share) => {
                 let percent = share.fraction() * 100.0;
-                write!(f, " ({percent:.0} % of {})", Rounded(*supply))
+                write!(f, " ({percent:.0} % of {})", RoundedAmount(*supply))
             }
             None => f.write_str(" (of none)"),
         }
     }
 }
 
-/// An amount with as many digits as say something: tokens come in thousands, requests in tenths.
-struct Rounded(Amount);
+/// An amount with meaningful digits only: tokens come in thousands, requests in tenths.
+struct RoundedAmount(Amount);
 
-impl fmt::Display for Rounded {
+impl fmt::Display for RoundedAmount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let amount = self.0.amount();
         if amount == 0.0 || amount >= 100.0 {

@@ -1,8 +1,8 @@
-//! What an analyzer says: how much a model's variants carry, and how much is asked of them.
+//! The result of an analyzer: the capacity of a model's variants and the demand on them.
 //!
-//! Analyzers measure in different things: tokens in the KV cache, tokens a second, requests a
-//! second. A [`CapacityReport`] names its [`Unit`], and amounts of two units never meet: what is
-//! compared between analyzers are numbers of replicas, or shares of their own supply.
+//! Analyzers measure in different units: tokens in the KV cache, tokens/s, requests/s. A
+//! [`CapacityReport`] names its [`Unit`], and amounts of two units are never combined. Analyzers
+//! are compared by replica counts or by shares of their own supply.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::fleet::{Role, VariantKey};
 use crate::units::{Amount, CostPerHour, Fraction, Replicas};
 
-/// What an analyzer measures capacity in.
+/// The unit in which an analyzer measures capacity.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[display("{}", self.label())]
@@ -23,14 +23,14 @@ pub enum Unit {
     KvTokens,
     /// Tokens generated a second.
     OutputTokensPerSecond,
-    /// Requests a second.
+    /// Requests per second.
     RequestsPerSecond,
     /// Requests that run or wait.
     RequestsInFlight,
 }
 
 impl Unit {
-    /// The unit as it stands behind a number in a sentence.
+    /// The unit as it follows a number in a sentence.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -42,105 +42,109 @@ impl Unit {
     }
 }
 
-/// How much of its capacity a model may use: more makes it grow, less lets it shrink.
+/// The utilization limits of a model: above `grow` it scales up, below `shrink` it may scale down.
 ///
-/// The distance between the two is what keeps a model from growing and shrinking by turns. A share
-/// of zero switches its direction off.
+/// The gap between the two limits prevents a model from alternating between scale-up and
+/// scale-down. A share of zero disables its direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Utilisation {
-    /// The share of supply, with what is coming, above which more is required.
+    /// The share of supply, pending replicas included, above which demand causes a shortfall.
     pub grow: Fraction,
-    /// The share of supply below which the rest is spare.
+    /// The share of supply below which the rest is headroom.
     pub shrink: Fraction,
 }
 
 impl Default for Utilisation {
-    /// 85 % and 70 %, which WVA has settled on as well.
+    /// 85% and 70%, the defaults of WVA.
     fn default() -> Self {
-        let percent = |share: f64| Fraction::new(share / 100.0).unwrap_or(Fraction::ONE);
-        Self { grow: percent(85.0), shrink: percent(70.0) }
+        Self {
+            grow: Fraction::new(0.85).unwrap_or(Fraction::ONE),
+            shrink: Fraction::new(0.70).unwrap_or(Fraction::ONE),
+        }
     }
 }
 
-/// How far a capacity can be trusted, from the least.
+/// The reliability of a capacity, least reliable first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Confidence {
-    /// Derived from how the engine was started, or from another variant.
+    /// Derived from the engine's arguments or from another variant.
     Assumed,
-    /// Learned under other conditions than those that hold.
+    /// Learned under conditions that differ from the current ones.
     Remembered,
-    /// Measured under the conditions that hold.
+    /// Measured under the current conditions.
     Measured,
 }
 
-/// What one variant carries.
+/// The capacity of one variant and the demand on it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VariantCapacity {
     /// The variant.
     pub key: VariantKey,
-    /// What part of a request it serves.
+    /// The part of a request that the variant serves.
     pub role: Role,
-    /// What one replica costs.
+    /// The cost per replica.
     pub cost: CostPerHour,
-    /// Replicas that carry load.
+    /// Replicas that take load.
     pub replicas: Replicas,
-    /// Replicas that are coming and will carry load.
+    /// Pending replicas that will take load.
     pub pending: Replicas,
-    /// What one replica carries; `None` when nobody can say.
+    /// The capacity per replica; `None` if unknown.
     pub per_replica: Option<Amount>,
-    /// What is asked of the variant's replicas.
+    /// The demand on the variant's replicas.
     pub demand: Amount,
-    /// How far `per_replica` can be trusted.
+    /// The reliability of `per_replica`.
     pub confidence: Confidence,
 }
 
 /// Sums over variants.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Totals {
-    /// What the replicas that are there carry.
+    /// The capacity of the current replicas.
     pub supply: Amount,
-    /// The same, with those that are coming.
+    /// The capacity of the current and the pending replicas.
     pub anticipated: Amount,
-    /// What is asked of them.
+    /// The demand on the variants.
     pub demand: Amount,
-    /// How much supply is missing, those that are coming counted; zero when none is.
+    /// The shortfall after pending replicas are counted; zero if there is none.
     pub required: Amount,
-    /// How much supply can go; zero when none can.
+    /// The headroom; zero if there is none.
     pub spare: Amount,
 }
 
-/// Why nothing of a model counts as spare, whatever its numbers say.
+/// The reason why a model's headroom is ignored, whatever its totals are.
 #[derive(Clone, Debug, Display, PartialEq)]
 pub enum SpareWithheld {
-    /// Nobody can say all that is asked for.
+    /// The full demand is unknown.
     #[display("nobody can say all that is asked for")]
     DemandUnknown,
-    /// Replicas of this variant are ready and say nothing.
+    /// Ready replicas of this variant are not reporting.
     #[display("replicas of {_0} are ready and say nothing")]
     Silent(VariantKey),
-    /// What is seen of this variant is not what its model predicts.
+    /// Measurements of this variant disagree with the predictions of its performance model.
     #[display("what is seen of {_0} is not what its model predicts")]
     Disagrees(VariantKey),
 }
 
-/// What one analyzer found of one model.
+/// One analyzer's findings for one model.
 #[must_use]
 #[derive(Clone, Debug, PartialEq)]
 pub struct CapacityReport {
-    /// What all amounts are measured in.
+    /// The unit of all amounts.
     pub unit: Unit,
-    /// Each variant, in the order of their keys.
+    /// The variants, in key order.
     pub variants: Vec<VariantCapacity>,
     /// The sums over the model.
     pub total: Totals,
-    /// The sums over the variants of each role, for a model that serves prefill and decode apart.
+    /// The sums over the variants of each role, for a model that serves prefill and decode
+    /// separately.
     pub roles: BTreeMap<Role, Totals>,
 }
 
 // === impl VariantCapacity ===
 
 impl VariantCapacity {
-    /// What `replicas` of the variant carry; nothing when nobody can say what one carries.
+    /// The capacity of `replicas` replicas of the variant; zero if the capacity per replica is
+    /// unknown.
     #[must_use]
     pub fn carried_by(&self, replicas: Replicas) -> Amount {
         let each = self.per_replica.unwrap_or_default().amount();
@@ -151,7 +155,7 @@ impl VariantCapacity {
 // === impl Totals ===
 
 impl Totals {
-    /// The sums over these variants, before anything is required or spare.
+    /// The sums over these variants, with `required` and `spare` at zero.
     #[must_use]
     pub fn of<'a>(variants: impl IntoIterator<Item = &'a VariantCapacity>) -> Self {
         let mut totals = Self::default();
@@ -179,26 +183,27 @@ impl Totals {
         self.demand += variant.demand;
     }
 
-    /// These totals with what is required and spare at this utilisation.
+    /// These totals with the shortfall and the headroom at this utilization.
     ///
     /// ```text
     /// required = max(0, demand / grow - anticipated)
     /// spare    = max(0, supply - demand / shrink)
     /// ```
     ///
-    /// What is coming counts against what is required, so that nothing is asked for twice, and not
-    /// as spare, because it carries nothing yet.
+    /// Pending replicas reduce the shortfall, so that no capacity is requested twice. They don't
+    /// add to the headroom, because they don't take load yet.
     #[must_use]
     pub fn judged(self, utilisation: Utilisation) -> Self {
-        let needed = |share: Fraction| self.demand.amount() / share.fraction();
+        let demand = self.demand.amount();
         let required = match utilisation.grow {
             Fraction::ZERO => Amount::ZERO,
-            grow => amount(needed(grow) - self.anticipated.amount()),
+            grow => amount(demand / grow.fraction() - self.anticipated.amount()),
         };
         let spare = match utilisation.shrink {
             Fraction::ZERO => Amount::ZERO,
-            shrink => amount(self.supply.amount() - needed(shrink)),
+            shrink => amount(self.supply.amount() - demand / shrink.fraction()),
         };
+
         Self { required, spare, ..self }
     }
 }
@@ -213,6 +218,7 @@ impl iter::Sum for Totals {
             total.required += part.required;
             total.spare += part.spare;
         }
+
         total
     }
 }
@@ -220,7 +226,7 @@ impl iter::Sum for Totals {
 // === impl CapacityReport ===
 
 impl fmt::Display for CapacityReport {
-    /// One sentence: what is asked of what, and what follows.
+    /// Writes one sentence: demand, supply, and the resulting shortfall or headroom.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { unit, variants: _, total, roles: _ } = self;
         let Totals { supply, anticipated, demand, required, spare } = *total;
@@ -228,6 +234,7 @@ impl fmt::Display for CapacityReport {
         if anticipated > supply {
             write!(f, " ({anticipated:.0} with what is coming)")?;
         }
+
         match (required > Amount::ZERO, spare > Amount::ZERO) {
             (true, _) => write!(f, ", {required:.0} more are required"),
             (false, true) => write!(f, ", {spare:.0} are spare"),
@@ -237,7 +244,7 @@ impl fmt::Display for CapacityReport {
 }
 
 impl CapacityReport {
-    /// This report with nothing spare, of the model or any role.
+    /// This report with zero headroom for the model and for every role.
     pub(crate) fn without_spare(mut self) -> Self {
         for totals in std::iter::once(&mut self.total).chain(self.roles.values_mut()) {
             totals.spare = Amount::ZERO;
@@ -246,12 +253,12 @@ impl CapacityReport {
     }
 }
 
-/// Replicas as they stand in a sentence.
+/// A replica count as it appears in a sentence.
 #[derive(Display)]
 #[display("{_0} replica{}", if *_0 == Replicas::ONE { "" } else { "s" })]
-pub(crate) struct Counted(pub(crate) Replicas);
+pub(crate) struct ReplicaCount(pub(crate) Replicas);
 
-/// The amount nearest to this value: a difference may be below zero, a product above all numbers.
+/// The closest valid amount: a difference may be negative, and a product may be infinite.
 pub(crate) fn amount(value: f64) -> Amount {
     Amount::new(value.clamp(0.0, f64::MAX)).unwrap_or_default()
 }
@@ -299,6 +306,7 @@ mod tests {
         let total = Totals::of(&variants).judged(Utilisation::default());
         let report =
             CapacityReport { unit: Unit::KvTokens, variants, total, roles: BTreeMap::default() };
+
         assert_eq!(
             report.to_string(),
             "150 of 100 KV tokens are asked for (200 with what is coming), which is as it should be"

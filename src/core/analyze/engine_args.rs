@@ -1,15 +1,16 @@
-//! How an engine was started, as far as it says what the engine can carry.
+//! The engine arguments that determine an engine's capacity.
 //!
-//! [`EngineArguments`] holds the settings that bound the work of one engine: how much KV cache it
-//! has, how many sequences it runs at once and how many tokens it computes in one step.
+//! [`EngineArguments`] holds the settings that bound the work of one engine: the size of its KV
+//! cache, the number of sequences it runs at once and the number of tokens it computes in one step.
 //! [`parse`] reads them from the containers of a pod, without running or fetching anything.
 //!
 //! # Domain
 //!
-//! What is not written there takes the engine's default as far as it is a constant. vLLM chooses
-//! two defaults by the accelerator (tokens in a step and sequences: 8192 and 1024 on large ones,
-//! 2048 and 256 on others, in the server); here they are 8192 and 256. Nothing that bounds a capacity
-//! rests on them: a deployment whose capacity is to be derived before it has run states its own.
+//! A setting that is not written in the containers takes the engine's default if that default is a
+//! constant. vLLM chooses two defaults by accelerator: tokens per step and sequences. In the server
+//! they are 8192 and 1024 on large accelerators, and 2048 and 256 on others. Plimsoll uses 8192 and
+//! 256. No capacity bound depends on these defaults: a deployment whose capacity is derived before
+//!      its first run must set both values itself.
 
 mod explain;
 mod flags;
@@ -31,34 +32,34 @@ use derive_more::Display;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Tokens that vLLM's first engine computes in a step at least, in chunks or not.
+/// The minimum number of tokens that vLLM's V0 engine computes in a step, with or without chunks.
 const STEP_TOKENS_V0: f64 = 2048.0;
 
-/// Sequences that either engine runs at once, if not told.
+/// Sequences that either engine runs at once by default.
 const SEQUENCES: f64 = 256.0;
 
-/// Tokens that vLLM's V1 engine and `SGLang` compute in a step with chunked prefill, if not told.
+/// Tokens that vLLM's V1 engine and `SGLang` compute in a step by default, with chunked prefill.
 const STEP_TOKENS_CHUNKED: f64 = 8192.0;
 
-/// What the containers of a pod say of its engine.
+/// The engine settings found in the containers of a pod.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Parsed {
+pub struct ParsedArguments {
     /// The arguments.
     pub arguments: EngineArguments,
-    /// Whether a container names an engine; without one the arguments are a guess.
+    /// True if a container names an engine; otherwise the arguments are a guess.
     pub named: bool,
-    /// What is set elsewhere and is not in the arguments: files that nobody could read, and values
-    /// that refer to what only the running container knows.
+    /// Settings missing from the arguments: paths of files that could not be read, and values that
+    /// contain references resolved only inside the running container.
     pub unread: Vec<String>,
 }
 
-/// Why nobody can say how an engine is started.
+/// The reason why an engine's arguments are unknown.
 #[derive(Clone, Debug, Display, PartialEq, Eq)]
-pub enum Unread {
-    /// No container names an engine that is known.
+pub enum UnknownArguments {
+    /// No container names a known engine.
     #[display("no container of the pod template names vLLM or SGLang in its image or command")]
     NoEngine,
-    /// What is set by these is not written in the template.
+    /// The template does not contain the settings that come from these files and references.
     #[display(
         "the engine's settings are not all written in the pod template: {} is only known where it \
          runs",
@@ -67,27 +68,28 @@ pub enum Unread {
     Elsewhere(Vec<String>),
 }
 
-/// Reads the arguments of the engine among these containers, all or nothing: what is left out could
-/// be what matters.
+/// Reads the arguments of the engine among these containers. The result is complete or an error,
+/// because an unread setting could be the one that bounds the capacity.
 ///
 /// # Errors
 ///
-/// No container names an engine, or some of its settings are not written there.
-pub fn read(containers: &[Container]) -> Result<EngineArguments, Unread> {
-    let Parsed { arguments, named, unread } = parse(containers);
+/// No container names an engine, or some of its settings are not written in the containers.
+pub fn read(containers: &[Container]) -> Result<EngineArguments, UnknownArguments> {
+    let ParsedArguments { arguments, named, unread } = parse(containers);
     match (named, unread.is_empty()) {
-        (false, _) => Err(Unread::NoEngine),
-        (true, false) => Err(Unread::Elsewhere(unread)),
+        (false, _) => Err(UnknownArguments::NoEngine),
+        (true, false) => Err(UnknownArguments::Elsewhere(unread)),
         (true, true) => Ok(arguments),
     }
 }
 
-/// Reads the arguments of the engine among these containers; without any, the defaults of vLLM.
+/// Reads the arguments of the engine among these containers. Without containers, returns vLLM's
+/// defaults.
 ///
-/// Only containers that name an engine in their image or command count, so that a sidecar's flags
-/// set nothing; if none does, all count.
+/// Only containers that name an engine in their image or command count, so a sidecar's flags have
+/// no effect. If no container names an engine, all containers count.
 #[must_use]
-pub fn parse(containers: &[Container]) -> Parsed {
+pub fn parse(containers: &[Container]) -> ParsedArguments {
     let read: Vec<(&Container, Vec<String>)> =
         containers.iter().map(|container| (container, words::words(container))).collect();
     let engine = if read.iter().any(|(container, words)| is_sglang(container, words)) {
@@ -95,21 +97,28 @@ pub fn parse(containers: &[Container]) -> Parsed {
     } else {
         Engine::Vllm
     };
-    let names_engine = |(container, words): &(&Container, Vec<String>)| {
-        is_sglang(container, words) || is_vllm(container, words)
-    };
-    let named = read.iter().any(names_engine);
+    let named = read.iter().any(|(container, words)| names_engine(container, words));
+
     let mut arguments = EngineArguments::default_of(engine);
     let mut flags = Flags::default();
-    for (container, words) in read.iter().filter(|read| !named || names_engine(read)) {
+    for (container, words) in &read {
+        if named && !names_engine(container, words) {
+            continue;
+        }
+
         if engine == Engine::Vllm && is_v0(container) {
             arguments.generation = Generation::V0;
             arguments.prefill = Prefill::Whole;
         }
         flags.take(&mut arguments, &container.files, words);
     }
+
     flags.conclude(&mut arguments);
-    Parsed { arguments, named, unread: flags.unread }
+    ParsedArguments { arguments, named, unread: flags.unread }
+}
+
+fn names_engine(container: &Container, words: &[String]) -> bool {
+    is_sglang(container, words) || is_vllm(container, words)
 }
 
 fn is_sglang(container: &Container, words: &[String]) -> bool {
@@ -123,7 +132,7 @@ fn is_vllm(container: &Container, words: &[String]) -> bool {
         || words.iter().any(|word| word == "vllm" || word.starts_with("vllm."))
 }
 
-/// Whether vLLM is told to use its first engine.
+/// Returns true if the environment selects vLLM's V0 engine.
 fn is_v0(container: &Container) -> bool {
     container.environment.get(VLLM_GENERATION).is_some_and(|value| value == "0")
 }
@@ -131,33 +140,33 @@ fn is_v0(container: &Container) -> bool {
 /// The settings of one engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineArguments {
-    /// Which engine.
+    /// The engine.
     pub engine: Engine,
-    /// Which generation of the engine.
+    /// The generation of the engine.
     pub generation: Generation,
-    /// Share of GPU memory that it may use.
+    /// The share of GPU memory that the engine may use.
     pub gpu_memory: Fraction,
     /// Tokens in a block of the KV cache.
     pub block_size: Tokens,
-    /// The type in which the KV cache is kept, such as `fp8_e5m2`; `auto` is the model's own.
+    /// The data type of the KV cache, such as `fp8_e5m2`; `auto` is the model's own type.
     pub kv_dtype: Arc<str>,
-    /// Over how many GPUs it is spread, and how.
+    /// The number of GPUs that the engine uses, and the way it divides the work among them.
     pub parallel: Parallelism,
-    /// Blocks in the KV cache, where they are prescribed.
+    /// Blocks in the KV cache, if set.
     pub kv_blocks: Option<NonZeroU64>,
-    /// Tokens in the KV cache, where they are prescribed.
+    /// Tokens in the KV cache, if set.
     pub kv_tokens: Option<Tokens>,
-    /// Tokens computed in a step, where they are prescribed.
+    /// Tokens computed per step, if set.
     pub step_tokens: Option<Tokens>,
-    /// Sequences that run at once, where they are prescribed.
+    /// Sequences that run at once, if set.
     pub sequences: Option<Requests>,
-    /// Longest request, prompt and output together; `None` when the model decides.
+    /// The longest request, prompt and output together; `None` if the model decides.
     pub context: Option<Tokens>,
-    /// Whether steps are captured as CUDA graphs.
+    /// The execution mode of steps.
     pub execution: Execution,
-    /// Whether long prompts are computed in several steps.
+    /// The prefill mode of prompts.
     pub prefill: Prefill,
-    /// Draft tokens that are tried in each step of each sequence (speculative decoding).
+    /// Draft tokens tried per step and sequence (speculative decoding).
     pub draft_tokens: Option<NonZeroU32>,
 }
 
@@ -174,32 +183,32 @@ pub enum Generation {
 
 settings! { plain: Generation; }
 
-/// How steps are run.
+/// The execution mode of an engine's steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Execution {
-    /// As captured CUDA graphs.
+    /// Steps run as captured CUDA graphs.
     #[default]
     Graphs,
-    /// Operation by operation.
+    /// Steps run one operation at a time.
     Eager,
 }
 
-/// How prompts are computed.
+/// The prefill mode of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prefill {
-    /// In chunks, beside decoding.
+    /// Prompts are computed in chunks, alongside decoding.
     #[default]
     Chunked,
-    /// Whole, in one step.
+    /// Each prompt is computed in one step.
     Whole,
 }
 
-/// Over how many GPUs an engine is spread.
+/// The number of GPUs that an engine uses, by kind of parallelism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parallelism {
     /// GPUs that share each layer.
     pub tensor: NonZeroU32,
-    /// Groups of layers on GPUs of their own.
+    /// Groups of layers, each on separate GPUs.
     pub pipeline: NonZeroU32,
     /// Engines that serve side by side as one replica.
     pub data: NonZeroU32,
@@ -214,18 +223,19 @@ impl Default for Parallelism {
 // === impl EngineArguments ===
 
 impl EngineArguments {
-    /// What an engine does that is told nothing.
+    /// The arguments of an engine that was started without flags.
     #[must_use]
     pub fn default_of(engine: Engine) -> Self {
         let block_size = match engine {
             Engine::Vllm => 16.0,
             Engine::Sglang => 1.0,
         };
+
         Self {
             engine,
             generation: Generation::V1,
             gpu_memory: Fraction::new(0.9).unwrap_or(Fraction::ONE),
-            block_size: Tokens::new(block_size).unwrap_or_default(),
+            block_size: tokens(block_size),
             kv_dtype: Arc::from("auto"),
             parallel: Parallelism::default(),
             kv_blocks: None,
@@ -239,27 +249,26 @@ impl EngineArguments {
         }
     }
 
-    /// Tokens that one engine computes in a step at most.
+    /// The maximum number of tokens that one engine computes in a step.
     ///
-    /// What is prescribed; else 8192 with chunked prefill (2048 in vLLM's first engine); else the
-    /// longest request, but at least 2048.
+    /// If set, the configured value. Otherwise 8192 with chunked prefill (2048 in vLLM's V0
+    /// engine). Without chunks, the longest request, but at least 2048.
     #[must_use]
     pub fn tokens_per_step(&self) -> Tokens {
-        let number = |tokens| Tokens::new(tokens).unwrap_or_default();
         self.step_tokens.unwrap_or(match (self.prefill, self.generation) {
-            (Prefill::Chunked, Generation::V1) => number(STEP_TOKENS_CHUNKED),
-            (Prefill::Chunked, Generation::V0) => number(STEP_TOKENS_V0),
-            (Prefill::Whole, _) => self.context.unwrap_or_default().max(number(STEP_TOKENS_V0)),
+            (Prefill::Chunked, Generation::V1) => tokens(STEP_TOKENS_CHUNKED),
+            (Prefill::Chunked, Generation::V0) => tokens(STEP_TOKENS_V0),
+            (Prefill::Whole, _) => self.context.unwrap_or_default().max(tokens(STEP_TOKENS_V0)),
         })
     }
 
-    /// Sequences that one engine runs at once: what is prescribed, else 256.
+    /// Sequences that one engine runs at once: the configured value, or 256.
     #[must_use]
     pub fn sequences_at_once(&self) -> Requests {
         self.sequences.or(Requests::new(SEQUENCES)).unwrap_or_default()
     }
 
-    /// Tokens in the KV cache of one engine, where the arguments prescribe them.
+    /// Tokens in the KV cache of one engine, if the arguments set them.
     #[must_use]
     pub fn kv_capacity(&self) -> Option<Tokens> {
         self.kv_tokens.or_else(|| {
@@ -268,8 +277,8 @@ impl EngineArguments {
         })
     }
 
-    /// Whether an engine with these other arguments has as much KV cache and computes as much in a
-    /// step on the same accelerator. How many sequences it runs is compared where it is used.
+    /// Returns true if an engine with these other arguments has the same KV cache and computes as
+    /// many tokens per step on the same accelerator. Callers compare the sequence limit themselves.
     #[must_use]
     pub fn carries_like(&self, other: &Self) -> bool {
         self.engine == other.engine
@@ -281,4 +290,9 @@ impl EngineArguments {
             && self.kv_tokens == other.kv_tokens
             && self.tokens_per_step() == other.tokens_per_step()
     }
+}
+
+/// A number of tokens that is known to be valid.
+fn tokens(number: f64) -> Tokens {
+    Tokens::new(number).unwrap_or_default()
 }

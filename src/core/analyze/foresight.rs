@@ -1,34 +1,36 @@
-//! Foresight: what will arrive by the time that a replica asked for now is ready, against what one
-//! replica carries by its own counters.
+//! Foresight: forecasts the demand for the instant at which a replica requested now is ready, and
+//! compares it with the measured capacity per replica.
 //!
-//! [`analyze`] turns what engines counted since it was last called into an [`Analysis`]: a
-//! [`CapacityReport`] in requests a second, and how it came about. What it learns is kept in
-//! [`Foresight`].
+//! [`analyze`] turns the counters of engines since the last call into a [`ForesightAnalysis`]: a
+//! [`CapacityReport`] in requests per second, and its explanation. [`Foresight`] keeps everything
+//! that it learns.
 //!
-//! Nobody tells it a capacity. [`pace`] learns what an iteration takes, [`capacity`] derives from it
-//! what a replica carries while the time between tokens keeps its target, [`arrivals`] counts what
-//! arrives, and [`demand`] says how much that may become. What was needed once is held for two
-//! start-up times ([`Held`]): a replica that is given up and needed again costs its start, and
-//! what its start lets down.
+//! Nobody tells it a capacity. [`pace`] learns the time of an iteration. [`capacity`] derives from
+//! it the rate at which a replica still meets the target for the time between tokens. [`arrivals`]
+//! counts requests, and [`demand`] forecasts how far their rate may grow. A need is held for two
+//! start-up times ([`HoldWindow`]). A replica that is removed and needed again costs its start, and
+//! requests are late meanwhile.
 //!
 //! # Rounding
 //!
-//! A fleet of one variant, with `N` replicas and a target of `t` replicas, grows to `ceil(t - 0.05)`,
-//! and shrinks to it only when `ceil(t + 0.2) < N`. So a load between two numbers changes nothing.
+//! A fleet of one variant, with `N` replicas and a target of `t` replicas, scales up to
+//! `ceil(t - 0.05)`. It scales down to that only when `ceil(t + 0.2) < N`. So a load between two
+//! counts changes nothing.
 //!
 //! # Units
 //!
-//! Requests a second. While nothing is known of what a replica carries, requests in flight.
+//! Requests per second. While no capacity per replica is known, requests in flight.
 //!
 //! # Domain
 //!
-//! Arrivals that somebody counts within a minute, and start-up times up to an hour. A jump that
-//! nothing announces loses what arrives before the new replicas are ready, whoever decides.
+//! Arrivals that a counter shows within a minute, and start-up times up to an hour. After a jump
+//! without any sign in advance, the requests that arrive before the new replicas are ready are
+//! lost. No autoscaler avoids that.
 //!
 //! # Source
 //!
 //! The learner: regression on iterations. The forecast: quantiles of the load's own past. The hold:
-//! ski rental (Karlin et al. 1988): rent until what was paid would have bought.
+//! ski rental (Karlin et al. 1988): rent until the rent paid equals the price.
 
 pub mod admissible;
 pub mod arrivals;
@@ -62,6 +64,7 @@ mod seen;
 pub mod standby;
 pub mod starving;
 mod unused;
+mod variant_capacity;
 mod waking;
 
 #[cfg(test)]
@@ -78,117 +81,118 @@ use crate::analyze::capacity::{
     CapacityReport, Confidence, SpareWithheld, Totals, Unit, VariantCapacity, amount,
 };
 use crate::analyze::engine_args::EngineArguments;
-use crate::analyze::foresight::arrivals::Arrivals;
-use crate::analyze::foresight::budget::{Budget, Firsts};
-use crate::analyze::foresight::capacity::{Bound, Carried};
-use crate::analyze::foresight::card::{Card, Imported, Shelf};
-use crate::analyze::foresight::cold::Base;
-use crate::analyze::foresight::demand::{Need, Queue, Reserve, Setting, Smoothing};
+use crate::analyze::foresight::arrivals::ArrivalHistory;
+use crate::analyze::foresight::budget::{BudgetAddition, FirstTokens};
+use crate::analyze::foresight::capacity::{CapacityBound, ReplicaCapacity};
+use crate::analyze::foresight::card::{Card, CardStore, ImportedCards};
+use crate::analyze::foresight::cold::ColdFleet;
+use crate::analyze::foresight::demand::{
+    DemandInputs, ReplicaQueue, RequiredCapacity, Reserve, Smoothing,
+};
 use crate::analyze::foresight::drift::Mixes;
-use crate::analyze::foresight::estimate::Estimate;
-use crate::analyze::foresight::gateway::Front;
-use crate::analyze::foresight::held::held_for;
-use crate::analyze::foresight::lengths::Lengths;
-use crate::analyze::foresight::outlier::Slowest;
+use crate::analyze::foresight::estimate::CapacityEstimate;
+use crate::analyze::foresight::gateway::{GatewayLoad, GatewaySignals};
+use crate::analyze::foresight::lengths::RequestLengths;
+use crate::analyze::foresight::outlier::SlowestReplica;
 use crate::analyze::foresight::policy::Rounding;
 use crate::analyze::foresight::routing::RouterWeights;
 use crate::analyze::foresight::schedule::Week;
-use crate::analyze::foresight::seen::Seen;
-use crate::analyze::foresight::standby::{Bridge, Relief, Standby};
-use crate::analyze::foresight::starving::{Share, Starvation};
+use crate::analyze::foresight::seen::VariantModel;
+use crate::analyze::foresight::standby::{Bridge, Standby};
+use crate::analyze::foresight::starving::{ArrivalShare, Starvation};
 use crate::analyze::foresight::waking::WakeQueue;
 use crate::fleet::{ModelKey, ReplicaKey, Role, VariantKey, VariantSpec};
 use crate::observe::histogram::Histogram;
-use crate::observe::stride::Stride;
+use crate::observe::stride::IntervalDelta;
 use crate::units::{Fraction, Replicas, Requests, Seconds, Tokens};
 
-pub use crate::analyze::foresight::explain::Foreseen;
-pub use crate::analyze::foresight::held::Held;
-pub use crate::analyze::foresight::policy::Policy;
+pub use crate::analyze::foresight::explain::DemandForecast;
+pub use crate::analyze::foresight::held::HoldWindow;
+pub use crate::analyze::foresight::policy::ForesightPolicy;
 
-/// What one replica did since it was last looked at.
+/// The counters of one replica since the last call.
 #[derive(Clone, Debug)]
 pub struct ReplicaStrides<'a> {
-    /// Which replica.
+    /// The key of the replica.
     pub replica: &'a ReplicaKey,
-    /// What it counted from page to page, in order of time.
-    pub strides: &'a [Stride],
-    /// Requests that wait at it; `None` when nobody can say.
+    /// The differences between consecutive scrapes, in order of time.
+    pub strides: &'a [IntervalDelta],
+    /// Requests that wait at the replica; `None` if that is not known.
     pub waiting: Option<Requests>,
-    /// Requests that it runs.
+    /// Requests that the replica runs.
     pub running: Option<Requests>,
 }
 
-/// One variant and what its replicas did.
+/// One variant and the counters of its replicas.
 #[derive(Clone, Debug)]
 pub struct VariantStrides<'a> {
-    /// Which variant.
+    /// The variant's specification.
     pub spec: &'a VariantSpec,
-    /// Replicas that are there or will be.
+    /// Replicas that exist or are requested.
     pub current: Replicas,
-    /// Those of them that carry nothing yet.
+    /// Replicas among them that do not serve yet.
     pub pending: Replicas,
-    /// Those that stay only until others carry load, and are no supply.
+    /// Replicas that stay only until others serve, and do not count as supply.
     pub leaving: Replicas,
-    /// Those that serve and do not report how loaded they are.
+    /// Replicas that serve and do not report their load.
     pub silent: Replicas,
-    /// Replicas that it may have in addition, and that can be relied on to start.
+    /// Replicas that the variant may have in addition, and that can be relied on to start.
     pub room: Replicas,
-    /// How long its replicas take to start, where it was measured.
+    /// The measured start-up time of its replicas; `None` while none was measured.
     pub startup: Option<Seconds>,
-    /// The longest that one of them took or has taken so far, beyond what was measured.
+    /// The longest time that a start has taken, or has taken so far, beyond the measured time.
     pub slowest_start: Option<Seconds>,
-    /// Losses of one of its replicas in an hour, as is to be expected.
+    /// Expected losses per hour for each replica.
     pub losses: f64,
-    /// What its engines were told.
-    pub told: Told,
-    /// All that they were told, where somebody knows: what tells their kind from others.
+    /// The limits that its engines are configured with.
+    pub told: EngineLimits,
+    /// The complete arguments of its engines, if known. They distinguish kinds of engines.
     pub arguments: Option<&'a Arc<EngineArguments>>,
     /// Times to first token, over about a minute.
     pub ttft: Option<&'a Histogram>,
-    /// Its replicas that were measured, in the order of their keys.
+    /// Its measured replicas, in the order of their keys.
     pub replicas: Vec<ReplicaStrides<'a>>,
-    /// Counts of replicas that are not ready, and may still get requests.
-    pub unready: Vec<&'a [Stride]>,
+    /// Counters of replicas that are not ready, and may still get requests.
+    pub unready: Vec<&'a [IntervalDelta]>,
 }
 
-/// What engines were told that bounds what they carry, where somebody knows.
+/// The configured limits of engines that bound their capacity, as far as they are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Told {
+pub struct EngineLimits {
     /// Requests in a batch.
     pub seats: Option<Requests>,
-    /// Tokens in an iteration. One that runs on a large accelerator may be told nothing and take
-    /// more, which it shows.
+    /// Tokens in an iteration. An engine without this setting on a large accelerator may compute
+    /// more, which its counters show.
     pub budget: Option<Tokens>,
 }
 
-/// What was found of one model.
+/// The findings about one model.
 #[must_use]
 #[derive(Clone, Debug, PartialEq)]
-pub struct Analysis {
-    /// The numbers.
+pub struct ForesightAnalysis {
+    /// The capacity, demand, shortfall and headroom.
     pub report: CapacityReport,
-    /// How they came about, for the model or each of its roles.
-    pub foreseen: BTreeMap<Role, Foreseen>,
-    /// Why nothing counts as spare whatever the numbers say, if so.
+    /// Their explanation, for the model or each of its roles.
+    pub foreseen: BTreeMap<Role, DemandForecast>,
+    /// The reason why no headroom is reported; `None` if headroom counts.
     pub spare_withheld: Option<SpareWithheld>,
-    /// Variants of which no number of replicas keeps the time between tokens, by their keys.
+    /// Variants that miss the target for the time between tokens with any replica count.
     pub floors: BTreeMap<VariantKey, Floor>,
-    /// What standby carries until others serve; what is required does not count on it.
+    /// The load that standby handles until others serve. The shortfall does not count on it.
     pub bridges: BTreeMap<VariantKey, Bridge>,
-    /// The cards that variants go by whose own replicas have not taught enough.
+    /// The capacity cards of variants whose own replicas have not taught enough.
     pub cards: BTreeMap<VariantKey, Arc<Card>>,
-    /// What one replica of each variant carries, where that is known.
-    pub estimates: BTreeMap<VariantKey, Estimate>,
+    /// The capacity per replica of each variant, as far as it is known.
+    pub estimates: BTreeMap<VariantKey, CapacityEstimate>,
     /// The slowest replica of each variant with enough replicas to compare.
-    pub slowest: BTreeMap<VariantKey, Slowest>,
-    /// The variants whose card takes nothing away.
+    pub slowest: BTreeMap<VariantKey, SlowestReplica>,
+    /// The variants whose card does not permit scale-down.
     pub bound: BTreeSet<VariantKey>,
-    /// The variants that starve next to idle ones.
+    /// The variants that starve while others have room.
     pub starving: BTreeMap<VariantKey, Starvation>,
 }
 
-/// A target that a request misses which is alone on a replica.
+/// A target that even a request alone on a replica misses.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[display(
     "no number of replicas keeps the time between tokens at {:.1} ms, of which {:.0} % may be \
@@ -200,71 +204,82 @@ pub struct Analysis {
 pub struct Floor {
     /// The target for the mean time between tokens.
     pub target: Seconds,
-    /// What such a request gets.
+    /// The time between tokens of a request alone on a replica.
     pub alone: Seconds,
     /// The share of the target that may be used.
     pub share: Fraction,
 }
 
-/// Everything that is learned, of all models.
+/// Everything that is learned, for all models.
 #[derive(Clone, Debug, Default)]
 pub struct Foresight {
-    demands: BTreeMap<(ModelKey, Role), Demand>,
-    variants: BTreeMap<VariantKey, Seen>,
+    demands: BTreeMap<(ModelKey, Role), RoleDemand>,
+    variants: BTreeMap<VariantKey, VariantModel>,
     learned: BTreeMap<ModelKey, Timestamp>,
-    /// Sizes of fleets that overrun while nothing is known of them.
-    cold: BTreeMap<ModelKey, Base>,
-    /// Since when requests queue in front of models that no replica serves.
+    /// Sizes of fleets that are overloaded while no capacity is known.
+    cold: BTreeMap<ModelKey, ColdFleet>,
+    /// The instant since which requests queue for models that no replica serves.
     unserved: BTreeMap<ModelKey, Timestamp>,
-    /// Since when replicas that go by a card have had no request.
+    /// The instant since which replicas that use a card have had no request.
     unused: BTreeMap<VariantKey, Timestamp>,
-    /// What comes to each variant.
-    shares: BTreeMap<VariantKey, Share>,
-    shelf: Shelf,
-    imported: Imported,
+    /// The arrivals of each variant.
+    shares: BTreeMap<VariantKey, ArrivalShare>,
+    shelf: CardStore,
+    imported: ImportedCards,
 }
 
-/// What is asked of one role of one model.
+/// The demand for one role of one model.
 #[derive(Clone, Debug, Default)]
-struct Demand {
-    arrivals: Arrivals,
-    /// Arrivals at prefill, while more come there than get to decode.
-    upstream: Option<Arrivals>,
-    hold: Held,
-    /// What is needed with what waits, which is gone once it is worked off.
-    queue: Held,
-    /// What is missing until what starts slowly serves.
-    bridge: Held,
-    lengths: Lengths,
+struct RoleDemand {
+    arrivals: ArrivalHistory,
+    /// Arrivals at prefill, while they are more than those at decode.
+    upstream: Option<ArrivalHistory>,
+    hold: HoldWindow,
+    /// The need with the backlog, which disappears once the backlog is worked off.
+    queue: HoldWindow,
+    /// The load that standby bridges until replicas that start slowly serve.
+    bridge: HoldWindow,
+    lengths: RequestLengths,
     mixes: Mixes,
-    budget: Budget,
+    budget: BudgetAddition,
     week: Week,
     router: RouterWeights,
 }
 
-/// What the variants of one role are and carry.
-struct Side<'a> {
+/// The instants of a look at a model, and the queue before its replicas.
+#[derive(Clone, Copy)]
+struct ModelLook {
+    now: Timestamp,
+    /// The instant up to which every replica has reported.
+    through: Timestamp,
+    front: GatewaySignals,
+    /// The queue that no replica works off.
+    unserved: Option<WakeQueue>,
+}
+
+/// The variants of one role, with their capacity per replica.
+struct RoleFleet<'a> {
     role: Role,
-    variants: Vec<(&'a VariantStrides<'a>, Option<Carried>)>,
-    /// Whether replicas go by a card, which takes nothing away.
+    variants: Vec<(&'a VariantStrides<'a>, Option<ReplicaCapacity>)>,
+    /// True if replicas use a card, which does not permit scale-down.
     by_card: bool,
 }
 
-/// What the replicas of one role carry, in requests a second.
+/// The capacity of the replicas of one role, in requests per second.
 struct Rates {
-    /// One of the weakest.
+    /// The capacity of a replica of the weakest variant.
     least: f64,
-    /// One of them on average.
+    /// The mean capacity per replica.
     carries: f64,
-    /// All that are there.
+    /// The capacity of all measured replicas.
     there: f64,
-    /// The share of what their engines could carry that the router leaves unused.
+    /// The share of the engines' capacity that the router leaves unused.
     unused: f64,
 }
 
-// === impl Analysis ===
+// === impl ForesightAnalysis ===
 
-impl Analysis {
+impl ForesightAnalysis {
     /// The findings while no capacity is known.
     fn without_capacity(report: CapacityReport) -> Self {
         Self {
@@ -285,7 +300,7 @@ impl Analysis {
 // === impl Foresight ===
 
 impl Foresight {
-    /// Forgets models and variants that are gone, and cards that nobody has added to for long.
+    /// Forgets models and variants that are gone, and cards that have not been updated for long.
     pub fn retain(
         &mut self,
         now: Timestamp,
@@ -303,29 +318,31 @@ impl Foresight {
     }
 
     /// The slowest replica of each variant.
-    fn slowest(&self, variants: &[VariantStrides<'_>]) -> BTreeMap<VariantKey, Slowest> {
+    fn slowest(&self, variants: &[VariantStrides<'_>]) -> BTreeMap<VariantKey, SlowestReplica> {
         let keys = variants.iter().map(|variant| &variant.spec.key);
         keys.filter_map(|key| Some((key.clone(), self.variants.get(key)?.slowest()?))).collect()
     }
 }
 
-/// Learns from what the replicas of a model did, and says what they will be asked for.
+/// Learns from the counters of a model's replicas, and forecasts the demand for them.
 ///
-/// `through` is the instant up to which every replica has been heard, and `front` what is known of
-/// requests that none of them has.
+/// `through` is the instant up to which every replica has reported. `reported` has the requests
+/// that are queued before any replica.
 pub fn analyze(
     now: Timestamp,
-    (through, front): (Timestamp, Front),
-    policy: &Policy,
+    through: Timestamp,
+    reported: GatewaySignals,
+    policy: &ForesightPolicy,
     model: &ModelKey,
     variants: &[VariantStrides<'_>],
     foresight: &mut Foresight,
-) -> Analysis {
-    let front = if policy.gateway.is_some() { front } else { Front::UNSEEN };
+) -> ForesightAnalysis {
+    let front = if policy.gateway.is_some() { reported } else { GatewaySignals::UNSEEN };
     foresight.begin(model, variants);
-    foresight.learn(policy, model, variants, (through, front));
+    foresight.learn(policy, model, variants, through, front);
     foresight.keep_cards(now, policy, model, variants);
     foresight.note_unused(now, variants);
+
     let bound = foresight.bound_by_cards(now, variants);
     let mut sides = foresight.sides(policy, model, variants, &bound);
     foresight.route(model, through, policy, &mut sides);
@@ -338,6 +355,7 @@ pub fn analyze(
             .unwrap_or_else(|| foresight.start_cold(now, policy, model, variants, front.queued));
     }
 
+    let look = ModelLook { now, through, front, unserved };
     let floors = sides.values().flat_map(|side| side.floors(policy)).collect();
     let mut foreseen = BTreeMap::new();
     let mut totals = BTreeMap::new();
@@ -349,39 +367,27 @@ pub fn analyze(
         let work = foresight.work(policy, model, side);
         let demand = foresight.demands.entry((model.clone(), side.role)).or_default();
         let standby = Standby::of(side, policy);
-        let demanded = (&mut *demand, &work[..], standby.as_ref());
-        let found = side.foresee(now, (through, front), policy, demanded, unserved);
-        // While nobody can say what arrives, what bridges keeps what it carries.
-        let bridge = match &found {
-            Some(found) => found.relief.map(|relief| relief.bridge),
-            None => demand.bridge.last(),
-        };
-        let bridge = bridge.unwrap_or_default();
+        let found = side.foresee(&look, policy, demand, &work, standby.as_ref());
+
+        let bridge = demand.bridged(found.as_ref());
         bridges.extend(standby.map(|it| it.bridge(bridge)).unwrap_or_default());
-        let capacity = |(variant, it): &(&VariantStrides<'_>, Option<Carried>)| {
-            capacity_of(variant, *it, &cards)
-        };
-        capacities.extend(side.variants.iter().map(capacity));
+
+        for (variant, carried) in &side.variants {
+            capacities.push(capacity_of(variant, *carried, &cards));
+        }
         let supply = Totals::of(&capacities[capacities.len() - side.variants.len()..]);
-        let judged = match &found {
-            Some(found) => found.judge(supply),
-            None => supply,
-        };
+        let judged = found.as_ref().map_or(supply, |found| found.judge(supply));
+        totals.insert(side.role, judged);
+
         match found {
             Some(found) => drop(foreseen.insert(side.role, found)),
             None => withheld = Some(SpareWithheld::DemandUnknown),
         }
-        totals.insert(side.role, judged);
     }
-    capacities.sort_by(|a: &VariantCapacity, b| a.key.cmp(&b.key));
-    let total = totals.values().copied().sum();
-    let apart = totals.keys().any(|role| *role != Role::Both);
-    let roles = if apart { totals } else { BTreeMap::new() };
-    let report =
-        CapacityReport { unit: Unit::RequestsPerSecond, variants: capacities, total, roles };
-    let report = if withheld.is_some() { report.without_spare() } else { report };
-    Analysis {
-        report,
+
+    let report = report_of(capacities, totals);
+    ForesightAnalysis {
+        report: if withheld.is_some() { report.without_spare() } else { report },
         foreseen,
         spare_withheld: withheld,
         floors,
@@ -394,10 +400,22 @@ pub fn analyze(
     }
 }
 
+/// The report on all roles of a model.
+fn report_of(
+    mut capacities: Vec<VariantCapacity>,
+    totals: BTreeMap<Role, Totals>,
+) -> CapacityReport {
+    capacities.sort_by(|a, b| a.key.cmp(&b.key));
+    let total = totals.values().copied().sum();
+    let apart = totals.keys().any(|role| *role != Role::Both);
+    let roles = if apart { totals } else { BTreeMap::new() };
+    CapacityReport { unit: Unit::RequestsPerSecond, variants: capacities, total, roles }
+}
+
 // === impl ReplicaStrides ===
 
 impl ReplicaStrides<'_> {
-    /// Requests that it runs, and that wait at it; `None` while it does not report how many run.
+    /// Requests that it runs and that wait at it; `None` while it does not report the running ones.
     fn in_flight(&self) -> Option<f64> {
         Some(self.running?.requests() + self.waiting.map_or(0.0, Requests::requests))
     }
@@ -406,22 +424,29 @@ impl ReplicaStrides<'_> {
 // === impl VariantStrides ===
 
 impl VariantStrides<'_> {
-    /// The number of its replicas that were measured.
+    /// The number of its measured replicas.
     fn measured(&self) -> f64 {
         self.replicas.len() as f64
+    }
+
+    /// The number of its replicas that exist or are requested.
+    fn count(&self) -> f64 {
+        f64::from(self.current.count())
     }
 }
 
 fn capacity_of(
     variant: &VariantStrides<'_>,
-    carried: Option<Carried>,
+    carried: Option<ReplicaCapacity>,
     cards: &BTreeMap<VariantKey, Arc<Card>>,
 ) -> VariantCapacity {
     let able = carried.filter(|it| it.rate.requests_per_second() > RATE_MIN);
     let rate = able.map(|it| it.counts());
+
     let current = variant.staying();
     let pending = variant.pending.min(current);
     let replicas = current.beyond(pending);
+
     VariantCapacity {
         key: variant.spec.key.clone(),
         role: variant.spec.role,
@@ -429,7 +454,7 @@ fn capacity_of(
         replicas,
         pending,
         per_replica: rate.map(amount),
-        // What is foreseen is asked of all variants of a role together.
+        // The forecast is for all variants of a role together.
         demand: amount(0.0),
         confidence: if cards.contains_key(&variant.spec.key) {
             Confidence::Assumed
@@ -441,14 +466,14 @@ fn capacity_of(
     }
 }
 
-/// Requests a second below which a replica carries nothing: no number of them would do.
+/// Requests per second below which a replica has no capacity: no replica count would be enough.
 const RATE_MIN: f64 = 1e-4;
 
-// === impl Side ===
+// === impl RoleFleet ===
 
-impl<'a> Side<'a> {
-    /// Whether the capacity of some variant is known. What a card says of one without replicas is
-    /// nothing about those of the others.
+impl<'a> RoleFleet<'a> {
+    /// Returns true if the capacity of some variant is known. While any variant has replicas, the
+    /// card of a variant without replicas does not count.
     fn is_known(
         &self,
         all: &[VariantStrides<'_>],
@@ -461,40 +486,44 @@ impl<'a> Side<'a> {
         })
     }
 
-    /// The variants that carry nothing for the sake of the time between tokens.
-    fn floors(&self, policy: &Policy) -> impl Iterator<Item = (VariantKey, Floor)> {
+    /// The variants without capacity because of the target for the time between tokens.
+    fn floors(&self, policy: &ForesightPolicy) -> impl Iterator<Item = (VariantKey, Floor)> {
         self.variants.iter().filter_map(|(variant, carried)| {
-            let Carried { rate, bound, alone, .. } = (*carried)?;
+            let ReplicaCapacity { rate, bound, alone, .. } = (*carried)?;
             let floor = Floor { target: policy.itl?, alone, share: policy.limit_share };
-            let is_floor = bound == Bound::Itl && rate.requests_per_second() <= RATE_MIN;
+            let is_floor = bound == CapacityBound::Itl && rate.requests_per_second() <= RATE_MIN;
             is_floor.then(|| (variant.spec.key.clone(), floor))
         })
     }
 
-    /// What will be asked of these variants.
+    /// The forecast for these variants, with the work of past requests.
     fn foresee(
         &self,
-        now: Timestamp,
-        (through, front): (Timestamp, Front),
-        policy: &Policy,
-        (demand, work, standby): (&mut Demand, &[f64], Option<&Standby<'_>>),
-        unserved: Option<WakeQueue>,
-    ) -> Option<Foreseen> {
+        look: &ModelLook,
+        policy: &ForesightPolicy,
+        demand: &mut RoleDemand,
+        work: &[f64],
+        standby: Option<&Standby<'_>>,
+    ) -> Option<DemandForecast> {
+        let ModelLook { now, through, front, unserved } = *look;
         let rates = self.rates()?;
         let queues = &self.queues();
+
         let settles = policy.settles_after(standby::startup(self, policy));
         let startup = standby::startup(self, policy).seconds();
         let horizon = policy.horizon(startup);
         let reserve = standby
             .map(|it| Reserve { horizon: policy.horizon(it.startup.seconds()), room: it.room });
+
         let raised = self.raise(now, policy, &mut demand.budget);
         let ahead = policy.schedule.and_then(|_| demand.week.ahead(through, horizon));
         let arrivals = demand.upstream.as_ref().unwrap_or(&demand.arrivals);
         let gateway = rates.behind_gateway(policy, front, arrivals.rate(through));
+
         let Rates { least, carries, unused, .. } = rates;
         let bound = self.variants.iter().find_map(|(_, it)| it.map(|it| it.bound));
         let at_zero = self.variants.iter().all(|(it, _)| it.current == Replicas::ZERO);
-        let setting = Setting {
+        let setting = DemandInputs {
             through,
             horizon,
             reserve,
@@ -509,26 +538,20 @@ impl<'a> Side<'a> {
             raised,
             absent: self.absent(horizon),
         };
+
         let need = match unserved {
             Some(queue) => queue.need(arrivals, &setting, self.coming(startup)),
-            None => Need::of(arrivals, &setting)?,
+            None => RequiredCapacity::of(arrivals, &setting)?,
         };
-        let relief = standby.map(|standby| {
-            let startup = standby.startup.seconds();
-            let missing = (need.present(policy) - standby.beside).max(0.0);
-            let (_, bridge) = demand.bridge.take(now, missing, held_for(policy, startup));
-            Relief { startup, reserve: need.reserve.unwrap_or_default(), bridge }
-        });
-        if relief.is_none() {
-            demand.bridge = Held::default();
-        }
-        let (since, held) = demand.held(now, policy, &need, startup);
-        // What was needed before there was no replica does not bring one back.
-        let (since, held) = if at_zero { (now, need.total) } else { (since, held) };
+        let relief = demand.relieve(now, policy, &need, standby);
+        let lasting = demand.held(now, policy, &need, startup);
+        // A need from before the scale to zero does not bring a replica back.
+        let (since, held) = if at_zero { (now, need.total) } else { lasting };
+
         let known = demand.arrivals.history(through);
         let mature = known >= settles.seconds() && !self.by_card;
-        let Policy { used, rounding, .. } = *policy;
-        Some(Foreseen {
+        let ForesightPolicy { used, rounding, .. } = *policy;
+        Some(DemandForecast {
             role: self.role,
             need,
             held,
@@ -545,108 +568,114 @@ impl<'a> Side<'a> {
         })
     }
 
-    /// The share of the time in which a replica is absent because it was lost, and starts again.
+    /// The share of time in which a replica is absent because it was lost and restarts.
     fn absent(&self, horizon: f64) -> f64 {
-        let replicas = |it: &VariantStrides<'_>| f64::from(it.current.count());
-        let all: f64 = self.variants.iter().map(|(it, _)| replicas(it)).sum();
-        let lost: f64 = self.variants.iter().map(|(it, _)| replicas(it) * it.losses).sum();
+        let all: f64 = self.variants.iter().map(|(it, _)| it.count()).sum();
+        let lost: f64 = self.variants.iter().map(|(it, _)| it.count() * it.losses).sum();
         if all > 0.0 { lost / all * horizon / 3600.0 } else { 0.0 }
     }
 
-    /// What replicas carry; `None` where nobody knows of any.
+    /// The capacity of the replicas; `None` while none is known.
     fn rates(&self) -> Option<Rates> {
-        let used = || self.known().filter(|(_, it)| it.counts() > RATE_MIN);
-        let least = used().map(|(_, it)| it.counts()).min_by(f64::total_cmp)?;
-        let replicas: f64 = used().map(|(variant, _)| variant.measured()).sum();
-        let there: f64 = used().map(|(variant, it)| variant.measured() * it.counts()).sum();
-        let rates = used().map(|(variant, it)| (variant, it.rate.requests_per_second()));
+        let least = self.used().map(|(_, it)| it.counts()).min_by(f64::total_cmp)?;
+        let replicas: f64 = self.used().map(|(variant, _)| variant.measured()).sum();
+        let there: f64 = self.used().map(|(variant, it)| variant.measured() * it.counts()).sum();
+
+        let rates = self.used().map(|(variant, it)| (variant, it.rate.requests_per_second()));
         let engines: f64 = rates.map(|(variant, rate)| variant.measured() * rate).sum();
-        // Without a replica anywhere the best guess of what one will carry is the least.
+
+        // While no replica was measured, the weakest variant is the best guess of the capacity.
         let carries = if replicas > 0.0 { there / replicas } else { least };
         let unused = if engines > 0.0 { 1.0 - there / engines } else { 0.0 };
         Some(Rates { least, carries, there, unused })
     }
 
-    /// What evens out how requests come, by what keeps replicas from carrying more.
-    fn smoothing(&self, bound: Option<Bound>) -> Smoothing {
+    /// The mechanism that evens out unequal arrivals, given the limit that binds replicas.
+    fn smoothing(&self, bound: Option<CapacityBound>) -> Smoothing {
         match bound {
-            Some(Bound::Budget | Bound::Ttft) => Smoothing::Queue,
-            Some(Bound::Itl | Bound::Seats | Bound::Kv) | None => {
+            Some(CapacityBound::Budget | CapacityBound::Ttft) => Smoothing::Queue,
+            Some(CapacityBound::Itl | CapacityBound::Seats | CapacityBound::Kv) | None => {
                 let stays = self.known().map(|(_, it)| it.stay.seconds());
                 Smoothing::Stay(stays.fold(0.0, f64::max))
             }
         }
     }
 
-    /// What waits at each replica.
-    fn queues(&self) -> Vec<Queue> {
-        let queue = |replica: &ReplicaStrides<'_>, carried: &Carried| {
+    /// The queue at each replica.
+    fn queues(&self) -> Vec<ReplicaQueue> {
+        let mut queues = Vec::new();
+        for (variant, carried) in self.known() {
             let carries = carried.rate.requests_per_second();
-            Some(Queue { waiting: replica.waiting?.requests(), carries })
-        };
-        let of = |(variant, it): (&VariantStrides<'a>, Carried)| {
-            let queues = variant.replicas.iter().filter_map(|replica| queue(replica, &it));
-            queues.collect::<Vec<_>>()
-        };
-        self.known().flat_map(of).collect()
+            let waiting = variant.replicas.iter().filter_map(|replica| replica.waiting);
+            queues.extend(waiting.map(|it| ReplicaQueue { waiting: it.requests(), carries }));
+        }
+
+        queues
     }
 
-    /// The variants of which somebody knows what a replica carries.
-    fn known(&self) -> impl Iterator<Item = (&VariantStrides<'a>, Carried)> {
+    /// The variants whose capacity per replica is known.
+    fn known(&self) -> impl Iterator<Item = (&VariantStrides<'a>, ReplicaCapacity)> {
         self.variants.iter().filter_map(|(variant, it)| Some((*variant, (*it)?)))
     }
 
-    /// What the error budget asks for in addition, as a share of the need.
-    fn raise(&self, now: Timestamp, policy: &Policy, budget: &mut Budget) -> f64 {
+    /// The variants among them whose capacity counts as more than nothing.
+    fn used(&self) -> impl Iterator<Item = (&VariantStrides<'a>, ReplicaCapacity)> {
+        self.known().filter(|(_, it)| it.counts() > RATE_MIN)
+    }
+
+    /// The addition from the error budget, as a share of the need.
+    fn raise(&self, now: Timestamp, policy: &ForesightPolicy, budget: &mut BudgetAddition) -> f64 {
         let Some(dial) = &policy.error_budget else { return 0.0 };
-        let variants = || self.variants.iter().map(|(variant, _)| variant);
-        // Those that decode get what has its first token already.
-        let settled = variants().all(|variant| variant.pending == Replicas::ZERO);
+        // Decode replicas get only requests that already have their first token.
+        let settled = self.variants.iter().all(|(variant, _)| variant.pending == Replicas::ZERO);
         let judges = self.role != Role::Decode && settled;
-        let firsts = || {
-            let histograms = variants().filter_map(|variant| variant.ttft);
-            Firsts::of(histograms, policy.ttft.seconds())
-        };
-        budget.judge(now, dial, judges.then(firsts))
+
+        let firsts = judges.then(|| {
+            let histograms = self.variants.iter().filter_map(|(variant, _)| variant.ttft);
+            FirstTokens::of(histograms, policy.ttft.seconds())
+        });
+        budget.judge(now, dial, firsts)
     }
 }
 
 // === impl Rates ===
 
 impl Rates {
-    /// Requests that the gateway holds, with what they ask for.
+    /// The queue at the gateway, with the rate that it needs in addition.
     fn behind_gateway(
         &self,
-        policy: &Policy,
-        front: Front,
+        policy: &ForesightPolicy,
+        front: GatewaySignals,
         arriving: Option<f64>,
-    ) -> Option<gateway::Held> {
+    ) -> Option<gateway::GatewayBacklog> {
         let gateway = policy.gateway?;
         let queued = front.queued?.requests.requests();
-        let rates = (arriving?, self.carries, self.there);
-        gateway::Held::of(queued, &gateway, rates, policy.ttft.seconds())
+        let load = GatewayLoad { arriving: arriving?, carries: self.carries, supply: self.there };
+        gateway::GatewayBacklog::of(queued, &gateway, load, policy.ttft.seconds())
     }
 }
 
-// === impl Foreseen ===
+// === impl DemandForecast ===
 
-impl Foreseen {
-    /// What is required and spare against this supply.
+impl DemandForecast {
+    /// The shortfall and the headroom with this supply.
     fn judge(&self, supply: Totals) -> Totals {
         let Rounding { excess, spare } = self.rounding;
         let wanted = self.held - excess.fraction() * self.least;
         let required = wanted - supply.anticipated.amount();
+
         let one_less = self.held + (1.0 + spare.fraction()) * self.least;
         let safe = one_less <= supply.supply.amount() * (1.0 + EPSILON);
-        let spare = if safe && self.mature { supply.supply.amount() - wanted } else { 0.0 };
+        let left = if safe && self.mature { supply.supply.amount() - wanted } else { 0.0 };
+
         Totals {
             demand: amount(self.held),
             required: amount(required),
-            spare: amount(spare),
+            spare: amount(left),
             ..supply
         }
     }
 }
 
-/// Rounding of sums, so that a number that is reached exactly counts as reached.
+/// The rounding of sums, so that a count that is reached exactly counts as reached.
 const EPSILON: f64 = 1e-9;

@@ -1,10 +1,11 @@
-//! Latency at a rate, and the rate that keeps a latency: a queueing model of one replica.
+//! A queueing model of one replica: latencies at a rate, and the largest rate that meets latency
+//! targets.
 //!
-//! A replica works in iterations, and each iteration takes longer the more requests share it. From
-//! four [`Coefficients`] that say how much longer, and the [`Shape`] of a request,
-//! [`Model::at`] predicts the latencies at an arrival rate, and [`Model::rate_for`] finds the
-//! largest rate that keeps targets. [`analyze`] does so for the variants of a model and says how
-//! many replicas each needs.
+//! A replica works in iterations, and each iteration takes longer the more requests share it. Four
+//! [`Coefficients`] describe that cost, and [`MeanRequest`] describes a request. From them [`QueueingModel::at`]
+//! predicts the latencies at an arrival rate, and [`QueueingModel::rate_for`] finds the largest rate that
+//! meets targets. [`analyze`] does so for the variants of a model and reports the replicas that
+//! each variant needs.
 //!
 //! # Model
 //!
@@ -16,8 +17,8 @@
 //! ```
 //!
 //! because a request with `I` input and `O` output tokens takes part in one prefill and `O` decode
-//! iterations: it computes `I` tokens once and one token `O` times, and reads its KV cache, of
-//! `I + O / 2` tokens on the average, in each. One request among `n` spends
+//! iterations. It computes `I` tokens once and one token `O` times. In each iteration it reads its
+//! KV cache, which holds `I + O / 2` tokens on average. One request among `n` spends
 //!
 //! ```text
 //! prefill(n) = T(n) + (beta_prefill + gamma) * I
@@ -25,15 +26,15 @@
 //! S(n)       = prefill(n) + O * decode(n)
 //! ```
 //!
-//! which counts its own work once more than an iteration has it, as the sources do; it makes the
-//! model pessimistic by at most `delta` an iteration, and learned coefficients contain it.
+//! which counts the request's own work twice per iteration, as the sources do. This makes the model
+//! pessimistic by at most `delta` per iteration, and learned coefficients absorb it.
 //!
 //! **One definition of TTFT** serves the tuner, the targets and the sizing: from arrival to the end
 //! of the iteration that computes the prompt. `queueing/tail.rs` derives its mean and its
 //! percentiles. ITL is the mean decode iteration.
 //!
-//! The finite birth-death chain of `queueing/chain.rs` leads from the iteration to the latencies at a
-//! rate: requests beyond the batch wait, and those beyond the queue are lost.
+//! The finite birth-death chain of `queueing/chain.rs` turns iteration times into latencies at a
+//! rate. Requests beyond the batch wait, and requests beyond the queue are lost.
 //!
 //! # Units
 //!
@@ -42,8 +43,9 @@
 //! # Source
 //!
 //! The queueing model analyzer of llm-d's Workload Variant Autoscaler: its document (sections 9.1
-//! to 9.4) for the iteration and the closed form, its code for the finite chain. Where they
-//! disagree, and where this module answers otherwise, `docs/decisions.md` says why.
+//! to 9.4) for the iteration and the closed form, its code for the finite chain.
+//! `docs/decisions.md` explains the choice where the two disagree, and each deviation of this
+//! module.
 
 mod capacity;
 mod chain;
@@ -62,70 +64,74 @@ use serde::{Deserialize, Serialize};
 use crate::units::{Fraction, Seconds, TimePerToken, Tokens};
 
 pub use crate::analyze::queueing::capacity::{
-    Analysis, Policy, ReplicaLoad, VariantLoad, VariantSizing, Workload, aggregate, analyze,
+    QueueingAnalysis, QueueingPolicy, QueueingReplicaLoad, QueueingVariantLoad, QueueingWorkload,
+    VariantSizing, aggregate, analyze,
 };
-pub use crate::analyze::queueing::explain::{Refusal, Sizing, Unsized};
+pub use crate::analyze::queueing::explain::{QueueingRefusal, Sizing, SizingFailure};
 pub use crate::analyze::queueing::slo::{
-    Infer, LatencyTarget, Observed, Origin, Percentile, Slo, Slowdown, Statistic, Targets, resolve,
+    LatencyTarget, LatencyTargets, ObservedLatencies, Percentile, Slo, Slowdown, Statistic,
+    TargetInference, TargetOrigin, resolve,
 };
-pub use crate::analyze::queueing::solve::{Capacity, Limit, Metric, Model, Prediction};
+pub use crate::analyze::queueing::solve::{
+    LatencyMetric, Prediction, QueueingModel, RateBound, RateCapacity,
+};
 
-/// Requests that a replica takes into its batch when nobody says how many: vLLM's default of
-/// `--max-num-seqs` on recent accelerators.
+/// The batch size of a replica if it is unknown: vLLM's default of `--max-num-seqs` on recent
+/// accelerators.
 pub const BATCH_DEFAULT: NonZeroU32 = NonZeroU32::new(256).expect("256 is not zero");
 
 /// Requests that may wait in the sizing model. A replica with a longer queue has missed any target
-/// long before, so the length decides nothing but how much of the load is lost in the model.
+/// long before. So this length only affects the share of the load that is lost in the model.
 pub const QUEUE_DEFAULT: u32 = 100;
 
-/// How much prompts vary where nobody has measured it: as much as an exponential distribution,
-/// which is between the conversations (1.1 times the mean) and the code completions (0.8) of the
-/// Azure traces of 2023.
+/// The variation of prompt lengths if it was not measured: that of an exponential distribution. It
+/// is between the conversations (1.1 times the mean) and the code completions (0.8) of the Azure
+/// traces of 2023.
 pub const INPUT_VARIATION_DEFAULT: Fraction = Fraction::ONE;
 
-/// What an iteration costs on one kind of replica.
+/// The cost of an iteration on one kind of replica.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Coefficients {
-    /// `alpha`: what every iteration takes, whatever is in it.
+    /// `alpha`: the fixed time of every iteration, independent of its requests.
     pub alpha: Seconds,
-    /// `beta_prefill`: computing one token of a prompt.
+    /// `beta_prefill`: the time to compute one token of a prompt.
     pub beta_prefill: TimePerToken,
-    /// `beta_decode`: computing one token of an answer.
+    /// `beta_decode`: the time to compute one token of an answer.
     pub beta_decode: TimePerToken,
-    /// `gamma`: reading one token of the KV cache.
+    /// `gamma`: the time to read one token of the KV cache.
     pub gamma: TimePerToken,
 }
 
-/// What the requests of a variant look like on the average.
+/// The average shape of a variant's requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Shape {
-    lengths: Lengths,
+pub struct MeanRequest {
+    lengths: MeanLengths,
     input_variation: Fraction,
 }
 
-/// How many requests a replica has room for.
+/// The number of requests that a replica has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct ReplicaRoom {
     /// Requests that share an iteration.
     pub batch: NonZeroU32,
     /// Requests that may wait for a place in the batch.
     pub queue: u32,
 }
 
-/// What an iteration costs, with the tokens of prompts and answers charged the same.
+/// The cost of an iteration, with the same cost per token for prompts and answers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SharedCoefficients {
-    /// `alpha`: what every iteration takes.
+    /// `alpha`: the fixed time of every iteration.
     pub alpha: Seconds,
-    /// `beta`: computing one token.
+    /// `beta`: the time to compute one token.
     pub beta: TimePerToken,
-    /// `gamma`: reading one token of the KV cache.
+    /// `gamma`: the time to read one token of the KV cache.
     pub gamma: TimePerToken,
 }
 
-/// Mean lengths of requests, as they were measured.
+/// The measured mean lengths of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Lengths {
+pub struct MeanLengths {
     /// Tokens of the prompt.
     pub input: Tokens,
     /// Tokens of the answer.
@@ -141,19 +147,19 @@ impl From<SharedCoefficients> for Coefficients {
     }
 }
 
-// === impl Shape ===
+// === impl MeanRequest ===
 
-impl Shape {
-    /// A shape with at least one output token; a request without output has no latency between
+impl MeanRequest {
+    /// A shape with at least one output token. A request without output has no latency between
     /// tokens.
     #[must_use]
-    pub fn new(lengths: Lengths) -> Option<Self> {
+    pub fn new(lengths: MeanLengths) -> Option<Self> {
         let input_variation = INPUT_VARIATION_DEFAULT;
         (lengths.output.tokens() >= 1.0).then_some(Self { lengths, input_variation })
     }
 
-    /// The same shape with a measured variation of its prompts: the standard deviation of their
-    /// lengths as a share of the mean. Only percentiles depend on it.
+    /// The same shape with a measured variation of prompt lengths: the standard deviation as a
+    /// share of the mean. Only percentiles depend on it.
     #[must_use]
     pub const fn with_input_variation(self, input_variation: Fraction) -> Self {
         Self { input_variation, ..self }
@@ -171,16 +177,16 @@ impl Shape {
         self.lengths.output
     }
 
-    /// The standard deviation of the length of prompts, as a share of the mean.
+    /// The standard deviation of prompt lengths, as a share of the mean.
     #[must_use]
     pub const fn input_variation(self) -> Fraction {
         self.input_variation
     }
 }
 
-// === impl Room ===
+// === impl ReplicaRoom ===
 
-impl Default for Room {
+impl Default for ReplicaRoom {
     fn default() -> Self {
         Self { batch: BATCH_DEFAULT, queue: QUEUE_DEFAULT }
     }

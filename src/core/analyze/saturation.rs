@@ -1,20 +1,20 @@
-//! Saturation in per cent: spare KV cache and spare queue.
+//! Saturation analysis: KV-cache headroom and queue headroom.
 //!
-//! [`analyze`] turns the peaks of a model's replicas into an [`Analysis`]: how much of the KV cache
-//! and of the queue is spare, whether that is too little, and whether it would still be enough
-//! with one replica less. [`targets`] turns the analysis and the state of each variant into one
-//! [`Target`] a variant. Both are pure, and neither depends on the order of its input.
+//! [`analyze`] turns the peaks of a model's replicas into an [`SaturationAnalysis`]: the headroom of the KV
+//! cache and of the queue, whether it is too low, and whether it would suffice with one replica
+//! less. [`targets`] turns the analysis and the state of each variant into one [`SaturationTarget`] per
+//! variant. Both are pure, and neither depends on the order of its input.
 //!
-//! One call looks at the variants of one model that have one [`Role`](crate::fleet::Role). A model
-//! with separate prefill and decode is analysed once for each role (`both`, then `decode`, then
-//! `prefill`), because an idle decoder is no spare capacity for prompts.
+//! One call covers the variants of one model that have one [`Role`](crate::fleet::Role). A model
+//! with separate prefill and decode is analyzed once for each role: `both`, then `decode`, then
+//! `prefill`. The reason is that an idle decoder adds no headroom for prompts.
 //!
 //! # Model
 //!
-//! A replica is saturated when its KV cache usage or its queue has reached its threshold. The spare
-//! of a replica that is not saturated is what is left up to the thresholds; a saturated replica has
-//! none and does not enter the means. The model needs a replica more when either mean spare is
-//! below its trigger.
+//! A replica is saturated when its KV cache usage or its queue has reached its threshold. The
+//! headroom of a replica that is not saturated is the distance to the thresholds. A saturated
+//! replica has none and is excluded from the means. The model needs one more replica if either mean
+//! headroom is below its trigger.
 //!
 //! One replica less is safe when, with `N` the number of replicas that are not saturated,
 //!
@@ -24,19 +24,19 @@
 //! threshold - load >= trigger            for the KV cache and for the queue
 //! ```
 //!
-//! so the load of the one that goes is spread evenly over those that stay. A saturated replica is
-//! left out here as well: it is load that none of the others can take over, and room that does not
-//! exist.
+//! so the load of the removed replica is spread evenly over the remaining replicas. Saturated
+//! replicas are excluded here also: the other replicas can't take over their load, and they have no
+//! room.
 //!
 //! # Units
 //!
 //! The KV cache is a share of the whole, the queue is requests. Both are peaks over the window, so
-//! the peaks of two replicas need not have been at one time, and the model errs towards more.
+//! the peaks of two replicas may be at different times, and the model overestimates the load.
 //!
 //! # Source
 //!
-//! The saturation analyzer of llm-d's Workload Variant Autoscaler. Where this module answers
-//! otherwise on purpose, `docs/decisions.md` says why.
+//! The saturation analyzer of llm-d's Workload Variant Autoscaler. `docs/decisions.md` explains
+//! each intentional difference.
 
 mod by_variant;
 mod explain;
@@ -46,6 +46,7 @@ mod targets;
 mod tests;
 
 use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
@@ -58,18 +59,21 @@ use crate::units::{Fraction, Replicas, Requests, Seconds};
 
 pub use crate::analyze::saturation::by_variant::ByVariant;
 pub use crate::analyze::saturation::explain::{
-    Outcome, ScaleDown, SpareEnough, SpareKept, SpareLow, SpareTight, Tight, Transition, Unmeasured,
+    NoMeasurement, SaturationOutcome, ScaleDown, SpareEnough, SpareKept, SpareLow, SpareTight,
+    TightLoad, Transition,
 };
-pub use crate::analyze::saturation::targets::{Patience, Target, VariantState, targets};
+pub use crate::analyze::saturation::targets::{
+    SaturationTarget, SaturationVariant, TransitionPatience, targets,
+};
 
-/// Replicas with spare capacity that there must be before one may go: the load of the last one
-/// could be spread over nobody.
+/// The minimum number of replicas that are not saturated before one may be removed. The load of the
+/// only such replica could not be spread over others.
 pub const SCALE_DOWN_MIN: Replicas = Replicas::ONE.up();
 
 /// More waiting requests than any engine holds.
 const QUEUE_LENGTH_MAX: f64 = 1e6;
 
-/// Declares sections of which each has the keys of thresholds, and some more.
+/// Declares sections that each have the keys of thresholds, and further keys.
 macro_rules! with_thresholds {
     ($($(#[$($meta:tt)*])* pub struct $name:ident { $($more:tt)* })*) => {
         settings! {$(
@@ -106,7 +110,7 @@ with_thresholds! {
         transition: TransitionRule = TransitionRule::PendingOnly;
 
         /// Time after which an earlier decision that is not carried out stops blocking.
-        // The time in which a replica of a large model starts.
+        // The time that a replica of a large model takes to start.
         transition_patience: Seconds = minutes(5), in secs(1)..=hours(24);
 
         /// Thresholds of single models, by `MODEL#NAMESPACE`, over those above.
@@ -124,87 +128,84 @@ pub enum TransitionRule {
     /// A variant whose replicas are not what was decided keeps that decision; the others go on.
     PerVariant,
     /// The model waits while any of its variants has replicas that are not ready yet.
-    // A wish that is not carried out blocks as well, if the caller states one. The pipeline states
-    // none under this rule, because the rule needs no memory: a target is the present number, one
-    // more or one less, so asking twice asks for the same.
+    // An earlier decision that is not actuated also blocks, if the caller states one. The pipeline
+    // states none under this rule, because the rule needs no memory. A target is the current
+    // replica count, one more or one less, so a repeated decision asks for the same.
     #[default]
     PendingOnly,
 }
 
 settings! { plain: TransitionRule; }
 
-/// What one replica carries at its peak.
+/// The peak load of one replica.
 ///
-/// A replica that does not report both numbers has no load that could be stated here. Leaving it
-/// out says that it is unknown; a zero in its place would say that it is idle.
+/// Leave out a replica that does not report both values: its load is unknown. A zero in its place
+/// would mean that it is idle.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ReplicaLoad {
-    /// Which replica.
+pub struct SaturationReplicaLoad {
+    /// The replica.
     pub replica: ReplicaKey,
-    /// The largest share of its KV cache that was in use.
+    /// The peak KV cache usage, as a share of the cache.
     pub kv: Fraction,
-    /// The largest number of requests that waited.
+    /// The peak number of waiting requests.
     pub queue: Requests,
 }
 
-/// Spare capacity: what is left up to the thresholds.
+/// Headroom: the distance to the thresholds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Spare {
-    /// Of the KV cache.
+pub struct SpareCapacity {
+    /// The headroom of the KV cache.
     pub kv: Fraction,
-    /// Of the queue.
+    /// The headroom of the queue.
     pub queue: Requests,
 }
 
-/// What the replicas of one variant say.
+/// The analysis of one variant's replicas.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VariantAnalysis {
-    /// Replicas that were measured.
+    /// The number of measured replicas.
     pub measured: Replicas,
-    /// Those of them that are saturated, in the order of their keys.
+    /// The saturated replicas among them, in key order.
     pub saturated: Vec<ReplicaKey>,
-    /// Those of them that are not.
+    /// The number of measured replicas that are not saturated.
     pub non_saturated: Replicas,
-    /// Mean spare of the replicas that are not saturated; nothing when there are none.
-    pub spare: Spare,
-    /// Largest KV cache usage of any replica.
+    /// The mean headroom of the replicas that are not saturated; zero if all are.
+    pub spare: SpareCapacity,
+    /// The highest KV cache usage of any replica.
     pub kv_max: Fraction,
-    /// Mean KV cache usage of all replicas.
+    /// The mean KV cache usage of all replicas.
     pub kv_mean: Fraction,
-    /// Longest queue of any replica.
+    /// The longest queue of any replica.
     pub queue_max: Requests,
 }
 
-/// What the replicas of a model say.
+/// The analysis of a model's replicas.
 #[must_use]
 #[derive(Clone, Debug, PartialEq)]
-pub struct Analysis {
-    /// Each variant of which at least one replica was measured.
+pub struct SaturationAnalysis {
+    /// Each variant with at least one measured replica.
     pub variants: ByVariant,
-    /// Replicas that were measured.
+    /// The number of measured replicas.
     pub measured: Replicas,
-    /// Those of them that are not saturated.
+    /// The number of measured replicas that are not saturated.
     pub non_saturated: Replicas,
-    /// Mean spare of the replicas that are not saturated; nothing when there are none.
-    pub spare: Spare,
-    /// Which spare is low; `None` when neither is, or when nothing was measured.
+    /// The mean headroom of the replicas that are not saturated; zero if all are.
+    pub spare: SpareCapacity,
+    /// The low headroom; `None` if neither is low, or if no replica was measured.
     pub scale_up: Option<SpareLow>,
-    /// Whether enough would be left without one replica. It is answered even when spare is low,
-    /// where low spare comes first.
+    /// The verdict on one replica less. It is computed even if headroom is low, but then scale-up
+    /// takes precedence.
     pub scale_down: ScaleDown,
 }
 
-/// Analyses the replicas of one model and role.
-pub fn analyze(replicas: &[ReplicaLoad], thresholds: &Thresholds) -> Analysis {
+/// Analyzes the replicas of one model and role.
+pub fn analyze(replicas: &[SaturationReplicaLoad], thresholds: &Thresholds) -> SaturationAnalysis {
     // The last digits of a sum depend on the order of its terms, and a comparison with a trigger
     // may depend on the last digit.
-    let order = |a: &ReplicaLoad, b: &ReplicaLoad| {
-        (a.replica.cmp(&b.replica)).then(a.kv.compare(b.kv)).then(a.queue.compare(b.queue))
-    };
     let variants = if replicas.is_sorted_by(|a, b| order(a, b).is_le()) {
         analyze_variants(replicas, thresholds)
     } else {
-        let mut sorted: Vec<&ReplicaLoad> = replicas.iter().collect();
+        let mut sorted: Vec<&SaturationReplicaLoad> = replicas.iter().collect();
         sorted.sort_unstable_by(|a, b| order(a, b));
         analyze_variants(&sorted, thresholds)
     };
@@ -214,29 +215,41 @@ pub fn analyze(replicas: &[ReplicaLoad], thresholds: &Thresholds) -> Analysis {
     let spare = mean_spare(&variants, non_saturated);
     let scale_up = if measured == Replicas::ZERO { None } else { spare_low(spare, thresholds) };
     let scale_down = without_one(spare, non_saturated, thresholds);
-    Analysis { variants, measured, non_saturated, spare, scale_up, scale_down }
+    SaturationAnalysis { variants, measured, non_saturated, spare, scale_up, scale_down }
 }
 
-/// Analyses the replicas of each variant, in the order of their keys.
-fn analyze_variants<L: Borrow<ReplicaLoad>>(sorted: &[L], thresholds: &Thresholds) -> ByVariant {
-    let is_one = |a: &L, b: &L| a.borrow().replica.variant == b.borrow().replica.variant;
-    ByVariant::from_sorted(sorted.chunk_by(is_one).filter_map(|loads| {
+fn order(a: &SaturationReplicaLoad, b: &SaturationReplicaLoad) -> Ordering {
+    (a.replica.cmp(&b.replica)).then(a.kv.compare(b.kv)).then(a.queue.compare(b.queue))
+}
+
+/// Analyzes the replicas of each variant, in key order.
+fn analyze_variants<L: Borrow<SaturationReplicaLoad>>(
+    sorted: &[L],
+    thresholds: &Thresholds,
+) -> ByVariant {
+    let by_variant =
+        sorted.chunk_by(|a, b| a.borrow().replica.variant == b.borrow().replica.variant);
+    ByVariant::from_sorted(by_variant.filter_map(|loads| {
         let variant = loads.first()?.borrow().replica.variant.clone();
         Some((variant, analyze_variant(loads, thresholds)))
     }))
 }
 
-/// Analyses the replicas of one variant, of which there is at least one, in their order.
-fn analyze_variant<L: Borrow<ReplicaLoad>>(
+/// Analyzes the replicas of one variant in their order. There is at least one.
+fn analyze_variant<L: Borrow<SaturationReplicaLoad>>(
     loads: &[L],
     thresholds: &Thresholds,
 ) -> VariantAnalysis {
     let measured = count(loads.len());
-    let (mut saturated, mut rest) = (Vec::new(), 0);
-    let (mut spare_kv, mut spare_queue) = (Fraction::ZERO, Requests::ZERO);
-    let (mut kv_sum, mut kv_max, mut queue_max) = (Fraction::ZERO, Fraction::ZERO, Requests::ZERO);
-    for load in loads {
-        let load: &ReplicaLoad = load.borrow();
+    let mut saturated = Vec::new();
+    let mut rest = 0;
+    let mut spare_kv = Fraction::ZERO;
+    let mut spare_queue = Requests::ZERO;
+    let mut kv_sum = Fraction::ZERO;
+    let mut kv_max = Fraction::ZERO;
+    let mut queue_max = Requests::ZERO;
+
+    for load in loads.iter().map(Borrow::<SaturationReplicaLoad>::borrow) {
         kv_sum += load.kv;
         kv_max = kv_max.max(load.kv);
         queue_max = queue_max.max(load.queue);
@@ -248,12 +261,13 @@ fn analyze_variant<L: Borrow<ReplicaLoad>>(
             spare_queue += requests(thresholds.queue_length.requests() - load.queue.requests());
         }
     }
+
     let non_saturated = count(rest);
     VariantAnalysis {
         measured,
         saturated,
         non_saturated,
-        spare: Spare {
+        spare: SpareCapacity {
             kv: fraction(mean(spare_kv.fraction(), non_saturated)),
             queue: requests(mean(spare_queue.requests(), non_saturated)),
         },
@@ -263,14 +277,13 @@ fn analyze_variant<L: Borrow<ReplicaLoad>>(
     }
 }
 
-/// Whether a replica has reached one of the thresholds, both included.
-fn is_saturated(load: &ReplicaLoad, thresholds: &Thresholds) -> bool {
+/// Returns true if a replica has reached either threshold, both included.
+fn is_saturated(load: &SaturationReplicaLoad, thresholds: &Thresholds) -> bool {
     load.kv >= thresholds.kv_cache || load.queue >= thresholds.queue_length
 }
 
-/// The mean spare over all replicas that are not saturated, each weighing the same.
-fn mean_spare(variants: &ByVariant, non_saturated: Replicas) -> Spare {
-    let weight = |variant: &VariantAnalysis| f64::from(variant.non_saturated.count());
+/// The mean headroom over all replicas that are not saturated, each with the same weight.
+fn mean_spare(variants: &ByVariant, non_saturated: Replicas) -> SpareCapacity {
     let kv: Fraction = variants
         .values()
         .map(|variant| fraction(variant.spare.kv.fraction() * weight(variant)))
@@ -279,25 +292,35 @@ fn mean_spare(variants: &ByVariant, non_saturated: Replicas) -> Spare {
         .values()
         .map(|variant| requests(variant.spare.queue.requests() * weight(variant)))
         .sum();
-    Spare {
+
+    SpareCapacity {
         kv: fraction(mean(kv.fraction(), non_saturated)),
         queue: requests(mean(queue.requests(), non_saturated)),
     }
 }
 
-/// Which mean spare is below its trigger; a spare that equals its trigger is enough.
-fn spare_low(spare: Spare, thresholds: &Thresholds) -> Option<SpareLow> {
+fn weight(variant: &VariantAnalysis) -> f64 {
+    f64::from(variant.non_saturated.count())
+}
+
+/// The mean headroom below its trigger, if any; headroom equal to its trigger is sufficient.
+fn spare_low(spare: SpareCapacity, thresholds: &Thresholds) -> Option<SpareLow> {
     let kv = (spare.kv < thresholds.kv_spare).then_some((spare.kv, thresholds.kv_spare));
     let queue =
         (spare.queue < thresholds.queue_spare).then_some((spare.queue, thresholds.queue_spare));
     (kv.is_some() || queue.is_some()).then_some(SpareLow { kv, queue })
 }
 
-/// Whether enough would be left without one replica; a spare that equals its trigger is enough.
-fn without_one(spare: Spare, non_saturated: Replicas, thresholds: &Thresholds) -> ScaleDown {
+/// The verdict on one replica less; headroom equal to its trigger is sufficient.
+fn without_one(
+    spare: SpareCapacity,
+    non_saturated: Replicas,
+    thresholds: &Thresholds,
+) -> ScaleDown {
     if non_saturated < SCALE_DOWN_MIN {
         return ScaleDown::TooFew { non_saturated };
     }
+
     let staying = f64::from(non_saturated.down().count());
     let growth = f64::from(non_saturated.count()) / staying;
     let kv_load = (thresholds.kv_cache.fraction() - spare.kv.fraction()) * growth;
@@ -305,16 +328,17 @@ fn without_one(spare: Spare, non_saturated: Replicas, thresholds: &Thresholds) -
     let kv_left = thresholds.kv_cache.fraction() - kv_load;
     let queue_left = thresholds.queue_length.requests() - queue_load;
 
-    let kv = (kv_left < thresholds.kv_spare.fraction()).then(|| Tight {
+    let kv = (kv_left < thresholds.kv_spare.fraction()).then(|| TightLoad {
         load: fraction(kv_load),
         threshold: thresholds.kv_cache,
         trigger: thresholds.kv_spare,
     });
-    let queue = (queue_left < thresholds.queue_spare.requests()).then(|| Tight {
+    let queue = (queue_left < thresholds.queue_spare.requests()).then(|| TightLoad {
         load: requests(queue_load),
         threshold: thresholds.queue_length,
         trigger: thresholds.queue_spare,
     });
+
     if kv.is_some() || queue.is_some() {
         ScaleDown::Unsafe(SpareTight { kv, queue })
     } else {
@@ -322,22 +346,23 @@ fn without_one(spare: Spare, non_saturated: Replicas, thresholds: &Thresholds) -
     }
 }
 
-/// The mean of `number` terms with this sum; zero when there are none.
+/// The mean of `number` terms with this sum; zero if there are none.
 fn mean(sum: f64, number: Replicas) -> f64 {
     if number == Replicas::ZERO { 0.0 } else { sum / f64::from(number.count()) }
 }
 
-/// The share nearest to this value: rounding may end just below zero, a product above all numbers.
+/// The closest valid share: rounding may yield a value just below zero, and a product may be
+/// infinite.
 fn fraction(value: f64) -> Fraction {
     Fraction::new(value.clamp(0.0, f64::MAX)).unwrap_or_default()
 }
 
-/// The number of requests nearest to this value, as for [`fraction`].
+/// The closest valid number of requests, as for [`fraction`].
 fn requests(value: f64) -> Requests {
     Requests::new(value.clamp(0.0, f64::MAX)).unwrap_or_default()
 }
 
-/// A number of replicas in memory.
+/// The length of a list as a replica count.
 fn count(length: usize) -> Replicas {
     Replicas::saturating(u32::try_from(length).unwrap_or(u32::MAX))
 }

@@ -1,13 +1,13 @@
-//! Decode rate: how many tokens a second a model's replicas generate, and how many are asked for.
+//! Decode rate: the tokens/s that a model's replicas can generate, and the tokens/s in demand.
 //!
-//! [`analyze`] turns what replicas show of their pace into an [`Analysis`]: a [`CapacityReport`] in
-//! generated tokens a second, with how each variant's figure comes about. What it learns of each
-//! variant is kept in [`Curves`].
+//! [`analyze`] turns the pace of each replica into an [`ThroughputAnalysis`]: a [`CapacityReport`] in
+//! generated tokens/s, with the derivation of each variant's capacity. [`Curves`] keeps the line
+//! learned for each variant.
 //!
 //! # Model
 //!
-//! The time between two tokens grows with the batch, and the batch with the share `k` of the KV
-//! cache that is in use:
+//! The time between two tokens grows with the batch, and the batch grows with the share `k` of the
+//! KV cache that is in use:
 //!
 //! ```text
 //! itl(k)  = A * k + B                       seconds, learned for each variant
@@ -15,29 +15,29 @@
 //! rate(k) = (k * kv capacity / held) / itl(k)        requests in the batch, one token a step each
 //! ```
 //!
-//! with `I` prompt tokens, `h` the share of them found in the prefix cache and `O` output tokens. A
-//! replica carries `rate(0.85)`: beyond that share requests are preempted. What is asked for is
-//! arrivals times output tokens, and what waits before the replicas, to be worked off in the time
-//! that the policy states.
+//! with `I` prompt tokens, `h` the share of them found in the prefix cache and `O` output tokens.
+//! The capacity of a replica is `rate(0.85)`: beyond that share the engine preempts requests.
+//! Demand is arrivals times output tokens. Requests that wait in front of the replicas are added,
+//! to be drained in the time that the policy sets.
 //!
-//! The line is fitted by least squares through the readings of the last half hour, where they are
-//! at least ten and lie apart; else through the present readings with the intercept held fixed. The
-//! readings are dropped when requests change their shape, and when the rate that the line predicts
-//! is not the rate that is seen.
+//! The line is a least-squares fit through the readings of the last half hour, if there are at
+//! least ten and they are spread out. Otherwise it goes through the current readings with the
+//! intercept held fixed. The readings are dropped when the shape of requests changes, or when the
+//! measured rate disagrees with the line's prediction.
 //!
 //! # Units
 //!
-//! Tokens a second; seconds; shares of the KV cache. Prefill replicas generate nothing that counts,
-//! so this analyzer says nothing of them: neither that they are needed nor that they are spare.
+//! Tokens/s; seconds; shares of the KV cache. Prefill replicas generate no output tokens, so this
+//! analyzer reports neither a shortfall nor headroom for them.
 //!
 //! # Domain
 //!
-//! Decoding that is bound by memory, `k` from 0.15 to 0.85. Below, fixed costs dominate; above,
-//! preemption does.
+//! Memory-bound decoding, `k` from 0.15 to 0.85. Below that range fixed costs dominate; above it
+//! preemption dominates.
 //!
 //! # Source
 //!
-//! The throughput analyzer of llm-d's Workload Variant Autoscaler; `docs/decisions.md` has the
+//! The throughput analyzer of llm-d's Workload Variant Autoscaler; `docs/decisions.md` lists the
 //! differences and their reasons.
 
 mod curve;
@@ -45,133 +45,133 @@ mod curve;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use jiff::Timestamp;
 
 use crate::analyze::capacity::{
-    CapacityReport, Confidence, Counted, SpareWithheld, Totals, Unit, Utilisation, VariantCapacity,
-    amount,
+    CapacityReport, Confidence, ReplicaCount, SpareWithheld, Totals, Unit, Utilisation,
+    VariantCapacity, amount,
 };
 use crate::analyze::tokens::capacity::RequestShape;
 use crate::fleet::{Role, VariantSpec};
 use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
 
-pub use crate::analyze::throughput::curve::{Curve, Curves, Fit, Line};
+pub use crate::analyze::throughput::curve::{Curve, CurveLine, Curves, LineFit};
 
-/// How full a KV cache is when a replica carries all that it can.
+/// The KV cache usage of a replica at full capacity.
 const FULL: f64 = 0.85;
 
-/// What is asked for, and how full is full enough.
+/// The policy of the throughput analyzer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Policy {
-    /// How much of the capacity may be used.
+pub struct ThroughputPolicy {
+    /// The share of the capacity that may be used.
     pub utilisation: Utilisation,
-    /// In which time requests that wait before the replicas should be worked off.
+    /// The time in which requests that wait in front of the replicas should be drained.
     pub drain: Seconds,
 }
 
-impl Default for Policy {
-    /// What waits is to be worked off in half a minute: sooner than a replica starts, so that a
-    /// queue which the present replicas will clear by themselves asks for none.
+impl Default for ThroughputPolicy {
+    /// The default drains waiting requests within 30 seconds. That is shorter than a replica's
+    /// startup, so a queue that the current replicas can clear on their own causes no scale-up.
     fn default() -> Self {
         Self { utilisation: Utilisation::default(), drain: Seconds::new(30.0).unwrap_or_default() }
     }
 }
 
-/// What one replica shows of its pace; absent is unknown.
+/// The measured pace of one replica; an absent value is unknown.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReplicaPace {
-    /// Share of its KV cache that is in use.
+    /// The share of the KV cache in use.
     pub kv_usage: Option<Fraction>,
-    /// The size of its KV cache.
+    /// The size of the KV cache.
     pub kv_capacity: Option<Tokens>,
-    /// Mean time between tokens.
+    /// The mean time between tokens.
     pub itl: Option<Seconds>,
-    /// What its requests look like.
+    /// The shape of the requests.
     pub requests: RequestShape,
-    /// Requests that arrive.
+    /// Requests that arrive per second.
     pub arrivals: Option<RequestRate>,
-    /// Requests that finish.
+    /// Requests that finish per second.
     pub completions: Option<RequestRate>,
-    /// Tokens that it generates.
+    /// Tokens generated per second.
     pub generation: Option<TokenRate>,
 }
 
-/// One variant and what its replicas show.
+/// One variant and the pace of its replicas.
 #[derive(Clone, Debug)]
 pub struct VariantPace<'a> {
-    /// Which variant.
+    /// The variant.
     pub spec: &'a VariantSpec,
     /// Replicas that exist, ready or not.
     pub current: Replicas,
-    /// Replicas that are not ready, or have never answered.
+    /// Replicas that are not ready or have never responded to a scrape.
     pub pending: Replicas,
-    /// Those that stay only until others carry load, and are no supply.
+    /// Replicas that stay only until their replacements take load. They don't count as supply.
     pub leaving: Replicas,
-    /// The replicas that were measured, in the order of their keys.
+    /// The measured replicas, in key order.
     pub replicas: &'a [ReplicaPace],
 }
 
-/// What is asked of a model before it reaches a replica.
+/// A model's demand in front of its replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Arrivals {
-    /// Requests that arrive; `None` when nothing in front of the replicas counts them.
+pub struct FrontDemand {
+    /// The arrival rate; `None` if no component in front of the replicas counts requests.
     pub rate: Option<RequestRate>,
-    /// Requests that wait.
+    /// Waiting requests.
     pub waiting: Requests,
 }
 
-/// What the replicas of a model generate and are asked for, in tokens a second.
+/// The capacity of a model's replicas and the demand on them, in tokens/s.
 #[must_use]
 #[derive(Clone, Debug, PartialEq)]
-pub struct Analysis {
-    /// The numbers.
+pub struct ThroughputAnalysis {
+    /// The capacity report.
     pub report: CapacityReport,
-    /// How the numbers of each variant come about, in the order of the report's variants.
+    /// The derivation of each variant's numbers, in the order of the report's variants.
     pub variants: Vec<VariantThroughput>,
-    /// Why nothing counts as spare whatever the numbers say, if so.
+    /// The reason why no headroom counts, if there is one.
     pub spare_withheld: Option<SpareWithheld>,
 }
 
-/// How the capacity of a variant comes about.
+/// The derivation of a variant's capacity.
 #[must_use]
 #[derive(Clone, Debug, PartialEq)]
 pub struct VariantThroughput {
-    /// What one replica generates when it is full; `None` when nobody can say.
+    /// Tokens/s that one full replica generates; `None` if unknown.
     pub capacity: Option<TokenRate>,
-    /// Which line says so.
-    pub line: Option<Line>,
+    /// The line behind `capacity`.
+    pub line: Option<CurveLine>,
     /// KV tokens that a request holds on average.
     pub held: Option<Tokens>,
-    /// Replicas that carry load.
+    /// Replicas that take load.
     pub carrying: Replicas,
-    /// Replicas that are coming.
+    /// Pending replicas.
     pub pending: Replicas,
-    /// Those that stay only until others carry load.
+    /// Replicas that stay only until their replacements take load.
     pub leaving: Replicas,
-    /// What is asked of its replicas, as far as they show it.
+    /// The demand on the variant's replicas, as far as they report it.
     pub demand: Option<TokenRate>,
 }
 
-/// Learns from what the replicas of a model show, and judges it.
+/// Learns from the measurements of a model's replicas, and reports capacity and demand.
 pub fn analyze(
     now: Timestamp,
-    policy: &Policy,
+    policy: &ThroughputPolicy,
     variants: &[VariantPace<'_>],
-    arrivals: Arrivals,
+    arrivals: FrontDemand,
     curves: &mut Curves,
-) -> Analysis {
+) -> ThroughputAnalysis {
     for variant in variants.iter().filter(|variant| !variant.replicas.is_empty()) {
         let curve = curves.of(&variant.spec.key, now);
         curve.observe(now, variant.replicas);
         curve.conclude(variant.replicas);
     }
+
     let mut capacities = Vec::with_capacity(variants.len());
     let mut found = Vec::with_capacity(variants.len());
     let mut withheld = None;
-    let mut asked = Asked::default();
+    let mut asked = GenerationSums::default();
     for variant in variants.iter().filter(|variant| variant.spec.role != Role::Prefill) {
         let curve = curves.get(&variant.spec.key);
         let seen = throughput_of(variant, curve);
@@ -180,50 +180,54 @@ pub fn analyze(
         capacities.push(seen.as_capacity(variant.spec));
         found.push(seen);
     }
+
     let demand = asked.demand(arrivals, policy.drain);
     if demand.is_none() {
         withheld = Some(SpareWithheld::DemandUnknown);
     }
-    let report = report(capacities, demand.unwrap_or_default(), policy.utilisation);
-    let report = if withheld.is_some() { report.without_spare() } else { report };
-    Analysis { report, variants: found, spare_withheld: withheld }
+
+    let judged = report(capacities, demand.unwrap_or_default(), policy.utilisation);
+    let report = if withheld.is_some() { judged.without_spare() } else { judged };
+    ThroughputAnalysis { report, variants: found, spare_withheld: withheld }
 }
 
-/// Puts the report together; what is asked for is split evenly over the roles that generate.
+/// Builds the report. The demand is split evenly over the roles that generate tokens.
 fn report(
     variants: Vec<VariantCapacity>,
     demand: TokenRate,
     utilisation: Utilisation,
 ) -> CapacityReport {
-    let asked = |totals: Totals, share: f64| {
-        let demand = amount(demand.tokens_per_second() * share);
-        Totals { demand, ..totals }.judged(utilisation)
-    };
-    let total = asked(Totals::of(&variants), 1.0);
-    let roles = Totals::by_role(&variants);
+    let rate = demand.tokens_per_second();
+    let mut total = Totals::of(&variants);
+    total.demand = amount(rate);
+
+    let mut roles = Totals::by_role(&variants);
     let generating = roles.keys().filter(|role| **role != Role::Prefill).count();
-    let roles: BTreeMap<Role, Totals> = roles
-        .into_iter()
-        .map(|(role, totals)| {
-            let share = match role {
-                Role::Prefill => 0.0,
-                Role::Both | Role::Decode => 1.0 / generating as f64,
-            };
-            (role, asked(totals, share))
-        })
-        .collect();
-    CapacityReport { unit: Unit::OutputTokensPerSecond, variants, total, roles }
+    for (role, totals) in &mut roles {
+        let share = match role {
+            Role::Prefill => 0.0,
+            Role::Both | Role::Decode => 1.0 / generating as f64,
+        };
+        totals.demand = amount(rate * share);
+        *totals = totals.judged(utilisation);
+    }
+
+    CapacityReport {
+        unit: Unit::OutputTokensPerSecond,
+        variants,
+        total: total.judged(utilisation),
+        roles,
+    }
 }
 
-/// What a variant generates and is asked for, as far as its curve says.
+/// The capacity of a variant according to its curve, and the demand on it.
 ///
-/// All ready replicas count, those that show nothing too: they carry what one replica carries, and
-/// what is asked for is counted before it reaches them.
+/// All ready replicas count, including those that are not reporting. Each adds the capacity of one
+/// replica, and their demand is counted before it reaches them.
 fn throughput_of(variant: &VariantPace<'_>, curve: Option<&Curve>) -> VariantThroughput {
-    let line = curve.and_then(Curve::line);
     VariantThroughput {
         capacity: curve.and_then(Curve::capacity),
-        line,
+        line: curve.and_then(Curve::line),
         held: curve.and_then(Curve::held),
         carrying: variant.current.beyond(variant.pending),
         pending: variant.pending,
@@ -232,24 +236,26 @@ fn throughput_of(variant: &VariantPace<'_>, curve: Option<&Curve>) -> VariantThr
     }
 }
 
-/// What the replicas of a variant are known to be asked for: what arrives, or what they generate,
-/// whichever is more; `None` when none of them shows either.
+/// The known demand on a variant's replicas: for each replica, the larger of its arrivals and its
+/// generated tokens. `None` if no replica reports either.
 fn generated(replicas: &[ReplicaPace]) -> Option<TokenRate> {
-    let each = |replica: &ReplicaPace| {
-        let output = replica.requests.output.map(Tokens::tokens);
-        let arriving = replica
-            .arrivals
-            .zip(output)
-            .and_then(|(arrivals, output)| TokenRate::new(arrivals.requests_per_second() * output));
-        match (arriving, replica.generation) {
-            (Some(arriving), Some(generation)) => Some(arriving.max(generation)),
-            (arriving, generation) => arriving.or(generation),
-        }
-    };
-    replicas.iter().filter_map(each).reduce(|sum, rate| sum + rate)
+    replicas.iter().filter_map(generated_by).reduce(|sum, rate| sum + rate)
 }
 
-/// Why nothing of a variant counts as spare, if so.
+fn generated_by(replica: &ReplicaPace) -> Option<TokenRate> {
+    let output = replica.requests.output.map(Tokens::tokens);
+    let arriving = replica
+        .arrivals
+        .zip(output)
+        .and_then(|(arrivals, output)| TokenRate::new(arrivals.requests_per_second() * output));
+
+    match (arriving, replica.generation) {
+        (Some(arriving), Some(generation)) => Some(arriving.max(generation)),
+        (arriving, generation) => arriving.or(generation),
+    }
+}
+
+/// The reason why a variant's headroom does not count, if there is one.
 fn withheld_for(variant: &VariantPace<'_>, curve: Option<&Curve>) -> Option<SpareWithheld> {
     let key = &variant.spec.key;
     let ready = variant.current.beyond(variant.pending);
@@ -257,21 +263,22 @@ fn withheld_for(variant: &VariantPace<'_>, curve: Option<&Curve>) -> Option<Spar
     if ready > Replicas::saturating(measured) {
         return Some(SpareWithheld::Silent(key.clone()));
     }
+
     let disagrees = curve.is_some_and(Curve::disagrees);
     disagrees.then(|| SpareWithheld::Disagrees(key.clone()))
 }
 
-/// What is needed of the generating variants to say what is asked of the model.
+/// Sums over the generating variants, from which the demand on the model is computed.
 #[derive(Default)]
-struct Asked {
-    /// Output tokens of a request, weighted by replicas, and the weights.
+struct GenerationSums {
+    /// The sum of output tokens per request, weighted by replicas, and the sum of the weights.
     output: f64,
     weight: f64,
-    /// What the replicas are known to be asked for.
+    /// The known demand on the replicas.
     generated: Option<TokenRate>,
 }
 
-impl Asked {
+impl GenerationSums {
     fn include(
         &mut self,
         variant: &VariantPace<'_>,
@@ -281,6 +288,7 @@ impl Asked {
         if let Some(generated) = generated(variant.replicas) {
             self.generated = Some(self.generated.unwrap_or_default() + generated);
         }
+
         let weight = f64::from(seen.carrying.count());
         if let Some(output) = curve.and_then(|curve| curve.shape().output) {
             self.output += output.tokens() * weight;
@@ -292,17 +300,18 @@ impl Asked {
         (self.weight > 0.0).then(|| self.output / self.weight)
     }
 
-    /// Arrivals times output tokens, and what waits, worked off in the time that there is for it.
+    /// Arrivals times output tokens, plus the rate at which waiting requests must be drained.
     ///
-    /// Where nothing counts arrivals, what the replicas are known to be asked for; without that,
-    /// nobody can say.
-    fn demand(&self, arrivals: Arrivals, drain: Seconds) -> Option<TokenRate> {
+    /// If no component counts arrivals, the known demand on the replicas takes their place. Without
+    /// that the demand is unknown.
+    fn demand(&self, arrivals: FrontDemand, drain: Seconds) -> Option<TokenRate> {
         let output = self.output_mean();
         let arriving = arrivals
             .rate
             .zip(output)
             .and_then(|(rate, output)| TokenRate::new(rate.requests_per_second() * output));
         let asked = arriving.or(self.generated)?;
+
         let waiting = arrivals
             .waiting
             .per(drain)
@@ -312,7 +321,7 @@ impl Asked {
     }
 }
 
-/// The share of the KV cache in use of a full replica.
+/// The KV cache usage of a full replica.
 fn full() -> Fraction {
     Fraction::new(FULL).unwrap_or(Fraction::ONE)
 }
@@ -330,9 +339,9 @@ impl VariantThroughput {
             per_replica: self.capacity.map(|rate| amount(rate.tokens_per_second())),
             demand: amount(self.demand.unwrap_or_default().tokens_per_second()),
             confidence: match self.line.map(|line| line.fit) {
-                Some(Fit::Window) => Confidence::Measured,
-                Some(Fit::InterceptKept) => Confidence::Remembered,
-                Some(Fit::InterceptAssumed) | None => Confidence::Assumed,
+                Some(LineFit::Window) => Confidence::Measured,
+                Some(LineFit::InterceptKept) => Confidence::Remembered,
+                Some(LineFit::InterceptAssumed) | None => Confidence::Assumed,
             },
         }
     }
@@ -345,6 +354,7 @@ impl fmt::Display for VariantThroughput {
             Some(capacity) => write!(f, "a full replica generates {capacity:.0} tokens/s")?,
             None => f.write_str("nobody can say what a full replica generates")?,
         }
+
         if let Some(line) = line {
             write!(f, ", with {line}, {}", line.fit)?;
         }
@@ -353,16 +363,18 @@ impl fmt::Display for VariantThroughput {
         }
         match demand {
             Some(demand) => {
-                write!(f, "; {demand:.0} tokens/s are asked of {}", Counted(*carrying))?;
+                write!(f, "; {demand:.0} tokens/s are asked of {}", ReplicaCount(*carrying))?;
             }
-            None => write!(f, "; nobody can say what is asked of {}", Counted(*carrying))?,
+            None => write!(f, "; nobody can say what is asked of {}", ReplicaCount(*carrying))?,
         }
+
         if *pending > Replicas::ZERO {
             write!(f, "; {pending} more are coming")?;
         }
         if *leaving > Replicas::ZERO {
             write!(f, "; {leaving} stay only until what replaces them carries load")?;
         }
+
         Ok(())
     }
 }

@@ -1,14 +1,13 @@
-//! Tokens in the KV cache: how many a model's replicas can hold, and how many are asked for.
+//! Tokens in the KV cache: the tokens that a model's replicas can hold, and the tokens in demand.
 //!
-//! [`analyze`] turns the load of a model's variants into an [`Analysis`]: a
-//! [`CapacityReport`] in KV tokens, and for each variant what bounds it, in numbers that make a
-//! sentence.
+//! [`analyze`] turns the load of a model's variants into an [`TokenAnalysis`]. It contains a
+//! [`CapacityReport`] in KV tokens, and for each variant the bound on its capacity, in numbers that
+//! display as a sentence.
 //!
 //! # Model
 //!
-//! A request holds KV cache while it is served: its prompt, and one token more with each step. So
-//! the work that a replica has in hand is the tokens that are resident, and what it can have in
-//! hand has two bounds:
+//! A request holds KV cache while it is served: its prompt, and one more token with each step. So
+//! the resident tokens measure the work in progress on a replica. Two bounds limit it:
 //!
 //! ```text
 //! k1 = kv capacity * threshold           memory: beyond it, requests are preempted
@@ -17,24 +16,25 @@
 //! demand   = tokens in use + waiting requests * tokens of a request
 //! ```
 //!
-//! `k2` is learned where it shows: while requests wait although memory is free and tokens flow, the
-//! tokens in use are what compute allows. One reading of that is a spike and is not believed; three
-//! readings, apart from each other, are. Evidence fades, and a replica that carries more without a
-//! queue refutes it. Without evidence `k2` is derived from the engine's arguments.
+//! `k2` is learned when it shows. If requests wait although memory is free and tokens are
+//! generated, the tokens in use are the compute bound. A single reading may be a spike and is not
+//! used; three readings at different times are. Evidence fades, and a replica that holds more
+//! tokens without a queue refutes it. Without evidence `k2` is derived from the engine's arguments.
 //!
-//! The capacity of a variant is the median over its replicas. A variant without replicas has the
-//! capacity that it had, or that a variant started alike has, or none.
+//! The capacity of a variant is the median over its replicas. A variant without replicas keeps its
+//! last capacity. Failing that, it takes the capacity of a variant with equivalent arguments, or
+//! has none.
 //!
 //! # Units
 //!
-//! Everything is KV tokens of one replica, all its data-parallel ranks together: a replica is what
-//! is scaled. Tokens that an engine computes in a step are another thing and are never taken for a
-//! capacity.
+//! All values are KV tokens of one replica, all its data-parallel ranks together, because Plimsoll
+//! scales whole replicas. Tokens that an engine computes per step are a different quantity and are
+//! never used as a capacity.
 //!
 //! # Source
 //!
-//! The token-based saturation analyzer of llm-d's Workload Variant Autoscaler. [`Rules::Wva`]
-//! answers as it does; where the default differs, `docs/decisions.md` says why.
+//! The token-based saturation analyzer of llm-d's Workload Variant Autoscaler. [`TokenRules::Wva`]
+//! reproduces it; `docs/decisions.md` explains the differences of the default.
 
 pub mod capacity;
 mod explain;
@@ -63,132 +63,135 @@ use crate::observe::GaugeSummary;
 use crate::units::{Amount, Fraction, Replicas, Requests, TokenRate, Tokens};
 
 pub use crate::analyze::tokens::explain::{
-    CapacitySource, QueueDemand, ReplicaTokens, VariantTokens, WhyUnknown,
+    CapacitySource, MissingCapacity, QueueDemand, ReplicaTokens, VariantTokens,
 };
 
-/// What counts as full, and how full is full enough.
+/// The policy of the token analyzer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Policy {
-    /// Share of the KV cache that may be used.
+pub struct TokenPolicy {
+    /// The share of the KV cache that may be used.
     pub kv_threshold: Fraction,
-    /// Waiting requests of one engine from which it has a queue.
+    /// The number of waiting requests from which an engine has a queue.
     pub queue_threshold: Requests,
-    /// How much of the capacity may be used.
+    /// The share of the capacity that may be used.
     pub utilisation: Utilisation,
-    /// How doubtful points are settled.
-    pub rules: Rules,
+    /// The rules for ambiguous cases.
+    pub rules: TokenRules,
 }
 
-impl Default for Policy {
-    /// WVA's: four fifths of the cache, a queue of five.
+impl Default for TokenPolicy {
+    /// WVA's defaults: 80% of the cache, and a queue of five.
     fn default() -> Self {
         Self {
             kv_threshold: Fraction::new(0.8).unwrap_or(Fraction::ONE),
             queue_threshold: Requests::new(5.0).unwrap_or_default(),
             utilisation: Utilisation::default(),
-            rules: Rules::default(),
+            rules: TokenRules::default(),
         }
     }
 }
 
-/// Which of two ways a doubtful point is settled.
+/// The rules for ambiguous cases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Rules {
-    /// As this module describes.
+pub enum TokenRules {
+    /// The rules that this module describes.
     #[default]
     Plimsoll,
-    /// As the Workload Variant Autoscaler does, with its defects; the simulator compares with it.
+    /// The rules of the Workload Variant Autoscaler, with its defects; the simulator compares with
+    /// it.
     Wva,
 }
 
-/// What one replica carries, its data-parallel ranks together; absent is unknown.
+/// The load of one replica, its data-parallel ranks together; an absent value is unknown.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ReplicaLoad {
-    /// Share of its KV cache that is in use.
+pub struct TokenReplicaLoad {
+    /// The share of the KV cache in use.
     pub kv_usage: Option<GaugeSummary<Fraction>>,
-    /// The size of its KV cache.
+    /// The size of the KV cache.
     pub kv_capacity: Option<Tokens>,
-    /// Requests that wait.
+    /// Waiting requests.
     pub waiting: Option<GaugeSummary<Requests>>,
-    /// Requests that run.
+    /// Running requests.
     pub running: Option<GaugeSummary<Requests>>,
-    /// Tokens that it generates.
+    /// Tokens generated per second.
     pub generation_rate: Option<TokenRate>,
-    /// What its requests look like.
+    /// The shape of the requests.
     pub requests: RequestShape,
 }
 
-/// One variant and what its replicas carry.
+/// One variant and the load of its replicas.
 #[derive(Clone, Debug)]
-pub struct VariantLoad<'a> {
-    /// Which variant.
+pub struct TokenVariantLoad<'a> {
+    /// The variant.
     pub spec: &'a VariantSpec,
     /// Accelerators of one replica.
     pub gpus: Option<NonZeroU32>,
     /// Replicas that exist, ready or not.
     pub current: Replicas,
-    /// Replicas that are not ready, or have never answered.
+    /// Replicas that are not ready or have never responded to a scrape.
     pub pending: Replicas,
-    /// Those that stay only until others carry load, and are no supply.
+    /// Replicas that stay only until their replacements take load. They don't count as supply.
     pub leaving: Replicas,
-    /// How its engines are started, if that is known.
+    /// The arguments of its engines, if known.
     pub arguments: Option<&'a EngineArguments>,
-    /// The replicas that were measured, in the order of their keys.
-    pub replicas: &'a [ReplicaLoad],
+    /// The measured replicas, in key order.
+    pub replicas: &'a [TokenReplicaLoad],
 }
 
-/// What the replicas of a model carry, in KV tokens.
+/// The capacity of a model's replicas and the demand on them, in KV tokens.
 #[must_use]
 #[derive(Clone, Debug, PartialEq)]
-pub struct Analysis {
-    /// The numbers.
+pub struct TokenAnalysis {
+    /// The capacity report.
     pub report: CapacityReport,
-    /// How the numbers of each variant come about, in the order of the report's variants.
+    /// The derivation of each variant's numbers, in the order of the report's variants.
     pub variants: Vec<VariantTokens>,
-    /// What is asked for before any replica, if anything is.
+    /// The demand of requests that wait in front of the replicas, if there are any.
     pub queue: Option<QueueDemand>,
-    /// Why nothing counts as spare whatever the numbers say, if so.
+    /// The reason why no headroom counts, if there is one.
     pub spare_withheld: Option<SpareWithheld>,
 }
 
-/// Analyses the variants of one model, in their order, and learns from what they show.
+/// Analyzes the variants of one model in their order, and learns from their measurements.
 pub fn analyze(
     now: Timestamp,
-    policy: &Policy,
+    policy: &TokenPolicy,
     model: &ModelKey,
-    variants: &[VariantLoad<'_>],
+    variants: &[TokenVariantLoad<'_>],
     queue: Option<SchedulerQueue>,
     knowledge: &mut Knowledge,
-) -> Analysis {
+) -> TokenAnalysis {
     let known = knowledge.of(&model.model);
     let requests = mean_shape(variants);
+
     let mut capacities = Vec::with_capacity(variants.len());
     let mut found = Vec::with_capacity(variants.len());
     for variant in variants {
-        let context = Context { now, policy, requests: &requests, variant };
+        let context = TokenContext { now, policy, requests: &requests, variant };
         let tokens = match policy.rules {
-            Rules::Plimsoll => analyze_variant(&context, known),
-            Rules::Wva => wva::analyze_variant(&context, known),
+            TokenRules::Plimsoll => analyze_variant(&context, known),
+            TokenRules::Wva => wva::analyze_variant(&context, known),
         };
         capacities.push(tokens.as_capacity(variant.spec));
         found.push(tokens);
     }
-    let queue = queue
+
+    let waiting = queue
         .filter(|queue| *queue != SchedulerQueue::default())
         .map(|queue| QueueDemand::of(queue, &requests, policy.rules));
-    let report = report(capacities, queue.as_ref(), policy.utilisation);
+    let judged = report(capacities, waiting.as_ref(), policy.utilisation);
     let spare_withheld = match policy.rules {
-        Rules::Plimsoll => withheld(variants, &found, queue.as_ref()),
-        Rules::Wva => None,
+        TokenRules::Plimsoll => withheld(variants, &found, waiting.as_ref()),
+        TokenRules::Wva => None,
     };
-    let report = if spare_withheld.is_some() { report.without_spare() } else { report };
-    Analysis { report, variants: found, queue, spare_withheld }
+    let report = if spare_withheld.is_some() { judged.without_spare() } else { judged };
+    TokenAnalysis { report, variants: found, queue: waiting, spare_withheld }
 }
 
-/// Why nothing counts as spare, if so: replicas or requests of which nobody knows how much they
-/// hold.
+/// The reason why no headroom counts, if there is one: replicas or requests whose KV tokens are
+/// unknown.
 fn withheld(
-    variants: &[VariantLoad<'_>],
+    variants: &[TokenVariantLoad<'_>],
     found: &[VariantTokens],
     queue: Option<&QueueDemand>,
 ) -> Option<SpareWithheld> {
@@ -200,31 +203,34 @@ fn withheld(
             return Some(SpareWithheld::DemandUnknown);
         }
     }
+
     queue.is_some_and(QueueDemand::is_unknown).then_some(SpareWithheld::DemandUnknown)
 }
 
-/// What the analysis of one variant looks at.
-struct Context<'a> {
+/// The inputs of one variant's analysis.
+struct TokenContext<'a> {
     now: Timestamp,
-    policy: &'a Policy,
+    policy: &'a TokenPolicy,
     /// The mean request of the model.
     requests: &'a RequestShape,
-    variant: &'a VariantLoad<'a>,
+    variant: &'a TokenVariantLoad<'a>,
 }
 
-/// The mean request over all replicas that know what theirs look like, each weighing the same.
-fn mean_shape(variants: &[VariantLoad<'_>]) -> RequestShape {
-    let (mut prompt, mut output, mut hits) = (Mean::default(), Mean::default(), Mean::default());
+/// The mean request over all replicas that report request lengths, each with the same weight.
+fn mean_shape(variants: &[TokenVariantLoad<'_>]) -> RequestShape {
+    let mut prompt = RunningMean::default();
+    let mut output = RunningMean::default();
+    let mut hits = RunningMean::default();
     for replica in variants.iter().flat_map(|variant| variant.replicas) {
         let requests = &replica.requests;
-        let known = |length: Option<Tokens>| length.is_some_and(|length| length > Tokens::ZERO);
-        if known(requests.prompt) || known(requests.output) {
+        if is_known(requests.prompt) || is_known(requests.output) {
             prompt.add(requests.prompt.map(Tokens::tokens));
             output.add(requests.output.map(Tokens::tokens));
-            // A replica that does not speak of its prefix cache has none that is known to help.
+            // A replica that does not report prefix cache hits counts as one without hits.
             hits.add(Some(requests.prefix_hits.unwrap_or_default().fraction()));
         }
     }
+
     RequestShape {
         prompt: prompt.mean().and_then(Tokens::new),
         output: output.mean().and_then(Tokens::new),
@@ -232,14 +238,18 @@ fn mean_shape(variants: &[VariantLoad<'_>]) -> RequestShape {
     }
 }
 
-/// A mean in the making.
+fn is_known(length: Option<Tokens>) -> bool {
+    length.is_some_and(|length| length > Tokens::ZERO)
+}
+
+/// A running mean.
 #[derive(Default)]
-struct Mean {
+struct RunningMean {
     sum: f64,
     number: u32,
 }
 
-impl Mean {
+impl RunningMean {
     fn add(&mut self, value: Option<f64>) {
         if let Some(value) = value {
             self.sum += value;
@@ -252,32 +262,36 @@ impl Mean {
     }
 }
 
-/// Puts the report together; what waits before the replicas is asked of the model and its roles.
+/// Builds the report. Requests that wait in front of the replicas add to the demand on the model
+/// and on its roles.
 ///
-/// With prefill and decode apart, a waiting prompt is asked of both: of prefill to compute, of
-/// decode to hold. So the roles may sum to more than the model.
+/// With separate prefill and decode, a waiting prompt counts for both roles: prefill computes it,
+/// and decode holds it. So the roles may sum to more than the model.
 fn report(
     variants: Vec<VariantCapacity>,
     queue: Option<&QueueDemand>,
     utilisation: Utilisation,
 ) -> CapacityReport {
-    let judged = |mut totals: Totals, role: Role| {
-        totals.demand += queue.map_or(Amount::ZERO, |queue| queue.asked_of(role));
-        totals.judged(utilisation)
-    };
-    let total = judged(Totals::of(&variants), Role::Both);
-    let roles = Totals::by_role(&variants);
-    let roles = roles.into_iter().map(|(role, totals)| (role, judged(totals, role))).collect();
-    CapacityReport { unit: Unit::KvTokens, variants, total, roles }
+    let mut total = Totals::of(&variants);
+    total.demand += queue.map_or(Amount::ZERO, |queue| queue.asked_of(Role::Both));
+
+    let mut roles = Totals::by_role(&variants);
+    for (role, totals) in &mut roles {
+        totals.demand += queue.map_or(Amount::ZERO, |queue| queue.asked_of(*role));
+        *totals = totals.judged(utilisation);
+    }
+
+    CapacityReport { unit: Unit::KvTokens, variants, total: total.judged(utilisation), roles }
 }
 
-/// Analyses one variant.
-fn analyze_variant(context: &Context<'_>, known: &mut ModelKnowledge) -> VariantTokens {
-    let Context { variant, .. } = context;
+/// Analyzes one variant.
+fn analyze_variant(context: &TokenContext<'_>, known: &mut ModelKnowledge) -> VariantTokens {
+    let TokenContext { variant, .. } = context;
     let ready = variant.current.beyond(variant.pending);
     if let (Some(arguments), Some(_)) = (variant.arguments, &variant.spec.accelerator) {
         known.adopt(&variant.spec.key, arguments);
     }
+
     let size = declared_size(context, known);
     let mut replicas = Vec::with_capacity(variant.replicas.len());
     let mut waiting = Requests::ZERO;
@@ -287,19 +301,22 @@ fn analyze_variant(context: &Context<'_>, known: &mut ModelKnowledge) -> Variant
             replicas.push(replica);
         }
     }
+
     let measured = count(replicas.len());
-    let capacity = median_by(&replicas, ReplicaTokens::capacity);
-    let Some(capacity) = capacity else {
+    let Some(capacity) = median_by(&replicas, ReplicaTokens::capacity) else {
         return without_replicas(context, known, ready);
     };
+
     let silent = ready.beyond(measured);
     let demand: Tokens = replicas.iter().map(ReplicaTokens::demand).sum();
     let carrying = measured + silent;
-    // A replica that says nothing is taken to carry what the others carry on average: as idle it
-    // would be spare, and left out it would be missing.
+
+    // A replica that is not reporting is assumed to have the average load of the others. Counted as
+    // idle it would add headroom, and left out it would cause a shortfall.
     let share = f64::from(carrying.count()) / f64::from(measured.count());
     let source = source_of(&replicas, capacity);
     remember(context, known, median_by(&replicas, |replica| replica.kv_capacity), capacity);
+
     VariantTokens {
         replicas,
         capacity: Some(capacity),
@@ -314,22 +331,25 @@ fn analyze_variant(context: &Context<'_>, known: &mut ModelKnowledge) -> Variant
     }
 }
 
-/// What is said of a variant of which nothing was measured.
+/// The result for a variant without a measured replica.
 ///
-/// Replicas that are there and silent count neither as supply nor as demand: nobody knows either.
+/// Ready replicas that are not reporting count neither as supply nor as demand, because both are
+/// unknown.
 fn without_replicas(
-    context: &Context<'_>,
+    context: &TokenContext<'_>,
     known: &mut ModelKnowledge,
     ready: Replicas,
 ) -> VariantTokens {
     let (capacity, source) = match remembered(context, known) {
         Some((capacity, source)) => (Some(capacity), source),
-        None => (None, CapacitySource::Unknown(WhyUnknown::NeverMeasured)),
+        None => (None, CapacitySource::Unknown(MissingCapacity::NeverMeasured)),
     };
+
     let confidence = match source {
         CapacitySource::Remembered => Confidence::Remembered,
         _ => Confidence::Assumed,
     };
+
     VariantTokens {
         replicas: Vec::new(),
         capacity,
@@ -344,20 +364,23 @@ fn without_replicas(
     }
 }
 
-/// What bounds the replica that is nearest to the median, of several the first.
+/// The bound on the replica closest to the median; of several, the first.
 fn source_of(replicas: &[ReplicaTokens], capacity: Tokens) -> CapacitySource {
-    let nearest = replicas.iter().min_by(|a, b| {
-        let distance =
-            |replica: &ReplicaTokens| (replica.capacity().tokens() - capacity.tokens()).abs();
-        distance(a).total_cmp(&distance(b))
-    });
-    nearest.map_or(CapacitySource::Unknown(WhyUnknown::NeverMeasured), |replica| replica.source)
+    let nearest =
+        replicas.iter().min_by(|a, b| distance(a, capacity).total_cmp(&distance(b, capacity)));
+    nearest
+        .map_or(CapacitySource::Unknown(MissingCapacity::NeverMeasured), |replica| replica.source)
+}
+
+fn distance(replica: &ReplicaTokens, capacity: Tokens) -> f64 {
+    (replica.capacity().tokens() - capacity.tokens()).abs()
 }
 
 /// The median of a quantity over the replicas.
 fn median_by(replicas: &[ReplicaTokens], of: impl Fn(&ReplicaTokens) -> Tokens) -> Option<Tokens> {
-    // Most variants have few replicas, and then nothing is allocated.
-    let (mut few, mut many) = ([Tokens::ZERO; 16], Vec::new());
+    // Most variants have few replicas, and then the values need no allocation.
+    let mut few = [Tokens::ZERO; 16];
+    let mut many = Vec::new();
     let values = if let Some(few) = few.get_mut(..replicas.len()) {
         few
     } else {
@@ -367,11 +390,12 @@ fn median_by(replicas: &[ReplicaTokens], of: impl Fn(&ReplicaTokens) -> Tokens) 
     for (value, replica) in values.iter_mut().zip(replicas) {
         *value = of(replica);
     }
+
     values.sort_unstable_by(|a, b| a.compare(*b));
     median(values)
 }
 
-/// A number of replicas in memory.
+/// The length of a list as a replica count.
 fn count(length: usize) -> Replicas {
     Replicas::saturating(u32::try_from(length).unwrap_or(u32::MAX))
 }
@@ -394,15 +418,17 @@ impl VariantTokens {
 }
 
 impl QueueDemand {
-    /// Prompts are as long as their bytes say or as prompts are on average, whichever is more.
-    fn of(queue: SchedulerQueue, requests: &RequestShape, rules: Rules) -> Self {
+    /// The prompt length is the larger of the length from the queue's bytes and the average prompt
+    /// length.
+    fn of(queue: SchedulerQueue, requests: &RequestShape, rules: TokenRules) -> Self {
         let number = queue.requests.requests();
         let average = requests.prompt.unwrap_or_default().tokens() * number;
         let missed = 1.0 - requests.prefix_hits.unwrap_or_default().fraction();
         let held = match rules {
-            Rules::Plimsoll => 0.5,
-            Rules::Wva => 1.0,
+            TokenRules::Plimsoll => 0.5,
+            TokenRules::Wva => 1.0,
         };
+
         Self {
             requests: queue.requests,
             prompt: tokens(queue.prompt.tokens().max(average) * missed),
@@ -410,7 +436,7 @@ impl QueueDemand {
         }
     }
 
-    /// Whether requests wait of which nobody can say how long they are.
+    /// Returns true if waiting requests have an unknown length.
     fn is_unknown(&self) -> bool {
         self.requests > Requests::ZERO && self.prompt + self.output == Tokens::ZERO
     }

@@ -1,35 +1,35 @@
-//! What an iteration costs, learned from the latencies of running replicas.
+//! Tuner: learns the cost of an iteration from the latencies of running replicas.
 //!
-//! A [`Tuner`] turns [`OperatingPoint`]s of one variant (how much arrived, how long the requests
-//! were, and how long they took) into an [`Estimate`]: the coefficients of the
-//! [queueing model](crate::analyze::queueing), each with the interval in which it lies.
+//! A [`Tuner`] turns the [`OperatingPoint`]s of one variant into an [`CoefficientEstimate`]. A point holds the
+//! arrival rate, the request lengths and the latencies. An estimate holds the coefficients of the
+//! [queueing model](crate::analyze::queueing), each with its confidence interval.
 //!
 //! # Model
 //!
-//! An extended Kalman filter ([`Filter`]) holds the logarithms of `alpha`, `beta` and `gamma`, and
+//! An extended Kalman filter ([`KalmanFilter`]) holds the logarithms of `alpha`, `beta` and `gamma`. It
 //! measures the logarithms of TTFT and ITL as the queueing model predicts them. In logarithms an
-//! error is a share, a coefficient cannot become negative, and an observation that is ten times
-//! the prediction is as far away as one that is a tenth of it.
+//! error is a share, and a coefficient cannot become negative. An observation that is ten times the
+//! prediction is as far away as an observation that is a tenth of it.
 //!
-//! A gate keeps single outliers out, and nothing can lock it:
+//! A gate rejects single outliers, and it can't stay closed:
 //!
-//! - a rejected observation makes the filter less certain of itself, so the next one like it is
-//!   nearer to being accepted;
-//! - [`REJECTED_MAX`] rejections in a row are not outliers but news, and the filter starts anew
+//! - a rejected observation makes the filter less certain of its estimate, so the next similar
+//!   observation is closer to acceptance;
+//! - [`REJECTED_MAX`] rejections in a row are a change instead of outliers, and the filter restarts
 //!   from a fit to the rejected points;
-//! - an arrival rate at which the present coefficients have no latency at all counts as a
-//!   rejection, not as an error.
+//! - an arrival rate at which the current coefficients have no latency counts as a rejection, not
+//!   as an error.
 //!
-//! The start is a guess from the first observation that knows, by Little's law, how many requests
-//! shared an iteration ([`guess()`]).
+//! The start is a guess from the first observation, with the number of requests per iteration from
+//! Little's law ([`guess()`]).
 //!
-//! # What can be told apart
+//! # Identifiability
 //!
-//! One operating point has two latencies and three unknowns: it tells `beta` (from the difference
-//! between TTFT and ITL) and what an iteration takes, but not how much of that is `gamma`. The
-//! interval of `gamma` says so, and what is predicted near that point does not depend on it.
-//! Several arrival rates tell all three; requests of several shapes tell the `beta` of prompts from
-//! that of answers, and only then are they separate ([`Apart`]).
+//! One operating point has two latencies and three unknowns. It determines `beta` (from the
+//! difference between TTFT and ITL) and the time of an iteration, but not the share of `gamma` in
+//! it. The interval of `gamma` reflects that, and predictions near that point don't depend on it.
+//! Several arrival rates determine all three. Requests of several shapes separate the `beta` of
+//! prompts from the `beta` of answers, and only then are the two estimated separately ([`TokenSeparation`]).
 //!
 //! # Units
 //!
@@ -37,10 +37,10 @@
 //!
 //! # Source
 //!
-//! The tuner of llm-d's Workload Variant Autoscaler. Its filter can lock itself out for good;
-//! `docs/decisions.md` shows how, and the difference here. The
-//! filter: R. E. Kalman (1960); its correction in Joseph's form: P. D. Joseph, in Bucy and Joseph,
-//! *Filtering for Stochastic Processes* (1968), chapter 16.
+//! The tuner of llm-d's Workload Variant Autoscaler. Its filter can lock itself out permanently;
+//! `docs/decisions.md` describes the lockout and Plimsoll's solution. The filter: R. E. Kalman
+//! (1960); its correction in Joseph's form: P. D. Joseph, in Bucy and Joseph, *Filtering for
+//! Stochastic Processes* (1968), chapter 16.
 
 mod explain;
 mod filter;
@@ -56,41 +56,41 @@ use std::num::NonZeroU32;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::capacity::Confidence;
-use crate::analyze::queueing::{Coefficients, Model, Room, Shape};
-use crate::analyze::tuner::window::{Fit, Window};
+use crate::analyze::queueing::{Coefficients, MeanRequest, QueueingModel, ReplicaRoom};
+use crate::analyze::tuner::window::{PointWindow, WindowFit};
 use crate::units::{RequestRate, Requests, Seconds, TimePerToken};
 
-pub use crate::analyze::tuner::explain::{Lesson, Unfit};
-pub use crate::analyze::tuner::filter::{Filter, Step, StepError, Verdict};
+pub use crate::analyze::tuner::explain::{TuningOutcome, UnfitObservation};
+pub use crate::analyze::tuner::filter::{FilterStep, FilterVerdict, KalmanFilter, StepError};
 pub use crate::analyze::tuner::guess::guess;
-pub use crate::analyze::tuner::saved::{Agreed, SavedFilter, SavedPoint, SavedTuner};
+pub use crate::analyze::tuner::saved::{FilterAgreement, SavedFilter, SavedPoint, SavedTuner};
 
-/// How long a replica serves before its latencies are learned from: the first iterations compile
-/// kernels and capture graphs, and its queue is not the one of a steady state.
+/// The time that a replica must serve before the tuner learns from its latencies. The first
+/// iterations compile kernels and capture graphs, and the queue is not in a steady state.
 pub const TRANSIENT_DELAY: Seconds = Seconds::literal(120);
 
-/// Rejections in a row after which the filter starts anew. Two neighbouring scrapes see the same
-/// disturbance; a third that agrees with them is no accident.
+/// Rejections in a row after which the filter restarts. Two consecutive scrapes may see the same
+/// disturbance; a third scrape that agrees with them shows a real change.
 pub const REJECTED_MAX: u32 = 3;
 
-/// Observations after which an estimate is more than its guess.
+/// Observations after which an estimate no longer counts as a guess.
 const SETTLED: u32 = 3;
 
-/// Accepted observations between two attempts to tell prompts and answers apart.
+/// Accepted observations between two attempts to separate prompts and answers.
 const APART_EVERY: u32 = 10;
 
-/// The share of the places in the batch from which a point says nothing: TTFT is then the length of
-/// the queue, which no stationary model predicts.
+/// The share of batch places in use from which a point can't be learned from. TTFT is then
+/// dominated by the queue, which no stationary model predicts.
 const FULL_SHARE: f64 = 0.9;
 
-/// Requests that may wait in the model of an observation, for each place in the batch.
+/// The queue length in the model of an observation, per place in the batch.
 const QUEUE_PER_PLACE: u32 = 10;
 
-/// What one replica did over a while.
+/// The load and the latencies of one replica over a period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OperatingPoint {
     arrival: RequestRate,
-    shape: Shape,
+    shape: MeanRequest,
     batch: NonZeroU32,
     latencies: Latencies,
 }
@@ -98,59 +98,60 @@ pub struct OperatingPoint {
 /// The latencies of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Latencies {
-    /// Mean time to first token.
+    /// The mean time to first token.
     pub ttft: Seconds,
-    /// Mean time between tokens.
+    /// The mean time between tokens.
     pub itl: Seconds,
 }
 
-/// What was learned.
+/// The coefficients learned for a variant.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Estimate {
+pub struct CoefficientEstimate {
     /// The most likely coefficients.
     pub coefficients: Coefficients,
-    /// Where `alpha` lies.
-    pub alpha: Interval,
-    /// Where the coefficient of computing tokens lies; that of prompts, where they are apart.
-    pub beta: Interval,
-    /// Where `gamma` lies.
-    pub gamma: Interval,
-    /// Whether the data told prompts and answers apart.
-    pub apart: Apart,
-    /// How far it can be trusted.
+    /// The interval of `alpha`.
+    pub alpha: CoefficientInterval,
+    /// The interval of the cost per computed token. If prompts and answers are separate, that of
+    /// prompts.
+    pub beta: CoefficientInterval,
+    /// The interval of `gamma`.
+    pub gamma: CoefficientInterval,
+    /// The separation of prompts and answers.
+    pub apart: TokenSeparation,
+    /// The reliability of the estimate.
     pub confidence: Confidence,
 }
 
-/// Where a coefficient lies with a probability of 95 %, as multiples of the most likely value. It
-/// holds as far as the model does.
+/// The 95% interval of a coefficient, as a factor around its most likely value. It is valid as far
+/// as the model is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Interval {
+pub struct CoefficientInterval {
     deviation: f64,
 }
 
-/// Whether the tokens of prompts and answers have coefficients of their own.
+/// The separation of the coefficients for tokens of prompts and of answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Apart {
-    /// The data does not tell them apart, so they have one.
+pub enum TokenSeparation {
+    /// The data does not separate them, so they share one coefficient.
     #[default]
     Together,
-    /// They have one each.
-    Separate(Split),
+    /// Each has its own coefficient.
+    Separate(DecodeCostRatio),
 }
 
-/// How much less computing a token of an answer takes than one of a prompt, or more.
+/// The cost of computing one token of an answer, relative to one token of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Split {
+pub struct DecodeCostRatio {
     decode_over_prefill: f64,
 }
 
 /// Learns the coefficients of one variant.
 #[derive(Clone, Debug)]
 pub struct Tuner {
-    filter: Option<Filter>,
-    window: Window,
-    apart: Apart,
+    filter: Option<KalmanFilter>,
+    window: PointWindow,
+    apart: TokenSeparation,
     accepted: u32,
     rejected: u32,
 }
@@ -158,12 +159,12 @@ pub struct Tuner {
 // === impl OperatingPoint ===
 
 impl OperatingPoint {
-    /// A point at which something arrived and took time. `None` where it did not: there is nothing
-    /// to learn from it.
+    /// A point with arrivals and nonzero latencies. `None` without them, because such a point
+    /// contains no information.
     #[must_use]
     pub fn new(
         arrival: RequestRate,
-        shape: Shape,
+        shape: MeanRequest,
         batch: NonZeroU32,
         latencies: Latencies,
     ) -> Option<Self> {
@@ -176,7 +177,7 @@ impl OperatingPoint {
     }
 
     /// The requests that shared an iteration, by Little's law: arrivals times the time that each
-    /// was there. Those that waited are counted too.
+    /// request was present. Waiting requests are included.
     #[must_use]
     pub fn present(&self) -> Requests {
         let Latencies { ttft, itl } = self.latencies;
@@ -184,11 +185,11 @@ impl OperatingPoint {
         Requests::new(self.arrival.requests_per_second() * there).unwrap_or_default()
     }
 
-    /// What the model predicts here, by these coefficients.
+    /// The latencies that the queueing model predicts at this point with these coefficients.
     fn predict(&self, coefficients: Coefficients) -> Option<Latencies> {
         let queue = self.batch.get().saturating_mul(QUEUE_PER_PLACE);
-        let room = Room { batch: self.batch, queue };
-        let at = Model::new(coefficients, self.shape, room).at(self.arrival).ok()?;
+        let room = ReplicaRoom { batch: self.batch, queue };
+        let at = QueueingModel::new(coefficients, self.shape, room).at(self.arrival).ok()?;
         Some(Latencies { ttft: at.ttft, itl: at.itl })
     }
 
@@ -197,9 +198,9 @@ impl OperatingPoint {
     }
 }
 
-// === impl Interval ===
+// === impl CoefficientInterval ===
 
-impl Interval {
+impl CoefficientInterval {
     /// The largest factor by which the coefficient may be above or below its most likely value.
     #[must_use]
     pub fn factor(self) -> f64 {
@@ -207,19 +208,20 @@ impl Interval {
     }
 }
 
-/// How many standard deviations around the mean hold 95 % of a normal distribution.
+/// The number of standard deviations around the mean that contain 95% of a normal distribution.
 const NORMAL_95: f64 = 1.96;
 
-// === impl Apart ===
+// === impl TokenSeparation ===
 
-impl Apart {
-    /// Coefficients with this `alpha`, `beta` and `gamma`, in that order; `None` when one of them
-    /// is no time.
+impl TokenSeparation {
+    /// Coefficients with this `alpha`, `beta` and `gamma`, in that order; `None` if a value is not
+    /// a valid time.
     fn coefficients(self, [alpha, beta, gamma]: [f64; 3]) -> Option<Coefficients> {
         let ratio = match self {
             Self::Together => 1.0,
             Self::Separate(split) => split.decode_over_prefill,
         };
+
         Some(Coefficients {
             alpha: Seconds::new(alpha)?,
             beta_prefill: TimePerToken::new(beta)?,
@@ -232,42 +234,46 @@ impl Apart {
 // === impl Tuner ===
 
 impl Tuner {
-    /// A tuner that has learned nothing.
+    /// A tuner without any observations.
     #[must_use]
     pub fn new() -> Self {
-        let window = Window::default();
-        Self { filter: None, window, apart: Apart::Together, accepted: 0, rejected: 0 }
+        let window = PointWindow::default();
+        Self { filter: None, window, apart: TokenSeparation::Together, accepted: 0, rejected: 0 }
     }
 
-    /// Learns from what one replica did, which has served for so long. Where nobody knows for how
-    /// long, it is taken to be long enough: what is listed in a file has no start.
-    pub fn learn(&mut self, served: Option<Seconds>, point: &OperatingPoint) -> Lesson {
+    /// Learns from an operating point of one replica, which has served for the time `served`. A
+    /// replica with an unknown serving time counts as settled: a replica that is listed in a file
+    /// has no start time.
+    pub fn learn(&mut self, served: Option<Seconds>, point: &OperatingPoint) -> TuningOutcome {
         if let Some(served) = served
             && served < TRANSIENT_DELAY
         {
-            let remaining = TRANSIENT_DELAY.seconds() - served.seconds();
-            let remaining = Seconds::new(remaining).unwrap_or_default();
-            return Lesson::Unfit(Unfit::Transient { remaining });
+            let seconds = TRANSIENT_DELAY.seconds() - served.seconds();
+            let remaining = Seconds::new(seconds).unwrap_or_default();
+            return TuningOutcome::Unfit(UnfitObservation::Transient { remaining });
         }
+
         if point.is_full() {
             let present = point.present();
-            return Lesson::Unfit(Unfit::Full { present, batch: point.batch });
+            return TuningOutcome::Unfit(UnfitObservation::Full { present, batch: point.batch });
         }
+
         self.window.add(point);
         let Some(filter) = &mut self.filter else {
             return self.start();
         };
         match filter.step(point) {
-            Ok(Step { verdict: Verdict::Accepted, nis }) => {
+            Ok(FilterStep { verdict: FilterVerdict::Accepted, nis }) => {
                 self.accepted = self.accepted.saturating_add(1);
                 self.rejected = 0;
                 self.window.confirm();
                 if self.accepted.is_multiple_of(APART_EVERY) {
                     self.tell_apart();
                 }
-                Lesson::Accepted { nis }
+
+                TuningOutcome::Accepted { nis }
             }
-            Ok(Step { verdict: Verdict::Rejected, nis }) => self.reject(Some(nis)),
+            Ok(FilterStep { verdict: FilterVerdict::Rejected, nis }) => self.reject(Some(nis)),
             Err(StepError::NoPrediction) => {
                 filter.doubt();
                 self.reject(None)
@@ -275,11 +281,13 @@ impl Tuner {
         }
     }
 
-    /// What was learned; `None` before the first point.
+    /// The current estimate; `None` before the first point.
     #[must_use]
-    pub fn estimate(&self) -> Option<Estimate> {
+    pub fn estimate(&self) -> Option<CoefficientEstimate> {
         let filter = self.filter.as_ref()?;
-        let [alpha, beta, gamma] = filter.deviations().map(|deviation| Interval { deviation });
+        let [alpha, beta, gamma] =
+            filter.deviations().map(|deviation| CoefficientInterval { deviation });
+
         let confidence = if self.accepted < SETTLED {
             Confidence::Assumed
         } else if self.rejected > 0 {
@@ -287,44 +295,55 @@ impl Tuner {
         } else {
             Confidence::Measured
         };
+
         let coefficients = filter.coefficients()?;
-        Some(Estimate { coefficients, alpha, beta, gamma, apart: self.apart, confidence })
+        Some(CoefficientEstimate {
+            coefficients,
+            alpha,
+            beta,
+            gamma,
+            apart: self.apart,
+            confidence,
+        })
     }
 
-    /// Counts a rejection; starts anew when there are too many in a row.
-    fn reject(&mut self, nis: Option<f64>) -> Lesson {
+    /// Counts a rejection, and restarts the filter after too many in a row.
+    fn reject(&mut self, nis: Option<f64>) -> TuningOutcome {
         self.rejected += 1;
         if self.rejected < REJECTED_MAX {
-            return Lesson::Rejected { nis, in_a_row: self.rejected };
+            return TuningOutcome::Rejected { nis, in_a_row: self.rejected };
         }
         self.window.forget_confirmed();
         self.start()
     }
 
     /// Starts the filter from a fit to the window.
-    fn start(&mut self) -> Lesson {
+    fn start(&mut self) -> TuningOutcome {
         self.rejected = 0;
         self.accepted = 0;
-        self.apart = Apart::Together;
-        let Some(Fit { state, covariance, .. }) = self.window.fit_together() else {
+        self.apart = TokenSeparation::Together;
+        let Some(WindowFit { state, covariance, .. }) = self.window.fit_together() else {
             self.filter = None;
-            return Lesson::Unfit(Unfit::NoFit);
+            return TuningOutcome::Unfit(UnfitObservation::NoFit);
         };
-        self.filter = Some(Filter::ours(&state, covariance, self.apart));
+
+        self.filter = Some(KalmanFilter::ours(&state, covariance, self.apart));
         self.accepted = 1;
         self.window.confirm();
-        Lesson::Started { points: self.window.len() }
+        TuningOutcome::Started { points: self.window.len() }
     }
 
-    /// Gives prompts and answers coefficients of their own, if the window tells them apart.
+    /// Gives prompts and answers separate coefficients, if the window separates them.
     fn tell_apart(&mut self) {
-        let Some(coefficients) = self.filter.as_ref().and_then(Filter::coefficients) else {
+        let Some(coefficients) = self.filter.as_ref().and_then(KalmanFilter::coefficients) else {
             return;
         };
-        let Some(Fit { state, covariance, apart }) = self.window.fit_apart(coefficients) else {
+        let Some(WindowFit { state, covariance, apart }) = self.window.fit_apart(coefficients)
+        else {
             return;
         };
-        self.filter = Some(Filter::ours(&state, covariance, apart));
+
+        self.filter = Some(KalmanFilter::ours(&state, covariance, apart));
         self.apart = apart;
     }
 }

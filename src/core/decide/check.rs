@@ -1,8 +1,7 @@
-//! What must hold of any finished set of decisions.
+//! Invariants of every finished set of decisions.
 //!
-//! The stages before this one are meant to make these things true. This one does not trust them: a
-//! set that breaks an invariant is not published, whatever the reason, and the last good set stays
-//! in force.
+//! The earlier stages are meant to uphold these invariants. This stage does not rely on that. A set
+//! that breaks an invariant is never published, and the last valid set stays in effect.
 
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
@@ -15,7 +14,7 @@ use crate::units::Replicas;
 #[derive(Clone, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Violation {
-    /// A number is outside its variant's bounds.
+    /// Desired replicas are outside the variant's bounds.
     #[display("{_0} would get {_1} replicas, outside its bounds")]
     OutOfBounds(VariantKey, Replicas),
     /// A decision is about a variant that does not exist.
@@ -24,16 +23,16 @@ pub enum Violation {
     /// A variant has two decisions.
     #[display("{_0} has two decisions")]
     Twice(VariantKey),
-    /// A decision has no steps, or a step does not begin where the one before it ends.
+    /// A decision has no steps, or a step does not start where the previous step ends.
     #[display("the steps of {_0} do not lead to its number")]
     BrokenChain(VariantKey),
-    /// A number was lowered although there is no fresh data.
+    /// Desired replicas drop although there is no fresh data.
     #[display("{_0} would be lowered without fresh data")]
     LoweredBlindly(VariantKey),
 }
 
 impl Violation {
-    /// Every label value, for series that are there before anything goes wrong.
+    /// Every label value, so that the series exist before a violation occurs.
     pub const LABELS: [&'static str; 5] =
         ["out_of_bounds", "not_in_fleet", "twice", "broken_chain", "lowered_blindly"];
 
@@ -50,11 +49,11 @@ impl Violation {
     }
 }
 
-/// Checks a set of decisions against the fleet that they are for and the numbers in force.
+/// Checks a set of decisions against its fleet and the desired replicas in effect.
 ///
 /// # Errors
 ///
-/// The first invariant that does not hold, in the order of the decisions.
+/// Returns the first broken invariant, in the order of the decisions.
 pub fn check(
     decisions: &[Decision],
     fleet: &Fleet,
@@ -63,7 +62,7 @@ pub fn check(
     let mut variants = fleet.variants().map(|spec| &spec.key);
     for (index, decision) in decisions.iter().enumerate() {
         let variant = &decision.variant;
-        // Both are in the order of their keys, so that there is nearly never a search.
+        // Both are sorted by key, so a search is rarely needed.
         let known = variants.find(|key| *key >= variant) == Some(variant);
         if !known && fleet.get(variant).is_none() {
             return Err(Violation::NotInFleet(variant.clone()));
@@ -71,15 +70,18 @@ pub fn check(
         if decisions[..index].last().is_some_and(|before| before.variant >= *variant) {
             return Err(Violation::Twice(variant.clone()));
         }
+
         let broken = decision.steps.windows(2).any(|pair| pair[0].after != pair[1].before);
         if broken || decision.steps.is_empty() {
             return Err(Violation::BrokenChain(variant.clone()));
         }
+
         let desired = decision.desired();
         if decision.bounds.clamp(desired) != desired {
             return Err(Violation::OutOfBounds(variant.clone(), desired));
         }
-        // A maximum that was lowered applies without data, too.
+
+        // A reduced maximum applies even without data.
         let capped = decision.bounds.max() == Some(desired);
         if decision.basis == Basis::Held
             && !capped
@@ -88,6 +90,7 @@ pub fn check(
             return Err(Violation::LoweredBlindly(variant.clone()));
         }
     }
+
     Ok(())
 }
 
@@ -103,20 +106,35 @@ mod tests {
         Replicas::saturating(count)
     }
 
-    fn decision(variant: &str, steps: &[(u32, u32)], basis: Basis) -> Decision {
-        let spec = VariantSpec::example(variant);
-        let step = |&(before, after): &(u32, u32)| Step {
+    fn key() -> VariantKey {
+        VariantSpec::example("a").key
+    }
+
+    fn step(before: u32, after: u32) -> Step {
+        Step {
             stage: Stage::Hold,
             before: n(before),
             after: n(after),
             reason: Reason::NoData(NoData::NoFreshReplica),
-        };
+        }
+    }
+
+    fn fresh(variant: &str, steps: &[(u32, u32)]) -> Decision {
+        decision(variant, steps, Basis::Fresh)
+    }
+
+    fn held(variant: &str, steps: &[(u32, u32)]) -> Decision {
+        decision(variant, steps, Basis::Held)
+    }
+
+    fn decision(variant: &str, steps: &[(u32, u32)], basis: Basis) -> Decision {
+        let spec = VariantSpec::example(variant);
         Decision {
             variant: spec.key.clone(),
             model: spec.model_key(),
             current: None,
             bounds: spec.bounds,
-            steps: steps.iter().map(step).collect(),
+            steps: steps.iter().map(|&(before, after)| step(before, after)).collect(),
             inputs_at: Timestamp::UNIX_EPOCH,
             basis,
         }
@@ -124,7 +142,6 @@ mod tests {
 
     #[test]
     fn every_violation_has_its_series_before_it_happens() {
-        let key = || VariantSpec::example("a").key;
         let all = [
             Violation::OutOfBounds(key(), n(1)),
             Violation::NotInFleet(key()),
@@ -132,14 +149,14 @@ mod tests {
             Violation::BrokenChain(key()),
             Violation::LoweredBlindly(key()),
         ];
+
         assert_eq!(all.each_ref().map(Violation::label), Violation::LABELS);
     }
 
     #[test]
     fn a_set_that_breaks_an_invariant_is_named_and_a_sound_one_is_not() {
         let fleet = Fleet::new([VariantSpec::example("a"), VariantSpec::example("b")]);
-        let fresh = |variant, steps: &[(u32, u32)]| decision(variant, steps, Basis::Fresh);
-        let held = |variant, steps: &[(u32, u32)]| decision(variant, steps, Basis::Held);
+
         for (set, broken) in [
             (vec![fresh("a", &[(3, 2)]), fresh("b", &[(3, 4), (4, 5)])], None),
             (vec![held("a", &[(3, 3)]), held("b", &[(3, 5)])], None),

@@ -1,29 +1,30 @@
-//! What may be used: inventories, quotas, budgets and maxima together.
+//! Limits on resources: inventories, quotas, budgets and maxima together.
 //!
-//! [`limit`] turns what each variant wants into what it gets. Every [`Limit`] holds at once, so the
-//! tightest wins, and what one refuses is not taken from another. Each cut names the limit that
-//! made it, and each limit that cut says what one more would buy ([`Shadow`]).
+//! [`limit`] turns the desired replicas of each variant into granted replicas. Every [`SupplyLimit`]
+//! applies at once, so the tightest wins, and a refused replica uses nothing of the other limits.
+//! Each cut names the limit that caused it. Each limit that cut reports the gain from one more unit
+//! ([`LimitShadow`]).
 //!
 //! # Model
 //!
-//! What runs keeps what it holds: a replica that is going still has its accelerators, so nothing
-//! becomes free before it is gone. Minima are raised first. Then models come that have less than
-//! what is guaranteed to them, whatever their class. The rest is given out one replica at a time: of
-//! the highest priority class that still lacks something, to the model with the smallest
+//! Running replicas keep their accelerators. This includes a replica that is being removed, so
+//! nothing becomes free before it is gone. Minima are granted first. Models below their guarantee
+//! come next, regardless of their class. The rest is granted one replica at a time: within the
+//! highest priority class that still lacks replicas, to the model with the smallest
 //!
 //! ```text
 //! level = accelerators that it has / (weight * accelerators that it wants)
 //! ```
 //!
-//! that is weighted max-min fairness of the shares of what is wanted (Bertsekas and Gallager, *Data
-//! Networks*, 6.5.2), in whole replicas. A variant that does not fit is left out from then on, so
-//! nothing is set aside for it, and what it could not use others get.
+//! This is weighted max-min fairness of the shares of the demand (Bertsekas and Gallager, *Data
+//! Networks*, 6.5.2), in whole replicas. A variant that does not fit is skipped from then on.
+//! Nothing is set aside for it, and other variants get the part that it could not use.
 //!
-//! # Failing
+//! # Failures
 //!
-//! A source that cannot be read holds at what it said last ([`Source::Held`]). One that never said
-//! anything lets nothing grow ([`Source::Unread`]). Neither ever becomes unlimited. A kind that a
-//! list does not name is not there.
+//! A source that cannot be read keeps its last value ([`LimitSource::Held`]). A source that was never
+//! read allows no scale-up ([`LimitSource::Unread`]). Neither ever becomes unlimited. A kind that a list
+//! does not name is not available.
 
 mod explain;
 mod inventory;
@@ -41,37 +42,37 @@ use std::sync::Arc;
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
-use crate::decide::limit::ledger::Used;
-use crate::decide::limit::turns::Turns;
+use crate::decide::limit::ledger::LimitUse;
+use crate::decide::limit::turns::TurnOrder;
 use crate::decide::optimize::Headroom;
 use crate::fleet::{Accelerator, Bounds, ModelKey, Namespace, VariantKey};
 use crate::settings;
 use crate::units::{Amount, CostPerHour, Gpus, Replicas, Seconds, Weight};
 
 pub use crate::decide::limit::inventory::normalised;
-pub use crate::decide::limit::ledger::{Ledger, without};
+pub use crate::decide::limit::ledger::{AcceleratorLedger, without};
 pub use crate::decide::limit::nodes::Nodes;
-pub use crate::decide::limit::report::{LimitReport, Reading, Row, Spending, report};
+pub use crate::decide::limit::report::{AllowanceRow, LimitReading, LimitReport, Spending, report};
 pub use crate::fleet::LimitName;
 
-/// Sums of prices differ in their last digits, and a budget of 0.30 is for three times 0.10. Less
-/// than this share of it is nothing.
+/// Sums of prices differ in their last digits, and a budget of 0.30 must pay for three times 0.10.
+/// A gap below this share of the budget counts as zero.
 const BUDGET_SLACK: f64 = 1e-9;
 
 /// One source of limits.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Limit {
+pub struct SupplyLimit {
     /// Its name.
     pub name: LimitName,
-    /// Whom it counts.
-    pub scope: Scope,
-    /// What it says.
-    pub source: Source,
+    /// The variants that it counts.
+    pub scope: LimitScope,
+    /// Its value and its freshness.
+    pub source: LimitSource,
 }
 
-/// Whom a limit counts.
+/// The variants that a limit counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum LimitScope {
     /// Every variant.
     Cluster,
     /// The variants of a namespace.
@@ -80,57 +81,57 @@ pub enum Scope {
     Variants(BTreeSet<VariantKey>),
 }
 
-/// What a limit says, and how far that can be relied on.
+/// The value of a limit, and its freshness.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Source {
-    /// It has been read.
+pub enum LimitSource {
+    /// The limit has been read.
     Read(Allowance),
-    /// It cannot be read, and this is what it said last.
+    /// The limit cannot be read, and its last value applies.
     Held {
-        /// What it said.
+        /// The last value.
         last: Allowance,
-        /// How long ago.
+        /// Time since it was read.
         age: Seconds,
     },
-    /// It has never been read.
+    /// The limit has never been read.
     Unread,
 }
 
-/// How much may be used.
+/// The amount that may be used.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Allowance {
-    /// So many accelerators of each kind; none of a kind that is not listed.
+    /// Accelerators of each kind; none of a kind that is not listed.
     Kinds(BTreeMap<Accelerator, Headroom>),
-    /// What nodes have of each kind, and where; none of a kind that is not listed.
+    /// Accelerators of each kind on each node; none of a kind that is not listed.
     Nodes(Arc<Nodes>),
-    /// So many accelerators, of all kinds together.
+    /// Accelerators of all kinds together.
     Total(Gpus),
-    /// So much cost an hour.
+    /// Cost per hour.
     Budget(CostPerHour),
 }
 
-/// What one variant wants.
+/// The demand of one variant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Want {
     /// The variant.
     pub key: VariantKey,
     /// The model that it serves.
     pub model: ModelKey,
-    /// How the model stands beside others.
+    /// The priority of the model.
     pub priority: Priority,
-    /// What it runs on; `None` when nobody can say.
+    /// Its accelerator; `None` if unknown.
     pub accelerator: Option<Accelerator>,
-    /// Accelerators that one replica takes.
+    /// Accelerators per replica.
     pub gpus: Gpus,
-    /// What one replica costs.
+    /// Cost per replica.
     pub cost: CostPerHour,
-    /// What one replica carries, in the unit of its model's analysis; `None` when nobody can say.
+    /// Capacity per replica, in the unit of its model's analysis; `None` if unknown.
     pub size: Option<Amount>,
-    /// What it may be scaled to.
+    /// The bounds of its replicas.
     pub bounds: Bounds,
     /// Replicas that its scale target asks for.
     pub current: Replicas,
-    /// Replicas that it should have.
+    /// Desired replicas.
     pub desired: Replicas,
 }
 
@@ -142,7 +143,7 @@ settings! {
         class as "priority": u32 = 0, in 0..=1_000_000;
 
         /// Weight of a model's share among the models of its class.
-        // A weight of zero would be a model that gets nothing, which is what a quota is for.
+        // A model with a weight of zero would get nothing. A quota serves that purpose.
         weight: Weight = 1.0, in 0.001..=1000.0;
 
         /// Accelerators up to which the model comes before all others, as far as it needs them.
@@ -150,75 +151,75 @@ settings! {
     }
 }
 
-/// What one variant gets.
+/// The grant for one variant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grant {
     /// The variant.
     pub key: VariantKey,
-    /// Replicas that it should have.
+    /// Desired replicas.
     pub desired: Replicas,
-    /// Replicas that it gets.
+    /// Granted replicas.
     pub granted: Replicas,
-    /// Replicas that the limits alone would allow, when the minimum is above that.
+    /// Replicas that the limits alone would allow, if the minimum is above that.
     pub below_min: Option<Replicas>,
-    /// What keeps it from having more.
+    /// The limit that keeps it from having more.
     pub cut: Option<Cut>,
 }
 
-/// What keeps a variant from having more.
+/// A limit that keeps a variant from having more replicas.
 #[derive(Clone, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[display("limited by {limit}: {why}")]
 pub struct Cut {
     /// The limit.
     pub limit: LimitName,
-    /// Why it refuses.
-    pub why: Refusal,
+    /// The reason for the refusal.
+    pub why: GrantRefusal,
 }
 
-/// Why a limit refuses a replica.
+/// The reason why a limit refuses a replica.
 #[derive(Clone, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Refusal {
-    /// Less is free than a replica takes.
+pub enum GrantRefusal {
+    /// A replica needs more than is free.
     #[display(
         "a replica takes {needed} {} and {free} are free",
         kind.as_ref().map_or("accelerators", Accelerator::as_str)
     )]
     Accelerators {
-        /// Of which kind; `None` when all kinds count together.
+        /// The kind; `None` if all kinds count together.
         kind: Option<Accelerator>,
-        /// What a replica takes.
+        /// Accelerators per replica.
         needed: Gpus,
-        /// What is free.
+        /// Free accelerators.
         free: Gpus,
     },
-    /// Enough is free, and on no node enough for a pod.
+    /// Enough is free in total, but no node has enough for a pod.
     #[display(
         "a pod takes {needed} {kind} on one node, where {largest} at most are free, of {free} on \
          all nodes"
     )]
     Scattered {
-        /// Of which kind.
+        /// The kind.
         kind: Accelerator,
-        /// What a pod takes.
+        /// Accelerators per pod.
         needed: Gpus,
-        /// What is free on the node that has most.
+        /// Free accelerators on the node that has most.
         largest: Gpus,
-        /// What is free on all nodes together.
+        /// Free accelerators on all nodes together.
         free: Gpus,
     },
-    /// Less of the budget is left than a replica costs.
+    /// A replica costs more than is left of the budget.
     #[display("a replica costs {needed:.2} an hour and {left:.2} are left")]
     Budget {
-        /// What a replica costs.
+        /// Cost per replica.
         needed: CostPerHour,
-        /// What is left.
+        /// The rest of the budget.
         left: CostPerHour,
     },
-    /// The limit does not know the kind.
+    /// The limit does not list the kind.
     #[display("it has no {_0}")]
     NotListed(Accelerator),
-    /// Nobody knows what the variant runs on.
+    /// The accelerator of the variant is unknown.
     #[display("what the variant runs on is unknown")]
     UnknownKind,
     /// The limit has never been read.
@@ -226,34 +227,34 @@ pub enum Refusal {
     Unread,
 }
 
-/// What one more would buy where a limit cuts.
+/// The gain from one more unit of a limit that cuts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Shadow {
+pub struct LimitShadow {
     /// The limit.
     pub limit: LimitName,
-    /// What is short.
-    pub why: Refusal,
+    /// The reason for the cut.
+    pub why: GrantRefusal,
     /// The variant that would be served next.
     pub next: VariantKey,
-    /// What each accelerator of that replica would carry; `None` when nobody can say.
+    /// Capacity per accelerator of that replica; `None` if unknown.
     pub per_gpu: Option<Amount>,
 }
 
-/// What everybody gets.
+/// The grants for all variants.
 #[must_use]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grants {
     /// In the order of the wants.
     pub grants: Vec<Grant>,
     /// One for each limit that cut, in the order of the limits.
-    pub shadows: Vec<Shadow>,
+    pub shadows: Vec<LimitShadow>,
 }
 
-/// Gives every variant what the limits allow.
-pub fn limit(wants: &[Want], limits: &[Limit]) -> Grants {
-    let mut state = State::new(wants, limits);
+/// Grants every variant the replicas that the limits allow.
+pub fn limit(wants: &[Want], limits: &[SupplyLimit]) -> Grants {
+    let mut state = GrantState::new(wants, limits);
     state.raise_to_minima();
-    let mut turns = Turns::new(&state);
+    let mut turns = TurnOrder::new(&state);
     while let Some((line, at)) = turns.next(&state) {
         match state.refusal(at) {
             None => state.give(at),
@@ -261,40 +262,43 @@ pub fn limit(wants: &[Want], limits: &[Limit]) -> Grants {
         }
         turns.stand(&state, line);
     }
+
     state.grants()
 }
 
-/// Giving out, under way.
-struct State<'a> {
+/// The state of granting.
+struct GrantState<'a> {
     wants: &'a [Want],
-    limits: &'a [Limit],
-    used: Vec<Used>,
+    limits: &'a [SupplyLimit],
+    used: Vec<LimitUse>,
     granted: Vec<Replicas>,
     allowed: Vec<Replicas>,
     cuts: Vec<Option<Cut>>,
-    shadows: Vec<Option<Shadow>>,
-    /// In the order of their keys.
-    models: Vec<Share>,
+    shadows: Vec<Option<LimitShadow>>,
+    /// In key order.
+    models: Vec<ModelShare>,
     /// The model of each want.
     model_of: Vec<usize>,
 }
 
-/// What a model has of what it wants.
+/// The accelerators that a model has and wants.
 #[derive(Clone)]
-struct Share {
+struct ModelShare {
     priority: Priority,
     has: f64,
     wants: f64,
 }
 
-impl<'a> State<'a> {
-    fn new(wants: &'a [Want], limits: &'a [Limit]) -> Self {
-        let mut ledger = Ledger::new(limits);
+impl<'a> GrantState<'a> {
+    fn new(wants: &'a [Want], limits: &'a [SupplyLimit]) -> Self {
+        let mut ledger = AcceleratorLedger::new(limits);
         for want in wants {
             ledger.hold(want, want.current);
         }
+
         let used = ledger.into_used();
-        // The variants of a model come one after the other, so most names are those of the last.
+
+        // The variants of a model follow each other, so most names equal the previous one.
         let mut keys: Vec<&ModelKey> = wants.iter().map(|want| &want.model).collect();
         keys.dedup();
         keys.sort_unstable();
@@ -309,8 +313,9 @@ impl<'a> State<'a> {
                 place
             })
             .collect();
+
         let last = Priority { weight: Weight::ZERO, ..Priority::default() };
-        let nothing = Share { priority: last, has: 0.0, wants: 0.0 };
+        let nothing = ModelShare { priority: last, has: 0.0, wants: 0.0 };
         let mut models = vec![nothing; keys.len()];
         let granted: Vec<Replicas> =
             wants.iter().map(|want| want.current.min(want.wanted())).collect();
@@ -320,6 +325,7 @@ impl<'a> State<'a> {
             share.has += weight_of(want, *granted);
             share.wants += weight_of(want, want.wanted());
         }
+
         Self {
             wants,
             limits,
@@ -333,7 +339,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Gives everybody the minimum, as far as it is wanted, inside the limits or not.
+    /// Grants every variant its minimum, as far as it is wanted, inside the limits or not.
     fn raise_to_minima(&mut self) {
         for at in 0..self.wants.len() {
             while self.granted[at] < self.wants[at].bounds.min().min(self.wants[at].wanted()) {
@@ -349,18 +355,19 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Whether a variant wants more than it has, and nothing has refused it yet.
+    /// Returns true if a variant wants more than it has, and no limit has refused it yet.
     fn lacks(&self, at: usize) -> bool {
         self.cuts[at].is_none() && self.granted[at] < self.wants[at].wanted()
     }
 
-    /// Which limit refuses one replica more, and why; of several, the first.
-    fn refusal(&self, at: usize) -> Option<(usize, Refusal)> {
+    /// Returns the first limit that refuses one more replica, and the reason.
+    fn refusal(&self, at: usize) -> Option<(usize, GrantRefusal)> {
         let want = &self.wants[at];
         if self.granted[at] < want.current {
-            // It holds what it runs on.
+            // A running replica keeps its accelerators.
             return None;
         }
+
         let refusals = self.limits.iter().zip(&self.used).enumerate();
         refusals
             .filter(|(_, (limit, _))| limit.counts(want))
@@ -373,13 +380,14 @@ impl<'a> State<'a> {
         self.allowed[at] = self.granted[at];
     }
 
-    /// Counts one replica more.
+    /// Counts one more replica.
     fn count(&mut self, at: usize) {
         let want = &self.wants[at];
         self.models[self.model_of[at]].has += weight_of(want, Replicas::ONE);
         if self.granted[at] < want.current {
             return;
         }
+
         for (limit, used) in self.limits.iter().zip(&mut self.used) {
             if limit.counts(want) {
                 used.add(limit, want, Replicas::ONE);
@@ -388,18 +396,19 @@ impl<'a> State<'a> {
         }
     }
 
-    fn cut(&mut self, at: usize, limit: usize, why: Refusal) {
+    fn cut(&mut self, at: usize, limit: usize, why: GrantRefusal) {
         let want = &self.wants[at];
         let name = self.limits[limit].name.clone();
         if self.shadows[limit].is_none() {
             let gpus = f64::from(want.gpus.count());
-            self.shadows[limit] = Some(Shadow {
+            self.shadows[limit] = Some(LimitShadow {
                 limit: name.clone(),
                 why: why.clone(),
                 next: want.key.clone(),
                 per_gpu: want.size.and_then(|size| Amount::new(size.amount() / gpus)),
             });
         }
+
         self.cuts[at].get_or_insert(Cut { limit: name, why });
     }
 
@@ -412,50 +421,59 @@ impl<'a> State<'a> {
             below_min: (allowed < granted).then_some(allowed),
             cut,
         });
+
         Grants { grants: grants.collect(), shadows: self.shadows.into_iter().flatten().collect() }
     }
 }
 
 impl Want {
-    /// What it should have; what grows, inside its maximum.
+    /// Returns the desired replicas. A scale-up stays inside the maximum.
     fn wanted(&self) -> Replicas {
         match self.bounds.max() {
             Some(max) if self.desired > self.current => self.desired.min(max),
             Some(_) | None => self.desired,
         }
     }
+
+    /// Returns true if the variant takes accelerators of this kind in this namespace.
+    fn takes(&self, namespace: &Namespace, kind: &Accelerator) -> bool {
+        self.key.namespace == *namespace && self.accelerator.as_ref() == Some(kind)
+    }
 }
 
-impl Share {
-    /// How much a model has of what it wants, by its weight. Without a weight it comes last.
+impl ModelShare {
+    /// Returns the share of its demand that a model has, by its weight. A model without weight
+    /// comes last.
     fn level(&self) -> f64 {
         let wants = self.wants * self.priority.weight.weight();
         if wants > 0.0 { self.has / wants } else { f64::INFINITY }
     }
 
-    /// Whether it has less than what is guaranteed to it.
+    /// Returns true if the model has less than its guarantee.
     fn is_below_guarantee(&self) -> bool {
         self.has < f64::from(self.priority.guaranteed.count())
     }
 }
 
 impl Priority {
-    /// The higher of two.
+    /// Returns the higher of two priorities.
     fn above(self, other: Self) -> Self {
         let Self { class, weight, guaranteed } = self;
-        let order = class.cmp(&other.class).then(weight.compare(other.weight));
-        let order = order.then(guaranteed.cmp(&other.guaranteed));
+        let order = class
+            .cmp(&other.class)
+            .then(weight.compare(other.weight))
+            .then(guaranteed.cmp(&other.guaranteed));
         if order.is_lt() { other } else { self }
     }
 }
 
-/// Replicas in accelerators; those without any count as one each.
+/// Converts replicas to accelerators; replicas without accelerators count as one each.
 fn weight_of(want: &Want, replicas: Replicas) -> f64 {
     f64::from(want.gpus.times(replicas).count().max(replicas.count()))
 }
 
-impl Source {
-    /// What holds; `None` when nothing has ever been read.
+impl LimitSource {
+    /// Returns the allowance in effect; `None` if the limit has never been read.
     #[must_use]
     pub fn allowance(&self) -> Option<&Allowance> {
         match self {
@@ -465,26 +483,33 @@ impl Source {
     }
 }
 
-impl Limit {
+impl SupplyLimit {
     fn counts(&self, want: &Want) -> bool {
         match &self.scope {
-            Scope::Cluster => true,
-            Scope::Namespace(namespace) => want.key.namespace == *namespace,
-            Scope::Variants(variants) => variants.contains(&want.key),
+            LimitScope::Cluster => true,
+            LimitScope::Namespace(namespace) => want.key.namespace == *namespace,
+            LimitScope::Variants(variants) => variants.contains(&want.key),
         }
     }
 
-    /// What a variant runs on for this limit: where there is one kind only, it is that one.
+    /// Returns the kind of a variant. If it is unknown and the limit has one kind only, returns
+    /// that kind.
     fn kind<'a>(&'a self, want: &'a Want) -> Option<&'a Accelerator> {
-        let only = || {
-            let kinds = self.source.allowance()?.kinds()?;
-            kinds.keys().next().filter(|_| kinds.len() == 1)
-        };
-        want.accelerator.as_ref().or_else(only)
+        want.accelerator.as_ref().or_else(|| self.only_kind())
     }
 
-    /// What is free of a kind.
-    fn free(&self, kind: &Accelerator, used: &Used) -> Headroom {
+    /// Returns the kind of a limit with one kind only.
+    fn only_kind(&self) -> Option<&Accelerator> {
+        let kinds = self.source.allowance()?.kinds()?;
+        kinds.keys().next().filter(|_| kinds.len() == 1)
+    }
+
+    fn is_budget(&self) -> bool {
+        matches!(self.source.allowance(), Some(Allowance::Budget(_)))
+    }
+
+    /// Returns the free amount of a kind.
+    fn free(&self, kind: &Accelerator, used: &LimitUse) -> Headroom {
         match self.source.allowance() {
             None => Headroom::NONE,
             Some(Allowance::Budget(_)) => Headroom::Unlimited,
@@ -494,47 +519,41 @@ impl Limit {
         }
     }
 
-    /// Why one replica more is too many.
-    fn refuses(&self, want: &Want, used: &Used) -> Option<Refusal> {
-        let short = |kind: Option<&Accelerator>, free: Headroom| match free {
-            Headroom::Limited(free) if free < want.gpus => {
-                let (kind, needed) = (kind.cloned(), want.gpus);
-                Some(Refusal::Accelerators { kind, needed, free })
-            }
-            Headroom::Limited(_) | Headroom::Unlimited => None,
-        };
+    /// Returns the reason why one more replica is refused, if it is.
+    fn refuses(&self, want: &Want, used: &LimitUse) -> Option<GrantRefusal> {
         match self.source.allowance() {
             Some(Allowance::Budget(budget)) => {
                 let left = budget.beyond(used.cost);
                 let short = want.cost.per_hour() - left.per_hour();
                 let refused = short > BUDGET_SLACK * budget.per_hour();
-                refused.then_some(Refusal::Budget { needed: want.cost, left })
+                refused.then_some(GrantRefusal::Budget { needed: want.cost, left })
             }
-            // What takes no accelerators is limited by money alone.
+            // Replicas without accelerators are limited by money alone.
             None | Some(Allowance::Total(_) | Allowance::Kinds(_) | Allowance::Nodes(_))
                 if want.gpus == Gpus::ZERO =>
             {
                 None
             }
-            None => Some(Refusal::Unread),
+            None => Some(GrantRefusal::Unread),
             Some(Allowance::Total(total)) => {
-                short(None, Headroom::Limited(*total).without(used.total))
+                shortage(want, None, Headroom::Limited(*total).without(used.total))
             }
             Some(allowance @ (Allowance::Kinds(_) | Allowance::Nodes(_))) => {
                 let kinds = allowance.kinds()?;
-                let Some(kind) = self.kind(want) else { return Some(Refusal::UnknownKind) };
+                let Some(kind) = self.kind(want) else { return Some(GrantRefusal::UnknownKind) };
                 if !kinds.contains_key(kind) {
-                    return Some(Refusal::NotListed(kind.clone()));
+                    return Some(GrantRefusal::NotListed(kind.clone()));
                 }
+
                 let left = left_of_kind(kinds, kind, used);
-                short(Some(kind), left).or_else(|| scattered(allowance, want, kind, used))
+                shortage(want, Some(kind), left).or_else(|| scattered(allowance, want, kind, used))
             }
         }
     }
 }
 
 impl Allowance {
-    /// What it allows of each kind, if it knows kinds.
+    /// Returns the allowance for each kind, if the limit has kinds.
     #[must_use]
     pub fn kinds(&self) -> Option<&BTreeMap<Accelerator, Headroom>> {
         match self {
@@ -545,26 +564,37 @@ impl Allowance {
     }
 }
 
-/// What is left of a kind; none of one that is not listed.
+/// Returns the rest of a kind; none of a kind that is not listed.
 fn left_of_kind(
     kinds: &BTreeMap<Accelerator, Headroom>,
     kind: &Accelerator,
-    used: &Used,
+    used: &LimitUse,
 ) -> Headroom {
-    let used = used.kinds.get(kind).copied().unwrap_or_default();
-    kinds.get(kind).map_or(Headroom::NONE, |headroom| headroom.without(used))
+    let held = used.kinds.get(kind).copied().unwrap_or_default();
+    kinds.get(kind).map_or(Headroom::NONE, |headroom| headroom.without(held))
 }
 
-/// Why no node takes one replica more, where nodes are known.
+/// Returns the refusal of one more replica, if fewer accelerators are free than it takes.
+fn shortage(want: &Want, kind: Option<&Accelerator>, free: Headroom) -> Option<GrantRefusal> {
+    match free {
+        Headroom::Limited(free) if free < want.gpus => {
+            Some(GrantRefusal::Accelerators { kind: kind.cloned(), needed: want.gpus, free })
+        }
+        Headroom::Limited(_) | Headroom::Unlimited => None,
+    }
+}
+
+/// Returns the reason why no node fits one more replica, if nodes are known.
 fn scattered(
     allowance: &Allowance,
     want: &Want,
     kind: &Accelerator,
-    used: &Used,
-) -> Option<Refusal> {
+    used: &LimitUse,
+) -> Option<GrantRefusal> {
     let Allowance::Nodes(nodes) = allowance else { return None };
     let fit = nodes.fit(&used.started, want, kind, Replicas::ONE)?;
-    (fit == Replicas::ZERO).then(|| Refusal::Scattered {
+
+    (fit == Replicas::ZERO).then(|| GrantRefusal::Scattered {
         kind: kind.clone(),
         needed: nodes.pod(want),
         largest: nodes.largest(kind),

@@ -1,4 +1,4 @@
-//! Why a number is cut to what may be used, in numbers that make a sentence.
+//! The effect of a limit on desired replicas, as values that form a sentence.
 
 use std::fmt;
 
@@ -11,58 +11,58 @@ use crate::decide::rank::Rank;
 use crate::fleet::{Accelerator, VariantKey, VariantName};
 use crate::units::{Amount, Seconds};
 
-/// Why a variant does not get what is asked for it.
+/// The reason why a variant does not get its desired replicas.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Limited {
-    /// A limit keeps it from having more.
+pub enum LimitedReason {
+    /// A limit keeps the variant from having more replicas.
     Cut {
-        /// The limit and what is short.
+        /// The limit and the shortfall.
         cut: Cut,
-        /// How long ago the limit was read, when it cannot be read any more.
+        /// Time since the limit was last read, if it can no longer be read.
         age: Option<Seconds>,
-        /// What one more would buy, where that is known.
-        price: Option<Price>,
+        /// The gain from one more unit of the scarce resource, if known.
+        price: Option<ShadowPrice>,
     },
-    /// A limit keeps another variant of its model from having more, so the model is planned with
-    /// what it can have.
+    /// A limit keeps another variant of the model from having more replicas. The model is planned
+    /// again with the replicas that it can have.
     Instead {
         /// The other variant.
         of: VariantName,
         /// The limit.
         limit: LimitName,
-        /// How this one fared when they were ranked again, if they were.
+        /// The rank of this variant when the variants were ranked again, if they were.
         rank: Option<Box<Rank>>,
     },
 }
 
-/// What one more of what is short would buy: the limit's shadow price.
+/// The gain from one more unit of a scarce resource: the limit's shadow price.
 #[derive(Clone, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[display("{of} would carry {carries:.1} {unit} more, on {next}")]
-pub struct Price {
-    /// Of what one more.
-    pub of: Short,
-    /// The variant that would get it.
+pub struct ShadowPrice {
+    /// The scarce resource.
+    pub of: ScarceResource,
+    /// The variant that would get the unit.
     pub next: VariantKey,
-    /// How much more that variant would carry.
+    /// The additional capacity of that variant.
     pub carries: Amount,
-    /// In which unit.
+    /// The unit of the capacity.
     pub unit: Unit,
 }
 
-/// What is short.
+/// A scarce resource.
 #[derive(Clone, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Short {
-    /// Accelerators of a kind; `None` where all kinds count together.
+pub enum ScarceResource {
+    /// Accelerators of one kind; `None` if all kinds count together.
     #[display("one {} more", _0.as_ref().map_or("accelerator", Accelerator::as_str))]
     Accelerator(Option<Accelerator>),
-    /// Money for an hour.
+    /// Money per hour.
     #[display("1.00 more an hour")]
     CostPerHour,
 }
 
-impl fmt::Display for Limited {
+impl fmt::Display for LimitedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cut { cut, age, price } => {

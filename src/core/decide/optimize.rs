@@ -1,44 +1,44 @@
-//! Which variants carry a model's load: replicas per variant that meet what is required.
+//! The plan of a model: replicas per variant that cover its demand.
 //!
-//! A [`Model`] brings its variants ([`Candidate`]), the reports of the analyzers that have a say
-//! ([`Voice`]), and which of them sizes the variants. A rule turns it into a [`Plan`]: a number a
-//! variant, with what was asked, what the plan carries and costs, and how it was found.
+//! A [`PlanModel`] has its variants ([`Candidate`]), the reports of the voting analyzers ([`VotingReport`]),
+//! and the report that sizes the variants. A rule turns it into a [`ModelPlan`]: desired replicas per
+//! variant, the demand, the plan's capacity and cost, and the method that found it.
 //!
-//! - [`least_cost`] finds the cheapest numbers that carry what every voice asks for. It is exact
-//!   for the sizes that occur, and says so when it is not.
-//! - [`ranked`] adds by the rank of price of [`rank`](crate::decide::rank), round by round.
-//! - [`plan_all`] plans several models by either, inside limits that they share.
+//! - [`least_cost`] finds the cheapest replicas that cover the demand of every voice. It is exact
+//!   for common problem sizes, and reports when it is not.
+//! - [`ranked`] adds replicas by the price rank of [`rank`](crate::decide::rank), round by round.
+//! - [`plan_all`] plans several models by either rule, inside limits that they share.
 //!
 //! # Model
 //!
-//! With `x` replicas of a variant, `p` what one carries in the unit of a voice, `c` what one costs
-//! an hour, and `now` what the scale target asks for:
+//! A variant has `x` replicas, and its scale target asks for `now`. `p` is the capacity per replica
+//! in the unit of a voice, and `c` the cost per replica and hour:
 //!
 //! ```text
-//! minimise    sum of  c * x  +  start * c * max(0, x - now)  +  drain * c * max(0, now - x)
+//! minimize    sum of  c * x  +  start * c * max(0, x - now)  +  drain * c * max(0, now - x)
 //! such that   sum of  p * x  >=  wanted         for each voice and role
 //!             min <= x <= max                   for each variant
 //!             sum of  gpus * max(0, x - now)  <=  free      for each limited accelerator
 //!             sum of  c * max(0, x - now)  <=  left         for each budget
 //! ```
 //!
-//! `wanted` is what is there or coming, plus what is missing; when something is spare, what is
-//! there without it. Between the two thresholds of an analyzer neither is the case, and `wanted` is
-//! what is there or coming. Replicas that are being replaced are no part of it, or each plan would
-//! replace them once more; and while nobody knows which of them are ([`Candidate::leaving`]) nothing
-//! that is coming is taken for an occasion to replace anything. Each voice has constraints of its own
-//! in its own unit, so tokens are never subtracted from requests.
+//! `wanted` is the present and pending capacity plus the shortfall. If there is headroom, it is the
+//! present capacity without the headroom. Between the two thresholds of an analyzer there is
+//! neither, and `wanted` is the present and pending capacity. Replicas that are being replaced are
+//! not part of it, or each plan would replace them again. While it is unknown which replicas these
+//! are ([`Candidate::leaving`]), pending replicas are no reason to replace others. Each voice has
+//! its own constraints in its own unit, so tokens are never subtracted from requests.
 //!
 //! # Units
 //!
-//! Cost is per hour, in the currency of the configuration; multiplying every cost by one factor
+//! Cost is per hour, in the currency of the configuration. Multiplying every cost by one factor
 //! changes no plan. `start` and `drain` are shares of a replica's cost ([`Switching`]).
 //!
 //! # Source
 //!
 //! Covering integer programs are solved by branch and bound (Land and Doig 1960) over the linear
-//! relaxation. The optimizers of llm-d's Workload Variant Autoscaler only add where a replica is
-//! cheapest for its capacity; `docs/decisions.md` compares.
+//! relaxation. The optimizers of llm-d's Workload Variant Autoscaler only add replicas where they
+//! are cheapest for their capacity; `docs/decisions.md` compares them.
 
 mod cover;
 mod explain;
@@ -66,211 +66,216 @@ pub(crate) use crate::decide::optimize::sheet::{SLACK, whole_count};
 
 pub use crate::decide::optimize::fleet::{Contender, FleetPlan, plan_all};
 pub use crate::decide::optimize::least_cost::{
-    Consent, KeptMin, Policy, Rule, Switching, least_cost,
+    Consent, GrowthRule, KeptMin, OptimizerPolicy, Switching, least_cost,
 };
 pub use crate::decide::optimize::ranked::ranked;
-pub use crate::decide::optimize::room::{Headroom, Purse, Room};
+pub use crate::decide::optimize::room::{FreeBudget, Headroom, SupplyHeadroom};
 
-/// Something of each variant of a model. Nearly all models have a handful, and for those nothing is
-/// allocated; a plan makes dozens of such lists.
+/// A list with an entry per variant of a model. Nearly all models have a handful of variants, for
+/// which nothing is allocated. A plan creates dozens of such lists.
 type Few<T> = SmallVec<[T; 8]>;
 
-/// A variant that replicas can be put in.
+/// A variant that a plan can place replicas in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     /// The variant.
     pub key: VariantKey,
-    /// What part of a request it serves.
+    /// The part of a request that it serves.
     pub role: Role,
-    /// What it runs on; `None` when nobody can say.
+    /// Its accelerator; `None` if unknown.
     pub accelerator: Option<Accelerator>,
-    /// Accelerators that one replica takes.
+    /// Accelerators per replica.
     pub gpus: Gpus,
-    /// What one replica costs.
+    /// Cost per replica.
     pub cost: CostPerHour,
-    /// What one replica costs without a discount.
+    /// Cost per replica without a discount.
     pub list_price: CostPerHour,
-    /// Factor on its rank for something scarce that its model does not need.
+    /// Factor on its rank for scarce hardware that its model does not need.
     pub mismatch: Fraction,
-    /// What it may be scaled to.
+    /// The bounds of its replicas.
     pub bounds: Bounds,
     /// Replicas that its scale target asks for.
     pub current: Replicas,
-    /// Those of them that do not carry load yet.
+    /// Of these, replicas that do not serve load yet.
     pub pending: Replicas,
-    /// Those of them that an earlier plan does without, and that stay until others carry load. No
-    /// report counts them as supply, so that nothing takes their place twice.
+    /// Of these, replicas that an earlier plan removes and that stay until others serve load. No
+    /// report counts them as supply, so they are not replaced twice.
     pub leaving: Replicas,
-    /// Whether nobody asks for any of it, so that one may be tried.
+    /// True if none of its replicas is asked for, so that one may be tried.
     pub untried: bool,
 }
 
-/// A model whose replicas are to be placed.
+/// A model to plan.
 #[derive(Clone, Debug)]
-pub struct Model<'a> {
+pub struct PlanModel<'a> {
     /// The model.
     pub key: ModelKey,
     /// Its variants, in any order.
     pub candidates: Vec<Candidate>,
-    /// The report that sizes the variants, where a single one is needed.
+    /// The report that sizes the variants, for steps that need a single report.
     pub sizing: &'a CapacityReport,
-    /// The reports that have a say.
-    pub voices: Vec<Voice<'a>>,
+    /// The reports of the voting analyzers.
+    pub voices: Vec<VotingReport<'a>>,
 }
 
-/// An analyzer that has a say.
+/// A voting analyzer.
 #[derive(Clone, Debug)]
-pub struct Voice<'a> {
-    /// What it found.
+pub struct VotingReport<'a> {
+    /// Its report.
     pub report: &'a CapacityReport,
-    /// Whether what it says can be relied on to take replicas away.
-    pub standing: Standing,
+    /// The freshness of the report, which decides whether it can block scale-down.
+    pub standing: ReportFreshness,
 }
 
-/// Whether an analyzer's report rests on fresh data.
+/// The freshness of an analyzer's report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It does: it can ask for more, and nothing goes without its consent.
+pub enum ReportFreshness {
+    /// Fresh: the report can ask for more, and scale-down needs its consent.
     Live,
-    /// It does not: what it asked for still counts, and it keeps nothing.
+    /// Stale: the demand of the report still counts, and it blocks no scale-down.
     Stale,
 }
 
-/// What one rule makes of one model.
+/// The result of one rule for one model.
 #[must_use]
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
+pub struct ModelPlan {
     /// The model.
     pub model: ModelKey,
-    /// How the numbers were found.
-    pub method: Method,
-    /// Each variant, in the order of their keys.
+    /// The method that found the plan.
+    pub method: PlanMethod,
+    /// Each variant, in key order.
     pub placements: Vec<Placement>,
-    /// What each voice asked of each role, and what the plan carries.
-    pub covers: Vec<Cover>,
-    /// What all replicas cost before.
+    /// The demand of each voice in each role, and the capacity of the plan.
+    pub covers: Vec<DemandCover>,
+    /// Cost of all replicas before the plan.
     pub cost_before: CostPerHour,
-    /// What all replicas of the plan cost.
+    /// Cost of all replicas after the plan.
     pub cost_after: CostPerHour,
-    /// How variants were ranked, where replicas were added by rank.
+    /// The rankings of the variants, if replicas were added by rank.
     pub rankings: Arc<[Ranking]>,
 }
 
-/// How a plan was found.
+/// The method that found a plan.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Method {
+pub enum PlanMethod {
     /// No cheaper plan exists.
     #[display("the least cost, exactly ({steps} step{})", if *steps == 1 { "" } else { "s" })]
     Exact {
-        /// Partial plans that were looked at.
+        /// Partial plans that were examined.
         steps: u32,
     },
-    /// The search ended before it could tell; the best plan that it met, which is never dearer than
-    /// adding by cost per capacity.
+    /// The search ended early. The result is the best plan found, which never costs more than
+    /// adding replicas in the order of the search.
     #[display("the best of {steps} steps, perhaps not the least cost")]
     Bounded {
-        /// Partial plans that were looked at.
+        /// Partial plans that were examined.
         steps: u32,
     },
-    /// Replicas were added by the rank of their price, or removed at the least cost.
+    /// Replicas were added by price rank, or removed at the least cost.
     #[display("by the rank of its price")]
     Ranked,
 }
 
-/// What becomes of one variant.
+/// The effect of a plan on one variant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placement {
     /// The variant.
     pub key: VariantKey,
-    /// What its scale target asks for.
+    /// Replicas that its scale target asks for.
     pub before: Replicas,
-    /// What it should ask for.
+    /// Replicas that it should ask for.
     pub after: Replicas,
-    /// What one replica costs.
+    /// Cost per replica.
     pub cost: CostPerHour,
-    /// Why.
-    pub because: Because,
+    /// The reason for the change, or for keeping the replicas.
+    pub because: PlanReason,
 }
 
-/// Why a variant gets its number.
+/// The reason for a variant's desired replicas.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Because {
-    /// The plan needs no other number.
+pub enum PlanReason {
+    /// The plan keeps the current replicas.
     #[display("the plan needs no other number")]
     Kept,
-    /// Replicas are added for what is missing.
+    /// Replicas are added for the shortfall.
     #[display("for what is missing")]
     Added,
-    /// Nobody knows what one carries, and those of which somebody does do not suffice.
+    /// A replica is added to learn its capacity, because the variants of known capacity are not
+    /// enough.
     #[display("to learn what one carries, as the others do not suffice")]
     Tried,
-    /// Replicas go, because the rest carries what is asked.
+    /// Replicas are removed, because the others cover the demand.
     #[display("the others carry what is wanted")]
     Removed,
-    /// Replicas go, because those that replace them carry load.
+    /// Replicas are removed, because their replacements serve load.
     #[display("those that replace them carry load")]
     Replaced,
-    /// Replicas that the plan does without stay until those that replace them carry load.
+    /// Replicas that the plan removes stay until their replacements serve load.
     #[display("{planned} once what replaces the others carries load")]
     Serving {
-        /// What the plan wants in the end.
+        /// Replicas in the final plan.
         planned: Replicas,
     },
-    /// Replicas that the plan does without stay, because a check does not let them go.
+    /// Replicas that the plan removes stay, because a check refuses to remove them.
     #[display(
         "{planned} {} enough, but a check does not let the others go",
         if *planned == Replicas::ONE { "is" } else { "are" }
     )]
     Refused {
-        /// What the plan wants in the end.
+        /// Replicas in the final plan.
         planned: Replicas,
     },
-    /// Nobody knows what one replica carries, so the number stays inside its bounds.
+    /// The capacity per replica is unknown, so the replicas stay inside their bounds.
     #[display("what one replica carries is unknown")]
     Unknown,
 }
 
-/// What one voice asked of the variants of one role.
+/// The demand of one voice on the variants of one role.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cover {
+pub struct DemandCover {
     /// The unit of the amounts.
     pub unit: Unit,
-    /// The role; `None` where all variants serve whole requests.
+    /// The role; `None` if all variants serve whole requests.
     pub role: Option<Role>,
-    /// How much must be carried.
+    /// The capacity that the voice asks for.
     pub wanted: Amount,
-    /// How much the plan carries, once all its replicas do.
+    /// The capacity of the plan, once all its replicas serve.
     pub planned: Amount,
 }
 
-/// Plans one model by the rule of the policy, inside what is free if that is limited.
+/// Plans one model by the policy's rule, inside the free room if that is limited.
 pub fn plan(
-    model: &Model<'_>,
-    room: Option<&Room>,
-    policy: &Policy,
+    model: &PlanModel<'_>,
+    room: Option<&SupplyHeadroom>,
+    policy: &OptimizerPolicy,
     check: &dyn Fn(&VariantKey, Replicas) -> Consent,
-) -> Plan {
+) -> ModelPlan {
     match &policy.rule {
-        Rule::LeastCost => least_cost(model, room, policy, check),
-        Rule::Ranked(by) => ranked(model, room, policy, by, check),
+        GrowthRule::LeastCost => least_cost(model, room, policy, check),
+        GrowthRule::Ranked(by) => ranked(model, room, policy, by, check),
     }
 }
 
-impl Plan {
-    /// The largest share of what was asked that the plan leaves uncarried; `None` when it carries
-    /// everything.
+impl ModelPlan {
+    /// Returns the largest share of the demand that the plan does not cover; `None` if it covers
+    /// all demand.
     #[must_use]
-    pub fn shortfall(&self) -> Option<(&Cover, Fraction)> {
-        let short = |cover: &Cover| {
-            let wanted = cover.wanted.amount();
-            let missing = (wanted - cover.planned.amount()) / wanted;
-            Fraction::new(missing).filter(|share| share.fraction() > sheet::SLACK)
-        };
+    pub fn shortfall(&self) -> Option<(&DemandCover, Fraction)> {
         self.covers
             .iter()
-            .filter_map(|cover| Some((cover, short(cover)?)))
+            .filter_map(|cover| Some((cover, cover.missing()?)))
             .max_by(|a, b| a.1.compare(b.1))
+    }
+}
+
+impl DemandCover {
+    /// Returns the share of the demand that is not covered, if there is any.
+    fn missing(&self) -> Option<Fraction> {
+        let wanted = self.wanted.amount();
+        let missing = (wanted - self.planned.amount()) / wanted;
+        Fraction::new(missing).filter(|share| share.fraction() > sheet::SLACK)
     }
 }

@@ -1,10 +1,10 @@
-//! Which variant next: a price that compares options which serve different demand.
+//! Price scores for variants, which compare options that serve different demand.
 //!
 //! # Model
 //!
-//! An option adds `n` replicas (or nodes) and serves some demand with them. Of two options that
-//! serve different demand neither is cheaper as such, so each one's real cost is held against what
-//! its demand would cost on replicas that fit it perfectly:
+//! An option adds `n` replicas (or nodes) and serves some demand with them. The costs of two
+//! options that serve different demand cannot be compared directly. So the real cost of each is
+//! divided by the cost of its demand on replicas that fit it perfectly:
 //!
 //! ```text
 //! score    = suppressed * (C + X) / (T + X) * cold * mismatch
@@ -14,25 +14,25 @@
 //!
 //! | symbol | meaning | unit |
 //! |---|---|---|
-//! | `C` | what the option costs | currency an hour |
-//! | `T` | what its demand would cost on a perfect fit | currency an hour |
-//! | `X` | damper: keeps the ratio from exploding for very small demand | currency an hour |
-//! | `u` | unfitness: how far the size is from the preferred one, at least 1 | none |
-//! | `n` | replicas that are added; of many at once, the price decides and not the size | replicas |
-//! | `cold` | factor for what must be started from nothing | none |
-//! | `mismatch` | factor for something scarce that is offered and not needed | none |
+//! | `C` | cost of the option | currency per hour |
+//! | `T` | cost of its demand on a perfect fit | currency per hour |
+//! | `X` | damper: limits the ratio for very small demand | currency per hour |
+//! | `u` | unfitness: distance of the size from the preferred size, at least 1 | none |
+//! | `n` | replicas that are added; the more, the less their size matters | replicas |
+//! | `cold` | factor for a cold start | none |
+//! | `mismatch` | factor for scarce hardware that is offered and not needed | none |
 //!
 //! The lowest score wins. Multiplying all costs by one factor changes no score.
 //!
 //! # Source
 //!
 //! The proposal "Cost-based node group ranking function for Cluster Autoscaler", and the price
-//! expander of the Cluster Autoscaler 1.37. `docs/decisions.md` has the differences for variants.
+//! expander of the Cluster Autoscaler 1.37. `docs/decisions.md` lists the differences for variants.
 //!
 //! # Domain
 //!
-//! Sizes above zero, at least one replica, and `T + X` above zero; other options are dropped, and
-//! the record says why.
+//! Sizes above zero, at least one replica, and `T + X` above zero. Other options are dropped, and
+//! the reason is recorded.
 
 mod explain;
 mod preferred;
@@ -48,10 +48,11 @@ use crate::units::{Amount, CostPerHour, Fraction, Replicas};
 
 pub use crate::decide::rank::preferred::Preference;
 pub use crate::decide::rank::residual::{
-    Choice, Demand, Policy, Rank, Ranked, Ranking, Residual, Round, Warmth, rank_variants,
+    Policy, Rank, RankOption, RankRound, RankedVariant, Ranking, Residual, ResidualDemand, Warmth,
+    rank_variants,
 };
 
-/// How many replicas it takes until their number matters more than their size: at this many above
+/// The number of replicas from which their count matters more than their size. With this many above
 /// one, three quarters of the unfitness are gone.
 pub const SUPPRESSION: f64 = 15.0;
 
@@ -60,35 +61,35 @@ pub const SUPPRESSION: f64 = 15.0;
 pub struct Offer {
     /// Replicas that it adds.
     pub count: Replicas,
-    /// What all of them cost.
+    /// Cost of all of them.
     pub real: CostPerHour,
-    /// What the demand that they serve would cost on replicas that fit it perfectly.
+    /// Cost of the demand that they serve, on replicas that fit it perfectly.
     pub theoretical: CostPerHour,
-    /// What one replica carries.
+    /// Capacity per replica.
     pub size: Amount,
-    /// Whether there is something to start from.
-    pub start: Start,
-    /// Factor for something scarce that it has and the demand does not need; 1 for nothing.
+    /// The state that it starts from.
+    pub start: RankStart,
+    /// Factor for scarce hardware that it has and the demand does not need; 1 without.
     pub mismatch: Fraction,
 }
 
-/// Whether there is something to start from.
+/// The state that a replica starts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
-    /// There is.
+pub enum RankStart {
+    /// There is something to start from.
     Warm,
-    /// There is not: it must be created, or its weights loaded for the first time.
+    /// It must be created, or its weights must be loaded for the first time.
     Cold,
 }
 
-/// The numbers of the formula.
+/// The parameters of the formula.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Formula {
     /// The preferred size, in the unit of [`Offer::size`].
     pub preferred: Amount,
     /// The damper.
     pub damper: CostPerHour,
-    /// The exponent of the unfitness: 1 takes it as it is, 0 looks at the price alone.
+    /// The exponent of the unfitness: 1 uses it unchanged, 0 uses the price alone.
     pub weight: Fraction,
     /// The largest unfitness.
     pub unfitness_max: Fraction,
@@ -96,17 +97,17 @@ pub struct Formula {
     pub cold: Fraction,
 }
 
-/// The numbers behind one option's score.
+/// The values behind one option's score.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct RankRecord {
     /// Replicas that it adds.
     pub count: Replicas,
-    /// Replicas as the suppression counts them: each amount of the preferred size, and one at least,
-    /// so that many small replicas are no reason to like small ones.
+    /// Replicas as the suppression counts them: their capacity in units of the preferred size, at
+    /// least one. A high count of small replicas therefore gives small sizes no advantage.
     pub counted: f64,
-    /// What they cost.
+    /// Their cost.
     pub real: CostPerHour,
-    /// What their demand would cost on a perfect fit.
+    /// Cost of their demand on a perfect fit.
     pub theoretical: CostPerHour,
     /// `(C + X) / (T + X)`.
     pub ratio: f64,
@@ -116,57 +117,58 @@ pub struct Record {
     pub suppressed: f64,
     /// The factor of a cold start; 1 for a warm one.
     pub cold: f64,
-    /// The factor of something scarce that is not needed; 1 for nothing.
+    /// The factor for scarce hardware that is not needed; 1 without.
     pub mismatch: f64,
     /// The score; the lowest wins.
     pub score: f64,
 }
 
-/// Why an option has no score.
+/// The reason why an option has no score.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Dropped {
+pub enum NoScore {
     /// It adds nothing.
     #[display("no replica can be added, or none is needed")]
     NoReplicas,
-    /// Its size or the preferred one is zero.
+    /// Its size or the preferred size is zero.
     #[display("its capacity or the preferred one is unknown")]
     NoSize,
-    /// There is neither a theoretical cost nor a damper to hold its cost against.
+    /// There is neither a theoretical cost nor a damper to compare its cost with.
     #[display("there is no cost to hold its cost against")]
     NoMeasure,
-    /// Its numbers are too large for a score.
+    /// Its values are too large for a score.
     #[display("its numbers are too large for a score")]
     NotFinite,
 }
 
 impl Formula {
-    /// The score of an option, with all numbers behind it.
+    /// Returns the score of an option, with all values behind it.
     ///
     /// # Errors
     ///
-    /// When it is outside the domain of the formula.
-    pub fn score(&self, offer: &Offer) -> Result<Record, Dropped> {
-        let Offer { count, real, theoretical, size, start, mismatch } = offer;
-        if *count == Replicas::ZERO {
-            return Err(Dropped::NoReplicas);
+    /// Returns the reason if the option is outside the domain of the formula.
+    pub fn score(&self, offer: &Offer) -> Result<RankRecord, NoScore> {
+        let Offer { count, real, theoretical, size, start, mismatch } = *offer;
+        if count == Replicas::ZERO {
+            return Err(NoScore::NoReplicas);
         }
-        let unfitness = self.unfitness(*size).ok_or(Dropped::NoSize)?;
-        let counted = self.counted(*count, *size);
+
+        let unfitness = self.unfitness(size).ok_or(NoScore::NoSize)?;
+        let counted = self.counted(count, size);
         let suppressed = suppress(unfitness, counted);
 
-        let ratio = self.ratio(*real, *theoretical)?;
+        let ratio = self.ratio(real, theoretical)?;
         let cold = match start {
-            Start::Warm => 1.0,
-            Start::Cold => self.cold.fraction(),
+            RankStart::Warm => 1.0,
+            RankStart::Cold => self.cold.fraction(),
         };
-        let mismatch = mismatch.fraction();
-        let score = suppressed * ratio * cold * mismatch;
+        let scarcity = mismatch.fraction();
+        let score = suppressed * ratio * cold * scarcity;
         if !score.is_finite() {
-            return Err(Dropped::NotFinite);
+            return Err(NoScore::NotFinite);
         }
-        let (count, real, theoretical) = (*count, *real, *theoretical);
-        Ok(Record {
+
+        Ok(RankRecord {
             count,
             counted,
             real,
@@ -175,29 +177,32 @@ impl Formula {
             unfitness,
             suppressed,
             cold,
-            mismatch,
+            mismatch: scarcity,
             score,
         })
     }
 
     /// `(C + X) / (T + X)`.
-    fn ratio(&self, real: CostPerHour, theoretical: CostPerHour) -> Result<f64, Dropped> {
+    fn ratio(&self, real: CostPerHour, theoretical: CostPerHour) -> Result<f64, NoScore> {
         let damper = self.damper.per_hour();
         let measure = theoretical.per_hour() + damper;
         if measure <= 0.0 {
-            return Err(Dropped::NoMeasure);
+            return Err(NoScore::NoMeasure);
         }
+
         let ratio = (real.per_hour() + damper) / measure;
-        if ratio.is_finite() { Ok(ratio) } else { Err(Dropped::NotFinite) }
+        if ratio.is_finite() { Ok(ratio) } else { Err(NoScore::NotFinite) }
     }
 
-    /// How far a size is from the preferred one; `None` when one of them is zero.
+    /// Returns the weighted distance of a size from the preferred size; `None` if either is zero.
     fn unfitness(&self, size: Amount) -> Option<f64> {
-        let (preferred, size) = (self.preferred.amount(), size.amount());
-        if preferred <= 0.0 || size <= 0.0 {
+        let preferred = self.preferred.amount();
+        let own = size.amount();
+        if preferred <= 0.0 || own <= 0.0 {
             return None;
         }
-        let far = (preferred / size).max(size / preferred);
+
+        let far = (preferred / own).max(own / preferred);
         let weighted = far.powf(self.weight.fraction());
         Some(weighted.min(self.unfitness_max.fraction().max(1.0)))
     }
@@ -207,7 +212,7 @@ impl Formula {
     }
 }
 
-/// The unfitness that is left when so many replicas are added at once.
+/// Returns the unfitness that is left when this many replicas are added at once.
 ///
 /// `1 + (u - 1) * (1 - tanh((n - 1) / 15))`: all of it for one replica, none from about 50 on.
 #[must_use]

@@ -1,8 +1,8 @@
-//! Why a stage did what it did: as a code, as values with units, as a headline and as a sentence.
+//! The reason for a step: as a code, as values with units, as a headline and as a sentence.
 //!
-//! [`Reason`] is the data. Each code is one row of the table at the end of this file: its meaning,
-//! its label, the reasons that have it, the facts that they state and the template of its headline.
-//! Everything that lists reasons is made of the rows: labels of metrics, the JSON API and its
+//! [`Reason`] is the data. Each code is one row of the table at the end of this file. A row has the
+//! code's meaning, its label, the reasons that map to it, their facts and the headline template.
+//! Everything that lists reasons is generated from the rows: metric labels, the JSON API and its
 //! schema, and the table in `docs/reasons.md`.
 
 mod facts;
@@ -12,38 +12,38 @@ use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::foresight::standby::Bridge;
-use crate::analyze::saturation::Outcome;
+use crate::analyze::saturation::SaturationOutcome;
 use crate::decide::check::Violation;
 use crate::decide::enforce::Restraint;
-use crate::decide::limit::{Cut, Refusal};
-use crate::decide::limited::Limited;
-use crate::decide::optimize::Because;
-use crate::decide::pools::pooled::{Cause, Pooled};
+use crate::decide::limit::{Cut, GrantRefusal};
+use crate::decide::limited::LimitedReason;
+use crate::decide::optimize::PlanReason;
+use crate::decide::pools::pooled::{PoolCause, PoolReason};
 use crate::decide::reason::facts::Stated;
-use crate::decide::sized::{Sized, Unmeetable};
-use crate::decide::unheard::Unheard;
+use crate::decide::sized::{SizedReason, UnmeetableTarget};
+use crate::decide::unheard::UnusableSignal;
 use crate::decide::zero::Move;
 use crate::fleet::VariantName;
 use crate::units::{Replicas, Seconds};
 
-pub use crate::decide::reason::facts::{Fact, Value};
+pub use crate::decide::reason::facts::{FactValue, ReasonFact};
 
-/// Why a stage did what it did.
+/// The reason why a stage changed a value or kept it.
 #[derive(Clone, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// What the load asks for.
-    Load(Outcome),
-    /// What analyzers say that the load takes, at the least cost.
-    Sized(Sized),
-    /// It is standby and carries load until others serve.
+    /// The outcome of the saturation analysis.
+    Load(SaturationOutcome),
+    /// The cheapest plan for the load that the analyzers report.
+    Sized(SizedReason),
+    /// A standby variant serves load until slower variants have started.
     Bridged(Bridge),
-    /// What the adapters of a pool need.
-    Pool(Box<Pooled>),
-    /// There is no fresh data, so the last number stays.
+    /// The replicas that the adapters of a pool need.
+    Pool(Box<PoolReason>),
+    /// There is no fresh data, so the last value stays.
     #[display("holding: {_0}")]
     NoData(NoData),
-    /// The number is not lowered, because some replicas have not been heard.
+    /// Scale-down is blocked, because some ready replicas are not reporting.
     #[display(
         "not lowered: {missing} ready {} no fresh data",
         if *missing == Replicas::ONE { "replica has" } else { "replicas have" }
@@ -52,34 +52,34 @@ pub enum Reason {
         /// Ready replicas without fresh data.
         missing: Replicas,
     },
-    /// The number is not lowered, because nobody says how many requests are in front of the model.
+    /// Scale-down is blocked, because the number of requests in front of the model is unknown.
     #[display("not lowered: {signal}, which counts requests that no replica has, {why}")]
     Unheard {
-        /// What would say it.
+        /// The signal that counts these requests.
         signal: String,
-        /// Why it does not.
-        why: Unheard,
+        /// The reason why it has no count.
+        why: UnusableSignal,
     },
-    /// The number is not lowered, because a variant of the model has not been listed, and may
-    /// carry any load.
+    /// Scale-down is blocked, because a variant of the model has not been listed and may serve any
+    /// load.
     #[display("not lowered: the replicas of {variant} have not been listed yet")]
     Unlisted {
         /// The variant.
         variant: VariantName,
     },
-    /// The number is not lowered, because the list of replicas is old.
+    /// Scale-down is blocked, because the list of replicas is old.
     #[display("not lowered: the list of replicas is {age:.0} s old")]
     Outdated {
         /// Age of the list.
         age: Seconds,
     },
-    /// The number is not lowered, because the same replicas have not been measured long enough.
+    /// Scale-down is blocked, because the same replicas have not been measured for long enough.
     #[display(
         "not lowered: these replicas must be measured for another {:.0} s",
         remaining.seconds().ceil()
     )]
     Settling {
-        /// How long it takes from now.
+        /// Time until they have been.
         remaining: Seconds,
     },
     /// The minimum is higher.
@@ -88,18 +88,18 @@ pub enum Reason {
     /// The maximum is lower.
     #[display("lowered to the maximum of {_0}")]
     AboveMax(Replicas),
-    /// A recommendation inside the stabilisation window is nearer to the present number.
+    /// A recommendation inside the stabilization window is closer to the current value.
     #[display("held by the stabilisation window of {window:.0} s")]
     Stabilized {
         /// Length of the window.
         window: Seconds,
     },
-    /// No number of replicas meets a latency target, so it asks for none.
+    /// No number of replicas meets a latency target, so the target is ignored.
     #[display("{_0}, so this target has no say")]
-    SloUnmeetable(Unmeetable),
-    /// A rule holds the number back, or lets it go.
+    SloUnmeetable(UnmeetableTarget),
+    /// A rule holds the value back or releases it.
     Restrained(Restraint),
-    /// The number may not move further in this period.
+    /// The value may not change further in this period.
     #[display("limited to what may change in {period:.0} s")]
     StepLimited {
         /// Length of the period.
@@ -107,33 +107,33 @@ pub enum Reason {
     },
     /// The model goes to zero, comes back, or stays.
     Zero(Move),
-    /// A limit on what may be used cuts it.
-    Limited(Limited),
-    /// The set of decisions broke an invariant, so the last good number stays.
+    /// A quota, an inventory or a budget limits the value.
+    Limited(LimitedReason),
+    /// The set of decisions broke an invariant, so the last valid value stays.
     #[display("not published: {_0}")]
     Refused(Violation),
-    /// Another replica decided it, and nothing but its code is known.
+    /// Another replica decided it, and only the code of its reason is known.
     #[display("{}", _0.text)]
-    Told(Told),
+    Told(RemoteReason),
 }
 
-/// A reason of another replica, without its data.
+/// A reason from another replica, without its data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
-    /// The code; [`ReasonCode::Told`] where only another release knows it.
+pub struct RemoteReason {
+    /// The code; [`ReasonCode::Told`] if only another release knows it.
     pub code: ReasonCode,
-    /// A sentence in its place.
+    /// A sentence that replaces the data.
     pub text: String,
 }
 
-/// Why there is nothing to decide on.
+/// The reason why there is no data to decide on.
 #[derive(Clone, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NoData {
     /// No replica of the variant has fresh data.
     #[display("no replica has fresh data")]
     NoFreshReplica,
-    /// The scale target is unknown; says why.
+    /// The scale target is unknown, for this reason.
     ScaleUnknown(String),
     /// The replicas have not been listed yet.
     #[display("the replicas have not been listed yet")]
@@ -147,7 +147,7 @@ pub enum NoData {
     /// The replicas of this daemon have not shared a decision about it.
     #[display("no decision about it is shared by the replicas yet")]
     NotShared,
-    /// The decisions of this tick broke an invariant, and no number was in force before.
+    /// The decisions of this tick broke an invariant, and no value was in effect before.
     #[display("the decisions break an invariant and are not published")]
     Refused,
     /// The scale target was brought back from zero, and its replicas are starting.
@@ -155,8 +155,8 @@ pub enum NoData {
     BroughtBack,
 }
 
-impl From<Outcome> for Reason {
-    fn from(outcome: Outcome) -> Self {
+impl From<SaturationOutcome> for Reason {
+    fn from(outcome: SaturationOutcome) -> Self {
         Self::Load(outcome)
     }
 }
@@ -180,8 +180,8 @@ impl Reason {
 
 // === the rows ===
 
-/// Declares each code with its meaning, its label, the reasons that have it, the facts that these
-/// state, and the template of its headline (see [`headline`]). The first row that matches holds.
+/// Declares each code with its meaning, its label, the reasons that map to it, their facts, and the
+/// template of its headline (see [`headline`]). The first matching row applies.
 macro_rules! reasons {
     ($(
         $(#[doc = $meaning:literal])+
@@ -225,7 +225,7 @@ macro_rules! reasons {
 
             /// The values that were compared, by name and with their units.
             #[must_use]
-            pub fn facts(&self) -> Vec<Fact> {
+            pub fn facts(&self) -> Vec<ReasonFact> {
                 let mut facts = Vec::new();
                 match self { $($reason $(if $condition)? => {
                     $($fact.state(stringify!($fact), &mut facts);)*
@@ -238,91 +238,91 @@ macro_rules! reasons {
 
 reasons! {
     /// Headroom is below its trigger, and this is the cheapest variant that can scale up.
-    SpareLow "spare_low" = Reason::Load(Outcome::SpareLow(low)) => [low]
+    SpareLow "spare_low" = Reason::Load(SaturationOutcome::SpareLow(low)) => [low]
         "low headroom[: KV {kv_spare} < {kv_trigger}][, queue {queue_spare} < {queue_trigger}]";
     /// Headroom is below its trigger, and a cheaper variant of the model scales up.
-    SpareLowElsewhere "spare_low_elsewhere" = Reason::Load(Outcome::SpareLowElsewhere(variant))
+    SpareLowElsewhere "spare_low_elsewhere" = Reason::Load(SaturationOutcome::SpareLowElsewhere(variant))
         => [variant] "low headroom; scaling up {variant} instead";
     /// Headroom is below its trigger, and every variant of the model has its maximum.
-    SpareLowNoRoom "spare_low_no_room" = Reason::Load(Outcome::SpareLowNoRoom(low)) => [low]
+    SpareLowNoRoom "spare_low_no_room" = Reason::Load(SaturationOutcome::SpareLowNoRoom(low)) => [low]
         "low headroom, and every variant is at its maximum";
     /// Headroom stays above its triggers without one replica of this variant.
-    SpareEnough "spare_enough" = Reason::Load(Outcome::SpareEnough(enough)) => [enough]
+    SpareEnough "spare_enough" = Reason::Load(SaturationOutcome::SpareEnough(enough)) => [enough]
         "headroom is sufficient: KV {kv_spare}, queue {queue_spare} remain";
     /// Headroom is sufficient, and a more expensive variant of the model scales down.
     SpareEnoughElsewhere "spare_enough_elsewhere"
-        = Reason::Load(Outcome::SpareEnoughElsewhere(variant))
+        = Reason::Load(SaturationOutcome::SpareEnoughElsewhere(variant))
         => [variant] "headroom is sufficient; scaling down {variant} instead";
     /// Headroom is not low, and too little would remain without one replica.
-    SpareKept "spare_kept" = Reason::Load(Outcome::SpareKept(kept)) => [kept]
+    SpareKept "spare_kept" = Reason::Load(SaturationOutcome::SpareKept(kept)) => [kept]
         "headroom is needed[: KV load {kv_load} of {kv_threshold}]\
          [, queue {queue_load} of {queue_threshold}]";
     /// An earlier decision is not in effect yet.
-    Transition "transition" = Reason::Load(Outcome::Transition(transition)) => [transition]
+    Transition "transition" = Reason::Load(SaturationOutcome::Transition(transition)) => [transition]
         "waiting for the replicas of {variant}";
     /// No replica of the variant was measured.
-    Unmeasured "unmeasured" = Reason::Load(Outcome::Unmeasured(_)) => []
+    Unmeasured "unmeasured" = Reason::Load(SaturationOutcome::Unmeasured(_)) => []
         "no replica was measured";
     /// The cheapest plan needs no other number.
     CapacityKept "capacity_kept"
-        = Reason::Sized(sized @ Sized { because: Because::Kept, .. }) => [sized]
+        = Reason::Sized(sized @ SizedReason { because: PlanReason::Kept, .. }) => [sized]
         "capacity fits demand[: {demand} of {capacity}]";
     /// The cheapest plan adds replicas for demand that exceeds capacity.
     CapacityAdded "capacity_added"
-        = Reason::Sized(sized @ Sized { because: Because::Added, .. }) => [sized]
+        = Reason::Sized(sized @ SizedReason { because: PlanReason::Added, .. }) => [sized]
         "demand[ {demand}] exceeds capacity[ {capacity}]";
     /// A replica is added to learn the capacity of one, because the others are not enough.
     CapacityTried "capacity_tried"
-        = Reason::Sized(sized @ Sized { because: Because::Tried, .. }) => [sized]
+        = Reason::Sized(sized @ SizedReason { because: PlanReason::Tried, .. }) => [sized]
         "trying one replica: its capacity is unknown";
     /// The other replicas have the capacity that is required.
     CapacityRemoved "capacity_removed"
-        = Reason::Sized(sized @ Sized { because: Because::Removed, .. }) => [sized]
+        = Reason::Sized(sized @ SizedReason { because: PlanReason::Removed, .. }) => [sized]
         "[{spare} of {capacity}|capacity] is spare";
     /// The replicas that replace these serve load.
     CapacityReplaced "capacity_replaced"
-        = Reason::Sized(sized @ Sized { because: Because::Replaced, .. }) => [sized]
+        = Reason::Sized(sized @ SizedReason { because: PlanReason::Replaced, .. }) => [sized]
         "cheaper replicas have taken over";
     /// Replicas stay until those that replace them serve load.
     CapacityServing "capacity_serving"
-        = Reason::Sized(sized @ Sized { because: Because::Serving { .. }, .. }) => [sized]
+        = Reason::Sized(sized @ SizedReason { because: PlanReason::Serving { .. }, .. }) => [sized]
         "scale-down to {planned} waits until replacements serve";
     /// Fewer replicas would be enough, and an analyzer does not consent.
     CapacityRefused "capacity_refused"
-        = Reason::Sized(sized @ Sized { because: Because::Refused { .. }, .. }) => [sized]
+        = Reason::Sized(sized @ SizedReason { because: PlanReason::Refused { .. }, .. }) => [sized]
         "scale-down to {planned} blocked[: no recent {absent} data]";
     /// The capacity of a replica is unknown.
     CapacityUnknown "capacity_unknown"
-        = Reason::Sized(sized @ Sized { because: Because::Unknown, .. }) => [sized]
+        = Reason::Sized(sized @ SizedReason { because: PlanReason::Unknown, .. }) => [sized]
         "capacity per replica is unknown";
     /// A standby variant serves load until slower variants have started.
     Bridged "bridged" = Reason::Bridged(bridge) => [bridge]
         "standby serves {bridged} until slower variants start";
     /// A pool may need more than is known.
-    PoolUnsure "pool_unsure" = Reason::Pool(pooled) if pooled.cause() == Cause::Unsure => [pooled]
+    PoolUnsure "pool_unsure" = Reason::Pool(pooled) if pooled.cause() == PoolCause::Unsure => [pooled]
         "scale-down blocked: adapters of some replicas unknown";
     /// No adapter of a pool and no load needs a replica.
-    PoolIdle "pool_idle" = Reason::Pool(pooled) if pooled.cause() == Cause::Idle => [pooled]
+    PoolIdle "pool_idle" = Reason::Pool(pooled) if pooled.cause() == PoolCause::Idle => [pooled]
         "no adapter and no load needs a replica";
     /// The copies of one adapter decide the size of a pool.
-    PoolCopies "pool_copies" = Reason::Pool(pooled) if pooled.cause() == Cause::Copies => [pooled]
+    PoolCopies "pool_copies" = Reason::Pool(pooled) if pooled.cause() == PoolCause::Copies => [pooled]
         "{needed} needed for the copies of adapter {adapter}";
     /// The adapter slots decide the size of a pool.
-    PoolSlots "pool_slots" = Reason::Pool(pooled) if pooled.cause() == Cause::Slots => [pooled]
+    PoolSlots "pool_slots" = Reason::Pool(pooled) if pooled.cause() == PoolCause::Slots => [pooled]
         "{needed} needed for adapter slots";
     /// The load decides the size of a pool.
-    PoolLoad "pool_load" = Reason::Pool(pooled) if pooled.cause() == Cause::Load => [pooled]
+    PoolLoad "pool_load" = Reason::Pool(pooled) if pooled.cause() == PoolCause::Load => [pooled]
         "{needed} needed for load";
     /// A pool needs fewer replicas, for too short a time to scale down.
     PoolWaiting "pool_waiting"
-        = Reason::Pool(pooled) if pooled.cause() == Cause::Waiting => [pooled]
+        = Reason::Pool(pooled) if pooled.cause() == PoolCause::Waiting => [pooled]
         "{needed} needed; scale-down waits another {remaining}";
     /// Empty replicas of a pool are removed.
     PoolEmptied "pool_emptied"
-        = Reason::Pool(pooled) if pooled.cause() == Cause::Emptied => [pooled]
+        = Reason::Pool(pooled) if pooled.cause() == PoolCause::Emptied => [pooled]
         "{empty} empty, {needed} needed";
     /// Adapter copies move, so that fewer replicas of a pool are enough.
-    PoolPacked "pool_packed" = Reason::Pool(pooled) if pooled.cause() == Cause::Packed => [pooled]
+    PoolPacked "pool_packed" = Reason::Pool(pooled) if pooled.cause() == PoolCause::Packed => [pooled]
         "packing {moved} adapter copies onto fewer replicas";
     /// A pool needs fewer replicas, none is empty, and packing is not safe.
     PoolKept "pool_kept" = Reason::Pool(pooled) => [pooled]
@@ -386,14 +386,14 @@ reasons! {
     KeptAwake "kept_awake" = Reason::Zero(Move::KeptAwake { ago, at_least })
         => [ago, at_least] "kept awake: woken {ago} ago";
     /// A limit that was never read lets nothing scale up.
-    LimitUnread "limit_unread" = Reason::Limited(Limited::Cut {
-        cut: Cut { why: Refusal::Unread, limit }, ..
+    LimitUnread "limit_unread" = Reason::Limited(LimitedReason::Cut {
+        cut: Cut { why: GrantRefusal::Unread, limit }, ..
     }) => [limit] "limit {limit} has not been read yet";
     /// A quota, an inventory or a budget limits the variant.
-    Limited "limited" = Reason::Limited(Limited::Cut { cut, age, price: _ }) => [cut, age]
+    Limited "limited" = Reason::Limited(LimitedReason::Cut { cut, age, price: _ }) => [cut, age]
         "limited by {limit}[: {needed} needed, {free} free]";
     /// A limit holds back another variant of the model, so this one is planned in its place.
-    LimitedElsewhere "limited_elsewhere" = Reason::Limited(Limited::Instead { of, limit, rank: _ })
+    LimitedElsewhere "limited_elsewhere" = Reason::Limited(LimitedReason::Instead { of, limit, rank: _ })
         => [of, limit] "{limit} limits {of}; planned with the rest";
     /// The decisions broke an invariant, so the last valid number stays.
     Refused "refused" = Reason::Refused(violation) => [violation]
@@ -409,30 +409,34 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::analyze::ballot::{Analyzer, Binding, Standing, Stay, Verdict};
+    use crate::analyze::ballot::{Analyzer, BallotVerdict, BindingVote, StayReason, VoterStanding};
     use crate::analyze::capacity::Unit;
     use crate::analyze::foresight::card::CardTitle;
-    use crate::analyze::foresight::demand::Need as Demand;
+    use crate::analyze::foresight::demand::RequiredCapacity;
     use crate::analyze::foresight::estimate::Teacher;
-    use crate::analyze::foresight::gateway::Held;
+    use crate::analyze::foresight::gateway::GatewayBacklog;
     use crate::analyze::foresight::policy::Rounding;
     use crate::analyze::foresight::standby::Relief;
-    use crate::analyze::foresight::{Floor, Foreseen};
+    use crate::analyze::foresight::{DemandForecast, Floor};
     use crate::analyze::queueing::{
-        LatencyTarget, Metric, Percentile, Refusal as Unsolvable, Statistic,
+        LatencyMetric, LatencyTarget, Percentile, QueueingRefusal, Statistic,
     };
     use crate::analyze::saturation::{
-        SpareEnough, SpareKept, SpareLow, SpareTight, Tight, Transition, Unmeasured,
+        NoMeasurement, SpareEnough, SpareKept, SpareLow, SpareTight, TightLoad, Transition,
     };
-    use crate::decide::enforce::Direction;
-    use crate::decide::limited::{Price, Short};
-    use crate::decide::optimize::Method;
-    use crate::decide::pools::adapters::{Need, SlotNeed};
-    use crate::decide::pools::packing::{Lowering, Unpacked};
-    use crate::decide::pools::pooled::Unsure;
-    use crate::decide::rank::{Choice, Dropped, Rank, Ranking, Record, Residual, Round};
-    use crate::decide::sized::{Bound, Estimate, Interval, Shortfall, Slowest, Starvation};
-    use crate::decide::zero::{Evidence, Idleness, Unproved};
+    use crate::decide::enforce::ScalingDirection;
+    use crate::decide::limited::{ScarceResource, ShadowPrice};
+    use crate::decide::optimize::PlanMethod;
+    use crate::decide::pools::adapters::{PoolNeed, SlotNeed};
+    use crate::decide::pools::packing::{Lowering, NoPacking};
+    use crate::decide::pools::pooled::PoolUncertainty;
+    use crate::decide::rank::{
+        NoScore, Rank, RankOption, RankRecord, RankRound, Ranking, Residual,
+    };
+    use crate::decide::sized::{
+        CapacityBound, CapacityEstimate, CapacityInterval, Shortfall, SlowestReplica, Starvation,
+    };
+    use crate::decide::zero::{IdleEvidence, Idleness, UnknownIdleness};
     use crate::decide::{Stage, Step};
     use crate::fleet::{
         Accelerator, LimitName, ModelName, ReplicaName, Role, VariantKey, VariantSpec,
@@ -457,6 +461,26 @@ mod tests {
         Requests::new(count).unwrap()
     }
 
+    fn amount(amount: f64) -> Amount {
+        Amount::new(amount).unwrap()
+    }
+
+    fn rate(rate: f64) -> RequestRate {
+        RequestRate::new(rate).unwrap()
+    }
+
+    fn tokens(tokens: f64) -> Tokens {
+        Tokens::new(tokens).unwrap()
+    }
+
+    fn money(money: f64) -> CostPerHour {
+        CostPerHour::new(money).unwrap()
+    }
+
+    fn option(scored: Result<RankRecord, NoScore>) -> RankOption {
+        RankOption { key: key(), served: amount(8.3), scored }
+    }
+
     fn key() -> VariantKey {
         VariantSpec::example("llama-h100").key
     }
@@ -470,8 +494,7 @@ mod tests {
     }
 
     fn rank() -> Rank {
-        let amount = |it| Amount::new(it).unwrap();
-        let record = Record {
+        let record = RankRecord {
             count: n(2),
             counted: 1.7,
             real: CostPerHour::new(12.1).unwrap(),
@@ -483,18 +506,18 @@ mod tests {
             mismatch: 1.0,
             score: 1.0 / 3.0,
         };
-        let option = |scored| Choice { key: key(), served: amount(8.3), scored };
-        let options = vec![option(Ok(record)), option(Err(Dropped::NoSize))];
-        let round = Round { options, taken: (key(), n(2)), served: amount(8.3) };
+
+        let options = vec![option(Ok(record)), option(Err(NoScore::NoSize))];
+        let round = RankRound { options, taken: (key(), n(2)), served: amount(8.3) };
         let residual =
             Residual { rounds: vec![round], unserved: amount(0.1), preferred: Some(amount(5.0)) };
         let ranking = Ranking { unit: Unit::KvTokens, role: Some(Role::Decode), residual };
         Rank { variant: key(), rankings: Arc::from([ranking]) }
     }
 
-    fn foreseen() -> Foreseen {
-        let gateway = Held { requests: 12.0, adds: 0.4, takes: None, allowed: 2.0 };
-        let need = Demand {
+    fn foreseen() -> DemandForecast {
+        let gateway = GatewayBacklog { requests: 12.0, adds: 0.4, takes: None, allowed: 2.0 };
+        let need = RequiredCapacity {
             arriving: 30.1,
             growth: Some(35.7),
             spread: Some(1.1),
@@ -502,9 +525,10 @@ mod tests {
             burst: Some((33.3, 15)),
             gateway: Some(gateway),
             total: 37.6,
-            ..Demand::default()
+            ..RequiredCapacity::default()
         };
-        Foreseen {
+
+        DemandForecast {
             role: Role::Both,
             need,
             held: 37.6,
@@ -512,7 +536,7 @@ mod tests {
             least: 9.1,
             carries: 9.77,
             unused: 0.0,
-            bound: Some(Bound::Itl),
+            bound: Some(CapacityBound::Itl),
             horizon: 95.0,
             relief: Some(Relief { startup: 12.0, reserve: 1.5, bridge: 0.0 }),
             mature: true,
@@ -521,26 +545,26 @@ mod tests {
         }
     }
 
-    fn sized(because: Because) -> Reason {
-        let amount = |it| Amount::new(it).unwrap();
+    fn sized(because: PlanReason) -> Reason {
         let analyzer = Analyzer::Foresight;
         let unit = Unit::RequestsPerSecond;
-        let binding = Binding { analyzer, unit, amount: amount(8.3), supply: amount(29.3) };
+        let binding = BindingVote { analyzer, unit, amount: amount(8.3), supply: amount(29.3) };
         let verdict = match because {
-            Because::Added | Because::Tried => Verdict::Grow(binding),
-            Because::Removed | Because::Replaced => Verdict::Shrink(binding),
-            Because::Refused { .. } => Verdict::Stay(Stay::NotHeard(Analyzer::Queueing)),
-            _ => Verdict::Held,
+            PlanReason::Added | PlanReason::Tried => BallotVerdict::Grow(binding),
+            PlanReason::Removed | PlanReason::Replaced => BallotVerdict::Shrink(binding),
+            PlanReason::Refused { .. } => {
+                BallotVerdict::Stay(StayReason::NotHeard(Analyzer::Queueing))
+            }
+            _ => BallotVerdict::Held,
         };
-        let rate = |it| RequestRate::new(it).unwrap();
-        let tokens = |it| Tokens::new(it).unwrap();
-        Reason::Sized(Sized {
+
+        Reason::Sized(SizedReason {
             verdict,
             because,
-            method: Method::Exact { steps: 5 },
+            method: PlanMethod::Exact { steps: 5 },
             stuck: n(2),
             unplaced: n(1),
-            absent: vec![(Analyzer::Queueing, Standing::Stale(seconds(391.0)))],
+            absent: vec![(Analyzer::Queueing, VoterStanding::Stale(seconds(391.0)))],
             short: Shortfall::Some,
             rank: Some(Box::new(rank())),
             foreseen: Some(Box::new(foreseen())),
@@ -552,15 +576,15 @@ mod tests {
                 prompt: tokens(512.5),
                 output: tokens(128.25),
             }),
-            carries: Some(Estimate {
+            carries: Some(CapacityEstimate {
                 rate: rate(9.77),
                 usable: Fraction::ONE,
-                interval: Some(Interval { low: rate(8.1), high: rate(11.2) }),
-                bound: Bound::Itl,
+                interval: Some(CapacityInterval { low: rate(8.1), high: rate(11.2) }),
+                bound: CapacityBound::Itl,
                 said_by: Teacher::Card,
             }),
             admissible: None,
-            slowest: Some(Box::new(Slowest {
+            slowest: Some(Box::new(SlowestReplica {
                 replica: ReplicaName::new("llama-7d4").unwrap(),
                 factor: Fraction::new(1.8).unwrap(),
                 peers: 3,
@@ -574,27 +598,34 @@ mod tests {
         })
     }
 
-    fn pooled(lowering: Lowering, unsure: Option<Unsure>, copies: u32, load: u32) -> Reason {
-        let slots = SlotNeed::Known { copies: n(4), slots: Slots::new(2).unwrap(), replicas: n(2) };
-        let adapter = ModelName::new("sql").unwrap();
-        let copies = (copies > 0).then(|| (adapter, n(copies)));
-        let slots = if copies.is_none() { SlotNeed::Unknown } else { slots };
-        let need = Need { copies, slots, load: Some(n(load)) };
-        Reason::Pool(Box::new(Pooled { need, lowering, unsure }))
+    fn pooled(
+        lowering: Lowering,
+        unsure: Option<PoolUncertainty>,
+        copies: u32,
+        load: u32,
+    ) -> Reason {
+        let known = SlotNeed::Known { copies: n(4), slots: Slots::new(2).unwrap(), replicas: n(2) };
+        let need = PoolNeed {
+            copies: (copies > 0).then(|| (ModelName::new("sql").unwrap(), n(copies))),
+            slots: if copies > 0 { known } else { SlotNeed::Unknown },
+            load: Some(n(load)),
+        };
+        Reason::Pool(Box::new(PoolReason { need, lowering, unsure }))
     }
 
-    fn cut(why: Refusal) -> Reason {
-        let price = Price {
-            of: Short::Accelerator(Some(h100())),
+    fn cut(why: GrantRefusal) -> Reason {
+        let price = ShadowPrice {
+            of: ScarceResource::Accelerator(Some(h100())),
             next: key(),
             carries: Amount::new(9.1).unwrap(),
             unit: Unit::KvTokens,
         };
+
         let cut = Cut { limit: limit(), why };
-        Reason::Limited(Limited::Cut { cut, age: Some(seconds(61.0)), price: Some(price) })
+        Reason::Limited(LimitedReason::Cut { cut, age: Some(seconds(61.0)), price: Some(price) })
     }
 
-    /// One reason or more of every code, in the order of the rows.
+    /// One or more reasons for every code, in the order of the rows.
     fn examples() -> Vec<Reason> {
         let mut all = of_the_analysis();
         all.extend(of_plans_and_pools());
@@ -609,50 +640,52 @@ mod tests {
         let queue = Some((requests(1.5), requests(2.0)));
         let enough = SpareEnough { kv: share(0.31), queue: requests(4.4) };
         let tight = SpareTight {
-            kv: Some(Tight { load: share(0.77), threshold: share(0.8), trigger: share(0.1) }),
-            queue: Some(Tight {
+            kv: Some(TightLoad { load: share(0.77), threshold: share(0.8), trigger: share(0.1) }),
+            queue: Some(TightLoad {
                 load: requests(4.0),
                 threshold: requests(5.0),
                 trigger: requests(3.0),
             }),
         };
+
         [
-            Outcome::SpareLow(SpareLow { kv, queue }),
-            Outcome::SpareLow(SpareLow { kv: None, queue }),
-            Outcome::SpareLowElsewhere(key()),
-            Outcome::SpareLowNoRoom(SpareLow { kv, queue: None }),
-            Outcome::SpareEnough(enough),
-            Outcome::SpareEnoughElsewhere(key()),
-            Outcome::SpareKept(SpareKept::Tight(tight)),
-            Outcome::SpareKept(SpareKept::TooFew { non_saturated: n(1) }),
-            Outcome::SpareKept(SpareKept::NoneToSpare(enough)),
-            Outcome::Transition(Transition::Pending(key())),
-            Outcome::Unmeasured(Unmeasured::NoReplicas),
+            SaturationOutcome::SpareLow(SpareLow { kv, queue }),
+            SaturationOutcome::SpareLow(SpareLow { kv: None, queue }),
+            SaturationOutcome::SpareLowElsewhere(key()),
+            SaturationOutcome::SpareLowNoRoom(SpareLow { kv, queue: None }),
+            SaturationOutcome::SpareEnough(enough),
+            SaturationOutcome::SpareEnoughElsewhere(key()),
+            SaturationOutcome::SpareKept(SpareKept::Tight(tight)),
+            SaturationOutcome::SpareKept(SpareKept::TooFew { non_saturated: n(1) }),
+            SaturationOutcome::SpareKept(SpareKept::NoneToSpare(enough)),
+            SaturationOutcome::Transition(Transition::Pending(key())),
+            SaturationOutcome::Unmeasured(NoMeasurement::NoReplicas),
         ]
         .map(Reason::Load)
         .into()
     }
 
     fn of_plans_and_pools() -> Vec<Reason> {
-        let unsure = Unsure::Unlisted {
+        let unsure = PoolUncertainty::Unlisted {
             replica: ReplicaName::new("p-0").unwrap(),
             replicas: n(2),
             why: Some(Unlisted::Stale(seconds(12.0))),
         };
         let remaining = seconds(44.0);
-        let unpacked = Unpacked::TooMany { moved: n(9), max: n(8) };
+        let unpacked = NoPacking::TooMany { moved: n(9), max: n(8) };
         let emptied =
             Lowering::Emptied { left: n(3), needed: n(2), empty: n(1), unpacked: Some(unpacked) };
         let bridge = Bridge { replicas: n(2), missing: 8.25, startup: 12.0 };
+
         vec![
-            sized(Because::Kept),
-            sized(Because::Added),
-            sized(Because::Tried),
-            sized(Because::Removed),
-            sized(Because::Replaced),
-            sized(Because::Serving { planned: n(2) }),
-            sized(Because::Refused { planned: n(1) }),
-            sized(Because::Unknown),
+            sized(PlanReason::Kept),
+            sized(PlanReason::Added),
+            sized(PlanReason::Tried),
+            sized(PlanReason::Removed),
+            sized(PlanReason::Replaced),
+            sized(PlanReason::Serving { planned: n(2) }),
+            sized(PlanReason::Refused { planned: n(1) }),
+            sized(PlanReason::Unknown),
             Reason::Bridged(bridge),
             pooled(Lowering::Needed(n(2)), Some(unsure), 1, 1),
             pooled(Lowering::Needed(n(0)), None, 0, 0),
@@ -670,19 +703,24 @@ mod tests {
         let percentile = Percentile::new(share(0.95)).unwrap();
         let of = Statistic::Percentile(percentile);
         let target = LatencyTarget { limit: seconds(0.005), of };
-        let floor = Unsolvable::IdleFloor { metric: Metric::Ttft, target, idle: seconds(0.0655) };
+        let floor = QueueingRefusal::IdleFloor {
+            metric: LatencyMetric::Ttft,
+            target,
+            idle: seconds(0.0655),
+        };
         let floors = Floor { target: seconds(0.05), alone: seconds(0.07), share: share(0.9) };
+
         vec![
             Reason::NoData(NoData::ScaleUnknown("no such object".to_owned())),
             Reason::Incomplete { missing: n(1) },
-            Reason::Unheard { signal: "epp".to_owned(), why: Unheard::For(seconds(31.0)) },
+            Reason::Unheard { signal: "epp".to_owned(), why: UnusableSignal::For(seconds(31.0)) },
             Reason::Unlisted { variant: key().variant },
             Reason::Outdated { age: seconds(391.4) },
             Reason::Settling { remaining: seconds(20.2) },
             Reason::BelowMin(n(3)),
             Reason::AboveMax(n(9)),
-            Reason::SloUnmeetable(Unmeetable::Queueing(floor)),
-            Reason::SloUnmeetable(Unmeetable::Foresight(floors)),
+            Reason::SloUnmeetable(UnmeetableTarget::Queueing(floor)),
+            Reason::SloUnmeetable(UnmeetableTarget::Foresight(floors)),
             Reason::Stabilized { window: seconds(300.0) },
         ]
     }
@@ -690,14 +728,19 @@ mod tests {
     fn of_rules_and_zero() -> Vec<Reason> {
         let remaining = seconds(59.5);
         let asked = n(6);
-        let evidence = Evidence { replicas: n(2), pages: 1200 };
-        let too_short = Unproved::TooShort { seen: seconds(60.0), retention: seconds(600.0) };
+        let evidence = IdleEvidence { replicas: n(2), pages: 1200 };
+        let too_short =
+            UnknownIdleness::TooShort { seen: seconds(60.0), retention: seconds(600.0) };
+
         vec![
             Reason::Restrained(Restraint::LeftToHpa {
                 hpa: "llama".to_owned(),
                 window: seconds(600.0),
             }),
-            Reason::Restrained(Restraint::Dwelling { direction: Direction::Down, remaining }),
+            Reason::Restrained(Restraint::Dwelling {
+                direction: ScalingDirection::Down,
+                remaining,
+            }),
             Reason::Restrained(Restraint::FlapBudgetSpent { turned: 2, refills_in: remaining }),
             Reason::Restrained(Restraint::Burst { asked, mean: 2.5, age: remaining, remaining }),
             Reason::StepLimited { period: seconds(60.0) },
@@ -711,14 +754,17 @@ mod tests {
 
     fn of_limits() -> Vec<Reason> {
         let gpus = Gpus::new;
-        let money = |it| CostPerHour::new(it).unwrap();
-        let instead =
-            Limited::Instead { of: key().variant, limit: limit(), rank: Some(Box::new(rank())) };
-        let told = Told { code: ReasonCode::Told, text: "decided by a".to_owned() };
+        let instead = LimitedReason::Instead {
+            of: key().variant,
+            limit: limit(),
+            rank: Some(Box::new(rank())),
+        };
+        let told = RemoteReason { code: ReasonCode::Told, text: "decided by a".to_owned() };
+
         vec![
-            cut(Refusal::Unread),
-            cut(Refusal::Accelerators { kind: Some(h100()), needed: gpus(4), free: gpus(0) }),
-            cut(Refusal::Budget { needed: money(12.0), left: money(3.5) }),
+            cut(GrantRefusal::Unread),
+            cut(GrantRefusal::Accelerators { kind: Some(h100()), needed: gpus(4), free: gpus(0) }),
+            cut(GrantRefusal::Budget { needed: money(12.0), left: money(3.5) }),
             Reason::Limited(instead),
             Reason::Refused(Violation::OutOfBounds(key(), n(7))),
             Reason::Told(told),
@@ -748,6 +794,7 @@ mod tests {
             let step = Step { stage: Stage::Analyze, before: n(10), after: n(12), reason };
             let headline = step.headline();
             let facts = step.reason.facts();
+
             let cut_off = headline.ends_with('\u{2026}');
             assert!(headline.chars().count() <= 80 && !cut_off, "{headline}");
             assert!(!headline.contains(['{', '[', '|']), "{headline}");

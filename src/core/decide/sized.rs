@@ -1,94 +1,94 @@
-//! Why a variant gets its number where analyzers size its model: what they say together, and what
-//! became of the variant in the plan that meets it.
+//! The reason for a variant's desired replicas when analyzers size its model: their joint verdict,
+//! and the variant's part in the plan.
 
 use std::fmt;
 
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::ballot::{Analyzer, Standing, Verdict};
+use crate::analyze::ballot::{Analyzer, BallotVerdict, VoterStanding};
 use crate::analyze::foresight::Floor;
 use crate::analyze::foresight::card::CardTitle;
-use crate::analyze::queueing::Refusal;
-use crate::decide::optimize::{Because, Method};
+use crate::analyze::queueing::QueueingRefusal;
+use crate::decide::optimize::{PlanMethod, PlanReason};
 use crate::decide::rank::Rank;
 use crate::units::{Fraction, Replicas};
 
-pub use crate::analyze::foresight::Foreseen;
-pub use crate::analyze::foresight::admissible::Admissible;
-pub use crate::analyze::foresight::capacity::Bound;
-pub use crate::analyze::foresight::demand::Term;
-pub use crate::analyze::foresight::estimate::{Estimate, Interval};
-pub use crate::analyze::foresight::outlier::Slowest;
+pub use crate::analyze::foresight::DemandForecast;
+pub use crate::analyze::foresight::admissible::AdmissibleRate;
+pub use crate::analyze::foresight::capacity::CapacityBound;
+pub use crate::analyze::foresight::demand::DemandTerm;
+pub use crate::analyze::foresight::estimate::{CapacityEstimate, CapacityInterval};
+pub use crate::analyze::foresight::outlier::SlowestReplica;
 pub use crate::analyze::foresight::starving::Starvation;
 
-/// Why a variant gets its number, in numbers that make a sentence.
+/// The reason for a variant's desired replicas, as values that form a sentence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Sized {
-    /// What the analyzers say of its model, or of its role.
-    pub verdict: Verdict,
-    /// What becomes of the variant in the plan.
-    pub because: Because,
-    /// How the plan was found.
-    pub method: Method,
-    /// Replicas that do not start, and are not counted on.
+pub struct SizedReason {
+    /// The analyzers' verdict on its model, or on its role.
+    pub verdict: BallotVerdict,
+    /// The effect of the plan on the variant.
+    pub because: PlanReason,
+    /// The method that found the plan.
+    pub method: PlanMethod,
+    /// Replicas that do not start and are not counted on.
     pub stuck: Replicas,
-    /// Those of them for which no node has room.
+    /// The replicas among them for which no node has room.
     #[serde(default)]
     pub unplaced: Replicas,
-    /// The analyzers that vote and do not count, and why.
-    pub absent: Vec<(Analyzer, Standing)>,
-    /// Whether the plan leaves a part of what is asked uncarried.
+    /// Analyzers that vote and do not count, with the reason for each.
+    pub absent: Vec<(Analyzer, VoterStanding)>,
+    /// The part of the demand that the plan leaves unserved, if any.
     pub short: Shortfall,
-    /// How it fared when its model's variants were ranked, if they were.
+    /// The variant's rank among the variants of its model, if they were ranked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<Box<Rank>>,
-    /// What is foreseen for its role, where `foresight` votes.
+    /// The forecast for its role, if `foresight` votes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub foreseen: Option<Box<Foreseen>>,
-    /// The card that says what its replicas carry, until they have shown it.
+    pub foreseen: Option<Box<DemandForecast>>,
+    /// The capacity card that provides the capacity per replica until it is measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub card: Option<CardTitle>,
-    /// What one of its replicas carries by `foresight`, where that is known.
+    /// The capacity per replica by `foresight`, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub carries: Option<Estimate>,
-    /// The rate of requests that its serving replicas can take in time, if `foresight` knows it.
+    pub carries: Option<CapacityEstimate>,
+    /// The request rate that its serving replicas can take in time, if `foresight` knows it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub admissible: Option<Box<Admissible>>,
-    /// Its slowest replica, while `foresight` has enough lessons of enough replicas.
+    pub admissible: Option<Box<AdmissibleRate>>,
+    /// Its slowest replica, while `foresight` has enough observations of enough replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub slowest: Option<Box<Slowest>>,
-    /// That it starves next to idle variants, if so.
+    pub slowest: Option<Box<SlowestReplica>>,
+    /// Evidence that it starves next to idle variants, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starving: Option<Box<Starvation>>,
 }
 
-/// Whether a plan carries what is asked.
+/// The result of comparing a plan with the demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shortfall {
-    /// It does.
+    /// The plan covers the demand.
     None,
-    /// It does not, inside the bounds.
+    /// The plan does not cover the demand within the bounds.
     Some,
 }
 
-/// Why no number of replicas meets a latency target, as the analyzer says that judges by it.
+/// The reason why no number of replicas meets a latency target, from the analyzer that applies it.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Unmeetable {
-    /// By the queueing model.
-    Queueing(Refusal),
-    /// By what an iteration takes.
+pub enum UnmeetableTarget {
+    /// According to the queueing model.
+    Queueing(QueueingRefusal),
+    /// According to the duration of an iteration.
     Foresight(Floor),
 }
 
-impl fmt::Display for Sized {
+impl fmt::Display for SizedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { verdict, because, method, stuck, unplaced, absent, short, .. } = self;
         let Self { rank, foreseen, card, carries, starving, .. } = self;
         write!(f, "{verdict}; {because}")?;
-        if matches!(because, Because::Added | Because::Removed | Because::Replaced) {
+        if matches!(because, PlanReason::Added | PlanReason::Removed | PlanReason::Replaced) {
             write!(f, ", {method}")?;
         }
         if let Some(rank) = rank {
@@ -111,10 +111,12 @@ impl fmt::Display for Sized {
                 "; it is not to be used, because the router would fill it before the others",
             )?;
         }
+
         match short {
             Shortfall::None => {}
             Shortfall::Some => f.write_str("; within the bounds not all of it can be carried")?,
         }
+
         if let Some(foreseen) = foreseen {
             write!(f, " ({foreseen})")?;
         }

@@ -1,65 +1,65 @@
-//! What is known of a variant's workload beside its load: what a replica takes, and how its engine
-//! is started.
+//! Facts about a variant's workload other than its load: accelerators per replica, and the
+//! arguments of its engine.
 
 use std::sync::Arc;
 
 use derive_more::Display;
 
-use crate::analyze::engine_args::{EngineArguments, Unread};
+use crate::analyze::engine_args::{EngineArguments, UnknownArguments};
 use crate::units::{Gpus, Tokens};
 
-/// What is known of one variant's workload.
+/// The known facts about one variant's workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkloadReport {
-    /// Accelerators that one replica counts with.
+    /// Accelerators per replica.
     pub gpus: Gpus,
-    /// Who says so.
-    pub said_by: SaidBy,
-    /// How its engine is started; `None` where nobody shows a pod template.
+    /// The source of the accelerator count.
+    pub said_by: GpusSource,
+    /// The engine's arguments; `None` if no pod template is available.
     pub engine: Option<EngineReport>,
 }
 
-/// Who says how many accelerators a replica takes. Of several, the first holds.
+/// The source of the accelerators per replica. If there are several, the first one applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SaidBy {
+pub enum GpusSource {
     /// The configuration, or an annotation.
     Declared,
     /// The pod template of the scale target.
     Template,
-    /// Pods that were seen.
+    /// Pods that were observed.
     Pods,
-    /// Nobody; it counts with one.
+    /// None; one accelerator per replica is assumed.
     Nobody,
 }
 
-/// How an engine is started, as far as its pod template says it.
+/// The arguments of an engine, as far as its pod template shows them.
 #[derive(Clone, Debug, Display, PartialEq)]
 pub enum EngineReport {
-    /// By these arguments.
+    /// The template shows these arguments.
     Read(Arc<EngineArguments>),
-    /// Nobody can say.
-    Unread(Unread),
-    /// By some, but its pages say something else.
+    /// The arguments cannot be determined.
+    Unread(UnknownArguments),
+    /// The template shows arguments, and a scrape contradicts them.
     Contradicted(Contradiction),
 }
 
-/// A pod template and a page that do not agree on the size of the KV cache of a replica.
+/// A pod template and a scrape that disagree on the KV-cache size of a replica.
 #[derive(Clone, Copy, Debug, Display, PartialEq)]
 #[display(
     "the pod template prescribes {prescribed} KV tokens a replica and a page reports {reported}, \
      which is what counts"
 )]
 pub struct Contradiction {
-    /// What follows from the arguments.
+    /// The size that follows from the arguments.
     pub prescribed: Tokens,
-    /// What a page says.
+    /// The size that the scrape reports.
     pub reported: Tokens,
 }
 
-// === impl SaidBy ===
+// === impl GpusSource ===
 
-impl SaidBy {
-    /// The word for it, in labels and answers.
+impl GpusSource {
+    /// The word used in labels and API responses.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -74,24 +74,23 @@ impl SaidBy {
 // === impl EngineReport ===
 
 impl EngineReport {
-    /// The word for it, in labels and answers.
+    /// The word used in labels and API responses.
     #[must_use]
     pub const fn label(&self) -> &'static str {
         match self {
             Self::Read(_) => "read",
-            Self::Unread(Unread::NoEngine) => "no_engine",
-            Self::Unread(Unread::Elsewhere(_)) => "elsewhere",
+            Self::Unread(UnknownArguments::NoEngine) => "no_engine",
+            Self::Unread(UnknownArguments::Elsewhere(_)) => "elsewhere",
             Self::Contradicted(_) => "contradicted",
         }
     }
 
-    /// Whether somebody could mend it. A workload without an engine that is known may be as it
-    /// should be.
+    /// Returns true if a user could fix it. A workload without a known engine may be correct.
     #[must_use]
     pub const fn is_doubtful(&self) -> bool {
         match self {
-            Self::Read(_) | Self::Unread(Unread::NoEngine) => false,
-            Self::Unread(Unread::Elsewhere(_)) | Self::Contradicted(_) => true,
+            Self::Read(_) | Self::Unread(UnknownArguments::NoEngine) => false,
+            Self::Unread(UnknownArguments::Elsewhere(_)) | Self::Contradicted(_) => true,
         }
     }
 }

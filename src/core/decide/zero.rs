@@ -1,27 +1,27 @@
-//! To zero and back: when a model may have no replicas, and which variant wakes first.
+//! Scale to zero and wake-up: the proof that a model needs no replicas, and the variant that wakes.
 //!
-//! [`settle`] looks at the targets of all variants of one model: it lowers them to zero when the model
+//! [`settle`] checks the targets of all variants of one model. It reduces them to zero if the model
 //! is proved to be [idle](idleness), and otherwise keeps one replica of the cheapest variant.
-//! [`wake_whole`] answers requests that queue in front of a model without replicas.
+//! [`wake_whole`] reacts to requests that queue in front of a model without replicas.
 //!
-//! # Idle is proved, not assumed
+//! # Idleness is proved, not assumed
 //!
-//! A model is idle when, over the whole retention, nothing has finished, nothing ran or waited on any
-//! replica, and nothing queued in front of them. Each of these must have been seen: a counter that is
-//! missing is not a counter that stands still. A request that takes longer than the retention has
-//! finished nothing yet, which is why what runs and waits is looked at as well; and a replica that
-//! starts has done nothing at all, which is why it proves nothing.
+//! A model is idle if nothing happened over the whole retention. No request finished, none ran or
+//! waited on any replica, and none queued in front of the replicas. Each of these must have been
+//! observed: a missing counter is not a counter that stands still. A request that takes longer than
+//! the retention has not finished yet, so running and waiting requests are also checked. A starting
+//! replica has done nothing yet, so it proves nothing.
 //!
-//! # Why the cheapest first
+//! # The cheapest variant first
 //!
-//! One replica of any variant answers the first request, and until it does nobody knows how many are
-//! needed. Waking every variant costs the sum of them for the same answer.
+//! One replica of any variant answers the first request. Until then, the number of replicas needed
+//! is unknown. Waking every variant costs the sum of all variants for the same answer.
 //!
 //! # Source
 //!
-//! The enforcer and the scale-from-zero engine of llm-d's Workload Variant Autoscaler. It asks only
-//! for finished requests, so that a replica that was woken for a long request is taken away while it
-//! works on it.
+//! The enforcer and the scale-from-zero engine of llm-d's Workload Variant Autoscaler. It checks
+//! only finished requests, so a replica that was woken for a long request is removed while it
+//! serves that request.
 
 mod moves;
 mod roles;
@@ -30,7 +30,7 @@ use std::cmp::Ordering;
 use std::fmt;
 
 pub use crate::decide::zero::moves::Move;
-pub use crate::decide::zero::roles::{Sleeper, wake_whole};
+pub use crate::decide::zero::roles::{WakeCandidate, wake_whole};
 
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
@@ -38,68 +38,69 @@ use serde::{Deserialize, Serialize};
 use crate::fleet::{Bounds, VariantKey};
 use crate::units::{CostPerHour, Replicas, Requests, Seconds};
 
-/// Whether a model may have no replicas.
+/// The policy for scaling a model to zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum ZeroPolicy {
-    /// It keeps one.
+    /// The model keeps one replica.
     #[default]
     KeepOne,
-    /// It may, once it has been idle for so long.
+    /// The model may scale to zero once it has been idle for this time.
     AfterIdle(Seconds),
 }
 
-/// What is known of a model's work.
+/// The observed work of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Work {
-    /// Requests that finished in the retention, over all replicas that there were; `None` when not
-    /// all of them, or not all of the time, could be read.
+pub struct ObservedWork {
+    /// Requests that finished during the retention, over all replicas that existed; `None` if a
+    /// replica, or a part of the time, could not be read.
     pub finished: Option<Requests>,
-    /// The most that ran and waited on its replicas at any time of the retention.
+    /// The largest number of requests that ran and waited on its replicas at any time of the
+    /// retention.
     pub on_replicas: Option<Requests>,
-    /// What queues in front of its replicas.
-    pub in_front: InFront,
-    /// For how long all this has been seen without a gap, since the model was woken at the latest.
+    /// The queue in front of its replicas.
+    pub in_front: FrontQueue,
+    /// The time of observation without a gap. It starts at the last wake-up or later.
     pub seen_for: Seconds,
     /// Replicas that have not been ready yet.
     pub starting: Replicas,
-    /// What all this was seen on.
-    pub evidence: Evidence,
+    /// The evidence for these values.
+    pub evidence: IdleEvidence,
 }
 
-/// What a proof rests on.
+/// The evidence for a proof.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Evidence {
-    /// Replicas that were heard.
+pub struct IdleEvidence {
+    /// Replicas that reported.
     pub replicas: Replicas,
-    /// Pages of theirs that were read.
+    /// Scrapes of these replicas.
     pub pages: u64,
 }
 
-/// What queues in front of a model's replicas.
+/// The queue in front of a model's replicas.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum InFront {
-    /// Nothing can: there is no queue but the replicas' own.
+pub enum FrontQueue {
+    /// There is no queue except the replicas' own.
     NoQueue,
-    /// So much, at the most of the retention.
+    /// The longest queue during the retention.
     Queued(Requests),
-    /// Nobody can say.
+    /// The queue is unknown.
     Unknown,
 }
 
-/// Whether a model is idle.
+/// The idleness of a model.
 #[must_use]
 #[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Idleness {
-    /// It is, for at least this long.
+    /// The model is idle, for at least this long.
     #[display("idle: for {retention:.0} s nothing has finished, run, waited or queued{evidence}")]
     Proved {
         /// The retention.
         retention: Seconds,
-        /// What it was seen on.
-        evidence: Evidence,
+        /// The evidence.
+        evidence: IdleEvidence,
     },
-    /// It is not.
+    /// The model is not idle.
     #[display(
         "not idle: {finished} requests finished, {on_replicas} ran or waited, {in_front} queued in \
          front"
@@ -112,15 +113,15 @@ pub enum Idleness {
         /// Requests that queued in front.
         in_front: Requests,
     },
-    /// Nobody knows.
+    /// It is unknown whether the model is idle.
     #[display("not proved to be idle: {_0}")]
-    Unproved(Unproved),
+    Unproved(UnknownIdleness),
 }
 
-/// Why nobody knows whether a model is idle.
+/// The reason why it is unknown whether a model is idle.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Unproved {
+pub enum UnknownIdleness {
     /// Not every count of finished requests could be read.
     #[display("not every count of finished requests could be read")]
     Finished,
@@ -130,10 +131,10 @@ pub enum Unproved {
     /// The queue in front could not be read.
     #[display("the queue in front could not be read")]
     InFront,
-    /// It has not been seen for the whole retention.
+    /// The model has not been observed for the whole retention.
     #[display("quiet for {seen:.0} of {retention:.0} s")]
     TooShort {
-        /// How long it has been.
+        /// The time of observation.
         seen: Seconds,
         /// The retention.
         retention: Seconds,
@@ -143,7 +144,7 @@ pub enum Unproved {
     Starting(Replicas),
 }
 
-impl fmt::Display for Evidence {
+impl fmt::Display for IdleEvidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.pages {
             0 => Ok(()),
@@ -152,12 +153,12 @@ impl fmt::Display for Evidence {
     }
 }
 
-/// Whether a model is idle. What is seen of work counts before what is missing.
-pub fn idleness(work: &Work, retention: Seconds) -> Idleness {
-    let Work { finished, on_replicas, in_front, seen_for, starting, evidence } = *work;
+/// Returns the idleness of a model. Observed work takes precedence over missing data.
+pub fn idleness(work: &ObservedWork, retention: Seconds) -> Idleness {
+    let ObservedWork { finished, on_replicas, in_front, seen_for, starting, evidence } = *work;
     let queued = match in_front {
-        InFront::NoQueue | InFront::Unknown => Requests::ZERO,
-        InFront::Queued(queued) => queued,
+        FrontQueue::NoQueue | FrontQueue::Unknown => Requests::ZERO,
+        FrontQueue::Queued(requests) => requests,
     };
     let seen = [finished.unwrap_or_default(), on_replicas.unwrap_or_default(), queued];
 
@@ -165,68 +166,68 @@ pub fn idleness(work: &Work, retention: Seconds) -> Idleness {
         let [finished, on_replicas, in_front] = seen;
         Idleness::Busy { finished, on_replicas, in_front }
     } else if finished.is_none() {
-        Idleness::Unproved(Unproved::Finished)
+        Idleness::Unproved(UnknownIdleness::Finished)
     } else if on_replicas.is_none() {
-        Idleness::Unproved(Unproved::OnReplicas)
-    } else if in_front == InFront::Unknown {
-        Idleness::Unproved(Unproved::InFront)
+        Idleness::Unproved(UnknownIdleness::OnReplicas)
+    } else if in_front == FrontQueue::Unknown {
+        Idleness::Unproved(UnknownIdleness::InFront)
     } else if starting > Replicas::ZERO {
-        Idleness::Unproved(Unproved::Starting(starting))
+        Idleness::Unproved(UnknownIdleness::Starting(starting))
     } else if seen_for < retention {
-        Idleness::Unproved(Unproved::TooShort { seen: seen_for, retention })
+        Idleness::Unproved(UnknownIdleness::TooShort { seen: seen_for, retention })
     } else {
         Idleness::Proved { retention, evidence }
     }
 }
 
-/// A variant of the model, and what it should have before this rule.
+/// A variant of the model, and its desired replicas before this rule.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Candidate {
+pub struct ZeroVariant {
     /// The variant.
     pub variant: VariantKey,
-    /// What a replica costs; `None` when nobody says.
+    /// Cost per replica; `None` if unknown.
     pub cost: Option<CostPerHour>,
-    /// Replicas that are asked for; `None` when nobody can say.
+    /// Replicas that are asked for; `None` if unknown.
     pub current: Option<Replicas>,
-    /// Replicas that it should have.
+    /// Desired replicas.
     pub target: Replicas,
-    /// What it may have.
+    /// The bounds of its replicas.
     pub bounds: Bounds,
 }
 
-/// What became of the targets.
+/// The settled targets.
 #[must_use]
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settled {
+pub struct SettledTargets {
     /// A target for each candidate, in their order.
     pub targets: Vec<Replicas>,
-    /// Why.
-    pub outcome: Outcome,
+    /// The reason for the targets.
+    pub outcome: ZeroOutcome,
 }
 
-/// Why the targets are what they are.
+/// The reason for the settled targets.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
-    /// They stay: at least one replica is wanted.
+pub enum ZeroOutcome {
+    /// They stay: at least one replica is desired.
     Wanted,
     /// They stay: the load of a variant asks for more replicas than it has.
     Growing(VariantKey),
     /// They stay, because the model is not idle, or not proved to be.
     NotIdle(Idleness),
-    /// They are zero.
+    /// They drop to zero, or to a minimum above it.
     ToZero(Idleness),
     /// The model may not be without replicas, so its cheapest variant keeps one.
     KeptOne {
         /// The variant.
         variant: VariantKey,
-        /// Whether the model is idle, where it might have gone to zero.
+        /// The idleness of the model, if it might have scaled to zero.
         because: Option<Idleness>,
     },
     /// The model may not be without replicas, and none of its variants may have one.
     NoneAllowed,
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for ZeroOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Wanted => f.write_str("replicas are wanted"),
@@ -247,66 +248,82 @@ impl fmt::Display for Outcome {
 }
 
 /// Settles the targets of all variants of one model.
-pub fn settle(policy: ZeroPolicy, work: &Work, candidates: &[Candidate]) -> Settled {
+pub fn settle(
+    policy: ZeroPolicy,
+    work: &ObservedWork,
+    candidates: &[ZeroVariant],
+) -> SettledTargets {
     let targets: Vec<Replicas> = candidates.iter().map(|candidate| candidate.target).collect();
     let none = targets.iter().all(|target| *target == Replicas::ZERO);
 
     match policy {
         ZeroPolicy::KeepOne if none => keep_one(candidates, None),
-        ZeroPolicy::KeepOne => Settled { targets, outcome: Outcome::Wanted },
+        ZeroPolicy::KeepOne => SettledTargets { targets, outcome: ZeroOutcome::Wanted },
         ZeroPolicy::AfterIdle(retention) => {
             to_zero(work, retention, candidates).unwrap_or_else(|outcome| match outcome {
-                Outcome::NotIdle(idleness) if none => keep_one(candidates, Some(idleness)),
-                outcome => Settled { targets, outcome },
+                ZeroOutcome::NotIdle(idleness) if none => keep_one(candidates, Some(idleness)),
+                outcome => SettledTargets { targets, outcome },
             })
         }
     }
 }
 
-/// Lowers every target to its minimum, if the model is idle and nothing asks for more.
-fn to_zero(work: &Work, retention: Seconds, candidates: &[Candidate]) -> Result<Settled, Outcome> {
+/// Reduces every target to its minimum, if the model is idle and no variant asks for more.
+fn to_zero(
+    work: &ObservedWork,
+    retention: Seconds,
+    candidates: &[ZeroVariant],
+) -> Result<SettledTargets, ZeroOutcome> {
     let growing = candidates.iter().find(|candidate| {
         candidate.current.is_none_or(|current| candidate.target > current)
             && candidate.target > candidate.bounds.min()
     });
+
     match idleness(work, retention) {
         idle @ Idleness::Proved { .. } => match growing {
-            Some(growing) => Err(Outcome::Growing(growing.variant.clone())),
-            None => Ok(Settled {
+            Some(growing) => Err(ZeroOutcome::Growing(growing.variant.clone())),
+            None => Ok(SettledTargets {
                 targets: candidates.iter().map(|candidate| candidate.bounds.min()).collect(),
-                outcome: Outcome::ToZero(idle),
+                outcome: ZeroOutcome::ToZero(idle),
             }),
         },
-        other => Err(Outcome::NotIdle(other)),
+        other => Err(ZeroOutcome::NotIdle(other)),
     }
 }
 
-/// Gives one replica to the cheapest variant that may have one: a model that has replicas keeps one
-/// of those, so that none has to start.
-fn keep_one(candidates: &[Candidate], because: Option<Idleness>) -> Settled {
+/// Gives one replica to the cheapest variant that may have one. A model with replicas keeps one of
+/// those, so that no replica has to start.
+fn keep_one(candidates: &[ZeroVariant], because: Option<Idleness>) -> SettledTargets {
     let mut targets: Vec<Replicas> = candidates.iter().map(|candidate| candidate.target).collect();
-    let absent =
-        |candidate: &Candidate| candidate.current.is_none_or(|current| current == Replicas::ZERO);
     let cheapest = (0..candidates.len())
         .filter(|at| candidates[*at].bounds.allow_up(Replicas::ZERO))
         .min_by(|a, b| {
             let [a, b] = [&candidates[*a], &candidates[*b]];
-            absent(a).cmp(&absent(b)).then_with(|| cheaper(a, b))
+            a.is_absent().cmp(&b.is_absent()).then_with(|| cheaper(a, b))
         });
+
     let outcome = match cheapest {
         Some(at) => {
             targets[at] = Replicas::ONE;
-            Outcome::KeptOne { variant: candidates[at].variant.clone(), because }
+            ZeroOutcome::KeptOne { variant: candidates[at].variant.clone(), because }
         }
-        None if candidates.is_empty() => Outcome::Wanted,
-        None => Outcome::NoneAllowed,
+        None if candidates.is_empty() => ZeroOutcome::Wanted,
+        None => ZeroOutcome::NoneAllowed,
     };
-    Settled { targets, outcome }
+
+    SettledTargets { targets, outcome }
 }
 
-/// The cheaper variant first; of two that cost the same the one whose name comes first. One whose
-/// cost nobody says is the last.
-fn cheaper(a: &Candidate, b: &Candidate) -> Ordering {
+impl ZeroVariant {
+    /// Returns true if the variant has no replicas, or none that are known.
+    fn is_absent(&self) -> bool {
+        self.current.is_none_or(|current| current == Replicas::ZERO)
+    }
+}
+
+/// Sorts the cheaper variant first, and by name if both cost the same. A variant of unknown cost
+/// comes last.
+fn cheaper(a: &ZeroVariant, b: &ZeroVariant) -> Ordering {
     let by_cost = match (a.cost, b.cost) {
         (Some(a), Some(b)) => a.compare(b),
         (Some(_), None) => Ordering::Less,
@@ -316,13 +333,13 @@ fn cheaper(a: &Candidate, b: &Candidate) -> Ordering {
     by_cost.then_with(|| a.variant.cmp(&b.variant))
 }
 
-/// What is to be done about requests that queue in front of a model.
+/// The reaction to requests that queue in front of a model.
 #[must_use]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Wake {
-    /// Nothing queues, or nobody can say.
-    Asleep(InFront),
-    /// Something queues, and some variant has replicas or is about to.
+    /// Nothing queues, or the queue is unknown.
+    Asleep(FrontQueue),
+    /// Requests queue, and a variant has replicas or is about to.
     Awake {
         /// The variant.
         variant: VariantKey,
@@ -333,19 +350,21 @@ pub enum Wake {
     Woken {
         /// The variants, the cheapest first.
         variants: Vec<VariantKey>,
-        /// What queues.
+        /// The requests that queue.
         queued: Requests,
     },
-    /// Something queues, and no variant may have a replica.
+    /// Requests queue, and no variant may have a replica.
     NoneAllowed(Requests),
 }
 
 impl fmt::Display for Wake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Asleep(InFront::NoQueue) => f.write_str("asleep: there is no queue to wake it"),
-            Self::Asleep(InFront::Unknown) => f.write_str("asleep: the queue could not be read"),
-            Self::Asleep(InFront::Queued(_)) => f.write_str("asleep: nothing queues"),
+            Self::Asleep(FrontQueue::NoQueue) => {
+                f.write_str("asleep: there is no queue to wake it")
+            }
+            Self::Asleep(FrontQueue::Unknown) => f.write_str("asleep: the queue could not be read"),
+            Self::Asleep(FrontQueue::Queued(_)) => f.write_str("asleep: nothing queues"),
             Self::Awake { variant, replicas } => {
                 write!(f, "awake: {variant} is asked for {replicas} replicas")
             }

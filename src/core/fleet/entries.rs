@@ -1,6 +1,7 @@
-//! Maps whose keys are structures, serialized as lists of pairs: JSON allows only texts as keys.
+//! Maps with structures as keys, serialized as lists of pairs, because JSON allows only strings as
+//! keys.
 //!
-//! For `#[serde(with = "crate::fleet::entries")]`. A key that appears twice is refused.
+//! For `#[serde(with = "crate::fleet::entries")]`. A key that appears twice is an error.
 
 use std::collections::BTreeMap;
 

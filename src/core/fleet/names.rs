@@ -1,4 +1,4 @@
-//! What names may look like: those of Kubernetes where they become names or labels there.
+//! The rules for names: those of Kubernetes if the name becomes a Kubernetes name or label.
 
 /// The longest value of a Kubernetes label, and the longest DNS label.
 pub const LABEL_MAX: usize = 63;
@@ -9,64 +9,63 @@ pub const NAME_MAX: usize = 253;
 /// The longest name of a model. Names of adapters and paths of checkpoints are far below it.
 const MODEL_MAX: usize = 512;
 
-/// What [`is_dns_label`] asks for.
+/// The rule of [`is_dns_label`], for messages.
 pub const DNS_LABEL: &str =
     "must be 1 to 63 lower-case letters, digits or `-`, and start and end with a letter or digit";
 
-/// What [`is_object_name`] asks for.
+/// The rule of [`is_object_name`], for messages.
 pub const OBJECT_NAME: &str = "must be 1 to 253 lower-case letters, digits, `-` or `.`, and each part between dots must \
      start and end with a letter or digit";
 
-/// What [`is_variant_name`] asks for.
+/// The rule of [`is_variant_name`], for messages.
 pub const VARIANT_NAME: &str = "must be 1 to 63 lower-case letters, digits, `-` or `.`, and each part between dots must \
      start and end with a letter or digit, because it is a label's value and an object's name";
 
-/// What [`is_model_name`] asks for.
+/// The rule of [`is_model_name`], for messages.
 pub const MODEL_NAME: &str =
     "must be 1 to 512 characters without `#`, spaces at the ends or control characters";
 
-/// Whether this can name a namespace.
+/// Returns true if the text can name a namespace.
 #[must_use]
 pub fn is_dns_label(text: &str) -> bool {
-    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     !text.is_empty()
         && text.len() <= LABEL_MAX
-        && text.chars().all(inner)
+        && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
         && !text.starts_with('-')
         && !text.ends_with('-')
 }
 
-/// Whether this can name a Kubernetes object.
+/// Returns true if the text can name a Kubernetes object.
 pub fn is_object_name(text: &str) -> bool {
     text.len() <= NAME_MAX && text.split('.').all(is_dns_label)
 }
 
-/// Whether this can name a variant: an object's name that is also a label's value.
+/// Returns true if the text can name a variant: an object's name that is also a label's value.
 #[must_use]
 pub fn is_variant_name(text: &str) -> bool {
     text.len() <= LABEL_MAX && is_object_name(text)
 }
 
-/// Whether this can name a model. `#` separates model and namespace where both are named.
+/// Returns true if the text can name a model. `#` separates model and namespace in combined names.
 #[must_use]
 pub fn is_model_name(text: &str) -> bool {
     is_label_text(text) && !text.contains('#') && text.chars().count() <= MODEL_MAX
 }
 
-/// Whether this can be the value of a metric's label without surprising anyone.
+/// Returns true if the text is a sensible value for a metric's label.
 pub fn is_label_text(text: &str) -> bool {
     !text.is_empty() && text.trim() == text && !text.chars().any(char::is_control)
 }
 
-/// Words that ask for the texts that [`is_prometheus_label`] accepts.
+/// The rule of [`is_prometheus_label`], for messages.
 pub const PROMETHEUS_LABEL: &str =
     "must be the name of a label: letters, digits and `_`, and not a digit first";
 
-/// Returns whether this can be the name of a label of a series, as its selectors write it.
+/// Returns true if the text can be the name of a series' label, as selectors write it.
 #[must_use]
 pub fn is_prometheus_label(text: &str) -> bool {
-    let inner = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    text.chars().all(inner) && text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+    text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        && text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! One value for each variant, found without a search where its place is known.
+//! One value per variant, found without a search if its position is known.
 //!
-//! A tick asks a dozen times for something of every variant, and a search among thousands compares
-//! ten names each time. Nearly always there is a value for every variant of the fleet, so that the
-//! place of a variant in the fleet is the place of its value.
+//! A tick looks up a dozen values of every variant, and a search among thousands compares ten names
+//! each time. Nearly always there is a value for every variant of the fleet. The position of a
+//! variant in the fleet is then the position of its value.
 
 use crate::fleet::VariantKey;
 
@@ -31,24 +31,24 @@ impl<V> PerVariant<V> {
         Some(&mut self.sorted[place].1)
     }
 
-    /// The value of a variant, which is looked for at this place first.
+    /// The value of a variant, with `place` as the first position to try.
     pub(crate) fn get_at(&self, place: usize, key: &VariantKey) -> Option<&V> {
-        let place = self.find(place, key).ok()?;
-        Some(&self.sorted[place].1)
+        let found = self.find(place, key).ok()?;
+        Some(&self.sorted[found].1)
     }
 
-    /// As [`PerVariant::get_at`]; where there is no value, it is made.
+    /// As [`PerVariant::get_at`], but creates the value if it is missing.
     pub(crate) fn get_or_insert_at(
         &mut self,
         place: usize,
         key: &VariantKey,
         make: impl FnOnce() -> V,
     ) -> &mut V {
-        let place = self.find(place, key).unwrap_or_else(|place| {
-            self.sorted.insert(place, (key.clone(), make()));
-            place
+        let found = self.find(place, key).unwrap_or_else(|free| {
+            self.sorted.insert(free, (key.clone(), make()));
+            free
         });
-        &mut self.sorted[place].1
+        &mut self.sorted[found].1
     }
 
     pub(crate) fn insert(&mut self, key: VariantKey, value: V) {
@@ -72,7 +72,7 @@ impl<V> PerVariant<V> {
         self.sorted.clear();
     }
 
-    /// Where the value of a variant is, or where it would be.
+    /// The position of a variant's value, or the position to insert it at.
     fn find(&self, place: usize, key: &VariantKey) -> Result<usize, usize> {
         match self.sorted.get(place) {
             Some((known, _)) if known == key => Ok(place),
@@ -81,7 +81,7 @@ impl<V> PerVariant<V> {
     }
 
     fn search(&self, key: &VariantKey) -> Result<usize, usize> {
-        // Values that are put in come in the order of their keys.
+        // Inserts come in the order of their keys.
         if self.sorted.last().is_none_or(|(last, _)| last < key) {
             return Err(self.sorted.len());
         }
@@ -112,7 +112,8 @@ mod tests {
         fn a_value_is_found_whatever_the_place_that_is_guessed(
             steps in prop::collection::vec((0_u8..12, 0_usize..14, 0_u8..4), 0..60),
         ) {
-            let (mut values, mut model) = (PerVariant::default(), std::collections::BTreeMap::new());
+            let mut values = PerVariant::default();
+            let mut model = std::collections::BTreeMap::new();
             for (name, place, step) in steps {
                 let key = key(name);
                 match step {
@@ -134,6 +135,7 @@ mod tests {
                         prop_assert_eq!(values.get_mut(&key), model.get_mut(&key));
                     }
                 }
+
                 prop_assert!(values.keys().eq(model.keys()));
             }
         }

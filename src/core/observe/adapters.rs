@@ -1,12 +1,14 @@
-//! Adapters over time: which of them each replica of a pool has served, and where they waited.
+//! Adapters over time: the adapters that each replica of a pool has served, and the replicas on
+//! which they waited.
 //!
-//! A page lists the adapters that have requests at one instant. An adapter with a request a minute is
-//! on few pages, so what counts is when it was last on one. An engine keeps the adapters in its slots
-//! that were used last, so these are taken for the ones that it has loaded.
+//! A scrape lists the adapters that have requests at one instant. An adapter with one request per
+//! minute appears in few scrapes, so its last appearance counts. An engine keeps the most recently
+//! used adapters in its slots, so these are assumed to be loaded.
 //!
-//! An engine without requests does not write its list anew, and one that has never had a request has
-//! none. So a replica that says that nothing runs and nothing waits serves no adapter, whatever its
-//! list says. A replica with requests whose list is missing, old or means nothing is *unknown*.
+//! An engine without requests does not update its list, and one that has never had a request has
+//! none. So a replica that reports no running and no waiting requests serves no adapter, whatever
+//! its list contains. A replica with requests whose list is missing, stale or unusable is
+//! *unknown*.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,63 +21,65 @@ use crate::observe::engine::lora::{Lora, Slots, WhyUnusable, lora};
 use crate::observe::{RankReading, Reading, ReplicaObservation, Scrape};
 use crate::units::{Replicas, Requests, Seconds};
 
-/// How old the list of an engine with requests may be. It writes it at every step, which takes
-/// seconds at most; the rest is for clocks that differ.
+/// The maximum age of the list of an engine with requests. The engine writes it at every step,
+/// which takes seconds at most. The rest allows for clock skew.
 const LIST_FRESH: Seconds = Seconds::literal(60);
 
-/// Adapters that are remembered of one pool, and of one replica. Nobody names more on purpose.
+/// Adapters that are remembered per pool and per replica. No real deployment has more.
 const ADAPTERS_MAX: usize = 4096;
 
 /// The record of the adapters of one pool.
 #[derive(Clone, Debug, Default)]
 pub struct AdapterRecorder {
-    replicas: BTreeMap<ReplicaKey, Served>,
-    /// When each adapter was last seen on any replica, also on those that are gone.
+    replicas: BTreeMap<ReplicaKey, ServedAdapters>,
+    /// The last time that each adapter was seen on any replica, including replicas that are gone.
     seen: BTreeMap<ModelName, Timestamp>,
-    /// Since when every replica that was ever known has been.
+    /// The time since which the adapters of all scraped replicas have been known without a gap.
     since: Option<Timestamp>,
 }
 
-/// What one replica has served.
+/// The adapters that one replica has served.
 #[derive(Clone, Debug, Default)]
-struct Served {
-    /// What its last page says; `None` before the first.
-    last: Option<Result<Listed, Unlisted>>,
-    /// When it last had requests, or nobody could tell; at first, when it was first read.
+struct ServedAdapters {
+    /// The list in its last scrape; `None` before the first.
+    last: Option<Result<ListedAdapters, Unlisted>>,
+    /// The last time when it had requests or its state was not known. Initially the time of its
+    /// first scrape.
     worked: Option<Timestamp>,
-    /// Since when requests have waited for something else than room, on every page.
+    /// The time since which every scrape has shown requests that wait for something other than
+    /// room.
     deferred_since: Option<Timestamp>,
     slots: Option<Slots>,
-    adapters: BTreeMap<ModelName, Sighting>,
+    adapters: BTreeMap<ModelName, AdapterTimes>,
 }
 
-/// When an adapter was last on a replica's page.
+/// The last times when an adapter was in a replica's scrape.
 #[derive(Clone, Copy, Debug)]
-struct Sighting {
+struct AdapterTimes {
     /// With any request.
     seen: Timestamp,
-    /// With a request that ran; until there is one, when it was first seen.
+    /// With a running request. Until there is one, the time when it was first seen.
     ran: Timestamp,
 }
 
-/// The adapters on one page.
+/// The adapters in one scrape.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Listed {
+struct ListedAdapters {
     running: BTreeSet<ModelName>,
     waiting: BTreeSet<ModelName>,
 }
 
-/// Why nobody knows which adapters a replica with requests serves.
+/// The reason why the adapters of a replica with requests are not known.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unlisted {
-    /// Its page does not say.
+    /// Its scrape has no list.
     #[display("its page lists no adapters; is --enable-lora on?")]
     Absent,
-    /// What it says is old.
+    /// Its list is stale.
     #[display("its list of adapters is {_0:.0} s old")]
     Stale(Seconds),
-    /// What it says means nothing.
+    /// Its list is unusable.
     #[display("its list of adapters means nothing: {_0}")]
     Unusable(WhyUnusable),
 }
@@ -86,57 +90,59 @@ pub struct AdapterObservation {
     /// Each listed replica, in the order of their keys.
     pub replicas: Vec<ReplicaAdapters>,
     /// Each adapter that has had a request lately.
-    pub adapters: BTreeMap<ModelName, AdapterSeen>,
-    /// For how long every replica that was ever known has been.
+    pub adapters: BTreeMap<ModelName, AdapterHosts>,
+    /// The time for which the adapters of all scraped replicas have been known without a gap.
     pub watched: Seconds,
 }
 
 /// The adapters of one replica.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplicaAdapters {
-    /// Which replica.
+    /// The replica's key.
     pub replica: ReplicaKey,
-    /// Whether its adapters are known, or why not; `Ok` says nothing of one that is not ready.
+    /// `Ok` if its adapters are known, otherwise the reason. `Ok` does not apply to a replica that
+    /// is not ready.
     pub known: Result<(), Option<Unlisted>>,
-    /// How many it can serve in one step.
+    /// The adapters that it can serve in one step.
     pub slots: Option<Slots>,
-    /// Those with a request that runs.
+    /// Adapters with a running request.
     pub running: BTreeSet<ModelName>,
-    /// Those with a request that waits.
+    /// Adapters with a waiting request.
     pub waiting: BTreeSet<ModelName>,
-    /// Those that it used last, as many as it has slots.
+    /// The adapters that it used last, up to its number of slots.
     pub loaded: BTreeSet<ModelName>,
-    /// For how long it has had no request at all.
+    /// The time for which it has had no request.
     pub idle: Seconds,
 }
 
-/// Where an adapter has been seen.
+/// The replicas on which an adapter has been seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AdapterSeen {
+pub struct AdapterHosts {
     /// Replicas on which it has had a request in the window.
     pub hosts: Replicas,
-    /// Those of them on which it has had no slot for all of the window.
+    /// The hosts on which it has had no slot for all of the window.
     pub starved: Replicas,
 }
 
-/// Lengths of time by which adapters are judged.
+/// The lengths of time for the assessment of adapters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdapterHorizon {
-    /// How long ago an adapter may have had a request to be seen.
+    /// The maximum age of an adapter's last request for the adapter to count as seen.
     pub idle_after: Seconds,
-    /// How long it must have had no slot to be starved.
+    /// The time without a slot after which an adapter is starved.
     pub window: Seconds,
 }
 
 // === impl AdapterRecorder ===
 
 impl AdapterRecorder {
-    /// Takes in one scrape of one of the pool's replicas.
+    /// Records one scrape of one of the pool's replicas.
     pub fn take(&mut self, scrape: &Scrape) {
         let Scrape { replica, at, outcome } = scrape;
         let Ok(reading) = outcome else { return };
         let served = self.replicas.entry(replica.clone()).or_default();
         served.take(*at, reading);
+
         if let Some(Ok(listed)) = &served.last {
             for adapter in listed.running.union(&listed.waiting) {
                 if self.seen.len() < ADAPTERS_MAX || self.seen.contains_key(adapter) {
@@ -147,12 +153,12 @@ impl AdapterRecorder {
         }
     }
 
-    /// Forgets for how long adapters have been watched: there has been a gap.
+    /// After a gap, forgets for how long adapters have been watched.
     pub fn unsettle(&mut self) {
         self.since = None;
     }
 
-    /// What is known at `now` of the adapters on these replicas.
+    /// The adapters on these replicas, as known at `now`.
     pub fn observe(
         &mut self,
         now: Timestamp,
@@ -169,17 +175,19 @@ impl AdapterRecorder {
         if lost || self.since.is_some_and(|since| since > now) {
             self.since = None;
         }
+
         let since = *self.since.get_or_insert(now);
         let adapters = self.seen.keys().map(|adapter| {
-            let hosts = self.replicas.values().filter_map(|served| {
+            let found = self.replicas.values().filter_map(|served| {
                 let sighting = served.adapters.get(adapter)?;
-                let starved = served.starves(now, adapter, *sighting, horizon.window);
-                (starved || span(sighting.seen, now) <= horizon.window).then_some(starved)
+                let is_short = served.starves(now, adapter, *sighting, horizon.window);
+                (is_short || span(sighting.seen, now) <= horizon.window).then_some(is_short)
             });
-            let hosts: Vec<bool> = hosts.collect();
-            let starved = count(hosts.iter().filter(|starved| **starved).count());
-            (adapter.clone(), AdapterSeen { hosts: count(hosts.len()), starved })
+            let hosts: Vec<bool> = found.collect();
+            let starved = count(hosts.iter().filter(|is_short| **is_short).count());
+            (adapter.clone(), AdapterHosts { hosts: count(hosts.len()), starved })
         });
+
         AdapterObservation {
             adapters: adapters.collect(),
             watched: if lost { Seconds::ZERO } else { span(since, now) },
@@ -196,9 +204,12 @@ impl AdapterRecorder {
         let key = replica.replica.clone();
         let counts = !replica.unready && !replica.stopped;
         let Some(served) = self.replicas.get_mut(&key) else {
-            let (known, idle) = (if counts { Err(None) } else { Ok(()) }, Seconds::ZERO);
+            let known = if counts { Err(None) } else { Ok(()) };
+            let idle = Seconds::ZERO;
             let none = BTreeSet::new;
-            let (running, waiting, loaded) = (none(), none(), none());
+            let running = none();
+            let waiting = none();
+            let loaded = none();
             return ReplicaAdapters {
                 replica: key,
                 known,
@@ -209,10 +220,11 @@ impl AdapterRecorder {
                 idle,
             };
         };
+
         served.adapters.retain(|_, sighting| span(sighting.seen, now) <= horizon.idle_after);
-        let Listed { running, waiting } = match &served.last {
+        let ListedAdapters { running, waiting } = match &served.last {
             Some(Ok(listed)) if replica.freshness.is_fresh() => listed.clone(),
-            Some(_) | None => Listed::default(),
+            Some(_) | None => ListedAdapters::default(),
         };
         let known = match &served.last {
             _ if !counts => Ok(()),
@@ -220,6 +232,7 @@ impl AdapterRecorder {
             Some(Err(why)) if replica.freshness.is_fresh() => Err(Some(*why)),
             Some(_) | None => Err(None),
         };
+
         ReplicaAdapters {
             replica: key,
             known,
@@ -232,9 +245,9 @@ impl AdapterRecorder {
     }
 }
 
-// === impl Served ===
+// === impl ServedAdapters ===
 
-impl Served {
+impl ServedAdapters {
     fn take(&mut self, at: Timestamp, reading: &Reading) {
         let in_flight = requests(&reading.ranks, |rank| {
             Some(rank.running?.requests() + rank.waiting?.requests())
@@ -244,6 +257,7 @@ impl Served {
         if worked || self.worked.is_none_or(|worked| worked > at) {
             self.worked = Some(at);
         }
+
         let deferred =
             requests(&reading.ranks, |rank| rank.waiting_deferred.map(Requests::requests));
         self.deferred_since = match deferred.filter(|deferred| *deferred > Requests::ZERO) {
@@ -251,7 +265,7 @@ impl Served {
             None => None,
         };
         self.slots = reading.lora.as_ref().and_then(|page| page.slots).or(self.slots);
-        if let Ok(Listed { running, waiting }) = &listed {
+        if let Ok(ListedAdapters { running, waiting }) = &listed {
             for adapter in running.union(waiting) {
                 let known = self.adapters.get(adapter).copied();
                 if known.is_none() && self.adapters.len() >= ADAPTERS_MAX {
@@ -261,62 +275,64 @@ impl Served {
                     Some(known) if !running.contains(adapter) => known.ran.min(at),
                     Some(_) | None => at,
                 };
-                self.adapters.insert(adapter.clone(), Sighting { seen: at, ran });
+                self.adapters.insert(adapter.clone(), AdapterTimes { seen: at, ran });
             }
         }
+
         self.last = Some(listed);
     }
 
-    /// Whether an adapter has waited for a slot for all of the window: its requests are listed as
-    /// waiting and others fill the slots, or it has been on no list since requests began to wait
-    /// for something else than room.
+    /// Returns true if an adapter has waited for a slot for all of the window. Either its requests
+    /// are listed as waiting and others fill the slots. Or it has been on no list since requests
+    /// began to wait for something other than room.
     fn starves(
         &self,
         now: Timestamp,
         adapter: &ModelName,
-        sighting: Sighting,
+        sighting: AdapterTimes,
         window: Seconds,
     ) -> bool {
-        let Some(Ok(Listed { running, waiting })) = &self.last else { return false };
-        let slots = self.slots.map_or(0, |slots| usize::try_from(slots.number()).unwrap_or(0));
+        let Some(Ok(ListedAdapters { running, waiting })) = &self.last else { return false };
+        let slots = self.slots.map_or(0, |it| usize::try_from(it.number()).unwrap_or(0));
         if waiting.contains(adapter) {
             let full = slots > 0 && running.len() >= slots;
             return full && !running.contains(adapter) && span(sighting.ran, now) >= window;
         }
+
         let absent = !running.contains(adapter) && span(sighting.seen, now) >= window;
         absent && self.deferred_since.is_some_and(|since| since <= sighting.seen)
     }
 
-    /// The adapters that were used last, as many as there are slots: an engine evicts the one that
-    /// was used least recently.
+    /// The adapters that were used last, up to the number of slots. An engine evicts the least
+    /// recently used adapter.
     fn loaded(&self) -> BTreeSet<ModelName> {
-        let slots = self
-            .slots
-            .map_or(usize::MAX, |slots| usize::try_from(slots.number()).unwrap_or(usize::MAX));
-        let mut latest: Vec<(&ModelName, &Sighting)> = self.adapters.iter().collect();
+        let slots =
+            self.slots.map_or(usize::MAX, |it| usize::try_from(it.number()).unwrap_or(usize::MAX));
+        let mut latest: Vec<(&ModelName, &AdapterTimes)> = self.adapters.iter().collect();
         latest.sort_by_key(|(name, it)| (std::cmp::Reverse((it.ran, it.seen)), *name));
         latest.into_iter().take(slots).map(|(name, _)| name.clone()).collect()
     }
 }
 
-/// The adapters with requests on a page, if it says.
+/// The adapters with requests in a scrape, if it lists them.
 fn listed(
     at: Timestamp,
     reading: &Reading,
     in_flight: Option<Requests>,
-) -> Result<Listed, Unlisted> {
+) -> Result<ListedAdapters, Unlisted> {
     if in_flight == Some(Requests::ZERO) {
-        return Ok(Listed::default());
+        return Ok(ListedAdapters::default());
     }
+
     match lora(at, reading.lora.as_deref(), LIST_FRESH) {
-        Lora::Read(read) => Ok(Listed { running: read.running, waiting: read.waiting }),
+        Lora::Read(read) => Ok(ListedAdapters { running: read.running, waiting: read.waiting }),
         Lora::Absent => Err(Unlisted::Absent),
         Lora::Stale { age, .. } => Err(Unlisted::Stale(age)),
         Lora::Unusable(why) => Err(Unlisted::Unusable(why)),
     }
 }
 
-/// The sum over all ranks; `None` when one does not say, or there are none.
+/// The sum over all ranks; `None` if one does not report it, or there are none.
 fn requests(ranks: &[RankReading], of: impl Fn(&RankReading) -> Option<f64>) -> Option<Requests> {
     let all: Option<Vec<f64>> = ranks.iter().map(of).collect();
     all.filter(|all| !all.is_empty()).and_then(|all| Requests::new(all.iter().sum()))
@@ -338,11 +354,11 @@ mod tests {
     use crate::fleet::{Fleet, ReplicaName, VariantSpec};
     use crate::observe::engine::Engine;
     use crate::observe::engine::lora::LoraPage;
-    use crate::observe::record::{Detail, Horizon, Recorder};
-    use crate::observe::{HttpReading, Inputs, Listing, Observation, Scale, Way};
+    use crate::observe::record::{FleetRecorder, Horizon, RecordDetail};
+    use crate::observe::{HttpReading, Inputs, Observation, ReplicaListing, Scale, ScrapeRoute};
 
-    /// What a page of two slots says: requests that run and that wait for something else than
-    /// room, adapters that run and that wait, and how old the list is.
+    /// A scrape of a replica with two slots. Its fields are running requests, requests that wait
+    /// for something other than room, running adapters, waiting adapters, and the age of the list.
     type Page<'a> = (f64, f64, &'a [&'a str], &'a [&'a str], i64);
 
     fn at(second: i64) -> Timestamp {
@@ -363,12 +379,12 @@ mod tests {
             None => (1.0, 0.0, None),
             Some((running, deferred, runs, waits, age)) => {
                 let value = at(second - age).as_second() as f64;
-                let (runs, waits) = (names(runs), names(waits));
                 let slots = Slots::new(2);
-                let page = LoraPage { value, slots, running: runs, waiting: waits };
+                let page = LoraPage { value, slots, running: names(runs), waiting: names(waits) };
                 (running, deferred, Some(Box::new(page)))
             }
         };
+
         let rank = RankReading {
             running: Requests::new(running),
             waiting: Requests::new(deferred),
@@ -376,6 +392,7 @@ mod tests {
             kv_usage: crate::units::Fraction::new(0.1),
             ..RankReading::default()
         };
+
         let reading = Reading {
             engine: Engine::Vllm,
             samples: 1,
@@ -386,38 +403,44 @@ mod tests {
             lora,
             ranks: vec![rank],
         };
+
         Scrape { replica: key(), at: at(second), outcome: Ok(reading) }
     }
 
-    /// What is known after these pages, one every five seconds.
+    /// The observation after these scrapes, one every five seconds.
     fn after(pages: &[Option<Page<'_>>]) -> AdapterObservation {
-        let (mut adapters, mut recorder) = (AdapterRecorder::default(), Recorder::new());
+        let mut adapters = AdapterRecorder::default();
+        let mut recorder = FleetRecorder::new();
         let spec = VariantSpec::example("pool");
         let horizon =
             AdapterHorizon { idle_after: Seconds::literal(600), window: Seconds::literal(20) };
         let mut found = AdapterObservation::default();
         for (second, page) in (0..).step_by(5).zip(pages) {
             let scrape = scrape(second, *page);
-            let listing = Listing {
+            let listing = ReplicaListing {
                 replicas: vec![key()],
                 unready: Vec::new(),
                 scale: Scale::Targets,
-                way: Way::Scraped,
+                way: ScrapeRoute::Scraped,
                 as_of: at(second),
             };
+
             let inputs = Inputs {
                 fleet: Arc::new(Fleet::new([spec.clone()])),
                 listings: [(spec.key.clone(), listing)].into(),
                 scrapes: vec![scrape.clone()],
                 ..Inputs::default()
             };
+
             let length = Seconds::literal(60);
-            let of_load = Horizon { window: length, stale_after: length, detail: Detail::Load };
+            let of_load =
+                Horizon { window: length, stale_after: length, detail: RecordDetail::Load };
             let mut all = recorder.observe(at(second), &inputs, |_| of_load);
             let Observation { replicas, .. } = all.remove(&spec.key).unwrap();
             adapters.take(&scrape);
             found = adapters.observe(at(second), &replicas, horizon);
         }
+
         found
     }
 
@@ -441,8 +464,8 @@ mod tests {
 
     #[test]
     fn those_that_were_used_last_are_loaded() {
-        let page = |names| -> Option<Page<'_>> { Some((1.0, 0.0, names, &[], 0)) };
-        let found = after(&[page(&["a", "b"]), page(&["c"]), page(&["b"])]);
+        let runs: [&[&str]; 3] = [&["a", "b"], &["c"], &["b"]];
+        let found = after(&runs.map(|names| Some((1.0, 0.0, names, &[][..], 0))));
         assert_eq!(found.replicas[0].loaded, names(&["b", "c"]));
         assert_eq!(found.replicas[0].running, names(&["b"]));
         assert_eq!(found.adapters.len(), 3, "a has had a request lately");
@@ -451,12 +474,11 @@ mod tests {
     #[test]
     fn an_adapter_starves_when_it_waits_for_a_slot_for_a_whole_window() {
         let page: Option<Page<'_>> = Some((2.0, 1.0, &["a", "b"], &["c"], 0));
-        let starved = |found: &AdapterObservation| {
-            let of = |name| found.adapters.get(&ModelName::new(name).unwrap()).map(|it| it.starved);
-            ["a", "c"].map(|name| of(name).unwrap().count())
-        };
-        assert_eq!(starved(&after(&[page; 4])), [0, 0]);
-        assert_eq!(starved(&after(&[page; 5])), [0, 1]);
+        for (ticks, starved) in [(4, [0, 0]), (5, [0, 1])] {
+            let found = after(&vec![page; ticks]);
+            let names = ["a", "c"].map(|name| ModelName::new(name).unwrap());
+            assert_eq!(names.map(|name| found.adapters[&name].starved.count()), starved);
+        }
     }
 
     #[test]
@@ -466,6 +488,7 @@ mod tests {
         let found = after(&[first, then, then, then, then]);
         let c = found.adapters[&ModelName::new("c").unwrap()];
         assert_eq!((c.hosts.count(), c.starved.count()), (1, 1));
+
         let calm: Option<Page<'_>> = Some((2.0, 0.0, &["a", "b"], &[], 0));
         let found = after(&[first, calm, calm, calm, calm]);
         assert_eq!(found.adapters[&ModelName::new("c").unwrap()].starved.count(), 0);

@@ -1,22 +1,23 @@
-//! Engine dialects: the only place that knows engines' metric names.
+//! Engine dialects: the only module that knows engines' metric names.
 //!
-//! A [`Reader`] is shown the names on a page, says which it wants, takes their samples one by one
-//! and gives a [`Reading`]. It knows nothing of the page's syntax. The names and label rules of
-//! each engine are in `vllm` and `sglang`, what names can stand for is in `family`, and `draft` puts
-//! one rank's samples together.
+//! A [`ReadingBuilder`] receives the names in a /metrics response and reports which ones it wants.
+//! It takes their samples one by one and returns a [`Reading`]. It does not parse the response's
+//! syntax. The names and label rules of each engine are in `vllm` and `sglang`. `family` defines
+//! the meanings that names can have, and `draft` combines one rank's samples.
 //!
-//! These rules keep a page from reading as less load than there is:
+//! These rules prevent a response from reading as less load than there is:
 //!
-//! - A *gauge* that is NaN, infinite or negative is absent (`None`), and so is a share of the KV
-//!   cache that is clearly above the whole. The engine had nothing to say; the rest of its page is
-//!   sound. It does not fall back to an older spelling of the gauge either.
+//! - A *gauge* that is NaN, infinite or negative is absent (`None`). So is a share of the KV cache
+//!   that is clearly above 1. The engine had no value to report; the rest of its response is sound.
+//!   The reader does not fall back to an older spelling of the gauge either.
 //! - A *cumulative* number (a counter, a bucket, a histogram's count) that is NaN, infinite or
-//!   negative makes the page unreadable: no engine can have counted that, so something else on the
-//!   page may be wrong as well. The *sum* of a histogram can become NaN by one odd observation, so
-//!   it costs only the histogram.
-//! - Of several spellings of one signal the preferred one counts alone; they are never added up.
-//! - Two series that mean the same number are an error: neither adding nor choosing is safe. This
-//!   covers a page on which two models share a rank.
+//!   negative makes the response unreadable. No engine can have counted it, so other values may be
+//!   wrong as well. The *sum* of a histogram can become NaN by one odd observation, so a bad sum
+//!   discards only the histogram.
+//! - Of several spellings of one signal, only the preferred one counts; spellings are never added
+//!   up.
+//! - Two series for the same number are an error: neither adding nor choosing is safe. This
+//!   includes a response in which two models share a rank.
 //! - A histogram without its sum, its count or, if it has buckets, its `+Inf` bucket has been cut.
 
 mod draft;
@@ -35,28 +36,30 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::observe::Reading;
-use crate::observe::engine::family::{COMMON, Family, Part, Place, Signal, bare, prefix, series};
+use crate::observe::engine::family::{
+    COMMON, EngineSignal, MetricFamily, SampleKind, SamplePosition, bare, prefix, series,
+};
 use crate::observe::engine::lora::LoraSample;
 use crate::observe::engine::number::cumulative;
-use crate::observe::engine::page::{PageDraft, Spot};
+use crate::observe::engine::page::{PageDraft, ValuePosition};
 use crate::settings;
 
 pub use crate::observe::engine::family::{Series, unwanted_sibling};
 pub use crate::observe::engine::names::{PAGE_LABELS, Samples, common};
 pub use crate::observe::engine::number::{decimal, leading_decimal, number};
-pub use crate::observe::engine::page::{Filling, Slot, Template};
+pub use crate::observe::engine::page::{Filling, PageTemplate, SeriesPosition};
 
-/// Ranks that a page may have. The largest data-parallel deployments have a few hundred, spread
-/// over many pods; each rank costs a few kilobytes.
+/// The maximum of ranks in a response. The largest data-parallel deployments have a few hundred,
+/// spread over many pods. Each rank costs a few kilobytes.
 pub const RANKS_MAX: usize = 1024;
 
-/// Buckets that one histogram may have. Engines have about twenty; custom edges may be more.
+/// The maximum of buckets in one histogram. Engines have about twenty; custom edges may be more.
 pub const BUCKETS_MAX: usize = 1024;
 
 /// Prefixes of foreign metrics that are remembered for the error message.
 const PREFIXES_MAX: usize = 8;
 
-/// Prefixes that any server's runtime adds and that therefore name no engine.
+/// Prefixes that any server's runtime adds. They do not identify an engine.
 const RUNTIME_PREFIXES: [&str; 5] = ["python_", "process_", "http_", "go_", "promhttp_"];
 
 /// An inference engine whose page we can read.
@@ -103,7 +106,7 @@ impl Engine {
     }
 
     /// The families that a reading is made of, without prefix.
-    const fn families(self) -> &'static [Family] {
+    const fn families(self) -> &'static [MetricFamily] {
         match self {
             Self::Vllm => vllm::FAMILIES,
             Self::Sglang => sglang::FAMILIES,
@@ -111,7 +114,7 @@ impl Engine {
     }
 }
 
-/// One label of a sample; bytes, because only few labels are ever looked at as text.
+/// One label of a sample, in bytes because few labels are ever read as text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Label<'p> {
     /// Its name.
@@ -127,10 +130,10 @@ impl Label<'_> {
     }
 }
 
-/// Why a sample of a wanted series cannot be used.
+/// The reason why a sample of a wanted series cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SampleError {
-    /// A second series says the same thing.
+    /// A second series for the same number.
     #[error("another series on the page already gives the same number")]
     Duplicate,
     /// A cumulative number that cannot have been counted.
@@ -145,14 +148,14 @@ pub enum SampleError {
         /// Its name.
         label: &'static str,
     },
-    /// A label has a value that means nothing.
+    /// A label has an invalid value.
     #[error("the label {label} is {value:?}, expected {expected}")]
     BadLabel {
         /// Its name.
         label: &'static str,
         /// The value.
         value: String,
-        /// What would have meant something.
+        /// The expected form of the value.
         expected: &'static str,
     },
     /// More ranks than [`RANKS_MAX`].
@@ -167,20 +170,20 @@ impl SampleError {
     fn bad_label(label: &'static str, value: &[u8], expected: &'static str) -> Self {
         /// Characters of a label value that a message repeats.
         const SHOWN: usize = 60;
-        let value = String::from_utf8_lossy(value).chars().take(SHOWN).collect();
-        Self::BadLabel { label, value, expected }
+        let shown = String::from_utf8_lossy(value).chars().take(SHOWN).collect();
+        Self::BadLabel { label, value: shown, expected }
     }
 }
 
-/// Why a page of sound samples gives no reading.
+/// The reason why a response with valid samples gives no reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unreadable {
-    /// No metric of a known engine is on the page.
+    /// The response has no metric of a known engine.
     UnknownEngine {
-        /// Prefixes of the names that are, in order of appearance.
+        /// Prefixes of the names in it, in order of appearance.
         prefixes: Vec<String>,
     },
-    /// A histogram lacks one of its series: the page has been cut between two lines.
+    /// A histogram lacks one of its series: the response was cut between two lines.
     CutHistogram {
         /// The family, without the engine's prefix.
         family: &'static str,
@@ -191,39 +194,39 @@ pub enum Unreadable {
     },
 }
 
-/// Puts a page's samples together to a [`Reading`].
+/// Combines the samples of a response into a [`Reading`].
 ///
-/// It keeps no text but what ends up in the reading, and borrows the labels of those few families
-/// that are summed over labels of any value; taking a sample allocates nothing but the growth of
-/// the collections that hold the reading itself.
+/// It keeps no text except the text of the reading. It borrows the labels of the few families that
+/// are summed over labels of any value. Taking a sample allocates only for the growth of the
+/// reading's collections.
 #[derive(Debug, Default)]
-pub struct Reader<'p> {
+pub struct ReadingBuilder<'p> {
     page: PageDraft,
     prefixes: Vec<String>,
-    /// The newest series about adapters.
+    /// The newest series of adapters.
     lora: Vec<LoraSample<'p>>,
     /// Series that were added to a sum, since adding one twice would count it twice.
     added: BTreeSet<(&'static str, Vec<Label<'p>>)>,
-    /// Where the last sample went, if it was a bucket that was used: the place in `ranks`, and in
-    /// that the histogram.
+    /// The histogram of the last sample, if that was a used bucket: its position in `ranks`, and
+    /// the histogram's position in that rank.
     bucket: Option<(usize, usize)>,
 }
 
-impl<'p> Reader<'p> {
-    /// A reader that has seen nothing.
+impl<'p> ReadingBuilder<'p> {
+    /// Creates a reader without samples.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The engine that wrote the page, once a metric of one has been seen.
+    /// The engine that wrote the response, once one of its metrics has been seen.
     #[must_use]
     pub const fn engine(&self) -> Option<Engine> {
         self.page.engine
     }
 
-    /// Looks at the name of a family in a `HELP` or `TYPE` line. Engines that have not served a
-    /// request may print nothing else, and such a page is still known to be theirs.
+    /// Reads a family's name in a `HELP` or `TYPE` line. Engines that have not served a request may
+    /// print nothing else, and the reader still identifies them.
     pub fn note(&mut self, family: &[u8]) {
         if self.page.engine.is_none() {
             self.identify(family, |known| {
@@ -233,79 +236,87 @@ impl<'p> Reader<'p> {
         }
     }
 
-    /// Whether samples of this name are wanted, and what they stand for.
+    /// The meaning of samples with this name; `None` if they are not wanted.
     pub fn wants(&mut self, name: &[u8]) -> Option<Series> {
         if let Some(family) = COMMON.iter().find(|family| family.name.as_bytes() == name) {
-            return Some(Series { family, part: Part::Whole });
+            return Some(Series { family, part: SampleKind::Whole });
         }
+
         let engine = match self.page.engine {
-            Some(engine) => engine,
+            Some(known) => known,
             None => self.identify(name, |_| None)?,
         };
         series(engine, name)
     }
 
-    /// Takes one sample of a wanted series, and says where its value went.
+    /// Takes one sample of a wanted series and returns the slot of its value.
     ///
     /// # Errors
     ///
-    /// The sample repeats another, or is nothing that the series can mean.
+    /// The sample repeats another, or its value is impossible for the series.
     pub fn take(
         &mut self,
         series: Series,
         labels: &[Label<'p>],
         value: f64,
-    ) -> Result<Slot, SampleError> {
+    ) -> Result<SeriesPosition, SampleError> {
         self.bucket = None;
+
         match series.family.signal {
-            Signal::Started => self.page.take_started(value),
-            Signal::Http => self.take_http(series.family, labels, value),
-            Signal::Rejected => self.take_rejected(series.family, labels, value),
-            Signal::Lora => {
+            EngineSignal::Started => self.page.take_started(value),
+            EngineSignal::Http => self.take_http(series.family, labels, value),
+            EngineSignal::Rejected => self.take_rejected(series.family, labels, value),
+            EngineSignal::Lora => {
                 LoraSample::add_to(&mut self.lora, labels, value);
-                Ok(Slot::of_page(Spot::Lora))
+                Ok(SeriesPosition::of_page(ValuePosition::Lora))
             }
-            Signal::CacheConfig
-            | Signal::SleepState
-            | Signal::WaitingByReason
-            | Signal::Finished
-            | Signal::Value(_)
-            | Signal::Distribution(_) => self.take_ranked(series, labels, value),
+            EngineSignal::CacheConfig
+            | EngineSignal::SleepState
+            | EngineSignal::WaitingByReason
+            | EngineSignal::Finished
+            | EngineSignal::Value(_)
+            | EngineSignal::Distribution(_) => self.take_ranked(series, labels, value),
         }
     }
 
-    /// Takes a sample that differs from the last one, a bucket, only in its `le` and its value, and
-    /// says where its value went.
+    /// Takes a sample that differs from the last one, a bucket, only in its `le` and its value.
+    /// Returns the slot of its value.
     ///
     /// # Errors
     ///
-    /// As for [`Reader::take`].
+    /// As for [`ReadingBuilder::take`].
     #[inline]
-    pub fn take_next_bucket(&mut self, le: &[u8], value: f64) -> Result<Slot, SampleError> {
-        // The samples of a series that is a part of another are passed over.
-        let Some((rank, distribution)) = self.bucket else { return Ok(Slot::PASSED_OVER) };
+    pub fn take_next_bucket(
+        &mut self,
+        le: &[u8],
+        value: f64,
+    ) -> Result<SeriesPosition, SampleError> {
+        // Samples of a series that is a part of another are ignored.
+        let Some((rank, distribution)) = self.bucket else {
+            return Ok(SeriesPosition::PASSED_OVER);
+        };
         let draft = &mut self.page.ranks[rank];
         let spot = draft.observe_next(distribution, le, value)?;
-        Ok(Slot::of(draft, spot))
+        Ok(SeriesPosition::of(draft, spot))
     }
 
-    /// What a page with the same series as those that were taken is made of.
+    /// The template of a response with the same series as those that were taken.
     #[must_use]
-    pub fn template(&self) -> Template {
-        Template::new(&self.page)
+    pub fn template(&self) -> PageTemplate {
+        PageTemplate::new(&self.page)
     }
 
     /// The reading of all samples that were taken.
     ///
     /// # Errors
     ///
-    /// No known engine wrote the page, or a histogram on it is incomplete.
+    /// No known engine wrote the response, or a histogram in it is incomplete.
     pub fn finish(self) -> Result<Reading, Unreadable> {
         let Self { page, prefixes, lora, .. } = self;
         page.finish(prefixes, &lora)
     }
 
-    /// Recognises an engine by the name of one of its families; other names leave their prefix.
+    /// Identifies an engine by the name of one of its families. Records the prefix of other names.
     fn identify(
         &mut self,
         name: &[u8],
@@ -318,30 +329,32 @@ impl<'p> Reader<'p> {
                         || alternative(family.name).is_some_and(|other| bare == other.as_bytes())
                 })
             });
+
             if known || series(engine, name).is_some() {
                 self.page.engine = Some(engine);
                 return self.page.engine;
             }
         }
+
         self.remember_prefix(name);
         None
     }
 
     fn remember_prefix(&mut self, name: &[u8]) {
         let prefix = prefix(name);
-        let known = self.prefixes.iter().any(|known| known.as_bytes() == prefix);
+        let known = self.prefixes.iter().any(|it| it.as_bytes() == prefix);
         if !known && self.prefixes.len() < PREFIXES_MAX {
             self.prefixes.push(String::from_utf8_lossy(prefix).into_owned());
         }
     }
 
-    /// Adds an HTTP answer count to its class of status. Status is `2xx` or `200` alike.
+    /// Adds an HTTP answer count to its status class. The status may be `2xx` or `200`.
     fn take_http(
         &mut self,
-        family: &'static Family,
+        family: &'static MetricFamily,
         labels: &[Label<'p>],
         value: f64,
-    ) -> Result<Slot, SampleError> {
+    ) -> Result<SeriesPosition, SampleError> {
         cumulative(value)?;
         let status = Label::find(labels, b"status");
         let missing = SampleError::MissingLabel { label: "status" };
@@ -351,25 +364,26 @@ impl<'p> Reader<'p> {
             Some(b'5') => Some(2),
             _ => None,
         };
+
         self.add_once(family, labels)?;
-        // Generation is asked for by POST; what polls a list of models is no demand.
+        // Clients request generation with POST. Polling a list of models is not demand.
         let asks = Label::find(labels, b"method").is_none_or(|it| *it.value == *b"POST");
-        let spot = class.filter(|_| asks).map_or(Spot::Checked, Spot::Http);
-        self.page.put(Slot::of_page(spot), value)
+        let spot = class.filter(|_| asks).map_or(ValuePosition::Checked, ValuePosition::Http);
+        self.page.put(SeriesPosition::of_page(spot), value)
     }
 
     fn take_rejected(
         &mut self,
-        family: &'static Family,
+        family: &'static MetricFamily,
         labels: &[Label<'p>],
         value: f64,
-    ) -> Result<Slot, SampleError> {
+    ) -> Result<SeriesPosition, SampleError> {
         cumulative(value)?;
         self.add_once(family, labels)?;
         if let Some(model) = Label::find(labels, b"model_name") {
             self.page.note_model(&model.value);
         }
-        self.page.put(Slot::of_page(Spot::Rejected), value)
+        self.page.put(SeriesPosition::of_page(ValuePosition::Rejected), value)
     }
 
     /// Takes a sample that belongs to one rank.
@@ -378,19 +392,20 @@ impl<'p> Reader<'p> {
         Series { family, part }: Series,
         labels: &[Label<'p>],
         value: f64,
-    ) -> Result<Slot, SampleError> {
+    ) -> Result<SeriesPosition, SampleError> {
         let detail = match family.signal {
-            Signal::SleepState => Some("sleep_state"),
-            Signal::WaitingByReason => Some("reason"),
-            Signal::Finished => Some("finished_reason"),
-            Signal::Distribution(_) if part == Part::Bucket => Some("le"),
+            EngineSignal::SleepState => Some("sleep_state"),
+            EngineSignal::WaitingByReason => Some("reason"),
+            EngineSignal::Finished => Some("finished_reason"),
+            EngineSignal::Distribution(_) if part == SampleKind::Bucket => Some("le"),
             _ => None,
         };
+
         let place = match self.page.engine {
             Some(Engine::Sglang) => sglang::place(labels, detail)?,
             Some(Engine::Vllm) | None => Some(vllm::place(labels, detail)?),
         };
-        let Some(place) = place else { return Ok(Slot::PASSED_OVER) };
+        let Some(place) = place else { return Ok(SeriesPosition::PASSED_OVER) };
         if let Some(label) = detail
             && place.detail.is_none()
         {
@@ -400,56 +415,57 @@ impl<'p> Reader<'p> {
             self.page.note_model(model);
         }
         let value_of = match (family.signal, place.detail) {
-            (Signal::Distribution(of), _) => {
+            (EngineSignal::Distribution(of), _) => {
                 let rank = self.page.rank(place.rank)?;
                 let draft = &mut self.page.ranks[rank];
                 let (at, spot) = draft.observe(of, family, part, &place, value)?;
-                self.bucket = (part == Part::Bucket).then_some((rank, at));
-                return Ok(Slot::of(draft, spot));
+                self.bucket = (part == SampleKind::Bucket).then_some((rank, at));
+                return Ok(SeriesPosition::of(draft, spot));
             }
-            (Signal::CacheConfig, _) => {
+            (EngineSignal::CacheConfig, _) => {
                 let rank = self.page.rank(place.rank)?;
                 vllm::take_cache_config(&mut self.page.ranks[rank], labels)?;
-                return Ok(Slot::PASSED_OVER);
+                return Ok(SeriesPosition::PASSED_OVER);
             }
-            (Signal::Value(value), _) => Some(value),
-            (Signal::WaitingByReason, Some(reason)) => vllm::waiting(reason),
-            (Signal::SleepState, Some(state)) => vllm::sleep_state(state),
-            (Signal::Finished, Some(reason)) => match vllm::finished(reason) {
+            (EngineSignal::Value(value), _) => Some(value),
+            (EngineSignal::WaitingByReason, Some(reason)) => vllm::waiting(reason),
+            (EngineSignal::SleepState, Some(state)) => vllm::sleep_state(state),
+            (EngineSignal::Finished, Some(reason)) => match vllm::finished(reason) {
                 Some(known) => Some(known),
                 None => return self.take_finished_other(family, labels, &place, value),
             },
             _ => None,
         };
+
         let rank = self.page.rank(place.rank)?;
-        let Some(of) = value_of else { return Ok(Slot::PASSED_OVER) };
+        let Some(of) = value_of else { return Ok(SeriesPosition::PASSED_OVER) };
         let draft = &mut self.page.ranks[rank];
         let spot = draft.set(of, family.spelling, &place, value)?;
-        Ok(Slot::of(draft, spot))
+        Ok(SeriesPosition::of(draft, spot))
     }
 
     fn take_finished_other(
         &mut self,
-        family: &'static Family,
+        family: &'static MetricFamily,
         labels: &[Label<'p>],
-        place: &Place<'_>,
+        place: &SamplePosition<'_>,
         value: f64,
-    ) -> Result<Slot, SampleError> {
+    ) -> Result<SeriesPosition, SampleError> {
         cumulative(value)?;
         self.add_once(family, labels)?;
         let rank = self.page.rank(place.rank)?;
-        let slot = Slot::of(&self.page.ranks[rank], Spot::FinishedOther);
+        let slot = SeriesPosition::of(&self.page.ranks[rank], ValuePosition::FinishedOther);
         self.page.put(slot, value)
     }
 
-    /// Refuses a series of a summed family that has been added before, labels in any order.
+    /// Rejects a series of a summed family that has been added before, with labels in any order.
     fn add_once(
         &mut self,
-        family: &'static Family,
+        family: &'static MetricFamily,
         labels: &[Label<'p>],
     ) -> Result<(), SampleError> {
-        let mut labels = labels.to_vec();
-        labels.sort_unstable();
-        if self.added.insert((family.name, labels)) { Ok(()) } else { Err(SampleError::Duplicate) }
+        let mut sorted = labels.to_vec();
+        sorted.sort_unstable();
+        if self.added.insert((family.name, sorted)) { Ok(()) } else { Err(SampleError::Duplicate) }
     }
 }

@@ -1,8 +1,8 @@
-//! Numbers of pages, serialized so that each comes back with the same bits.
+//! Numbers from responses, serialized so that each comes back with the same bits.
 //!
-//! Quantities are finite, but the numbers of a page need not be, and JSON has no words for the
-//! others: they are written as `"NaN"`, `"+Inf"` and `"-Inf"`. Whole numbers are written without a
-//! fraction, as nearly all counts are.
+//! Quantities are finite, but numbers in responses need not be. JSON has no form for the others, so
+//! they are written as `"NaN"`, `"+Inf"` and `"-Inf"`. Whole numbers, as nearly all counts are, are
+//! written without a fraction.
 //!
 //! For `#[serde(with = "crate::observe::exact")]`, or as [`Exact`].
 
@@ -11,10 +11,10 @@ use std::fmt;
 use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Whole numbers below it are the same as `f64` and as `i64`.
+/// Whole numbers below this value are exact both as `f64` and as `i64`.
 const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// A number as it is written.
+/// A number in its written form.
 #[derive(Clone, Copy)]
 pub(super) struct Exact(pub(super) f64);
 

@@ -1,12 +1,12 @@
 //! Cumulative histograms: their difference, sum, mean and quantiles.
 //!
 //! The unit of an observation is that of the family (seconds or tokens), so the numbers here are
-//! bare; whoever knows the family turns a mean or a quantile into [`crate::units::Seconds`] or
-//! [`crate::units::Tokens`], which refuse what is not finite.
+//! bare. Callers that know the family convert a mean or a quantile to [`crate::units::Seconds`] or
+//! [`crate::units::Tokens`], which reject values that are not finite.
 //!
-//! Prefer means. The first edge of vLLM's time between tokens is 10 ms and the second 25 ms, which
-//! on a fast accelerator holds the whole distribution: a quantile is then an interpolation inside
-//! one bucket and says little.
+//! Prefer means. The first edge of vLLM's time between tokens is 10 ms and the second 25 ms. On a
+//! fast accelerator this bucket holds the whole distribution, and a quantile is only an
+//! interpolation inside it.
 
 mod written;
 
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::Fraction;
 
-/// A cumulative histogram as a page reports it.
+/// A cumulative histogram as an engine reports it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Histogram {
     /// Sum of all observations.
@@ -25,23 +25,23 @@ pub struct Histogram {
     #[serde(with = "crate::observe::exact")]
     pub count: f64,
     /// Upper edge and number of observations up to it, edges ascending; the last edge is `+Inf`.
-    /// Empty when a relabelling rule drops the buckets.
+    /// Empty when a relabeling rule drops the buckets.
     #[serde(with = "written")]
     pub buckets: Vec<(f64, f64)>,
 }
 
-/// Whether two pages come from the same life of a process.
+/// The result of comparing the process lives of two scrapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
-    /// Nothing says that the process has restarted.
+pub enum ProcessLife {
+    /// Nothing shows that the process has restarted.
     Same,
-    /// The process has restarted: everything on the later page happened since.
+    /// The process has restarted: all values of the later scrape were counted since.
     New,
 }
 
-impl Life {
-    /// Compares the start times on two pages. Pages that do not tell are taken as the same life,
-    /// because then only a count that goes down can show a restart.
+impl ProcessLife {
+    /// Compares the start times of two scrapes. Scrapes without a start time count as the same
+    /// life, because then only a count that goes down can show a restart.
     #[must_use]
     pub fn between(earlier: Option<Timestamp>, later: Option<Timestamp>) -> Self {
         match (earlier, later) {
@@ -52,23 +52,25 @@ impl Life {
 }
 
 impl Histogram {
-    /// What was observed since `earlier`: the difference of sum, count and every bucket.
+    /// The observations since `earlier`: the difference of sum, count and every bucket.
     ///
     /// After a restart it is this histogram itself, because a new process counts from zero
-    /// (Prometheus' rule for counters). A restart is a new [`Life`], or a count or a bucket that
-    /// went down; counts are whole numbers, so this cannot be rounding. The sum is no evidence:
-    /// processes that share a page are added up in no fixed order, and the last digit may fall.
+    /// (Prometheus' rule for counters). A restart is a new [`ProcessLife`], or a count or a bucket
+    /// that went down; counts are whole numbers, so this cannot be rounding. The sum is no
+    /// evidence: processes that share a /metrics response are added up in no fixed order, and the
+    /// last digit may fall.
     ///
-    /// Two histograms with different edges have no difference by bucket; sum and count still do,
-    /// so the buckets are left out. Negative differences of the sum are taken as zero.
+    /// Two histograms with different edges have no difference by bucket. Their sum and count still
+    /// do, so only the buckets are left out. Negative differences of the sum become zero.
     #[must_use]
-    pub fn since(&self, earlier: &Self, life: Life) -> Self {
+    pub fn since(&self, earlier: &Self, life: ProcessLife) -> Self {
         let comparable = self.has_edges_of(earlier);
         let fell = self.count < earlier.count
             || comparable && self.pairs(earlier).any(|(_, later, earlier)| later < earlier);
-        if life == Life::New || fell {
+        if life == ProcessLife::New || fell {
             return self.clone();
         }
+
         let buckets = if comparable {
             self.pairs(earlier).map(|(edge, later, earlier)| (edge, later - earlier)).collect()
         } else {
@@ -77,8 +79,8 @@ impl Histogram {
         Self { sum: (self.sum - earlier.sum).max(0.0), count: self.count - earlier.count, buckets }
     }
 
-    /// The observations of both, such as those of two ranks: sums and counts add up, and so do
-    /// buckets where the edges are the same; where they differ, the buckets are left out.
+    /// The observations of both, such as those of two ranks. Sums and counts add up, and so do
+    /// buckets with the same edges. If the edges differ, the buckets are left out.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         let buckets = if self.has_edges_of(other) {
@@ -89,8 +91,8 @@ impl Histogram {
         Self { sum: self.sum + other.sum, count: self.count + other.count, buckets }
     }
 
-    /// Adds what another histogram with these buckets has, by the rule of [`Histogram::plus`] and
-    /// without a copy.
+    /// Adds another histogram with these buckets, by the rule of [`Histogram::plus`] and without a
+    /// copy.
     pub(crate) fn add(
         &mut self,
         sum: f64,
@@ -99,15 +101,15 @@ impl Histogram {
     ) {
         self.sum += sum;
         self.count += count;
-        // Edges are the same text on both pages, so they are the same bits.
-        let same =
-            |((edge, _), (other, _)): (&(f64, f64), (f64, f64))| edge.to_bits() == other.to_bits();
-        if self.buckets.len() != buckets.len()
-            || !self.buckets.iter().zip(buckets.clone()).all(same)
-        {
+        // Edges are the same text in both scrapes, so they are the same bits.
+        let mut pairs = self.buckets.iter().zip(buckets.clone());
+        let is_same = self.buckets.len() == buckets.len()
+            && pairs.all(|((edge, _), (other, _))| edge.to_bits() == other.to_bits());
+        if !is_same {
             self.buckets.clear();
             return;
         }
+
         for ((_, all), (_, more)) in self.buckets.iter_mut().zip(buckets) {
             *all += more;
         }
@@ -115,22 +117,22 @@ impl Histogram {
 
     /// The mean observation, `sum / count`; `None` when nothing was observed.
     ///
-    /// Of two pages, take the mean of [`Histogram::since`]. An engine that was idle in between has
-    /// no mean latency, rather than one of zero.
+    /// For two scrapes, take the mean of [`Histogram::since`]. An engine that was idle in between
+    /// has no mean latency, rather than one of zero.
     #[must_use]
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0.0).then(|| self.sum / self.count).filter(|mean| mean.is_finite())
     }
 
     /// The value below which a share `q` of the observations lies, by linear interpolation inside
-    /// its bucket: with rank `q * total`, the first bucket that reaches it, from `low` to `high`,
-    /// holding `inside` observations after `below` of them,
-    /// `low + (high - low) * (rank - below) / inside`.
+    /// its bucket. With rank `q * total`, the bucket is the first that reaches the rank. If it
+    /// spans `low` to `high` and holds `inside` observations after `below` earlier ones, the value
+    /// is `low + (high - low) * (rank - below) / inside`.
     ///
-    /// This is `histogram_quantile` of Prometheus for classic histograms, its borders included:
-    /// the first bucket starts at 0 when its edge is positive, a quantile in the `+Inf` bucket is
-    /// the last finite edge, and buckets that are not monotonic are made so. `None` when nothing
-    /// was observed, when there is no finite edge or no `+Inf` bucket, and for `q` above 1.
+    /// This is `histogram_quantile` of Prometheus for classic histograms, including its edge cases.
+    /// The first bucket starts at 0 when its edge is positive. A quantile in the `+Inf` bucket is
+    /// the last finite edge. Buckets that are not monotonic are made so. `None` when nothing was
+    /// observed, when there is no finite edge or no `+Inf` bucket, and for `q` above 1.
     #[must_use]
     pub fn quantile(&self, q: Fraction) -> Option<f64> {
         let (&(last_edge, last_count), finite) = self.buckets.split_last()?;
@@ -138,14 +140,17 @@ impl Histogram {
         if last_edge < f64::INFINITY || q > Fraction::ONE {
             return None;
         }
+
         let total = finite.iter().fold(last_count, |most, &(_, count)| most.max(count));
         if total <= 0.0 {
             return None;
         }
+
         let rank = q.fraction() * total;
-        let (mut low, mut below) = (0.0, 0.0_f64);
-        for (index, &(high, count)) in finite.iter().enumerate() {
-            let count = count.max(below);
+        let mut low = 0.0;
+        let mut below = 0.0_f64;
+        for (index, &(high, written)) in finite.iter().enumerate() {
+            let count = written.max(below);
             if count >= rank {
                 if index == 0 && high <= 0.0 {
                     return Some(high);
@@ -154,17 +159,19 @@ impl Histogram {
                 let share = if inside > 0.0 { (rank - below) / inside } else { 0.0 };
                 return Some(low + (high - low) * share);
             }
+
             (low, below) = (high, count);
         }
+
         Some(last_finite)
     }
 
-    /// The sums of the observations and of their squares, as the buckets tell them: each observation
-    /// counts as the geometric mean of its bucket's edges, in the first bucket as the upper one, and
-    /// beyond the last finite edge as that one.
+    /// The sums of the observations and of their squares, estimated from the buckets. Each
+    /// observation counts as the geometric mean of its bucket's edges. In the first bucket it
+    /// counts as the upper edge, and beyond the last finite edge as that edge.
     ///
-    /// Only their ratio means something: an edge is far from what is in its bucket. `None` without a
-    /// finite edge.
+    /// Only the ratio of the two is meaningful, because an edge is far from the values in its
+    /// bucket. `None` without a finite edge.
     #[must_use]
     pub fn moments(&self) -> Option<[f64; 2]> {
         let (&(_, all), finite) = self.buckets.split_last()?;
@@ -181,41 +188,47 @@ impl Histogram {
             sums[1] += inside * square;
             (low, below) = (high, below.max(count));
         }
+
         Some(sums)
     }
 
     /// The share of the observations above a value, by linear interpolation inside its bucket, the
-    /// inverse of [`Histogram::quantile`]. `None` when nothing was observed, when there is no finite
-    /// edge or no `+Inf` bucket, and for a value beyond the last finite edge, above which nobody
-    /// knows where observations are.
+    /// inverse of [`Histogram::quantile`]. `None` when nothing was observed, and when there is no
+    /// finite edge or no `+Inf` bucket. Also `None` for a value beyond the last finite edge,
+    /// because the distribution there is not known.
     #[must_use]
     pub fn share_above(&self, value: f64) -> Option<f64> {
         let (&(last_edge, last_count), finite) = self.buckets.split_last()?;
         if last_edge < f64::INFINITY || value > finite.last()?.0 {
             return None;
         }
+
         let total = finite.iter().fold(last_count, |most, &(_, count)| most.max(count));
         if total <= 0.0 {
             return None;
         }
-        let (mut low, mut below) = (0.0, 0.0_f64);
-        for &(high, count) in finite {
-            let count = count.max(below);
+
+        let mut low = 0.0;
+        let mut below = 0.0_f64;
+        for &(high, written) in finite {
+            let count = written.max(below);
             if high >= value {
                 let width = high - low;
                 let share = if width > 0.0 { ((value - low) / width).clamp(0.0, 1.0) } else { 1.0 };
                 return Some(1.0 - (below + (count - below) * share) / total);
             }
+
             (low, below) = (high, count);
         }
+
         None
     }
 
-    /// Whether both have the same edges.
+    /// Returns true if both have the same edges.
     fn has_edges_of(&self, other: &Self) -> bool {
         self.buckets.len() == other.buckets.len()
             && self.pairs(other).zip(&other.buckets).all(|((edge, ..), (other, _))| {
-                // Edges are the same text on both pages, so they are the same bits.
+                // Edges are the same text in both scrapes, so they are the same bits.
                 edge.total_cmp(other).is_eq()
             })
     }
@@ -252,34 +265,34 @@ mod tests {
     fn a_difference_subtracts_sum_count_and_buckets() {
         let later = histogram(9.0, [2.0, 6.0, 8.0, 10.0]);
         let earlier = histogram(4.0, [1.0, 3.0, 3.0, 4.0]);
-        assert_eq!(later.since(&earlier, Life::Same), histogram(5.0, [1.0, 3.0, 5.0, 6.0]));
+        assert_eq!(later.since(&earlier, ProcessLife::Same), histogram(5.0, [1.0, 3.0, 5.0, 6.0]));
     }
 
     #[test]
     fn after_a_restart_everything_on_the_page_is_new() {
         let before = histogram(9.0, [2.0, 6.0, 8.0, 10.0]);
         let after = histogram(1.0, [1.0, 2.0, 2.0, 2.0]);
-        assert_eq!(after.since(&before, Life::Same), after, "the count went down");
+        assert_eq!(after.since(&before, ProcessLife::Same), after, "the count went down");
         let grown = histogram(30.0, [1.0, 9.0, 20.0, 30.0]);
-        assert_eq!(grown.since(&before, Life::Same), grown, "the first bucket went down");
+        assert_eq!(grown.since(&before, ProcessLife::Same), grown, "the first bucket went down");
         let hidden = histogram(30.0, [5.0, 9.0, 20.0, 30.0]);
-        assert_eq!(hidden.since(&before, Life::New), hidden, "the start time changed");
+        assert_eq!(hidden.since(&before, ProcessLife::New), hidden, "the start time changed");
     }
 
     #[test]
     fn a_changed_start_time_is_a_new_life_and_an_unknown_one_is_not() {
-        let at = |second| Timestamp::from_second(second).ok();
-        assert_eq!(Life::between(at(1), at(2)), Life::New);
-        assert_eq!(Life::between(at(1), at(1)), Life::Same);
-        assert_eq!(Life::between(None, at(1)), Life::Same);
-        assert_eq!(Life::between(at(1), None), Life::Same);
+        let [first, second] = [1, 2].map(|second| Timestamp::from_second(second).ok());
+        assert_eq!(ProcessLife::between(first, second), ProcessLife::New);
+        assert_eq!(ProcessLife::between(first, first), ProcessLife::Same);
+        assert_eq!(ProcessLife::between(None, first), ProcessLife::Same);
+        assert_eq!(ProcessLife::between(first, None), ProcessLife::Same);
     }
 
     #[test]
     fn a_sum_that_falls_in_its_last_digit_is_no_restart() {
         let earlier = histogram(0.1 + 0.2, [1.0, 1.0, 1.0, 1.0]);
         let later = histogram(0.3, [1.0, 1.0, 1.0, 1.0]);
-        assert_eq!(later.since(&earlier, Life::Same), histogram(0.0, [0.0; 4]));
+        assert_eq!(later.since(&earlier, ProcessLife::Same), histogram(0.0, [0.0; 4]));
     }
 
     #[test]
@@ -288,7 +301,7 @@ mod tests {
         let mut other = histogram(4.0, [1.0, 3.0, 3.0, 4.0]);
         other.buckets[0].0 = 0.2;
         let expected = Histogram { sum: 5.0, count: 6.0, buckets: Vec::new() };
-        assert_eq!(one.since(&other, Life::Same), expected);
+        assert_eq!(one.since(&other, ProcessLife::Same), expected);
         let expected = Histogram { sum: 13.0, count: 14.0, buckets: Vec::new() };
         assert_eq!(one.plus(&other), expected);
     }
@@ -328,6 +341,7 @@ mod tests {
             let got = counts.quantile(q(share)).unwrap();
             assert!(close(got, want), "quantile {share}: {got}, not {want}");
         }
+
         assert_eq!(counts.quantile(q(1.5)), None);
         let all_above = histogram(0.0, [0.0, 0.0, 0.0, 7.0]);
         assert_eq!(all_above.quantile(q(0.5)), Some(1.0), "the last finite edge");
@@ -374,7 +388,7 @@ mod tests {
         #[test]
         fn a_difference_undoes_a_sum(one in histograms(), other in histograms()) {
             let both = one.plus(&other);
-            let back = both.since(&other, Life::Same);
+            let back = both.since(&other, ProcessLife::Same);
             prop_assert_eq!(back.count.to_bits(), one.count.to_bits());
             prop_assert_eq!(&back.buckets, &one.buckets);
             prop_assert!(close(back.sum, one.sum));
@@ -382,10 +396,9 @@ mod tests {
 
         #[test]
         fn quantiles_rise_and_stay_between_zero_and_the_last_finite_edge(
-            it in histograms(), low in 0.0..=1.0_f64, high in 0.0..=1.0_f64,
+            it in histograms(), one in 0.0..=1.0_f64, other in 0.0..=1.0_f64,
         ) {
-            let (low, high) = (low.min(high), low.max(high));
-            match (it.quantile(q(low)), it.quantile(q(high))) {
+            match (it.quantile(q(one.min(other))), it.quantile(q(one.max(other)))) {
                 (Some(low), Some(high)) => {
                     prop_assert!(0.0 <= low && low <= high + 1e-9 && high <= 1.0 + 1e-9);
                 }

@@ -1,7 +1,7 @@
-//! What a cluster has of accelerators, as it was last read.
+//! The accelerators of a cluster, as last read.
 //!
-//! Whoever reads it says when that was, and says nothing while it has never been read: what is not
-//! known is never unlimited.
+//! The reader records the time of each read, and leaves a field empty until the first read. Unknown
+//! resources are never treated as unlimited.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,89 +11,89 @@ use serde::{Deserialize, Serialize};
 use crate::fleet::{Accelerator, Namespace, Resource, VariantKey};
 use crate::units::Gpus;
 
-/// What a cluster has of accelerators. What nobody looks at is `None`, and so is what has never
-/// been read; the policy says which of the two.
+/// The accelerators of a cluster. A resource that is not watched or has never been read is `None`.
+/// The policy distinguishes the two.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Inventory {
-    /// What nodes have, by product.
-    pub nodes: Option<Known<Vec<NodeStock>>>,
-    /// What is free on each node that takes new pods and has some of it, by product.
+    /// The accelerators of the nodes, by product.
+    pub nodes: Option<TimedValue<Vec<NodeStock>>>,
+    /// The free accelerators of each node that accepts new pods and has some free, by product.
     #[serde(with = "crate::fleet::entries")]
     pub free: BTreeMap<Accelerator, Vec<Gpus>>,
-    /// What `ResourceQuota`s leave to the variants.
-    pub quotas: Option<Known<Vec<QuotaStock>>>,
-    /// What a replica of each variant takes, of those whose pod template says it or of which a pod
-    /// has been seen.
+    /// The resources that `ResourceQuota`s leave to the variants.
+    pub quotas: Option<TimedValue<Vec<QuotaStock>>>,
+    /// The resources of one replica of each variant whose pod template sets them or whose pods were
+    /// seen.
     #[serde(with = "crate::fleet::entries")]
     pub units: BTreeMap<VariantKey, ReplicaUnit>,
-    /// What the largest pod of a replica takes, of the same variants.
+    /// The accelerators of a replica's largest pod, for the same variants.
     #[serde(with = "crate::fleet::entries")]
     pub pods: BTreeMap<VariantKey, Gpus>,
 }
 
-/// What was read, and when it was last known to be true.
+/// A value, and the time when it was last known to be true.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Known<T> {
-    /// What was read.
+pub struct TimedValue<T> {
+    /// The value.
     pub value: T,
-    /// When it was last known to be true.
+    /// The time when it was last known to be true.
     pub as_of: Timestamp,
 }
 
 /// The accelerators of one product.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStock {
-    /// The product, as the node's label has it.
+    /// The product from the node's label.
     pub product: Accelerator,
-    /// What workloads can be given.
+    /// The accelerators that can be allocated to workloads.
     pub allocatable: Gpus,
-    /// What workloads that are not decided here have been given.
+    /// The accelerators allocated to workloads that Plimsoll does not scale.
     pub used_by_others: Gpus,
 }
 
-/// What one `ResourceQuota` says of one resource.
+/// One `ResourceQuota`'s limit on one resource.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaStock {
-    /// Where it holds.
+    /// The namespace that it applies to.
     pub namespace: Namespace,
     /// Its name.
     pub name: String,
     /// The resource that it limits.
     pub resource: Resource,
-    /// What it allows.
+    /// The limit.
     pub hard: Gpus,
-    /// What workloads that are not decided here have been given of it.
+    /// The part allocated to workloads that Plimsoll does not scale.
     pub used_by_others: Gpus,
 }
 
-/// What one replica takes.
+/// The resources of one replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicaUnit {
-    /// Of which resource.
+    /// The resource.
     pub resource: Resource,
-    /// How many, all pods of a replica together.
+    /// The accelerators of all pods of a replica.
     pub gpus: Gpus,
-    /// What product it runs on, where one of its pods has a node or its template chooses one.
+    /// The product that it runs on, if one of its pods has a node or its template selects one.
     pub product: Option<Accelerator>,
-    /// Who says so.
+    /// The source of these values.
     pub source: UnitSource,
 }
 
-/// Who says what a replica takes.
+/// The source of a replica's resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnitSource {
     /// The pod template of its scale target.
     Template,
-    /// Pods that were seen.
+    /// Its pods.
     Pods,
 }
 
 // === impl Inventory ===
 
 impl Inventory {
-    /// The variants of a namespace whose replicas take this resource, or of which nobody has seen
-    /// what they take.
+    /// The variants of a namespace whose replicas use this resource, or whose resources are not
+    /// known.
     #[must_use]
     pub fn takers<'a>(
         &self,
@@ -101,10 +101,12 @@ impl Inventory {
         resource: &Resource,
         variants: impl Iterator<Item = &'a VariantKey>,
     ) -> BTreeSet<VariantKey> {
-        let takes = |key: &&VariantKey| {
-            let unit = self.units.get(*key);
-            key.namespace == *namespace && unit.is_none_or(|unit| unit.resource == *resource)
-        };
-        variants.filter(takes).cloned().collect()
+        variants
+            .filter(|key| {
+                let unit = self.units.get(*key);
+                key.namespace == *namespace && unit.is_none_or(|unit| unit.resource == *resource)
+            })
+            .cloned()
+            .collect()
     }
 }

@@ -1,4 +1,4 @@
-//! How long values count.
+//! The policy for observed values: their window and their maximum age.
 
 use crate::settings;
 use crate::settings::{hours, millis, minutes, secs};

@@ -1,13 +1,13 @@
 //! The record of every replica: scrapes in, observations out.
 //!
-//! A [`Recorder`] holds the windows of each replica's series, and puts the ranks of one replica
-//! together by the rule that fits each family: requests are added up; KV usage is a mean where it
-//! measures load and a maximum where it guards against a hot spot. A replica is forgotten when it
-//! is no longer listed, so a pod that is replaced takes its windows with it.
+//! A [`FleetRecorder`] holds the windows of each replica's series, and combines the ranks of a
+//! replica by the rule that fits each family. Requests are added up. KV usage is a mean if it
+//! measures load, and a maximum if it guards against a hot spot. A replica is forgotten when it is
+//! no longer listed, so a replaced pod takes its windows with it.
 //!
-//! A tick visits each replica once: what its scrapes bring is taken in just before it is looked at,
-//! while its record is at hand. To take in all scrapes first would wait for the memory of each
-//! record twice.
+//! A tick visits each replica once. Its scrapes are recorded right before it is observed, while its
+//! record is in the CPU cache. Recording all scrapes first would wait for the memory of each record
+//! twice.
 
 mod ranks;
 mod replica;
@@ -22,10 +22,10 @@ use smallvec::SmallVec;
 use crate::fleet::per_variant::PerVariant;
 use crate::fleet::{Bounds, ReplicaKey, VariantKey, VariantSpec};
 use crate::observe::histogram::Histogram;
-use crate::observe::record::replica::{Record, View, span};
+use crate::observe::record::replica::{ObservationTimes, ReplicaRecord, span};
 use crate::observe::{
-    Freshness, Inputs, Listing, MeasuredSince, Observation, ReplicaObservation, Scale, ScaleState,
-    Scrape, Startup, Way,
+    Freshness, Inputs, MeasuredSince, Observation, ReplicaListing, ReplicaObservation, Scale,
+    ScaleState, Scrape, ScrapeRoute, Startup,
 };
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
@@ -36,122 +36,128 @@ pub struct Horizon {
     pub window: Seconds,
     /// Age from which a replica's data is too old to act on.
     pub stale_after: Seconds,
-    /// How much is kept.
-    pub detail: Detail,
+    /// The level of detail that is recorded.
+    pub detail: RecordDetail,
 }
 
-/// How much is kept of each replica. Windows that nobody reads would cost memory and time.
+/// The level of detail that is recorded of each replica. Unread windows would cost memory and time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Detail {
-    /// How loaded it is.
+pub enum RecordDetail {
+    /// Its load.
     #[default]
     Load,
-    /// In addition, what its requests look like.
+    /// Its load, and statistics about its requests.
     Work,
 }
 
 /// The record of every listed replica.
 #[derive(Clone, Debug, Default)]
-pub struct Recorder {
+pub struct FleetRecorder {
     records: Records,
-    /// For each scrape of the last tick, which record it went to: nearly always, the one in the
-    /// same place goes there as well.
+    /// The record of each scrape of the last tick. The scrape at the same position nearly always
+    /// belongs to the same record in the next tick.
     places: Vec<usize>,
-    arrived: Arrived,
-    settled: PerVariant<Settled>,
-    next: Next,
+    arrived: ArrivedScrapes,
+    settled: PerVariant<SteadyReplicas>,
+    next: LookupCursor,
 }
 
 /// The scrapes of a tick, in the order of the records that they are for.
 #[derive(Clone, Debug, Default)]
-struct Arrived {
-    /// A record and a scrape for it, each by its place; a record's scrapes in order of time.
+struct ArrivedScrapes {
+    /// Pairs of a record's position and a scrape's position, with each record's scrapes in order of
+    /// time.
     sorted: Vec<(usize, usize)>,
-    /// How many of them have been taken in.
+    /// The scrapes that have been recorded.
     taken: usize,
-    /// How many records have been brought up to date.
+    /// The records that are up to date.
     reached: usize,
 }
 
-/// When replicas are looked at, how, and what has come of them since.
-struct Moment<'a> {
+/// The instant and the horizon of an observation, and the scrapes since the previous one.
+struct RecordInputs<'a> {
     now: Timestamp,
     horizon: Horizon,
     scrapes: &'a [Scrape],
 }
 
-/// Where the variant that is observed next probably is: behind the one that was observed last.
+/// The probable positions of the variant that is observed next: right after those of the last one.
 #[derive(Clone, Copy, Debug, Default)]
-struct Next {
+struct LookupCursor {
     record: usize,
     settled: usize,
 }
 
-/// Records in the order of their keys. What is asked for in this order is found without a search:
-/// a tick asks for every replica, and a search among thousands compares a dozen names.
+/// Records in the order of their keys. Lookups in this order need no search. A tick looks up every
+/// replica, and a search among thousands compares a dozen names.
 #[derive(Clone, Debug, Default)]
 struct Records {
-    sorted: Vec<(ReplicaKey, Record)>,
+    sorted: Vec<(ReplicaKey, ReplicaRecord)>,
 }
 
-/// The keys of a variant's replicas. Nearly all have a few, and for those nothing is allocated.
-type Keys<'a> = SmallVec<[&'a ReplicaKey; 8]>;
+/// The keys of a variant's replicas. Nearly all variants have a few, and these need no allocation.
+type ReplicaKeys<'a> = SmallVec<[&'a ReplicaKey; 8]>;
 
 /// The same replicas, measured without a gap.
 #[derive(Clone, Debug)]
-struct Settled {
+struct SteadyReplicas {
     /// In the order of their keys.
     measured: Vec<ReplicaKey>,
     since: Timestamp,
-    /// Since when some replica has been measured.
+    /// The time since which any replica has been measured.
     begun: Timestamp,
 }
 
-// === impl Recorder ===
+// === impl FleetRecorder ===
 
-impl Recorder {
-    /// A record of nothing.
+impl FleetRecorder {
+    /// Creates an empty recorder.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What is known of every variant at `now`, with what one tick brings: scrapes are recorded,
-    /// unlisted replicas are forgotten.
+    /// Observes every variant at `now`: records the scrapes of the tick and forgets unlisted
+    /// replicas.
     pub fn observe(
         &mut self,
         now: Timestamp,
         inputs: &Inputs,
-        horizon: impl Fn(Way) -> Horizon,
+        horizon: impl Fn(ScrapeRoute) -> Horizon,
     ) -> BTreeMap<VariantKey, Observation> {
         self.begin(inputs);
-        // Both are in the order of their keys, which takes a comparison each instead of a search.
+        // Both are in the order of their keys, so one comparison each replaces a search.
         let mut listings = inputs.listings.iter().peekable();
-        let observe = |spec: &VariantSpec| {
-            while listings.next_if(|(key, _)| **key < spec.key).is_some() {}
-            let listing = listings.next_if(|(key, _)| **key == spec.key);
-            let listing = listing.map(|(_, listing)| listing);
-            let horizon = horizon(listing.map(|listing| listing.way).unwrap_or_default());
-            let moment = Moment { now, horizon, scrapes: &inputs.scrapes };
-            (spec.key.clone(), self.observe_one(&moment, spec, listing))
-        };
-        let observations = inputs.fleet.variants().map(observe).collect();
+        let observations = inputs
+            .fleet
+            .variants()
+            .map(|spec| {
+                while listings.next_if(|(key, _)| **key < spec.key).is_some() {}
+                let found = listings.next_if(|(key, _)| **key == spec.key);
+                let listing = found.map(|(_, it)| it);
+                let horizon = horizon(listing.map(|listing| listing.way).unwrap_or_default());
+                let moment = RecordInputs { now, horizon, scrapes: &inputs.scrapes };
+                (spec.key.clone(), self.observe_one(&moment, spec, listing))
+            })
+            .collect();
+
         self.arrived.take_until(
             self.records.sorted.len(),
             &mut self.records,
             &inputs.scrapes,
-            horizon(Way::Scraped),
+            horizon(ScrapeRoute::Scraped),
         );
         observations
     }
 
-    /// Has a record for each listed replica, and knows which scrape is for which.
+    /// Creates a record for each listed replica, and assigns the scrapes to records.
     fn begin(&mut self, inputs: &Inputs) {
         self.records.keep(inputs);
-        self.next = Next::default();
+        self.next = LookupCursor::default();
         if !self.settled.keys().eq(inputs.fleet.variants().map(|spec| &spec.key)) {
             self.settled.retain(|key| inputs.fleet.get(key).is_some());
         }
+
         self.places.resize(inputs.scrapes.len(), 0);
         (self.arrived.taken, self.arrived.reached) = (0, 0);
         self.arrived.sorted.clear();
@@ -161,49 +167,54 @@ impl Recorder {
                 self.arrived.sorted.push((found, index));
             }
         }
+
         self.arrived.sorted.sort_unstable();
     }
 
-    /// Forgets since when replicas have been measured without a gap: there has been one.
+    /// After a gap, forgets since when replicas have been measured without one.
     pub fn unsettle(&mut self) {
         self.settled.clear();
     }
 
     fn observe_one(
         &mut self,
-        moment: &Moment<'_>,
+        moment: &RecordInputs<'_>,
         spec: &VariantSpec,
-        listing: Option<&Listing>,
+        listing: Option<&ReplicaListing>,
     ) -> Observation {
-        let Moment { now, horizon, .. } = *moment;
-        let mut keys: Keys<'_> =
+        let RecordInputs { now, horizon, .. } = *moment;
+        let mut keys: ReplicaKeys<'_> =
             listing.map(|listing| listing.replicas.iter().collect()).unwrap_or_default();
         if !self.records.are_at(self.next.record, &keys) {
             keys.sort();
         }
+
         let (mut replicas, mut ttft, end) = self.look(moment, &keys, listing, horizon.window);
         let measured_since = self.settle(now, &spec.key, &replicas);
         let settled_since = measured_since.map(|it| it.same);
-        // Peaks of before the replicas were these say what another number of them carried: those
-        // that a new replica has relieved would ask for one more.
+        // Peaks from before the current set of replicas show the load on another replica count.
+        // Replicas that a new one has relieved would request yet another.
         let settled = settled_since.and_then(|since| Seconds::from_span(now.duration_since(since)));
         if let Some(settled) = settled.filter(|settled| *settled < horizon.window) {
             (replicas, ttft, _) = self.look(moment, &keys, listing, settled);
         }
-        self.next = Next { record: end, settled: self.next.settled + 1 };
+
+        self.next = LookupCursor { record: end, settled: self.next.settled + 1 };
         let (state, scale_unknown) = match listing.map(|listing| &listing.scale) {
             Some(Scale::Known(state)) => (Some(*state), None),
             Some(Scale::Unknown(why)) => (None, Some(why.clone())),
             Some(Scale::Targets) => (Some(self.targets(now, &keys, &replicas)), None),
             None => (None, None),
         };
-        // A pod that is ready and was never heard is as new as one that is not ready yet.
+
+        // A ready pod that has never reported is as new as one that is not ready yet.
         let unheard = match listing.map(|listing| &listing.scale) {
             Some(Scale::Known(_)) => count(replicas.iter().filter(|replica| {
                 !replica.unready && matches!(replica.freshness, Freshness::Never { .. })
             })),
             Some(Scale::Targets | Scale::Unknown(_)) | None => Replicas::ZERO,
         };
+
         Observation {
             wanted: state.map(|state| state.wanted),
             current: state.map(|state| state.current),
@@ -226,19 +237,21 @@ impl Recorder {
         }
     }
 
-    /// Each listed replica, with its gauges over the last `gauges` of the window, the times to first
-    /// token of those with fresh data, and where the records of these replicas end.
+    /// Observes each listed replica, with its gauges over the last `gauges` of the window. Also
+    /// returns the times to first token of replicas with fresh data, and the end position of these
+    /// replicas' records.
     fn look(
         &mut self,
-        moment: &Moment<'_>,
+        moment: &RecordInputs<'_>,
         keys: &[&ReplicaKey],
-        listing: Option<&Listing>,
+        listing: Option<&ReplicaListing>,
         gauges: Seconds,
     ) -> (Vec<ReplicaObservation>, Option<Histogram>, usize) {
-        let Moment { now, horizon, scrapes } = *moment;
-        let never = Record::default();
-        let view = View::new(now, horizon, gauges);
-        let (mut seen, mut ttft) = (Vec::with_capacity(keys.len()), None);
+        let RecordInputs { now, horizon, scrapes } = *moment;
+        let never = ReplicaRecord::default();
+        let view = ObservationTimes::new(now, horizon, gauges);
+        let mut seen = Vec::with_capacity(keys.len());
+        let mut ttft = None;
         let mut place = self.next.record;
         for key in keys {
             let found = self.records.find(key, place);
@@ -250,21 +263,24 @@ impl Recorder {
             if replica.freshness.is_fresh() {
                 record.add_ttft(&mut ttft);
             }
+
             seen.push(replica);
         }
+
         (seen, ttft, place)
     }
 
-    /// What the targets themselves say about scale: those that have answered and have not stopped.
+    /// The scale of listed targets without an orchestrator: those that have answered and have not
+    /// stopped.
     fn targets(
         &self,
         now: Timestamp,
         keys: &[&ReplicaKey],
         replicas: &[ReplicaObservation],
     ) -> ScaleState {
-        let exists =
-            |key: &&&ReplicaKey| self.records.get(key).is_some_and(|record| record.exists(now));
-        let exist = count(keys.iter().filter(exists));
+        let known = keys.iter().filter_map(|key| self.records.get(key));
+        let exist = count(known.filter(|record| record.exists(now)));
+
         ScaleState {
             wanted: exist,
             current: exist,
@@ -280,7 +296,7 @@ impl Recorder {
         variant: &VariantKey,
         replicas: &[ReplicaObservation],
     ) -> Option<MeasuredSince> {
-        let mut measured: Keys<'_> = replicas
+        let mut measured: ReplicaKeys<'_> = replicas
             .iter()
             .filter(|replica| replica.load().is_some())
             .map(|replica| &replica.replica)
@@ -291,24 +307,25 @@ impl Recorder {
             return None;
         }
 
-        // A clock that went back would otherwise stretch the wait by the size of the jump.
+        // If the clock went back, the wait would otherwise grow by the size of the jump.
         let known = self.settled.get_at(self.next.settled, variant).filter(|it| it.since <= now);
-        if let Some(Settled { measured: before, since, begun }) = known
+        if let Some(SteadyReplicas { measured: before, since, begun }) = known
             && before.iter().eq(measured.iter().copied())
         {
             return Some(MeasuredSince { any: *begun, same: *since });
         }
 
         let begun = known.map_or(now, |it| it.begun);
-        let measured = measured.into_iter().cloned().collect();
-        self.settled.insert(variant.clone(), Settled { measured, since: now, begun });
+        let copied = measured.into_iter().cloned().collect();
+        self.settled
+            .insert(variant.clone(), SteadyReplicas { measured: copied, since: now, begun });
         Some(MeasuredSince { any: begun, same: now })
     }
 }
 
-// === impl Arrived ===
+// === impl ArrivedScrapes ===
 
-impl Arrived {
+impl ArrivedScrapes {
     /// Brings the records before `end` up to date.
     fn take_until(
         &mut self,
@@ -317,7 +334,8 @@ impl Arrived {
         scrapes: &[Scrape],
         horizon: Horizon,
     ) {
-        let (window, detail) = (span(horizon.window), horizon.detail);
+        let window = span(horizon.window);
+        let detail = horizon.detail;
         while self.reached < end {
             let record = &mut records.sorted[self.reached].1;
             record.begin_tick();
@@ -327,6 +345,7 @@ impl Arrived {
                 record.take(&scrapes[*scrape], window, detail);
                 self.taken += 1;
             }
+
             self.reached += 1;
         }
     }
@@ -335,41 +354,52 @@ impl Arrived {
 // === impl Records ===
 
 impl Records {
-    /// Has a record for each listed replica, and for no other.
+    /// Keeps a record for each listed replica, and for no other.
     fn keep(&mut self, inputs: &Inputs) {
-        let listed = || inputs.listings.values().flat_map(|listing| &listing.replicas);
-        if self.sorted.iter().map(|(key, _)| key).eq(listed()) {
+        let listed = inputs.listings.values().flat_map(|listing| &listing.replicas);
+        if self.sorted.iter().map(|(key, _)| key).eq(listed.clone()) {
             return;
         }
-        let mut keys: Vec<&ReplicaKey> = listed().collect();
+
+        let mut keys: Vec<&ReplicaKey> = listed.collect();
         keys.sort_unstable();
         keys.dedup();
+
         let mut known = std::mem::take(&mut self.sorted).into_iter().peekable();
-        let record = |key: &ReplicaKey| {
-            while known.next_if(|(known, _)| known < key).is_some() {}
-            let known = known.next_if(|(known, _)| known == key);
-            known.unwrap_or_else(|| (key.clone(), Record::default()))
-        };
-        self.sorted = keys.into_iter().map(record).collect();
+        self.sorted = keys
+            .into_iter()
+            .map(|key| {
+                while known.next_if(|(known, _)| known < key).is_some() {}
+                let found = known.next_if(|(known, _)| known == key);
+                found.unwrap_or_else(|| (key.clone(), ReplicaRecord::default()))
+            })
+            .collect();
     }
 
     fn place(&self, key: &ReplicaKey) -> usize {
         self.sorted.partition_point(|(known, _)| known < key)
     }
 
-    /// Where the record of this key is, which may be `place`.
+    /// The position of this key's record, which may be `place`.
     fn find(&self, key: &ReplicaKey, place: usize) -> Option<usize> {
-        let is_at = |place: &usize| self.sorted.get(*place).is_some_and(|(known, _)| known == key);
-        Some(place).filter(is_at).or_else(|| Some(self.place(key)).filter(is_at))
+        if self.is_at(place, key) {
+            return Some(place);
+        }
+        let searched = self.place(key);
+        self.is_at(searched, key).then_some(searched)
     }
 
-    /// Whether these are the keys of the records from `place` on.
+    fn is_at(&self, place: usize, key: &ReplicaKey) -> bool {
+        self.sorted.get(place).is_some_and(|(known, _)| known == key)
+    }
+
+    /// Returns true if these are the keys of the records from `place` on.
     fn are_at(&self, place: usize, keys: &[&ReplicaKey]) -> bool {
         let known = self.sorted.get(place..).unwrap_or_default();
         known.len() >= keys.len() && known.iter().zip(keys).all(|((known, _), key)| known == *key)
     }
 
-    fn get(&self, key: &ReplicaKey) -> Option<&Record> {
+    fn get(&self, key: &ReplicaKey) -> Option<&ReplicaRecord> {
         self.find(key, 0).map(|place| &self.sorted[place].1)
     }
 }
@@ -377,7 +407,7 @@ impl Records {
 // === impl ReplicaObservation ===
 
 impl ReplicaObservation {
-    /// The peaks that say how loaded the replica is, if both are known and recent and it serves.
+    /// The peaks that measure the replica's load, if both are known and recent and it serves.
     #[must_use]
     pub fn load(&self) -> Option<(Fraction, Requests)> {
         if !self.freshness.is_fresh() || self.asleep || self.unready {
@@ -386,13 +416,13 @@ impl ReplicaObservation {
         Some((self.kv_hottest?.peak, self.waiting_hottest?.peak))
     }
 
-    /// Whether the replica has answered before and no longer does.
+    /// Returns true if the replica has answered before and no longer does.
     #[must_use]
     pub const fn is_lost(&self) -> bool {
         matches!(self.freshness, Freshness::Stale { .. }) && !self.stopped && !self.unready
     }
 
-    /// Whether the replica is listed and has not been tried yet.
+    /// Returns true if the replica is listed and has not been scraped yet.
     #[must_use]
     pub const fn is_untried(&self) -> bool {
         matches!(self.freshness, Freshness::Never { why: None }) && !self.unready
@@ -408,7 +438,7 @@ impl Observation {
         count(self.replicas.iter().filter(|replica| replica.load().is_some()))
     }
 
-    /// The age of the oldest page among the replicas whose load is known.
+    /// The age of the oldest scrape among the replicas whose load is known.
     #[must_use]
     pub fn oldest_measured(&self) -> Option<Seconds> {
         self.replicas
@@ -421,13 +451,13 @@ impl Observation {
             .max_by(|a, b| a.compare(*b))
     }
 
-    /// Whether every listed replica has been tried at least once.
+    /// Returns true if every listed replica has been scraped at least once.
     #[must_use]
     pub fn all_tried(&self) -> bool {
         !self.replicas.iter().any(ReplicaObservation::is_untried)
     }
 
-    /// The bounds of a variant that nothing is known of.
+    /// The observation of a variant of which only the bounds are known.
     #[must_use]
     pub const fn of_nothing(bounds: Bounds) -> Self {
         Self {

@@ -1,62 +1,63 @@
-//! What a replica did from one page to the next.
+//! The work of a replica between two scrapes.
 //!
-//! A [`Stride`] is made of differences of counters, its ranks added up. An [`Odometer`] remembers
-//! the page before, and gives none where the two cannot be compared: on the first page, after a
-//! restart, and when ranks came or went.
+//! An [`IntervalDelta`] consists of differences of counters, its ranks added up. An [`Odometer`]
+//! remembers the previous scrape. It returns no delta if the two cannot be compared: at the first
+//! scrape, after a restart, and when ranks came or went.
 //!
 //! # Source
 //!
 //! vLLM counts the tokens that an iteration schedules ([`RankReading::step_tokens`]): the prompt
-//! tokens that it computes and one for each that it generates. So the sum of the histogram without
-//! the generated tokens is what was computed of prompts; in recordings of vLLM 0.32 it is that
-//! exactly, with prefix caches and transfers as well. Where there is no such histogram, it is the
-//! prompts without what the prefix cache had.
+//! tokens that it computes and one for each that it generates. So the histogram's sum minus the
+//! generated tokens is the number of computed prompt tokens. In recordings of vLLM 0.32 it is
+//! exactly that, with prefix caches and transfers as well. Without such a histogram, it is the
+//! prompt tokens minus the prefix cache hits.
 
 use jiff::Timestamp;
 
 use crate::observe::engine::Engine;
-use crate::observe::histogram::{Histogram, Life};
+use crate::observe::histogram::{Histogram, ProcessLife};
 use crate::observe::{FinishedReading, RankReading, Reading};
 use crate::units::{Fraction, Requests, Seconds, Tokens};
 
-/// What one replica did between two pages, its ranks together; absent is unknown.
+/// The work of one replica between two scrapes, its ranks combined; absent means unknown.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Stride {
-    /// When it ended.
+pub struct IntervalDelta {
+    /// The end of the interval.
     pub at: Timestamp,
-    /// How long it took.
+    /// The length of the interval.
     pub elapsed: Seconds,
     /// Data-parallel ranks.
     pub ranks: u32,
     /// Requests that arrived.
     pub arrived: Option<Requests>,
-    /// Requests that left without an answer, because clients hung up or admission control rejected
-    /// them. Clients may retry these.
+    /// Requests that left without an answer, because clients disconnected or admission control
+    /// rejected them. Clients may retry these.
     pub unserved: Option<Requests>,
-    /// Tokens of the prompts and of the answers of the requests that finished, and their number.
+    /// Prompt and answer tokens of the requests that finished, and the number of these requests.
     pub lengths: Option<(Tokens, Tokens, Requests)>,
-    /// Sums of the lengths of their prompts and of the squares of these, as
-    /// [buckets](Histogram::moments) tell them.
+    /// Sums of their prompt lengths and of the squares of these, estimated from
+    /// [buckets](Histogram::moments).
     pub prompt_moments: Option<[f64; 2]>,
-    /// The same of their answers.
+    /// The same sums for their answers.
     pub answer_moments: Option<[f64; 2]>,
-    /// Prompt tokens that they computed, or had from a cache or from another replica.
+    /// Prompt tokens that were computed, or came from a cache or from another replica.
     pub prompt: Option<Tokens>,
-    /// Prompt tokens that its engines computed: not those that a cache or another replica had.
+    /// Prompt tokens that its engines computed, without those from a cache or another replica.
     pub computed: Option<Tokens>,
-    /// Tokens that they generated.
+    /// Generated tokens.
     pub generated: Option<Tokens>,
-    /// Answers that they began: their first tokens.
+    /// Answers that began: their first tokens.
     pub begun: Option<Requests>,
-    /// Iterations that were counted: several times, where API servers share an engine, and not at all
-    /// where they began no answer and continued none.
+    /// Counted iterations. They count several times if API servers share an engine. Iterations
+    /// without an output do not count.
     pub steps: Option<Requests>,
-    /// The sum of the times from one output of a request to its next, and their number. An output is
-    /// one token, or several where an engine speculates.
+    /// The sum of the times from one output of a request to its next, and the number of these. An
+    /// output is one token, or several if an engine speculates.
     pub intervals: Option<(Seconds, Requests)>,
-    /// The time that the requests which finished had spent in batches, and their number.
+    /// The time that finished requests had spent in batches, and the number of these requests.
     pub batched: Option<(Seconds, Requests)>,
-    /// Requests that wait for room at its end, or for whatever where an engine does not say for what.
+    /// Requests that wait for room at its end. If an engine does not report the reason, requests
+    /// that wait for any reason.
     pub waiting: Option<Requests>,
     /// Requests that run at its end.
     pub running: Option<Requests>,
@@ -66,15 +67,15 @@ pub struct Stride {
     pub kv_capacity: Option<Tokens>,
 }
 
-/// Gives a stride for every page but the first.
+/// Returns a delta for every scrape except the first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Odometer {
-    before: Option<(Timestamp, Count)>,
+    before: Option<(Timestamp, CounterValues)>,
 }
 
-/// What a page has counted since its process started.
+/// The counters of a scrape since its process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Count {
+struct CounterValues {
     ranks: u32,
     started: Option<Timestamp>,
     finished: Option<f64>,
@@ -98,10 +99,10 @@ struct Count {
     answers: Option<(f64, f64)>,
 }
 
-// === impl Stride ===
+// === impl IntervalDelta ===
 
-impl Stride {
-    /// A stride of which nothing is known but when it was.
+impl IntervalDelta {
+    /// Creates a delta of which only the interval is known.
     #[must_use]
     pub const fn over(at: Timestamp, elapsed: Seconds) -> Self {
         Self {
@@ -131,16 +132,18 @@ impl Stride {
 // === impl Odometer ===
 
 impl Odometer {
-    /// What was done since the page before.
-    pub fn take(&mut self, at: Timestamp, reading: &Reading) -> Option<Stride> {
-        let count = Count::of(reading);
+    /// The work since the previous scrape.
+    pub fn take(&mut self, at: Timestamp, reading: &Reading) -> Option<IntervalDelta> {
+        let count = CounterValues::of(reading);
         let (then, before) = self.before.replace((at, count))?;
         let elapsed = Seconds::from_span(at.duration_since(then))?;
+
         let comparable = elapsed > Seconds::ZERO
             && before.ranks == count.ranks
-            && Life::between(before.started, count.started) == Life::Same;
-        let stride = comparable.then(|| count.since(&before))??;
-        Some(Stride {
+            && ProcessLife::between(before.started, count.started) == ProcessLife::Same;
+        let stride = comparable.then(|| count.since(&before).ok())??;
+
+        Some(IntervalDelta {
             at,
             elapsed,
             ranks: count.ranks,
@@ -159,34 +162,32 @@ impl Odometer {
     }
 }
 
-// === impl Count ===
+// === impl CounterValues ===
 
-impl Count {
+impl CounterValues {
     fn of(reading: &Reading) -> Self {
         let ranks = requests_of(reading);
-        let gauge = |of: fn(&RankReading) -> Option<f64>| summed(&reading.ranks, of);
-        let sum = |of: fn(&RankReading) -> Option<f64>| summed(ranks, of);
-        let waiting = gauge(|rank| rank.waiting.map(Requests::requests));
-        let running = gauge(|rank| rank.running.map(Requests::requests));
+        let waiting = summed(&reading.ranks, |rank| rank.waiting.map(Requests::requests));
+        let running = summed(&reading.ranks, |rank| rank.running.map(Requests::requests));
 
         Self {
             ranks: u32::try_from(reading.ranks.len()).unwrap_or(u32::MAX),
             started: reading.started,
-            finished: sum(|rank| finished(rank.finished)),
-            asked: sum(|rank| Some(rank.completions_asked.as_ref()?.count)),
+            finished: summed(ranks, |rank| finished(rank.finished)),
+            asked: summed(ranks, |rank| Some(rank.completions_asked.as_ref()?.count)),
             answered: reading.http.success.map(Requests::requests),
             rejected: reading.rejected.map(Requests::requests),
             in_flight: waiting.zip(running).map(|(waiting, running)| waiting + running),
-            prompt: sum(|rank| rank.prompt_tokens.map(Tokens::tokens)),
-            cached: sum(|rank| rank.prefix_hits.map(Tokens::tokens)),
-            generated: sum(|rank| rank.generation_tokens.map(Tokens::tokens)),
-            scheduled: sum(|rank| Some(rank.step_tokens.as_ref()?.sum)),
-            begun: sum(|rank| Some(rank.ttft.as_ref()?.count)),
-            steps: sum(|rank| Some(rank.step_tokens.as_ref()?.count)),
+            prompt: summed(ranks, |rank| rank.prompt_tokens.map(Tokens::tokens)),
+            cached: summed(ranks, |rank| rank.prefix_hits.map(Tokens::tokens)),
+            generated: summed(ranks, |rank| rank.generation_tokens.map(Tokens::tokens)),
+            scheduled: summed(ranks, |rank| Some(rank.step_tokens.as_ref()?.sum)),
+            begun: summed(ranks, |rank| Some(rank.ttft.as_ref()?.count)),
+            steps: summed(ranks, |rank| Some(rank.step_tokens.as_ref()?.count)),
             intervals: totals(ranks, |rank| rank.itl.as_ref()),
             batched: totals(ranks, |rank| rank.inference_time.as_ref()),
             stays: totals(ranks, |rank| rank.e2e.as_ref()),
-            queued: sum(|rank| Some(rank.queue_time.as_ref()?.sum)),
+            queued: summed(ranks, |rank| Some(rank.queue_time.as_ref()?.sum)),
             prompts: totals(ranks, |rank| rank.prompt_length.as_ref()),
             prompt_moments: moments(ranks, |rank| rank.prompt_length.as_ref()),
             answer_moments: moments(ranks, |rank| rank.generation_length.as_ref()),
@@ -194,33 +195,25 @@ impl Count {
         }
     }
 
-    /// What was counted after `before`; `None` when a counter went back.
-    fn since(&self, before: &Self) -> Option<Stride> {
-        // Outer: whether the two can be compared. Inner: whether anything is known.
-        let grown = |now: Option<f64>, then: Option<f64>| match now.zip(then) {
-            Some((now, then)) if now < then => None,
-            Some((now, then)) => Some(Some(now - then)),
-            None => Some(None),
-        };
-        let pair = |now: Option<(f64, f64)>, then: Option<(f64, f64)>| {
-            let sum = grown(now.map(|it| it.0), then.map(|it| it.0))?;
-            let count = grown(now.map(|it| it.1), then.map(|it| it.1))?;
-            Some(sum.zip(count))
-        };
+    /// The growth since `before`.
+    fn since(&self, before: &Self) -> Result<IntervalDelta, WentBack> {
         let finished = grown(self.finished, before.finished)?;
         let asked = grown(self.asked, before.asked)?;
         let answered = grown(self.answered, before.answered)?.unwrap_or(0.0);
         let rejected = grown(self.rejected, before.rejected)?.unwrap_or(0.0);
         let in_flight = self.in_flight.zip(before.in_flight).map(|(now, then)| now - then);
-        let gone = finished.map(|finished| Gone { finished, asked, answered, rejected });
+        let gone =
+            finished.map(|finished| DepartedRequests { finished, asked, answered, rejected });
         let arrived = gone.zip(in_flight).map(|(gone, in_flight)| arrived(gone, in_flight));
-        let prompts = pair(self.prompts, before.prompts)?;
-        let answers = pair(self.answers, before.answers)?;
+
+        let prompts = pair_grown(self.prompts, before.prompts)?;
+        let answers = pair_grown(self.answers, before.answers)?;
         let lengths = prompts.zip(answers).and_then(|((prompts, count), (answers, _))| {
             Some((Tokens::new(prompts)?, Tokens::new(answers)?, Requests::new(count)?))
         });
-        let prompt_moments = pair(self.prompt_moments, before.prompt_moments)?;
-        let answer_moments = pair(self.answer_moments, before.answer_moments)?;
+
+        let prompt_moments = pair_grown(self.prompt_moments, before.prompt_moments)?;
+        let answer_moments = pair_grown(self.answer_moments, before.answer_moments)?;
         let generated = grown(self.generated, before.generated)?;
         let scheduled = grown(self.scheduled, before.scheduled)?;
         let prompt = grown(self.prompt, before.prompt)?;
@@ -229,14 +222,15 @@ impl Count {
             Some((scheduled, generated)) => Some(scheduled - generated),
             None => prompt.map(|prompt| prompt - cached),
         };
-        let intervals = pair(self.intervals, before.intervals)?;
-        let stays = pair(self.stays, before.stays)?;
+
+        let intervals = pair_grown(self.intervals, before.intervals)?;
+        let stays = pair_grown(self.stays, before.stays)?;
         let queued = grown(self.queued, before.queued)?;
         let unqueued =
             stays.zip(queued).map(|(stays, queued)| ((stays.0 - queued).max(0.0), stays.1));
-        let batched = pair(self.batched, before.batched)?.or(unqueued);
+        let batched = pair_grown(self.batched, before.batched)?.or(unqueued);
 
-        Some(Stride {
+        Ok(IntervalDelta {
             arrived: arrived.and_then(Requests::new),
             unserved: gone.and_then(|gone| Requests::new(gone.unserved())),
             lengths,
@@ -250,42 +244,66 @@ impl Count {
             intervals: intervals
                 .and_then(|(sum, count)| Seconds::new(sum).zip(Requests::new(count))),
             batched: batched.and_then(|(sum, count)| Seconds::new(sum).zip(Requests::new(count))),
-            ..Stride::over(Timestamp::UNIX_EPOCH, Seconds::ZERO)
+            ..IntervalDelta::over(Timestamp::UNIX_EPOCH, Seconds::ZERO)
         })
     }
 }
 
-/// Requests that a replica has done with in some time, as several counters see them.
+/// A counter that is below its earlier value, so that the two cannot be compared.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Gone {
-    /// Those that finished.
+struct WentBack;
+
+/// The growth of a counter; `None` while it is not known.
+fn grown(now: Option<f64>, then: Option<f64>) -> Result<Option<f64>, WentBack> {
+    match now.zip(then) {
+        Some((now, then)) if now < then => Err(WentBack),
+        Some((now, then)) => Ok(Some(now - then)),
+        None => Ok(None),
+    }
+}
+
+/// The growth of a sum and its count; `None` while one of them is not known.
+fn pair_grown(
+    now: Option<(f64, f64)>,
+    then: Option<(f64, f64)>,
+) -> Result<Option<(f64, f64)>, WentBack> {
+    let sum = grown(now.map(|it| it.0), then.map(|it| it.0))?;
+    let count = grown(now.map(|it| it.1), then.map(|it| it.1))?;
+    Ok(sum.zip(count))
+}
+
+/// Requests that left a replica during a time, as several counters report them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DepartedRequests {
+    /// Requests that finished.
     pub(crate) finished: f64,
-    /// Those that asked for completions, each counted once however many it asked for.
+    /// Requests that asked for completions, each counted once for any number of completions.
     pub(crate) asked: Option<f64>,
-    /// Those that the HTTP server answered.
+    /// Requests that the HTTP server answered.
     pub(crate) answered: f64,
-    /// Those that admission control turned away.
+    /// Requests that admission control rejected.
     pub(crate) rejected: f64,
 }
 
-/// Requests that arrived: those that left, and by how many more are in flight.
+/// Requests that arrived: those that left, plus the growth of those in flight.
 ///
-/// A client that hangs up is not among the finished requests of any vLLM up to 0.33, but the HTTP
-/// server counts its answer. So what left is what finished, and in addition what was answered
-/// without finishing: the answers beyond the finished requests, which the histogram of `n` counts
-/// once where a request for two completions finishes twice. Requests that admission control turns
-/// away have arrived as well.
+/// A client that disconnects is not among the finished requests of any vLLM up to 0.33, but the
+/// HTTP server counts its answer. So the requests that left are the finished ones, plus those that
+/// were answered without finishing: the answers beyond the finished requests. A request for two
+/// completions finishes twice, but the histogram of `n` counts it once. Rejected requests have
+/// arrived as well.
 ///
 /// # Source
 ///
-/// Conservation of requests; what each counter counts was found in recordings of vLLM 0.11 and 0.32.
-pub(crate) fn arrived(gone: Gone, in_flight: f64) -> f64 {
+/// Conservation of requests. The meaning of each counter was found in recordings of vLLM 0.11 and
+/// 0.32.
+pub(crate) fn arrived(gone: DepartedRequests, in_flight: f64) -> f64 {
     (gone.finished + gone.hung_up() + in_flight).max(0.0) + gone.rejected
 }
 
-// === impl Gone ===
+// === impl DepartedRequests ===
 
-impl Gone {
+impl DepartedRequests {
     /// Requests that the HTTP server answered without finishing them.
     fn hung_up(&self) -> f64 {
         (self.answered - self.asked.unwrap_or(self.finished)).max(0.0)
@@ -311,7 +329,7 @@ fn requests_of(reading: &Reading) -> &[RankReading] {
     }
 }
 
-/// The sum over all ranks; `None` when there are none or one does not say it.
+/// The sum over all ranks; `None` when there are none or one does not report it.
 fn summed(ranks: &[RankReading], of: impl Fn(&RankReading) -> Option<f64>) -> Option<f64> {
     if ranks.is_empty() {
         return None;

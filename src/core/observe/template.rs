@@ -1,8 +1,8 @@
-//! What the pod template of a scale target says: what a replica takes, and how its engine is
-//! started.
+//! The pod template of a scale target: the resources of a replica, and the start arguments of its
+//! engine.
 //!
-//! A template is there while no replica is, so it speaks for a variant at zero. It says what the
-//! next replica will be, which in a rollout is not what the last one is.
+//! A template exists even without replicas, so it describes a variant at zero. It describes the
+//! next replica, which during a rollout differs from the last one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use serde::{Deserialize, Serialize};
 use crate::fleet::VariantKey;
 use crate::observe::inventory::ReplicaUnit;
 
-/// The variable that chooses between generations of vLLM, which no command line refers to.
+/// The variable that selects the generation of vLLM. No command line refers to it.
 pub const VLLM_GENERATION: &str = "VLLM_USE_V1";
 
-/// The templates of the variants whose scale targets have one that says anything.
-pub type Templates = BTreeMap<VariantKey, Arc<Template>>;
+/// The templates of variants whose scale targets have one with usable content.
+pub type Templates = BTreeMap<VariantKey, Arc<PodTemplate>>;
 
 /// The pods that a scale target makes for one replica.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Template {
-    /// What one replica takes of accelerators, all its pods together; `None` where its containers
-    /// ask for none.
+pub struct PodTemplate {
+    /// The accelerators of one replica, all its pods together; `None` if its containers request
+    /// none.
     pub unit: Option<ReplicaUnit>,
-    /// The containers of the pod that answers: of a group, its leader.
+    /// The containers of the pod that answers, which is the leader in a group.
     pub containers: Vec<Container>,
 }
 
@@ -33,13 +33,13 @@ pub struct Template {
 pub struct Container {
     /// The image.
     pub image: String,
-    /// What is run.
+    /// The command.
     pub command: Vec<String>,
-    /// What it is given.
+    /// The arguments.
     pub args: Vec<String>,
     /// Variables whose values are known.
     pub environment: BTreeMap<String, String>,
-    /// Files whose contents are known, by path; of a `ConfigMap` that is mounted, say.
+    /// Files with known contents by path, for example from a mounted `ConfigMap`.
     pub files: BTreeMap<String, String>,
 }
 
@@ -66,6 +66,7 @@ pub fn expand_references(word: &str, environment: &BTreeMap<String, String>) -> 
             rest = after;
         }
     }
+
     expanded.push_str(rest);
     expanded
 }

@@ -1,22 +1,24 @@
-//! How often replicas of a variant are lost: crashes, evictions, and nodes that are taken back.
+//! The loss rate of a variant's replicas: crashes, evictions, and reclaimed nodes.
 //!
 //! # Model
 //!
-//! Replicas are lost independently of each other, at a rate that is the same for all of a variant.
-//! What was seen of it is a number of losses in some replica-hours, and so a gamma distribution,
-//! whose mean is the rate. Its prior is worth ten replica-hours: replicas that are hardly ever lost
-//! count as safe after a day, and those on spot nodes as unsafe after one or two losses. It forgets
-//! in a week.
+//! Replicas are lost independently of each other, at the same rate for all replicas of a variant.
+//! The observed losses in the observed replica-hours give a gamma distribution, whose mean is the
+//! rate.
 //!
-//! A loss is a ready replica that is gone while its scale target asks for it. While there are more
-//! replicas than that, a new version is rolled out, and none is lost.
+//! The prior is worth ten replica-hours. Replicas that are hardly ever lost count as safe after a
+//! day, and those on spot nodes as unsafe after one or two losses. The observations are forgotten
+//! within a week.
+//!
+//! A loss is a ready replica that is gone while its scale target requests it. While there are more
+//! replicas than requested, a new version is rolled out, and none is lost.
 //!
 //! # Source
 //!
-//! The conjugate prior of a Poisson rate: Gelman et al., *Bayesian Data Analysis* (2013), section 2.6.
-//! Before any loss was seen, a replica is lost in a month: that is between a spot node (one in hours to
-//! days) and the accelerators of a training cluster (Meta's Llama 3 lost one of 2,048 nodes each 3 h,
-//! or a node in eight months).
+//! The conjugate prior of a Poisson rate: Gelman et al., *Bayesian Data Analysis* (2013), section
+//! 2.6. Before the first loss, the assumed rate is one loss per replica and month. That is between
+//! a spot node (one in hours to days) and the accelerators of a training cluster. Meta's Llama 3
+//! lost one of 2,048 nodes each 3 h, or a node in eight months.
 
 use std::collections::BTreeMap;
 
@@ -27,37 +29,37 @@ use crate::fleet::{Fleet, VariantKey};
 use crate::observe::Observation;
 use crate::units::Replicas;
 
-/// Losses that are believed in before any was seen.
+/// Losses that the prior assumes.
 const PRIOR_LOSSES: f64 = 0.015;
 
-/// Replica-hours in which they are believed to have happened.
+/// Replica-hours that the prior assumes.
 const PRIOR_HOURS: f64 = 10.0;
 
-/// Hours in which what was seen is forgotten to a third.
+/// Hours after which observations have decayed to about a third.
 const MEMORY: f64 = 7.0 * 24.0;
 
-/// Hours between two looks above which losses between them are unknown.
+/// Hours between two observations above which losses between them are unknown.
 const GAP: f64 = 2.0 / 60.0;
 
-/// How often replicas of each variant are lost.
+/// The loss rate of each variant's replicas.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Absences {
     watched: BTreeMap<VariantKey, Headcount>,
 }
 
-/// Losses that were seen.
+/// Observed losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Losses {
-    /// How many, those of long ago in part.
+    /// Losses, with older ones counted in part.
     pub count: f64,
-    /// Replica-hours in which they happened.
+    /// Replica-hours of observation.
     pub hours: f64,
 }
 
 /// Replicas of one variant.
 #[derive(Clone, Copy, Debug, Default)]
 struct Headcount {
-    /// Those that were ready at the last look.
+    /// The ready replicas at the last observation.
     latest: Option<(Timestamp, Replicas)>,
     seen: Losses,
 }
@@ -65,7 +67,7 @@ struct Headcount {
 // === impl Absences ===
 
 impl Absences {
-    /// Takes in what one tick saw.
+    /// Reads the observations of one tick.
     pub(crate) fn take(
         &mut self,
         now: Timestamp,
@@ -81,25 +83,24 @@ impl Absences {
         }
     }
 
-    /// Losses of a replica of a variant in an hour, as is to be expected.
+    /// The expected losses per replica and hour.
     pub(crate) fn per_hour(&self, variant: &VariantKey) -> f64 {
         let Losses { count, hours } =
             self.watched.get(variant).map_or(Losses::default(), |it| it.seen);
         (PRIOR_LOSSES + count) / (PRIOR_HOURS + hours)
     }
 
-    /// Losses of a variant that are worth to remember.
+    /// Losses of a variant to save; `None` if there are none.
     pub(crate) fn save(&self, variant: &VariantKey) -> Option<Losses> {
         let seen = self.watched.get(variant)?.seen;
         (seen.count > 0.0).then_some(seen)
     }
 
-    /// Goes on from losses that were remembered, unless the variant was watched since.
+    /// Restores saved losses, unless the variant was watched since.
     pub(crate) fn recall(&mut self, variant: &VariantKey, seen: Losses) {
         let Losses { count, hours } = seen;
         let seen = Losses { count: count.max(0.0), hours: hours.max(0.0) };
-        let fresh = || Headcount { latest: None, seen };
-        self.watched.entry(variant.clone()).or_insert_with(fresh);
+        self.watched.entry(variant.clone()).or_insert(Headcount { latest: None, seen });
     }
 }
 
@@ -132,40 +133,44 @@ mod tests {
         Replicas::new(count).unwrap()
     }
 
-    /// A variant whose replicas were seen each minute: how many were asked for, and ready.
+    /// A variant observed once per minute: its wanted and its ready replicas.
     fn watched(looks: &[(u32, u32)]) -> (Absences, VariantKey) {
         let variant = crate::fleet::VariantSpec::example("llama").key;
-        let mut watched = Headcount::default();
+        let mut headcount = Headcount::default();
         for (minute, (wanted, ready)) in (0..).zip(looks) {
             let missing = replicas(wanted.saturating_sub(*ready));
-            watched.take(at(60 * minute), replicas(*ready), missing);
+            headcount.take(at(60 * minute), replicas(*ready), missing);
         }
-        let watched = BTreeMap::from([(variant.clone(), watched)]);
+
+        let watched = BTreeMap::from([(variant.clone(), headcount)]);
         (Absences { watched }, variant)
+    }
+
+    fn check_losses(looks: &[(u32, u32)], expected: f64) {
+        let (absences, variant) = watched(looks);
+        let count = absences.save(&variant).unwrap_or_default().count;
+        assert!((count - expected).abs() < 0.01, "{count} of {looks:?}");
+    }
+
+    /// The rate after one loss of ten replicas at the end of these minutes.
+    fn rate(minutes: usize) -> f64 {
+        let mut looks = vec![(10, 10); minutes];
+        looks.push((10, 9));
+        let (absences, variant) = watched(&looks);
+        absences.per_hour(&variant)
     }
 
     #[test]
     fn a_ready_replica_that_is_gone_is_a_loss_and_one_that_is_given_up_is_none() {
-        let losses = |looks: &[(u32, u32)], expected: f64| {
-            let (absences, variant) = watched(looks);
-            let count = absences.save(&variant).unwrap_or_default().count;
-            assert!((count - expected).abs() < 0.01, "{count} of {looks:?}");
-        };
-        losses(&[(4, 4), (4, 3), (4, 4), (4, 2)], 3.0);
+        check_losses(&[(4, 4), (4, 3), (4, 4), (4, 2)], 3.0);
         // Scaled down, scaled up and starting, and one of three that are gone.
-        losses(&[(4, 4), (3, 4), (3, 3)], 0.0);
-        losses(&[(4, 2), (8, 2), (8, 5)], 0.0);
-        losses(&[(4, 4), (2, 1)], 1.0);
+        check_losses(&[(4, 4), (3, 4), (3, 3)], 0.0);
+        check_losses(&[(4, 2), (8, 2), (8, 5)], 0.0);
+        check_losses(&[(4, 4), (2, 1)], 1.0);
     }
 
     #[test]
     fn a_loss_in_few_hours_says_more_than_one_in_many() {
-        let rate = |minutes: usize| {
-            let mut looks = vec![(10, 10); minutes];
-            looks.push((10, 9));
-            let (absences, variant) = watched(&looks);
-            absences.per_hour(&variant)
-        };
         let (absences, variant) = watched(&[]);
         assert!(absences.per_hour(&variant) < 0.002, "hardly any before one was seen");
         assert!(rate(10) > 0.08 && rate(10) < 0.1, "{}", rate(10));

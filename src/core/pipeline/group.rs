@@ -1,4 +1,4 @@
-//! The variants that are analysed together: those of one model and role.
+//! The variants that are analyzed together: those of one model and role.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use jiff::Timestamp;
 
 use crate::decide::NoData;
 use crate::fleet::{Bounds, Fleet, ModelKey, ModelName, Namespace, Role, VariantKey, VariantSpec};
-use crate::observe::{Observation, WhyUnknown};
+use crate::observe::{Observation, WhyScaleUnknown};
 use crate::units::{Replicas, Seconds};
 
 /// The variants of one model and role in one tick.
-pub(crate) struct Group<'a> {
+pub(crate) struct VariantGroup<'a> {
     pub(crate) model: ModelKey,
     pub(crate) role: Role,
     pub(crate) members: Vec<Member<'a>>,
@@ -19,7 +19,7 @@ pub(crate) struct Group<'a> {
 /// One variant of a group.
 #[derive(Clone, Copy)]
 pub(crate) struct Member<'a> {
-    /// Its place in the fleet.
+    /// Its position in the fleet.
     pub(crate) place: usize,
     pub(crate) spec: &'a VariantSpec,
     pub(crate) observation: &'a Observation,
@@ -27,18 +27,23 @@ pub(crate) struct Member<'a> {
     pub(crate) measured: Replicas,
 }
 
-// === impl Group, Member ===
+// === impl VariantGroup, Member ===
 
-impl Group<'_> {
-    /// The instant of the oldest data that the analysis rests on.
+impl<'a> VariantGroup<'a> {
+    /// The members that may have replicas.
+    pub(crate) fn with_replicas(&self) -> impl Iterator<Item = &Member<'a>> {
+        self.members.iter().filter(|member| member.observation.wanted != Some(Replicas::ZERO))
+    }
+
+    /// The instant of the oldest data behind the analysis.
     pub(crate) fn inputs_at(&self, now: Timestamp) -> Timestamp {
         let age = self
             .members
             .iter()
             .filter_map(|member| member.observation.oldest_measured())
             .fold(Seconds::ZERO, Seconds::max);
-        let age = jiff::SignedDuration::try_from_secs_f64(age.seconds()).unwrap_or_default();
-        now.saturating_sub(age).unwrap_or(now)
+        let span = jiff::SignedDuration::try_from_secs_f64(age.seconds()).unwrap_or_default();
+        now.saturating_sub(span).unwrap_or(now)
     }
 }
 
@@ -53,30 +58,31 @@ impl Member<'_> {
             .iter()
             .filter(|replica| replica.is_lost() || replica.is_untried())
             .count();
+
         unheard.max(Replicas::saturating(u32::try_from(silent).unwrap_or(u32::MAX)))
     }
 
-    /// The replicas that are asked for and do not serve yet.
+    /// The requested replicas that do not serve yet.
     pub(crate) fn coming(&self) -> Replicas {
         let observation = self.observation;
         let wanted = observation.wanted.unwrap_or_default();
         observation.pending.min(wanted.beyond(self.measured))
     }
 
-    /// Whether it may have replicas that nobody has shown us, which may carry any load. A scale
-    /// target that does not exist has none.
+    /// Returns true if the variant may have replicas that are not listed and may handle any load. A
+    /// scale target that does not exist has none.
     pub(crate) fn is_unlisted(&self) -> bool {
         self.observation.listed_at.is_none()
-            || self.observation.scale_unknown == Some(WhyUnknown::NotListed)
+            || self.observation.scale_unknown == Some(WhyScaleUnknown::NotListed)
     }
 
-    /// Whether its scale target exists, as far as is known.
+    /// Returns true unless its scale target is known not to exist.
     pub(crate) fn has_target(&self) -> bool {
-        self.observation.scale_unknown != Some(WhyUnknown::NoSuchTarget)
+        self.observation.scale_unknown != Some(WhyScaleUnknown::NoSuchTarget)
     }
 
-    /// The bounds that hold. While the scale target is out of sight nobody knows its autoscaler's
-    /// bounds, and the configured ones in their place must not move the number in force.
+    /// The bounds that apply. While the scale target is not visible, its autoscaler's bounds are
+    /// not known. The configured bounds then must not change the desired replicas in effect.
     pub(crate) fn bounds(&self, in_force: Option<Replicas>) -> Bounds {
         let bounds = self.observation.bounds;
         match (self.observation.wanted, in_force) {
@@ -85,12 +91,13 @@ impl Member<'_> {
         }
     }
 
-    /// Why nothing can be said about this variant, if so.
+    /// The reason why this variant cannot be decided; `None` if it can.
     pub(crate) fn blind(&self) -> Option<NoData> {
         let observation = self.observation;
         if let Some(why) = &observation.scale_unknown {
             return Some(NoData::ScaleUnknown(why.to_string()));
         }
+
         match observation.wanted {
             None => Some(NoData::NotListed),
             Some(Replicas::ZERO) if observation.replicas.is_empty() => None,
@@ -105,7 +112,7 @@ impl Member<'_> {
 pub(crate) fn groups<'a>(
     fleet: &'a Fleet,
     observations: &'a BTreeMap<VariantKey, Observation>,
-) -> Vec<Group<'a>> {
+) -> Vec<VariantGroup<'a>> {
     let mut members: Vec<Member<'a>> = fleet
         .variants()
         .zip(observations.values())
@@ -118,14 +125,21 @@ pub(crate) fn groups<'a>(
         })
         .collect();
     members.sort_by(|a, b| kind(a.spec).cmp(&kind(b.spec)));
-    let group = |members: &[Member<'a>]| {
-        let spec = members.first()?.spec;
-        Some(Group { model: spec.model_key(), role: spec.role, members: members.to_vec() })
-    };
-    members.chunk_by(|a, b| kind(a.spec) == kind(b.spec)).filter_map(group).collect()
+
+    members
+        .chunk_by(|a, b| kind(a.spec) == kind(b.spec))
+        .filter_map(|members| {
+            let spec = members.first()?.spec;
+            Some(VariantGroup {
+                model: spec.model_key(),
+                role: spec.role,
+                members: members.to_vec(),
+            })
+        })
+        .collect()
 }
 
-/// What the variants of a group have in common, in the order of groups.
+/// The properties that a group's variants share, in the order of groups.
 const fn kind(spec: &VariantSpec) -> (&Namespace, &ModelName, Role) {
     (&spec.key.namespace, &spec.model, spec.role)
 }

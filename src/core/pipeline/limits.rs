@@ -1,14 +1,14 @@
-//! Limits: what all variants together may use, and what each gets of it.
+//! Limits: the resources that all variants together may use, and the share of each variant.
 //!
-//! Models are planned alone, and only where that breaks a limit together, inside what is left
-//! ([`Pipeline::share`]). Whoever decided a number, the load of replicas or an analyzer, it goes
-//! through the limits once more before it is published ([`Pipeline::cap`]).
+//! Models are planned alone. If their plans together break a limit, they are planned again within
+//! the remaining resources ([`Pipeline::share`]). Every decision, whether from saturation or from
+//! an analyzer, passes through the limits once more before it is published ([`Pipeline::cap`]).
 //!
-//! What only bridges a time, until others serve, comes after what its model has planned, or it would
-//! take what those others need.
+//! Bridging replicas, which only serve until others are ready, come after the plan of their model.
+//! Otherwise they would take the resources that those others need.
 //!
-//! A limit cuts growth and nothing else. What a scale target asks for it holds, so where a limit
-//! falls below what runs, nothing grows, and nothing is taken away.
+//! A limit only cuts growth. A scale target keeps the replicas that it requests. If a limit falls
+//! below current usage, nothing scales up, and nothing is taken away.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -18,102 +18,118 @@ use jiff::Timestamp;
 
 use crate::analyze::capacity::Unit;
 use crate::decide::limit::{
-    Allowance, Grant, Grants, Limit, LimitName, Nodes, Priority, Refusal, Scope, Shadow, Source,
-    Want, limit, normalised, report, without,
+    Allowance, Grant, GrantRefusal, Grants, LimitName, LimitScope, LimitShadow, LimitSource, Nodes,
+    Priority, SupplyLimit, Want, limit, normalised, report, without,
 };
-use crate::decide::limited::{Limited, Price, Short};
-use crate::decide::optimize::{self, Consent, Contender, Headroom, Plan, plan, plan_all};
+use crate::decide::limited::{LimitedReason, ScarceResource, ShadowPrice};
+use crate::decide::optimize::{self, Consent, Contender, Headroom, ModelPlan, plan, plan_all};
 use crate::decide::rank::{Rank, Ranking};
 use crate::decide::{Basis, Decision, Reason, Stage, Step};
 use crate::fleet::{Accelerator, Bounds, Fleet, ModelKey, VariantKey, VariantSpec};
-use crate::observe::inventory::{Inventory, Known, NodeStock, QuotaStock, ReplicaUnit};
+use crate::observe::inventory::{Inventory, NodeStock, QuotaStock, ReplicaUnit, TimedValue};
 use crate::observe::{Inputs, Observation};
 use crate::pipeline::{Decisions, LISTING_STALE, Pipeline};
 use crate::settings;
 use crate::units::{Amount, Gpus, Replicas, Seconds};
 
-/// What may be used, and who comes first where it does not suffice.
+/// The usable resources, and the priority of models when resources are short.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Limits {
-    /// Whether what nodes have limits variants.
-    pub nodes: Watched,
-    /// Whether `ResourceQuota`s do.
-    pub quotas: Watched,
-    /// What products are called; one that is not here has its normalised name.
+pub struct LimitPolicy {
+    /// Limits variants to the resources of the nodes.
+    pub nodes: LimitSwitch,
+    /// Limits variants to the `ResourceQuota`s.
+    pub quotas: LimitSwitch,
+    /// Names of accelerator products. A product that is not listed gets its normalized name.
     pub names: BTreeMap<Accelerator, Accelerator>,
-    /// Budgets and quotas that are configured.
-    pub configured: Vec<Limit>,
-    /// How models stand beside others; a model that is not here stands as [`Priority::default`].
+    /// The configured budgets and quotas.
+    pub configured: Vec<SupplyLimit>,
+    /// The priority of each model. A model that is not listed has [`Priority::default`].
     pub priorities: BTreeMap<ModelKey, Priority>,
 }
 
-/// Whether something in a cluster is looked at.
+/// The switch that makes a cluster resource a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Watched {
-    /// It is not, and limits nothing.
+pub enum LimitSwitch {
+    /// Not watched, and therefore not a limit.
     #[default]
     Off,
-    /// It is. While it has never been read, nothing that it would count grows.
+    /// Watched. Until the first successful read, variants that use the resource do not scale up.
     On,
 }
 
-settings! { switch: Watched, Watched::On, Watched::Off }
+settings! { switch: LimitSwitch, LimitSwitch::On, LimitSwitch::Off }
 
-/// What a replica of each variant carries, where somebody knows.
-pub(crate) type Sizes = BTreeMap<VariantKey, (Amount, Unit)>;
+/// The capacity per replica of each variant, if known.
+pub(crate) type ReplicaSizes = BTreeMap<VariantKey, (Amount, Unit)>;
 
-/// What limits a tick, and what was found of it.
+/// The limits of a tick, and the results of applying them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Room {
-    pub(crate) limits: Vec<Limit>,
-    /// Of variants that analyzers have sized.
-    pub(crate) sizes: Sizes,
-    /// What cut the plans.
-    shadows: Vec<Shadow>,
+pub(crate) struct TickLimits {
+    pub(crate) limits: Vec<SupplyLimit>,
+    /// Capacity per replica of the variants that analyzers have sized.
+    pub(crate) sizes: ReplicaSizes,
+    /// The limits that cut the plans, with the next replica that each refuses.
+    shadows: Vec<LimitShadow>,
     inventory: Arc<Inventory>,
 }
 
 /// The plan of one model.
 #[derive(Debug)]
-pub(crate) struct Planned {
-    /// As if it were alone.
-    pub(crate) alone: Plan,
-    /// What it gets instead of that, where that is something else.
-    pub(crate) shared: BTreeMap<VariantKey, Shared>,
+pub(crate) struct PlannedModel {
+    /// The plan of the model on its own.
+    pub(crate) alone: ModelPlan,
+    /// The variants whose share differs from `alone`.
+    pub(crate) shared: BTreeMap<VariantKey, VariantShare>,
 }
 
-/// What a variant gets where its model cannot have what it would have alone.
+/// The share of a variant whose model cannot have its plan from [`PlannedModel::alone`].
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Shared {
+pub(crate) struct VariantShare {
     pub(crate) after: Replicas,
-    pub(crate) why: Limited,
+    pub(crate) why: LimitedReason,
 }
 
-/// Replicas that hold what they run on, and those that there should be.
+/// The fleet and the observation of each of its variants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FleetView<'a> {
+    pub(crate) fleet: &'a Fleet,
+    pub(crate) observations: &'a BTreeMap<VariantKey, Observation>,
+}
+
+/// The bounds of a variant, its replicas that hold resources, and its desired replicas.
 #[derive(Clone, Copy, Debug)]
 struct Numbers {
+    bounds: Bounds,
     held: Replicas,
     desired: Replicas,
 }
 
-// === impl Room ===
+/// The grants of all variants: those that the first plans got, and the final ones.
+#[derive(Debug)]
+struct Division<'a> {
+    first: BTreeMap<&'a VariantKey, &'a Grant>,
+    granted: BTreeMap<VariantKey, Grant>,
+    room: &'a TickLimits,
+}
 
-impl Room {
-    /// What a replica takes, where somebody has seen it.
+// === impl TickLimits ===
+
+impl TickLimits {
+    /// The resources of one replica, if known.
     pub(crate) fn unit(&self, key: &VariantKey) -> Option<&ReplicaUnit> {
         self.inventory.units.get(key)
     }
 }
 
-// === impl Limits ===
+// === impl LimitPolicy ===
 
-impl Limits {
+impl LimitPolicy {
     fn priority(&self, model: &ModelKey) -> Priority {
         self.priorities.get(model).copied().unwrap_or_default()
     }
 
-    /// What a product is called: as configured, else normalised. A name that is configured for some
-    /// product is a name as it is.
+    /// The name of a product: the configured name, otherwise the normalized one. A name that is
+    /// configured for some product maps to itself.
     #[must_use]
     pub fn named(&self, product: &Accelerator) -> Accelerator {
         self.names
@@ -123,7 +139,7 @@ impl Limits {
             .unwrap_or_else(|| normalised(product))
     }
 
-    /// What nodes have, by the names that products go by, one row for each.
+    /// The resources of the nodes, with one row per product name.
     fn stock(&self, nodes: &[NodeStock]) -> Vec<NodeStock> {
         let mut kinds: BTreeMap<Accelerator, (Gpus, Gpus)> = BTreeMap::new();
         for NodeStock { product, allocatable, used_by_others } in nodes {
@@ -131,15 +147,18 @@ impl Limits {
             *has += *allocatable;
             *others += *used_by_others;
         }
-        let row = |(product, (allocatable, used_by_others))| NodeStock {
-            product,
-            allocatable,
-            used_by_others,
-        };
-        kinds.into_iter().map(row).collect()
+
+        kinds
+            .into_iter()
+            .map(|(product, (allocatable, used_by_others))| NodeStock {
+                product,
+                allocatable,
+                used_by_others,
+            })
+            .collect()
     }
 
-    fn nodes(&self, now: Timestamp, inventory: &Inventory) -> Option<Limit> {
+    fn nodes(&self, now: Timestamp, inventory: &Inventory) -> Option<SupplyLimit> {
         let source = source(now, inventory.nodes.as_ref(), |nodes| {
             let kinds = of_nodes(&self.stock(nodes));
             let mut free: BTreeMap<Accelerator, Vec<Gpus>> = BTreeMap::new();
@@ -148,115 +167,143 @@ impl Limits {
             }
             Allowance::Nodes(Arc::new(Nodes { kinds, free, pods: inventory.pods.clone() }))
         });
-        Some(Limit { name: LimitName::new(NODES)?, scope: Scope::Cluster, source })
+
+        Some(SupplyLimit { name: LimitName::new(NODES)?, scope: LimitScope::Cluster, source })
     }
 }
 
-/// What is left of each kind for the variants.
+/// The GPUs of each kind that are left for the variants.
 fn of_nodes(stock: &[NodeStock]) -> BTreeMap<Accelerator, Headroom> {
-    let left = |row: &NodeStock| {
-        let left = row.allocatable.beyond(row.used_by_others);
-        (row.product.clone(), Headroom::Limited(left))
-    };
-    stock.iter().map(left).collect()
+    stock
+        .iter()
+        .map(|row| {
+            let left = row.allocatable.beyond(row.used_by_others);
+            (row.product.clone(), Headroom::Limited(left))
+        })
+        .collect()
 }
 
-/// The name of the limit that is what nodes have.
+/// The name of the limit on node resources.
 const NODES: &str = "nodes";
 
-/// What a source says, and how far that can be relied on.
+/// The state of a limit's source: unread, read, or held at its last value with its age.
 fn source<T>(
     now: Timestamp,
-    known: Option<&Known<T>>,
+    known: Option<&TimedValue<T>>,
     allowance: impl Fn(&T) -> Allowance,
-) -> Source {
-    let Some(Known { value, as_of }) = known else { return Source::Unread };
+) -> LimitSource {
+    let Some(TimedValue { value, as_of }) = known else { return LimitSource::Unread };
     let age = Seconds::from_span(now.duration_since(*as_of)).unwrap_or_default();
     let allowance = allowance(value);
+
     if age.seconds() > LISTING_STALE {
-        Source::Held { last: allowance, age }
+        LimitSource::Held { last: allowance, age }
     } else {
-        Source::Read(allowance)
+        LimitSource::Read(allowance)
     }
 }
 
-/// The limits that `ResourceQuota`s are, each of one resource.
-fn resource_quotas(now: Timestamp, fleet: &Fleet, inventory: &Inventory) -> Vec<Limit> {
-    let Some(Known { value: quotas, as_of }) = &inventory.quotas else {
-        let (scope, source) = (Scope::Cluster, Source::Unread);
+/// The limits from `ResourceQuota`s, one per resource.
+fn resource_quotas(now: Timestamp, fleet: &Fleet, inventory: &Inventory) -> Vec<SupplyLimit> {
+    let Some(TimedValue { value: quotas, as_of }) = &inventory.quotas else {
+        let scope = LimitScope::Cluster;
+        let source = LimitSource::Unread;
         let name = LimitName::new("resource quotas");
-        return name.map(|name| Limit { name, scope, source }).into_iter().collect();
+        return name.map(|name| SupplyLimit { name, scope, source }).into_iter().collect();
     };
-    let limit = |stock: &QuotaStock| {
-        let QuotaStock { namespace, name, resource, hard, used_by_others } = stock;
-        let name = LimitName::new(&format!("resource quota {namespace}/{name} ({resource})"))?;
-        let variants = fleet.variants().map(|spec| &spec.key);
-        let scope = Scope::Variants(inventory.takers(namespace, resource, variants));
-        let left = Known { value: hard.beyond(*used_by_others), as_of: *as_of };
-        let source = source(now, Some(&left), |left| Allowance::Total(*left));
-        Some(Limit { name, scope, source })
-    };
-    quotas.iter().filter_map(limit).collect()
+
+    let limits = quotas.iter().filter_map(|it| resource_quota(now, fleet, inventory, it, *as_of));
+    limits.collect()
+}
+
+/// The limit from one resource of a `ResourceQuota`.
+fn resource_quota(
+    now: Timestamp,
+    fleet: &Fleet,
+    inventory: &Inventory,
+    stock: &QuotaStock,
+    as_of: Timestamp,
+) -> Option<SupplyLimit> {
+    let QuotaStock { namespace, name, resource, hard, used_by_others } = stock;
+    let title = LimitName::new(&format!("resource quota {namespace}/{name} ({resource})"))?;
+
+    let variants = fleet.variants().map(|spec| &spec.key);
+    let scope = LimitScope::Variants(inventory.takers(namespace, resource, variants));
+
+    let left = TimedValue { value: hard.beyond(*used_by_others), as_of };
+    let source = source(now, Some(&left), |left| Allowance::Total(*left));
+    Some(SupplyLimit { name: title, scope, source })
 }
 
 // === impl Pipeline ===
 
 impl Pipeline {
-    /// What limits this tick.
-    pub(crate) fn room(&self, now: Timestamp, inputs: &Inputs) -> Room {
+    /// The limits of this tick.
+    pub(crate) fn room(&self, now: Timestamp, inputs: &Inputs) -> TickLimits {
         let policy = &self.policy.limits;
         let inventory = Arc::clone(&inputs.inventory);
         let mut limits = Vec::new();
-        if policy.nodes == Watched::On {
+        if policy.nodes == LimitSwitch::On {
             limits.extend(policy.nodes(now, &inventory));
         }
-        if policy.quotas == Watched::On {
+        if policy.quotas == LimitSwitch::On {
             limits.extend(resource_quotas(now, &inputs.fleet, &inventory));
         }
+
         limits.extend(policy.configured.iter().cloned());
-        Room { limits, inventory, ..Room::default() }
+        TickLimits { limits, inventory, ..TickLimits::default() }
     }
 
-    /// What a variant runs on, and how many a replica takes: as declared, else as its pod template
-    /// or its pods say, and one where nobody says anything.
-    pub(crate) fn takes(&self, room: &Room, spec: &VariantSpec) -> (Option<Accelerator>, Gpus) {
+    /// The accelerator of a variant and the GPUs per replica. Declared values come first, then
+    /// those of its pod template or pods, then one GPU.
+    pub(crate) fn takes(
+        &self,
+        room: &TickLimits,
+        spec: &VariantSpec,
+    ) -> (Option<Accelerator>, Gpus) {
         let unit = room.unit(&spec.key);
         let product = spec.accelerator.as_ref().or(unit.and_then(|unit| unit.product.as_ref()));
         let gpus = spec.gpus.or(unit.map(|unit| unit.gpus)).unwrap_or(Gpus::ONE);
         (product.map(|product| self.policy.limits.named(product)), gpus)
     }
 
-    /// Plans models: alone, and where that breaks a limit, together.
+    /// Plans each model alone. Plans models together if their plans break a limit.
     pub(crate) fn share(
         &self,
-        mut models: Vec<optimize::Model<'_>>,
-        room: &mut Room,
-        (fleet, observations): (&Fleet, &BTreeMap<VariantKey, Observation>),
-        policy: &optimize::Policy,
+        mut models: Vec<optimize::PlanModel<'_>>,
+        room: &mut TickLimits,
+        view: FleetView<'_>,
+        policy: &optimize::OptimizerPolicy,
         check: &dyn Fn(&VariantKey, Replicas) -> Consent,
-    ) -> Vec<Planned> {
+    ) -> Vec<PlannedModel> {
         if room.limits.is_empty() {
-            let alone = |model| plan(model, None, policy, check);
-            let planned = |alone| Planned { alone, shared: BTreeMap::new() };
-            return models.iter().map(alone).map(planned).collect();
+            return models
+                .iter()
+                .map(|model| plan(model, None, policy, check))
+                .map(|alone| PlannedModel { alone, shared: BTreeMap::new() })
+                .collect();
         }
+
         for candidate in models.iter_mut().flat_map(|model| &mut model.candidates) {
-            if let Some(spec) = fleet.get(&candidate.key) {
+            if let Some(spec) = view.fleet.get(&candidate.key) {
                 (candidate.accelerator, candidate.gpus) = self.takes(room, spec);
             }
         }
-        // What others hold, and what replicas that do not start hold beside those that count.
+
+        // Resources that the plans do not count: those of variants without a plan, and those of
+        // replicas that do not start.
         let counted: BTreeMap<&VariantKey, Replicas> = models
             .iter()
             .flat_map(|model| &model.candidates)
             .map(|candidate| (&candidate.key, candidate.current))
             .collect();
-        let beside = fleet.variants().map(|spec| {
-            let held = self.held(spec, observations.get(&spec.key));
-            let counted = counted.get(&spec.key).copied().unwrap_or_default();
-            let held = held.beyond(counted);
-            self.want(room, spec, (spec.bounds, Numbers { held, desired: held }))
+        let beside = view.fleet.variants().map(|spec| {
+            let all = self.held(spec, view.observations.get(&spec.key));
+            let in_plans = counted.get(&spec.key).copied().unwrap_or_default();
+            let held = all.beyond(in_plans);
+            self.want(room, spec, Numbers { bounds: spec.bounds, held, desired: held })
         });
+
         let left = without(&room.limits, &beside.collect::<Vec<_>>());
         let contenders: Vec<Contender<'_>> = models
             .into_iter()
@@ -270,10 +317,10 @@ impl Pipeline {
         planned(together, room)
     }
 
-    /// Cuts what is decided to what may be used, and reports the limits.
+    /// Cuts the decisions to the limits and reports the limits.
     pub(crate) fn cap(
         &self,
-        room: &Room,
+        room: &TickLimits,
         fleet: &Fleet,
         observations: &BTreeMap<VariantKey, Observation>,
         found: &mut Decisions,
@@ -281,6 +328,7 @@ impl Pipeline {
         if room.limits.is_empty() {
             return;
         }
+
         let decided: BTreeMap<&VariantKey, &Decision> =
             found.decisions.iter().map(|decision| (&decision.variant, decision)).collect();
         let wants: Vec<Want> = fleet
@@ -290,26 +338,29 @@ impl Pipeline {
                 match decided.get(&spec.key) {
                     Some(decision) if decision.basis == Basis::Fresh => {
                         let desired = decision.desired();
-                        self.want(room, spec, (decision.bounds, Numbers { held, desired }))
+                        self.want(room, spec, Numbers { bounds: decision.bounds, held, desired })
                     }
-                    // A number that is kept for want of data is in use as it is.
+                    // A decision that is held because data is missing uses all of its desired
+                    // replicas.
                     Some(decision) => {
-                        let held = held.max(decision.desired());
-                        self.want(room, spec, (decision.bounds, Numbers { held, desired: held }))
+                        let desired = held.max(decision.desired());
+                        let bounds = decision.bounds;
+                        self.want(room, spec, Numbers { bounds, held: desired, desired })
                     }
-                    None => self.want(room, spec, (spec.bounds, Numbers { held, desired: held })),
+                    None => {
+                        self.want(room, spec, Numbers { bounds: spec.bounds, held, desired: held })
+                    }
                 }
             })
             .collect();
-        let bridge =
-            |want: &Want| decided.get(&want.key).map_or(Replicas::ZERO, |it| bridge_of(it));
-        let Grants { grants, shadows } = grant(&wants, &bridge, &room.limits);
-        let shadows: Vec<Shadow> = room
+
+        let Grants { grants, shadows: found_here } = grant(&wants, &decided, &room.limits);
+        let shadows: Vec<LimitShadow> = room
             .limits
             .iter()
             .filter_map(|limit| {
-                let here = |shadow: &&Shadow| shadow.limit == limit.name;
-                shadows.iter().find(here).or_else(|| room.shadows.iter().find(here)).cloned()
+                let mut all = found_here.iter().chain(&room.shadows);
+                all.find(|shadow| shadow.limit == limit.name).cloned()
             })
             .collect();
         let cuts: BTreeMap<&VariantKey, &Grant> = grants
@@ -320,10 +371,12 @@ impl Pipeline {
         for decision in &mut found.decisions {
             let Some(grant) = cuts.get(&decision.variant) else { continue };
             let Some(why) = limited(grant, &shadows, room) else { continue };
-            let (before, after) = (decision.desired(), grant.granted);
+            let before = decision.desired();
+            let after = grant.granted;
             let reason = Reason::Limited(why);
             decision.steps.push(Step { stage: Stage::Limit, before, after, reason });
         }
+
         found.limits = report(&wants, &room.limits);
         for report in &mut found.limits {
             let shadow = shadows.iter().find(|it| it.limit == report.name);
@@ -334,22 +387,19 @@ impl Pipeline {
         }
     }
 
-    /// Replicas that hold what they run on: those that the scale target asks for or that are there.
-    /// While nobody can say, it is what is in force, and else the minimum.
+    /// Replicas that hold resources: the requested or the current replicas, whichever are more. If
+    /// neither is known, the desired replicas in effect, otherwise the minimum.
     fn held(&self, spec: &VariantSpec, observation: Option<&Observation>) -> Replicas {
         let seen = observation.and_then(|it| it.wanted.max(it.current));
         let bounds = observation.map_or(spec.bounds, |it| it.bounds);
-        seen.or_else(|| self.in_force.get(&spec.key).map(|it| it.desired)).unwrap_or(bounds.min())
+        seen.or_else(|| self.desired(&spec.key)).unwrap_or(bounds.min())
     }
 
-    fn want(
-        &self,
-        room: &Room,
-        spec: &VariantSpec,
-        (bounds, Numbers { held, desired }): (Bounds, Numbers),
-    ) -> Want {
+    fn want(&self, room: &TickLimits, spec: &VariantSpec, numbers: Numbers) -> Want {
+        let Numbers { bounds, held, desired } = numbers;
         let (accelerator, gpus) = self.takes(room, spec);
         let model = spec.model_key();
+
         Want {
             key: spec.key.clone(),
             priority: self.policy.limits.priority(&model),
@@ -365,7 +415,7 @@ impl Pipeline {
     }
 }
 
-/// What of a number is there only until others serve.
+/// The part of the desired replicas that only bridges until others serve.
 fn bridge_of(decision: &Decision) -> Replicas {
     match decision.steps.iter().find(|step| step.stage == Stage::Bridge) {
         Some(bridge) => bridge.after.min(decision.desired()).beyond(bridge.before),
@@ -373,19 +423,30 @@ fn bridge_of(decision: &Decision) -> Replicas {
     }
 }
 
-/// Gives every variant what the limits allow, and of one model first what is more than a bridge. Each
-/// bridge wants for itself, behind all others of its model.
-fn grant(wants: &[Want], bridge: &dyn Fn(&Want) -> Replicas, limits: &[Limit]) -> Grants {
-    let part = |(at, want): (usize, &Want)| {
-        // What runs and what must always be there is no question.
-        let firm = want.desired.beyond(bridge(want)).max(want.current).max(want.bounds.min());
-        let part = want.desired.beyond(firm);
-        (part > Replicas::ZERO).then_some((at, part))
-    };
-    let parts: Vec<(usize, Replicas)> = wants.iter().enumerate().filter_map(part).collect();
+/// The part of a want that only bridges. Current replicas and the minimum never do.
+fn bridging(want: &Want, decision: Option<&Decision>) -> Replicas {
+    let bridge = decision.map_or(Replicas::ZERO, bridge_of);
+    let firm = want.desired.beyond(bridge).max(want.current).max(want.bounds.min());
+    want.desired.beyond(firm)
+}
+
+/// Grants each variant the replicas that the limits allow. Bridging replicas become separate wants
+/// at the end of the list, behind all other wants of their model.
+fn grant(
+    wants: &[Want],
+    decided: &BTreeMap<&VariantKey, &Decision>,
+    limits: &[SupplyLimit],
+) -> Grants {
+    let parts: Vec<(usize, Replicas)> = wants
+        .iter()
+        .map(|want| bridging(want, decided.get(&want.key).copied()))
+        .enumerate()
+        .filter(|(_, part)| *part > Replicas::ZERO)
+        .collect();
     if parts.is_empty() {
         return limit(wants, limits);
     }
+
     let mut asked = wants.to_vec();
     for &(at, part) in &parts {
         asked[at].desired = asked[at].desired.beyond(part);
@@ -393,6 +454,7 @@ fn grant(wants: &[Want], bridge: &dyn Fn(&Want) -> Replicas, limits: &[Limit]) -
         let current = Replicas::ZERO;
         asked.push(Want { bounds, current, desired: part, ..asked[at].clone() });
     }
+
     let Grants { mut grants, shadows } = limit(&asked, limits);
     let bridges = grants.split_off(wants.len());
     for ((at, part), bridge) in parts.into_iter().zip(bridges) {
@@ -401,84 +463,122 @@ fn grant(wants: &[Want], bridge: &dyn Fn(&Want) -> Replicas, limits: &[Limit]) -
         grant.granted += bridge.granted;
         grant.cut = grant.cut.take().or(bridge.cut);
     }
+
     Grants { grants, shadows }
 }
 
-/// What each model gets, in the order of the plans.
-fn planned(together: optimize::FleetPlan, room: &Room) -> Vec<Planned> {
-    let optimize::FleetPlan { plans, grants, contended, mut alone } = together;
-    let granted: BTreeMap<VariantKey, Grant> =
-        grants.grants.into_iter().map(|grant| (grant.key.clone(), grant)).collect();
-    let first: BTreeMap<&VariantKey, &Grant> =
-        contended.grants.iter().map(|grant| (&grant.key, grant)).collect();
-    let one = |(position, plan): (usize, Plan)| {
-        let again = Arc::clone(&plan.rankings);
-        let alone = alone.remove(&position).unwrap_or(plan);
-        // Who was cut first is why the model is planned again.
-        let is_cut = |key: &VariantKey| first.get(key).is_some_and(|it| it.granted < it.desired);
-        let of = alone.placements.iter().map(|it| &it.key).find(|key| is_cut(key));
-        let cut = |key: &VariantKey| {
-            let grants = [first.get(key).copied(), granted.get(key)];
-            let cut = grants.into_iter().flatten().find(|grant| grant.granted < grant.desired)?;
-            limited(cut, &room.shadows, room)
-        };
-        let instead = |key: &VariantKey| {
-            let (of, cut) = (of?, first.get(of?)?.cut.as_ref()?);
-            let (of, limit) = (of.variant.clone(), cut.limit.clone());
-            Some(Limited::Instead { of, limit, rank: rank(key, &again) })
-        };
-        let shared = |placement: &optimize::Placement| {
-            let after = granted.get(&placement.key)?.granted;
+/// The share of each model, in the order of the plans.
+fn planned(together: optimize::FleetPlan, room: &TickLimits) -> Vec<PlannedModel> {
+    let optimize::FleetPlan { plans, grants, contended, alone: mut singles } = together;
+    let division = Division {
+        first: contended.grants.iter().map(|grant| (&grant.key, grant)).collect(),
+        granted: grants.grants.into_iter().map(|grant| (grant.key.clone(), grant)).collect(),
+        room,
+    };
+
+    plans
+        .into_iter()
+        .enumerate()
+        .map(|(position, plan)| {
+            let rankings = Arc::clone(&plan.rankings);
+            let alone = singles.remove(&position).unwrap_or(plan);
+            let shared = division.shared(&alone, &rankings);
+            PlannedModel { alone, shared }
+        })
+        .collect()
+}
+
+impl Division<'_> {
+    /// The variants of a model whose share differs from its plan.
+    fn shared(
+        &self,
+        plan: &ModelPlan,
+        rankings: &Arc<[Ranking]>,
+    ) -> BTreeMap<VariantKey, VariantShare> {
+        // The model is planned again because of the first variant whose grant was cut.
+        let mut keys = plan.placements.iter().map(|it| &it.key);
+        let cause = keys.find(|key| self.first.get(*key).is_some_and(|it| is_cut(it)));
+
+        let shared = plan.placements.iter().filter_map(|placement| {
+            let key = &placement.key;
+            let after = self.granted.get(key)?.granted;
             let why = match after.cmp(&placement.after) {
                 Ordering::Equal => return None,
-                Ordering::Less => cut(&placement.key).or_else(|| instead(&placement.key))?,
-                Ordering::Greater => instead(&placement.key)?,
+                Ordering::Less => self.cut(key).or_else(|| self.instead(cause, key, rankings))?,
+                Ordering::Greater => self.instead(cause, key, rankings)?,
             };
-            Some((placement.key.clone(), Shared { after, why }))
-        };
-        let shared = alone.placements.iter().filter_map(shared).collect();
-        Planned { alone, shared }
-    };
-    plans.into_iter().enumerate().map(one).collect()
+            Some((key.clone(), VariantShare { after, why }))
+        });
+        shared.collect()
+    }
+
+    /// The reason for the first cut among a variant's grants.
+    fn cut(&self, key: &VariantKey) -> Option<LimitedReason> {
+        let grants = [self.first.get(key).copied(), self.granted.get(key)];
+        let cut = grants.into_iter().flatten().find(|grant| is_cut(grant))?;
+        limited(cut, &self.room.shadows, self.room)
+    }
+
+    /// The reason why a variant serves instead of `cause`.
+    fn instead(
+        &self,
+        cause: Option<&VariantKey>,
+        key: &VariantKey,
+        rankings: &Arc<[Ranking]>,
+    ) -> Option<LimitedReason> {
+        let of = cause?;
+        let cut = self.first.get(of)?.cut.as_ref()?;
+        Some(LimitedReason::Instead {
+            of: of.variant.clone(),
+            limit: cut.limit.clone(),
+            rank: rank(key, rankings),
+        })
+    }
 }
 
-/// How a variant fared in the rankings of its model; `None` where nothing was ranked.
+fn is_cut(grant: &Grant) -> bool {
+    grant.granted < grant.desired
+}
+
+/// The result of a variant in the rankings of its model; `None` if nothing was ranked.
 pub(crate) fn rank(variant: &VariantKey, rankings: &Arc<[Ranking]>) -> Option<Box<Rank>> {
-    let rank = || Rank { variant: variant.clone(), rankings: Arc::clone(rankings) };
-    (!rankings.is_empty()).then(|| Box::new(rank()))
+    (!rankings.is_empty())
+        .then(|| Box::new(Rank { variant: variant.clone(), rankings: Arc::clone(rankings) }))
 }
 
-/// Why a variant is cut.
-fn limited(grant: &Grant, shadows: &[Shadow], room: &Room) -> Option<Limited> {
+/// The reason why a variant is cut.
+fn limited(grant: &Grant, shadows: &[LimitShadow], room: &TickLimits) -> Option<LimitedReason> {
     let cut = grant.cut.clone()?;
     let source = room.limits.iter().find(|limit| limit.name == cut.limit).map(|it| &it.source);
     let age = match source {
-        Some(Source::Held { age, .. }) => Some(*age),
-        Some(Source::Read(_) | Source::Unread) | None => None,
+        Some(LimitSource::Held { age: held_for, .. }) => Some(*held_for),
+        Some(LimitSource::Read(_) | LimitSource::Unread) | None => None,
     };
+
     let shadow = shadows.iter().find(|it| it.limit == cut.limit);
     let price = shadow.and_then(|shadow| price(shadow, room));
-    Some(Limited::Cut { cut, age, price })
+    Some(LimitedReason::Cut { cut, age, price })
 }
 
-/// What one more of what is short would buy; `None` while nobody knows what the next replica
-/// carries, or where more of it would not help.
-fn price(shadow: &Shadow, room: &Room) -> Option<Price> {
+/// The capacity that one more unit of the short resource adds. `None` if the capacity of the next
+/// replica is not known, or if more of the resource would not help.
+fn price(shadow: &LimitShadow, room: &TickLimits) -> Option<ShadowPrice> {
     let (size, unit) = *room.sizes.get(&shadow.next)?;
     let (of, carries) = match &shadow.why {
-        Refusal::Accelerators { kind, needed, .. } => {
+        GrantRefusal::Accelerators { kind, needed, .. } => {
             let each = size.amount() / f64::from(needed.count());
-            (Short::Accelerator(kind.clone()), Amount::new(each)?)
+            (ScarceResource::Accelerator(kind.clone()), Amount::new(each)?)
         }
-        Refusal::Budget { needed, .. } => {
+        GrantRefusal::Budget { needed, .. } => {
             let each = size.amount() / needed.per_hour();
-            (Short::CostPerHour, Amount::new(each)?)
+            (ScarceResource::CostPerHour, Amount::new(each)?)
         }
-        // More of it elsewhere would not help, and nobody knows where more would be.
-        Refusal::Scattered { .. }
-        | Refusal::NotListed(_)
-        | Refusal::UnknownKind
-        | Refusal::Unread => return None,
+        // More of the resource elsewhere would not help, and the useful place is not known.
+        GrantRefusal::Scattered { .. }
+        | GrantRefusal::NotListed(_)
+        | GrantRefusal::UnknownKind
+        | GrantRefusal::Unread => return None,
     };
-    Some(Price { of, next: shadow.next.clone(), carries, unit })
+
+    Some(ShadowPrice { of, next: shadow.next.clone(), carries, unit })
 }

@@ -1,10 +1,11 @@
-//! What a pipeline remembers of each variant, for whoever goes on with it: a daemon that was
-//! restarted, or another replica of it.
+//! The saved memory of each variant, for the process that continues: a restarted daemon, or another
+//! replica of it.
 //!
-//! A [`Memory`] is made of plain values, all of them with their original instants: windows are over
-//! when they would have been, and what was learned grows old as if nothing had happened. It is
-//! bounded for each variant, and there are three lengths of it: whole, without the observations
-//! that what was learned came from, and without what was learned.
+//! A [`VariantMemory`] consists of plain values with their original instants. Windows end when they
+//! would have ended, and learned state ages as if there had been no restart.
+//!
+//! The memory is bounded per variant and has three lengths: whole, without the observations behind
+//! the learned state, and without the learned state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,86 +16,91 @@ use serde::{Deserialize, Serialize};
 pub use crate::analyze::ballot::Analyzer;
 use crate::analyze::foresight::card::Card;
 use crate::decide::Decision;
-use crate::decide::enforce::History;
+use crate::decide::enforce::ScalingHistory;
 use crate::fleet::{ModelKey, VariantKey};
-use crate::pipeline::{InForce, PAUSE_MAX, Pipeline};
+use crate::pipeline::{DecisionInForce, PAUSE_MAX, Pipeline};
 use crate::units::Replicas;
 
 pub use crate::analyze::foresight::arrivals::SavedArrivals;
 pub use crate::analyze::foresight::pace::SavedPace;
 pub use crate::analyze::foresight::saved::{
-    LengthMoments, SavedDemand, SavedForesight, SavedSeen, SavedWeek, Work,
+    LengthMoments, RequestWork, SavedDemand, SavedForesight, SavedVariantModel, SavedWeek,
 };
-pub use crate::analyze::throughput::{Curve, Fit, Line};
+pub use crate::analyze::throughput::{Curve, CurveLine, LineFit};
 pub use crate::analyze::tokens::capacity::{OutputLength, RequestShape};
-pub use crate::analyze::tokens::knowledge::{Record, SavedKnowledge, SavedLimit, Source};
-pub use crate::analyze::tuner::{Agreed, SavedFilter, SavedPoint, SavedTuner};
-pub use crate::decide::enforce::{Burst, Change, Direction, Moved, Recommendation, SavedHistory};
+pub use crate::analyze::tokens::knowledge::{
+    CapacityRecord, RecordSource, SavedKnowledge, SavedLimit,
+};
+pub use crate::analyze::tuner::{FilterAgreement, SavedFilter, SavedPoint, SavedTuner};
+pub use crate::decide::enforce::{
+    Burst, PublishedChange, PublishedMove, Recommendation, SavedHistory, ScalingDirection,
+};
 pub use crate::pipeline::Wait;
 pub use crate::pipeline::absence::Losses;
-pub use crate::pipeline::silence::saved::{SavedHeard, SavedSilence};
-pub use crate::pipeline::sizing::analyzers::{SavedAnalyzers, SavedTaught};
-pub use crate::pipeline::startup::Measured;
+pub use crate::pipeline::silence::saved::{SavedScrape, SavedSilence};
+pub use crate::pipeline::sizing::analyzers::{SavedAnalyzers, SavedTrainedTuner};
+pub use crate::pipeline::startup::StartDurations;
 
-/// What is remembered of one variant.
+/// The saved memory of one variant.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Memory {
-    /// What was recommended, and how its number has moved.
+pub struct VariantMemory {
+    /// Its recommendations and published changes.
     pub history: SavedHistory,
-    /// Since when it is not what it should be.
+    /// The time since which it has differed from its target state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<Wait>,
-    /// When analyzers could last say what its model carries.
+    /// The last time when each analyzer knew the capacity of its model's replicas.
     #[serde(with = "crate::units::instants", skip_serializing_if = "BTreeMap::is_empty")]
     pub informed: BTreeMap<Analyzer, Timestamp>,
-    /// What analyzers have learned.
+    /// The learned state of the analyzers.
     pub learned: SavedAnalyzers,
     /// Its latest starts: from created to ready and to serving, in seconds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub starts: Vec<Measured>,
-    /// Its replicas that were lost.
+    pub starts: Vec<StartDurations>,
+    /// Its lost replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub losses: Option<Losses>,
-    /// Since when its model has had nothing to do.
+    /// The time since which its model has had no work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silence: Option<SavedSilence>,
-    /// The signals that have counted requests of its model, whose silence must not lower a number.
+    /// The signals that have counted requests of its model. While one is not reporting, the model
+    /// must not scale down.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub named: Vec<String>,
 }
 
-/// What is known of a number that was in force before a restart.
+/// The origin of desired replicas from before a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recall {
-    /// The number alone.
+    /// Only the desired replicas are known.
     Number,
-    /// What was recommended before it, too, up to a moment ago: its windows go on.
+    /// The recommendations before it are also known, up to a moment ago, so its windows continue.
     History,
 }
 
-/// How much of a memory is told.
+/// The length at which a memory is saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Length {
-    /// All of it.
+pub enum MemoryLength {
+    /// The whole memory.
     Whole,
-    /// Without the observations that what was learned came from: what was learned stays, and is
-    /// corrected by new ones.
+    /// Without the observations behind the learned state. The learned state stays, and new
+    /// observations correct it.
     Conclusions,
-    /// Without what was learned: windows, turns, waits, and what keeps a number from falling.
+    /// Without the learned state: only windows, direction changes, waits and scale-down guards.
     Windows,
 }
 
-// === impl Memory ===
+// === impl VariantMemory ===
 
-impl Memory {
-    /// This memory, told at this length.
+impl VariantMemory {
+    /// Shortens the memory to this length.
     #[must_use]
-    pub fn told(mut self, length: Length) -> Self {
+    pub fn told(mut self, length: MemoryLength) -> Self {
         match length {
-            Length::Whole => {}
-            Length::Conclusions => self.learned.shorten(),
-            Length::Windows => {
+            MemoryLength::Whole => {}
+            MemoryLength::Conclusions => self.learned.shorten(),
+            MemoryLength::Windows => {
                 let Self { history, waits, silence, named, .. } = self;
                 self = Self { history, waits, silence, named, ..Self::default() };
             }
@@ -102,8 +108,8 @@ impl Memory {
         self
     }
 
-    /// All that stays true during an absence: lessons of engines, loads and starts, each with its own
-    /// age. Windows, waits and silences do not.
+    /// The part that stays true during an absence: lessons about engines, loads and starts, each
+    /// with its own age. Windows, waits and silences do not.
     #[must_use]
     pub fn knowledge(self) -> Self {
         let Self { learned, starts, losses, named, .. } = self;
@@ -111,23 +117,25 @@ impl Memory {
     }
 }
 
-// === impl InForce ===
+// === impl DecisionInForce ===
 
-impl InForce {
-    /// What the windows remember of a decision.
+impl DecisionInForce {
+    /// The recommendation to record in the windows for a decision.
     ///
-    /// After a restart nothing is lowered before the same replicas have been measured for a window.
-    /// Where what was recommended before is remembered, that is no recommendation to stay, or each
-    /// restart would begin the windows anew: it counts as the last one, if the load asks for no more.
-    /// Where the number has moved just before, it would have waited for that without a restart too.
+    /// After a restart, no variant scales down before the same replicas have been measured for a
+    /// window. That hold is not a recommendation to stay; otherwise each restart would reset the
+    /// windows. If earlier recommendations are remembered, the last one is repeated, unless the
+    /// load requires more. If the desired replicas have changed just before, the wait would have
+    /// happened without a restart too.
     pub(crate) fn recommended_by(&mut self, now: Timestamp, decision: &Decision) -> Replicas {
         let passed = self.history.latest().map(|latest| now.duration_since(latest).as_secs_f64());
         if passed.is_none_or(|passed| passed > PAUSE_MAX) {
-            // Nobody has seen the time between.
+            // The time in between was not observed.
             self.restored = self.restored.filter(|recall| *recall == Recall::Number);
         }
-        let seconds = |at: Timestamp| now.duration_since(at).as_secs_f64();
-        let moved = self.history.moved().is_some_and(|moved| seconds(moved.at) <= PAUSE_MAX);
+
+        let moved_ago = self.history.moved().map(|it| now.duration_since(it.at).as_secs_f64());
+        let moved = moved_ago.is_some_and(|ago| ago <= PAUSE_MAX);
         let by_restart = self.restored == Some(Recall::History) && decision.is_settling() && !moved;
         match self.history.last_recommended() {
             Some(last) if by_restart => decision.unconstrained().max(last),
@@ -139,16 +147,17 @@ impl InForce {
 // === impl Pipeline ===
 
 impl Pipeline {
-    /// What is remembered of a variant; `None` while it has no number in force.
+    /// The memory of a variant; `None` while it has no desired replicas in effect.
     #[must_use]
-    pub fn memory(&self, model: &ModelKey, variant: &VariantKey) -> Option<Memory> {
+    pub fn memory(&self, model: &ModelKey, variant: &VariantKey) -> Option<VariantMemory> {
         let history = self.in_force.get(variant)?.history.save();
         let learned = &self.learned;
         let informed = Analyzer::ALL.iter().filter_map(|analyzer| {
             let at = learned.informed.get(&(model.clone(), *analyzer))?;
             Some((*analyzer, *at))
         });
-        Some(Memory {
+
+        Some(VariantMemory {
             history,
             waits: self.unsettled.get(variant).copied(),
             informed: informed.collect(),
@@ -160,45 +169,49 @@ impl Pipeline {
         })
     }
 
-    /// What was learned of engines, for others of the same kind.
+    /// The capacity cards: learned coefficients, for other engines of the same kind.
     pub fn cards(&self) -> impl Iterator<Item = &Arc<Card>> {
         self.learned.analyzers.foresight.cards()
     }
 
-    /// Goes on from what was remembered of a variant whose number [has been restored](Self::restore).
-    /// What is known here already stays, and what cannot be is left out.
+    /// Restores the memory of a variant whose desired replicas [have been restored](Self::restore).
+    /// Existing state stays, and invalid state is skipped.
     pub fn recall(
         &mut self,
         now: Timestamp,
         model: &ModelKey,
         variant: &VariantKey,
-        memory: &Memory,
+        memory: &VariantMemory,
     ) {
-        let Memory { history, waits, informed, learned: remembered, .. } = memory;
-        let Memory { starts, losses, silence, named, .. } = memory;
+        let VariantMemory { history, waits, informed, learned: remembered, .. } = memory;
+        let VariantMemory { starts, losses, silence, named, .. } = memory;
         if let Some(in_force) = self.in_force.get_mut(variant)
             && in_force.restored == Some(Recall::Number)
-            && let Some(mut history) = History::restore(history)
+            && let Some(mut history) = ScalingHistory::restore(history)
         {
             let latest = history.latest();
             let passed = latest.map(|latest| now.duration_since(latest).as_secs_f64());
-            // Time that nobody saw must not let a window pass.
+            // Unobserved time must not let a window elapse.
             if passed.is_some_and(|passed| (0.0..=PAUSE_MAX).contains(&passed)) {
                 in_force.restored = Some(Recall::History);
             } else {
                 history.begin_anew(now, in_force.desired);
             }
+
             in_force.history = history;
         }
+
         if let Some(Wait { wanted, since }) = *waits {
-            let since = since.min(now);
-            self.unsettled.entry(variant.clone()).or_insert(Wait { wanted, since });
+            let wait = Wait { wanted, since: since.min(now) };
+            self.unsettled.entry(variant.clone()).or_insert(wait);
         }
+
         let learned = &mut self.learned;
         for (analyzer, at) in informed {
             let known = learned.informed.entry((model.clone(), *analyzer)).or_insert(*at);
             *known = (*known).max(*at);
         }
+
         learned.analyzers.recall(model, variant, remembered);
         learned.fronts.recall(model, named);
         self.startups.recall(variant, starts);

@@ -1,11 +1,12 @@
-//! Silence: since when every replica of a model has been heard, and none has had anything to do.
+//! Silence: the time for which every replica of a model has reported, and none has had any work.
 //!
-//! It is kept as one instant a model, which every page that says otherwise moves forward, so a
-//! retention of a day costs no more than one of a minute. A page says otherwise when something runs
-//! or waits, or when a counter of requests or tokens has moved since the page before. What is not
-//! seen moves it as well: a replica without fresh data, two pages too far apart, a counter that is
-//! not on the page, a queue in front that cannot be read. A restart is a time that nobody saw, which
-//! [`saved`] covers where it can.
+//! Silence is stored as one instant per model, which every contrary scrape moves forward. So a
+//! retention of a day costs no more than one of a minute. A contrary scrape shows running or
+//! waiting requests, or a request or token counter that moved since the previous scrape.
+//!
+//! Missing data moves the instant too: a replica without fresh data, two scrapes too far apart, a
+//! missing counter, or an unreadable queue in front. A restart leaves an unobserved time, which
+//! [`saved`] covers if it can.
 
 pub(crate) mod saved;
 
@@ -13,18 +14,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use crate::decide::zero::{Evidence, InFront, Work};
+use crate::decide::zero::{FrontQueue, IdleEvidence, ObservedWork};
 use crate::fleet::{ModelKey, ReplicaKey, VariantKey};
-use crate::observe::{Counts, Demand, Freshness, Inputs, RankReading, Reading, Scale, Scrape, Way};
+use crate::observe::{
+    DemandSignal, Freshness, Inputs, RankReading, Reading, Scale, Scrape, ScrapeRoute,
+    SignalQuantity,
+};
 use crate::pipeline::PAUSE_MAX;
-use crate::pipeline::group::{Group, Member};
+use crate::pipeline::group::{Member, VariantGroup};
 use crate::units::{Replicas, Requests, Seconds, Tokens};
 
-/// What is known of the silence of models.
+/// The known silence of every model.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Silences {
     models: BTreeMap<ModelKey, Silence>,
-    replicas: BTreeMap<ReplicaKey, Heard>,
+    replicas: BTreeMap<ReplicaKey, LastScrape>,
 }
 
 /// The silence of one model.
@@ -32,166 +36,178 @@ pub(crate) struct Silences {
 struct Silence {
     since: Timestamp,
     pages: u64,
-    /// That it is from before a restart, and not yet known to have lasted until now.
-    recalled: Option<Recalled>,
+    /// Set if the silence is from before a restart and not yet proven to have lasted until now.
+    recalled: Option<RestoredSilence>,
 }
 
-/// A silence of before a restart.
+/// A silence from before a restart.
 #[derive(Clone, Debug)]
-struct Recalled {
+struct RestoredSilence {
     at: Timestamp,
-    /// Replicas that have not been heard since.
+    /// Replicas that have not reported since the restart.
     awaited: BTreeSet<ReplicaKey>,
 }
 
-/// The last page of a replica.
+/// The last scrape of a replica.
 #[derive(Clone, Debug)]
-struct Heard {
+struct LastScrape {
     at: Timestamp,
     started: Option<Timestamp>,
     counted: [Option<f64>; COUNTERS],
-    by: By,
+    by: ScrapeOrigin,
 }
 
-/// Who has heard a page.
+/// The process that took a scrape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
+enum ScrapeOrigin {
     Us,
-    /// Whoever was here before the restart.
+    /// The process from before the restart.
     Predecessor,
 }
 
-/// How long after a restart the first page of every replica may take. Pages come each second, and a
-/// list of replicas within a few; what takes longer is not the same fleet.
+/// The longest time that the first scrape of every replica may take after a restart. Scrapes come
+/// each second, and a list of replicas within a few. After a longer time, the fleet is no longer
+/// the same.
 const RECALL_MAX: f64 = 60.0;
 
-/// Counters that move when there is work: requests finished, answered and turned away, and tokens
-/// read and written. The first must be on the page. A request whose client hangs up is never
-/// finished on vLLM, but it is answered, and its tokens count.
+/// Counters that move when there is work: requests finished, answered and rejected, and tokens read
+/// and written. The first must be in the scrape. On vLLM, a request whose client disconnects is
+/// never counted as finished, but it is answered, and its tokens count.
 const COUNTERS: usize = 5;
 
-/// What pages said in one tick.
+/// The findings from the scrapes of one tick.
 #[derive(Clone, Copy, Debug, Default)]
-struct Said {
+struct ScrapeFindings {
     pages: u64,
     finished: f64,
     moved: bool,
     on_replicas: f64,
-    /// Some page does not say what has finished, or what was said before is too old.
+    /// Some scrape has no counter of finished requests, or the previous one is too old.
     finished_unknown: bool,
-    /// Some replica does not say what runs and waits on it.
+    /// Some replica does not report its running and waiting requests.
     on_replicas_unknown: bool,
     heard: Replicas,
 }
 
 /// A tick as silence sees it.
-pub(crate) struct Hearing<'a> {
+pub(crate) struct SilenceInputs<'a> {
     pub(crate) now: Timestamp,
     pub(crate) inputs: &'a Inputs,
     /// The scrapes of each variant.
     pub(crate) scrapes: BTreeMap<&'a VariantKey, Vec<&'a Scrape>>,
-    /// How far apart two pages that are scraped here may be.
+    /// The longest time between two scrapes by Plimsoll.
     pub(crate) gap_scraped: Seconds,
-    /// How far apart two pages that another server scrapes may be.
+    /// The longest time between two scrapes by another server.
     pub(crate) gap_relayed: Seconds,
 }
 
 // === impl Silences ===
 
 impl Silences {
-    /// Forgets all that was heard: there was a time that nobody saw.
+    /// Forgets all scrapes after an unobserved time.
     pub(crate) fn begin_anew(&mut self) {
         self.models.clear();
         self.replicas.clear();
     }
 
-    /// Lets one model's silence begin anew.
+    /// Restarts the silence of one model.
     pub(crate) fn break_off(&mut self, now: Timestamp, model: &ModelKey) {
         self.models.insert(model.clone(), Silence::beginning(now));
     }
 
-    /// Forgets models and replicas that are not looked at any more. Those of before a restart may
-    /// not have been listed yet, and are kept while one of them is waited for.
+    /// Forgets models and replicas that are no longer watched. Replicas from before a restart may
+    /// not be listed yet. They are kept while one of them is awaited.
     pub(crate) fn keep(&mut self, models: &BTreeSet<ModelKey>, replicas: &BTreeSet<&ReplicaKey>) {
         self.models.retain(|model, _| models.contains(model));
         let waits = self.models.values().any(|silence| silence.recalled.is_some());
         self.replicas.retain(|replica, heard| {
-            replicas.contains(replica) || (waits && heard.by == By::Predecessor)
+            replicas.contains(replica) || (waits && heard.by == ScrapeOrigin::Predecessor)
         });
     }
 
-    /// What is known of a model's work, and the name of the signal that says the most.
+    /// The known work of a model, and the name of the signal with the longest queue.
     pub(crate) fn listen(
         &mut self,
-        hearing: &Hearing<'_>,
-        groups: &[Group<'_>],
+        hearing: &SilenceInputs<'_>,
+        groups: &[VariantGroup<'_>],
         model: &ModelKey,
         starting: Replicas,
-    ) -> (Work, Option<String>) {
+    ) -> (ObservedWork, Option<String>) {
         let now = hearing.now;
-        let mut said = Said::default();
+        let mut said = ScrapeFindings::default();
         for member in groups.iter().flat_map(|group| &group.members) {
             self.hear(hearing, member, &mut said);
         }
+
         let signals = hearing.inputs.demand.get(model).into_iter().flatten();
-        // A counter of rejected requests says nothing of requests that wait.
-        let demand: Vec<&Demand> = signals.filter(|it| it.counts != Counts::Rejected).collect();
+        // A counter of rejected requests shows nothing about waiting requests.
+        let demand: Vec<&DemandSignal> =
+            signals.filter(|it| it.counts != SignalQuantity::Rejected).collect();
         let (in_front, signal) = in_front(now, &demand);
         let moved = if said.moved { said.finished.max(1.0) } else { said.finished };
-        let finished =
+        let counted =
             if said.moved || !said.finished_unknown { Requests::new(moved) } else { None };
+        let finished = counted.filter(|_| said.moved || said.heard > Replicas::ZERO);
         let on_replicas = (said.on_replicas > 0.0 || !said.on_replicas_unknown)
             .then(|| Requests::new(said.on_replicas))
             .flatten();
-        let finished = finished.filter(|_| said.moved || said.heard > Replicas::ZERO);
         let quiet = finished == Some(Requests::ZERO)
             && on_replicas == Some(Requests::ZERO)
             && starting == Replicas::ZERO
-            && matches!(in_front, InFront::NoQueue | InFront::Queued(Requests::ZERO));
+            && matches!(in_front, FrontQueue::NoQueue | FrontQueue::Queued(Requests::ZERO));
         let silence = self.models.entry(model.clone()).or_insert_with(|| Silence::beginning(now));
         if let Some(recalled) = &mut silence.recalled {
-            let replicas = &self.replicas;
-            let by_us = |key: &ReplicaKey| {
-                replicas.get(key).is_some_and(|heard: &Heard| heard.by == By::Us)
-            };
-            recalled.awaited.retain(|key| !by_us(key));
+            recalled.awaited.retain(|key| {
+                self.replicas.get(key).is_none_or(|heard| heard.by == ScrapeOrigin::Predecessor)
+            });
             let something = said.moved
                 || said.finished_unknown
                 || said.on_replicas > 0.0
                 || starting > Replicas::ZERO
-                || matches!(in_front, InFront::Queued(queued) if queued > Requests::ZERO);
+                || matches!(in_front, FrontQueue::Queued(queued) if queued > Requests::ZERO);
             let waited = now.duration_since(recalled.at).as_secs_f64();
             let in_time = (0.0..=RECALL_MAX).contains(&waited);
             if !something && in_time && !(quiet && recalled.awaited.is_empty()) {
-                // Nothing speaks against it yet, and nothing proves it.
-                let evidence = Evidence { replicas: said.heard, pages: 0 };
-                let (finished, seen_for) = (None, Seconds::ZERO);
-                let work = Work { finished, on_replicas, in_front, seen_for, starting, evidence };
+                // No data contradicts the silence yet, and no data proves it.
+                let evidence = IdleEvidence { replicas: said.heard, pages: 0 };
+                let finished = None;
+                let seen_for = Seconds::ZERO;
+                let work =
+                    ObservedWork { finished, on_replicas, in_front, seen_for, starting, evidence };
                 return (work, signal);
             }
+
             silence.recalled = None;
             if !in_time {
                 *silence = Silence::beginning(now);
             }
         }
+
         if quiet && silence.since <= now {
             silence.pages += said.pages;
         } else {
             *silence = Silence::beginning(now);
         }
+
         let seen_for = Seconds::from_span(now.duration_since(silence.since)).unwrap_or_default();
-        let evidence = Evidence { replicas: said.heard, pages: silence.pages };
-        (Work { finished, on_replicas, in_front, seen_for, starting, evidence }, signal)
+        let evidence = IdleEvidence { replicas: said.heard, pages: silence.pages };
+        (ObservedWork { finished, on_replicas, in_front, seen_for, starting, evidence }, signal)
     }
 
-    /// Listens to the replicas of one variant.
-    fn hear(&mut self, hearing: &Hearing<'_>, member: &Member<'_>, said: &mut Said) {
-        let (key, observation) = (&member.spec.key, member.observation);
+    /// Reads the scrapes of one variant's replicas.
+    fn hear(
+        &mut self,
+        hearing: &SilenceInputs<'_>,
+        member: &Member<'_>,
+        said: &mut ScrapeFindings,
+    ) {
+        let key = &member.spec.key;
+        let observation = member.observation;
         let listing = hearing.inputs.listings.get(key);
         let way = listing.map(|listing| listing.way).unwrap_or_default();
         let gap = match way {
-            Way::Scraped => hearing.gap_scraped,
-            Way::Relayed => hearing.gap_relayed,
+            ScrapeRoute::Scraped => hearing.gap_scraped,
+            ScrapeRoute::Relayed => hearing.gap_relayed,
         };
         let listed: BTreeSet<&ReplicaKey> =
             observation.replicas.iter().map(|replica| &replica.replica).collect();
@@ -200,19 +216,22 @@ impl Silences {
                 self.read(&scrape.replica, scrape.at, reading, gap, said);
             }
         }
+
         if observation.wanted.is_none() || member.is_unlisted() {
             said.on_replicas_unknown = true;
         }
+
         let counted_by_answers = listing.is_some_and(|listing| listing.scale == Scale::Targets);
         for replica in &observation.replicas {
             match replica.freshness {
                 Freshness::Fresh { .. } if self.replicas.contains_key(&replica.replica) => {
                     said.heard += Replicas::ONE;
                 }
-                // What has stopped is no replica any more, and what has never been one neither.
+                // A stopped replica no longer counts, and a target that has never answered is not a
+                // replica.
                 Freshness::Stale { .. } if replica.stopped => {}
                 Freshness::Never { why: Some(_) } if counted_by_answers => {}
-                // One that starts is counted where the starting ones are.
+                // Starting replicas are counted in `starting`.
                 Freshness::Never { .. } if !counted_by_answers => {}
                 Freshness::Fresh { .. } | Freshness::Stale { .. } | Freshness::Never { .. } => {
                     said.on_replicas_unknown = true;
@@ -221,14 +240,14 @@ impl Silences {
         }
     }
 
-    /// Reads one page.
+    /// Reads one scrape.
     fn read(
         &mut self,
         replica: &ReplicaKey,
         at: Timestamp,
         reading: &Reading,
         gap: Seconds,
-        said: &mut Said,
+        said: &mut ScrapeFindings,
     ) {
         said.pages += 1;
         let counted = counted(reading);
@@ -236,24 +255,28 @@ impl Silences {
             Some(in_flight) => said.on_replicas = said.on_replicas.max(in_flight),
             None => said.on_replicas_unknown = true,
         }
-        let heard = Heard { at, started: reading.started, counted, by: By::Us };
+
+        let heard = LastScrape { at, started: reading.started, counted, by: ScrapeOrigin::Us };
         let known = self.replicas.insert(replica.clone(), heard);
         let Some(before) = known else {
-            // What it did before it was first heard nobody saw, unless it has done nothing ever.
+            // Work before the first scrape was not observed, unless all counters are still zero.
             said.finished_unknown |=
                 counted[0].is_none() || counted.iter().flatten().any(|count| *count > 0.0);
             return;
         };
-        let gap = match before.by {
-            By::Us => gap,
-            By::Predecessor => Seconds::new(PAUSE_MAX).unwrap_or(gap),
+
+        let passed_max = match before.by {
+            ScrapeOrigin::Us => gap,
+            ScrapeOrigin::Predecessor => Seconds::new(PAUSE_MAX).unwrap_or(gap),
         };
-        said.finished_unknown |= before.by == By::Predecessor && !before.goes_on(reading, &counted);
+        said.finished_unknown |=
+            before.by == ScrapeOrigin::Predecessor && !before.goes_on(reading, &counted);
         let passed = Seconds::from_span(at.duration_since(before.at));
-        said.finished_unknown |= counted[0].is_none() || passed.is_none_or(|passed| passed > gap);
+        said.finished_unknown |=
+            counted[0].is_none() || passed.is_none_or(|passed| passed > passed_max);
         for (index, (new, old)) in counted.iter().zip(&before.counted).enumerate() {
             let grown = match (new, old) {
-                // A counter that is lower than before has started from zero.
+                // A counter that decreased has restarted from zero.
                 (Some(new), Some(old)) if new < old => *new,
                 (Some(new), Some(old)) => new - old,
                 (Some(new), None) => *new,
@@ -263,6 +286,7 @@ impl Silences {
                 }
                 (None, None) => 0.0,
             };
+
             said.moved |= grown > 0.0;
             if index == 0 {
                 said.finished += grown;
@@ -271,7 +295,7 @@ impl Silences {
     }
 }
 
-// === impl Silence, Heard ===
+// === impl Silence, LastScrape ===
 
 impl Silence {
     const fn beginning(now: Timestamp) -> Self {
@@ -279,14 +303,16 @@ impl Silence {
     }
 }
 
-impl Heard {
-    /// Whether a later page is of the same process, so that its counters have counted everything in
-    /// between: it says when it started, or has counted something before.
+impl LastScrape {
+    /// Returns true if a later scrape is from the same process, so that its counters include
+    /// everything in between. The proof is an equal start time or, if there is none, a count above
+    /// zero.
     fn goes_on(&self, reading: &Reading, counted: &[Option<f64>; COUNTERS]) -> bool {
-        // A counter that is lower has started from zero, and nobody knows what it was at the end.
+        // A counter that decreased has restarted from zero, and its final value is not known.
         if counted.iter().zip(&self.counted).any(|(new, old)| new < old) {
             return false;
         }
+
         match (self.started, reading.started) {
             (Some(before), Some(now)) => before.as_millisecond() == now.as_millisecond(),
             (None, None) => self.counted.iter().flatten().any(|count| *count > 0.0),
@@ -295,37 +321,43 @@ impl Heard {
     }
 }
 
-// === what pages and signals say ===
+// === values in scrapes and signals ===
 
 fn counted(reading: &Reading) -> [Option<f64>; COUNTERS] {
     let ranks = &reading.ranks;
-    let tokens = |of: fn(&RankReading) -> Option<Tokens>| {
-        ranks.iter().filter_map(of).map(Tokens::tokens).reduce(|a, b| a + b)
-    };
     let http = [reading.http.success, reading.http.client_error, reading.http.server_error];
+
     [
         finished(ranks),
         http.into_iter().flatten().map(Requests::requests).reduce(|a, b| a + b),
         reading.rejected.map(Requests::requests),
-        tokens(|rank| rank.prompt_tokens),
-        tokens(|rank| rank.generation_tokens),
+        tokens(ranks, |rank| rank.prompt_tokens),
+        tokens(ranks, |rank| rank.generation_tokens),
     ]
 }
 
-/// Requests that all ranks have finished; `None` where one does not say.
+/// Tokens that the ranks have counted; `None` if no rank reports them.
+fn tokens(ranks: &[RankReading], of: fn(&RankReading) -> Option<Tokens>) -> Option<f64> {
+    ranks.iter().filter_map(of).map(Tokens::tokens).reduce(|a, b| a + b)
+}
+
+/// Requests that all ranks have finished; `None` if one does not report it.
 fn finished(ranks: &[RankReading]) -> Option<f64> {
     if ranks.is_empty() {
         return None;
     }
-    let of = |rank: &RankReading| {
-        let it = rank.finished;
-        let reasons = [it.stop, it.length, it.abort, it.error, it.other];
-        reasons.into_iter().flatten().map(Requests::requests).reduce(|a, b| a + b)
-    };
-    ranks.iter().map(of).sum()
+
+    ranks
+        .iter()
+        .map(|rank| {
+            let it = rank.finished;
+            let reasons = [it.stop, it.length, it.abort, it.error, it.other];
+            reasons.into_iter().flatten().map(Requests::requests).reduce(|a, b| a + b)
+        })
+        .sum()
 }
 
-/// Requests that run and wait on all ranks; `None` where one does not say.
+/// Requests that run and wait on all ranks; `None` if one does not report them.
 fn in_flight(ranks: &[RankReading]) -> Option<f64> {
     if ranks.is_empty() {
         return None;
@@ -333,24 +365,27 @@ fn in_flight(ranks: &[RankReading]) -> Option<f64> {
     ranks.iter().map(|rank| Some(rank.running?.requests() + rank.waiting?.requests())).sum()
 }
 
-/// What queues in front of a model, by all of its signals: the most that one of them says, and
-/// nothing only where each says so.
-fn in_front(now: Timestamp, demand: &[&Demand]) -> (InFront, Option<String>) {
-    let fresh = |demand: &Demand| {
-        let (amount, at) = demand.seen.number()?;
-        let age = now.duration_since(at).as_secs_f64();
-        (age.abs() <= Demand::STALE.seconds()).then_some(amount)
-    };
+/// The queue in front of a model from all of its signals: the highest count of any signal. Zero
+/// requires that every signal reports zero.
+fn in_front(now: Timestamp, demand: &[&DemandSignal]) -> (FrontQueue, Option<String>) {
     let most = demand
         .iter()
-        .filter_map(|one| Some((fresh(one)?, &one.signal)))
+        .filter_map(|one| Some((fresh(now, one)?, &one.signal)))
         .reduce(|a, b| if b.0 > a.0 { b } else { a });
+
     match most {
         Some((amount, signal)) if amount > Requests::ZERO => {
-            (InFront::Queued(amount), Some(signal.clone()))
+            (FrontQueue::Queued(amount), Some(signal.clone()))
         }
-        _ if demand.is_empty() => (InFront::NoQueue, None),
-        _ if demand.iter().any(|one| fresh(one).is_none()) => (InFront::Unknown, None),
-        _ => (InFront::Queued(Requests::ZERO), None),
+        _ if demand.is_empty() => (FrontQueue::NoQueue, None),
+        _ if demand.iter().any(|one| fresh(now, one).is_none()) => (FrontQueue::Unknown, None),
+        _ => (FrontQueue::Queued(Requests::ZERO), None),
     }
+}
+
+/// The count of a signal, unless it is stale.
+fn fresh(now: Timestamp, demand: &DemandSignal) -> Option<Requests> {
+    let (amount, at) = demand.seen.number()?;
+    let age = now.duration_since(at).as_secs_f64();
+    (age.abs() <= DemandSignal::STALE.seconds()).then_some(amount)
 }

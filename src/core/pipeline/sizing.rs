@@ -1,12 +1,12 @@
-//! Sizing: from what analyzers say of a model to a number for each of its variants.
+//! Sizing: from the analyzers' reports on a model to the desired replicas of each variant.
 //!
-//! Each analyzer that votes says, in its own unit, what the replicas of a model carry and what is
-//! asked of them. Every one of them is a constraint for the optimizer, which finds the numbers that
-//! meet them all at the least cost. So one analyzer can make a model grow, and it shrinks only as
-//! far as all of them agree. The [ballot](ballot) names the one that binds.
+//! Each voting analyzer reports the capacity of a model's replicas and the demand on them, in its
+//! own unit. Each report is a constraint for the optimizer, which finds the cheapest replicas that
+//! meet all of them. So a single analyzer can make a model scale up, but a scale-down goes only as
+//! far as all of them agree. The [ballot](ballot) names the binding analyzer.
 //!
-//! Replicas that take twice the time that starts usually take are [*stuck*](crate::pipeline): they are
-//! counted neither as supply nor as coming, and stay on top of what the plan asks for.
+//! Replicas whose start takes twice the usual time are [*stuck*](crate::pipeline). They count
+//! neither as supply nor as pending, and stay on top of the planned replicas.
 
 pub(crate) mod analyzers;
 pub(crate) mod bridged;
@@ -19,22 +19,22 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::analyze::analyzers::each_analyzer;
-use crate::analyze::ballot::{self, Analyzer, Ballot, Franchise, Verdict, Vote};
+use crate::analyze::ballot::{self, Analyzer, Ballot, BallotVerdict, Vote, VotingRight};
 use crate::analyze::capacity::{CapacityReport, Unit};
 use crate::analyze::foresight::card::Card;
-use crate::analyze::foresight::policy::{Steps, Window};
-use crate::decide::optimize::{self, Candidate, Consent, Model, Standing, Voice};
-use crate::decide::sized::{Shortfall, Sized, Unmeetable};
-use crate::fleet::{Bounds, Fleet, ModelKey, Role, VariantKey, VariantSpec};
-use crate::observe::stride::Stride;
-use crate::observe::{Demand, Inputs, Observation, ReplicaObservation};
+use crate::analyze::foresight::policy::{ScaleDownWindow, Steps};
+use crate::decide::optimize::{self, Candidate, Consent, PlanModel, ReportFreshness, VotingReport};
+use crate::decide::sized::{Shortfall, SizedReason, UnmeetableTarget};
+use crate::fleet::{Bounds, ModelKey, Role, VariantKey, VariantSpec};
+use crate::observe::stride::IntervalDelta;
+use crate::observe::{DemandSignal, Inputs, Observation, ReplicaObservation};
 use crate::pipeline::Pipeline;
-use crate::pipeline::group::{Group, Member};
-use crate::pipeline::limits::{Planned, Room, Shared, rank};
-use crate::pipeline::sizing::analyzers::{Analyzers, Outlook, Roster, Scene};
-use crate::pipeline::sizing::bridged::Bridged;
+use crate::pipeline::group::{Member, VariantGroup};
+use crate::pipeline::limits::{FleetView, PlannedModel, TickLimits, VariantShare, rank};
+use crate::pipeline::sizing::analyzers::{AnalyzerInput, Analyzers, ForesightFindings, Roster};
+use crate::pipeline::sizing::bridged::BridgeTarget;
 use crate::pipeline::sizing::exchange::Exchange;
-use crate::pipeline::sizing::queued::Fronts;
+use crate::pipeline::sizing::queued::QueueSignals;
 use crate::pipeline::startup::Stalls;
 use crate::pipeline::workloads::Workloads;
 use crate::units::{Amount, Gpus, Replicas, Seconds};
@@ -44,17 +44,17 @@ const PATIENCE: Seconds = Seconds::literal(300);
 
 macro_rules! sizing {
     ($($(#[$doc:meta])* $Name:ident $word:ident,)*) => {
-        /// Which analyzers vote, and by what they judge.
+        /// The voting analyzers and their policies.
         #[derive(Clone, Debug, PartialEq)]
         pub struct Sizing {
-            /// Those that vote, each once.
+            /// The analyzers that vote, each listed once.
             pub analyzers: Vec<Analyzer>,
-            $($(#[$doc])* pub $word: crate::analyze::$word::Policy,)*
-            /// What was learned elsewhere of engines like these.
+            $($(#[$doc])* pub $word: analyzers::$word::Policy,)*
+            /// Capacity cards: coefficients learned elsewhere from engines like these.
             pub cards: Arc<[Arc<Card>]>,
-            /// How the cheapest numbers are looked for.
-            pub optimizer: optimize::Policy,
-            /// Age from which what an analyzer knew has no say.
+            /// The policy of the search for the cheapest replicas.
+            pub optimizer: optimize::OptimizerPolicy,
+            /// Age from which the last report of an analyzer is ignored.
             pub patience: Seconds,
         }
 
@@ -64,7 +64,7 @@ macro_rules! sizing {
                     analyzers: vec![Analyzer::Foresight],
                     $($word: Default::default(),)*
                     cards: Arc::default(),
-                    optimizer: optimize::Policy::default(),
+                    optimizer: optimize::OptimizerPolicy::default(),
                     patience: PATIENCE,
                 }
             }
@@ -75,100 +75,101 @@ each_analyzer!(sizing);
 
 /// One variant as the analyzers see it.
 #[derive(Clone, Debug)]
-pub(crate) struct Sizable<'a> {
+pub(crate) struct VariantInput<'a> {
     pub(crate) spec: &'a VariantSpec,
     pub(crate) observation: &'a Observation,
-    /// What its scale target asks for.
+    /// The replicas that its scale target requests.
     pub(crate) wanted: Replicas,
-    /// Those of them that are not there yet.
+    /// The wanted replicas that are not there yet.
     pub(crate) pending: Replicas,
-    /// Those of the pending that take too long.
+    /// The pending replicas that take too long to start.
     pub(crate) stuck: Replicas,
-    /// Those of them for which no node has room.
+    /// The stuck replicas for which no node has room.
     pub(crate) unplaced: Replicas,
-    /// Those of the others that an earlier plan does without.
+    /// The replicas, not counting stuck ones, that an earlier plan removes.
     pub(crate) leaving: Replicas,
-    /// How long its replicas take to serve, where that was measured.
+    /// The measured time from start to serving, if known.
     pub(crate) startup: Option<Seconds>,
-    /// The longest that one of them took or has taken so far, beyond what was measured.
+    /// The longest start in progress, or measured while `startup` has too few samples.
     pub(crate) slowest_start: Option<Seconds>,
-    /// Losses of one of its replicas in an hour.
+    /// Losses per replica and hour.
     pub(crate) losses: f64,
-    /// What it may be scaled to.
+    /// The bounds of its scaling.
     pub(crate) bounds: Bounds,
 }
 
-/// What is asked for one variant.
+/// The sizing result of one variant.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Asked {
+pub(crate) struct SizingProposal {
     pub(crate) before: Replicas,
     pub(crate) after: Replicas,
-    pub(crate) why: Sized,
-    /// What it gets instead, where limits leave less or something else.
-    pub(crate) shared: Option<Shared>,
-    /// What carries load until others serve, beside that.
-    pub(crate) bridged: Option<Bridged>,
+    pub(crate) why: SizedReason,
+    /// The share of the variant, if limits make it differ from `after`.
+    pub(crate) shared: Option<VariantShare>,
+    /// Bridging replicas that serve until others are ready, in addition to `after`.
+    pub(crate) bridged: Option<BridgeTarget>,
 }
 
-/// What the analyzers say of one model.
+/// The analyzers' reports and the vote for one model.
 #[derive(Debug)]
-pub(crate) struct Judged<'a> {
+pub(crate) struct ModelAssessment<'a> {
     model: ModelKey,
-    members: Vec<Sizable<'a>>,
+    members: Vec<VariantInput<'a>>,
     reports: Vec<(Analyzer, CapacityReport)>,
     ballot: Ballot,
-    outlook: Outlook,
-    shrinking: Shrinking,
+    outlook: ForesightFindings,
+    shrinking: ScaleDownPermission,
 }
 
-/// What was learned of models and variants.
+/// Learned state of models and variants.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Learned {
+pub(crate) struct LearnedState {
     pub(crate) analyzers: Analyzers,
     pub(crate) informed: BTreeMap<(ModelKey, Analyzer), Timestamp>,
-    /// Of variants whose idle replicas already miss a latency target, who says so.
-    pub(crate) floors: BTreeMap<VariantKey, BTreeMap<Analyzer, Unmeetable>>,
-    pub(crate) fronts: Fronts,
+    /// Variants whose idle replicas already miss a latency target, with each analyzer that found
+    /// it.
+    pub(crate) floors: BTreeMap<VariantKey, BTreeMap<Analyzer, UnmeetableTarget>>,
+    pub(crate) fronts: QueueSignals,
     pub(crate) workloads: Workloads,
 }
 
-/// Whether a model may shrink, whatever the plan says.
+/// Permission for a model to scale down, independent of the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shrinking {
-    /// It may.
+pub(crate) enum ScaleDownPermission {
+    /// The model may scale down.
     Allowed,
-    /// Some of its variants cannot be counted, or what their replicas carry is of a card, so nobody
-    /// knows it.
+    /// The model must not scale down. Some of its variants cannot be counted, or their capacity per
+    /// replica comes from a card and was not measured.
     Forbidden,
 }
 
-/// When a model is sized, and over which time its replicas are seen.
+/// The instant of sizing, and the window of observations.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment<'a> {
+pub(crate) struct SizingInputs<'a> {
     pub(crate) now: Timestamp,
     pub(crate) window: Seconds,
-    /// What queues in front of models.
-    pub(crate) demand: &'a BTreeMap<ModelKey, Vec<Demand>>,
+    /// The queues in front of models.
+    pub(crate) demand: &'a BTreeMap<ModelKey, Vec<DemandSignal>>,
 }
 
 // === impl Sizing ===
 
 impl Sizing {
-    /// Where numbers have been held already when they get lower, the time in which they must not
-    /// jitter: where `foresight` decides alone, and the window of scaling down is not waited for
-    /// beside its hold.
+    /// The time during which held desired replicas must not jitter on a scale-down. `None` unless
+    /// `foresight` decides alone and its hold replaces the stabilization window.
     pub(crate) fn holds_alone(&self) -> Option<Seconds> {
-        let hold = self.foresight.hold.filter(|hold| hold.replaces_window == Window::Replaced)?;
+        let hold =
+            self.foresight.hold.filter(|it| it.replaces_window == ScaleDownWindow::Replaced)?;
         self.is_foreseen().then_some(hold.jitter)
     }
 
-    /// Whether numbers that are sized grow without limits of steps: where `foresight` decides alone,
-    /// and no policies for scaling up are written.
+    /// Returns true if sized variants scale up without step limits: `foresight` decides alone, and
+    /// no scale-up policies are configured.
     pub(crate) fn grows_at_once(&self) -> bool {
         self.is_foreseen() && self.foresight.replaces_steps == Steps::Unlimited
     }
 
-    /// Whether `foresight` decides alone.
+    /// Returns true if `foresight` decides alone.
     pub(crate) fn is_foreseen(&self) -> bool {
         self.analyzers == [Analyzer::Foresight]
     }
@@ -177,54 +178,59 @@ impl Sizing {
 // === impl Pipeline ===
 
 impl Pipeline {
-    /// What is asked for each variant, where analyzers size the models.
+    /// Sizes each variant if analyzers are configured.
     pub(crate) fn size(
         &mut self,
         now: Timestamp,
-        groups: &[Group<'_>],
-        room: &mut Room,
-        (inputs, observations): (&Inputs, &BTreeMap<VariantKey, Observation>),
-    ) -> (BTreeMap<VariantKey, Asked>, Vec<Exchange>) {
+        groups: &[VariantGroup<'_>],
+        room: &mut TickLimits,
+        inputs: &Inputs,
+        observations: &BTreeMap<VariantKey, Observation>,
+    ) -> (BTreeMap<VariantKey, SizingProposal>, Vec<Exchange>) {
         let Some(policy) = self.policy.sizing.clone() else { return Default::default() };
         let mut judged = Vec::new();
         let mut learned = std::mem::take(&mut self.learned);
         learned.forget(now, groups);
-        let moment = Moment { now, window: self.policy.window, demand: &inputs.demand };
+        let moment = SizingInputs { now, window: self.policy.window, demand: &inputs.demand };
         for groups in groups.chunk_by(|a, b| a.model == b.model) {
             let Some(first) = groups.first() else { continue };
-            let members = groups.iter().flat_map(|group| &group.members);
-            // A variant without a scale target has no replicas that could carry anything.
-            let members = members.filter(|member| member.has_target());
-            let sizable = |member| self.sizable(now, member);
-            let sizable: Vec<Sizable<'_>> = members.clone().filter_map(sizable).collect();
+            // A variant without a scale target has no replicas that could serve load.
+            let members = groups.iter().flat_map(|it| &it.members).filter(|it| it.has_target());
+            let sizable: Vec<VariantInput<'_>> =
+                members.clone().filter_map(|it| self.sizable(now, it)).collect();
             let shrinking = if sizable.len() == members.count() {
-                Shrinking::Allowed
+                ScaleDownPermission::Allowed
             } else {
-                Shrinking::Forbidden
+                ScaleDownPermission::Forbidden
             };
             judged.extend(learned.judge(moment, &policy, &first.model, sizable, shrinking));
         }
+
         self.learned = learned;
-        let (judged, models): (Vec<&Judged<'_>>, Vec<Model<'_>>) =
+        let (judged, models): (Vec<&ModelAssessment<'_>>, Vec<PlanModel<'_>>) =
             judged.iter().filter_map(|judged| Some((judged, judged.model()?))).unzip();
         room.sizes = models.iter().flat_map(sizes).collect();
         let consents: BTreeMap<&VariantKey, Consent> = judged
             .iter()
             .flat_map(|judged| judged.members.iter().map(|it| (&it.spec.key, judged.consent())))
             .collect();
-        let consent = |key: &VariantKey, _| consents.get(key).copied().unwrap_or(Consent::Refused);
-        let seen: (&Fleet, _) = (&inputs.fleet, observations);
-        let plans = self.share(models, room, seen, &policy.optimizer, &consent);
+        let view = FleetView { fleet: &inputs.fleet, observations };
+        let plans = self.share(models, room, view, &policy.optimizer, &|key, _| {
+            consents.get(key).copied().unwrap_or(Consent::Refused)
+        });
+
         let asked = judged.iter().zip(&plans).flat_map(|(judged, planned)| {
             judged.members.iter().filter_map(|it| judged.asked(it, planned))
         });
-        let exchanges = judged.iter().zip(&plans);
-        let exchanges = exchanges.filter_map(|(judged, planned)| judged.exchange(&planned.alone));
+        let exchanges = judged
+            .iter()
+            .zip(&plans)
+            .filter_map(|(judged, planned)| judged.exchange(&planned.alone));
         (asked.collect(), exchanges.collect())
     }
 
     /// A variant as the analyzers see it; `None` when its replicas cannot be counted.
-    fn sizable<'a>(&self, now: Timestamp, member: &Member<'a>) -> Option<Sizable<'a>> {
+    fn sizable<'a>(&self, now: Timestamp, member: &Member<'a>) -> Option<VariantInput<'a>> {
         let Member { spec, observation, .. } = *member;
         let wanted = observation.wanted?;
         let pending = member.coming();
@@ -233,9 +239,10 @@ impl Pipeline {
         let slowest_start = self.slowest_start(now, spec);
         let losses = self.absences.per_hour(&spec.key);
         let bounds = observation.bounds;
-        let leaving = self.leaving.get(&spec.key).copied().unwrap_or_default();
-        let leaving = leaving.min(wanted.beyond(stuck));
-        Some(Sizable {
+        let marked = self.leaving.get(&spec.key).copied().unwrap_or_default();
+        let leaving = marked.min(wanted.beyond(stuck));
+
+        Some(VariantInput {
             spec,
             observation,
             wanted,
@@ -251,11 +258,11 @@ impl Pipeline {
     }
 }
 
-// === impl Learned ===
+// === impl LearnedState ===
 
-impl Learned {
-    /// Forgets what is of no use any more, and variants that are gone.
-    pub(crate) fn forget(&mut self, now: Timestamp, groups: &[Group<'_>]) {
+impl LearnedState {
+    /// Forgets state that is of no further use, and variants that are gone.
+    pub(crate) fn forget(&mut self, now: Timestamp, groups: &[VariantGroup<'_>]) {
         let members = groups.iter().flat_map(|group| &group.members);
         let roster = Roster {
             models: groups.iter().map(|group| &group.model).collect(),
@@ -267,19 +274,19 @@ impl Learned {
         self.analyzers.forget(now, &roster);
     }
 
-    /// What the analyzers say of one model; `None` while none has anything to say.
+    /// Collects the analyzers' reports on one model; `None` while none has a result.
     pub(crate) fn judge<'a>(
         &mut self,
-        moment: Moment<'_>,
+        moment: SizingInputs<'_>,
         policy: &Sizing,
         model: &ModelKey,
-        members: Vec<Sizable<'a>>,
-        shrinking: Shrinking,
-    ) -> Option<Judged<'a>> {
-        let mut outlook = Outlook::default();
+        members: Vec<VariantInput<'a>>,
+        shrinking: ScaleDownPermission,
+    ) -> Option<ModelAssessment<'a>> {
+        let mut outlook = ForesightFindings::default();
         let mut reports = Vec::with_capacity(policy.analyzers.len());
         for &analyzer in &policy.analyzers {
-            let mut scene = Scene {
+            let mut scene = AnalyzerInput {
                 moment,
                 model,
                 members: &members,
@@ -287,23 +294,26 @@ impl Learned {
                 fronts: &mut self.fronts,
                 cards: &policy.cards,
             };
+
             let found = self.analyzers.judge(analyzer, &mut scene, policy);
 
             for member in &members {
                 let key = &member.spec.key;
                 self.floor(key, analyzer, found.floors.get(key).copied());
             }
+
             outlook = found.outlook.unwrap_or(outlook);
             reports.push((analyzer, found.report));
         }
 
-        if shrinking == Shrinking::Forbidden {
-            // A variant that cannot be counted serves requests as well.
+        if shrinking == ScaleDownPermission::Forbidden {
+            // A variant that cannot be counted also serves requests, so the model's total is not
+            // known.
             outlook.admissible.values_mut().for_each(|rate| rate.model = None);
         }
 
-        // What is remembered of a variant is no data: somebody must be heard. A queue that no replica
-        // serves is, by those who look at it.
+        // Remembered state is not data: at least one replica must be reporting. If no replica
+        // serves, a queue is data for the analyzer that counts queues.
         let heard = members.iter().any(|member| member.measured().next().is_some());
         let queues = !heard && is_awaited(&moment, policy, model, &members);
         for (analyzer, report) in &reports {
@@ -312,7 +322,30 @@ impl Learned {
                 self.informed.insert((model.clone(), *analyzer), moment.now);
             }
         }
-        let votes: Vec<Vote<'_>> = reports
+
+        let ballot = ballot::cast(moment.now, policy.patience, &self.votes(model, &reports));
+        // A capacity card from other engines never removes replicas.
+        let forbidden = members
+            .iter()
+            .any(|it| it.counted() > Replicas::ZERO && outlook.bound.contains(&it.spec.key));
+        let judged = ModelAssessment {
+            model: model.clone(),
+            members,
+            reports,
+            ballot,
+            outlook,
+            shrinking: if forbidden { ScaleDownPermission::Forbidden } else { shrinking },
+        };
+        (judged.ballot.model != BallotVerdict::Held).then_some(judged)
+    }
+
+    /// The votes of the analyzers on one model.
+    fn votes<'r>(
+        &self,
+        model: &ModelKey,
+        reports: &'r [(Analyzer, CapacityReport)],
+    ) -> Vec<Vote<'r>> {
+        reports
             .iter()
             .map(|(analyzer, report)| Vote {
                 analyzer: *analyzer,
@@ -320,20 +353,11 @@ impl Learned {
                 informed_at: self.informed.get(&(model.clone(), *analyzer)).copied(),
                 report: Some(report),
             })
-            .collect();
-        let ballot = ballot::cast(moment.now, policy.patience, &votes);
-        let model = model.clone();
-        // What others have taught takes nothing away.
-        let forbidden = members
-            .iter()
-            .any(|it| it.counted() > Replicas::ZERO && outlook.bound.contains(&it.spec.key));
-        let shrinking = if forbidden { Shrinking::Forbidden } else { shrinking };
-        let judged = Judged { model, members, reports, ballot, outlook, shrinking };
-        (judged.ballot.model != Verdict::Held).then_some(judged)
+            .collect()
     }
 
-    /// Notes that no number of replicas meets a target, or that some does.
-    fn floor(&mut self, variant: &VariantKey, analyzer: Analyzer, floor: Option<Unmeetable>) {
+    /// Records that no replica count meets a target, or clears the record.
+    fn floor(&mut self, variant: &VariantKey, analyzer: Analyzer, floor: Option<UnmeetableTarget>) {
         if let Some(floor) = floor {
             self.floors.entry(variant.clone()).or_default().insert(analyzer, floor);
         } else if let Some(floors) = self.floors.get_mut(variant) {
@@ -341,51 +365,48 @@ impl Learned {
         }
     }
 
-    /// Whether an analyzer has a say. A latency target that no number of replicas meets asks for
-    /// none, and must not keep the model from shrinking to what the others ask for.
-    fn franchise(&self, analyzer: Analyzer, report: &CapacityReport) -> Franchise {
+    /// Decides if an analyzer votes. If no replica count meets its latency target, the target is
+    /// ignored. The model can then still scale down as far as the other analyzers allow.
+    fn franchise(&self, analyzer: Analyzer, report: &CapacityReport) -> VotingRight {
         let knows = report.variants.iter().any(|variant| variant.per_replica.is_some());
-        let of =
-            |key: &VariantKey| self.floors.get(key).is_some_and(|it| it.contains_key(&analyzer));
-        let floor = !knows && report.variants.iter().any(|variant| of(&variant.key));
-        if floor { Franchise::Shown } else { Franchise::Votes }
+        let mut floors = report.variants.iter().filter_map(|it| self.floors.get(&it.key));
+        let has_floor = !knows && floors.any(|it| it.contains_key(&analyzer));
+        if has_floor { VotingRight::Shown } else { VotingRight::Votes }
     }
 }
 
-// === impl Judged ===
+// === impl ModelAssessment ===
 
-impl Judged<'_> {
-    /// The model as the optimizer sees it; `None` while nobody knows what a replica carries.
-    fn model(&self) -> Option<Model<'_>> {
-        let voices: Vec<Voice<'_>> = self
+impl ModelAssessment<'_> {
+    /// The model as the optimizer sees it; `None` while the capacity per replica is not known.
+    fn model(&self) -> Option<PlanModel<'_>> {
+        let voices: Vec<VotingReport<'_>> = self
             .reports
             .iter()
             .map(|(analyzer, report)| {
                 let standing = standing(&self.ballot, *analyzer);
-                Voice { report, standing }
+                VotingReport { report, standing }
             })
             .collect();
+
         let (_, sizing) = self
             .reports
             .iter()
             .find(|(_, report)| report.variants.iter().any(|it| it.per_replica.is_some()))?;
+
         let candidates = self.members.iter().map(|member| self.candidate(sizing, member)).collect();
-        Some(Model { key: self.model.clone(), candidates, sizing, voices })
+        Some(PlanModel { key: self.model.clone(), candidates, sizing, voices })
     }
 
-    /// A variant as the optimizer sees it. One whose replicas do not start gets no more of them while
-    /// another may grow.
-    fn candidate(&self, sizing: &CapacityReport, member: &Sizable<'_>) -> Candidate {
-        let is_sized = |key: &VariantKey| {
-            sizing.variants.iter().any(|it| it.key == *key && it.per_replica.is_some())
-        };
-        let can_replace = |other: &&Sizable<'_>| {
-            other.spec.role == member.spec.role
-                && other.room() > Replicas::ZERO
-                && is_sized(&other.spec.key)
-        };
-        let is_replaced =
-            member.stuck > Replicas::ZERO && self.members.iter().any(|it| can_replace(&it));
+    /// A variant as the optimizer sees it. A variant whose replicas do not start gets no additional
+    /// ones while another variant can scale up.
+    fn candidate(&self, sizing: &CapacityReport, member: &VariantInput<'_>) -> Candidate {
+        let is_replaced = member.stuck > Replicas::ZERO
+            && self.members.iter().any(|other| {
+                other.spec.role == member.spec.role
+                    && other.room() > Replicas::ZERO
+                    && is_sized(sizing, &other.spec.key)
+            });
 
         let candidate = member.candidate();
         let most = candidate.current.max(candidate.bounds.min());
@@ -396,17 +417,21 @@ impl Judged<'_> {
         }
     }
 
-    /// What is asked for one variant.
-    fn asked(&self, member: &Sizable<'_>, planned: &Planned) -> Option<(VariantKey, Asked)> {
+    /// The sizing result of one variant.
+    fn asked(
+        &self,
+        member: &VariantInput<'_>,
+        planned: &PlannedModel,
+    ) -> Option<(VariantKey, SizingProposal)> {
         let Self { ballot, outlook, .. } = self;
-        let Planned { alone: plan, shared } = planned;
+        let PlannedModel { alone: plan, shared } = planned;
         let key = &member.spec.key;
         let placement = plan.placements.iter().find(|it| it.key == *key)?;
         let verdict = match member.spec.role {
             Role::Both => None,
             role @ (Role::Prefill | Role::Decode) => ballot.roles.get(&role).copied(),
         };
-        let why = Sized {
+        let why = SizedReason {
             verdict: verdict.unwrap_or(ballot.model),
             because: member.because(placement),
             method: plan.method,
@@ -415,7 +440,7 @@ impl Judged<'_> {
             absent: ballot
                 .voters
                 .iter()
-                .filter(|(_, standing)| *standing != ballot::Standing::Live)
+                .filter(|(_, standing)| *standing != ballot::VoterStanding::Live)
                 .copied()
                 .collect(),
             short: if plan.shortfall().is_some() { Shortfall::Some } else { Shortfall::None },
@@ -427,41 +452,45 @@ impl Judged<'_> {
             slowest: outlook.slowest.get(key).cloned().map(Box::new),
             starving: outlook.starving.get(key).copied().map(Box::new),
         };
+
         let bridge = outlook.bridges.get(key).copied();
         let after = member.with_stuck(placement.after);
-        let shared = shared.get(key).cloned();
-        let shared = shared.map(|it| Shared { after: member.with_stuck(it.after), ..it });
-        let bridged = bridge.map(|it| Bridged::of(it, member.stuck));
-        Some((key.clone(), Asked { before: member.wanted, after, why, shared, bridged }))
+        let differing = shared.get(key).cloned();
+        let shared = differing.map(|it| VariantShare { after: member.with_stuck(it.after), ..it });
+        let bridged = bridge.map(|it| BridgeTarget::of(it, member.stuck));
+        Some((key.clone(), SizingProposal { before: member.wanted, after, why, shared, bridged }))
     }
 
-    /// Whether replicas that the plan does without may go.
+    /// Decides if replicas that the plan removes may go.
     fn consent(&self) -> Consent {
         let agreed = match self.ballot.model {
-            Verdict::Grow(_)
-            | Verdict::Shrink(_)
-            | Verdict::Stay(ballot::Stay::NothingSpare(_)) => Consent::Given,
-            Verdict::Stay(ballot::Stay::NotHeard(_)) | Verdict::Held => Consent::Refused,
+            BallotVerdict::Grow(_)
+            | BallotVerdict::Shrink(_)
+            | BallotVerdict::Stay(ballot::StayReason::NothingSpare(_)) => Consent::Given,
+            BallotVerdict::Stay(ballot::StayReason::NotHeard(_)) | BallotVerdict::Held => {
+                Consent::Refused
+            }
         };
-        let all_live = self.ballot.voters.iter().all(|(_, it)| *it == ballot::Standing::Live);
+
+        let all_live = self.ballot.voters.iter().all(|(_, it)| *it == ballot::VoterStanding::Live);
         match self.shrinking {
-            Shrinking::Allowed if all_live => agreed,
-            Shrinking::Allowed | Shrinking::Forbidden => Consent::Refused,
+            ScaleDownPermission::Allowed if all_live => agreed,
+            ScaleDownPermission::Allowed | ScaleDownPermission::Forbidden => Consent::Refused,
         }
     }
 }
 
-// === impl Sizable ===
+// === impl VariantInput ===
 
-impl<'a> Sizable<'a> {
+impl<'a> VariantInput<'a> {
     /// The replicas whose load is known.
     fn measured(&self) -> impl Iterator<Item = &'a ReplicaObservation> {
         self.observation.replicas.iter().filter(|replica| replica.load().is_some())
     }
 
-    /// A number that the plan asks for, with the replicas that do not start on top. What is missing is
-    /// asked for twice at most: if its replacements do not start either, more of them are no help. In
-    /// place of those for which no node has room, none are asked for: they would have no node either.
+    /// The planned replicas, plus those that do not start. The shortfall is requested at most
+    /// twice: if the replacements do not start either, more of them do not help. Replicas that no
+    /// node has room for are not replaced, because the replacements would have no node either.
     fn with_stuck(&self, planned: Replicas) -> Replicas {
         let serving = self.counted().beyond(self.coming());
         let replaced = planned + self.stuck.min(planned.beyond(serving));
@@ -471,26 +500,27 @@ impl<'a> Sizable<'a> {
         all.beyond(self.unplaced.min(grown)).max(all.min(self.wanted))
     }
 
-    /// Replicas that have served and do not report how loaded they are.
+    /// Replicas that have served and are not reporting their load.
     fn silent(&self) -> Replicas {
         let Observation { ready, unheard, replicas, .. } = self.observation;
         let measured = self.observation.measured();
-        let ready = ready.unwrap_or_default().beyond(*unheard).beyond(measured);
+        let unmeasured = ready.unwrap_or_default().beyond(*unheard).beyond(measured);
         let lost = replicas.iter().filter(|replica| replica.is_lost()).count();
 
-        ready.max(Replicas::saturating(u32::try_from(lost).unwrap_or(u32::MAX)))
+        unmeasured.max(Replicas::saturating(u32::try_from(lost).unwrap_or(u32::MAX)))
     }
 
-    /// Counts of replicas that are not ready, and may still get requests.
-    fn unready(&self) -> impl Iterator<Item = &'a [Stride]> {
-        let unready = |it: &&ReplicaObservation| it.unready && it.freshness.is_fresh();
-        self.observation.replicas.iter().filter(unready).map(|it| it.strides.as_slice())
+    /// Counters of replicas that are not ready but may still receive requests.
+    fn unready(&self) -> impl Iterator<Item = &'a [IntervalDelta]> {
+        let replicas = self.observation.replicas.iter();
+        replicas.filter(|it| it.unready && it.freshness.is_fresh()).map(|it| it.strides.as_slice())
     }
 
     fn candidate(&self) -> Candidate {
         let stuck = self.stuck;
-        let max = self.bounds.max().map(|max| max.beyond(stuck));
+        let max = self.bounds.max().map(|it| it.beyond(stuck));
         let min = self.bounds.min().beyond(stuck);
+
         Candidate {
             key: self.spec.key.clone(),
             role: self.spec.role,
@@ -508,32 +538,41 @@ impl<'a> Sizable<'a> {
     }
 }
 
-/// Whether requests queue in front of a model that no replica serves, which foresight counts.
+/// Returns true if requests queue in front of a model that no replica serves, and foresight counts
+/// them.
 fn is_awaited(
-    moment: &Moment<'_>,
+    moment: &SizingInputs<'_>,
     policy: &Sizing,
     model: &ModelKey,
-    members: &[Sizable<'_>],
+    members: &[VariantInput<'_>],
 ) -> bool {
     let counts = policy.foresight.gateway.is_some();
     let none_serves = members.iter().all(|member| member.silent() == Replicas::ZERO);
-    counts && none_serves && Fronts::has_queue(moment, model)
+    counts && none_serves && QueueSignals::has_queue(moment, model)
 }
 
-/// Whether what an analyzer says can be relied on to take replicas away. One that has no vote has
-/// nothing to say, and one whose data is old keeps nothing; neither lets anything go.
-fn standing(ballot: &Ballot, analyzer: Analyzer) -> Standing {
-    let known = ballot.voters.iter().find(|(known, _)| *known == analyzer);
+/// Decides if an analyzer's report is reliable enough to remove replicas. An analyzer without a
+/// vote has no result, and an analyzer with stale data keeps no replicas. Neither allows a
+/// scale-down.
+fn standing(ballot: &Ballot, analyzer: Analyzer) -> ReportFreshness {
+    let known = ballot.voters.iter().find(|(voter, _)| *voter == analyzer);
     match known.map(|(_, standing)| standing) {
-        Some(ballot::Standing::Live) => Standing::Live,
-        Some(ballot::Standing::Stale(_) | ballot::Standing::Uninformed) | None => Standing::Stale,
+        Some(ballot::VoterStanding::Live) => ReportFreshness::Live,
+        Some(ballot::VoterStanding::Stale(_) | ballot::VoterStanding::Uninformed) | None => {
+            ReportFreshness::Stale
+        }
     }
 }
 
-// === what is asked ===
+// === capacity per replica ===
 
-/// What a replica of each variant carries.
-fn sizes(model: &Model<'_>) -> Vec<(VariantKey, (Amount, Unit))> {
+/// Returns true if a report knows the capacity per replica of a variant.
+fn is_sized(report: &CapacityReport, key: &VariantKey) -> bool {
+    report.variants.iter().any(|it| it.key == *key && it.per_replica.is_some())
+}
+
+/// The capacity per replica of each variant.
+fn sizes(model: &PlanModel<'_>) -> Vec<(VariantKey, (Amount, Unit))> {
     let unit = model.sizing.unit;
     let variants = model.sizing.variants.iter();
     variants.filter_map(|it| Some((it.key.clone(), (it.per_replica?, unit)))).collect()

@@ -1,42 +1,42 @@
-//! Workloads: what their pod templates say of variants, replicas or none.
+//! Workloads: the facts that pod templates show about variants, with or without replicas.
 //!
-//! A template is read once and again when it has changed. What was read stays while a template is
-//! out of sight: to forget how an engine is started could raise what it is taken to carry, and so
-//! lower a number for want of data.
+//! A template is read once, and again when it has changed. The result stays while the template is
+//! not visible. Forgetting the engine's arguments could increase the assumed capacity per replica,
+//! and so scale down because data is missing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::analyze::engine_args::{self, EngineArguments, Unread};
-use crate::decide::workload::{Contradiction, EngineReport, SaidBy, WorkloadReport};
+use crate::analyze::engine_args::{self, EngineArguments, UnknownArguments};
+use crate::decide::workload::{Contradiction, EngineReport, GpusSource, WorkloadReport};
 use crate::fleet::{Fleet, VariantKey, VariantSpec};
 use crate::observe::inventory::UnitSource;
-use crate::observe::template::{Template, Templates};
+use crate::observe::template::{PodTemplate, Templates};
 use crate::observe::{Inputs, Observation};
 use crate::pipeline::Pipeline;
-use crate::pipeline::limits::Room;
+use crate::pipeline::limits::TickLimits;
 use crate::units::Tokens;
 
-/// By how much a page's KV cache may differ from what is prescribed. Blocks are whole, so a few
-/// tokens are nothing; another engine differs by far more.
+/// The share by which the reported KV cache may differ from the prescribed one. Blocks are whole,
+/// so a few tokens do not matter; another engine differs by far more.
 const SIZE_TOLERANCE: f64 = 0.05;
 
-/// How engines are started, by variant.
+/// The start arguments of engines, by variant.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Workloads {
-    read: BTreeMap<VariantKey, Read>,
+    read: BTreeMap<VariantKey, ParsedTemplate>,
 }
 
 #[derive(Clone, Debug)]
-struct Read {
-    template: Arc<Template>,
-    arguments: Result<Arc<EngineArguments>, Unread>,
+struct ParsedTemplate {
+    template: Arc<PodTemplate>,
+    arguments: Result<Arc<EngineArguments>, UnknownArguments>,
 }
 
 // === impl Workloads ===
 
 impl Workloads {
-    /// Takes in the templates that there are now.
+    /// Reads the current templates.
     fn take(&mut self, fleet: &Fleet, templates: &Templates) {
         self.read.retain(|key, _| fleet.get(key).is_some());
         for (key, template) in templates {
@@ -44,13 +44,14 @@ impl Workloads {
             if known.is_some_and(|known| Arc::ptr_eq(known, template) || known == template) {
                 continue;
             }
-            let (template, arguments) =
-                (Arc::clone(template), engine_args::read(&template.containers).map(Arc::new));
-            self.read.insert(key.clone(), Read { template, arguments });
+
+            let arguments = engine_args::read(&template.containers).map(Arc::new);
+            self.read
+                .insert(key.clone(), ParsedTemplate { template: Arc::clone(template), arguments });
         }
     }
 
-    /// How a variant's engines are started, if that could be read.
+    /// The start arguments of a variant's engines, if they could be read.
     pub(crate) fn arguments(&self, key: &VariantKey) -> Option<&Arc<EngineArguments>> {
         self.read.get(key)?.arguments.as_ref().ok()
     }
@@ -59,33 +60,36 @@ impl Workloads {
 // === impl Pipeline ===
 
 impl Pipeline {
-    /// Takes in what is not load: how replicas start, and how their engines are started.
+    /// Reads inputs that are not load: the starts of replicas, and the start arguments of engines.
     pub(crate) fn take_workloads(&mut self, inputs: &Inputs) {
         self.startups.take(inputs);
         self.learned.workloads.take(&inputs.fleet, &inputs.templates);
     }
 
-    /// What is known of the variants' workloads.
+    /// The known facts about the variants' workloads.
     pub(crate) fn workloads_of(
         &self,
-        room: &Room,
+        room: &TickLimits,
         fleet: &Fleet,
         observations: &BTreeMap<VariantKey, Observation>,
     ) -> BTreeMap<VariantKey, WorkloadReport> {
-        let report = |spec: &VariantSpec| {
-            let (_, gpus) = self.takes(room, spec);
-            let engine = self.engine(&spec.key, observations.get(&spec.key));
-            let report = WorkloadReport { gpus, said_by: said_by(room, spec), engine };
-            (spec.key.clone(), report)
-        };
-        fleet.variants().map(report).collect()
+        fleet
+            .variants()
+            .map(|spec| {
+                let (_, gpus) = self.takes(room, spec);
+                let engine = self.engine(&spec.key, observations.get(&spec.key));
+                let report = WorkloadReport { gpus, said_by: said_by(room, spec), engine };
+                (spec.key.clone(), report)
+            })
+            .collect()
     }
 
     fn engine(&self, key: &VariantKey, seen: Option<&Observation>) -> Option<EngineReport> {
         let arguments = match &self.learned.workloads.read.get(key)?.arguments {
-            Ok(arguments) => arguments,
+            Ok(read) => read,
             Err(why) => return Some(EngineReport::Unread(why.clone())),
         };
+
         let contradiction = seen.and_then(|seen| contradiction(arguments, seen));
         Some(match contradiction {
             Some(contradiction) => EngineReport::Contradicted(contradiction),
@@ -94,24 +98,27 @@ impl Pipeline {
     }
 }
 
-/// Who says what a replica takes.
-fn said_by(room: &Room, spec: &VariantSpec) -> SaidBy {
+/// The source of a replica's resources.
+fn said_by(room: &TickLimits, spec: &VariantSpec) -> GpusSource {
     match (spec.gpus, room.unit(&spec.key).map(|unit| unit.source)) {
-        (Some(_), _) => SaidBy::Declared,
-        (None, Some(UnitSource::Template)) => SaidBy::Template,
-        (None, Some(UnitSource::Pods)) => SaidBy::Pods,
-        (None, None) => SaidBy::Nobody,
+        (Some(_), _) => GpusSource::Declared,
+        (None, Some(UnitSource::Template)) => GpusSource::Template,
+        (None, Some(UnitSource::Pods)) => GpusSource::Pods,
+        (None, None) => GpusSource::Nobody,
     }
 }
 
-/// A replica whose KV cache is not of the size that its engine is told to make it.
+/// A replica whose reported KV cache differs from the size that its engine's arguments prescribe.
 fn contradiction(arguments: &EngineArguments, seen: &Observation) -> Option<Contradiction> {
     let ranks = f64::from(arguments.parallel.data.get());
     let prescribed = Tokens::new(arguments.kv_capacity()?.tokens() * ranks)?;
-    let reported = seen.replicas.iter().filter(|replica| replica.freshness.is_fresh());
-    let reported = reported.filter_map(|replica| replica.work?.kv_capacity).find(|reported| {
-        let apart = (reported.tokens() - prescribed.tokens()).abs();
+
+    let fresh = seen.replicas.iter().filter(|replica| replica.freshness.is_fresh());
+    let mut capacities = fresh.filter_map(|replica| replica.work?.kv_capacity);
+    let reported = capacities.find(|capacity| {
+        let apart = (capacity.tokens() - prescribed.tokens()).abs();
         apart > SIZE_TOLERANCE * prescribed.tokens()
     })?;
+
     Some(Contradiction { prescribed, reported })
 }

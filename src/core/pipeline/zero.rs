@@ -1,133 +1,135 @@
-//! To zero and back: lowers the numbers of a model that is proved to be idle, and wakes one that
-//! has no replicas when something queues in front of it.
+//! Scale to zero and back. Removes all replicas of a model that is proved idle, and wakes a model
+//! without replicas when requests queue in front of it.
 //!
-//! It comes after windows and step limits: the proof spans a time that is longer than any of them,
-//! and a request that waits for a replica to start should not wait for a window as well. Bounds come
-//! after it, so a minimum above zero always holds.
+//! This stage follows windows and step limits. The proof of idleness spans a longer time than any
+//! of them. A request that waits for a replica to start should not also wait for a window. Bounds
+//! come later, so a minimum above zero always holds.
 //!
-//! A model that was woken has served nothing yet and would look as idle as before. So its silence
-//! begins anew, and the variant that was woken keeps its replica until it has served, and for the
-//! configured time in any case.
+//! A woken model has served nothing yet and would look as idle as before. So its silence restarts.
+//! The woken variant keeps its replica until it has served, and at least for the configured time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
 use crate::decide::zero::{
-    self, Candidate, Idleness, Move, Outcome, Sleeper, Wake, Work, ZeroPolicy,
+    self, Idleness, Move, ObservedWork, Wake, WakeCandidate, ZeroOutcome, ZeroPolicy, ZeroVariant,
 };
 use crate::decide::{Basis, Decision, Reason, Stage, Step};
-use crate::fleet::{Fleet, ModelKey, Rest, Role, VariantKey};
+use crate::fleet::{Fleet, ModelKey, Role, VariantKey, ZeroPermission};
 use crate::observe::{Inputs, Scrape};
-use crate::pipeline::group::{Group, Member};
+use crate::pipeline::group::{Member, VariantGroup};
 use crate::pipeline::silence::saved::SavedSilence;
-use crate::pipeline::silence::{Hearing, Silences};
-use crate::pipeline::{Pipeline, RestsOn, guard};
+use crate::pipeline::silence::{SilenceInputs, Silences};
+use crate::pipeline::{Pipeline, RecommendationBasis, guard};
 use crate::units::{Replicas, Seconds};
 
-/// Which models may have no replicas.
+/// The models that may scale to zero.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Zero {
-    /// What holds for models without a rule of their own.
-    pub default: Rule,
+    /// The rule for models without a rule of their own.
+    pub default: ZeroRule,
     /// Rules of single models.
-    pub overrides: BTreeMap<ModelKey, Rule>,
-    /// How long a model must be proved to be idle that only an object allows to have none, and that
-    /// names no time.
+    pub overrides: BTreeMap<ModelKey, ZeroRule>,
+    /// The idle time to prove for a model that only an object allows to scale to zero, if the
+    /// object sets no time.
     pub after: Seconds,
 }
 
-/// Whether and when one model may have no replicas.
+/// The conditions under which one model may scale to zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Rule {
-    /// Whether it may, and after how long.
+pub struct ZeroRule {
+    /// The policy: whether it may, and after how long.
     pub policy: ZeroPolicy,
-    /// For how long a variant that was woken stays in any case.
+    /// The minimum time for which a woken variant stays.
     pub awake_min: Seconds,
 }
 
-/// What is remembered of models that may have no replicas.
+/// The remembered state of models that may scale to zero.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Zeros {
     silences: Silences,
-    woken: BTreeMap<ModelKey, Woken>,
+    woken: BTreeMap<ModelKey, WokenModel>,
 }
 
 /// A model that was woken.
 #[derive(Clone, Debug)]
-struct Woken {
+struct WokenModel {
     at: Timestamp,
     variants: Vec<VariantKey>,
 }
 
-/// A model that may have no replicas, in one tick.
-struct Case<'a> {
+/// A model that may scale to zero, in one tick.
+struct ZeroCandidate<'a> {
     now: Timestamp,
     model: &'a ModelKey,
-    groups: &'a [Group<'a>],
-    rule: Rule,
+    groups: &'a [VariantGroup<'a>],
+    rule: ZeroRule,
     retention: Seconds,
-    /// Of each variant, the replicas that do not start.
+    /// The replicas of each variant that do not start.
     stuck: BTreeMap<&'a VariantKey, Replicas>,
-    /// Whether something speaks against lowering any number.
+    /// True if any guard blocks a scale-down.
     guarded: bool,
 }
 
 // === impl Zero ===
 
 impl Zero {
-    /// The rule that holds for a model.
+    /// The rule that applies to a model.
     #[must_use]
-    pub fn of(&self, model: &ModelKey) -> Rule {
+    pub fn of(&self, model: &ModelKey) -> ZeroRule {
         self.overrides.get(model).copied().unwrap_or(self.default)
     }
 
-    /// The rule that holds for a model of a fleet: its own, else the default with what the objects
-    /// that declare its variants wish. Of several that differ, one that forbids decides, and else
-    /// the longest time.
+    /// The rule that applies to a model of a fleet. This is its own rule, otherwise the default
+    /// with the wishes from the objects that declare its variants. If the wishes differ, a wish
+    /// that forbids zero decides. Otherwise the longest time applies.
     #[must_use]
-    pub fn in_fleet(&self, fleet: &Fleet, model: &ModelKey) -> Rule {
+    pub fn in_fleet(&self, fleet: &Fleet, model: &ModelKey) -> ZeroRule {
         let rule = self.of(model);
         let wishes = fleet.wishes(model);
         if wishes.is_empty() || self.overrides.contains_key(model) {
             return rule;
         }
-        let says = |what: Rest| wishes.iter().any(|wish| wish.may == Some(what));
+
+        let is_allowed = wishes.iter().any(|wish| wish.may == Some(ZeroPermission::Allowed));
+        let is_forbidden = wishes.iter().any(|wish| wish.may == Some(ZeroPermission::Forbidden));
         let usual = match rule.policy {
             ZeroPolicy::AfterIdle(after) => Some(after),
-            ZeroPolicy::KeepOne => says(Rest::Allowed).then_some(self.after),
+            ZeroPolicy::KeepOne => is_allowed.then_some(self.after),
         };
+
         let longest = wishes.iter().filter_map(|wish| wish.after).reduce(Seconds::max);
-        let policy = match usual.filter(|_| !says(Rest::Forbidden)) {
+        let policy = match usual.filter(|_| !is_forbidden) {
             Some(usual) => ZeroPolicy::AfterIdle(longest.unwrap_or(usual)),
             None => ZeroPolicy::KeepOne,
         };
-        Rule { policy, ..rule }
+        ZeroRule { policy, ..rule }
     }
 
-    /// Whether no model of any fleet may have no replicas, but those whose objects allow it.
+    /// Returns true if no model may scale to zero, except those whose objects allow it.
     #[must_use]
     pub fn is_off(&self) -> bool {
-        let keeps_one = |rule: &Rule| rule.policy == ZeroPolicy::KeepOne;
-        keeps_one(&self.default) && self.overrides.values().all(keeps_one)
+        let mut rules = std::iter::once(&self.default).chain(self.overrides.values());
+        rules.all(|rule| rule.policy == ZeroPolicy::KeepOne)
     }
 }
 
 // === impl Zeros ===
 
 impl Zeros {
-    /// Lets every silence begin anew: there was a time that nobody saw.
+    /// Restarts every silence after an unobserved time.
     pub(crate) fn begin_anew(&mut self) {
         self.silences.begin_anew();
     }
 
-    /// Since when a model has had nothing to do, as a variant of it knows.
+    /// The silence of a model as one of its variants knows it.
     pub(crate) fn saved(&self, model: &ModelKey, variant: &VariantKey) -> Option<SavedSilence> {
-        // What was woken has yet to serve, and its silence begins with that.
+        // A woken variant has yet to serve, and its silence begins then.
         self.silences.save(model, variant).filter(|_| !self.woken.contains_key(model))
     }
 
-    /// Goes on from that.
+    /// Restores a saved silence.
     pub(crate) fn recall(
         &mut self,
         now: Timestamp,
@@ -142,42 +144,45 @@ impl Zeros {
 // === impl Pipeline ===
 
 impl Pipeline {
-    /// Moves the numbers of models that may have no replicas, and keeps all others.
+    /// Moves models to zero and back, and leaves all others unchanged.
     pub(crate) fn move_to_zero_and_back(
         &mut self,
         now: Timestamp,
         inputs: &Inputs,
-        groups: &[Group<'_>],
+        groups: &[VariantGroup<'_>],
         decisions: &mut [Decision],
     ) {
         let mut zeros = std::mem::take(&mut self.zeros);
         if self.policy.zero.is_off() && !inputs.fleet.has_wishes() {
             return;
         }
+
         let mut scrapes: BTreeMap<&VariantKey, Vec<&Scrape>> = BTreeMap::new();
         for scrape in &inputs.scrapes {
             scrapes.entry(&scrape.replica.variant).or_default().push(scrape);
         }
-        let (gap_scraped, gap_relayed) = (self.policy.stale_after, self.policy.stale_after_relayed);
-        let hearing = Hearing { now, inputs, scrapes, gap_scraped, gap_relayed };
+
+        let gap_scraped = self.policy.stale_after;
+        let gap_relayed = self.policy.stale_after_relayed;
+        let hearing = SilenceInputs { now, inputs, scrapes, gap_scraped, gap_relayed };
         let mut models = BTreeSet::new();
         for groups in groups.chunk_by(|a, b| a.model == b.model) {
             let Some(model) = groups.first().map(|group| &group.model) else { continue };
             let rule = self.policy.zero.in_fleet(&inputs.fleet, model);
             let ZeroPolicy::AfterIdle(retention) = rule.policy else { continue };
             models.insert(model.clone());
-            let members = || groups.iter().flat_map(|group| &group.members);
-            let stuck = members().map(|it| (&it.spec.key, self.stuck(now, it).all)).collect();
-            let guards = |group| {
-                let settling = self.settling(now, group, RestsOn::Peaks);
-                guard(now, group).or(settling)
-            };
-            let guarded = groups.iter().any(|group| guards(group).is_some());
-            let case = Case { now, model, groups, rule, retention, stuck, guarded };
+            let members = groups.iter().flat_map(|group| &group.members);
+            let stuck = members.map(|it| (&it.spec.key, self.stuck(now, it).all)).collect();
+            let guarded = groups.iter().any(|group| {
+                let settling = self.settling(now, group, RecommendationBasis::Peaks);
+                guard(now, group).or(settling).is_some()
+            });
+            let case = ZeroCandidate { now, model, groups, rule, retention, stuck, guarded };
             let (work, signal) = zeros.silences.listen(&hearing, groups, model, case.starting());
             zeros.wake(&case, &work, signal.as_deref(), decisions);
             zeros.lower(&case, &work, decisions);
         }
+
         let replicas = inputs.listings.values().flat_map(|listing| &listing.replicas).collect();
         zeros.silences.keep(&models, &replicas);
         zeros.woken.retain(|model, _| models.contains(model));
@@ -186,29 +191,30 @@ impl Pipeline {
 }
 
 impl Zeros {
-    /// Wakes a model in front of which something queues, and keeps one awake that was woken.
+    /// Wakes a model with a queue in front of it, and keeps a woken model awake.
     fn wake(
         &mut self,
-        case: &Case<'_>,
-        work: &Work,
+        case: &ZeroCandidate<'_>,
+        work: &ObservedWork,
         signal: Option<&str>,
         decisions: &mut [Decision],
     ) {
         let wake = zero::wake_whole(work.in_front, &case.sleepers());
         let mut queued = None;
-        if let (Wake::Woken { variants, queued: amount }, Some(signal)) = (wake, signal) {
-            let variants = case.sized(decisions, variants);
+        if let (Wake::Woken { variants: cheapest, queued: amount }, Some(signal)) = (wake, signal) {
+            let variants = case.sized(decisions, cheapest);
             queued = Some((amount, signal));
             let known = self.woken.get(case.model);
-            // Until somebody carries it out, the same variants are found to be asleep.
+            // Until the wake-up is actuated, the same variants are found asleep.
             if known.is_none_or(|known| known.variants != variants) {
-                self.woken.insert(case.model.clone(), Woken { at: case.now, variants });
+                self.woken.insert(case.model.clone(), WokenModel { at: case.now, variants });
                 self.silences.break_off(case.now, case.model);
             }
         }
+
         let Some(woken) = self.woken.get(case.model) else { return };
         let Some(ago) = Seconds::from_span(case.now.duration_since(woken.at)) else {
-            // The clock went back, and nobody knows how long ago it was.
+            // The clock went back, so the time since the wake-up is not known.
             self.woken.remove(case.model);
             return;
         };
@@ -218,44 +224,50 @@ impl Zeros {
             self.woken.remove(case.model);
             return;
         }
+
         for decision in decisions.iter_mut().filter(|it| woken.variants.contains(&it.variant)) {
             let moved = match queued {
                 Some((queued, signal)) => Move::Woken { queued, signal: signal.to_owned() },
                 None => Move::KeptAwake { ago, at_least },
             };
             let at_least_one = decision.desired().max(Replicas::ONE);
-            step(decision, at_least_one, moved, Silent::Unchanged);
+            step(decision, at_least_one, moved, StepRecording::Unchanged);
         }
     }
 
-    /// Lowers every number of a model that is proved to be idle.
-    fn lower(&mut self, case: &Case<'_>, work: &Work, decisions: &mut [Decision]) {
+    /// Scales all variants of a model that is proved idle to zero.
+    fn lower(&mut self, case: &ZeroCandidate<'_>, work: &ObservedWork, decisions: &mut [Decision]) {
         let candidates = case.candidates(decisions);
         if candidates.iter().all(|candidate| candidate.target == Replicas::ZERO) {
             case.keep_what_is_there(work, decisions);
             return;
         }
+
         let complete = candidates.len() == case.members().count();
         let is_woken = self.woken.contains_key(case.model);
         let may_lower = complete && !case.guarded && !is_woken;
         let settled = zero::settle(ZeroPolicy::AfterIdle(case.retention), work, &candidates);
         let ours = decisions.iter_mut().filter(|decision| decision.model == *case.model);
         match settled.outcome {
-            Outcome::ToZero(idleness) if may_lower => {
+            ZeroOutcome::ToZero(idleness) if may_lower => {
                 for decision in ours {
-                    let target = candidates.iter().position(|it| it.variant == decision.variant);
-                    let target = target.map_or(decision.desired(), |at| settled.targets[at]);
+                    let place = candidates.iter().position(|it| it.variant == decision.variant);
+                    let target = place.map_or(decision.desired(), |at| settled.targets[at]);
                     match case.paired(decision) {
-                        Some(moved) => step(decision, decision.desired(), moved, Silent::Said),
-                        None => step(decision, target, Move::ToZero(idleness), Silent::Unchanged),
+                        Some(moved) => {
+                            step(decision, decision.desired(), moved, StepRecording::Said)
+                        }
+                        None => {
+                            step(decision, target, Move::ToZero(idleness), StepRecording::Unchanged)
+                        }
                     }
                 }
             }
-            Outcome::NotIdle(idleness @ Idleness::Unproved(_)) if !is_woken => {
+            ZeroOutcome::NotIdle(idleness @ Idleness::Unproved(_)) if !is_woken => {
                 for decision in ours.filter(|it| it.basis == Basis::Fresh) {
                     if decision.desired() > decision.bounds.min() {
                         let desired = decision.desired();
-                        step(decision, desired, Move::Stays(idleness), Silent::Said);
+                        step(decision, desired, Move::Stays(idleness), StepRecording::Said);
                     }
                 }
             }
@@ -264,9 +276,9 @@ impl Zeros {
     }
 }
 
-// === impl Case ===
+// === impl ZeroCandidate ===
 
-impl<'a> Case<'a> {
+impl<'a> ZeroCandidate<'a> {
     fn members(&self) -> impl Iterator<Item = &'a Member<'a>> {
         self.groups.iter().flat_map(|group| &group.members)
     }
@@ -275,30 +287,32 @@ impl<'a> Case<'a> {
         self.stuck.get(variant).copied().unwrap_or_default()
     }
 
-    /// The replicas that start, and will.
+    /// The replicas that are starting or about to start.
     fn starting(&self) -> Replicas {
         self.members().map(|it| it.coming().beyond(self.stuck(&it.spec.key))).sum()
     }
 
-    /// Whether the variant has a replica whose load is known.
+    /// Returns true if the variant has a replica whose load is known.
     fn serves(&self, variant: &VariantKey) -> bool {
         let member = self.members().find(|it| it.spec.key == *variant);
         member.is_some_and(|member| member.measured > Replicas::ZERO)
     }
 
-    fn sleepers(&self) -> Vec<Sleeper> {
-        let sleeper = |member: &Member<'_>| Sleeper {
-            variant: member.spec.key.clone(),
-            role: member.spec.role,
-            cost: member.spec.cost,
-            current: member.observation.wanted,
-            stuck: self.stuck(&member.spec.key),
-            bounds: member.observation.bounds,
-        };
-        self.members().map(sleeper).collect()
+    fn sleepers(&self) -> Vec<WakeCandidate> {
+        self.members()
+            .map(|member| WakeCandidate {
+                variant: member.spec.key.clone(),
+                role: member.spec.role,
+                cost: member.spec.cost,
+                current: member.observation.wanted,
+                stuck: self.stuck(&member.spec.key),
+                bounds: member.observation.bounds,
+            })
+            .collect()
     }
 
-    /// The variants that wake: of each role those that get replicas already, or else this one.
+    /// The variants to wake. For each role, these are the sleeping variants that analyzers already
+    /// gave replicas, otherwise the cheapest one.
     fn sized(&self, decisions: &[Decision], cheapest: Vec<VariantKey>) -> Vec<VariantKey> {
         let mut woken = Vec::with_capacity(cheapest.len());
         for variant in cheapest {
@@ -309,31 +323,34 @@ impl<'a> Case<'a> {
                 let decision = decisions.iter().find(|it| it.variant == **key);
                 decision.is_some_and(|it| it.basis == Basis::Fresh && it.desired() > Replicas::ZERO)
             });
+
             let before = woken.len();
             woken.extend(sized.cloned());
             if woken.len() == before {
                 woken.push(variant);
             }
         }
+
         woken
     }
 
     /// The variants with fresh decisions.
-    fn candidates(&self, decisions: &[Decision]) -> Vec<Candidate> {
-        let candidate = |member: &Member<'_>| {
-            let decision = decisions.iter().find(|it| it.variant == member.spec.key)?;
-            (decision.basis == Basis::Fresh).then(|| Candidate {
-                variant: member.spec.key.clone(),
-                cost: Some(member.spec.cost),
-                current: member.observation.wanted,
-                target: decision.desired(),
-                bounds: decision.bounds,
+    fn candidates(&self, decisions: &[Decision]) -> Vec<ZeroVariant> {
+        self.members()
+            .filter_map(|member| {
+                let decision = decisions.iter().find(|it| it.variant == member.spec.key)?;
+                (decision.basis == Basis::Fresh).then(|| ZeroVariant {
+                    variant: member.spec.key.clone(),
+                    cost: Some(member.spec.cost),
+                    current: member.observation.wanted,
+                    target: decision.desired(),
+                    bounds: decision.bounds,
+                })
             })
-        };
-        self.members().filter_map(candidate).collect()
+            .collect()
     }
 
-    /// A variant of the other half of the model that must have replicas.
+    /// The reason to keep a variant because a variant with the other role must have replicas.
     fn paired(&self, decision: &Decision) -> Option<Move> {
         let role = self.members().find(|it| it.spec.key == decision.variant)?.spec.role;
         let other = match role {
@@ -341,26 +358,25 @@ impl<'a> Case<'a> {
             Role::Prefill => Role::Decode,
             Role::Decode => Role::Prefill,
         };
+
         let mut others = self.members().filter(|it| it.spec.role == other);
-        let with = others.find(|it| it.observation.bounds.min() > Replicas::ZERO)?;
-        let (with, min) = (with.spec.key.variant.clone(), with.observation.bounds.min());
-        Some(Move::Paired { with, min })
+        let found = others.find(|it| it.observation.bounds.min() > Replicas::ZERO)?;
+        let with = found.spec.key.variant.clone();
+        Some(Move::Paired { with, min: found.observation.bounds.min() })
     }
 
-    /// A number of zero that nobody has carried out yet stands only as long as what proved it: what
-    /// is there may have been asked to do something since.
-    fn keep_what_is_there(&self, work: &Work, decisions: &mut [Decision]) {
+    /// A target of zero that is not yet actuated is valid only while the proof of idleness holds.
+    /// The remaining replicas may have received requests since.
+    fn keep_what_is_there(&self, work: &ObservedWork, decisions: &mut [Decision]) {
         let idleness = zero::idleness(work, self.retention);
         if matches!(idleness, Idleness::Proved { .. }) {
             return;
         }
-        let all_zero = |decisions: &[Decision]| {
-            let mut ours = decisions.iter().filter(|decision| decision.model == *self.model);
-            ours.all(|decision| decision.desired() == Replicas::ZERO)
-        };
-        if !all_zero(decisions) {
+        let mut ours = decisions.iter().filter(|decision| decision.model == *self.model);
+        if ours.any(|decision| decision.desired() > Replicas::ZERO) {
             return;
         }
+
         for member in self.members() {
             let there = member.observation.current.unwrap_or_default();
             let wanted = member.observation.wanted.unwrap_or_default();
@@ -368,22 +384,22 @@ impl<'a> Case<'a> {
             if let Some(decision) = decision
                 && there.min(wanted) > Replicas::ZERO
             {
-                step(decision, Replicas::ONE, Move::Stays(idleness), Silent::Unchanged);
+                step(decision, Replicas::ONE, Move::Stays(idleness), StepRecording::Unchanged);
             }
         }
     }
 }
 
-/// Whether a step that changes nothing is worth a word.
+/// The handling of a step that changes nothing: omitted or reported.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Silent {
+enum StepRecording {
     Unchanged,
     Said,
 }
 
-fn step(decision: &mut Decision, after: Replicas, moved: Move, silent: Silent) {
+fn step(decision: &mut Decision, after: Replicas, moved: Move, silent: StepRecording) {
     let before = decision.desired();
-    if before != after || silent == Silent::Said {
+    if before != after || silent == StepRecording::Said {
         let reason = Reason::Zero(moved);
         decision.steps.push(Step { stage: Stage::Zero, before, after, reason });
     }

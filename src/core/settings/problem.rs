@@ -1,4 +1,4 @@
-//! What is wrong with a configuration: all of it at once, each problem with its path.
+//! Problems of a configuration: all of them at once, each with its path.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,42 +6,42 @@ use std::path::{Path, PathBuf};
 use derive_more::Display;
 use strsim::levenshtein;
 
-/// More problems than anyone reads in one go; those beyond it are counted.
+/// More problems than can be read at once; the rest is only counted.
 const LISTED_MAX: usize = 100;
 
-/// One thing that is wrong with a configuration.
+/// One problem of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Whether the configuration is refused because of it.
+    /// The severity: an error rejects the configuration.
     pub severity: Severity,
-    /// Where it is, such as `variants[2].replicas.max`; empty for the whole configuration.
+    /// The path, such as `variants[2].replicas.max`; empty for the whole configuration.
     pub path: String,
-    /// What must hold there.
+    /// The rule for the value at the path.
     pub rule: String,
-    /// What is there instead; `None` when the rule says it all.
+    /// The value found instead; `None` if the rule is sufficient.
     pub found: Option<String>,
 }
 
-/// How bad a problem is.
+/// The severity of a problem.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// The configuration is refused.
+    /// The configuration is rejected.
     #[display("error")]
     Error,
-    /// The configuration is used, and probably not what was meant.
+    /// The configuration is accepted, but is probably not as intended.
     #[display("warning")]
     Warning,
 }
 
-/// Problems as they are found, and the folder that relative paths start from.
+/// Problems found so far, and the folder that relative paths start from.
 #[derive(Debug, Default)]
 pub struct Problems {
     found: Vec<Problem>,
     base: PathBuf,
 }
 
-/// A list of problems, one a line, errors first.
-pub struct List<'a>(pub &'a [Problem]);
+/// A list of problems, one per line, errors first.
+pub struct ProblemList<'a>(pub &'a [Problem]);
 
 // === impl Problem ===
 
@@ -52,6 +52,7 @@ impl fmt::Display for Problem {
         if !path.is_empty() {
             write!(f, "{path} ")?;
         }
+
         f.write_str(rule)?;
         match found {
             Some(found) => write!(f, "; found {found}"),
@@ -65,28 +66,30 @@ impl fmt::Display for Problem {
 // === impl Problems ===
 
 impl Problems {
-    /// No problem so far; relative paths start from this folder.
+    /// Creates an empty collection. Relative paths start from this folder.
     #[must_use]
     pub const fn within(base: PathBuf) -> Self {
         Self { found: Vec::new(), base }
     }
 
-    /// A path, from the folder where it is relative.
+    /// The path. If it is relative, it starts from the folder.
     pub fn path(&mut self, path: &str, written: &Path) -> Option<PathBuf> {
         if written.as_os_str().is_empty() {
             self.error(path, "must be a path", "\"\"");
             return None;
         }
+
         let joined = self.base.join(written);
         if joined.to_str().is_none() {
-            // What is printed is YAML, and YAML is Unicode.
+            // The printed configuration is YAML, and YAML is Unicode.
             self.error(path, "must be Unicode with its folder", joined.display());
             return None;
         }
+
         Some(joined)
     }
 
-    /// Adds an error about a value that is there.
+    /// Adds an error about an existing value.
     pub fn error(
         &mut self,
         path: impl Into<String>,
@@ -96,13 +99,13 @@ impl Problems {
         self.push(Severity::Error, path.into(), rule.into(), Some(found.to_string()));
     }
 
-    /// Adds what was found elsewhere.
+    /// Adds a problem from another source.
     pub fn take_over(&mut self, problem: Problem) {
         let Problem { severity, path, rule, found } = problem;
         self.push(severity, path, rule, found);
     }
 
-    /// Adds an error that has no value to show.
+    /// Adds an error without a value to show.
     pub fn error_at(&mut self, path: impl Into<String>, rule: impl Into<String>) {
         self.push(Severity::Error, path.into(), rule.into(), None);
     }
@@ -112,20 +115,20 @@ impl Problems {
         self.push(Severity::Warning, path.into(), rule.into(), None);
     }
 
-    /// Adds an error about a value that is not there, unless what was there has been refused.
+    /// Adds an error about a missing value, unless its path already has an error.
     pub fn missing(&mut self, path: impl Into<String>, rule: impl Into<String>) {
-        let path = path.into();
-        if !self.refused(&path) {
-            self.error_at(path, rule);
+        let whole = path.into();
+        if !self.refused(&whole) {
+            self.error_at(whole, rule);
         }
     }
 
-    /// Warns of a section that is switched off and has other keys.
+    /// Warns about a section that is switched off and has other keys.
     pub fn without_effect(&mut self, path: &str) {
         self.warning(path, "is not enabled, so its other keys have no effect");
     }
 
-    /// Whether there is an error at this path, or at a part of it.
+    /// Returns true if there is an error at this path, or at a part of it.
     #[must_use]
     pub fn refused(&self, path: &str) -> bool {
         self.found.iter().any(|problem| {
@@ -136,7 +139,7 @@ impl Problems {
         })
     }
 
-    /// Whether there is an error at this path, at a part of it, or at anything below it.
+    /// Returns true if there is an error at this path, at a part of it, or below it.
     #[must_use]
     pub fn refused_below(&self, path: &str) -> bool {
         self.refused(path)
@@ -164,9 +167,9 @@ impl Problems {
     }
 }
 
-// === impl List ===
+// === impl ProblemList ===
 
-impl fmt::Display for List<'_> {
+impl fmt::Display for ProblemList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, problem) in self.0.iter().take(LISTED_MAX).enumerate() {
             write!(f, "{}  {problem}", if at == 0 { "" } else { "\n" })?;
@@ -178,7 +181,7 @@ impl fmt::Display for List<'_> {
     }
 }
 
-/// One more part of a path: `.key`, or `["key"]` where the key is not a plain word.
+/// Appends a key to a path: `.key`, or `["key"]` if the key is not a plain word.
 #[must_use]
 pub fn join(path: &str, key: &str) -> String {
     let plain = key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
@@ -189,30 +192,31 @@ pub fn join(path: &str, key: &str) -> String {
     }
 }
 
-/// A path in parts whose order is the one that people expect: 2 before 10.
-fn natural(path: &str) -> Vec<Part<'_>> {
+/// A path in parts that sort in the natural order: 2 before 10.
+fn natural(path: &str) -> Vec<PathPart<'_>> {
     path.split(['.', '[', ']'])
         .filter(|part| !part.is_empty())
-        .map(|part| part.parse().map_or(Part::Name(part), Part::Index))
+        .map(|part| part.parse().map_or(PathPart::Name(part), PathPart::Index))
         .collect()
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Part<'a> {
+enum PathPart<'a> {
     Index(usize),
     Name(&'a str),
 }
 
-/// How a number of things is said.
+/// A count with its noun, such as `2 errors`.
 #[must_use]
 pub fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// The candidate that is most likely meant by a misspelt word.
+/// The most likely candidate for a misspelled word.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // A third of the letters wrong is a typing mistake; more is another word.
+    // A third of the letters wrong is a typo; more is another word.
     let tolerated = (word.chars().count() / 3).max(1);
+
     candidates
         .into_iter()
         .map(|candidate| (levenshtein(&word.to_lowercase(), &candidate.to_lowercase()), candidate))
@@ -247,6 +251,7 @@ mod tests {
         for path in ["variants[10].a", "variants[2].b", "a.b", "variants[2].a", "", "variants[2]"] {
             problems.error_at(path, "is wrong");
         }
+
         let (errors, _) = problems.split();
         let paths: Vec<&str> = errors.iter().map(|error| error.path.as_str()).collect();
         assert_eq!(

@@ -17,19 +17,19 @@ pub const RESTART: &str = "x-restart";
 /// The flag of a declaration that becomes [`RESTART`].
 const RESTART_FLAG: &str = "restart";
 
-/// The flag of a declaration whose key must be there, and the keyword that lists such keys.
+/// The flag of a declaration for a mandatory key, and the keyword that lists such keys.
 const REQUIRED: &str = "required";
 
-/// The keys of a section as they are added.
+/// The keys of a section, collected one by one.
 #[derive(Debug)]
-pub struct Keys {
+pub struct SectionKeys {
     schema: Schema,
     properties: Schema,
     required: Vec<String>,
 }
 
-impl Keys {
-    /// A section with this description and without keys.
+impl SectionKeys {
+    /// Creates a section with this description and without keys.
     #[must_use]
     pub fn of(description: &[&str]) -> Self {
         let schema = json_schema!({
@@ -51,16 +51,19 @@ impl Keys {
         if schema.get("type").and_then(|it| it.as_str()) == Some("object") {
             insert(&mut schema, "type", ["object", "null"]);
         }
-        let mut description = prose(description);
+
+        let mut text = prose(description);
         if flags.contains(&REQUIRED) {
             schema.remove("default");
-            description.push_str(" Required.");
+            text.push_str(" Required.");
             self.required.push(name.to_owned());
         }
-        insert(&mut schema, "description", description);
+
+        insert(&mut schema, "description", text);
         if flags.contains(&RESTART_FLAG) {
             schema.insert(RESTART.to_owned(), true.into());
         }
+
         self.properties.insert(name.to_owned(), schema.into());
     }
 
@@ -90,7 +93,7 @@ impl Keys {
         }
         let Some(Allowed { minimum, maximum, is_above }) = allowed else { return schema };
 
-        // They take the place of the type's own, which say no more than "not negative".
+        // They replace the type's own bounds, which only exclude negative values.
         schema.remove("minimum");
         schema.remove("maximum");
         let lower = if *is_above { "exclusiveMinimum" } else { "minimum" };
@@ -110,7 +113,7 @@ impl Keys {
         schema
     }
 
-    /// The schema of a value that is written as it is.
+    /// The schema of a value that has the same form in a file.
     #[must_use]
     pub fn plain<T: JsonSchema + Serialize>(
         usual: Option<&T>,
@@ -123,20 +126,21 @@ impl Keys {
         schema
     }
 
-    /// A section that can be switched off, with the default of its switch, if it has one.
+    /// The schema of a section that can be switched off, with the default of its switch, if it has
+    /// one.
     #[must_use]
     pub fn switched(mut section: Schema, switches: &[&str], is_on: bool) -> Schema {
         for switch in switches {
-            let switch = section.pointer_mut(&format!("/properties/{switch}"));
-            if let Some(switch) = switch.and_then(|it| it.as_object_mut()) {
-                switch.insert("default".to_owned(), is_on.into());
+            let found = section.pointer_mut(&format!("/properties/{switch}"));
+            if let Some(keywords) = found.and_then(|it| it.as_object_mut()) {
+                keywords.insert("default".to_owned(), is_on.into());
             }
         }
         section
     }
 }
 
-/// Inserts a bound under the first keyword where it is a number, and else under the second.
+/// Inserts a bound under the first keyword if it is a number, otherwise under the second.
 fn insert_bound(schema: &mut Schema, [of_number, of_text]: [&str; 2], bound: impl Serialize) {
     insert(schema, of_number, bound);
     if schema.get(of_number).is_some_and(|it| !it.is_number())
@@ -156,7 +160,7 @@ fn insert(schema: &mut Schema, keyword: &str, value: impl Serialize) {
 
 /// A description without the line breaks of the source; an empty line starts a paragraph.
 fn prose(lines: &[&str]) -> String {
-    let lines: Vec<&str> = lines.iter().map(|line| line.trim()).collect();
-    let paragraphs = lines.split(|line| line.is_empty());
+    let trimmed: Vec<&str> = lines.iter().map(|line| line.trim()).collect();
+    let paragraphs = trimmed.split(|line| line.is_empty());
     paragraphs.map(|lines| lines.join(" ")).collect::<Vec<_>>().join("\n\n")
 }

@@ -15,18 +15,18 @@ use serde::de::DeserializeOwned;
 use crate::settings;
 use crate::settings::Setting;
 use crate::settings::problem::Problems;
-use crate::settings::schema::Keys;
+use crate::settings::schema::SectionKeys;
 use crate::settings::written::{WrittenDuration, WrittenSize};
 use crate::units::{CostPerHour, Fraction, Gpus, Replicas, Requests, Seconds, Tokens, Weight};
 
 /// The values that a key may have.
 #[derive(Clone, Debug)]
 pub struct Allowed<P> {
-    /// The smallest, or the limit above which they are.
+    /// The smallest value, or the exclusive lower limit.
     pub minimum: P,
-    /// The largest.
+    /// The largest value.
     pub maximum: P,
-    /// Set if the smallest itself is not among them.
+    /// True if the minimum itself is not allowed.
     pub is_above: bool,
 }
 
@@ -41,25 +41,25 @@ pub struct TextRule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub struct Bytes(pub u64);
 
-/// Some milliseconds, for declarations.
+/// Milliseconds, for declarations.
 #[must_use]
 pub const fn millis(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
-/// Some seconds, for declarations.
+/// Seconds, for declarations.
 #[must_use]
 pub const fn secs(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-/// Some minutes, for declarations.
+/// Minutes, for declarations.
 #[must_use]
 pub const fn minutes(count: u64) -> Duration {
     Duration::from_mins(count)
 }
 
-/// Some hours, for declarations.
+/// Hours, for declarations.
 #[must_use]
 pub const fn hours(count: u64) -> Duration {
     Duration::from_hours(count)
@@ -71,7 +71,7 @@ pub const fn above_zero(maximum: f64) -> Allowed<f64> {
     Allowed { minimum: 0.0, maximum, is_above: true }
 }
 
-/// Texts that a predicate accepts, and the words that messages ask for them with.
+/// Texts that a predicate accepts, with the rule for messages.
 #[must_use]
 pub const fn text(accepts: fn(&str) -> bool, rule: &'static str) -> TextRule {
     TextRule { accepts, rule }
@@ -87,7 +87,7 @@ impl<P> From<RangeInclusive<P>> for Allowed<P> {
 }
 
 impl<P: PartialOrd + Clone> Allowed<P> {
-    /// Returns the value if it is allowed, and otherwise reports it in the words of a file.
+    /// Returns the value if it is allowed, and otherwise reports it in the form of a file.
     pub fn check<W: Display + From<P>>(
         &self,
         value: P,
@@ -176,11 +176,11 @@ impl Setting for SocketAddr {
         _: Option<&Infallible>,
         generator: &mut SchemaGenerator,
     ) -> Schema {
-        Keys::plain(usual.and_then(Self::written).as_ref(), generator)
+        SectionKeys::plain(usual.and_then(Self::written).as_ref(), generator)
     }
 }
 
-/// A path, from the folder of the file where it is relative.
+/// A path. If it is relative, it starts from the folder of the file.
 impl Setting for PathBuf {
     type Written = Self;
     type Plain = Self;
@@ -209,11 +209,11 @@ impl Setting for PathBuf {
         _: Option<&Infallible>,
         generator: &mut SchemaGenerator,
     ) -> Schema {
-        Keys::plain(usual, generator)
+        SectionKeys::plain(usual, generator)
     }
 }
 
-/// A list. An element that cannot be read leaves a hole, and the others keep their index.
+/// A list. An element that cannot be read is skipped, and the others keep their index in problems.
 impl<T: Setting> Setting for Vec<T> {
     type Written = Vec<Option<T::Written>>;
     type Plain = Self;
@@ -246,7 +246,7 @@ impl<T: Setting> Setting for Vec<T> {
         generator: &mut SchemaGenerator,
     ) -> Schema {
         let items = generator.subschema_for::<T::Written>();
-        Keys::list(items, usual.and_then(Self::written))
+        SectionKeys::list(items, usual.and_then(Self::written))
     }
 }
 
@@ -284,6 +284,6 @@ impl Setting for String {
         _: Option<&TextRule>,
         generator: &mut SchemaGenerator,
     ) -> Schema {
-        Keys::plain(usual, generator)
+        SectionKeys::plain(usual, generator)
     }
 }

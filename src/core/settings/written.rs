@@ -1,7 +1,7 @@
-//! Durations and sizes as people write them: `30s`, `1h30m`, `8MiB`.
+//! Human-readable durations and sizes: `30s`, `1h30m`, `8MiB`.
 //!
-//! A bare number is refused, because `30` has been seconds in one tool and milliseconds in the
-//! next. Both types print themselves in a form that reads back as the same value.
+//! A bare number is rejected, because `30` means seconds in one tool and milliseconds in the next.
+//! Both types print themselves in a form that reads back as the same value.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,10 +16,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::units::Seconds;
 
-/// What a duration looks like, for messages.
+/// The form of a duration, for messages.
 const DURATION: &str = "a duration with a unit, such as 900ms, 30s, 5m or 1h30m";
 
-/// What a size looks like, for messages.
+/// The form of a size, for messages.
 const SIZE: &str = "a size with a unit, such as 512KiB, 8MiB or 1GiB";
 
 /// The units of sizes, from the largest, the binary ones first.
@@ -57,8 +57,8 @@ impl From<WrittenDuration> for Duration {
 }
 
 impl WrittenDuration {
-    /// A length of time of the models. Configured ones are whole nanoseconds and far from the limits
-    /// of either type, so nothing is lost.
+    /// Converts a length of time from the models. Configured ones are whole nanoseconds and far
+    /// from the limits of either type, so nothing is lost.
     #[must_use]
     pub fn of(seconds: Seconds) -> Self {
         Self(Duration::try_from_secs_f64(seconds.seconds()).unwrap_or(Duration::MAX))
@@ -79,7 +79,7 @@ impl Serialize for WrittenDuration {
 
 impl<'de> Deserialize<'de> for WrittenDuration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(Written { parse: Self::parse, expected: DURATION })
+        deserializer.deserialize_str(TextVisitor { parse: Self::parse, expected: DURATION })
     }
 }
 
@@ -93,7 +93,7 @@ impl JsonSchema for WrittenDuration {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        // The pattern is narrower than what is read: it is the form that the documents use.
+        // The pattern is narrower than the parser: it is the form that the documents use.
         json_schema!({
             "type": "string",
             "pattern": r"^([0-9]+(\.[0-9]+)?(h|m|s|ms|us|ns))+$",
@@ -143,7 +143,7 @@ impl Serialize for WrittenSize {
 
 impl<'de> Deserialize<'de> for WrittenSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(Written { parse: Self::parse, expected: SIZE })
+        deserializer.deserialize_str(TextVisitor { parse: Self::parse, expected: SIZE })
     }
 }
 
@@ -161,13 +161,13 @@ impl JsonSchema for WrittenSize {
     }
 }
 
-/// Reads text through a function, and says what was expected when that gives nothing.
-struct Written<T> {
+/// Reads text through a function, and reports the expected form if the function fails.
+struct TextVisitor<T> {
     parse: fn(&str) -> Option<T>,
     expected: &'static str,
 }
 
-impl<T> Visitor<'_> for Written<T> {
+impl<T> Visitor<'_> for TextVisitor<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -199,6 +199,7 @@ mod tests {
             assert_eq!(read.to_string(), printed);
             assert_eq!(WrittenDuration::parse(printed), Some(read));
         }
+
         for refused in ["30", "", "5 parsecs", "-5s", "s", "1d", "NaN", "inf", "30 s s"] {
             assert_eq!(WrittenDuration::parse(refused), None, "{refused}");
         }
@@ -219,6 +220,7 @@ mod tests {
             assert_eq!(read.to_string(), printed);
             assert_eq!(WrittenSize::parse(printed), Some(read));
         }
+
         for refused in ["8", "", "MiB", "8 miles", "-8MiB", "1.5MiB", "99999999999GiB"] {
             assert_eq!(WrittenSize::parse(refused), None, "{refused}");
         }

@@ -1,4 +1,4 @@
-//! Instants, serialized as milliseconds since the epoch: half as long as their texts.
+//! Instants, serialized as milliseconds since the epoch, which take half as much space as text.
 //!
 //! For `#[serde(with = "crate::units::instants")]` on an instant, and on options, lists and maps of
 //! instants. The microseconds are lost.
@@ -21,7 +21,7 @@ pub trait Instants: Sized {
     ///
     /// # Errors
     ///
-    /// One of them is no instant.
+    /// One of them is not a valid instant.
     fn from_millis(millis: Self::Millis) -> Result<Self, jiff::Error>;
 }
 
@@ -41,7 +41,7 @@ pub fn serialize<T: Instants, S: Serializer>(
 ///
 /// # Errors
 ///
-/// Those of the deserializer, and a number that is no instant.
+/// Those of the deserializer, and a number that is not a valid instant.
 pub fn deserialize<'de, T: Instants, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
     T::from_millis(T::Millis::deserialize(deserializer)?).map_err(D::Error::custom)
 }
@@ -82,7 +82,7 @@ impl<T: Instants> Instants for Vec<T> {
     }
 }
 
-/// An instant with what belongs to it.
+/// An instant with its associated value.
 impl<T: Instants, U: Clone + Serialize + DeserializeOwned> Instants for (T, U) {
     type Millis = (T::Millis, U);
 
@@ -90,7 +90,8 @@ impl<T: Instants, U: Clone + Serialize + DeserializeOwned> Instants for (T, U) {
         (self.0.to_millis(), self.1.clone())
     }
 
-    fn from_millis((millis, rest): Self::Millis) -> Result<Self, jiff::Error> {
+    fn from_millis(pair: Self::Millis) -> Result<Self, jiff::Error> {
+        let (millis, rest) = pair;
         Ok((T::from_millis(millis)?, rest))
     }
 }

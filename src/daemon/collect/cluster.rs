@@ -1,18 +1,18 @@
-//! The cluster: scale targets, their pods and their HPAs, watched.
+//! The cluster: watches of scale targets, their pods and their HPAs.
 //!
-//! What is watched follows from the variants: the kinds of their scale targets and what scales them
-//! in their namespaces, and the pods behind each target. Nothing is watched in a namespace without a
-//! variant, and a namespace that refuses leaves the others alone. The scale subresource, which
-//! cannot be watched, is read when its object has changed. Where variants are to be discovered as
-//! well, the same watches see every object that may declare one; over a whole cluster there is then
-//! one watch for each kind, and none for each namespace.
+//! The variants determine the watches: the kinds of their scale targets, the scalers in their
+//! namespaces, and the pods behind each target. Plimsoll watches nothing in a namespace without a
+//! variant. A namespace that denies access does not affect the others. The scale subresource cannot
+//! be watched, so it is read whenever its object has changed. If discovery is enabled, the same
+//! watches also see every object that may declare a variant. Discovery over a whole cluster uses
+//! one watch per kind instead of one per namespace.
 //!
-//! A listing carries `as_of`, the last instant at which every watch that it rests on was connected
-//! and had told all it knew. While the watches are sound it advances with the heartbeat; when one
-//! breaks, or is silent for longer than a sound one can be, it stands still and the last state is
-//! kept. So an API server that is away looks like a listing that grows old, never like an empty
-//! cluster. A connection that dies without a word is noticed after [`Pace::window`] and
-//! [`Pace::grace`], and `as_of` is too young by up to that much until then.
+//! A listing has an `as_of`: the last instant at which every watch behind it was connected and up
+//! to date. While the watches are healthy, it advances with the heartbeat. It stops if one breaks
+//! or reports nothing for longer than a healthy watch can, and the last state is kept. An API
+//! server that is unavailable therefore looks like a listing that grows old, never like an empty
+//! cluster. A connection that dies silently is noticed after [`WatchTiming::window`] plus
+//! [`WatchTiming::grace`]. Until then, `as_of` is too recent by at most that time.
 
 mod client;
 mod config_maps;
@@ -26,6 +26,7 @@ mod keys;
 mod pod;
 mod registration;
 mod run;
+mod scale;
 mod scalers;
 mod template;
 mod world;
@@ -36,50 +37,52 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-pub use crate::collect::cluster::client::{ClientError, client};
-use crate::collect::cluster::discovery::Discover;
+pub use crate::collect::cluster::client::{KubernetesClientError, client};
 pub use crate::collect::cluster::discovery::Discovery;
-pub use crate::collect::cluster::document::{Sighting, document};
-pub use crate::collect::cluster::follow::Pace;
+use crate::collect::cluster::discovery::DiscoveryScope;
+pub use crate::collect::cluster::document::{DocumentVersion, document};
+pub use crate::collect::cluster::follow::WatchTiming;
 pub use crate::collect::cluster::hpa::{
-    Direction, Finding, Follower, Ignored, Tolerances, Windows,
+    Direction, Finding, HpaFollower, IgnoredChange, Tolerances, Windows,
 };
 pub use crate::collect::cluster::inventory::Accelerators;
-pub use crate::collect::cluster::keda::Paused;
+pub use crate::collect::cluster::keda::ScaledObjectPause;
 pub use crate::collect::cluster::registration::{
-    API_SERVICE, Expected, Registration, authentication, registration,
+    API_SERVICE, ApiServiceFields, Registration, authentication, registration,
 };
 pub use crate::collect::cluster::run::watch;
 use plimsoll_core::fleet::{Incarnation, ReplicaKey, ReplicaName, Role, VariantKey};
 use plimsoll_core::observe::inventory::{Inventory, ReplicaUnit};
-use plimsoll_core::observe::template::Template;
-use plimsoll_core::observe::{Autoscaler, Listing, Scale, Start, Way, WhyUnknown};
+use plimsoll_core::observe::template::PodTemplate;
+use plimsoll_core::observe::{
+    AutoscalerWindows, ReplicaListing, ReplicaStart, Scale, ScrapeRoute, WhyScaleUnknown,
+};
 use plimsoll_core::units::Replicas;
 
-/// What is to be watched.
+/// The objects to watch.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Needs {
-    /// The variants that are declared.
-    pub variants: Vec<Wanted>,
-    /// What is to be discovered beside them, if anything.
-    pub discover: Option<Discover>,
-    /// What of accelerators is to be watched.
+pub struct ClusterNeeds {
+    /// The variants in the configuration.
+    pub variants: Vec<WatchedVariant>,
+    /// The scope of discovery, if enabled.
+    pub discover: Option<DiscoveryScope>,
+    /// The accelerator data to watch.
     pub accelerators: Accelerators,
 }
 
-/// A variant whose scale target is to be watched.
+/// A variant whose scale target is watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    /// The variant; its namespace is where the target is.
+pub struct WatchedVariant {
+    /// The variant. Its target is in the variant's namespace.
     pub variant: VariantKey,
     /// Its scale target.
     pub target: WantedTarget,
 }
 
-/// What is scaled when a variant is.
+/// The scale target of a variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WantedTarget {
-    /// An object with a scale subresource, of whatever kind.
+    /// An object of any kind that has a scale subresource.
     Scale {
         /// Its API version, such as `apps/v1`.
         api_version: String,
@@ -88,107 +91,111 @@ pub enum WantedTarget {
         /// Its name.
         name: String,
     },
-    /// The pods that this label selector matches, where nothing has a scale subresource.
+    /// The pods that this label selector matches, if no object has a scale subresource.
     Selector(String),
-    /// Nothing: its replicas are listed outside the cluster. Its name is taken all the same.
+    /// No target in the cluster: the replicas are listed elsewhere. The variant's name is still
+    /// taken.
     Elsewhere,
 }
 
-/// What is known of every wanted variant.
+/// The known state of every wanted variant.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClusterState {
-    /// Each wanted variant of the cluster, declared or discovered, known or not.
+    /// All wanted variants in the cluster, declared or discovered, including those in an unknown
+    /// state.
     pub variants: BTreeMap<VariantKey, VariantState>,
-    /// What is discovered.
+    /// The discovered variants.
     pub discovery: Arc<Discovery>,
-    /// What there is of accelerators, where they are watched.
+    /// The accelerators, if they are watched.
     pub inventory: Arc<Inventory>,
 }
 
-/// What is known of one variant.
+/// The known state of one variant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VariantState {
-    /// The pods behind its target in the order of their names: all of them, whatever their state.
-    pub pods: Vec<Pod>,
+    /// All pods behind its target, in any state, in the order of their names.
+    pub pods: Vec<ClusterPod>,
     /// Its scale target.
     pub scale: Scale,
-    /// When all of this was last known to be true; when the watching began, if it never was.
+    /// The last instant at which all of this was known to be true. If it never was, the instant at
+    /// which watching began.
     pub as_of: Timestamp,
-    /// The HPA that reads its desired number, if there is exactly one and it reads it as it should.
-    pub follower: Option<Follower>,
-    /// What keeps its HPA from following its desired number.
+    /// The HPA that follows its desired replicas, if there is exactly one and it reads them
+    /// correctly.
+    pub follower: Option<HpaFollower>,
+    /// Problems that keep its HPA from following its desired replicas.
     pub findings: Vec<Finding>,
-    /// What its pods say that they serve of a request, if they do.
+    /// The part of a request that its pods serve, if their labels state it.
     pub role: Option<Role>,
-    /// What its scale target says of the pods that it makes, if that matters, and once it is known
-    /// what it takes from `ConfigMap`s, or that this cannot be.
-    pub template: Option<Arc<Template>>,
-    /// What its scale target says that one replica takes.
+    /// The relevant part of its target's pod template. It is absent until all referenced
+    /// `ConfigMap`s have been read, or are known to be unavailable.
+    pub template: Option<Arc<PodTemplate>>,
+    /// The accelerators of one replica, according to its scale target.
     unit: Option<ReplicaUnit>,
     current: Option<Replicas>,
 }
 
 /// A pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pod {
+pub struct ClusterPod {
     /// Its name.
     pub name: ReplicaName,
-    /// Its uid, which tells it from another pod of that name.
+    /// Its uid, which differs from that of another pod with the same name.
     pub uid: Incarnation,
     /// Its address, once it has one.
     pub ip: Option<IpAddr>,
-    /// Where it is in its life.
-    pub phase: Phase,
-    /// Whether it is ready to serve.
+    /// The phase of its life cycle.
+    pub phase: PodPhase,
+    /// True if it is ready to serve.
     pub ready: bool,
-    /// Whether it has been told to stop.
+    /// True if it is terminating.
     pub terminating: bool,
     /// The node that it runs on, once it has one.
     pub node: Option<String>,
-    /// What its labels say that it serves of a request, if they do.
+    /// The part of a request that it serves, if its labels state it.
     pub role: Option<Role>,
-    /// When it was created.
+    /// Its creation time.
     pub created: Option<Timestamp>,
-    /// Since when it is ready, if it is and its node says so.
+    /// The instant since which it is ready, if it is and its node reports the time.
     pub ready_since: Option<Timestamp>,
-    /// Since when its scheduler finds no node for it, if so.
+    /// The instant since which its scheduler finds no node for it, if so.
     pub unschedulable_since: Option<Timestamp>,
 }
 
-/// Where a pod is in its life.
+/// The phase of a pod's life cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
+pub enum PodPhase {
     /// Not all containers have started.
     Pending,
     /// A container runs.
     Running,
-    /// All containers have ended well.
+    /// All containers have ended successfully.
     Succeeded,
-    /// All containers have ended, at least one badly.
+    /// All containers have ended, at least one with a failure.
     Failed,
-    /// The node does not say.
+    /// The node does not report a known phase.
     Unknown,
 }
 
 // === impl ClusterState ===
 
 impl ClusterState {
-    /// The HPAs that carry out the variants' numbers, with what they wait by themselves.
+    /// The HPAs that actuate the variants' desired replicas, with their own stabilization windows.
     #[must_use]
-    pub fn autoscalers(&self) -> BTreeMap<VariantKey, Autoscaler> {
-        let autoscaler = |(key, state): (&VariantKey, &VariantState)| {
-            let Follower { hpa, tolerances: _, windows: Windows { up, down } } =
+    pub fn autoscalers(&self) -> BTreeMap<VariantKey, AutoscalerWindows> {
+        let autoscalers = self.variants.iter().filter_map(|(key, state)| {
+            let HpaFollower { hpa, tolerances: _, windows: Windows { up, down } } =
                 state.follower.clone()?;
-            Some((key.clone(), Autoscaler { name: hpa, scale_up: up, scale_down: down }))
-        };
-        self.variants.iter().filter_map(autoscaler).collect()
+            Some((key.clone(), AutoscalerWindows { name: hpa, scale_up: up, scale_down: down }))
+        });
+        autoscalers.collect()
     }
 }
 
 // === impl VariantState ===
 
 impl VariantState {
-    fn unknown(why: WhyUnknown, as_of: Timestamp) -> Self {
+    fn unknown(why: WhyScaleUnknown, as_of: Timestamp) -> Self {
         Self {
             pods: Vec::new(),
             scale: Scale::Unknown(why),
@@ -202,15 +209,15 @@ impl VariantState {
         }
     }
 
-    /// Whether the variant's HPA leaves the replicas as they are though `desired` is another
-    /// number; says with what tolerance, and what to do.
+    /// Returns the ignored change if the variant's HPA keeps its replicas although `desired`
+    /// differs. It includes the tolerance that hides the change, and a remedy.
     #[must_use]
-    pub fn ignored(&self, desired: Replicas) -> Option<Ignored> {
+    pub fn ignored(&self, desired: Replicas) -> Option<IgnoredChange> {
         self.follower.as_ref()?.ignored(self.current?, desired)
     }
 
-    /// The HPA that scales the target, if there is exactly one, whether it does as it is told or
-    /// not.
+    /// The name of the HPA that scales the target, if there is exactly one. It need not follow the
+    /// desired replicas.
     #[must_use]
     pub fn autoscaler(&self) -> Option<&str> {
         let found = self.findings.iter().find_map(|finding| match finding {
@@ -220,24 +227,24 @@ impl VariantState {
             Finding::NotRead { hpa } => hpa.as_ref(),
             Finding::Paused { .. } => None,
         });
+
         self.follower.as_ref().map(|follower| &follower.hpa).or(found).map(String::as_str)
     }
 
-    /// The pods that should answer when they are scraped: running, not terminating, with an
-    /// address.
+    /// The pods to scrape: running, not terminating, with an address.
     ///
-    /// Those that are not ready are among them. An engine answers while it is being warmed up or
-    /// fails its probe under load, and what it then says is worth hearing; the listing says which
-    /// they are.
+    /// They include pods that are not ready. An engine also responds while it warms up, or while it
+    /// fails its probe under load, and its metrics are useful then. The listing shows which pods
+    /// are not ready.
     #[must_use]
     pub fn addresses(&self, variant: &VariantKey) -> Vec<(ReplicaKey, IpAddr)> {
         self.answering().filter_map(|pod| Some((pod.key(variant), pod.ip?))).collect()
     }
 
-    /// The listing that the pipeline takes, for pages that come this way.
+    /// Returns the pipeline's listing, for replicas whose metrics come this way.
     #[must_use]
-    pub fn listing(&self, variant: &VariantKey, way: Way) -> Listing {
-        Listing {
+    pub fn listing(&self, variant: &VariantKey, way: ScrapeRoute) -> ReplicaListing {
+        ReplicaListing {
             replicas: self.answering().map(|pod| pod.key(variant)).collect(),
             unready: self
                 .answering()
@@ -250,36 +257,36 @@ impl VariantState {
         }
     }
 
-    /// When its replicas started, as far as the cluster says.
-    fn starts(&self, variant: &VariantKey) -> impl Iterator<Item = (ReplicaKey, Start)> {
+    /// Returns the start times of its replicas, as far as the cluster reports them.
+    fn starts(&self, variant: &VariantKey) -> impl Iterator<Item = (ReplicaKey, ReplicaStart)> {
         self.pods.iter().filter(|pod| pod.counts()).filter_map(|pod| {
             let ready = pod.ready_since.filter(|_| pod.serves());
             let unschedulable = pod.unschedulable_since.filter(|_| pod.node.is_none());
-            Some((pod.key(variant), Start { created: pod.created?, ready, unschedulable }))
+            Some((pod.key(variant), ReplicaStart { created: pod.created?, ready, unschedulable }))
         })
     }
 
-    fn answering(&self) -> impl Iterator<Item = &Pod> {
+    fn answering(&self) -> impl Iterator<Item = &ClusterPod> {
         self.pods
             .iter()
-            .filter(|pod| pod.counts() && pod.phase == Phase::Running && pod.ip.is_some())
+            .filter(|pod| pod.counts() && pod.phase == PodPhase::Running && pod.ip.is_some())
     }
 }
 
 // === impl ClusterState ===
 
 impl ClusterState {
-    /// When the replicas of all variants started, as far as the cluster says.
+    /// The start times of all variants' replicas, as far as the cluster reports them.
     #[must_use]
-    pub fn starts(&self) -> BTreeMap<ReplicaKey, Start> {
+    pub fn starts(&self) -> BTreeMap<ReplicaKey, ReplicaStart> {
         self.variants.iter().flat_map(|(key, state)| state.starts(key)).collect()
     }
 }
 
-// === impl Pod ===
+// === impl ClusterPod ===
 
-impl Pod {
-    /// The replica that this pod is of a variant.
+impl ClusterPod {
+    /// Returns the key of this pod as a replica of a variant.
     #[must_use]
     pub fn key(&self, variant: &VariantKey) -> ReplicaKey {
         ReplicaKey {

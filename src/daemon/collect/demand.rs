@@ -1,8 +1,8 @@
-//! What queues in front of models: signals that say so while there is no replica to be asked.
+//! Demand: wake signals, which report queued requests even when a model has no replica.
 //!
-//! Each signal has a task of its own, which reads a page or asks Prometheus at an interval. What it
-//! last said stays with its time, so a source that fails changes nothing but an age, and what is not
-//! on a page is not nothing.
+//! Each signal has a task that reads a metrics endpoint or queries Prometheus at an interval. The
+//! last value is kept with its time, so a failing source only lets the value age. A metric that is
+//! missing from a response does not count as 0.
 
 mod epp;
 mod metrics;
@@ -20,50 +20,50 @@ use tracing::Instrument;
 
 use crate::clock::Clock;
 use crate::collect::chain;
-use crate::collect::exposition::samples::{Sample, samples};
+use crate::collect::exposition::samples::{ExpositionSample, samples};
 use crate::collect::prometheus::Asker;
-use crate::collect::scrape::clients::{Clients, Session};
+use crate::collect::scrape::clients::{ClientPool, Session};
 use crate::collect::scrape::http::{self, HttpClient};
-use crate::collect::scrape::{Client, page};
+use crate::collect::scrape::{ClientSettings, page};
 use plimsoll_core::fleet::{ModelKey, ModelName};
-use plimsoll_core::observe::{Counts, Naming};
+use plimsoll_core::observe::{Naming, SignalQuantity};
 use plimsoll_core::units::Requests;
 
-pub use crate::collect::demand::metrics::Metrics;
+pub use crate::collect::demand::metrics::SignalMetrics;
 
-/// Time after which a page is given up. One that takes longer says nothing in time.
+/// Time after which a scrape is abandoned, because its data would come too late.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Largest page, after decompression: that of an endpoint picker with a thousand models.
+/// Largest response after decompression: that of an endpoint picker with a thousand models.
 const BODY_LIMIT: usize = 16 << 20;
 
-/// How often the files with certificates and tokens are looked at again.
+/// Interval at which the files with certificates and tokens are checked for changes.
 const CREDENTIALS_REFRESH: Duration = Duration::from_secs(10);
 
-/// A signal that says what queues in front of models.
+/// A wake signal, which reports the requests queued for models.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Signal {
-    /// What messages call it; unique.
+pub struct SignalSettings {
+    /// Its name in messages; unique.
     pub name: String,
-    /// The models that it is for; for none in the list, all that it names.
+    /// Its models; if empty, all models that it names.
     pub models: Vec<ModelKey>,
-    /// Where it is read.
-    pub source: Source,
-    /// How often.
+    /// The source of its values.
+    pub source: SignalSource,
+    /// Time between two readings.
     pub interval: Duration,
-    /// What its number counts.
-    pub counts: Counts,
+    /// The meaning of its value.
+    pub counts: SignalQuantity,
 }
 
-/// Where a signal is read.
+/// The source of a signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The page of an endpoint picker, which says what queues of each model.
-    EndpointPicker(Page),
-    /// The sum of one metric's samples on a page.
+pub enum SignalSource {
+    /// The metrics of an endpoint picker, which report the queued requests of each model.
+    EndpointPicker(MetricsEndpoint),
+    /// The sum of one metric's samples in a /metrics response.
     Metric {
-        /// The page.
-        page: Page,
+        /// The metrics endpoint.
+        page: MetricsEndpoint,
         /// The metric.
         metric: String,
         /// The labels that its samples must have.
@@ -73,85 +73,87 @@ pub enum Source {
     Query(String),
 }
 
-/// A page of metrics.
+/// A metrics endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page {
-    /// Where it is.
+pub struct MetricsEndpoint {
+    /// Its URL.
     pub url: String,
     /// TLS and credentials.
-    pub client: Client,
+    pub client: ClientSettings,
 }
 
-/// What a signal last said.
+/// The last reading of a signal.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Said {
-    /// When.
+pub struct SignalReading {
+    /// The time of the reading.
     pub at: Timestamp,
-    /// How much.
-    pub amounts: Amounts,
+    /// The queued amounts.
+    pub amounts: QueuedAmounts,
 }
 
-/// How much queues.
+/// The amounts that a signal reports.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Amounts {
-    /// One number; `None` where it is not there.
+pub enum QueuedAmounts {
+    /// One amount; `None` if it is missing.
     One(Option<Requests>),
-    /// A number a model.
+    /// One amount per model.
     ByModel {
-        /// The models that are named, with `None` for what is no number.
+        /// The named models, with `None` if a value is not a number.
         models: BTreeMap<String, Option<Requests>>,
-        /// What holds for all others.
-        rest: Rest,
+        /// The amount for all other models.
+        rest: UnnamedAmount,
     },
 }
 
-/// What holds for models that are not named.
+/// The amount for models that are not named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rest {
-    /// Nothing of them queues.
+pub enum UnnamedAmount {
+    /// They have no queued requests.
     Nothing,
-    /// Nobody can say.
+    /// Their queued requests are unknown.
     Unknown,
 }
 
-/// What all signals last said, by their names. One that was never read is not there.
-pub type Heard = BTreeMap<String, Said>;
+/// The last readings of all signals, by name. A signal that was never read has no entry.
+pub type SignalReadings = BTreeMap<String, SignalReading>;
 
-/// Reads signals, again and again.
+/// Reads signals at their intervals.
 #[derive(Debug)]
 pub struct Listener {
-    shared: Arc<Shared>,
+    shared: Arc<ListenerState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ListenerState {
     clock: Clock,
-    clients: Clients<HttpClient>,
+    clients: ClientPool<HttpClient>,
     prometheus: Option<Asker>,
-    metrics: Metrics,
-    heard: watch::Sender<Arc<Heard>>,
+    metrics: SignalMetrics,
+    heard: watch::Sender<Arc<SignalReadings>>,
 }
 
 /// A signal that has a task; dropping it stops the task.
-struct Running {
-    signal: Signal,
+struct SignalTask {
+    signal: SignalSettings,
     _stop: DropGuard,
 }
 
-// === impl Signal, Amounts ===
+// === impl SignalSettings, QueuedAmounts ===
 
-impl Signal {
-    /// Whether it is for a model.
+impl SignalSettings {
+    /// Returns true if the signal is for this model.
     #[must_use]
     pub fn is_for(&self, model: &ModelKey) -> bool {
         self.models.is_empty() || self.models.contains(model)
     }
 
-    /// Whether it speaks of a model that it is for. What the configuration says is so from the
-    /// start; an endpoint picker that may be for any model is for those that it names.
+    /// Returns [`Naming::Named`] if the signal names `model`, which must be one of its models. An
+    /// endpoint picker without a model list names the models in its last reading. Any other signal
+    /// names its models from the start.
     #[must_use]
-    pub fn naming(&self, model: &ModelName, said: Option<&Said>) -> Naming {
-        let picks = self.models.is_empty() && matches!(self.source, Source::EndpointPicker(_));
+    pub fn naming(&self, model: &ModelName, said: Option<&SignalReading>) -> Naming {
+        let picks =
+            self.models.is_empty() && matches!(self.source, SignalSource::EndpointPicker(_));
         if !picks || said.is_some_and(|said| said.amounts.name(model)) {
             Naming::Named
         } else {
@@ -160,8 +162,8 @@ impl Signal {
     }
 }
 
-impl Amounts {
-    /// Whether a model is named, whatever is said of it.
+impl QueuedAmounts {
+    /// Returns true if the model is named, whatever its amount.
     fn name(&self, model: &ModelName) -> bool {
         match self {
             Self::One(_) => true,
@@ -169,15 +171,15 @@ impl Amounts {
         }
     }
 
-    /// What queues of a model; `None` where nobody can say.
+    /// Returns the model's queued requests; `None` if they are unknown.
     #[must_use]
     pub fn of(&self, model: &ModelName) -> Option<Requests> {
         match self {
             Self::One(amount) => *amount,
             Self::ByModel { models, rest } => match (models.get(model.as_str()), rest) {
                 (Some(amount), _) => *amount,
-                (None, Rest::Nothing) => Some(Requests::ZERO),
-                (None, Rest::Unknown) => None,
+                (None, UnnamedAmount::Nothing) => Some(Requests::ZERO),
+                (None, UnnamedAmount::Unknown) => None,
             },
         }
     }
@@ -186,26 +188,27 @@ impl Amounts {
 // === impl Listener ===
 
 impl Listener {
-    /// Listens, with somebody to ask queries of, if there is one. What is said goes to `heard`.
+    /// Creates a listener, with a client for Prometheus queries if one is configured. Readings go
+    /// to `heard`.
     #[must_use]
     pub fn new(
         clock: Clock,
         prometheus: Option<Asker>,
-        metrics: Metrics,
-        heard: watch::Sender<Arc<Heard>>,
+        metrics: SignalMetrics,
+        heard: watch::Sender<Arc<SignalReadings>>,
     ) -> Self {
-        let clients = Clients::new(http::client, CREDENTIALS_REFRESH);
-        Self { shared: Arc::new(Shared { clock, clients, prometheus, metrics, heard }) }
+        let clients = ClientPool::new(http::client, CREDENTIALS_REFRESH);
+        Self { shared: Arc::new(ListenerState { clock, clients, prometheus, metrics, heard }) }
     }
 
-    /// Reads whatever `signals` holds, until `stop` is cancelled.
+    /// Reads the signals in `signals`, until `stop` is cancelled.
     pub async fn run(
         self,
-        mut signals: watch::Receiver<Arc<Vec<Signal>>>,
+        mut signals: watch::Receiver<Arc<Vec<SignalSettings>>>,
         tracker: TaskTracker,
         stop: CancellationToken,
     ) {
-        let mut running: BTreeMap<String, Running> = BTreeMap::new();
+        let mut running: BTreeMap<String, SignalTask> = BTreeMap::new();
         loop {
             let wanted = Arc::clone(&signals.borrow_and_update());
             running.retain(|_, running| wanted.contains(&running.signal));
@@ -214,14 +217,16 @@ impl Listener {
                 if running.contains_key(&signal.name) {
                     continue;
                 }
+
                 self.shared.metrics.begin(&signal.name);
-                let stop = stop.child_token();
+                let own_stop = stop.child_token();
                 let span = tracing::info_span!("wake", signal = signal.name);
                 let task = Arc::clone(&self.shared).read_at_intervals(signal.clone());
-                tracker.spawn(stop.clone().run_until_cancelled_owned(task).instrument(span));
-                let task = Running { signal: signal.clone(), _stop: stop.drop_guard() };
-                running.insert(signal.name.clone(), task);
+                tracker.spawn(own_stop.clone().run_until_cancelled_owned(task).instrument(span));
+                let reader = SignalTask { signal: signal.clone(), _stop: own_stop.drop_guard() };
+                running.insert(signal.name.clone(), reader);
             }
+
             match stop.run_until_cancelled(signals.changed()).await {
                 Some(Ok(())) => {}
                 Some(Err(_)) => return stop.cancelled().await,
@@ -231,9 +236,9 @@ impl Listener {
     }
 }
 
-impl Shared {
-    /// Forgets what signals have said that are not read any more.
-    fn forget(&self, running: &BTreeMap<String, Running>) {
+impl ListenerState {
+    /// Removes the readings of signals that are no longer read.
+    fn forget(&self, running: &BTreeMap<String, SignalTask>) {
         self.heard.send_if_modified(|heard| {
             let before = heard.len();
             Arc::make_mut(heard).retain(|name, _| running.contains_key(name));
@@ -242,13 +247,14 @@ impl Shared {
         self.metrics.keep(running.keys());
     }
 
-    async fn read_at_intervals(self: Arc<Self>, signal: Signal) {
+    async fn read_at_intervals(self: Arc<Self>, signal: SignalSettings) {
         let session = match &signal.source {
-            Source::EndpointPicker(page) | Source::Metric { page, .. } => {
+            SignalSource::EndpointPicker(page) | SignalSource::Metric { page, .. } => {
                 Some(self.clients.session(&page.client, &page.url))
             }
-            Source::Query(_) => None,
+            SignalSource::Query(_) => None,
         };
+
         let mut turns = tokio::time::interval(signal.interval);
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut before: Option<Result<(), String>> = None;
@@ -266,6 +272,7 @@ impl Shared {
                 ),
                 (Some(Ok(())), Ok(())) | (Some(Err(_)), Err(_)) => {}
             }
+
             before = Some(now);
             if let Ok(said) = read {
                 self.heard.send_modify(|heard| {
@@ -275,77 +282,81 @@ impl Shared {
         }
     }
 
-    /// What a signal says now.
+    /// Reads a signal's current value.
     ///
     /// # Errors
     ///
-    /// It cannot be read, or says nothing; says why.
+    /// The signal cannot be read or has no value. The error is the reason.
     async fn read(
         &self,
-        signal: &Signal,
+        signal: &SignalSettings,
         session: Option<&Session<HttpClient>>,
-    ) -> Result<Said, String> {
+    ) -> Result<SignalReading, String> {
         match (&signal.source, session) {
-            (Source::EndpointPicker(page), Some(session)) => {
+            (SignalSource::EndpointPicker(page), Some(session)) => {
                 let (at, samples) = self.page(page, session, &epp::wants).await?;
                 let amounts = epp::read(&samples).ok_or(
                     "no metric of flow control is on the page; the endpoint picker needs its \
                      feature gate flowControl",
                 )?;
-                Ok(Said { at, amounts })
+                Ok(SignalReading { at, amounts })
             }
-            (Source::Metric { page, metric, labels }, Some(session)) => {
+            (SignalSource::Metric { page, metric, labels }, Some(session)) => {
                 let (at, samples) = self.page(page, session, &|name| name == metric).await?;
-                let fits = |sample: &&Sample| {
+                let fitting = samples.iter().filter(|sample| {
                     labels.iter().all(|(name, value)| sample.labels.get(name) == Some(value))
-                };
-                let amounts: Vec<_> =
-                    samples.iter().filter(fits).map(|it| Requests::new(it.value)).collect();
+                });
+                let amounts: Vec<_> = fitting.map(|it| Requests::new(it.value)).collect();
                 if amounts.is_empty() {
                     return Err(format!("{metric} with these labels is not on the page"));
                 }
-                Ok(Said { at, amounts: Amounts::One(amounts.into_iter().sum()) })
+
+                Ok(SignalReading { at, amounts: QueuedAmounts::One(amounts.into_iter().sum()) })
             }
-            (Source::Query(expression), _) => self.ask(expression).await,
-            (Source::EndpointPicker(_) | Source::Metric { .. }, None) => {
+            (SignalSource::Query(expression), _) => self.ask(expression).await,
+            (SignalSource::EndpointPicker(_) | SignalSource::Metric { .. }, None) => {
                 Err("there is no client for the page".to_owned())
             }
         }
     }
 
-    /// When a page was asked for, and the samples on it that are wanted.
+    /// Fetches the samples that `wants` selects, with the time of the request.
     async fn page(
         &self,
-        page: &Page,
+        page: &MetricsEndpoint,
         session: &Session<HttpClient>,
         wants: &(dyn Fn(&str) -> bool + Sync),
-    ) -> Result<(Timestamp, Vec<Sample>), String> {
+    ) -> Result<(Timestamp, Vec<ExpositionSample>), String> {
         let at = self.clock.now();
-        let fetched = async {
+        let fetching = async {
             let ready = session.ready(self.clock.elapsed()).await.map_err(|why| why.to_string())?;
             let address = page::address(&page.url).map_err(|failure| failure.detail)?;
             page::fetch(&ready, &address, BODY_LIMIT).await.map_err(|failure| failure.detail)
         };
-        let fetched = tokio::time::timeout(TIMEOUT, fetched).await;
+
+        let in_time = tokio::time::timeout(TIMEOUT, fetching).await;
         let fetched =
-            fetched.map_err(|_| format!("there was no whole page within {TIMEOUT:?}"))??;
+            in_time.map_err(|_| format!("there was no whole page within {TIMEOUT:?}"))??;
         let samples = samples(&fetched.body, fetched.content_type.as_deref(), wants);
         Ok((at, samples.map_err(|error| chain(&error))?))
     }
 
-    async fn ask(&self, expression: &str) -> Result<Said, String> {
+    async fn ask(&self, expression: &str) -> Result<SignalReading, String> {
         let Some(prometheus) = &self.prometheus else {
             return Err("there is no Prometheus to ask".to_owned());
         };
-        let (now, elapsed) = (self.clock.now(), self.clock.elapsed());
-        let answer = prometheus.sum(expression, now, elapsed).await;
-        let answer = answer.map_err(|failure| failure.detail)?;
+
+        let now = self.clock.now();
+        let elapsed = self.clock.elapsed();
+        let sum = prometheus.sum(expression, now, elapsed).await;
+        let answer = sum.map_err(|failure| failure.detail)?;
+
         let (value, at) = answer.ok_or(
             "the answer has no series, or not a number; nothing is not 0 here, so let the \
              expression say 0, as in `sum(x) or vector(0)`, where that is what it means",
         )?;
         let amount =
             Requests::new(value).ok_or_else(|| format!("the answer {value} is below 0"))?;
-        Ok(Said { at, amounts: Amounts::One(Some(amount)) })
+        Ok(SignalReading { at, amounts: QueuedAmounts::One(Some(amount)) })
     }
 }

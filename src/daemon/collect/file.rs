@@ -1,7 +1,8 @@
-//! Small files that change while we run: credentials and lists of targets.
+//! Small files that change at runtime: credentials and target lists.
 //!
-//! They are read again on a period and compared byte for byte. Watching them instead would have to
-//! follow the symlinks through which Kubernetes swaps mounted files, and would miss remote mounts.
+//! They are read again at an interval and compared byte for byte. Watching the files instead would
+//! require following the symlinks through which Kubernetes swaps mounted files, and would miss
+//! changes in remote mounts.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use tokio::fs::File;
 use tokio::io::AsyncReadExt;
 
-/// Why a file cannot be had.
+/// The reason why a file is not available.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
     /// The operating system refuses.
@@ -17,16 +18,16 @@ pub(crate) enum FileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the operating system says.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// The file is larger than what anyone would write on purpose.
+    /// The file is larger than any realistic one.
     #[error("{} has more than {limit} bytes", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// How much is read at most.
+        /// The size limit in bytes.
         limit: u64,
     },
 }

@@ -1,15 +1,15 @@
-//! Prometheus as a source: samples that another has scraped, turned into [`plimsoll_core::observe::Scrape`].
+//! Prometheus as a source: turns its scraped samples into [`plimsoll_core::observe::Scrape`].
 //!
-//! One task asks, at an interval, for the raw samples of all replicas that are wanted (`query`,
-//! `client`), reads the answers (`decode`), and puts together what each replica's page said at each
-//! instant (`group`). The core gets the same readings as from pages of our own, only later.
+//! One task queries, at an interval, the raw samples of all wanted replicas (`query`, `client`) and
+//! decodes the answers (`decode`). It then reconstructs each replica's metrics at each instant
+//! (`group`). The core gets the same readings as from Plimsoll's own scrapes, only later.
 //!
-//! Whatever goes wrong, nothing is sent: data that does not come grows old by itself, and the core
-//! knows what to do about old data. Only `up == 0` is a scrape that failed, for that is what it is.
-//! What went wrong is told by [`Outcome`], in a metric, and in the log when it changes.
+//! If a query fails, nothing is sent. The last data ages, and the core handles old data. A failed
+//! scrape is sent only if Prometheus recorded one (`up == 0`), or if the samples are unusable. The
+//! [`QueryOutcome`] of each query is in a metric, and in the log when it changes.
 //!
-//! Each query asks for what is newer than what has been taken, and for a little more, because
-//! samples may be written late. What is seen twice is taken once, by its time.
+//! Each query covers the time since the last reading and a little more, because samples may be
+//! written late. A sample that occurs twice is identified by its time and used once.
 
 mod ask;
 mod client;
@@ -34,9 +34,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
-use crate::collect::prometheus::round::Rounds;
+use crate::collect::prometheus::round::QueryRounds;
 use crate::collect::replace;
-use crate::collect::scrape::{self, Board};
+use crate::collect::scrape::{self, TargetBoard};
 use plimsoll_core::fleet::names::{PROMETHEUS_LABEL, is_prometheus_label};
 use plimsoll_core::fleet::{ModelName, ReplicaKey, VariantKey};
 use plimsoll_core::observe::Scrape;
@@ -46,33 +46,34 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use crate::collect::prometheus::ask::Asker;
-pub use crate::collect::prometheus::decode::{Answer, Each, Point, decode};
-pub use crate::collect::prometheus::failure::{Failure, Outcome};
-pub use crate::collect::prometheus::history::{History, Past};
-pub use crate::collect::prometheus::metrics::Metrics;
+pub use crate::collect::prometheus::decode::{AnswerSummary, Point, SeriesCallback, decode};
+pub use crate::collect::prometheus::failure::{QueryFailure, QueryOutcome};
+pub use crate::collect::prometheus::history::{PastReadings, PrometheusHistory};
+pub use crate::collect::prometheus::metrics::PrometheusMetrics;
 
-/// How a Prometheus is asked.
+/// The settings for queries to a Prometheus.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// The URL below which its API is, without a slash at the end.
+pub struct PrometheusSettings {
+    /// The base URL of its API, without a trailing slash.
     pub url: String,
     /// How queries are sent.
     pub method: Method,
     /// Time between two rounds of queries.
     pub interval: Duration,
-    /// Time after which a query is given up.
+    /// Time after which a query is abandoned.
     pub timeout: Duration,
-    /// How far back samples are asked for at most, and how long an instance without samples counts
-    /// as there.
+    /// The longest range of a query, and the time for which an instance without samples still
+    /// counts as existing.
     pub lookback: Duration,
-    /// Age from which data is too old to act on; the pipeline's, kept here to judge intervals.
+    /// Age from which data is too old to act on. It belongs to the pipeline and is used here to
+    /// check scrape intervals.
     pub stale_after: Duration,
-    /// The most series that one answer may have.
+    /// The maximum number of series in one answer.
     pub series_limit: usize,
     /// Largest body that is read, in bytes, after decompression.
     pub body_limit: usize,
     /// TLS, and the file with a bearer token.
-    pub client: scrape::Client,
+    pub client: scrape::ClientSettings,
     /// A user and the file with the password.
     pub basic_auth: Option<BasicAuth>,
     /// Headers of every query.
@@ -97,7 +98,7 @@ pub enum Method {
 
 settings! { plain: Method; }
 
-/// A text that is shown nowhere.
+/// A text that is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -128,50 +129,51 @@ settings! {
     }
 }
 
-/// Names of labels as the selectors of series have them.
+/// Label names that are valid in series selectors.
 const LABELS: TextRule = text(is_prometheus_label, PROMETHEUS_LABEL);
 
 fn is_user(text: &str) -> bool {
     !text.is_empty() && !text.contains(':')
 }
 
-/// A variant whose replicas are asked for.
+/// A variant whose replicas are queried.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct VariantQuery {
     /// The variant.
     pub variant: VariantKey,
-    /// The names under which its pages may speak of its model; none means that any will do.
+    /// The names that its metrics may give its model; if empty, any name is accepted.
     pub models: Vec<ModelName>,
-    /// Which series are its replicas'.
-    pub which: Which,
+    /// Selects the series of its replicas.
+    pub which: SeriesSelection,
 }
 
-/// Which series are those of a variant's replicas.
+/// Selects the series of a variant's replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Which {
-    /// Those of these pods, in the variant's namespace.
+pub enum SeriesSelection {
+    /// The series of these pods, in the variant's namespace.
     Pods(Vec<ReplicaKey>),
-    /// Those of these instances.
+    /// The series of these instances.
     Instances(Vec<ReplicaKey>),
-    /// Those with these labels; each instance among them is a replica.
+    /// The series with these labels. Each instance among them is a replica.
     Match(BTreeMap<String, String>),
 }
 
-/// The replicas that were found by their labels.
+/// The replicas that a label match found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct InstanceList {
     /// The replicas, in order.
     pub replicas: Vec<ReplicaKey>,
-    /// When Prometheus last said so.
+    /// The time at which Prometheus last confirmed them.
     pub as_of: Timestamp,
 }
 
-/// The replicas of each variant that is found by labels. One that was never found has no entry.
-pub type Instances = BTreeMap<VariantKey, Found>;
+/// The replicas of each variant that is matched by labels. Variants without any match have no
+/// entry.
+pub type Instances = BTreeMap<VariantKey, InstanceList>;
 
-/// Asks one Prometheus, again and again.
-pub struct Source {
-    rounds: Rounds,
+/// Queries one Prometheus at an interval.
+pub struct PrometheusSource {
+    rounds: QueryRounds,
     interval: Duration,
     scrapes: mpsc::Sender<Scrape>,
 }
@@ -185,7 +187,7 @@ impl Secret {
         Self(text)
     }
 
-    /// The text, for whoever must send it.
+    /// Returns the text, for sending it.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -200,27 +202,27 @@ impl fmt::Debug for Secret {
 
 // === impl LabelNames ===
 
-// === impl Source ===
+// === impl PrometheusSource ===
 
-impl Source {
-    /// A source that sends to `scrapes` and writes the state of each replica on `board`.
+impl PrometheusSource {
+    /// Creates a source that sends to `scrapes` and records the status of each replica on `board`.
     #[must_use]
     pub fn new(
-        settings: Settings,
+        settings: PrometheusSettings,
         clock: Clock,
-        metrics: Metrics,
-        board: Board,
+        metrics: PrometheusMetrics,
+        board: TargetBoard,
         scrapes: mpsc::Sender<Scrape>,
     ) -> Self {
         let interval = settings.interval;
-        Self { rounds: Rounds::new(settings, clock, metrics, board), interval, scrapes }
+        Self { rounds: QueryRounds::new(settings, clock, metrics, board), interval, scrapes }
     }
 
-    /// Asks for whatever `wanted` holds, until `stop` is cancelled. Replicas that are found by
-    /// labels go to `instances`.
+    /// Queries the variants in `wanted`, until `stop` is cancelled. Replicas that label matches
+    /// find go to `instances`.
     pub async fn run(
         self,
-        wanted: watch::Receiver<Arc<Vec<Wanted>>>,
+        mut wanted: watch::Receiver<Arc<Vec<VariantQuery>>>,
         instances: watch::Sender<Arc<Instances>>,
         tracker: TaskTracker,
         stop: CancellationToken,
@@ -229,22 +231,25 @@ impl Source {
         let mut turns = tokio::time::interval(interval);
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let forever = async {
-            let mut wanted = wanted;
             loop {
                 turns.tick().await;
-                // Before the first list there is nothing to ask for, and no need to wait a turn.
+                // Before the first list there are no variants to query. The first query after it
+                // does not wait for a turn.
                 if wanted.borrow().is_empty() && wanted.changed().await.is_err() {
                     return;
                 }
+
                 let all = Arc::clone(&wanted.borrow_and_update());
                 for scrape in rounds.turn(&all, &tracker).await {
                     if scrapes.send(scrape).await.is_err() {
                         return;
                     }
                 }
+
                 replace(&instances, Arc::new(rounds.instances()));
             }
         };
+
         stop.run_until_cancelled(forever).await;
     }
 }

@@ -1,10 +1,10 @@
-//! Scraping: one page of each target in each interval, turned into [`plimsoll_core::observe::Scrape`].
+//! Scraping: fetches the metrics of each target at an interval as a
+//! [`plimsoll_core::observe::Scrape`].
 //!
-//! Each target has a task of its own, which waits for its turn, asks for its page, reads it, and
-//! sends what came of it. The tasks share the HTTP clients, and a semaphore that bounds how many
-//! pages are on their way at once. A scrape is never tried again before its next turn: the core
-//! treats missing data as missing, and a second request would only add to the load of an engine
-//! that is too busy to answer the first.
+//! Each target has its own task, which waits for its turn, fetches the metrics, reads them, and
+//! sends the result. The tasks share the HTTP clients and a semaphore that bounds concurrent
+//! scrapes. A scrape is never retried before its next turn. The core treats missing data as
+//! missing. A second request would only add load to an engine that is too busy to answer the first.
 
 pub(crate) mod clients;
 pub(crate) mod health;
@@ -27,40 +27,40 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use crate::clock::Clock;
-use crate::collect::exposition::{Layouts, Memory};
-use crate::collect::scrape::clients::{Clients, Session};
-use crate::collect::scrape::health::{Change, Entry};
+use crate::collect::exposition::{LayoutMemory, Layouts};
+use crate::collect::scrape::clients::{ClientPool, Session};
+use crate::collect::scrape::health::{StatusChange, StatusEntry};
 use crate::collect::scrape::http::HttpClient;
-use crate::collect::scrape::page::Page;
-use crate::collect::scrape::schedule::Schedule;
+use crate::collect::scrape::page::MetricsPage;
+use crate::collect::scrape::schedule::ScrapeSchedule;
 use plimsoll_core::fleet::{ModelName, ReplicaKey};
 use plimsoll_core::observe::{Reading, Scrape, ScrapeFailure};
 
-pub use crate::collect::scrape::health::{Board, Failure, Status};
-pub use crate::collect::scrape::metrics::Metrics;
+pub use crate::collect::scrape::health::{ScrapeError, TargetBoard, TargetStatus};
+pub use crate::collect::scrape::metrics::ScrapeMetrics;
 pub use crate::collect::scrape::schedule::phase;
 
-/// How the targets of one variant are scraped.
+/// The scrape settings for the targets of one variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct ScrapeSettings {
     /// Time between two scrapes of one target.
     pub interval: Duration,
-    /// Time after which a scrape is given up; not longer than the interval.
+    /// Time after which a scrape is abandoned; not longer than the interval.
     pub timeout: Duration,
     /// Largest body that is read, in bytes, after decompression.
     pub body_limit: usize,
     /// TLS and credentials.
-    pub client: Client,
+    pub client: ClientSettings,
 }
 
 /// TLS and credentials of a scrape.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Client {
+pub struct ClientSettings {
     /// PEM bundle of the authorities that are trusted instead of the system's.
     pub ca_file: Option<PathBuf>,
-    /// PEM certificate chain and key that we present.
-    pub identity: Option<Identity>,
-    /// Skips the check of the server's certificate.
+    /// PEM certificate chain and key that Plimsoll presents.
+    pub identity: Option<ClientIdentity>,
+    /// Disables verification of the server's certificate.
     pub insecure_skip_verify: bool,
     /// File with a bearer token, read again as it rotates.
     pub bearer_token_file: Option<PathBuf>,
@@ -68,80 +68,80 @@ pub struct Client {
 
 /// A client certificate and its key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Identity {
+pub struct ClientIdentity {
     /// PEM certificate chain.
     pub cert_file: PathBuf,
     /// PEM key.
     pub key_file: PathBuf,
 }
 
-/// One thing to scrape.
+/// A target to scrape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The replica that it is.
+    /// The replica.
     pub replica: ReplicaKey,
-    /// Where its page is: scheme, host, port and path.
+    /// The URL of its metrics: scheme, host, port and path.
     pub url: String,
-    /// The names under which its page may speak of its model; none means that any will do.
+    /// The names that its metrics may give its model; if empty, any name is accepted.
     pub models: Vec<ModelName>,
-    /// How it is scraped.
-    pub settings: Arc<Settings>,
+    /// The scrape settings.
+    pub settings: Arc<ScrapeSettings>,
 }
 
-/// What bounds the scraper as a whole.
+/// Limits of the scraper as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Scrapes that may be on their way at once.
+pub struct ScrapeLimits {
+    /// Maximum number of concurrent scrapes.
     pub in_flight: usize,
-    /// How often the files with certificates and tokens are looked at again.
+    /// Interval at which the files with certificates and tokens are checked for changes.
     pub credentials_refresh: Duration,
 }
 
-impl Default for Limits {
-    /// 512 scrapes at once: a thousand targets each second need about 20 while they answer, and
-    /// the rest leaves room for the turns of those that hang until their timeout. Credentials are
-    /// read every 10 s, which is short beside the hour for which a service account's token lives.
+impl Default for ScrapeLimits {
+    /// 512 concurrent scrapes. A thousand targets with an interval of a second need about 20 while
+    /// they respond. The rest is for targets that hang until their timeout. Credentials are read
+    /// every 10 s, which is short compared to the hour that a service account's token is valid.
     fn default() -> Self {
         Self { in_flight: 512, credentials_refresh: Duration::from_secs(10) }
     }
 }
 
-/// Reads the page of an engine: its body, and the value of its `Content-Type`, with what is
-/// remembered of the target's pages.
-pub type Reader = fn(&mut Memory, &[u8], Option<&str>) -> Result<Reading, Failure>;
+/// Reads an engine's metrics from a body and the value of its `Content-Type`, using the memory of
+/// the target's earlier responses.
+pub type BodyReader = fn(&mut LayoutMemory, &[u8], Option<&str>) -> Result<Reading, ScrapeError>;
 
-/// The reader of all engines that are known.
+/// The reader for all known engines.
 fn read_exposition(
-    memory: &mut Memory,
+    memory: &mut LayoutMemory,
     body: &[u8],
     content_type: Option<&str>,
-) -> Result<Reading, Failure> {
+) -> Result<Reading, ScrapeError> {
     let reading = memory.read(body, content_type);
-    reading.map_err(|error| Failure::from_error(error.failure(), &error))
+    reading.map_err(|error| ScrapeError::from_error(error.failure(), &error))
 }
 
-/// Scrapes targets and sends what comes of it.
+/// Scrapes targets and sends the results.
 #[derive(Debug)]
 pub struct Scraper {
-    shared: Arc<Shared>,
+    shared: Arc<ScraperState>,
 }
 
-/// What the tasks of all targets use.
+/// State that the tasks of all targets share.
 #[derive(Debug)]
-struct Shared {
+struct ScraperState {
     clock: Clock,
-    reader: Reader,
+    reader: BodyReader,
     layouts: Arc<Layouts>,
-    clients: Clients<HttpClient>,
+    clients: ClientPool<HttpClient>,
     permits: Semaphore,
-    metrics: Metrics,
-    board: Board,
+    metrics: ScrapeMetrics,
+    board: TargetBoard,
     scrapes: mpsc::Sender<Scrape>,
 }
 
 /// A target that has a task; dropping it stops the task.
 #[derive(Debug)]
-struct Running {
+struct ScrapeTask {
     target: Target,
     _stop: DropGuard,
 }
@@ -149,52 +149,53 @@ struct Running {
 // === impl Scraper ===
 
 impl Scraper {
-    /// A scraper that sends to `scrapes`. While that channel is full the targets wait, and the
-    /// turns that they lose are counted as missed.
+    /// Creates a scraper that sends to `scrapes`. While that channel is full, the targets wait, and
+    /// their lost turns are counted as missed.
     #[must_use]
     pub fn new(
         clock: Clock,
-        limits: Limits,
-        metrics: Metrics,
+        limits: ScrapeLimits,
+        metrics: ScrapeMetrics,
         scrapes: mpsc::Sender<Scrape>,
     ) -> Self {
         Self::with_reader(clock, limits, metrics, scrapes, read_exposition)
     }
 
-    /// A scraper whose pages are read by `reader`.
+    /// Creates a scraper that reads responses with `reader`.
     #[must_use]
     pub fn with_reader(
         clock: Clock,
-        limits: Limits,
-        metrics: Metrics,
+        limits: ScrapeLimits,
+        metrics: ScrapeMetrics,
         scrapes: mpsc::Sender<Scrape>,
-        reader: Reader,
+        reader: BodyReader,
     ) -> Self {
-        let Limits { in_flight, credentials_refresh } = limits;
-        let shared = Shared {
+        let ScrapeLimits { in_flight, credentials_refresh } = limits;
+        let shared = ScraperState {
             clock,
             reader,
             layouts: Arc::default(),
-            clients: Clients::new(http::client, credentials_refresh),
+            clients: ClientPool::new(http::client, credentials_refresh),
             permits: Semaphore::new(in_flight.clamp(1, Semaphore::MAX_PERMITS)),
             metrics,
-            board: Board::default(),
+            board: TargetBoard::default(),
             scrapes,
         };
+
         Self { shared: Arc::new(shared) }
     }
 
-    /// Where the status of each target can be read.
+    /// Returns the board with the status of each target.
     #[must_use]
-    pub fn board(&self) -> Board {
+    pub fn board(&self) -> TargetBoard {
         self.shared.board.clone()
     }
 
-    /// Scrapes whatever `targets` holds, until `stop` is cancelled.
+    /// Scrapes the targets in `targets`, until `stop` is cancelled.
     ///
-    /// A target that disappears is given up at once, even in the middle of a scrape; one that stays
-    /// the same keeps its turns and its connection. When the sender of `targets` is gone the last
-    /// targets stay.
+    /// A target that disappears is abandoned immediately, even during a scrape. An unchanged target
+    /// keeps its turns and its connection. If the sender of `targets` is dropped, the last targets
+    /// stay.
     pub async fn run(
         self,
         mut targets: watch::Receiver<Arc<Vec<Target>>>,
@@ -205,11 +206,12 @@ impl Scraper {
         let mut last = Arc::default();
         loop {
             let wanted = Arc::clone(&targets.borrow_and_update());
-            // A list that is only confirmed needs no work, and no second warning.
+            // An unchanged list needs no work, and no repeated warning.
             if wanted != last {
                 self.reconcile(&wanted, &mut running, &tracker, &stop);
                 last = wanted;
             }
+
             match stop.run_until_cancelled(targets.changed()).await {
                 Some(Ok(())) => {}
                 Some(Err(_)) => {
@@ -219,72 +221,83 @@ impl Scraper {
                 None => break,
             }
         }
+
         self.reconcile(&[], &mut running, &tracker, &stop);
     }
 
-    /// Stops the tasks of targets that are gone or changed, and starts those that are missing.
+    /// Stops the tasks of targets that are gone or changed, and starts missing ones.
     fn reconcile(
         &self,
         wanted: &[Target],
-        running: &mut BTreeMap<ReplicaKey, Running>,
+        running: &mut BTreeMap<ReplicaKey, ScrapeTask>,
         tracker: &TaskTracker,
         stop: &CancellationToken,
     ) {
-        let wanted = unique(wanted);
+        let targets = unique(wanted);
         running.retain(|replica, running| {
-            let stays = wanted.get(replica).is_some_and(|target| **target == running.target);
+            let stays = targets.get(replica).is_some_and(|target| **target == running.target);
             if !stays {
                 self.shared.board.remove(replica);
             }
             stays
         });
-        for (replica, target) in wanted {
+
+        for (replica, target) in targets {
             if !running.contains_key(replica) {
                 running.insert(replica.clone(), self.start(target, tracker, stop));
             }
         }
+
         self.shared.metrics.set_targets(running.len());
     }
 
-    fn start(&self, target: &Target, tracker: &TaskTracker, stop: &CancellationToken) -> Running {
+    fn start(
+        &self,
+        target: &Target,
+        tracker: &TaskTracker,
+        stop: &CancellationToken,
+    ) -> ScrapeTask {
         let entry = self.shared.board.add(target.replica.clone(), target.url.clone());
-        let stop = stop.child_token();
+        let own_stop = stop.child_token();
         let ReplicaKey { variant, replica, incarnation: _ } = &target.replica;
         let span = tracing::info_span!("scrape", %variant, %replica);
         let task = Arc::clone(&self.shared).scrape_at_intervals(target.clone(), entry);
-        tracker.spawn(stop.clone().run_until_cancelled_owned(task).instrument(span));
-        Running { target: target.clone(), _stop: stop.drop_guard() }
+        tracker.spawn(own_stop.clone().run_until_cancelled_owned(task).instrument(span));
+        ScrapeTask { target: target.clone(), _stop: own_stop.drop_guard() }
     }
 }
 
-/// The targets by replica; of two for one replica the first stays.
+/// Returns the targets by replica. Of two targets for one replica, the first stays.
 fn unique(targets: &[Target]) -> BTreeMap<&ReplicaKey, &Target> {
     let mut unique: BTreeMap<&ReplicaKey, &Target> = BTreeMap::new();
     for target in targets {
         let first = unique.entry(&target.replica).or_insert(target);
         if first.url != target.url {
             let ReplicaKey { variant, replica, incarnation: _ } = &target.replica;
-            let (used, unused) = (&first.url, &target.url);
+            let used = &first.url;
+            let unused = &target.url;
             tracing::warn!(%variant, %replica, used, unused, "Two targets have one name");
         }
     }
+
     unique
 }
 
-// === impl Shared ===
+// === impl ScraperState ===
 
-impl Shared {
-    /// Scrapes one target on its schedule, until nobody listens.
-    async fn scrape_at_intervals(self: Arc<Self>, target: Target, entry: Entry) {
+impl ScraperState {
+    /// Scrapes one target on its schedule, until the receiver of the scrapes is dropped.
+    async fn scrape_at_intervals(self: Arc<Self>, target: Target, entry: StatusEntry) {
         let session = self.clients.session(&target.settings.client, &target.url);
         let address = page::address(&target.url);
-        let mut memory = Memory::new(Arc::clone(&self.layouts));
-        let mut schedule = Schedule::start(&target.replica, target.settings.interval).await;
+        let mut memory = LayoutMemory::new(Arc::clone(&self.layouts));
+        let mut schedule = ScrapeSchedule::start(&target.replica, target.settings.interval).await;
+
         while let Ok(permit) = schedule.turn(&self.permits, &self.metrics.missed).await {
-            let (at, outcome) = self.scrape(&target, &address, &session, &mut memory).await;
+            let (at, result) = self.scrape(&target, &address, &session, &mut memory).await;
             drop(permit);
-            self.tell(&target, &entry, at, outcome.as_ref().map(|_| ()));
-            let outcome = outcome.map_err(|failure| failure.class);
+            self.tell(&target, &entry, at, result.as_ref().map(|_| ()));
+            let outcome = result.map_err(|failure| failure.class);
             let scrape = Scrape { replica: target.replica.clone(), at, outcome };
             if self.scrapes.send(scrape).await.is_err() {
                 return;
@@ -292,35 +305,41 @@ impl Shared {
         }
     }
 
-    /// One scrape: when its page was asked for, and what came of it.
+    /// Performs one scrape. Returns the time of its request, and the result.
     async fn scrape(
         &self,
         target: &Target,
-        address: &Result<Uri, Failure>,
+        address: &Result<Uri, ScrapeError>,
         session: &Session<HttpClient>,
-        memory: &mut Memory,
-    ) -> (Timestamp, Result<Reading, Failure>) {
-        let Settings { interval, timeout, body_limit, client: _ } = &*target.settings;
-        let timeout = *timeout.min(interval);
+        memory: &mut LayoutMemory,
+    ) -> (Timestamp, Result<Reading, ScrapeError>) {
+        let ScrapeSettings { interval, timeout, body_limit, client: _ } = &*target.settings;
+        let time_limit = *timeout.min(interval);
         let began = self.clock.elapsed();
         let mut at = self.clock.now();
-        let page = async {
-            let ready = session.ready(began).await;
-            let ready = ready.map_err(|error| Failure::new(ScrapeFailure::Connection, &error))?;
+        let fetching = async {
+            let client = session.ready(began).await;
+            let ready =
+                client.map_err(|error| ScrapeError::new(ScrapeFailure::Connection, &error))?;
             at = self.clock.now();
-            let address = address.as_ref().map_err(Failure::clone)?;
-            page::fetch(&ready, address, *body_limit).await
+            page::fetch(&ready, address.as_ref().map_err(ScrapeError::clone)?, *body_limit).await
         };
-        let page = tokio::time::timeout(timeout, page).await;
+
+        let in_time = tokio::time::timeout(time_limit, fetching).await;
         self.metrics.attempted(self.clock.elapsed().saturating_sub(began));
-        let page = page.unwrap_or_else(|_| {
-            let detail = format!("there was no whole page within {timeout:?}");
-            Err(Failure::new(ScrapeFailure::Timeout, &detail))
+        let page = in_time.unwrap_or_else(|_| {
+            let detail = format!("there was no whole page within {time_limit:?}");
+            Err(ScrapeError::new(ScrapeFailure::Timeout, &detail))
         });
         (at, page.and_then(|page| self.read(target, memory, &page)))
     }
 
-    fn read(&self, target: &Target, memory: &mut Memory, page: &Page) -> Result<Reading, Failure> {
+    fn read(
+        &self,
+        target: &Target,
+        memory: &mut LayoutMemory,
+        page: &MetricsPage,
+    ) -> Result<Reading, ScrapeError> {
         self.metrics.received(page.body.len());
         let reading = (self.reader)(memory, &page.body, page.content_type.as_deref())?;
         self.metrics.read(reading.samples);
@@ -330,39 +349,48 @@ impl Shared {
         }
     }
 
-    /// Puts an attempt into the metrics, the board and the log.
-    fn tell(&self, target: &Target, entry: &Entry, at: Timestamp, outcome: Result<(), &Failure>) {
+    /// Records an attempt in the metrics, on the board and in the log.
+    fn tell(
+        &self,
+        target: &Target,
+        entry: &StatusEntry,
+        at: Timestamp,
+        outcome: Result<(), &ScrapeError>,
+    ) {
         let url = &target.url;
         let change = health::record(entry, at, outcome);
-        let Err(Failure { class, detail }) = outcome else {
+        let Err(ScrapeError { class, detail }) = outcome else {
             match change {
-                Change::Recovers => tracing::info!(url, "Target answers again"),
-                Change::Answers | Change::Fails | Change::StillFails => {}
+                StatusChange::Recovers => tracing::info!(url, "Target answers again"),
+                StatusChange::Answers | StatusChange::Fails | StatusChange::StillFails => {}
             }
             return;
         };
+
         self.metrics.failed(*class);
-        let (reason, error) = (class.label(), detail);
+        let reason = class.label();
+        let error = detail;
         match change {
-            Change::Fails => tracing::warn!(url, reason, %error, "Scrape failed"),
-            Change::StillFails | Change::Recovers | Change::Answers => {
+            StatusChange::Fails => tracing::warn!(url, reason, %error, "Scrape failed"),
+            StatusChange::StillFails | StatusChange::Recovers | StatusChange::Answers => {
                 tracing::debug!(url, reason, %error, "Scrape failed again");
             }
         }
     }
 }
 
-/// The failure of a page that names models, none of which is accepted. A page that names none, as
-/// that of an engine before its first request, is nobody else's.
-pub(crate) fn wrong_model(seen: &[ModelName], accepted: &[ModelName]) -> Option<Failure> {
+/// Returns a failure if the metrics name models but none of the accepted ones. Metrics that name no
+/// model are accepted, such as those of an engine before its first request.
+pub(crate) fn wrong_model(seen: &[ModelName], accepted: &[ModelName]) -> Option<ScrapeError> {
     let others = seen.iter().all(|model| !accepted.contains(model));
     (!accepted.is_empty() && !seen.is_empty() && others).then(|| {
-        let names = |models: &[ModelName]| {
-            models.iter().map(ModelName::as_str).collect::<Vec<_>>().join(", ")
-        };
         let detail = format!("saw {}, want {}", names(seen), names(accepted));
-        Failure::new(ScrapeFailure::WrongModel, &detail)
+        ScrapeError::new(ScrapeFailure::WrongModel, &detail)
     })
+}
+
+fn names(models: &[ModelName]) -> String {
+    models.iter().map(ModelName::as_str).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -381,11 +409,12 @@ mod tests {
         }
     }
 
+    fn models(names: &[&str]) -> Vec<ModelName> {
+        names.iter().map(|name| ModelName::new(name).unwrap()).collect()
+    }
+
     #[test]
     fn a_page_is_another_models_only_if_it_names_models_and_none_is_accepted() {
-        let models = |names: &[&str]| {
-            names.iter().map(|name| ModelName::new(name).unwrap()).collect::<Vec<_>>()
-        };
         let cases: [(&[&str], &[&str], Option<&str>); 6] = [
             (&["a"], &["a"], None),
             (&["a", "b"], &["b", "c"], None),
@@ -394,9 +423,10 @@ mod tests {
             (&["a"], &["b"], Some("saw a, want b")),
             (&["a", "b"], &["c", "d"], Some("saw a, b, want c, d")),
         ];
-        for (seen, accepted, want) in cases {
+
+        for (seen, accepted, detail) in cases {
             let failure = wrong_model(&models(seen), &models(accepted));
-            let want = want.map(|detail| Failure::new(ScrapeFailure::WrongModel, detail));
+            let want = detail.map(|detail| ScrapeError::new(ScrapeFailure::WrongModel, detail));
             assert_eq!(failure, want, "saw {seen:?}, accepted {accepted:?}");
         }
     }

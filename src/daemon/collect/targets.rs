@@ -1,9 +1,9 @@
 //! Targets that are listed outside Kubernetes: static, in files, in DNS.
 //!
-//! A [`Lister`] reads its source again and again, and publishes what it says as [`Listed`]. A source
-//! that cannot be read, or cannot be understood in full, changes nothing: the last good list stays,
-//! and its age shows that nobody has confirmed it since. So losing a name server or half of a file
-//! never looks like losing replicas. Only a file that says `[]` lists no targets.
+//! A [`Lister`] reads its source at an interval, and publishes its list as [`TargetList`]. If a
+//! source cannot be read or fully parsed, nothing changes. The last good list stays, and its age
+//! shows that it has not been confirmed since. Losing a name server or half of a file therefore
+//! never looks like losing replicas. Only a file that contains `[]` lists no targets.
 
 mod address;
 mod dns;
@@ -22,9 +22,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::collect::file::FileError;
-use crate::collect::scrape::{Settings, Target};
+use crate::collect::scrape::{ScrapeSettings, Target};
 use crate::collect::targets::dns::Resolver;
-use crate::collect::targets::file_sd::Files;
+use crate::collect::targets::file_sd::TargetFiles;
 use crate::telemetry::registrar::Registrar;
 use plimsoll_core::fleet::{ModelName, ReplicaKey, VariantKey};
 use plimsoll_core::settings;
@@ -34,34 +34,34 @@ use serde::{Deserialize, Serialize};
 pub use crate::collect::targets::address::{Address, AddressError};
 pub use crate::collect::targets::dns::NameServer;
 
-/// How often a static list is confirmed. It is always true, but its readers judge every list by
-/// its age, and this is well below the age at which any of them gives up a list.
+/// Interval at which a static list is confirmed. It is always true, but consumers judge every list
+/// by its age. This interval is well below the age at which any of them abandons a list.
 const STATIC_REFRESH: Duration = Duration::from_secs(5);
 
-/// The shortest time between two readings; what is configured is longer, and zero would spin.
+/// The shortest time between two readings. Configured ones are longer, and 0 would spin.
 const REFRESH_MIN: Duration = Duration::from_millis(10);
 
-/// Where the targets of one variant are listed.
+/// The source of one variant's target list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum TargetSource {
     /// These addresses, `HOST:PORT` each.
     Static(Vec<String>),
     /// Files in the format of Prometheus' `file_sd_configs` (JSON or YAML).
     File {
         /// The files.
         paths: Vec<PathBuf>,
-        /// How often they are read again.
+        /// Interval at which they are read.
         refresh: Duration,
     },
     /// Names in DNS.
     Dns {
         /// The names.
         names: Vec<String>,
-        /// What is asked for.
+        /// The record type to look up.
         record: Record,
-        /// The port; `None` only for SRV records, which carry it.
+        /// The port; `None` only for SRV records, which contain it.
         port: Option<u16>,
-        /// How often the names are looked up again.
+        /// Interval at which the names are looked up.
         refresh: Duration,
     },
 }
@@ -80,14 +80,14 @@ pub enum Record {
 
 settings! { plain: Record; }
 
-/// How an address becomes the URL of a page.
+/// The parts of a metrics URL that an address may lack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// `http` or `https`.
     pub scheme: Scheme,
     /// Port for addresses that have none.
     pub port: u16,
-    /// Path of the page, such as `/metrics`.
+    /// Path of the metrics, such as `/metrics`.
     pub path: String,
 }
 
@@ -105,16 +105,16 @@ pub enum Scheme {
 
 settings! { plain: Scheme; }
 
-/// What a source lists.
+/// The list from a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct TargetList {
     /// The addresses, sorted, each once.
     pub addresses: Vec<Address>,
-    /// When the source last said so.
+    /// The time at which the source last confirmed the list.
     pub as_of: Timestamp,
 }
 
-/// Why a source gives no list.
+/// The reason why a source has no list.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ListError {
     /// A file cannot be read.
@@ -125,7 +125,7 @@ pub(crate) enum ListError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it, and where.
+        /// The problem, and its position.
         detail: String,
     },
     /// An entry is not an address.
@@ -133,7 +133,7 @@ pub(crate) enum ListError {
     Address {
         /// The entry.
         text: String,
-        /// What is wrong with it.
+        /// The problem with it.
         #[source]
         source: AddressError,
     },
@@ -142,7 +142,7 @@ pub(crate) enum ListError {
     NoRecords {
         /// The name.
         name: String,
-        /// The type that was asked for.
+        /// The record type that was looked up.
         record: Record,
     },
     /// No name server answered.
@@ -156,55 +156,55 @@ pub(crate) enum ListError {
     Lookup {
         /// The name.
         name: String,
-        /// What went wrong.
+        /// The error.
         detail: String,
     },
-    /// The system's name servers cannot be found out.
+    /// The system's name servers cannot be determined.
     #[error("the system's name servers are unknown: {detail}")]
     NoResolver {
-        /// What went wrong.
+        /// The error.
         detail: String,
     },
 }
 
-/// The addresses that a file of this name and content lists.
+/// Returns the addresses in a file with this name and content.
 ///
 /// # Errors
 ///
-/// The content is not a list of targets; says what is wrong, and where.
+/// The content is not a list of targets. The error states the problem and its position.
 pub fn listed_in(path: &Path, content: &[u8]) -> Result<Vec<Address>, String> {
     file_sd::addresses_in(path, content).map_err(|error| crate::collect::chain(&error))
 }
 
-/// Counts the readings that gave no list.
+/// Counts the readings that failed.
 #[derive(Clone, Debug)]
-pub struct Metrics {
+pub struct TargetMetrics {
     failures: IntCounterVec,
 }
 
 /// Keeps the list of one source up to date.
 #[derive(Debug)]
 pub struct Lister {
-    reader: Reader,
+    reader: SourceReader,
     refresh: Duration,
     clock: Clock,
-    metrics: Metrics,
+    metrics: TargetMetrics,
     /// The error of the last reading, if it failed.
     complaint: Option<String>,
 }
 
-/// A source and what reading it again can use.
+/// A source, and the state that is kept between readings.
 #[derive(Debug)]
-enum Reader {
+enum SourceReader {
     Static(Vec<String>),
-    Files(Files),
+    Files(TargetFiles),
     Dns(Box<Resolver>),
 }
 
 // === impl Record ===
 
 impl Record {
-    /// The type as it is written in zone files.
+    /// The type as written in zone files.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -218,7 +218,7 @@ impl Record {
 // === impl Scheme ===
 
 impl Scheme {
-    /// The scheme as it is written in a URL.
+    /// The scheme as written in URLs.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -228,18 +228,18 @@ impl Scheme {
     }
 }
 
-// === impl Listed ===
+// === impl TargetList ===
 
-impl Listed {
-    /// A target for each address. A replica is named for its host and port, so of two addresses
-    /// that differ in nothing else the first stays.
+impl TargetList {
+    /// Returns a target for each address. A replica is named for its host and port. Of two
+    /// addresses with the same host and port, the first stays.
     #[must_use]
     pub fn targets(
         &self,
         variant: &VariantKey,
         endpoint: &Endpoint,
         models: &[ModelName],
-        settings: &Arc<Settings>,
+        settings: &Arc<ScrapeSettings>,
     ) -> Vec<Target> {
         let mut targets = BTreeMap::new();
         for address in &self.addresses {
@@ -251,6 +251,7 @@ impl Listed {
                 settings: Arc::clone(settings),
             });
         }
+
         targets.into_values().collect()
     }
 }
@@ -272,10 +273,11 @@ impl ListError {
     }
 }
 
-// === impl Metrics ===
+// === impl TargetMetrics ===
 
-impl Metrics {
-    /// Registers the metrics; what can happen to each kind of source is there from the start.
+impl TargetMetrics {
+    /// Registers the metrics. All possible failures of each kind of source are exported from the
+    /// start.
     ///
     /// # Errors
     ///
@@ -297,6 +299,7 @@ impl Metrics {
                 failures.with_label_values(&[source, reason]);
             }
         }
+
         Ok(Self { failures })
     }
 }
@@ -304,27 +307,35 @@ impl Metrics {
 // === impl Lister ===
 
 impl Lister {
-    /// A lister of this source, which has not been read yet.
+    /// Creates a lister for this source, without reading it yet.
     #[must_use]
-    pub fn new(source: Source, server: NameServer, clock: Clock, metrics: Metrics) -> Self {
-        let (reader, refresh) = match source {
-            Source::Static(addresses) => (Reader::Static(addresses), STATIC_REFRESH),
-            Source::File { paths, refresh } => (Reader::Files(Files::new(paths)), refresh),
-            Source::Dns { names, record, port, refresh } => {
+    pub fn new(
+        source: TargetSource,
+        server: NameServer,
+        clock: Clock,
+        metrics: TargetMetrics,
+    ) -> Self {
+        let (reader, period) = match source {
+            TargetSource::Static(addresses) => (SourceReader::Static(addresses), STATIC_REFRESH),
+            TargetSource::File { paths, refresh } => {
+                (SourceReader::Files(TargetFiles::new(paths)), refresh)
+            }
+            TargetSource::Dns { names, record, port, refresh } => {
                 let resolver = Resolver::new(names, record, port, server);
-                (Reader::Dns(Box::new(resolver)), refresh)
+                (SourceReader::Dns(Box::new(resolver)), refresh)
             }
         };
-        let refresh = refresh.max(REFRESH_MIN);
+
+        let refresh = period.max(REFRESH_MIN);
         Self { reader, refresh, clock, metrics, complaint: None }
     }
 
-    /// Publishes the source's list, at once and after each refresh, until `stop` is cancelled.
+    /// Publishes the source's list, immediately and after each refresh, until `stop` is cancelled.
     ///
-    /// `listed` holds `None` until the source has been read for the first time.
+    /// `listed` holds `None` until the first reading.
     pub async fn run(
         mut self,
-        listed: watch::Sender<Option<Arc<Listed>>>,
+        listed: watch::Sender<Option<Arc<TargetList>>>,
         stop: CancellationToken,
     ) {
         let mut turns = tokio::time::interval(self.refresh);
@@ -337,13 +348,15 @@ impl Lister {
                 }
             }
         };
+
         stop.run_until_cancelled(forever).await;
     }
 
     /// Reads the source once.
-    async fn read(&mut self) -> Option<Listed> {
-        // What is read is at least as true as when the reading began.
+    async fn read(&mut self) -> Option<TargetList> {
+        // The list is at least as recent as the start of the reading.
         let as_of = self.clock.now();
+
         match self.reader.read().await {
             Ok(mut addresses) => {
                 if self.complaint.take().is_some() {
@@ -351,7 +364,7 @@ impl Lister {
                 }
                 addresses.sort_unstable();
                 addresses.dedup();
-                Some(Listed { addresses, as_of })
+                Some(TargetList { addresses, as_of })
             }
             Err(error) => {
                 self.complain(&error);
@@ -360,10 +373,12 @@ impl Lister {
         }
     }
 
-    /// Counts every failure, and logs each once for as long as it lasts.
+    /// Counts every failure, and logs each failure once while it lasts.
     fn complain(&mut self, error: &ListError) {
-        let (source, reason) = (self.reader.label(), error.label());
+        let source = self.reader.label();
+        let reason = error.label();
         self.metrics.failures.with_label_values(&[source, reason]).inc();
+
         let complaint = crate::collect::chain(error);
         if self.complaint.as_ref() != Some(&complaint) {
             let error = &complaint;
@@ -373,9 +388,9 @@ impl Lister {
     }
 }
 
-// === impl Reader ===
+// === impl SourceReader ===
 
-impl Reader {
+impl SourceReader {
     const fn label(&self) -> &'static str {
         match self {
             Self::Static(_) => "static",

@@ -1,33 +1,33 @@
-//! Checks of single values: a default where nothing is written, a problem where it is not allowed.
+//! Checks of single values: a default for an unset value, a problem for one that is not allowed.
 //!
-//! A value that is not allowed is reported and then counts as not written, so that the checks after
-//! it can go on without repeating the complaint.
+//! A value that is not allowed is reported once and then counts as unset, so that later checks do
+//! not report it again.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use crate::config::problem::Problems;
-use crate::config::sources::Sources;
+use crate::config::sources::ConfigSources;
 use crate::config::wva::{self, Entries};
 use crate::config::{FILE_MAX, Files, Surroundings};
 
-/// The problems so far, and what checks look at beside the value.
+/// The problems so far, and the context of the checks.
 #[derive(Debug)]
 pub struct Checks<'a> {
     /// The problems so far.
     pub problems: Problems,
     /// The files that were read so far.
-    pub(crate) sources: Sources,
+    pub(crate) sources: ConfigSources,
     surroundings: &'a Surroundings,
 }
 
 impl<'a> Checks<'a> {
-    /// No problem so far.
+    /// Starts without problems.
     #[must_use]
     pub fn new(surroundings: &'a Surroundings) -> Self {
         let problems = Problems::within(surroundings.base.clone());
-        Self { problems, sources: Sources::default(), surroundings }
+        Self { problems, sources: ConfigSources::default(), surroundings }
     }
 
     /// The folder that relative paths start from.
@@ -43,13 +43,13 @@ impl<'a> Checks<'a> {
         written: Option<N>,
         allowed: &RangeInclusive<N>,
     ) -> Option<N> {
-        let written = written?;
-        if !allowed.contains(&written) {
+        let number = written?;
+        if !allowed.contains(&number) {
             let rule = format!("must be from {} to {}", allowed.start(), allowed.end());
-            self.problems.error(path, rule, &written);
+            self.problems.error(path, rule, &number);
             return None;
         }
-        Some(written)
+        Some(number)
     }
 
     /// Text that a predicate accepts.
@@ -60,29 +60,29 @@ impl<'a> Checks<'a> {
         accepts: fn(&str) -> bool,
         rule: &str,
     ) -> Option<&'t str> {
-        let written = written?;
-        if accepts(written) {
-            return Some(written);
+        let text = written?;
+        if accepts(text) {
+            return Some(text);
         }
-        self.problems.error(path, rule, format!("{written:?}"));
+        self.problems.error(path, rule, format!("{text:?}"));
         None
     }
 
-    /// A path, from the folder of the configuration file where it is relative.
+    /// A path, relative to the folder of the configuration file.
     pub(crate) fn path(&mut self, path: &str, written: Option<&PathBuf>) -> Option<PathBuf> {
-        // One that is missing has been reported, and what stands in its place is no path.
-        let written = written.filter(|_| !self.problems.refused(path))?;
-        self.problems.path(path, written)
+        // A missing path has been reported already, and its placeholder is not a path.
+        let usable = written.filter(|_| !self.problems.refused(path))?;
+        self.problems.path(path, usable)
     }
 
-    /// A file that must be there and be readable.
+    /// A file that must exist and be readable.
     pub(crate) fn file(&mut self, path: &str, written: Option<&PathBuf>) -> Option<PathBuf> {
         let file = self.path(path, written)?;
         self.readable(path, &file);
         Some(file)
     }
 
-    /// Whether a file is there and readable, which is a problem where it is not.
+    /// Returns true if a file exists and is readable; otherwise notes a problem.
     pub fn readable(&mut self, path: &str, file: &Path) -> bool {
         let why = self.unreadable(file);
         if let Some(why) = &why {
@@ -92,7 +92,7 @@ impl<'a> Checks<'a> {
         why.is_none()
     }
 
-    /// A file that may come later.
+    /// A file that may be created later.
     pub(crate) fn file_later(&mut self, path: &str, written: Option<&PathBuf>) -> Option<PathBuf> {
         let file = self.path(path, written)?;
         if let Some(why) = self.unreadable(&file) {
@@ -102,10 +102,11 @@ impl<'a> Checks<'a> {
             );
             self.problems.warning(path, rule);
         }
+
         Some(file)
     }
 
-    /// A file that is written, in a folder that must be there.
+    /// A file that Plimsoll writes, in a folder that must exist.
     pub(crate) fn file_to_write(
         &mut self,
         path: &str,
@@ -119,7 +120,7 @@ impl<'a> Checks<'a> {
         Some(file)
     }
 
-    /// A folder that is written into, and made where it is not there.
+    /// A folder that Plimsoll writes to, and creates if it does not exist.
     pub(crate) fn folder_to_write(
         &mut self,
         path: &str,
@@ -135,19 +136,21 @@ impl<'a> Checks<'a> {
                 folder.display(),
             );
         }
+
         Some(folder)
     }
 
-    /// No problem so far, with the same surroundings.
+    /// A new instance without problems, with the same surroundings.
     pub(crate) fn beside(&self) -> Self {
         Self::new(self.surroundings)
     }
 
-    /// The entries of a mounted `ConfigMap`; none where files are not looked for.
+    /// The entries of a mounted `ConfigMap`; none if files are not checked.
     pub(crate) fn wva_entries(&mut self, path: &str, folder: Option<&Path>) -> Entries {
         let Some(folder) = folder.filter(|_| self.surroundings.files != Files::NotChecked) else {
             return Entries::new();
         };
+
         self.sources.note_folder(folder);
         wva::read_folder(folder).unwrap_or_else(|why| {
             let rule = format!("must be a folder that can be read ({why})");
@@ -156,11 +159,12 @@ impl<'a> Checks<'a> {
         })
     }
 
-    /// The text of a file that decisions depend on; none where files are not looked for.
+    /// The text of a file that decisions depend on; `None` if files are not checked.
     pub(crate) fn text_of(&mut self, path: &str, file: &Path) -> Option<String> {
         if self.surroundings.files == Files::NotChecked {
             return None;
         }
+
         self.sources.note_file(file);
         let read = match std::fs::metadata(file) {
             Ok(known) if known.is_dir() => Err("it is a folder".to_owned()),
@@ -168,6 +172,7 @@ impl<'a> Checks<'a> {
             Ok(_) => std::fs::read_to_string(file).map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };
+
         read.map_err(|why| {
             let rule = format!("must be a file that can be read ({why})");
             self.problems.error(path, rule, file.display());
@@ -179,6 +184,7 @@ impl<'a> Checks<'a> {
         if self.surroundings.files != Files::MustExist {
             return None;
         }
+
         match std::fs::metadata(file) {
             Ok(metadata) if metadata.is_dir() => Some("it is a folder".to_owned()),
             Ok(_) => std::fs::File::open(file).err().map(|error| error.to_string()),

@@ -1,8 +1,8 @@
-//! The sections of the configuration file, but for those that a stage declares for itself.
+//! The sections of the configuration file, except those that a stage declares itself.
 //!
-//! Every key of a section as written is optional, so that a file with mistakes can still be read
-//! for all of them. Keys that must fit together, name files or depend on each other are checked in
-//! `config/resolve`; names, ranges and defaults are here.
+//! Every key of a section as written is optional, so that a file with errors can still be read to
+//! find all of them. Names, ranges and defaults are here. `config/resolve` checks keys that must
+//! fit together, name files or depend on each other.
 
 mod capacity;
 mod cards;
@@ -47,14 +47,14 @@ pub use crate::config::file::zero::WAKE_INTERVALS;
 pub use crate::config::file::zero::{ScaleToZeroKeys, WakeSignalKeys, ZeroKeys};
 
 /// The configuration file as written.
-pub(crate) type File = Written<FileKeys>;
+pub(crate) type ConfigFile = Written<FileKeys>;
 
-/// The HPA's own stabilization of scaling down: a shorter outage must not be felt.
+/// The HPA's default stabilization of scaling down: a shorter outage must have no effect.
 pub const EXTERNAL_METRICS_HOLD: Duration = minutes(5);
 const AGES: RangeInclusive<Duration> = secs(1)..=hours(24);
 const SHUTDOWNS: RangeInclusive<Duration> = Duration::ZERO..=hours(1);
 const YEAR: Duration = hours(24 * 365);
-/// Below the shortest, an API server that is away for a moment makes a certificate expire.
+/// With a shorter lifetime, a certificate would expire while the API server is briefly unreachable.
 const LIFETIMES: RangeInclusive<Duration> = minutes(1)..=YEAR.saturating_mul(100);
 const ELECTION_PERIODS: RangeInclusive<Duration> = millis(100)..=minutes(5);
 
@@ -67,8 +67,8 @@ settings! {
     /// Every key is optional but the name, the model and the targets of each variant.
     pub struct FileKeys {
         /// Time between two decisions.
-        // Decisions are cheap, and a second is what an overload needs to be seen in time. More often
-        // than ten times a second, the metrics of replicas do not change.
+        // Decisions are cheap, and an overload is detected in time at one per second. The metrics
+        // of replicas change at most ten times per second.
         tick_interval: Duration = secs(1), in millis(100)..=minutes(1);
 
         /// The plain HTTP server: `/metrics`, `/livez`, `/readyz`.
@@ -196,7 +196,7 @@ settings! {
         namespace: Option<String>, in text(is_dns_label, "must be the name of a namespace");
 
         /// Lifetime of a certificate. It is renewed after two thirds of that.
-        // That of public authorities for a long time; it is renewed without anyone's help.
+        // The lifetime that public authorities used for a long time; renewal is automatic.
         leaf_lifetime: Duration = YEAR, in LIFETIMES;
 
         /// Lifetime of an authority. It is replaced after two thirds of that.
@@ -210,7 +210,7 @@ settings! {
         delay: Duration = secs(5), in SHUTDOWNS;
 
         /// Time that open requests have to finish.
-        // With the delay, below the 30 s that Kubernetes waits before it kills.
+        // Together with the delay it stays below the 30 s that Kubernetes waits before killing.
         drain: Duration = secs(20), in SHUTDOWNS;
     }
 
@@ -276,7 +276,7 @@ settings! {
             in text(is_label_text, "must be a text without spaces at its ends");
 
         /// Time that the others wait for a leader that does not report.
-        // This and the next two are what the controllers of Kubernetes itself use. A Lease is
+        // This value and the next two are the defaults of Kubernetes' own controllers. A Lease is
         // written in whole seconds, and decisions that are not renewed for longer are not fresh.
         lease_duration: Duration = secs(15), in secs(1)..=minutes(5);
 
@@ -298,18 +298,18 @@ settings! {
     }
 }
 
-/// Declares sections of which each has the keys of a scrape, and some more.
+/// Declares sections that each have the keys of a scrape, and more.
 macro_rules! with_scrape {
     ($($(#[$($meta:tt)*])* pub struct $name:ident { $($more:tt)* })*) => {
         settings! {$(
             $(#[$($meta)*])*
             pub struct $name {
                 /// Time between two scrapes of one replica.
-                // Engines write their gauges a few times a second at most.
+                // Engines update their gauges a few times per second at most.
                 interval: Duration = secs(1), in millis(100)..=minutes(5);
 
                 /// Time after which a scrape is given up.
-                // Below the interval by what a slow answer needs to be given up before the next.
+                // Below the interval, so that a slow answer is abandoned before the next scrape.
                 timeout: Duration = millis(900), in millis(10)..=minutes(5);
 
                 $($more)*
@@ -378,7 +378,7 @@ settings! {
         method: Method = Method::Post;
 
         /// Time between two rounds of queries.
-        // Prometheus scrapes every 15 s to 60 s; asking much more often brings the same samples.
+        // Prometheus scrapes every 15 s to 60 s; querying much more often returns the same samples.
         interval: Duration = secs(10), in millis(100)..=minutes(5);
 
         /// Time after which a query is given up.
@@ -387,12 +387,12 @@ settings! {
 
         /// Largest age of samples that are asked for, and the time for which an instance that is
         /// found by its labels counts as there without samples.
-        // Above the window, so that a start sees all of it, and above what remote writing lags.
+        // Above the window, so that a start sees all of it, and above the delay of remote write.
         lookback: Duration = minutes(5), in minutes(1)..=hours(1);
 
         /// Age from which data from Prometheus is too old to act on.
-        // Four samples at the usual interval of 15 s, which may each be late by the interval of
-        // queries.
+        // Four samples at the usual interval of 15 s, each of which can be late by the query
+        // interval.
         stale_after: Duration = minutes(1), in secs(1)..=hours(1);
 
         /// The most series that one answer may have.
@@ -400,7 +400,7 @@ settings! {
         series_limit: usize = 300_000, in 100..=10_000_000;
 
         /// Largest answer that is read, after decompression.
-        // A series with all its labels has about 400 bytes, and 25 more for each sample.
+        // A series with all its labels has about 400 bytes, and 25 more per sample.
         body_limit: Bytes = 128 << 20, in (1 << 10)..=(2 << 30);
 
         /// Headers of every query, such as the tenant.

@@ -1,8 +1,8 @@
-//! From text and environment to a file as written, with every key that cannot be read.
+//! From text and environment to a file as written, noting every key that cannot be read.
 //!
-//! The layers are put together as JSON values. Reading those into a file's type stops at the first
-//! key that is unknown or has the wrong type, so it is repeated: the mistake is noted with its
-//! path, the key is taken out, and the rest is read again, until nothing is left that is wrong.
+//! The layers are merged as JSON values. Reading those into a file's type stops at the first key
+//! that is unknown or has the wrong type. The error is then noted with its path, the key is
+//! removed, and the rest is read again, until no error is left.
 
 use std::collections::BTreeMap;
 
@@ -15,17 +15,18 @@ use serde_path_to_error::Segment;
 use crate::config::problem::{Problems, join, nearest};
 use crate::config::yaml;
 
-/// What starts the name of an environment variable that sets a key. Two underscores, because
-/// Kubernetes itself sets `PLIMSOLL_PORT` and the like in every pod beside a service of our name.
+/// The prefix of environment variables that set a key. It is followed by two underscores, because
+/// Kubernetes itself sets variables such as `PLIMSOLL_PORT` in every pod next to a Service named
+/// plimsoll.
 pub(crate) const PREFIX: &str = "PLIMSOLL";
 
-/// What stands for a dot in the name of an environment variable.
+/// The separator that replaces a dot in the name of an environment variable.
 pub(crate) const SEPARATOR: &str = "__";
 
 /// The longest value that a message repeats.
 const FOUND_MAX: usize = 60;
 
-/// Puts the environment over the file.
+/// Merges the environment over the file.
 pub(crate) fn merge(
     mut file: Value,
     environment: &BTreeMap<String, String>,
@@ -37,6 +38,7 @@ pub(crate) fn merge(
         .separator(SEPARATOR)
         .ignore_empty(true)
         .source(Some(variables.collect()));
+
     Layers::builder()
         .add_source(Tree(
             Layer::deserialize(file).map_err(|error| ConfigError::Message(error.to_string()))?,
@@ -46,22 +48,24 @@ pub(crate) fn merge(
         .try_deserialize()
 }
 
-/// Reads what can be read, and notes what cannot.
+/// Reads all valid keys, and notes the others.
 pub fn read<T: DeserializeOwned + Default>(mut value: Value, problems: &mut Problems) -> T {
     refuse_holes(&value, "", problems);
-    // Each round takes one value out, so the rounds end.
+    // Each round removes one value, so the loop ends.
     loop {
         let error = match serde_path_to_error::deserialize(&value) {
             Ok(file) => return file,
-            Err(error) => error,
+            Err(unread) => unread,
         };
-        let keys: Vec<Key> = error.path().iter().filter_map(Key::new).collect();
-        let path = keys.iter().fold(String::new(), |path, key| key.join(&path));
+
+        let keys: Vec<PathKey> = error.path().iter().filter_map(PathKey::new).collect();
+        let path = keys.iter().fold(String::new(), |parent, key| key.join(&parent));
         let found = take(&mut value, &keys);
         let Some(found) = found else {
             problems.error_at(path, error.inner().to_string());
             return T::default();
         };
+
         note(problems, path, &error.inner().to_string(), &found);
     }
 }
@@ -93,18 +97,19 @@ impl Source for Variables {
         let mut read = Map::new();
         for (key, layer) in self.0.collect()? {
             let text = layer.into_string()?;
-            // A text that is not YAML by itself, such as `[::]:8080`, is meant as it stands.
+            // A text that is not YAML on its own, such as `[::]:8080`, is taken literally.
             let value = yaml::read(&text).unwrap_or(Value::String(text));
             let layer = Layer::deserialize(value)
                 .map_err(|error| ConfigError::Message(error.to_string()))?;
             read.insert(indexed(&key), layer);
         }
+
         Ok(read)
     }
 }
 
-/// The key with the brackets that the layers want around the index of a list, and that the name of
-/// a variable cannot have in most shells: `variants.0.cost` is `variants[0].cost`.
+/// Adds the brackets that the layers need around a list index. Most shells do not allow them in the
+/// name of a variable: `variants.0.cost` becomes `variants[0].cost`.
 fn indexed(key: &str) -> String {
     key.split('.').fold(String::new(), |key, part| match part.parse::<u16>() {
         Ok(index) if !key.is_empty() => format!("{key}[{index}]"),
@@ -114,12 +119,12 @@ fn indexed(key: &str) -> String {
 }
 
 /// One part of a path.
-enum Key {
+enum PathKey {
     Index(usize),
     Name(String),
 }
 
-impl Key {
+impl PathKey {
     fn new(segment: &Segment) -> Option<Self> {
         match segment {
             Segment::Seq { index } => Some(Self::Index(*index)),
@@ -136,22 +141,27 @@ impl Key {
     }
 }
 
-/// Takes out what is at the end of a path: from a mapping with its key, from a list by a hole.
-fn take(value: &mut Value, keys: &[Key]) -> Option<Value> {
+/// Removes the value at the end of a path: from a mapping with its key, from a list by leaving a
+/// hole.
+fn take(value: &mut Value, keys: &[PathKey]) -> Option<Value> {
     let (last, parents) = keys.split_last()?;
     let parent = parents.iter().try_fold(value, |value, key| match key {
-        Key::Index(index) => value.get_mut(*index),
-        Key::Name(name) => value.get_mut(name),
+        PathKey::Index(index) => value.get_mut(*index),
+        PathKey::Name(name) => value.get_mut(name),
     })?;
+
     match last {
-        // A hole that is refused again would be refused for ever.
-        Key::Index(index) => parent.get_mut(*index).filter(|item| !item.is_null()).map(Value::take),
-        // `shift_remove` keeps the order of the others, and with it the order of the problems.
-        Key::Name(name) => parent.as_object_mut()?.shift_remove(name),
+        // A hole that is rejected again would be rejected forever.
+        PathKey::Index(index) => {
+            parent.get_mut(*index).filter(|item| !item.is_null()).map(Value::take)
+        }
+        // `shift_remove` keeps the order of the other keys, and therefore the order of the
+        // problems.
+        PathKey::Name(name) => parent.as_object_mut()?.shift_remove(name),
     }
 }
 
-/// Takes out keys that the layers would take for paths: `a.b` is a key, and not `b` in `a`.
+/// Removes keys that the layers would read as paths: `a.b` is a key, and not `b` in `a`.
 fn refuse_paths(file: &mut Value, problems: &mut Problems) {
     let Value::Object(map) = file else { return };
     map.retain(|key, _| {
@@ -163,7 +173,7 @@ fn refuse_paths(file: &mut Value, problems: &mut Problems) {
     });
 }
 
-/// Notes elements of lists that are empty, before holes are made that look the same.
+/// Notes empty list elements, before `take` leaves holes that look the same.
 fn refuse_holes(value: &Value, path: &str, problems: &mut Problems) {
     match value {
         Value::Array(items) => {
@@ -185,13 +195,14 @@ fn refuse_holes(value: &Value, path: &str, problems: &mut Problems) {
     }
 }
 
-/// Says what serde says in the words of the other problems.
+/// Notes an error of serde in the wording of the other problems.
 fn note(problems: &mut Problems, path: String, message: &str, found: &Value) {
     let (what, expected) = message.split_once(", expected ").unwrap_or((message, ""));
     let (what, expected) = match message.split_once(", there are no ") {
         Some((what, _)) => (what, ""),
         None => (what, expected),
     };
+
     if what.starts_with("unknown field") {
         let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
         let word = what.split('`').nth(1).unwrap_or_default();
@@ -207,7 +218,7 @@ fn note(problems: &mut Problems, path: String, message: &str, found: &Value) {
     }
 }
 
-/// What serde expects, in words that fit a configuration file.
+/// Words the type that serde expects for a configuration file.
 fn allowed(expected: &str) -> String {
     match expected {
         "f64" => "a number".to_owned(),
@@ -222,7 +233,7 @@ fn allowed(expected: &str) -> String {
     }
 }
 
-/// A value as a message shows it, with its type visible and its length bounded.
+/// A value as messages show it, with its type visible and its length limited.
 fn shown(value: &Value) -> String {
     let text = value.to_string();
     if text.chars().count() <= FOUND_MAX {

@@ -1,4 +1,4 @@
-//! What names, addresses and selectors may look like.
+//! The allowed forms of names, addresses and selectors.
 
 pub use plimsoll_core::fleet::names::{
     DNS_LABEL, LABEL_MAX, MODEL_NAME, NAME_MAX, OBJECT_NAME, PROMETHEUS_LABEL, VARIANT_NAME,
@@ -6,22 +6,23 @@ pub use plimsoll_core::fleet::names::{
     is_variant_name,
 };
 
-/// Words that ask for the texts that [`is_label_text`] accepts.
+/// The rule for the texts that [`is_label_text`] accepts.
 pub const LABEL_TEXT: &str = "must not be empty, nor have spaces at the ends or control characters";
 
-/// Returns whether this can name a Lease beside which shared decisions are kept.
+/// Returns true if this can name a Lease, with room for the `-decisions` suffix of the shared
+/// decisions.
 #[must_use]
 pub fn is_lease_name(text: &str) -> bool {
     is_object_name(&format!("{text}-decisions"))
 }
 
-/// Returns whether this is the path of a URL.
+/// Returns true if this is the path of a URL.
 #[must_use]
 pub fn is_url_path(text: &str) -> bool {
     text.starts_with('/') && text.chars().all(|c| c.is_ascii_graphic() && c != '#')
 }
 
-/// Whether this is the kind of a Kubernetes object.
+/// Returns true if this is the kind of a Kubernetes object.
 #[must_use]
 pub fn is_kind(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_uppercase())
@@ -29,7 +30,7 @@ pub fn is_kind(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric())
 }
 
-/// Whether this is the group and version of a Kubernetes object.
+/// Returns true if this is the group and version of a Kubernetes object.
 #[must_use]
 pub fn is_api_version(text: &str) -> bool {
     match text.split_once('/') {
@@ -38,7 +39,7 @@ pub fn is_api_version(text: &str) -> bool {
     }
 }
 
-/// Whether this is a host: a DNS name, an IPv4 address, or an IPv6 address in brackets.
+/// Returns true if this is a host: a DNS name, an IPv4 address, or an IPv6 address in brackets.
 #[must_use]
 pub fn is_host(text: &str) -> bool {
     if let Some(inner) = text.strip_prefix('[') {
@@ -49,12 +50,13 @@ pub fn is_host(text: &str) -> bool {
     is_dns_name(text)
 }
 
-/// Whether this is a DNS name. Underscores are allowed, because SRV names have them.
+/// Returns true if this is a DNS name. Underscores are allowed, because SRV names have them.
 #[must_use]
 pub fn is_dns_name(text: &str) -> bool {
-    let text = text.strip_suffix('.').unwrap_or(text);
-    text.len() <= NAME_MAX
-        && text.split('.').all(|part| {
+    let name = text.strip_suffix('.').unwrap_or(text);
+
+    name.len() <= NAME_MAX
+        && name.split('.').all(|part| {
             !part.is_empty()
                 && part.len() <= LABEL_MAX
                 && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
@@ -63,25 +65,25 @@ pub fn is_dns_name(text: &str) -> bool {
         })
 }
 
-/// An address with its port, taking this port where it has none; `None` when it is no address.
+/// An address with its port, or with the given port if it has none; `None` if it is not an address.
 #[must_use]
 pub fn address(text: &str, port: u16) -> Option<String> {
     match text.rsplit_once(':') {
         Some((host, written)) if !written.ends_with(']') => {
-            let port: u16 = written.parse().ok().filter(|port| *port > 0)?;
-            is_host(host).then(|| format!("{host}:{port}"))
+            let own: u16 = written.parse().ok().filter(|port| *port > 0)?;
+            is_host(host).then(|| format!("{host}:{own}"))
         }
         Some(_) | None => is_host(text).then(|| format!("{text}:{port}")),
     }
 }
 
-/// Whether this is a label selector in the form that `kubectl --selector` takes.
+/// Returns true if this is a label selector in the form that `kubectl --selector` takes.
 #[must_use]
 pub fn is_selector(text: &str) -> bool {
     !text.trim().is_empty() && requirements(text).iter().all(|one| is_requirement(one.trim()))
 }
 
-/// The parts between the commas that are not inside of brackets.
+/// The parts between the commas that are not inside brackets.
 fn requirements(text: &str) -> Vec<&str> {
     let mut inside = false;
     text.split(|c| {
@@ -98,16 +100,20 @@ fn requirements(text: &str) -> Vec<&str> {
 fn is_requirement(text: &str) -> bool {
     for operator in ["!=", "==", "="] {
         if let Some((key, value)) = text.split_once(operator) {
-            let value = value.trim();
-            return is_label_key(key.trim()) && (value.is_empty() || is_label_value(value));
+            let trimmed = value.trim();
+            return is_label_key(key.trim()) && (trimmed.is_empty() || is_label_value(trimmed));
         }
     }
+
     if let Some(key) = text.strip_prefix('!') {
         return is_label_key(key.trim());
     }
+
     let Some((left, right)) = text.split_once('(') else { return is_label_key(text) };
     let mut words = left.split_whitespace();
-    let (key, operator, rest) = (words.next(), words.next(), words.next());
+    let key = words.next();
+    let operator = words.next();
+    let rest = words.next();
     key.is_some_and(is_label_key)
         && matches!(operator, Some("in" | "notin"))
         && rest.is_none()
@@ -146,6 +152,7 @@ mod tests {
         ] {
             assert!(is_selector(accepted), "{accepted}");
         }
+
         for refused in
             ["", "app=llama,", "=x", "app in a", "app like (a)", "a b", "app in (a", "a=b=c", "-a"]
         {

@@ -1,14 +1,14 @@
-//! The effective configuration: a file that says everything.
+//! The effective configuration: a file with a value for every key.
 //!
-//! What is printed is what is used, not what was written: the keys of a [`Config`] have the values
-//! that hold, so a default that is printed here is the default that holds.
+//! The printed values are the values in use, not the written ones. The keys of a [`Config`] have
+//! their effective values, so a printed default is the default in use.
 
 pub(crate) mod cards;
 
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
-use crate::config::file::{ExternalMetrics, File};
+use crate::config::file::{ConfigFile, ExternalMetrics};
 use crate::config::problem::join;
 use crate::config::{Config, yaml};
 use plimsoll_core::settings::{RESTART, Setting, Written};
@@ -26,7 +26,7 @@ pub(crate) fn print(config: &Config) -> String {
     yaml::write(&value(config)).expect("writing to memory does not fail")
 }
 
-/// The configuration as a file says it.
+/// The configuration as a file represents it.
 pub(crate) fn value(config: &Config) -> Value {
     serde_json::to_value(file(config)).expect("a file has text keys and finite numbers")
 }
@@ -35,12 +35,13 @@ pub(crate) fn value(config: &Config) -> Value {
 pub(crate) fn restart_keys(schema: &Value, path: &str, files: [&Value; 2], keys: &mut Vec<String>) {
     let properties = schema.get("properties").and_then(Value::as_object);
     for (name, property) in properties.into_iter().flatten() {
-        let path = join(path, name);
+        let at = join(path, name);
         let [old, new] = files.map(|file| file.get(name).unwrap_or(&Value::Null));
+
         if property.get(RESTART).is_none() {
-            restart_keys(property, &path, [old, new], keys);
+            restart_keys(property, &at, [old, new], keys);
         } else if old != new {
-            keys.push(path);
+            keys.push(at);
         }
     }
 }
@@ -48,15 +49,16 @@ pub(crate) fn restart_keys(schema: &Value, path: &str, files: [&Value; 2], keys:
 /// The JSON Schema of the file, with the defaults of the global sections.
 pub(crate) fn schema() -> Value {
     let mut settings = SchemaSettings::draft2020_12();
-    // Without references, a section has the defaults of the place where it is.
+    // Without references, each section can have the defaults of its own place.
     settings.inline_subschemas = true;
-    let mut schema = settings.into_generator().into_root_schema_for::<File>().to_value();
+    let mut schema = settings.into_generator().into_root_schema_for::<ConfigFile>().to_value();
     if let Some(root) = schema.as_object_mut() {
         root.insert("title".to_owned(), "Configuration of Plimsoll".into());
     }
     for pointer in OVERLAYS {
         schema.pointer_mut(pointer).into_iter().for_each(remove_defaults);
     }
+
     schema
 }
 
@@ -69,16 +71,18 @@ fn remove_defaults(schema: &mut Value) {
     properties.into_iter().flat_map(|it| it.values_mut()).for_each(remove_defaults);
 }
 
-fn file(config: &Config) -> File {
+fn file(config: &Config) -> ConfigFile {
     let Config { keys, .. } = config;
     let mut file = keys.written().unwrap_or_default();
     if keys.external_metrics.is_none() {
         let off = Written::<ExternalMetrics> { enabled: Some(false), ..Default::default() };
         file.external_metrics = Some(off);
     }
+
     if let Some(section) = file.kubernetes.as_mut().filter(|_| !keys.kubernetes.enabled) {
         section.events = None;
         section.leader_election = None;
     }
+
     file
 }

@@ -1,4 +1,4 @@
-//! From the file as written to a configuration: files that are named, and keys that must fit
+//! From the file as written to a configuration: resolves named files, and keys that must fit
 //! together. Defaults and ranges of single keys are declared with the keys.
 
 pub(crate) mod capacity;
@@ -19,14 +19,14 @@ mod zero;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::collect::demand::Signal;
+use crate::collect::demand::SignalSettings;
 use crate::config::check::Checks;
-use crate::config::file::{Analysis, CompatibilityKeys, ExternalMetrics, File, FileKeys};
+use crate::config::file::{Analysis, CompatibilityKeys, ConfigFile, ExternalMetrics, FileKeys};
 use crate::config::resolve::saturation::{check_together, resolve_overrides};
-use crate::config::resolve::scrape::Scraped;
+use crate::config::resolve::scrape::ResolvedScrape;
 use crate::config::written::WrittenDuration;
-use crate::config::wva::{self, Wva};
-use crate::config::{Authorization, Config, ReadBy, Variant};
+use crate::config::wva::{self, WvaDefaults};
+use crate::config::{Authorization, Config, ReadBy, VariantConfig};
 use plimsoll_core::analyze::saturation::{Saturation, Thresholds};
 use plimsoll_core::observe::policy::Observe;
 use plimsoll_core::pipeline::Policy;
@@ -34,8 +34,8 @@ use plimsoll_core::pipeline::sizing::Sizing;
 use plimsoll_core::settings::{self, Written};
 use plimsoll_core::units::Seconds;
 
-/// Makes a configuration of a file. The value is usable only when there is no error.
-pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Config {
+/// Resolves a file into a configuration, which is usable only if there is no error.
+pub(crate) fn resolve(file: &ConfigFile, checks: &mut Checks<'_>) -> Config {
     let wva = resolve_wva(file.compatibility.as_ref(), checks);
     let mut keys = fill(file, &wva, checks);
     kubernetes::complete(file.kubernetes.as_ref(), &mut keys.kubernetes, checks);
@@ -43,17 +43,22 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Config {
     check_state_file(&keys, checks);
     checks.folder_to_write("trace.dir", keys.trace.as_ref().map(|trace| &trace.dir));
     let global = scrape::resolve(file.scrape.as_ref(), checks);
-    let prometheus = file.prometheus.as_ref().zip(keys.prometheus.as_mut());
-    let prometheus = prometheus.map(|(section, keys)| prometheus::resolve(section, keys, checks));
+    let written = file.prometheus.as_ref().zip(keys.prometheus.as_mut());
+    let prometheus = written.map(|(section, keys)| prometheus::resolve(section, keys, checks));
+
     let cluster = keys.kubernetes.enabled;
     let discovery = keys.kubernetes.discovery().is_some();
-    let around =
-        variants::Around { global: &global, cluster, discovery, prometheus: prometheus.is_some() };
+    let around_each = variants::VariantContext {
+        global: &global,
+        cluster,
+        discovery,
+        prometheus: prometheus.is_some(),
+    };
     let (entries, variants): (Vec<_>, Vec<_>) =
-        variants::resolve(file.variants.as_deref(), around, checks).into_iter().unzip();
+        variants::resolve(file.variants.as_deref(), around_each, checks).into_iter().unzip();
     keys.variants = Some(entries);
 
-    let around = Around {
+    let around = PolicyContext {
         known: (!discovery).then_some(&variants[..]),
         cluster,
         relayed: prometheus.as_ref().map(|settings| settings.stale_after),
@@ -61,6 +66,7 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Config {
         global: &global,
         variants: &variants,
     };
+
     let (policy, wake) = resolve_policy(file, &mut keys, &around, checks);
     let (entries, shadows): (Vec<_>, Vec<_>) =
         shadow::resolve_shadows(file, &around, checks).into_iter().unzip();
@@ -69,40 +75,46 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Config {
     Config { keys: Box::new(keys), policy, shadows, variants, scrape, prometheus, wake }
 }
 
-/// Every key with the value that it has by itself: what is written, or what holds otherwise.
-/// Variants and shadows lie over other sections.
-pub(crate) fn fill(file: &File, wva: &Wva, checks: &mut Checks<'_>) -> FileKeys {
+/// Every key with the value that it has on its own: the written value or its default. Variants and
+/// shadows are resolved later, because they are merged over other sections.
+pub(crate) fn fill(file: &ConfigFile, wva: &WvaDefaults, checks: &mut Checks<'_>) -> FileKeys {
     let kubernetes = file.kubernetes.as_ref().map(kubernetes::effective);
-    let external_metrics = file.external_metrics.clone();
-    let external_metrics = external_metrics.filter(|section| section.enabled != Some(false));
-    let own = File { kubernetes, external_metrics, variants: None, shadow: None, ..file.clone() };
+    let served = file.external_metrics.clone();
+    let external_metrics = served.filter(|section| section.enabled != Some(false));
+    let own =
+        ConfigFile { kubernetes, external_metrics, variants: None, shadow: None, ..file.clone() };
     let usual = usual(file, wva, checks);
     settings::resolve_over(Some(&own), &usual, "", &mut checks.problems)
 }
 
-/// The values of keys that are not written.
-fn usual(file: &File, wva: &Wva, checks: &mut Checks<'_>) -> FileKeys {
+/// The values of unset keys.
+fn usual(file: &ConfigFile, wva: &WvaDefaults, checks: &mut Checks<'_>) -> FileKeys {
     let mut usual = FileKeys::default();
     let thresholds = settings::resolve(Some(&wva.default), wva::KEY, &mut checks.problems);
     let Thresholds { kv_cache, queue_length, kv_spare, queue_spare } = thresholds;
     let saturation = std::mem::take(&mut usual.saturation);
     usual.saturation = Saturation { kv_cache, queue_length, kv_spare, queue_spare, ..saturation };
     usual.scale_to_zero.enabled = wva.zero.unwrap_or(false);
+
     let capacity = usual.capacity.get_or_insert_default();
     let foresight = capacity.foresight.get_or_insert_default();
     foresight.replaces_steps = enforce::steps(file.enforce.as_ref());
     if let Some(hold) = &mut foresight.hold {
         hold.replaces_window = enforce::window(file.enforce.as_ref());
     }
+
     usual
 }
 
-/// What the other autoscaler's entries say.
-fn resolve_wva(section: Option<&Written<CompatibilityKeys>>, checks: &mut Checks<'_>) -> Wva {
+/// Resolves the thresholds in the `ConfigMap` entries of the workload variant autoscaler.
+fn resolve_wva(
+    section: Option<&Written<CompatibilityKeys>>,
+    checks: &mut Checks<'_>,
+) -> WvaDefaults {
     let CompatibilityKeys { wva_config, .. } =
         settings::resolve(section, "compatibility", &mut checks.problems);
     let entries = checks.wva_entries(wva::KEY, wva_config.as_deref());
-    Wva { mounted: wva_config.is_some(), ..wva::parse(&entries, checks) }
+    WvaDefaults { mounted: wva_config.is_some(), ..wva::parse(&entries, checks) }
 }
 
 fn check_state_file(keys: &FileKeys, checks: &mut Checks<'_>) {
@@ -125,6 +137,7 @@ fn check_external_metrics(keys: &FileKeys, checks: &mut Checks<'_>) {
         );
         problems.error("external_metrics.fresh", rule, WrittenDuration(fresh));
     }
+
     if fresh <= keys.tick_interval {
         let rule = format!(
             "must be longer than tick_interval, which is {}",
@@ -132,6 +145,7 @@ fn check_external_metrics(keys: &FileKeys, checks: &mut Checks<'_>) {
         );
         problems.error("external_metrics.fresh", rule, WrittenDuration(fresh));
     }
+
     let cluster = keys.kubernetes.enabled;
     if authorization == Authorization::SubjectAccessReview && !cluster {
         problems.error(
@@ -141,6 +155,7 @@ fn check_external_metrics(keys: &FileKeys, checks: &mut Checks<'_>) {
             "subject_access_review",
         );
     }
+
     certificate::check(&section.tls, cluster, checks);
     if overlaps(listen, keys.server.listen) {
         let rule = "must not be the address of server.listen";
@@ -148,44 +163,45 @@ fn check_external_metrics(keys: &FileKeys, checks: &mut Checks<'_>) {
     }
 }
 
-/// Whether two listeners would want the same port of the same address.
+/// Returns true if two listeners would use the same port of the same address.
 fn overlaps(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port()
         && one.port() != 0
         && (one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified())
 }
 
-/// What a policy is resolved in.
-pub(crate) struct Around<'a> {
-    /// All variants, where all are in the file.
-    known: Option<&'a [Variant]>,
-    /// Whether there is a cluster.
+/// The context in which a policy is resolved.
+pub(crate) struct PolicyContext<'a> {
+    /// All variants, if the file lists all of them.
+    known: Option<&'a [VariantConfig]>,
+    /// True if there is a cluster.
     cluster: bool,
-    /// Age from which data from Prometheus is too old, where there is one.
+    /// The age from which data from Prometheus is stale; `None` without a Prometheus.
     relayed: Option<Duration>,
-    /// What lies under the sections.
-    wva: &'a Wva,
-    global: &'a Scraped,
-    variants: &'a [Variant],
+    /// The defaults below the sections.
+    wva: &'a WvaDefaults,
+    global: &'a ResolvedScrape,
+    variants: &'a [VariantConfig],
 }
 
-/// The policy of the file's sections, and the signals that wake models. Completes the sections.
+/// The policy of the file's sections, and the wake signals. Completes the sections.
 pub(crate) fn resolve_policy(
-    file: &File,
+    file: &ConfigFile,
     keys: &mut FileKeys,
-    around: &Around<'_>,
+    around: &PolicyContext<'_>,
     checks: &mut Checks<'_>,
-) -> (Policy, Vec<Signal>) {
-    let Around { known, cluster, relayed, wva, .. } = *around;
+) -> (Policy, Vec<SignalSettings>) {
+    let PolicyContext { known, relayed, wva, .. } = *around;
     let section = file.scale_to_zero.as_ref();
     let (zero, wake) = zero::resolve(section, &mut keys.scale_to_zero, around, checks);
     check_observe(&keys.observe, around, checks);
+
     let Saturation { kv_cache, queue_length, kv_spare, queue_spare, .. } = keys.saturation;
     let thresholds = Thresholds { kv_cache, queue_length, kv_spare, queue_spare };
     check_together(&thresholds, "saturation", &mut checks.problems);
-    let limits = limits::resolve(&mut keys.limits, (known, cluster), checks);
-    let overrides = &mut keys.saturation.overrides;
-    let overrides = resolve_overrides(overrides, &wva.overrides, &thresholds, known, checks);
+    let limits = limits::resolve(&mut keys.limits, around, checks);
+    let written = &mut keys.saturation.overrides;
+    let overrides = resolve_overrides(written, &wva.overrides, &thresholds, known, checks);
     let sizing = size(file, keys, &thresholds, wva, checks);
     enforce::check(&keys.enforce, checks);
     let Observe { window, stale_after } = keys.observe;
@@ -204,18 +220,20 @@ pub(crate) fn resolve_policy(
         pools,
         limits,
     };
+
     (policy, wake)
 }
 
-/// By what models are sized; `None` where the saturation of replicas moves numbers by one.
+/// The analyzers that size models; `None` if the saturation of replicas changes desired replicas by
+/// one.
 ///
-/// Whoever writes thresholds means that they decide, so with them and without a word about the
-/// analysis it is that of the saturation.
+/// Written thresholds are meant to decide. With thresholds and without a configured analysis, the
+/// saturation analysis therefore decides.
 fn size(
-    file: &File,
+    file: &ConfigFile,
     keys: &mut FileKeys,
     thresholds: &Thresholds,
-    wva: &Wva,
+    wva: &WvaDefaults,
     checks: &mut Checks<'_>,
 ) -> Option<Sizing> {
     let section = file.capacity.as_ref();
@@ -228,6 +246,7 @@ fn size(
         }
         None => (Analysis::Capacity, ""),
     };
+
     keys.analysis = Some(analysis);
     let used = keys.capacity.get_or_insert_default();
     match analysis {
@@ -236,17 +255,18 @@ fn size(
             if section.is_some() {
                 let rule = format!("has no effect, because {why}");
                 checks.problems.warning(capacity::PATH, rule);
-                // What is wrong with it is said all the same.
+                // The problems of the unused section are still reported.
                 let _unused = capacity::resolve(section, used, thresholds, checks);
             }
+
             keys.capacity = None;
             None
         }
     }
 }
 
-fn check_observe(observe: &Observe, around: &Around<'_>, checks: &mut Checks<'_>) {
-    let Around { global, variants, .. } = around;
+fn check_observe(observe: &Observe, around: &PolicyContext<'_>, checks: &mut Checks<'_>) {
+    let PolicyContext { global, variants, .. } = around;
     let problems = &mut checks.problems;
     let [window, stale_after] = [observe.window, observe.stale_after].map(WrittenDuration::of);
 
@@ -260,6 +280,7 @@ fn check_observe(observe: &Observe, around: &Around<'_>, checks: &mut Checks<'_>
             format!("must be at least twice the longest scrape interval, which is {longest}");
         problems.error("observe.window", rule, window);
     }
+
     if stale_after < longest {
         let rule =
             format!("must not be shorter than the longest scrape interval, which is {longest}");
@@ -273,7 +294,7 @@ fn check_observe(observe: &Observe, around: &Around<'_>, checks: &mut Checks<'_>
     }
 }
 
-/// A duration in the unit of the models; a `Duration` always is one.
+/// Converts a duration to the unit of the models; every `Duration` fits.
 fn seconds(duration: Duration) -> Seconds {
     Seconds::new(duration.as_secs_f64()).unwrap_or_default()
 }

@@ -1,7 +1,7 @@
 //! The files that a configuration was read from, valid or not, to notice when they change.
 //!
-//! They are noted while the configuration is read, so that all of them are known: those of a
-//! configuration that was refused, too, which may be valid once one of them is mended.
+//! They are noted while the configuration is read, so that all of them are known. That includes the
+//! files of a rejected configuration, which can become valid when one of them is fixed.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -9,110 +9,113 @@ use std::path::{Path, PathBuf};
 
 use crate::config::{FILE_MAX, wva};
 
-/// Looks in a row at which a file may be missing before that counts as a change. What replaces a
-/// file by removing and writing it is over long before; what takes longer is meant.
+/// The consecutive checks at which a file may be missing before that counts as a change. Replacing
+/// a file by removing and writing it takes less time; a longer absence is intended.
 const MISSING_LOOKS: u32 = 3;
 
-/// Files with what was in them when they were read.
+/// Files with their content at the time they were read.
 #[derive(Clone, Debug, Default)]
-pub struct Sources {
-    noted: Vec<Source>,
-    /// Looks in a row at which one that was there was missing.
+pub struct ConfigSources {
+    noted: Vec<SourceFile>,
+    /// The consecutive checks at which a file was missing that existed before.
     missing_looks: u32,
 }
 
 #[derive(Clone, Debug)]
-struct Source {
+struct SourceFile {
     path: PathBuf,
-    kind: Kind,
-    /// `None` where it could not be read.
+    kind: SourceKind,
+    /// `None` if it could not be read.
     content: Option<Vec<u8>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// The configuration itself, which says what else there is.
+enum SourceKind {
+    /// The configuration itself, which names the other files.
     Main,
-    /// One that it names.
+    /// A file that the configuration names.
     File,
     /// A mounted `ConfigMap`.
     Folder,
 }
 
-// === impl Sources ===
+// === impl ConfigSources ===
 
-impl Sources {
-    /// Notes the configuration itself. To be called before it is read, as the others.
+impl ConfigSources {
+    /// Notes the configuration itself. Like the others, call it before reading the file.
     pub(crate) fn note_main(&mut self, path: &Path) {
-        self.note(path, Kind::Main);
+        self.note(path, SourceKind::Main);
     }
 
-    /// Notes a file. To be called before it is read: what changes meanwhile is then noticed.
+    /// Notes a file. Call it before reading the file, so that a change in between is noticed.
     pub(crate) fn note_file(&mut self, path: &Path) {
-        self.note(path, Kind::File);
+        self.note(path, SourceKind::File);
     }
 
     /// Notes a mounted `ConfigMap`.
     pub(crate) fn note_folder(&mut self, path: &Path) {
-        self.note(path, Kind::Folder);
+        self.note(path, SourceKind::Folder);
     }
 
-    fn note(&mut self, path: &Path, kind: Kind) {
-        // What was read twice may have changed since the first time.
+    fn note(&mut self, path: &Path, kind: SourceKind) {
+        // A file that is read twice may have changed since the first time.
         if !self.noted.iter().any(|source| source.path == path && source.kind == kind) {
             let content = kind.read(path);
-            self.noted.push(Source { path: path.to_owned(), kind, content });
+            self.noted.push(SourceFile { path: path.to_owned(), kind, content });
         }
     }
 
-    /// Adds those of another.
+    /// Adds the files of another configuration.
     pub(crate) fn extend(&mut self, others: Self) {
         for other in others.noted {
-            let same = |source: &Source| source.path == other.path && source.kind == other.kind;
-            if !self.noted.iter().any(same) {
+            let mut noted = self.noted.iter();
+            if noted.all(|it| it.path != other.path || it.kind != other.kind) {
                 self.noted.push(other);
             }
         }
     }
 
-    /// Whether one of them is another than it was, as somebody who looks now and then should ask.
+    /// Returns true if one of the files has changed; meant to be called periodically.
     ///
-    /// While one that was there cannot be read, it is being replaced, and none has changed: but not
-    /// for long, and not where the configuration itself is another, which may do without it.
+    /// A file that existed and cannot be read is probably being replaced, so it does not count as
+    /// changed at first. That ends after `MISSING_LOOKS` checks, or when the configuration itself
+    /// changes and may no longer need the file.
     #[must_use]
     pub fn have_changed(&mut self) -> bool {
-        let (mut changed, mut missing) = (false, false);
-        for Source { path, kind, content } in &self.noted {
+        let mut changed = false;
+        let mut missing = false;
+        for SourceFile { path, kind, content } in &self.noted {
             let now = kind.read(path);
             if now.is_none() && content.is_some() {
                 missing = true;
             } else if now != *content {
-                if *kind == Kind::Main {
+                if *kind == SourceKind::Main {
                     return true;
                 }
                 changed = true;
             }
         }
+
         self.missing_looks = if missing { self.missing_looks.saturating_add(1) } else { 0 };
         if missing { self.missing_looks > MISSING_LOOKS } else { changed }
     }
 }
 
-// === impl Kind ===
+// === impl SourceKind ===
 
-impl Kind {
+impl SourceKind {
     fn read(self, path: &Path) -> Option<Vec<u8>> {
         match self {
             Self::Main | Self::File => {
                 let mut bytes = Vec::new();
-                // What is longer is refused, however it goes on.
+                // A longer file is rejected, so its rest does not matter.
                 File::open(path).ok()?.take(FILE_MAX + 1).read_to_end(&mut bytes).ok()?;
                 Some(bytes)
             }
             Self::Folder => {
                 let entries = wva::read_folder(path).ok()?;
-                let entries = entries.iter().map(|(name, text)| format!("\0{name}\0{text}"));
-                Some(entries.collect::<String>().into_bytes())
+                let texts = entries.iter().map(|(name, text)| format!("\0{name}\0{text}"));
+                Some(texts.collect::<String>().into_bytes())
             }
         }
     }

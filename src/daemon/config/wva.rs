@@ -10,11 +10,10 @@
 //! kvCacheThreshold: 0.75
 //! ```
 //!
-//! An entry changes the keys that it has and no others. WVA fills an entry up with its built-in
-//! defaults before it lays it over `default`, so that there an override of one threshold takes back
-//! what `default` says of the others. What an entry asks for and does not get here is a warning; a
-//! value that no threshold can have is an error, where WVA drops the whole entry and says so in its
-//! log only.
+//! An entry changes only its own keys. WVA completes an entry with its built-in defaults before it
+//! merges the entry over `default`. In WVA, overriding one threshold therefore resets the others in
+//! `default`. A setting in an entry that Plimsoll does not support is a warning. An invalid
+//! threshold is an error; WVA drops the whole entry and only logs that.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -24,23 +23,23 @@ use serde_json::{Map, Value};
 
 use crate::config::check::Checks;
 use crate::config::problem::nearest;
-use crate::config::{names, yaml};
+use crate::config::{FilePosition, names, yaml};
 use plimsoll_core::analyze::saturation;
 use plimsoll_core::settings::{Written, above_zero};
 
-/// Thresholds of which each may be absent.
+/// Thresholds, each of which may be absent.
 type Thresholds = Written<saturation::Thresholds>;
 
-/// The key of the configuration, with which the paths of problems begin.
+/// The configuration key, with which the paths of problems begin.
 pub(crate) const KEY: &str = "compatibility.wva_config";
 
 /// The entry for all models.
 pub(crate) const DEFAULT: &str = "default";
 
-/// The most that all entries together may have: what a `ConfigMap` can hold.
+/// The size limit of all entries together, which is that of a `ConfigMap`.
 const BYTES_MAX: usize = 1 << 20;
 
-/// The thresholds, by the names that WVA has for them, with the largest value of each.
+/// WVA's names of the thresholds, with the largest value of each.
 const THRESHOLDS: [(&str, f64); 4] = [
     ("kvCacheThreshold", 1.0),
     ("queueLengthThreshold", 1e6),
@@ -48,14 +47,14 @@ const THRESHOLDS: [(&str, f64); 4] = [
     ("queueSpareTrigger", 1e6),
 ];
 
-/// What says for whom an entry is.
+/// The fields that select an entry's model.
 const MODEL: &str = "model_id";
 const NAMESPACE: &str = "namespace";
 
-/// Whether models may have no replicas: a mapping with `enabled`.
+/// The field that lets models scale to zero: a mapping with `enabled`.
 const ZERO: &str = "scaleToZero";
 
-/// What WVA reads of an entry and Plimsoll does not, and what that means.
+/// The fields that WVA reads and Plimsoll ignores, and the consequence.
 const IGNORED: [(&str, &str); 8] = [
     ("analyzers", "the percentages decide here, as in WVA without this section"),
     ("analyzerName", "the percentages decide here, as in WVA without this key"),
@@ -70,32 +69,32 @@ const IGNORED: [(&str, &str); 8] = [
 /// The entries of the `ConfigMap` by their keys.
 pub(crate) type Entries = BTreeMap<String, String>;
 
-/// The thresholds that the entries set; what they do not set is `None`.
+/// The thresholds that the entries set; unset ones are `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Wva {
-    /// Whether there is such a `ConfigMap`.
+pub(crate) struct WvaDefaults {
+    /// True if the `ConfigMap` is mounted.
     pub(crate) mounted: bool,
-    /// Of all models.
+    /// The thresholds for all models.
     pub(crate) default: Thresholds,
-    /// Of single models, by `MODEL#NAMESPACE`.
+    /// The thresholds for single models, by `MODEL#NAMESPACE`.
     pub(crate) overrides: BTreeMap<String, Thresholds>,
-    /// Whether models may have no replicas.
+    /// True if models may scale to zero.
     pub(crate) zero: Option<bool>,
-    /// The same of single models.
+    /// The same for single models.
     pub(crate) zero_overrides: BTreeMap<String, bool>,
 }
 
-/// Reads the entries of a mounted `ConfigMap`. A volume has folders and links of its own beside the
-/// entries, whose names begin with two dots.
+/// Reads the entries of a mounted `ConfigMap`. In addition to the entries, a volume has its own
+/// folders and links, whose names begin with two dots.
 ///
 /// # Errors
 ///
-/// The folder or a file in it cannot be read; says which and why.
+/// The folder or a file in it cannot be read; the message names it and the reason.
 pub(crate) fn read_folder(folder: &Path) -> Result<Entries, String> {
     let mut files = std::fs::read_dir(folder)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| error.to_string())?;
-    // In an order that is always the same, so that a problem is, too.
+    // In a fixed order, so that problems also have a fixed order.
     files.sort_by_key(std::fs::DirEntry::file_name);
     let mut entries = Entries::new();
     let mut room = BYTES_MAX;
@@ -104,10 +103,12 @@ pub(crate) fn read_folder(folder: &Path) -> Result<Entries, String> {
         if name.starts_with("..") || file.path().is_dir() {
             continue;
         }
+
         let text = read_file(&file.path(), room).map_err(|error| format!("{name}: {error}"))?;
         room -= text.len();
         entries.insert(name, text);
     }
+
     Ok(entries)
 }
 
@@ -121,40 +122,44 @@ fn read_file(path: &Path, room: usize) -> Result<String, String> {
     Ok(text)
 }
 
-/// Reads the thresholds, and notes what is wrong or ignored with entry and line.
-pub(crate) fn parse(entries: &Entries, checks: &mut Checks<'_>) -> Wva {
-    let mut wva = Wva::default();
+/// Reads the thresholds, and notes errors and ignored fields with entry and line.
+pub(crate) fn parse(entries: &Entries, checks: &mut Checks<'_>) -> WvaDefaults {
+    let mut wva = WvaDefaults::default();
     let mut owners: BTreeMap<String, &str> = BTreeMap::new();
     for (name, text) in entries {
-        let Some(entry) = Entry::read(name, text, checks) else { continue };
+        let Some(entry) = WvaEntry::read(name, text, checks) else { continue };
         if name == DEFAULT {
             wva.default = entry.thresholds(checks);
             wva.zero = entry.zero(checks);
             continue;
         }
+
         let Some(model) = entry.model(checks) else { continue };
-        let (thresholds, zero) = (entry.thresholds(checks), entry.zero(checks));
+        let thresholds = entry.thresholds(checks);
+        let zero = entry.zero(checks);
         if let Some(first) = owners.get(&model) {
             let rule = format!("has no effect: the entry {first} is for {model} as well");
             checks.problems.warning(entry.path(), rule);
             continue;
         }
+
         owners.insert(model.clone(), name);
         wva.zero_overrides.extend(zero.map(|zero| (model.clone(), zero)));
         wva.overrides.insert(model, thresholds);
     }
+
     wva
 }
 
-/// One entry as it is written.
-struct Entry<'a> {
+/// One entry as written.
+struct WvaEntry<'a> {
     name: &'a str,
     text: &'a str,
     fields: Map<String, Value>,
 }
 
-impl<'a> Entry<'a> {
-    /// The fields of an entry; `None` where there is no reading it.
+impl<'a> WvaEntry<'a> {
+    /// The fields of an entry; `None` if it cannot be read.
     fn read(name: &'a str, text: &'a str, checks: &mut Checks<'_>) -> Option<Self> {
         let path = format!("{KEY}/{name}");
         match yaml::read(text) {
@@ -165,9 +170,8 @@ impl<'a> Entry<'a> {
                 None
             }
             Err(yaml::SyntaxError { line, column, message }) => {
-                let place = [line, column].into_iter().flatten();
-                let path = place.fold(path, |path, number| format!("{path}:{number}"));
-                checks.problems.error_at(path, format!("is not YAML: {message}"));
+                let place = format!("{path}{}", FilePosition(line, column));
+                checks.problems.error_at(place, format!("is not YAML: {message}"));
                 None
             }
         }
@@ -177,17 +181,16 @@ impl<'a> Entry<'a> {
         format!("{KEY}/{}", self.name)
     }
 
-    /// The place of a field: the entry, the line where it can be told, and the field.
+    /// The place of a field: the entry, the line if it can be found, and the field.
     fn field(&self, field: &str) -> String {
-        let begins =
-            |line: &str| line.strip_prefix(field).is_some_and(|rest| rest.starts_with(':'));
-        match self.text.lines().position(begins) {
+        let start = format!("{field}:");
+        match self.text.lines().position(|line| line.starts_with(&start)) {
             Some(line) => format!("{}:{} {field}", self.path(), line + 1),
             None => format!("{} {field}", self.path()),
         }
     }
 
-    /// The thresholds that it sets. Every other field is told about.
+    /// The thresholds that the entry sets. Every other field is noted.
     fn thresholds(&self, checks: &mut Checks<'_>) -> Thresholds {
         for (field, value) in &self.fields {
             self.note(field, value, checks);
@@ -197,8 +200,13 @@ impl<'a> Entry<'a> {
         Thresholds { kv_cache, queue_length, kv_spare, queue_spare }
     }
 
+    /// The value of a field, if the entry has one.
+    fn value(&self, field: &str) -> Option<&Value> {
+        self.fields.get(field).filter(|value| !value.is_null())
+    }
+
     fn threshold(&self, field: &str, limit: f64, checks: &mut Checks<'_>) -> Option<f64> {
-        let value = self.fields.get(field).filter(|value| !value.is_null())?;
+        let value = self.value(field)?;
         let Some(number) = value.as_f64() else {
             checks.problems.error(self.field(field), "must be a number", value);
             return None;
@@ -208,12 +216,13 @@ impl<'a> Entry<'a> {
             checks.problems.warning(self.field(field), rule);
             return None;
         }
+
         above_zero(limit).check::<f64>(number, &self.field(field), &mut checks.problems)
     }
 
-    /// Whether it lets models have no replicas.
+    /// Returns true if the entry lets models scale to zero.
     fn zero(&self, checks: &mut Checks<'_>) -> Option<bool> {
-        let value = self.fields.get(ZERO).filter(|value| !value.is_null())?;
+        let value = self.value(ZERO)?;
         let enabled = value.get("enabled").and_then(Value::as_bool);
         if enabled.is_none() {
             let rule = "must be a mapping with enabled, which is true or false";
@@ -222,7 +231,7 @@ impl<'a> Entry<'a> {
         enabled
     }
 
-    /// Says of a field that is no threshold that it has no effect, unless it asks for nothing.
+    /// Notes that a field other than a threshold has no effect, unless its value asks for nothing.
     fn note(&self, field: &str, value: &Value, checks: &mut Checks<'_>) {
         if THRESHOLDS.iter().any(|(known, _)| *known == field)
             || [MODEL, NAMESPACE, ZERO].contains(&field)
@@ -235,37 +244,48 @@ impl<'a> Entry<'a> {
             }
             return;
         }
-        let known = THRESHOLDS.iter().map(|(known, _)| *known).chain([MODEL, NAMESPACE, ZERO]);
+
+        let known = THRESHOLDS.iter().map(|(name, _)| *name).chain([MODEL, NAMESPACE, ZERO]);
         let meant = nearest(field, known).map(|near| format!("; did you mean {near}?"));
         let rule = format!("is ignored: it is not a known field{}", meant.unwrap_or_default());
         checks.problems.warning(self.field(field), rule);
     }
 
-    /// The model that it is for, as `MODEL#NAMESPACE`.
+    /// The model that the entry is for, as `MODEL#NAMESPACE`.
     fn model(&self, checks: &mut Checks<'_>) -> Option<String> {
-        let mut text = |field: &str, accepts: fn(&str) -> bool, what: &str| {
-            let value = self.fields.get(field).filter(|value| !value.is_null());
-            let Some(value) = value else {
-                let rule = format!(
-                    "has no effect: it has no {field}, which says for which model it is in \
-                     entries other than {DEFAULT}"
-                );
-                checks.problems.warning(self.path(), rule);
-                return None;
-            };
-            let found = value.as_str().filter(|text| accepts(text));
-            if found.is_none() {
-                checks.problems.error(self.field(field), format!("must be {what}"), value);
-            }
-            found
-        };
-        let model = text(MODEL, names::is_model_name, "the name of a model")?;
-        let namespace = text(NAMESPACE, names::is_dns_label, "the name of a namespace")?;
+        let model = self.text(MODEL, names::is_model_name, "the name of a model", checks)?;
+        let rule = "the name of a namespace";
+        let namespace = self.text(NAMESPACE, names::is_dns_label, rule, checks)?;
         Some(format!("{model}#{namespace}"))
+    }
+
+    /// The text of a field that every entry for a single model must have.
+    fn text(
+        &self,
+        field: &str,
+        accepts: fn(&str) -> bool,
+        what: &str,
+        checks: &mut Checks<'_>,
+    ) -> Option<&str> {
+        let Some(value) = self.value(field) else {
+            let rule = format!(
+                "has no effect: it has no {field}, which says for which model it is in entries \
+                 other than {DEFAULT}"
+            );
+            checks.problems.warning(self.path(), rule);
+            return None;
+        };
+
+        let found = value.as_str().filter(|text| accepts(text));
+        if found.is_none() {
+            checks.problems.error(self.field(field), format!("must be {what}"), value);
+        }
+
+        found
     }
 }
 
-/// Whether a value of a field that is ignored would change nothing in WVA either.
+/// Returns true if a value of an ignored field would also change nothing in WVA.
 fn asks_for_nothing(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
@@ -280,18 +300,19 @@ mod tests {
     use super::*;
     use crate::config::{Files, Surroundings};
 
-    /// What entries say, and the problems with them.
-    fn check(entries: &[(&str, &str)]) -> (Wva, Vec<String>) {
+    /// The thresholds of entries, and the problems with them.
+    fn check(entries: &[(&str, &str)]) -> (WvaDefaults, Vec<String>) {
         let surroundings = Surroundings {
             origin: "test".to_owned(),
             base: "/".into(),
             environment: BTreeMap::new(),
             files: Files::NotChecked,
         };
+
         let mut checks = Checks::new(&surroundings);
-        let entries =
+        let owned =
             entries.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
-        let wva = parse(&entries, &mut checks);
+        let wva = parse(&owned, &mut checks);
         let (errors, warnings) = checks.problems.split();
         (wva, errors.into_iter().chain(warnings).map(|one| one.to_string()).collect())
     }
@@ -304,12 +325,18 @@ mod tests {
             ("nothing", "model_id: m\nnamespace: lab\n"),
         ]);
         assert_eq!(problems, Vec::<String>::new());
+
         let default =
             Thresholds { kv_cache: Some(0.75), queue_length: Some(10.0), ..Thresholds::default() };
         let granite = Thresholds { kv_spare: Some(0.2), ..Thresholds::default() };
-        let overrides = [("ibm/granite-13b#lab", granite), ("m#lab", Thresholds::default())];
-        let overrides = overrides.map(|(model, thresholds)| (model.to_owned(), thresholds));
-        assert_eq!(wva, Wva { default, overrides: overrides.into(), ..Wva::default() });
+        let overrides = [
+            ("ibm/granite-13b#lab".to_owned(), granite),
+            ("m#lab".to_owned(), Thresholds::default()),
+        ];
+        assert_eq!(
+            wva,
+            WvaDefaults { default, overrides: overrides.into(), ..WvaDefaults::default() }
+        );
     }
 
     #[test]
@@ -321,6 +348,7 @@ mod tests {
             ("default", "# Comment\nkvCacheThreshold: \"0.70\"\nkvSpareTrigger: 1.5\n"),
             ("d", "model_id: m\n  kvSpareTrigger: [\n"),
         ]);
+
         assert_eq!(
             problems,
             [
@@ -336,7 +364,7 @@ mod tests {
                  most 1; found 1.5",
             ]
         );
-        assert_eq!(wva, Wva::default());
+        assert_eq!(wva, WvaDefaults::default());
     }
 
     #[test]
@@ -352,6 +380,7 @@ mod tests {
             ("m-1", "model_id: m\nnamespace: lab\n"),
             ("m-2", "model_id: m\nnamespace: lab\n"),
         ]);
+
         let default = "warning: compatibility.wva_config/default";
         assert_eq!(
             problems,
@@ -393,8 +422,10 @@ mod tests {
         std::fs::write(inner.join("default"), "kvCacheThreshold: 0.7\n").unwrap();
         std::os::unix::fs::symlink("..2026_11_21", folder.path().join("..data")).unwrap();
         std::os::unix::fs::symlink("..data/default", folder.path().join("default")).unwrap();
+
         let entries = read_folder(folder.path()).unwrap();
         assert_eq!(entries, [("default".to_owned(), "kvCacheThreshold: 0.7\n".to_owned())].into());
+
         std::fs::write(folder.path().join("large"), vec![b'#'; BYTES_MAX]).unwrap();
         assert!(read_folder(folder.path()).unwrap_err().contains("large: more than"));
         assert!(read_folder(&folder.path().join("missing")).is_err());

@@ -1,8 +1,8 @@
 //! YAML to JSON values and back.
 //!
-//! The configuration is read through this instead of straight into its types, because JSON values
-//! can be taken apart key by key when several of them are wrong. Numbers that JSON does not have
-//! (`.nan`, `.inf`) arrive as text, so that they are refused where they are.
+//! The configuration is read through this module instead of directly into its types. JSON values
+//! can be taken apart key by key when several of them are invalid. Numbers that JSON does not have
+//! (`.nan`, `.inf`) become text, so that they are rejected at their place.
 
 pub mod lines;
 
@@ -11,14 +11,14 @@ use std::fmt;
 use serde_json::Value;
 use serde_saphyr::{Error, MessageFormatter, UserMessageFormatter};
 
-/// Why a text is not YAML.
+/// The reason that a text is not YAML.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyntaxError {
-    /// Line from 1, if the mistake has a place.
+    /// Line from 1, if the error has a place.
     pub line: Option<usize>,
-    /// Column from 1, if the mistake has a place.
+    /// Column from 1, if the error has a place.
     pub(crate) column: Option<usize>,
-    /// What is wrong.
+    /// The parser's message.
     pub message: String,
 }
 
@@ -38,7 +38,7 @@ pub fn read(text: &str) -> Result<Value, SyntaxError> {
 ///
 /// # Errors
 ///
-/// The writer refuses.
+/// The writer fails.
 pub fn write(value: &Value) -> Result<String, fmt::Error> {
     let options = serde_saphyr::ser_options! {
         compact_list_indent: false,
@@ -79,11 +79,14 @@ mod tests {
     fn a_syntax_error_says_where_it_is() {
         let error = read("a: 1\nb: [1, 2\nc: 3\n").unwrap_err();
         assert_eq!(error.line, Some(3), "{error:?}");
+
         let error = read("a: 1\na: 2\n").unwrap_err();
         assert_eq!(error.line, Some(2), "{error:?}");
         assert!(error.message.contains("duplicate mapping key: a"), "{error:?}");
+
         let error = read("a: 1\n---\nb: 2\n").unwrap_err();
         assert!(error.message.contains("single YAML document expected"), "{error:?}");
+
         let error = read("a: 1\nb: c: d\n").unwrap_err();
         assert_eq!((error.line, error.column), (Some(2), Some(5)), "{error:?}");
     }
@@ -135,14 +138,16 @@ mod tests {
     fn nesting_and_repetition_are_bounded() {
         assert!(read(&"[".repeat(100_000)).is_err());
         assert!(read(&"- ".repeat(100_000)).is_err());
-        let bomb: Vec<String> = (1..6)
+
+        let levels: Vec<String> = (1..6)
             .map(|level| {
                 let below = vec![format!("*a{}", level - 1); 10].join(",");
                 format!("a{level}: &a{level} [{below}]")
             })
             .collect();
-        let bomb = format!("a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n{}", bomb.join("\n"));
+        let bomb = format!("a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n{}", levels.join("\n"));
         assert!(read(&bomb).unwrap_err().message.contains("too large or too complex"));
+
         let many = format!("a: &a 1\nb: [{}]", vec!["*a"; 1000].join(","));
         assert_eq!(read(&many).unwrap()["b"].as_array().unwrap().len(), 1000);
         let commented = format!("a:\n{}  b: 1\n", "  # one line of many\n".repeat(100));

@@ -1,9 +1,11 @@
-//! The serving certificate: from files that somebody else renews, or made and renewed here.
+//! The serving certificate: read from files that another program renews, or issued and renewed by
+//! Plimsoll.
 //!
-//! What is made here is planned by [`crate::server::certificates`], which does no IO. This is the
-//! IO: read the Secret and the `APIService`, plan, write, and serve with what the Secret holds.
-//! Every write names the version that was read, so of two replicas that write at once one is
-//! refused and reads again. While the API server is away, the last good certificate stays.
+//! [`crate::server::certificates`] plans self-issued certificates without IO. This module does the
+//! IO: it reads the Secret and the `APIService`, plans, writes, and serves with the content of the
+//! Secret. Every write names the version that was read. When two replicas write at once, one write
+//! is rejected and that replica reads again. While the API server is not reachable, the last valid
+//! certificate stays.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -23,41 +25,42 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, debug, error, info, info_span, warn};
 
 use crate::clock::Clock;
-use crate::collect::cluster::{API_SERVICE, Expected};
+use crate::collect::cluster::{API_SERVICE, ApiServiceFields};
 use crate::config::{ExternalMetrics, SelfManaged, ServerTls};
-use crate::daemon::Common;
+use crate::daemon::DaemonContext;
 use crate::daemon::kubernetes::Cluster;
-use crate::publish::external_metrics::metrics::Metrics;
+use crate::publish::external_metrics::metrics::ApiMetrics;
 use crate::server::certificates::{
-    self, Change, Held, IssueError, Plan, Policy, Registered, SecretError,
+    self, ApiServiceState, CertificatePlan, CertificatePolicy, CertificateSecret, IssueError,
+    SecretChange, SecretError,
 };
-use crate::server::tls::{self, CertificateError, Reload, ServingCertificate};
-use crate::telemetry::Certificates;
+use crate::server::tls::{self, CertificateError, CertificateReload, ServingCertificate};
+use crate::telemetry::CertificateMetrics;
 
-/// The longest time between two looks: as for files.
+/// The longest time between two checks; the same as for files.
 const LOOK_MAX: Duration = tls::RELOAD_INTERVAL;
 
-/// What was written is looked at again soon, because the next step may follow at once. It also
-/// bounds how often two programs that undo each other's work can do so.
+/// After a write the next check comes soon, because the next step may follow at once. The pause
+/// also limits the rate at which two programs can undo each other's writes.
 const SOON: Duration = Duration::from_millis(500);
 
 /// The API server answers within a second, or not at all.
 const CALL_MAX: Duration = Duration::from_secs(10);
 
-/// The status of a write that names a version which is not the newest.
+/// The status of a write that names an outdated version.
 const CONFLICT: u16 = 409;
 
-/// What is written, as label values.
+/// The kinds of changes, as label values.
 const CHANGES: [&str; 5] = [
-    Change::Everything.label(),
-    Change::Authority.label(),
-    Change::Leaf.label(),
-    Change::Retirement.label(),
+    SecretChange::Everything.label(),
+    SecretChange::Authority.label(),
+    SecretChange::Leaf.label(),
+    SecretChange::Retirement.label(),
     CA_BUNDLE,
 ];
 const CA_BUNDLE: &str = "ca_bundle";
 
-/// What can fail, as label values.
+/// The operations that can fail, as label values.
 const OPERATIONS: [&str; 7] = [
     Operation::ReadSecret.label(),
     Operation::WriteSecret.label(),
@@ -71,89 +74,103 @@ const USE_SECRET: &str = "use_secret";
 const ISSUE: &str = "issue";
 const SERVE: &str = "serve";
 
-/// The serving certificate as it is followed.
-pub(crate) struct Followed {
+/// The serving certificate, which is renewed while it is in use.
+pub(crate) struct ManagedCertificate {
     pub(crate) certificate: Arc<ServingCertificate>,
-    /// What the `APIService` should say.
-    pub(crate) expected: Box<dyn Fn() -> Expected + Send>,
+    /// Returns the expected state of the `APIService`.
+    pub(crate) expected: Box<dyn Fn() -> ApiServiceFields + Send>,
 }
 
-/// Loads the serving certificate and follows it, or begins to make one.
+/// Loads the serving certificate and follows it, or starts to issue one.
 ///
 /// # Errors
 ///
-/// The files hold no certificate that can be used. A Secret that cannot be read is no error: until
-/// it can, no handshake succeeds.
+/// The files hold no usable certificate. A Secret that cannot be read is not an error: until it can
+/// be read, every handshake fails.
 pub(crate) async fn follow(
     settings: &ExternalMetrics,
-    common: &Common,
+    common: &DaemonContext,
     cluster: Option<&Cluster>,
-    metrics: &Metrics,
-    telemetry: &Certificates,
-) -> anyhow::Result<Followed> {
+    metrics: &ApiMetrics,
+    telemetry: &CertificateMetrics,
+) -> anyhow::Result<ManagedCertificate> {
     let ServerTls { cert_file, key_file, ca_file, self_managed } = settings.tls.clone();
     let Some(own) = self_managed else {
         let files = cert_file.zip(key_file);
         let (cert_file, key_file) = files.context("external_metrics.tls has no certificate")?;
-        return follow_files(tls::Settings { cert_file, key_file }, ca_file, common, metrics).await;
+        return follow_files(tls::TlsSettings { cert_file, key_file }, ca_file, common, metrics)
+            .await;
     };
-    let cluster = cluster.context("external_metrics.tls.self_managed needs kubernetes.enabled")?;
-    Ok(Upkeep::new(own, cluster.client(), common, metrics, telemetry).start(common))
+
+    let missing = "external_metrics.tls.self_managed needs kubernetes.enabled";
+    let client = cluster.context(missing)?.client();
+    Ok(Upkeep::new(own, client, common, metrics, telemetry).start(common))
 }
 
 async fn follow_files(
-    files: tls::Settings,
+    files: tls::TlsSettings,
     ca_file: Option<PathBuf>,
-    common: &Common,
-    metrics: &Metrics,
-) -> anyhow::Result<Followed> {
-    let Common { clock, stop, tasks, .. } = common;
-    let certificate = ServingCertificate::load(clock.now(), files).await;
-    let certificate = Arc::new(certificate.context("external_metrics.tls")?);
+    common: &DaemonContext,
+    metrics: &ApiMetrics,
+) -> anyhow::Result<ManagedCertificate> {
+    let DaemonContext { clock, stop, tasks, .. } = common;
+    let loaded = ServingCertificate::load(clock.now(), files).await;
+    let certificate = Arc::new(loaded.context("external_metrics.tls")?);
     metrics.certificate(certificate.not_after());
-    let (stop, clock, followed, metrics) =
-        (stop.clone(), *clock, Arc::clone(&certificate), metrics.clone());
+
+    let stop = stop.clone();
+    let clock = *clock;
+    let followed = Arc::clone(&certificate);
+    let metrics = metrics.clone();
     tasks.spawn(async move {
-        let report = |outcome: &_| metrics.reload(outcome, followed.not_after());
-        followed.follow(clock, tls::RELOAD_INTERVAL, stop, report).await;
-    });
-    let names = Arc::clone(&certificate);
-    let expected = move || {
-        // An API server calls SERVICE.NAMESPACE.svc, so that name is among them.
-        let service = names.dns_names().iter().find_map(|name| {
-            let (service, namespace) = name.strip_suffix(".svc")?.split_once('.')?;
-            Some((namespace.to_owned(), service.to_owned()))
+        let following = followed.follow(clock, tls::RELOAD_INTERVAL, stop, |outcome| {
+            metrics.reload(outcome, followed.not_after());
         });
-        let ca_bundle = ca_file.as_ref().and_then(|file| std::fs::read(file).ok());
-        Expected { service, ca_bundle }
-    };
-    Ok(Followed { certificate, expected: Box::new(expected) })
+        following.await;
+    });
+
+    let named = Arc::clone(&certificate);
+    let expected = Box::new(move || ApiServiceFields {
+        service: service(&named.dns_names()),
+        ca_bundle: ca_file.as_ref().and_then(|file| std::fs::read(file).ok()),
+    });
+    Ok(ManagedCertificate { certificate, expected })
 }
 
-/// Looks after a certificate of one's own.
+/// Namespace and name of the Service that a certificate with these names is for. An API server
+/// calls `SERVICE.NAMESPACE.svc`, so that name is among them.
+fn service(dns_names: &[String]) -> Option<(String, String)> {
+    dns_names.iter().find_map(|name| {
+        let (service, namespace) = name.strip_suffix(".svc")?.split_once('.')?;
+        Some((namespace.to_owned(), service.to_owned()))
+    })
+}
+
+/// Maintains a self-issued certificate.
 struct Upkeep {
-    policy: Policy,
+    policy: CertificatePolicy,
     secret: String,
     secrets: Api<Secret>,
     api_services: Api<APIService>,
     certificate: Arc<ServingCertificate>,
     authorities: watch::Sender<Option<Vec<u8>>>,
     clock: Clock,
-    metrics: Metrics,
-    telemetry: Certificates,
-    /// Since when the newest authority has been seen in the `caBundle`, by the monotonic clock.
+    metrics: ApiMetrics,
+    telemetry: CertificateMetrics,
+    /// The authority whose presence in the `caBundle` is timed, and since when, by the monotonic
+    /// clock.
     trusted_since: Option<(Vec<u8>, Duration)>,
 }
 
-/// What a look has come to.
-enum Look {
-    /// All is as it should be.
+/// The result of a check.
+enum CheckOutcome {
+    /// Nothing needs to change.
     Settled,
-    /// Something was written, here or elsewhere.
+    /// Plimsoll or another program has written something.
     Changed,
 }
 
-/// Why looking after the certificate failed. The one in use stays.
+/// The reason that maintaining the certificate failed. The certificate in use stays.
 #[derive(Debug, thiserror::Error)]
 enum UpkeepError {
     #[error("cannot {} {object}", operation.what())]
@@ -163,7 +180,7 @@ enum UpkeepError {
         #[source]
         source: Box<kube::Error>,
     },
-    // The status has the message in it several times.
+    // The status contains its message several times.
     #[error("cannot {} {object}: {message}", operation.what())]
     Refused { operation: Operation, object: String, code: u16, message: String },
     #[error("cannot {} {object}: no answer in {} s", operation.what(), CALL_MAX.as_secs())]
@@ -198,15 +215,19 @@ impl Upkeep {
     fn new(
         own: SelfManaged,
         client: Client,
-        common: &Common,
-        metrics: &Metrics,
-        telemetry: &Certificates,
+        common: &DaemonContext,
+        metrics: &ApiMetrics,
+        telemetry: &CertificateMetrics,
     ) -> Self {
-        let SelfManaged { secret, service, namespace, leaf_lifetime, ca_lifetime } = own;
-        let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+        let SelfManaged { secret, service, namespace: given, leaf_lifetime, ca_lifetime } = own;
+        let namespace = given.unwrap_or_else(|| client.default_namespace().to_owned());
         telemetry.start(&CHANGES, &OPERATIONS);
-        let part = |key: &str| PathBuf::from(format!("{key} of the Secret {namespace}/{secret}"));
-        let parts = tls::Settings { cert_file: part("tls.crt"), key_file: part("tls.key") };
+
+        let parts = tls::TlsSettings {
+            cert_file: format!("tls.crt of the Secret {namespace}/{secret}").into(),
+            key_file: format!("tls.key of the Secret {namespace}/{secret}").into(),
+        };
+
         Self {
             secrets: Api::namespaced(client.clone(), &namespace),
             api_services: Api::all(client),
@@ -216,47 +237,51 @@ impl Upkeep {
             metrics: metrics.clone(),
             telemetry: telemetry.clone(),
             trusted_since: None,
-            policy: Policy { service, namespace, leaf_lifetime, ca_lifetime },
+            policy: CertificatePolicy { service, namespace, leaf_lifetime, ca_lifetime },
             secret,
         }
     }
 
-    fn start(self, common: &Common) -> Followed {
+    fn start(self, common: &DaemonContext) -> ManagedCertificate {
         let certificate = Arc::clone(&self.certificate);
-        let (authorities, policy) = (self.authorities.subscribe(), self.policy.clone());
-        let expected = move || Expected {
+        let authorities = self.authorities.subscribe();
+        let policy = self.policy.clone();
+        let expected = Box::new(move || ApiServiceFields {
             service: Some((policy.namespace.clone(), policy.service.clone())),
             ca_bundle: authorities.borrow().clone(),
-        };
+        });
+
         let run = self.run(common.stop.clone());
         common.tasks.spawn(run.instrument(info_span!("certificate")));
-        Followed { certificate, expected: Box::new(expected) }
+        ManagedCertificate { certificate, expected }
     }
 
     async fn run(mut self, stop: CancellationToken) {
-        // Several looks in the time that others are given to see a change.
+        // Several checks within the time that clients and replicas get to see a change.
         let interval = LOOK_MAX.min(self.policy.settle() / 2);
         let mut last = None;
         loop {
             let look = stop.run_until_cancelled(self.look()).await;
             let pause = match look {
                 None => return,
-                Some(Ok(Look::Changed)) => SOON,
-                Some(Ok(Look::Settled)) => {
+                Some(Ok(CheckOutcome::Changed)) => SOON,
+                Some(Ok(CheckOutcome::Settled)) => {
                     last = None;
                     interval
                 }
                 Some(Err(problem)) => {
                     self.telemetry.failures.with_label_values(&[problem.label()]).inc();
                     let text = format!("{:#}", anyhow::Error::new(problem));
-                    // The same for hours is one line; all of it is in the metric.
+                    // An error that persists for hours is logged once; the metric counts every one.
                     if last.as_ref() != Some(&text) {
                         self.say(&text);
                     }
+
                     last = Some(text);
                     interval
                 }
             };
+
             if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
                 return;
             }
@@ -274,28 +299,30 @@ impl Upkeep {
         }
     }
 
-    /// Reads, plans, writes, and serves with what the Secret holds.
-    async fn look(&mut self) -> Result<Look, UpkeepError> {
+    /// Reads, plans, writes, and serves with the content of the Secret.
+    async fn look(&mut self) -> Result<CheckOutcome, UpkeepError> {
         let stored = self.read_secret().await?;
         let values = stored.as_ref().and_then(|secret| secret.data.as_ref());
         let held =
             held(values).map_err(|source| UpkeepError::Secret { name: self.name(), source })?;
-        // The certificate is renewed even while it is not known who is registered.
+        // The certificate is renewed even while the registered `APIService` is not known.
         let (registered, unknown) = match self.read_api_service().await {
             Ok(object) => (object, None),
             Err(problem) => (None, Some(problem)),
         };
         let now = self.clock.now();
         let state = self.state(held.as_ref(), registered.as_ref(), unknown.is_some());
-        let Plan { secret, bundle } = certificates::plan(now, &self.policy, held.as_ref(), &state);
-        // What the Secret holds is served whatever becomes of the writes below; the other replicas
-        // serve it, too. What is no longer valid is refused here, and replaced below.
+        let CertificatePlan { secret, bundle } =
+            certificates::plan(now, &self.policy, held.as_ref(), &state);
+        // The certificate in the Secret is served even if the writes below fail, because the other
+        // replicas also serve it. An expired certificate is rejected here, and replaced below.
         let served = held.as_ref().map_or(Ok(()), |held| self.serve(held));
         let mut changed = false;
         if let (Some(bundle), Some(object)) = (bundle, &registered) {
             self.write_bundle(bundle, object).await?;
             changed = true;
         }
+
         if let Some(change) = secret {
             self.write_secret(change, held.as_ref(), stored).await?;
             changed = true;
@@ -303,31 +330,32 @@ impl Upkeep {
             served?;
         }
         match (changed, unknown) {
-            (true, _) => Ok(Look::Changed),
+            (true, _) => Ok(CheckOutcome::Changed),
             (false, Some(problem)) => Err(problem),
-            (false, None) => Ok(Look::Settled),
+            (false, None) => Ok(CheckOutcome::Settled),
         }
     }
 
-    /// What the `APIService` says of us, and for how long.
+    /// The state of the `APIService` for Plimsoll's Service, and for how long it has had it.
     fn state(
         &mut self,
-        held: Option<&Held>,
+        held: Option<&CertificateSecret>,
         object: Option<&APIService>,
         unknown: bool,
-    ) -> Registered {
+    ) -> ApiServiceState {
         if unknown {
-            // Nobody has said that it is gone.
-            return Registered::Unknown;
+            // A failed read does not prove that the object is gone.
+            return ApiServiceState::Unknown;
         }
+
         let spec = object.and_then(|object| object.spec.as_ref());
         let ours = spec.and_then(|spec| spec.service.as_ref()).is_some_and(|service| {
             service.namespace.as_deref() == Some(&*self.policy.namespace)
                 && service.name.as_deref() == Some(&*self.policy.service)
         });
-        let (Some(spec), true) = (spec, ours) else { return Registered::Elsewhere };
-        let bundle = spec.ca_bundle.as_ref().map(|bundle| bundle.0.clone()).unwrap_or_default();
-        let newest = held.filter(|held| held.is_trusted_by(&bundle)).map(Held::newest);
+        let (Some(spec), true) = (spec, ours) else { return ApiServiceState::Elsewhere };
+        let bundle = spec.ca_bundle.as_ref().map(|it| it.0.clone()).unwrap_or_default();
+        let newest = held.filter(|held| held.is_trusted_by(&bundle)).map(CertificateSecret::newest);
         let elapsed = self.clock.elapsed();
         self.trusted_since = newest.map(|newest| match self.trusted_since.take() {
             Some((same, since)) if same == newest => (same, since),
@@ -335,20 +363,21 @@ impl Upkeep {
         });
         let trusted_for =
             self.trusted_since.as_ref().map(|(_, since)| elapsed.saturating_sub(*since));
-        Registered::Here { bundle, trusted_for }
+        ApiServiceState::Here { bundle, trusted_for }
     }
 
-    fn serve(&self, held: &Held) -> Result<(), UpkeepError> {
+    fn serve(&self, held: &CertificateSecret) -> Result<(), UpkeepError> {
         self.authorities.send_replace(Some(held.bundle()));
         if let Some(not_after) = held.authority_not_after() {
             let gauge = self.telemetry.authority_not_after.with_label_values::<&str>(&[]);
             gauge.set(not_after.as_second() as f64);
         }
+
         let outcome = self.certificate.replace(self.clock.now(), held.certificate(), held.key());
         self.metrics.reload(&outcome, self.certificate.not_after());
         match outcome {
-            Ok(Reload::Unchanged) => Ok(()),
-            Ok(Reload::Replaced) => {
+            Ok(CertificateReload::Unchanged) => Ok(()),
+            Ok(CertificateReload::Replaced) => {
                 let not_after = self.certificate.not_after().map(tracing::field::display);
                 info!(not_after, "The serving certificate was replaced");
                 Ok(())
@@ -367,16 +396,17 @@ impl Upkeep {
 
     async fn write_secret(
         &self,
-        change: Change,
-        held: Option<&Held>,
+        change: SecretChange,
+        held: Option<&CertificateSecret>,
         stored: Option<Secret>,
     ) -> Result<(), UpkeepError> {
         let next = certificates::issue(self.clock.now(), &self.policy, change, held)
             .map_err(UpkeepError::Issue)?;
         let data = next.write().into_iter().map(|(key, value)| (key, ByteString(value))).collect();
+
         let params = PostParams::default();
         let written = if let Some(mut secret) = stored {
-            // It carries the version that was read.
+            // The object has the version that was read.
             secret.data = Some(data);
             let replace = self.secrets.replace(&self.secret, &params, &secret);
             self.call(Operation::WriteSecret, replace).await
@@ -385,21 +415,23 @@ impl Upkeep {
             secret.metadata.name = Some(self.secret.clone());
             self.call(Operation::WriteSecret, self.secrets.create(&params, &secret)).await
         };
+
         self.written(written.map(drop), change.label())
     }
 
     async fn write_bundle(&self, bundle: Vec<u8>, object: &APIService) -> Result<(), UpkeepError> {
-        let patch = json!({
+        let patch = Patch::Merge(json!({
             "metadata": {"resourceVersion": object.metadata.resource_version},
             "spec": {"caBundle": ByteString(bundle), "insecureSkipTLSVerify": false},
-        });
-        let (params, patch) = (PatchParams::default(), Patch::Merge(&patch));
-        let written = self.api_services.patch(API_SERVICE, &params, &patch);
-        let written = self.call(Operation::WriteApiService, written).await;
+        }));
+
+        let params = PatchParams::default();
+        let writing = self.api_services.patch(API_SERVICE, &params, &patch);
+        let written = self.call(Operation::WriteApiService, writing).await;
         self.written(written.map(drop), CA_BUNDLE)
     }
 
-    /// Somebody else who has written first is no failure: what they wrote is read next.
+    /// A conflicting write by another replica is not a failure: its result is read next.
     fn written(&self, outcome: Result<(), UpkeepError>, change: &str) -> Result<(), UpkeepError> {
         match outcome {
             Ok(()) => {
@@ -420,24 +452,30 @@ impl Upkeep {
         operation: Operation,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, UpkeepError> {
-        let object = || match operation {
+        match tokio::time::timeout(CALL_MAX, call).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(kube::Error::Api(status))) => {
+                let kube::core::Status { code, message, .. } = *status;
+                let object = self.object(operation);
+                Err(UpkeepError::Refused { operation, object, code, message })
+            }
+            Ok(Err(source)) => {
+                let object = self.object(operation);
+                Err(UpkeepError::Call { operation, object, source: Box::new(source) })
+            }
+            Err(_) => Err(UpkeepError::Silence { operation, object: self.object(operation) }),
+        }
+    }
+
+    /// The object of an operation, as messages name it.
+    fn object(&self, operation: Operation) -> String {
+        match operation {
             Operation::ReadSecret | Operation::WriteSecret => {
                 format!("the Secret {}", self.name())
             }
             Operation::ReadApiService | Operation::WriteApiService => {
                 format!("the APIService {API_SERVICE}")
             }
-        };
-        match tokio::time::timeout(CALL_MAX, call).await {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(kube::Error::Api(status))) => {
-                let kube::core::Status { code, message, .. } = *status;
-                Err(UpkeepError::Refused { operation, object: object(), code, message })
-            }
-            Ok(Err(source)) => {
-                Err(UpkeepError::Call { operation, object: object(), source: Box::new(source) })
-            }
-            Err(_) => Err(UpkeepError::Silence { operation, object: object() }),
         }
     }
 
@@ -481,8 +519,10 @@ impl Operation {
     }
 }
 
-fn held(values: Option<&BTreeMap<String, ByteString>>) -> Result<Option<Held>, SecretError> {
+fn held(
+    values: Option<&BTreeMap<String, ByteString>>,
+) -> Result<Option<CertificateSecret>, SecretError> {
     let Some(values) = values else { return Ok(None) };
-    let values = values.iter().map(|(key, value)| (key.clone(), &value.0)).collect();
-    Held::read(&values)
+    let bytes = values.iter().map(|(key, value)| (key.clone(), &value.0)).collect();
+    CertificateSecret::read(&bytes)
 }

@@ -1,9 +1,9 @@
-//! The directory: what there is to scrape, put together from the configuration, the lists outside
-//! Kubernetes and the watched cluster.
+//! The directory: all scrape targets, from the configuration, the lists outside of Kubernetes and
+//! the watched cluster.
 //!
-//! Variants are declared in the configuration or discovered in the cluster. They are put together
-//! anew whenever either changes, so a reload keeps what is discovered, and a discovery what is
-//! declared.
+//! Variants are declared in the configuration or discovered in the cluster. Both kinds are merged
+//! again whenever either changes, so a reload keeps the discovered variants, and a discovery keeps
+//! the declared variants.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,84 +15,91 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
-use crate::collect::cluster::discovery::{Discover, Discovered, Filter, Scraped, Vocabulary};
-use crate::collect::cluster::{Accelerators, ClusterState, Discovery, Needs, Wanted, WantedTarget};
-use crate::collect::prometheus::{Found, Instances, Wanted as InPrometheus, Which};
+use crate::collect::cluster::discovery::{
+    DiscoveredVariant, DiscoveryScope, Filter, ScrapeRequest, Vocabulary,
+};
+use crate::collect::cluster::{
+    Accelerators, ClusterNeeds, ClusterState, Discovery, WantedTarget, WatchedVariant,
+};
+use crate::collect::prometheus::{InstanceList, Instances, SeriesSelection, VariantQuery};
 use crate::collect::scrape::Target;
-use crate::collect::targets::{Endpoint, Listed, Lister, Metrics, NameServer, Source};
-use crate::config::{self, Config, ReadBy, Scrape, Targets, Variant};
+use crate::collect::targets::{
+    Endpoint, Lister, NameServer, TargetList, TargetMetrics, TargetSource,
+};
+use crate::config::{self, Config, ReadBy, ScrapeDefaults, VariantConfig, VariantTargets};
 use crate::publish::selector::Selector;
 use plimsoll_core::fleet::{
     Fleet, ModelKey, ModelName, Namespace, ReplicaKey, Role, VariantKey, VariantSpec,
 };
-use plimsoll_core::observe::{Listing, Scale, Way, WhyUnknown};
-use plimsoll_core::pipeline::limits::Watched;
+use plimsoll_core::observe::{ReplicaListing, Scale, ScrapeRoute, WhyScaleUnknown};
+use plimsoll_core::pipeline::limits::LimitSwitch;
 use plimsoll_core::units::Fraction;
 
-/// What listers need beside their source.
+/// The dependencies of listers other than their source.
 #[derive(Clone)]
-pub(crate) struct Surroundings {
+pub(crate) struct ListerContext {
     pub(crate) clock: Clock,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: TargetMetrics,
     pub(crate) tracker: TaskTracker,
     pub(crate) stop: CancellationToken,
 }
 
-/// What there is to scrape at one moment.
-pub(crate) struct Seen {
+/// The variants, listings and scrape targets at one moment.
+pub(crate) struct DirectorySnapshot {
     pub(crate) fleet: Arc<Fleet>,
-    pub(crate) listings: BTreeMap<VariantKey, Listing>,
+    pub(crate) listings: BTreeMap<VariantKey, ReplicaListing>,
     pub(crate) targets: Vec<Target>,
-    /// What is not scraped, because Prometheus does.
-    pub(crate) in_prometheus: Vec<InPrometheus>,
+    /// The variants that are not scraped, because Prometheus scrapes them.
+    pub(crate) in_prometheus: Vec<VariantQuery>,
 }
 
-/// What others say at one moment about what there is.
+/// The latest state from the cluster and from Prometheus.
 #[derive(Clone, Copy)]
-pub(crate) struct Said<'a> {
+pub(crate) struct DirectoryInputs<'a> {
     pub(crate) cluster: Option<&'a ClusterState>,
     pub(crate) instances: Option<&'a Instances>,
 }
 
-/// The variants and where their replicas are listed.
+/// The variants and the sources of their replica lists.
 pub(crate) struct Directory {
     fleet: Arc<Fleet>,
-    entries: BTreeMap<VariantKey, Entry>,
-    /// How replicas of discovered variants are scraped where nothing else is said.
-    scrape: Scrape,
-    /// Who reads them where nothing else is said.
+    entries: BTreeMap<VariantKey, DirectoryEntry>,
+    /// The default scrape settings for replicas of discovered variants.
+    scrape: ScrapeDefaults,
+    /// The default reader of their metrics: Plimsoll's scraper or Prometheus.
     read_by: ReadBy,
     discovery: Arc<Discovery>,
-    /// What the pods of discovered variants have said of their roles; without a pod nothing says it.
+    /// The roles that the pods of discovered variants have shown; kept because without a pod the
+    /// role is unknown.
     roles: BTreeMap<VariantKey, Role>,
 }
 
-struct Entry {
-    variant: Variant,
+struct DirectoryEntry {
+    variant: VariantConfig,
     /// `None` for replicas that the cluster lists.
-    list: Option<List>,
-    origin: Origin,
+    list: Option<RunningLister>,
+    origin: VariantOrigin,
 }
 
-/// Where a variant is from.
+/// The origin of a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
+enum VariantOrigin {
     /// The configuration.
     Declared,
     /// The cluster.
     Discovered,
 }
 
-/// A running lister; dropping it ends it.
-struct List {
-    source: Source,
-    listed: watch::Receiver<Option<Arc<Listed>>>,
+/// A running lister; dropping it stops the lister.
+struct RunningLister {
+    source: TargetSource,
+    listed: watch::Receiver<Option<Arc<TargetList>>>,
     _stop: DropGuard,
 }
 
 impl Directory {
-    /// Starts to list every variant that is listed outside Kubernetes.
-    pub(crate) fn new(config: &Config, surroundings: &Surroundings) -> Self {
+    /// Starts a lister for every variant whose replicas are listed outside of Kubernetes.
+    pub(crate) fn new(config: &Config, surroundings: &ListerContext) -> Self {
         let mut directory = Self {
             fleet: Arc::default(),
             entries: BTreeMap::new(),
@@ -101,12 +108,13 @@ impl Directory {
             discovery: Arc::default(),
             roles: BTreeMap::new(),
         };
+
         directory.replace(config, surroundings);
         directory
     }
 
-    /// Goes on with another configuration; lists whose source stays the same go on undisturbed.
-    pub(crate) fn replace(&mut self, config: &Config, surroundings: &Surroundings) {
+    /// Continues with another configuration; lists with an unchanged source keep running.
+    pub(crate) fn replace(&mut self, config: &Config, surroundings: &ListerContext) {
         let mut old = std::mem::take(&mut self.entries);
         self.scrape = config.scrape.clone();
         self.read_by = match config.prometheus {
@@ -116,20 +124,25 @@ impl Directory {
         for variant in &config.variants {
             let known = old.remove(&variant.spec.key).and_then(|entry| entry.list);
             let list = match &variant.targets {
-                Targets::Listed(source) => Some(
+                VariantTargets::Listed(source) => Some(
                     known
-                        .filter(|list| list.source == *source)
-                        .unwrap_or_else(|| List::start(source, surroundings)),
+                        .filter(|it| it.source == *source)
+                        .unwrap_or_else(|| RunningLister::start(source, surroundings)),
                 ),
-                Targets::ScaleTarget(_) | Targets::Selector(_) | Targets::Prometheus(_) => None,
+                VariantTargets::ScaleTarget(_)
+                | VariantTargets::Selector(_)
+                | VariantTargets::Prometheus(_) => None,
             };
-            let entry = Entry { variant: variant.clone(), list, origin: Origin::Declared };
+
+            let entry =
+                DirectoryEntry { variant: variant.clone(), list, origin: VariantOrigin::Declared };
             self.entries.insert(variant.spec.key.clone(), entry);
         }
+
         self.put_together();
     }
 
-    /// Takes in what is discovered now.
+    /// Takes over the newly discovered variants.
     pub(crate) fn discover(&mut self, cluster: &ClusterState) {
         let mut changed = !Arc::ptr_eq(&self.discovery, &cluster.discovery);
         self.discovery = Arc::clone(&cluster.discovery);
@@ -139,6 +152,7 @@ impl Directory {
             let Some(said) = said else { continue };
             changed |= self.roles.insert(key.clone(), said) != Some(said);
         }
+
         if changed {
             self.put_together();
         }
@@ -149,46 +163,51 @@ impl Directory {
         &self.fleet
     }
 
-    /// What is discovered.
+    /// The current discovery.
     pub(crate) fn discovery(&self) -> &Arc<Discovery> {
         &self.discovery
     }
 
-    /// Puts the discovered variants beside the declared ones, which come first: one that has just
-    /// been declared may be discovered for a moment longer.
+    /// Adds the discovered variants to the declared ones. A declared variant takes precedence: one
+    /// that has just been declared can stay discovered for a moment.
     fn put_together(&mut self) {
-        self.entries.retain(|_, entry| entry.origin == Origin::Declared);
+        self.entries.retain(|_, entry| entry.origin == VariantOrigin::Declared);
         for (key, discovered) in &self.discovery.variants {
             if self.entries.contains_key(key) {
                 continue;
             }
-            let role = discovered.role.or_else(|| self.roles.get(key).copied());
-            let role = role.unwrap_or_default();
-            let read_by = discovered.scraped.map_or(self.read_by, |Scraped| ReadBy::Scrape);
+
+            let known_role = discovered.role.or_else(|| self.roles.get(key).copied());
+            let role = known_role.unwrap_or_default();
+            let read_by = discovered.scraped.map_or(self.read_by, |ScrapeRequest| ReadBy::Scrape);
             let variant = variant(discovered, role, read_by, &self.scrape);
-            let entry = Entry { variant, list: None, origin: Origin::Discovered };
+            let entry = DirectoryEntry { variant, list: None, origin: VariantOrigin::Discovered };
             self.entries.insert(key.clone(), entry);
         }
+
         let fleet = Fleet::new(self.entries.values().map(|entry| entry.variant.spec.clone()));
-        let is_discovered = |key| {
-            self.entries.get(key).is_some_and(|entry: &Entry| entry.origin == Origin::Discovered)
-        };
-        let wishes = self.discovery.variants.iter().filter(|(key, _)| is_discovered(*key));
-        let wishes = wishes.map(|(key, one)| {
-            let (namespace, model) = (key.namespace.clone(), one.model.clone());
-            (ModelKey { namespace, model }, one.zero)
-        });
+        let mut wishes = Vec::new();
+        for (key, discovered) in &self.discovery.variants {
+            let entry = self.entries.get(key);
+            if entry.is_some_and(|entry| entry.origin == VariantOrigin::Discovered) {
+                let namespace = key.namespace.clone();
+                let model = discovered.model.clone();
+                wishes.push((ModelKey { namespace, model }, discovered.zero));
+            }
+        }
+
         self.fleet = Arc::new(fleet.wishing(wishes));
     }
 
-    /// What there is to scrape now, and what Prometheus is asked for instead.
-    pub(crate) fn look(&self, now: Timestamp, said: Said<'_>) -> Seen {
-        let mut seen = Seen {
+    /// Returns the current scrape targets, and the variants that are read from Prometheus instead.
+    pub(crate) fn look(&self, now: Timestamp, said: DirectoryInputs<'_>) -> DirectorySnapshot {
+        let mut seen = DirectorySnapshot {
             fleet: Arc::clone(&self.fleet),
             listings: BTreeMap::new(),
             targets: Vec::new(),
             in_prometheus: Vec::new(),
         };
+
         for (key, entry) in &self.entries {
             let variant = &entry.variant;
             let names = names(variant);
@@ -196,22 +215,29 @@ impl Directory {
             if variant.read_by == ReadBy::Prometheus {
                 let replicas = listed.as_ref().map(|(listing, _)| listing.replicas.clone());
                 let which = which(variant, replicas.unwrap_or_default());
-                let wanted = InPrometheus { variant: key.clone(), models: names, which };
+                let wanted = VariantQuery { variant: key.clone(), models: names, which };
                 seen.in_prometheus.push(wanted);
             }
+
             let Some((listing, targets)) = listed else { continue };
             seen.listings.insert(key.clone(), listing);
             if variant.read_by == ReadBy::Scrape {
                 seen.targets.extend(targets);
             }
         }
+
         seen
     }
 }
 
-/// A discovered variant as if it were declared.
-fn variant(discovered: &Discovered, role: Role, read_by: ReadBy, scrape: &Scrape) -> Variant {
-    let Discovered {
+/// Converts a discovered variant to a declared one.
+fn variant(
+    discovered: &DiscoveredVariant,
+    role: Role,
+    read_by: ReadBy,
+    scrape: &ScrapeDefaults,
+) -> VariantConfig {
+    let DiscoveredVariant {
         object: _,
         key,
         target,
@@ -232,20 +258,22 @@ fn variant(discovered: &Discovered, role: Role, read_by: ReadBy, scrape: &Scrape
         scraped: _,
         doubts: _,
     } = discovered.clone();
-    let Scrape { endpoint, settings } = scrape;
+
+    let ScrapeDefaults { endpoint: usual, settings } = scrape;
     let endpoint = Endpoint {
-        scheme: scheme.unwrap_or(endpoint.scheme),
-        port: port.unwrap_or(endpoint.port),
-        path: path.unwrap_or_else(|| endpoint.path.clone()),
+        scheme: scheme.unwrap_or(usual.scheme),
+        port: port.unwrap_or(usual.port),
+        path: path.unwrap_or_else(|| usual.path.clone()),
     };
+
     let targets = match target {
         WantedTarget::Scale { api_version, kind, name } => {
-            Targets::ScaleTarget(config::ScaleTarget { api_version, kind, name })
+            VariantTargets::ScaleTarget(config::ScaleTarget { api_version, kind, name })
         }
-        WantedTarget::Selector(selector) => Targets::Selector(selector),
-        WantedTarget::Elsewhere => Targets::Selector(String::new()),
+        WantedTarget::Selector(selector) => VariantTargets::Selector(selector),
+        WantedTarget::Elsewhere => VariantTargets::Selector(String::new()),
     };
-    let mismatch = mismatch.unwrap_or(Fraction::ONE);
+
     let spec = VariantSpec {
         key,
         model,
@@ -254,139 +282,151 @@ fn variant(discovered: &Discovered, role: Role, read_by: ReadBy, scrape: &Scrape
         role,
         cost,
         list_price,
-        mismatch,
+        mismatch: mismatch.unwrap_or(Fraction::ONE),
         start_time,
         bounds,
     };
-    Variant { spec, aliases, targets, read_by, endpoint, scrape: Arc::clone(settings) }
+
+    VariantConfig { spec, aliases, targets, read_by, endpoint, scrape: Arc::clone(settings) }
 }
 
-impl Entry {
-    /// The variant's replicas and where their pages are; `None` while nobody has listed them.
+impl DirectoryEntry {
+    /// The variant's replicas and their scrape targets; `None` until the replicas are listed.
     fn listed(
         &self,
         now: Timestamp,
         names: &[ModelName],
-        said: Said<'_>,
-    ) -> Option<(Listing, Vec<Target>)> {
+        said: DirectoryInputs<'_>,
+    ) -> Option<(ReplicaListing, Vec<Target>)> {
         let Self { variant, list, origin: _ } = self;
         let key = &variant.spec.key;
-        let outside = |replicas: Vec<ReplicaKey>, as_of| Listing {
-            replicas,
-            unready: Vec::new(),
-            scale: Scale::Targets,
-            way: way(variant),
-            as_of,
-        };
-        if let Targets::Prometheus(_) = variant.targets {
-            let Found { replicas, as_of } = said.instances?.get(key)?.clone();
-            return Some((outside(replicas, as_of), Vec::new()));
+        if let VariantTargets::Prometheus(_) = variant.targets {
+            let InstanceList { replicas, as_of } = said.instances?.get(key)?.clone();
+            return Some((outside(variant, replicas, as_of), Vec::new()));
         }
+
         let Some(list) = list else {
             return Some(from_cluster(now, variant, names, said.cluster));
         };
+
         let listed = list.listed.borrow().clone()?;
         let targets = listed.targets(key, &variant.endpoint, names, &variant.scrape);
         let replicas = targets.iter().map(|target| target.replica.clone()).collect();
-        Some((outside(replicas, listed.as_of), targets))
+        Some((outside(variant, replicas, listed.as_of), targets))
     }
 }
 
-/// Which way the pages of a variant's replicas come.
-const fn way(variant: &Variant) -> Way {
+/// The listing of replicas that are listed outside of Kubernetes.
+fn outside(variant: &VariantConfig, replicas: Vec<ReplicaKey>, as_of: Timestamp) -> ReplicaListing {
+    let way = way(variant);
+    ReplicaListing { replicas, unready: Vec::new(), scale: Scale::Targets, way, as_of }
+}
+
+/// The way in which Plimsoll gets the metrics of a variant's replicas.
+const fn way(variant: &VariantConfig) -> ScrapeRoute {
     match variant.read_by {
-        ReadBy::Scrape => Way::Scraped,
-        ReadBy::Prometheus => Way::Relayed,
+        ReadBy::Scrape => ScrapeRoute::Scraped,
+        ReadBy::Prometheus => ScrapeRoute::Relayed,
     }
 }
 
-/// By what the series of a variant's replicas are found in Prometheus.
-fn which(variant: &Variant, replicas: Vec<ReplicaKey>) -> Which {
+/// The selector for the series of a variant's replicas in Prometheus.
+fn which(variant: &VariantConfig, replicas: Vec<ReplicaKey>) -> SeriesSelection {
     match &variant.targets {
-        Targets::Prometheus(labels) => Which::Match(labels.clone()),
-        Targets::ScaleTarget(_) | Targets::Selector(_) => Which::Pods(replicas),
-        Targets::Listed(_) => Which::Instances(replicas),
+        VariantTargets::Prometheus(labels) => SeriesSelection::Match(labels.clone()),
+        VariantTargets::ScaleTarget(_) | VariantTargets::Selector(_) => {
+            SeriesSelection::Pods(replicas)
+        }
+        VariantTargets::Listed(_) => SeriesSelection::Instances(replicas),
     }
 }
 
-impl List {
-    fn start(source: &Source, surroundings: &Surroundings) -> Self {
-        let Surroundings { clock, metrics, tracker, stop } = surroundings;
+impl RunningLister {
+    fn start(source: &TargetSource, surroundings: &ListerContext) -> Self {
+        let ListerContext { clock, metrics, tracker, stop } = surroundings;
         let reading = Lister::new(source.clone(), NameServer::System, *clock, metrics.clone());
         let (list, listed) = watch::channel(None);
-        let stop = stop.child_token();
-        tracker.spawn(reading.run(list, stop.clone()));
-        Self { source: source.clone(), listed, _stop: stop.drop_guard() }
+        let own_stop = stop.child_token();
+        tracker.spawn(reading.run(list, own_stop.clone()));
+        Self { source: source.clone(), listed, _stop: own_stop.drop_guard() }
     }
 }
 
-/// The names under which the variant's pages may speak of its model.
-fn names(variant: &Variant) -> Vec<ModelName> {
+/// The names of the variant's model that its metrics may use.
+fn names(variant: &VariantConfig) -> Vec<ModelName> {
     std::iter::once(&variant.spec.model).chain(&variant.aliases).cloned().collect()
 }
 
 fn from_cluster(
     now: Timestamp,
-    variant: &Variant,
+    variant: &VariantConfig,
     names: &[ModelName],
     cluster: Option<&ClusterState>,
-) -> (Listing, Vec<Target>) {
+) -> (ReplicaListing, Vec<Target>) {
     let key = &variant.spec.key;
     let Some(state) = cluster.and_then(|cluster| cluster.variants.get(key)) else {
-        let scale = Scale::Unknown(WhyUnknown::NotListed);
-        let (replicas, unready, way) = (Vec::new(), Vec::new(), way(variant));
-        let listing = Listing { replicas, unready, scale, way, as_of: now };
+        let scale = Scale::Unknown(WhyScaleUnknown::NotListed);
+        let replicas = Vec::new();
+        let unready = Vec::new();
+        let way = way(variant);
+        let listing = ReplicaListing { replicas, unready, scale, way, as_of: now };
         return (listing, Vec::new());
     };
-    let target = |(replica, ip)| {
+
+    let mut targets = Vec::new();
+    for (replica, ip) in state.addresses(key) {
         let address = SocketAddr::new(ip, variant.endpoint.port);
-        let (scheme, path) = (variant.endpoint.scheme.label(), &variant.endpoint.path);
-        Target {
+        let scheme = variant.endpoint.scheme.label();
+        let path = &variant.endpoint.path;
+        targets.push(Target {
             replica,
             url: format!("{scheme}://{address}{path}"),
             models: names.to_vec(),
             settings: Arc::clone(&variant.scrape),
-        }
-    };
-    let targets = state.addresses(key).into_iter().map(target).collect();
+        });
+    }
+
     (state.listing(key, way(variant)), targets)
 }
 
-/// What is to be watched in the cluster.
-pub(crate) fn needs(config: &Config) -> Needs {
-    let wanted = |variant: &Variant| {
-        let target = match &variant.targets {
-            Targets::Listed(_) | Targets::Prometheus(_) => WantedTarget::Elsewhere,
-            Targets::ScaleTarget(target) => WantedTarget::Scale {
-                api_version: target.api_version.clone(),
-                kind: target.kind.clone(),
-                name: target.name.clone(),
-            },
-            Targets::Selector(selector) => WantedTarget::Selector(selector.clone()),
-        };
-        Wanted { variant: variant.spec.key.clone(), target }
-    };
+/// The objects to watch in the cluster.
+pub(crate) fn needs(config: &Config) -> ClusterNeeds {
     let discovery = config.keys.kubernetes.discovery();
-    Needs {
+    ClusterNeeds {
         variants: config.variants.iter().map(wanted).collect(),
         discover: discovery.map(discover),
         accelerators: Accelerators {
-            nodes: config.policy.limits.nodes == Watched::On,
-            quotas: config.policy.limits.quotas == Watched::On,
+            nodes: config.policy.limits.nodes == LimitSwitch::On,
+            quotas: config.policy.limits.quotas == LimitSwitch::On,
         },
     }
 }
 
-fn discover(discovery: &config::Discovery) -> Discover {
+fn wanted(variant: &VariantConfig) -> WatchedVariant {
+    let target = match &variant.targets {
+        VariantTargets::Listed(_) | VariantTargets::Prometheus(_) => WantedTarget::Elsewhere,
+        VariantTargets::ScaleTarget(scaled) => WantedTarget::Scale {
+            api_version: scaled.api_version.clone(),
+            kind: scaled.kind.clone(),
+            name: scaled.name.clone(),
+        },
+        VariantTargets::Selector(selector) => WantedTarget::Selector(selector.clone()),
+    };
+
+    WatchedVariant { variant: variant.spec.key.clone(), target }
+}
+
+fn discover(discovery: &config::Discovery) -> DiscoveryScope {
     let config::Discovery { enabled: _, namespaces, selector, wva } = discovery;
     let filter = selector.as_deref().map_or_else(Filter::all, |text| {
         let selector: Option<Selector> = text.parse().ok();
         Filter::new(text, move |labels| {
-            let labels = labels.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
-            selector.as_ref().is_some_and(|selector| selector.matches(&labels))
+            let pairs = labels.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
+            selector.as_ref().is_some_and(|selector| selector.matches(&pairs))
         })
     });
-    Discover {
+
+    DiscoveryScope {
         namespaces: namespaces.iter().filter_map(|name| Namespace::new(name)).collect(),
         filter,
         wva: if *wva { Vocabulary::WithWva } else { Vocabulary::Own },

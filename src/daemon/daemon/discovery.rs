@@ -1,5 +1,5 @@
-//! Says what discovery makes of the cluster's objects: in a metric and, when it changes, in the log
-//! and in an Event on the object.
+//! Reports the result of discovery: in a metric and, when it changes, in the log and in an Event on
+//! the object.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,26 +11,27 @@ use crate::collect::cluster::Discovery;
 use crate::collect::cluster::discovery::{Objection, Standing};
 use crate::daemon::announce::Announcer;
 
-/// What has been said, so that it is said once.
-pub(crate) struct Said {
+/// The reported state, so that each change is reported once.
+pub(crate) struct DiscoveryReporter {
     objects: GaugeVec,
     discovery: Arc<Discovery>,
     objections: BTreeSet<Objection>,
 }
 
-// === impl Said ===
+// === impl DiscoveryReporter ===
 
-impl Said {
-    /// Nothing has been said.
+impl DiscoveryReporter {
+    /// Creates the state before the first report.
     pub(crate) fn new(objects: GaugeVec) -> Self {
         Self { objects, discovery: Arc::default(), objections: BTreeSet::new() }
     }
 
-    /// Says what is new.
+    /// Reports the changes.
     pub(crate) fn say(&mut self, discovery: &Arc<Discovery>, announcer: Option<&Announcer>) {
         if Arc::ptr_eq(&self.discovery, discovery) {
             return;
         }
+
         self.discovery = Arc::clone(discovery);
         for standing in Standing::ALL {
             let count = discovery.standings.get(&standing).copied();
@@ -43,6 +44,7 @@ impl Said {
                 }
             }
         }
+
         let objections: BTreeSet<Objection> = discovery.objections.iter().cloned().collect();
         for objection in objections.difference(&self.objections) {
             let Objection { object, cause } = objection;
@@ -51,11 +53,13 @@ impl Said {
                 announcer.objection(objection);
             }
         }
+
         let settled = self.objections.iter().map(|it| &it.object).collect::<BTreeSet<_>>();
         let open = objections.iter().map(|it| &it.object).collect::<BTreeSet<_>>();
         for object in settled.difference(&open) {
             info!(%object, "Nothing is wrong with the object any more");
         }
+
         self.objections = objections;
     }
 }

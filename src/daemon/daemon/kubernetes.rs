@@ -1,4 +1,4 @@
-//! What the daemon has of a cluster: a client, and the watches that it shares out.
+//! The daemon's connection to a cluster: a client, and the watches that it shares.
 
 use std::sync::Arc;
 
@@ -7,15 +7,17 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, error, info, info_span, warn};
 
-use crate::collect::cluster::{self, ClusterState, Expected, Needs, Pace, Registration};
+use crate::collect::cluster::{
+    self, ApiServiceFields, ClusterNeeds, ClusterState, Registration, WatchTiming,
+};
 use crate::config::{Config, Kubernetes, LeaderElection};
 use crate::daemon::announce::Announcer;
 use crate::daemon::sharing::{Channels, Sharing};
-use crate::daemon::{Common, directory};
+use crate::daemon::{DaemonContext, directory};
 use crate::leader;
 use crate::leader::elect::Elector;
-use crate::leader::share::Desk;
-use crate::publish::events::{Recorder, Reporter};
+use crate::leader::share::DocumentWriter;
+use crate::publish::events::{EventRecorder, EventReporter};
 use crate::server::auth::TrustAnchor;
 use crate::telemetry::Telemetry;
 
@@ -23,32 +25,35 @@ use crate::telemetry::Telemetry;
 pub(crate) struct Cluster {
     client: kube::Client,
     state: watch::Receiver<Arc<ClusterState>>,
-    needs: Arc<watch::Sender<Arc<Needs>>>,
-    recorder: Option<Recorder>,
+    needs: Arc<watch::Sender<Arc<ClusterNeeds>>>,
+    recorder: Option<EventRecorder>,
     trust: watch::Receiver<Option<Arc<TrustAnchor>>>,
 }
 
 impl Cluster {
-    /// Starts to watch what the configuration needs. The API server may be away.
+    /// Starts to watch the objects that the configuration needs. The API server may be unreachable.
     pub(crate) async fn connect(
         config: &Config,
-        common: &Common,
+        common: &DaemonContext,
         telemetry: &Telemetry,
     ) -> anyhow::Result<Self> {
-        let Common { clock, tasks, stop, .. } = common;
+        let DaemonContext { clock, tasks, stop, .. } = common;
         let Kubernetes { kubeconfig, context, events, .. } = &config.keys.kubernetes;
-        let client = cluster::client(kubeconfig.as_deref(), context.as_deref()).await;
-        let client = client.context("kubernetes")?;
-        let pace = Pace::default();
+        let connected = cluster::client(kubeconfig.as_deref(), context.as_deref()).await;
+        let client = connected.context("kubernetes")?;
+
+        let pace = WatchTiming::default();
         let (needs, needed) = watch::channel(Arc::new(directory::needs(config)));
         let state = cluster::watch(client.clone(), needed, pace, *clock, tasks, stop.clone());
         let authentication = cluster::authentication(client.clone(), pace, tasks, stop.clone());
         let (anchors, trust) = watch::channel(None);
         tasks.spawn(follow_trust(authentication, anchors, stop.clone()));
+
         let recorder = events.then(|| {
-            let reporter = Reporter { client: client.clone(), instance: identity() };
-            Recorder::start(reporter, *clock, telemetry.events.clone(), tasks, stop.clone())
+            let reporter = EventReporter { client: client.clone(), instance: identity() };
+            EventRecorder::start(reporter, *clock, telemetry.events.clone(), tasks, stop.clone())
         });
+
         Ok(Self { client, state, needs: Arc::new(needs), recorder, trust })
     }
 
@@ -60,36 +65,51 @@ impl Cluster {
         self.state.clone()
     }
 
-    pub(crate) fn needs(&self) -> Arc<watch::Sender<Arc<Needs>>> {
+    pub(crate) fn needs(&self) -> Arc<watch::Sender<Arc<ClusterNeeds>>> {
         Arc::clone(&self.needs)
     }
 
-    /// Who writes Kubernetes Events, if anybody does.
-    pub(crate) fn recorder(&self) -> Option<Recorder> {
+    /// The recorder of Kubernetes Events, if they are enabled.
+    pub(crate) fn recorder(&self) -> Option<EventRecorder> {
         self.recorder.clone()
     }
 
-    /// Who says what changed, if anybody does.
+    /// The announcer of changes, if Kubernetes Events are enabled.
     pub(crate) fn announcer(&self) -> Option<Announcer> {
         Some(Announcer::new(self.recorder()?, self.needs.subscribe()))
     }
 
-    /// Takes part in choosing who decides, and shares what is decided.
+    /// Takes part in the leader election, and shares the leader's decisions.
     pub(crate) fn share(
         &self,
         election: &LeaderElection,
-        common: &Common,
+        common: &DaemonContext,
     ) -> anyhow::Result<Sharing> {
-        let Common { clock, tasks, stop, retire, .. } = common;
+        let DaemonContext { clock, tasks, stop, retire, .. } = common;
         let settings = settings(election)?;
         let (drafts, to_write) = watch::channel(None);
-        let (client, pace) = (self.client(), Pace::default());
+        let client = self.client();
+        let pace = WatchTiming::default();
         let (elector, leadership) = Elector::new(client.clone(), settings.clone(), *clock);
-        let (desk, seat) =
-            Desk::new(client.clone(), settings.clone(), *clock, leadership.clone(), to_write);
+        let (desk, seat) = DocumentWriter::new(
+            client.clone(),
+            settings.clone(),
+            *clock,
+            leadership.clone(),
+            to_write,
+        );
+
         let document = settings.document();
-        let at = (settings.namespace.as_str(), document.as_str());
-        let sightings = cluster::document(client, at, pace, *clock, tasks, stop.clone());
+        let sightings = cluster::document(
+            client,
+            &settings.namespace,
+            &document,
+            pace,
+            *clock,
+            tasks,
+            stop.clone(),
+        );
+
         tasks.spawn(elector.run(retire.clone()).instrument(info_span!("election")));
         tasks.spawn(desk.run(stop.clone()).instrument(info_span!("sharing")));
         Ok(Sharing::new(*clock, Channels { leadership, seat, sightings, drafts }))
@@ -99,19 +119,25 @@ impl Cluster {
         self.trust.clone()
     }
 
-    /// Says who answers for the external metrics, in a metric and, when it changes, in the log;
-    /// returns it as it changes.
+    /// Reports the Service that serves the external metrics, in a metric and, when it changes, in
+    /// the log. Returns a receiver of the registration.
     pub(crate) fn follow_registration(
         &self,
-        expected: impl Fn() -> Expected + Send + 'static,
+        expected: impl Fn() -> ApiServiceFields + Send + 'static,
         telemetry: &Telemetry,
-        common: &Common,
+        common: &DaemonContext,
     ) -> watch::Receiver<Option<Registration>> {
-        let Common { tasks, stop, .. } = common;
-        let mut registration =
-            cluster::registration(self.client(), expected, Pace::default(), tasks, stop.clone());
+        let DaemonContext { tasks, stop, .. } = common;
+        let mut registration = cluster::registration(
+            self.client(),
+            expected,
+            WatchTiming::default(),
+            tasks,
+            stop.clone(),
+        );
         let shown = registration.clone();
-        let (gauge, stop) = (telemetry.api_service.clone(), stop.clone());
+        let gauge = telemetry.api_service.clone();
+        let stop = stop.clone();
         tasks.spawn(async move {
             while let Some(Ok(())) = stop.run_until_cancelled(registration.changed()).await {
                 let now = registration.borrow_and_update().clone();
@@ -120,42 +146,53 @@ impl Cluster {
                     let is = f64::from(u8::from(label == now.label()));
                     gauge.with_label_values(&[label]).set(is);
                 }
+
                 say_registration(&now);
             }
         });
+
         shown
     }
 }
 
-/// Which of several daemons this is: the name of its pod, else of its machine.
+/// The identity of this replica: its pod's name, otherwise its machine's name.
 pub(crate) fn identity() -> String {
     let named = ["POD_NAME", "HOSTNAME"].into_iter().find_map(|name| std::env::var(name).ok());
-    let machine = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
-    let name = named.filter(|name| !name.is_empty()).or_else(machine);
+    let of_pod = named.filter(|name| !name.is_empty());
+    let name = of_pod.or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok());
     name.map_or_else(|| "plimsoll".to_owned(), |name| name.trim().to_owned())
 }
 
-/// Where the API server puts the namespace of a pod's service account.
+/// The file in which the kubelet puts the namespace of a pod's service account.
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
-fn settings(election: &LeaderElection) -> anyhow::Result<leader::Settings> {
+fn settings(election: &LeaderElection) -> anyhow::Result<leader::ElectionSettings> {
     let LeaderElection {
         enabled: _,
-        namespace,
+        namespace: given,
         name,
         identity: who,
         lease_duration,
         renew_deadline,
         retry_period,
     } = election.clone();
-    let own = || std::env::var("POD_NAMESPACE").ok().filter(|name| !name.is_empty());
-    let file = || std::fs::read_to_string(NAMESPACE_FILE).ok().map(|text| text.trim().to_owned());
-    let namespace = namespace.or_else(own).or_else(file).context(
+
+    let namespace = given.or_else(own_namespace).context(
         "kubernetes.leader_election.namespace is missing, and this is no pod whose own could be used",
     )?;
-    let identity = format!("{}_{:016x}", who.unwrap_or_else(identity), rand::random::<u64>());
-    let pace = leader::Pace { lease_duration, renew_deadline, retry_period };
-    Ok(leader::Settings { namespace, name, identity, pace })
+    let replica = who.unwrap_or_else(identity);
+    let identity = format!("{replica}_{:016x}", rand::random::<u64>());
+    let pace = leader::ElectionTiming { lease_duration, renew_deadline, retry_period };
+    Ok(leader::ElectionSettings { namespace, name, identity, pace })
+}
+
+/// The namespace of the pod that this process runs in, if it runs in one.
+fn own_namespace() -> Option<String> {
+    let named = std::env::var("POD_NAMESPACE").ok().filter(|name| !name.is_empty());
+    named.or_else(|| {
+        let text = std::fs::read_to_string(NAMESPACE_FILE).ok()?;
+        Some(text.trim().to_owned())
+    })
 }
 
 fn say_registration(registration: &Registration) {
@@ -183,8 +220,8 @@ fn say_registration(registration: &Registration) {
     }
 }
 
-/// Turns what the cluster says about authentication into a trust anchor. What cannot be used is
-/// reported, and the last good one stays.
+/// Turns the cluster's authentication settings into a trust anchor. Unusable settings are reported,
+/// and the last valid anchor stays.
 async fn follow_trust(
     mut authentication: watch::Receiver<Option<std::collections::BTreeMap<String, String>>>,
     anchors: watch::Sender<Option<Arc<TrustAnchor>>>,
@@ -202,6 +239,7 @@ async fn follow_trust(
                              API servers do not strip from users' requests"
                         );
                     }
+
                     anchors.send_replace(Some(Arc::new(anchor)));
                 }
                 Err(problem) => error!(
@@ -210,6 +248,7 @@ async fn follow_trust(
                 ),
             }
         }
+
         match stop.run_until_cancelled(authentication.changed()).await {
             Some(Ok(())) => {}
             Some(Err(_)) | None => return,

@@ -1,8 +1,7 @@
-//! Loading the configuration again: when its file changes, on SIGHUP, and when it is asked for.
+//! Reloads the configuration: when its file changes, on SIGHUP, and on request.
 //!
-//! A configuration is taken whole or not at all. What cannot change while the process runs, such as
-//! an address that is listened on, is a reason to refuse like any mistake. The state of the
-//! decisions is kept.
+//! A configuration is applied completely or rejected. A change that needs a restart, such as
+//! another listen address, is rejected like any error. The decision state is kept.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,19 +13,21 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::clock::Clock;
-use crate::collect::cluster::Needs;
-use crate::config::{self, Config, Files, Loaded, Sources};
+use crate::collect::cluster::ClusterNeeds;
+use crate::config::{self, Config, ConfigSources, Files, LoadedConfig};
 use crate::daemon::directory;
-use crate::daemon::ticks::Reload;
+use crate::daemon::ticks::ConfigReload;
 use crate::publish::api::ConfigInForce;
 use crate::telemetry::Telemetry;
 
-/// How often the file is compared with what was loaded. Mounted `ConfigMap`s change by a symbolic
-/// link, which file notifications miss, so the content is read.
+/// The interval between comparisons of the file with the loaded content. Mounted `ConfigMap`s
+/// change through a symbolic link, which file notifications miss, so the content is read.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Where the configuration that is in force came from.
-pub(crate) struct Origin {
+const LOOP_ENDED: &str = "the decision loop has ended";
+
+/// The configuration in effect and its file.
+pub(crate) struct ConfigOrigin {
     pub(crate) file: Option<PathBuf>,
     pub(crate) config: Config,
 }
@@ -34,62 +35,65 @@ pub(crate) struct Origin {
 /// Loads the configuration again.
 pub(crate) struct Reloader {
     file: Option<PathBuf>,
-    inner: Mutex<Inner>,
+    inner: Mutex<ReloaderState>,
     telemetry: Telemetry,
     clock: Clock,
-    shown: watch::Sender<Shown>,
+    shown: watch::Sender<ConfigStatus>,
 }
 
-/// What the status says of the configuration.
+/// The configuration in the status response.
 #[derive(Clone)]
-pub(crate) struct Shown {
+pub(crate) struct ConfigStatus {
     pub(crate) config: ConfigInForce,
     pub(crate) tick_interval: Duration,
 }
 
-struct Inner {
+struct ReloaderState {
     config: Config,
-    /// What was last read, whether or not it is in force.
-    sources: Sources,
-    reloads: mpsc::Sender<Reload>,
-    needs: Option<Arc<watch::Sender<Arc<Needs>>>>,
+    /// The content that was last read, in effect or not.
+    sources: ConfigSources,
+    reloads: mpsc::Sender<ConfigReload>,
+    needs: Option<Arc<watch::Sender<Arc<ClusterNeeds>>>>,
 }
 
 impl Reloader {
     pub(crate) fn new(
-        origin: Origin,
-        reloads: mpsc::Sender<Reload>,
-        needs: Option<Arc<watch::Sender<Arc<Needs>>>>,
+        origin: ConfigOrigin,
+        reloads: mpsc::Sender<ConfigReload>,
+        needs: Option<Arc<watch::Sender<Arc<ClusterNeeds>>>>,
         telemetry: Telemetry,
         clock: Clock,
     ) -> Arc<Self> {
-        let Origin { file, config } = origin;
-        let mut sources = Sources::default();
+        let ConfigOrigin { file, config } = origin;
+        let mut sources = ConfigSources::default();
         if let Some(file) = &file {
-            // What is in force was read before; this is about what it was read from.
+            // The configuration in effect was read earlier; this call only records its sources.
             let _what_is_in_force = config::load_noting(file, Files::MustExist, &mut sources);
         }
+
         let in_force = ConfigInForce {
             file: file.as_ref().map(|file| file.display().to_string()),
             hash: config.hash(),
             loaded: (clock.now(), clock.elapsed()),
             last_reload: None,
         };
-        let shown = Shown { config: in_force, tick_interval: config.keys.tick_interval };
-        let inner = Mutex::new(Inner { config, sources, reloads, needs });
+
+        let shown = ConfigStatus { config: in_force, tick_interval: config.keys.tick_interval };
+        let inner = Mutex::new(ReloaderState { config, sources, reloads, needs });
         let reloader = Self { file, inner, telemetry, clock, shown: watch::Sender::new(shown) };
         if let Ok(inner) = reloader.inner.try_lock() {
             reloader.accepted(&inner.config);
         }
+
         Arc::new(reloader)
     }
 
-    /// The configuration in force, and the last attempt to load another.
-    pub(crate) fn shown(&self) -> Shown {
+    /// The configuration in effect, and the last attempt to load another.
+    pub(crate) fn shown(&self) -> ConfigStatus {
         self.shown.borrow().clone()
     }
 
-    /// Loads again on SIGHUP and when the file changes, until `stop`.
+    /// Reloads on SIGHUP and when the file changes, until `stop`.
     pub(crate) async fn follow(self: Arc<Self>, stop: CancellationToken) {
         let Ok(mut hangups) = signal(SignalKind::hangup()) else {
             error!("SIGHUP cannot be listened to");
@@ -103,6 +107,7 @@ impl Reloader {
                 _ = hangups.recv() => true,
                 _ = looks.tick() => self.has_changed().await,
             };
+
             if changed {
                 let _said_in_the_log = self.reload().await;
             }
@@ -113,7 +118,7 @@ impl Reloader {
         self.inner.lock().await.sources.have_changed()
     }
 
-    /// Loads the configuration and goes on with it, or says why not.
+    /// Loads the configuration and applies it, or returns the reason for rejecting it.
     pub(crate) async fn reload(&self) -> Result<(), String> {
         let Some(file) = self.file.as_deref() else {
             return Err("this daemon's configuration is not from a file".into());
@@ -128,6 +133,7 @@ impl Reloader {
                     shown.config.loaded = (self.clock.now(), self.clock.elapsed());
                     shown.config.last_reload = Some((self.clock.now(), Ok(())));
                 });
+
                 info!(config = inner.config.hash(), "The configuration was loaded again");
                 Ok(())
             }
@@ -150,15 +156,16 @@ impl Reloader {
     }
 }
 
-impl Inner {
+impl ReloaderState {
     async fn load(&mut self, file: &Path) -> Result<(), String> {
-        self.sources = Sources::default();
+        self.sources = ConfigSources::default();
         let loaded = config::load_noting(file, Files::MustExist, &mut self.sources);
-        let Loaded { config, warnings } =
+        let LoadedConfig { config, warnings } =
             loaded.map_err(|problem| format!("{:#}", anyhow::Error::new(problem)))?;
         for warning in warnings {
             warn!(file = %file.display(), "{warning}");
         }
+
         let fixed = config::restart_keys(&self.config, &config);
         if !fixed.is_empty() {
             return Err(format!(
@@ -166,14 +173,15 @@ impl Inner {
                 fixed.join(", ")
             ));
         }
+
         let (done, finished) = oneshot::channel();
-        let reload = Reload { config: config.clone(), done };
-        let ended = || "the decision loop has ended".to_owned();
-        self.reloads.send(reload).await.map_err(|_| ended())?;
-        finished.await.map_err(|_| ended())?;
+        let reload = ConfigReload { config: config.clone(), done };
+        self.reloads.send(reload).await.map_err(|_| LOOP_ENDED.to_owned())?;
+        finished.await.map_err(|_| LOOP_ENDED.to_owned())?;
         if let Some(needs) = &self.needs {
             needs.send_replace(Arc::new(directory::needs(&config)));
         }
+
         self.config = config;
         Ok(())
     }

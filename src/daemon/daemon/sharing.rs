@@ -1,9 +1,10 @@
-//! What the replicas of this daemon share: one decides, and all show what it has decided.
+//! The state that the replicas of Plimsoll share: one replica decides, and all publish its
+//! decisions.
 //!
-//! A number is shown only once it is written where every replica sees it. So whoever leads next
-//! begins with it, and no reader gets a newer number from one replica and an older one from
-//! another that has taken over since. Numbers that stay the same are shown with their new ages and
-//! reasons at once.
+//! New desired replicas are published only after they are written to the object that every replica
+//! watches. The next leader therefore starts from them. No reader gets newer desired replicas from
+//! one replica and older ones from its successor. Unchanged desired replicas are published with
+//! their new ages and reasons at once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -14,73 +15,77 @@ use tokio::sync::watch;
 use tracing::{error, info};
 
 use crate::clock::Clock;
-use crate::collect::cluster::Sighting;
+use crate::collect::cluster::DocumentVersion;
 use crate::leader::Leadership;
-use crate::leader::share::{BODY_MAX, Document, Draft, EMPTY, Place, Seat, Term};
-use crate::publish::state::shared::{self, Arrival, Receipt, Shared, SharedMemories};
-use crate::publish::state::{Memories, RESTORE_MAX};
-use crate::publish::{Decided, Published};
-use plimsoll_core::decide::{NoData, Undecided};
+use crate::leader::share::{
+    BODY_MAX, DocumentAccess, DocumentDraft, EMPTY, HistoryPosition, LeaderDocument, LeaderTerm,
+};
+use crate::publish::state::shared::{
+    self, DocumentArrival, DocumentReceipt, SharedDecisions, SharedMemories,
+};
+use crate::publish::state::{RESTORE_MAX, VariantMemories};
+use crate::publish::{Published, PublishedDecision};
+use plimsoll_core::decide::{NoData, NoDecision};
 use plimsoll_core::fleet::VariantKey;
-use plimsoll_core::pipeline::Number;
+use plimsoll_core::pipeline::DesiredReplicas;
 use plimsoll_core::units::Replicas;
 
-/// How often the decisions are written though no number has changed, so that their ages stay true.
-/// It is well below the 45 s from which a decision is no longer fresh.
+/// The interval at which unchanged decisions are written, so that their ages stay correct. It is
+/// well below the 45 s after which a decision is no longer fresh.
 const REFRESH: Duration = Duration::from_secs(10);
 
-/// Drafts that are remembered while they wait to be written. Only the latest is written, so it
-/// takes an API server that answers some and forgets others to have many.
+/// The maximum drafts that are remembered while they wait to be written. Only the latest draft is
+/// written, so many accumulate only if the API server answers some writes and loses others.
 const SENT_MAX: usize = 16;
 
-/// What a replica may do.
+/// The role of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum LeadershipRole {
     /// It decides, in this term.
-    Leads(Term),
-    /// It shows what the leader has decided.
+    Leads(LeaderTerm),
+    /// It publishes the leader's decisions.
     Follows,
 }
 
-/// Where what is shared comes from and goes to.
+/// The inputs and outputs of sharing.
 pub(crate) struct Channels {
     pub(crate) leadership: watch::Receiver<Leadership>,
-    pub(crate) seat: watch::Receiver<Seat>,
-    pub(crate) sightings: watch::Receiver<Option<Sighting>>,
-    pub(crate) drafts: watch::Sender<Option<Draft>>,
+    pub(crate) seat: watch::Receiver<DocumentAccess>,
+    pub(crate) sightings: watch::Receiver<Option<DocumentVersion>>,
+    pub(crate) drafts: watch::Sender<Option<DocumentDraft>>,
 }
 
-/// A replica's part.
+/// The shared state from one replica's view.
 pub(crate) struct Sharing {
     clock: Clock,
     channels: Channels,
-    /// What is written where every replica sees it.
-    committed: BTreeMap<VariantKey, Decided>,
-    /// What whoever wrote it remembers.
+    /// The decisions that are written to the shared object.
+    committed: BTreeMap<VariantKey, PublishedDecision>,
+    /// The memories of the replica that wrote them.
     memories: SharedMemories,
-    /// What only its release knows, by name.
+    /// The names of the fields that only the writer's release knows.
     strange: BTreeSet<String>,
     generation: u64,
     decided_by: Option<String>,
-    /// Which document this is from.
-    place: Option<Place>,
-    /// The body that was taken over last. Whoever claims the document repeats it.
+    /// The place of the document that this state is from.
+    place: Option<HistoryPosition>,
+    /// The body that was adopted last. The next leader repeats it when it claims the document.
     body: Option<Arc<str>>,
-    /// Since when variants that have a number have not been in our fleet.
+    /// The decided variants that are missing from this replica's fleet, and since when.
     absent: BTreeMap<VariantKey, Duration>,
-    /// What we have asked to be written and has not been yet, the oldest first.
-    sent: VecDeque<Sent>,
+    /// The drafts that are not written yet, oldest first.
+    sent: VecDeque<SentDecisions>,
     drafts: u64,
     sent_at: Option<Duration>,
-    /// The term in which we have taken over the document.
-    term: Option<Term>,
-    /// Whether a failure was said that is not over.
+    /// The term in which this replica has taken over the document.
+    term: Option<LeaderTerm>,
+    /// True while a logged failure persists.
     troubled: bool,
 }
 
-struct Sent {
+struct SentDecisions {
     number: u64,
-    decided: BTreeMap<VariantKey, Decided>,
+    decided: BTreeMap<VariantKey, PublishedDecision>,
     body: Arc<str>,
 }
 
@@ -105,145 +110,155 @@ impl Sharing {
         }
     }
 
-    /// Waits until there is something to take in.
+    /// Waits until there is new shared state.
     pub(crate) async fn changed(&mut self) {
         let Channels { leadership: _, seat, sightings, drafts: _ } = &mut self.channels;
         let ended = tokio::select! {
             changed = seat.changed() => changed.is_err(),
             changed = sightings.changed() => changed.is_err(),
         };
+
         if ended {
-            // Whoever tells us has ended, and tells us no more.
+            // The sender has ended, so no change can follow.
             std::future::pending::<()>().await;
         }
     }
 
-    /// Takes in what has been written, by us or by others, and says what we may do now.
-    pub(crate) fn stand(&mut self) -> Standing {
+    /// Processes the written documents, of this and other replicas, and returns this replica's
+    /// role.
+    pub(crate) fn stand(&mut self) -> LeadershipRole {
         let leads = self.channels.leadership.borrow().leads(self.clock.elapsed());
         let seat = self.channels.seat.borrow_and_update().clone();
         let standing = match seat {
-            Seat::Writer { term, inherited, written, place } => {
+            DocumentAccess::Writer { term, inherited, written, place } => {
                 if self.term != Some(term) {
                     self.term = Some(term);
                     self.sent.clear();
                     self.sent_at = None;
                     if let Some(document) = inherited {
-                        self.adopt(&document, Arrival::Late, self.clock.elapsed());
+                        self.adopt(&document, DocumentArrival::Late, self.clock.elapsed());
                     }
+
                     self.place = Some(place.clone());
                 }
-                // What has been written is in force, even if we have lost the lead since.
+
+                // Written decisions are in effect, even if this replica has lost the lead since.
                 while let Some(sent) = self.sent.pop_front_if(|sent| sent.number <= written) {
                     self.committed = sent.decided;
                     self.strange.clear();
                     self.body = Some(sent.body);
                     self.place = Some(place.clone());
                 }
-                if leads { Standing::Leads(term) } else { Standing::Follows }
+
+                if leads { LeadershipRole::Leads(term) } else { LeadershipRole::Follows }
             }
-            Seat::Reader => {
-                (self.term, self.sent_at) = (None, None);
+            DocumentAccess::Reader => {
+                self.term = None;
+                self.sent_at = None;
                 self.sent.clear();
-                Standing::Follows
+                LeadershipRole::Follows
             }
         };
+
         let sighting = self.channels.sightings.borrow_and_update().clone();
         if let Some(sighting) = sighting {
             self.see(&sighting);
         }
+
         standing
     }
 
-    fn see(&mut self, sighting: &Sighting) {
-        let document = match Document::read(&sighting.object) {
-            Ok(document) => document,
+    fn see(&mut self, sighting: &DocumentVersion) {
+        let document = match LeaderDocument::read(&sighting.object) {
+            Ok(read) => read,
             Err(problem) => return self.say(&problem),
         };
-        let arrival = if sighting.prompt { Arrival::Prompt } else { Arrival::Late };
+        let arrival = if sighting.prompt { DocumentArrival::Prompt } else { DocumentArrival::Late };
         self.adopt(&document, arrival, sighting.elapsed);
     }
 
-    /// Takes over a document, unless we have taken over it or a later one.
-    fn adopt(&mut self, document: &Document, arrival: Arrival, elapsed: Duration) {
-        let Document { place, holder, body } = document;
-        let known = self.place.as_ref().filter(|known| known.history == place.history);
+    /// Adopts a document, unless this replica has already adopted it or a later one.
+    fn adopt(&mut self, document: &LeaderDocument, arrival: DocumentArrival, elapsed: Duration) {
+        let LeaderDocument { place, holder, body } = document;
+        let known = self.place.as_ref().filter(|it| it.history == place.history);
         if known.is_some_and(|known| known.position >= place.position) {
             return;
         }
-        // A leader that found nothing has claimed the document and not decided yet.
+
+        // A leader without an earlier document has claimed it and not decided yet.
         if &**body == EMPTY {
             self.place = Some(place.clone());
             return;
         }
-        // A claim repeats what was there, which makes none of it newer.
+
+        // A claim repeats the earlier content, so its content is not newer.
         if self.body.as_ref() == Some(body) {
             self.place = Some(place.clone());
             return;
         }
+
         let now = self.clock.now();
-        let Shared { generation, lain, mut decided, memories, strange } =
-            match shared::decode(body, Receipt { elapsed, now, arrival, holder }) {
+        let SharedDecisions { generation, lain, mut decided, memories, strange } =
+            match shared::decode(body, DocumentReceipt { elapsed, now, arrival, holder }) {
                 Ok(read) => read,
                 Err(problem) => return self.say(&problem),
             };
         self.recovered();
         if self.strange != strange {
             if !strange.is_empty() {
-                info!(?strange, "The leader says what this release does not know");
+                info!(?strange, "The leader reports values that this release does not know");
             }
             self.strange = strange;
         }
+
         self.place = Some(place.clone());
         self.body = Some(Arc::clone(body));
         if self.committed.is_empty() && !within_memory(lain) {
             decided.clear();
         }
+
         let leads = self.channels.leadership.borrow().leads(elapsed);
         if self.decided_by.as_ref() != Some(holder) && !leads {
             info!(holder, variants = decided.len(), "Showing the decisions of the leader");
         }
+
         self.decided_by = Some(holder.clone());
         self.generation = self.generation.max(generation);
         self.committed = decided;
         self.memories = memories;
     }
 
-    /// What whoever has decided remembers of the variants.
+    /// The memories of the deciding replica, by variant.
     pub(crate) fn memories(&self) -> &SharedMemories {
         &self.memories
     }
 
-    /// What of the document in force this release does not know, by name.
+    /// The names of the fields in the adopted document that this release does not know.
     pub(crate) fn strange(&self) -> &BTreeSet<String> {
         &self.strange
     }
 
-    /// The numbers in force, for a pipeline that follows.
-    pub(crate) fn numbers(&self) -> BTreeMap<VariantKey, Number> {
-        let number = |decided: &Decided| Number {
-            desired: desired(decided),
-            inputs_at: decided.decision.inputs_at,
-        };
+    /// The desired replicas in effect, for a pipeline that follows.
+    pub(crate) fn numbers(&self) -> BTreeMap<VariantKey, DesiredReplicas> {
         self.committed.iter().map(|(key, decided)| (key.clone(), number(decided))).collect()
     }
 
-    /// Of what a tick has found, what may be shown now; asks for the rest to be written.
+    /// Returns the part of a tick's result that may be published; requests writing the rest.
     pub(crate) fn compose(
         &mut self,
-        standing: Standing,
+        standing: LeadershipRole,
         found: &Published,
-        memories: &dyn Fn() -> Memories,
+        memories: &dyn Fn() -> VariantMemories,
     ) -> Published {
         let mut shown = found.clone();
         match standing {
-            Standing::Leads(term) => {
+            LeadershipRole::Leads(term) => {
                 self.offer(term, found, memories);
                 self.decided_by = self.channels.leadership.borrow().holder.clone();
                 self.generation = self.generation.max(found.generation);
                 self.keep_back(&mut shown);
             }
-            Standing::Follows => {
+            LeadershipRole::Follows => {
                 shown.generation = self.generation;
                 for (key, variant) in &mut shown.variants {
                     variant.decided = self.committed.get(key).cloned();
@@ -251,73 +266,89 @@ impl Sharing {
                 }
             }
         }
+
         shown.decided_by.clone_from(&self.decided_by);
         shown
     }
 
-    /// Shows a leader's decisions where their numbers are written, else those that are.
+    /// Replaces a leader's decisions by the written ones until their desired replicas are written.
     fn keep_back(&mut self, shown: &mut Published) {
         for (key, variant) in &mut shown.variants {
             let Some(new) = &variant.decided else {
                 if let Some(known) = self.committed.get(key) {
-                    (variant.decided, variant.undecided) = (Some(known.clone()), None);
+                    variant.decided = Some(known.clone());
+                    variant.undecided = None;
                 }
                 continue;
             };
+
             match self.committed.get_mut(key) {
                 Some(known) if desired(new) == desired(known) => known.clone_from(new),
                 Some(known) => variant.decided = Some(known.clone()),
-                None => (variant.decided, variant.undecided) = (None, Some(NOT_SHARED)),
+                None => {
+                    variant.decided = None;
+                    variant.undecided = Some(NOT_SHARED);
+                }
             }
         }
     }
 
-    /// Asks for the decisions to be written when a number has changed, and from time to time.
-    fn offer(&mut self, term: Term, found: &Published, memories: &dyn Fn() -> Memories) {
-        let decided = |(key, variant): (&VariantKey, &crate::publish::PublishedVariant)| {
-            Some((key.clone(), variant.decided.clone()?))
-        };
-        let mut decided: BTreeMap<VariantKey, Decided> =
-            found.variants.iter().filter_map(decided).collect();
+    /// Requests writing the decisions when desired replicas have changed, and at a fixed interval.
+    fn offer(
+        &mut self,
+        term: LeaderTerm,
+        found: &Published,
+        memories: &dyn Fn() -> VariantMemories,
+    ) {
+        let variants = found.variants.iter();
+        let mut decided: BTreeMap<VariantKey, PublishedDecision> =
+            variants.filter_map(|(key, it)| Some((key.clone(), it.decided.clone()?))).collect();
         let elapsed = self.clock.elapsed();
         self.carry(elapsed, found, &mut decided);
+
         let due = self.sent_at.is_none_or(|at| elapsed.saturating_sub(at) >= REFRESH);
         let latest = self.sent.back().map_or(&self.committed, |sent| &sent.decided);
         if !due && same_numbers(latest, &decided) {
             return;
         }
-        let (now, generation) = (self.clock.now(), found.generation);
+
+        let now = self.clock.now();
+        let generation = found.generation;
         let memories = memories();
         let remembered = decided.iter().map(|(key, decided)| {
-            let before = || self.memories.get(key).map(|(_, memory)| memory);
-            (decided, memories.get(key).or_else(before))
+            let known = memories.get(key);
+            (decided, known.or_else(|| self.memories.get(key).map(|(_, memory)| memory)))
         });
+
         let encoded = shared::encode(now, elapsed, generation, remembered, BODY_MAX);
         let body: Arc<str> = match encoded {
-            Ok(body) => body.into(),
+            Ok(text) => text.into(),
             Err(problem) => return self.say(&problem),
         };
+
         self.recovered();
         self.drafts += 1;
         self.sent_at = Some(elapsed);
-        let draft = Draft { number: self.drafts, term, body: Arc::clone(&body) };
+        let draft = DocumentDraft { number: self.drafts, term, body: Arc::clone(&body) };
         self.channels.drafts.send_replace(Some(draft));
         if self.sent.len() >= SENT_MAX {
             self.sent.pop_front();
         }
-        self.sent.push_back(Sent { number: self.drafts, decided, body });
+
+        self.sent.push_back(SentDecisions { number: self.drafts, decided, body });
     }
 
-    /// Keeps the numbers of variants that we do not know, or cannot decide about: another replica
-    /// has, and a list of variants may come late.
+    /// Keeps the desired replicas of variants that this replica does not know or cannot decide on.
+    /// Another replica has decided on them, and a list of variants can arrive late.
     fn carry(
         &mut self,
         elapsed: Duration,
         found: &Published,
-        decided: &mut BTreeMap<VariantKey, Decided>,
+        decided: &mut BTreeMap<VariantKey, PublishedDecision>,
     ) {
         let Self { committed, absent, .. } = self;
         absent.retain(|key, _| committed.contains_key(key) && !found.variants.contains_key(key));
+
         for (key, known) in committed {
             let is_carried = found.variants.contains_key(key) || {
                 let since = *absent.entry(key.clone()).or_insert(elapsed);
@@ -343,20 +374,27 @@ impl Sharing {
     }
 }
 
-const NOT_SHARED: Undecided = Undecided(NoData::NotShared);
+const NOT_SHARED: NoDecision = NoDecision(NoData::NotShared);
 
-/// Whether numbers that were last in force so long ago are taken over. In a longer absence whoever
-/// has scaled by hand knows better. How old the data behind them is does not matter: a number that
-/// is held is in force.
+/// Returns true if decisions that were last in effect this long ago are adopted. After a longer
+/// absence, a person who has scaled by hand knows better. The age of the data behind the decisions
+/// does not matter: held desired replicas are in effect.
 fn within_memory(absence: Duration) -> bool {
     SignedDuration::try_from(absence).is_ok_and(|absence| absence <= RESTORE_MAX)
 }
 
-fn desired(decided: &Decided) -> Replicas {
+fn desired(decided: &PublishedDecision) -> Replicas {
     decided.decision.desired()
 }
 
-fn same_numbers(a: &BTreeMap<VariantKey, Decided>, b: &BTreeMap<VariantKey, Decided>) -> bool {
+fn number(decided: &PublishedDecision) -> DesiredReplicas {
+    DesiredReplicas { desired: desired(decided), inputs_at: decided.decision.inputs_at }
+}
+
+fn same_numbers(
+    a: &BTreeMap<VariantKey, PublishedDecision>,
+    b: &BTreeMap<VariantKey, PublishedDecision>,
+) -> bool {
     a.len() == b.len()
         && a.iter().zip(b).all(|((a, one), (b, other))| a == b && desired(one) == desired(other))
 }

@@ -1,4 +1,4 @@
-//! What the JSON API says beside the numbers, and where its answers are made.
+//! The JSON API's data other than decisions, and the tasks that render its answers.
 
 use std::sync::Arc;
 
@@ -7,28 +7,31 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
 
 use crate::collect::cluster::Registration;
-use crate::collect::scrape::Board;
+use crate::collect::scrape::TargetBoard;
 use crate::config;
-use crate::daemon::reload::{Reloader, Shown};
-use crate::daemon::{Common, Readiness};
-use crate::publish::api::{Surface, Vitals};
-use crate::server::admin::Documents;
+use crate::daemon::reload::{ConfigStatus, Reloader};
+use crate::daemon::{DaemonContext, Readiness};
+use crate::publish::api::{ApiSurface, Vitals};
+use crate::server::admin::DocumentHook;
 
-/// Answers that are made at one time. One takes milliseconds, or tens of them for a thousand
-/// variants, and as much memory as it is long; two leave one for a person while a script polls.
+/// The maximum answers that are rendered at once. One takes milliseconds, or tens of milliseconds
+/// for a thousand variants, and its length in memory. With two, a person still gets an answer while
+/// a script polls.
 const ANSWERS_MAX: usize = 2;
 
-/// The API, with all that it shows.
+/// The API, with all the data that it shows.
 pub(crate) fn surface(
-    common: &Common,
+    common: &DaemonContext,
     reloader: &Arc<Reloader>,
-    board: Board,
+    board: TargetBoard,
     registration: Option<watch::Receiver<Option<Registration>>>,
     ready: Readiness,
-) -> Surface {
+) -> ApiSurface {
     let reloader = Arc::clone(reloader);
     let started = common.clock.elapsed();
-    Surface {
+    let cards = common.cards.subscribe();
+
+    ApiSurface {
         published: common.published.clone(),
         history: Arc::clone(&common.history),
         clock: common.clock,
@@ -36,15 +39,12 @@ pub(crate) fn surface(
             let failed = board.snapshot().into_iter();
             failed.filter_map(|(replica, it)| Some((replica, it.failure?.detail))).collect()
         }),
-        cards: {
-            let cards = common.cards.subscribe();
-            Box::new(move || {
-                let known = Arc::clone(&cards.borrow());
-                config::cards(known.iter())
-            })
-        },
+        cards: Box::new(move || {
+            let known = Arc::clone(&cards.borrow());
+            config::cards(known.iter())
+        }),
         vitals: Box::new(move || {
-            let Shown { config, tick_interval } = reloader.shown();
+            let ConfigStatus { config, tick_interval } = reloader.shown();
             Vitals {
                 version: env!("CARGO_PKG_VERSION"),
                 started,
@@ -57,13 +57,18 @@ pub(crate) fn surface(
     }
 }
 
-/// Makes answers away from the threads that scrape and decide.
-pub(crate) fn answers(surface: Surface, tasks: TaskTracker) -> Documents {
-    let (surface, permits) = (Arc::new(surface), Arc::new(Semaphore::new(ANSWERS_MAX)));
+/// Renders answers away from the threads that scrape and decide.
+pub(crate) fn answers(surface: ApiSurface, tasks: TaskTracker) -> DocumentHook {
+    let shared = Arc::new(surface);
+    let permits = Arc::new(Semaphore::new(ANSWERS_MAX));
+
     Box::new(move |path, query| {
-        let (surface, permits, tasks) = (Arc::clone(&surface), Arc::clone(&permits), tasks.clone());
+        let surface = Arc::clone(&shared);
+        let permits = Arc::clone(&permits);
+        let tasks = tasks.clone();
+
         Box::pin(async move {
-            // Nothing closes the semaphore.
+            // The semaphore is never closed.
             let _permit = permits.acquire_owned().await;
             let answer = tasks.spawn_blocking(move || surface.answer(&path, query.as_deref()));
             answer.await.unwrap_or_else(|ended| {
@@ -91,5 +96,6 @@ fn said(registration: Option<&Registration>) -> (&'static str, Option<String>) {
             Some(format!("the API server does not reach us: {reason}"))
         }
     };
+
     (registration.label(), problem)
 }

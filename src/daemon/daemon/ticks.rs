@@ -1,4 +1,4 @@
-//! The decision loop: a tick takes in what has arrived, decides, publishes, and says what changed.
+//! The decision loop: a tick processes new data, decides, publishes, and reports changes.
 
 mod keep;
 mod shadows;
@@ -17,23 +17,23 @@ use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use crate::clock::Clock;
-use crate::collect::cluster::{ClusterState, Discovery, Finding, Ignored};
+use crate::collect::cluster::{ClusterState, Discovery, Finding, IgnoredChange};
 use crate::collect::prometheus::{self, Instances};
 use crate::collect::replace;
 use crate::collect::scrape::Target;
 use crate::config::Config;
-use crate::daemon::announce::{Announcer, Voice};
+use crate::daemon::announce::{Announcer, EventPermission};
 use crate::daemon::demand::WakeSignals;
-use crate::daemon::directory::{self, Directory, Surroundings};
-use crate::daemon::discovery::Said;
-use crate::daemon::sharing::{Sharing, Standing};
-use crate::daemon::ticks::shadows::Shadow;
+use crate::daemon::directory::{self, Directory, ListerContext};
+use crate::daemon::discovery::DiscoveryReporter;
+use crate::daemon::sharing::{LeadershipRole, Sharing};
+use crate::daemon::ticks::shadows::ShadowPipeline;
 use crate::daemon::ticks::trace::Tracer;
 use crate::daemon::workloads;
-use crate::leader::share::Term;
-use crate::publish::history::History;
-use crate::publish::{Decided, Published, PublishedVariant, state};
-use crate::telemetry::{Leading, StateDocument, Telemetry};
+use crate::leader::share::LeaderTerm;
+use crate::publish::history::RecentHistory;
+use crate::publish::{Published, PublishedDecision, PublishedVariant, state};
+use crate::telemetry::{LeaderMetrics, StateDocument, Telemetry};
 use plimsoll_core::analyze::foresight::card::Card;
 use plimsoll_core::decide::check::Violation;
 use plimsoll_core::decide::{Basis, Decision};
@@ -42,29 +42,29 @@ use plimsoll_core::observe::{Inputs, Observation, Scrape};
 use plimsoll_core::pipeline::{Decisions, Pipeline};
 use plimsoll_core::units::Replicas;
 
-/// How long a tick that something has called for waits for more to happen, and so the shortest time
-/// between two of them. A burst of new objects is one tick.
+/// The delay of a tick that an event triggers, in which more events can arrive. It is also the
+/// shortest time between two such ticks. A burst of new objects is one tick.
 const CALLED_AFTER: Duration = Duration::from_millis(100);
 
-/// A configuration to go on with, and where to say that it is in force.
-pub(crate) struct Reload {
+/// A configuration to apply, and the channel for its confirmation.
+pub(crate) struct ConfigReload {
     /// The configuration.
     pub(crate) config: Config,
-    /// Told when the next tick will use it.
+    /// Notified when the next tick will use it.
     pub(crate) done: oneshot::Sender<()>,
 }
 
-/// What was learned of engines.
+/// The capacity cards that were learned from engines.
 pub(crate) type Cards = Arc<Vec<Arc<Card>>>;
 
-/// What Prometheus is asked for, and what it says that there is.
-pub(crate) struct InPrometheus {
-    pub(crate) wanted: watch::Sender<Arc<Vec<prometheus::Wanted>>>,
+/// The queries to send to Prometheus, and the instances that it returns.
+pub(crate) struct PrometheusChannels {
+    pub(crate) wanted: watch::Sender<Arc<Vec<prometheus::VariantQuery>>>,
     pub(crate) instances: watch::Receiver<Arc<Instances>>,
 }
 
-/// What the loop is given.
-pub(crate) struct Parts {
+/// The inputs and outputs of the loop.
+pub(crate) struct TickChannels {
     pub(crate) clock: Clock,
     pub(crate) telemetry: Telemetry,
     pub(crate) published: watch::Sender<Arc<Published>>,
@@ -73,73 +73,76 @@ pub(crate) struct Parts {
     pub(crate) cluster: Option<watch::Receiver<Arc<ClusterState>>>,
     pub(crate) announcer: Option<Announcer>,
     pub(crate) sharing: Option<Sharing>,
-    pub(crate) prometheus: Option<InPrometheus>,
+    pub(crate) prometheus: Option<PrometheusChannels>,
     pub(crate) signals: WakeSignals,
-    pub(crate) reloads: mpsc::Receiver<Reload>,
-    pub(crate) surroundings: Surroundings,
+    pub(crate) reloads: mpsc::Receiver<ConfigReload>,
+    pub(crate) surroundings: ListerContext,
     pub(crate) tracker: TaskTracker,
-    pub(crate) history: Arc<History>,
+    pub(crate) history: Arc<RecentHistory>,
     pub(crate) cards: Arc<watch::Sender<Cards>>,
     pub(crate) tracer: Option<Tracer>,
 }
 
 /// The loop.
 pub(crate) struct Ticks {
-    parts: Parts,
+    parts: TickChannels,
     pipeline: Pipeline,
-    shadows: Vec<Shadow>,
+    shadows: Vec<ShadowPipeline>,
     tracer: Option<Tracer>,
     directory: Directory,
-    said: Said,
-    said_of_workloads: workloads::Said,
-    /// Numbers of before a restart whose variants have not been seen yet.
-    saved: BTreeMap<VariantKey, state::Saved>,
-    /// When this process began.
+    said: DiscoveryReporter,
+    said_of_workloads: workloads::WorkloadDoubts,
+    /// The saved states from before a restart whose variants have not been seen yet.
+    saved: BTreeMap<VariantKey, state::SavedDecision>,
+    /// The start time of this process.
     began: Timestamp,
-    /// What the last tick has found, shown or not.
+    /// The result of the last tick, published or not.
     found: Option<Published>,
-    /// The term that we decide in, where several replicas share what they decide.
-    term: Option<Term>,
+    /// The term in which this replica decides, if replicas share their decisions.
+    term: Option<LeaderTerm>,
     interval: Duration,
     state_file: Option<PathBuf>,
     saved_at: Option<Duration>,
     cards_at: Option<Duration>,
     saving: Option<JoinHandle<()>>,
     counted: BTreeSet<(VariantKey, &'static str)>,
-    ignored: BTreeMap<VariantKey, Ignored>,
+    ignored: BTreeMap<VariantKey, IgnoredChange>,
     findings: BTreeMap<VariantKey, Vec<Finding>>,
     /// Namespace, variant and name of each HPA that has a series.
     followed: BTreeSet<[String; 3]>,
 }
 
 impl Ticks {
-    /// A loop that has not ticked; numbers in the state file are in force from the start.
-    pub(crate) fn new(config: &Config, mut parts: Parts) -> Self {
+    /// A loop before its first tick; desired replicas in the state file are in effect from the
+    /// start.
+    pub(crate) fn new(config: &Config, mut parts: TickChannels) -> Self {
         let pipeline = Pipeline::new(config.policy.clone());
         let now = parts.clock.now();
         let path = config.keys.state_file.as_ref().filter(|_| parts.sharing.is_none());
         let saved = path.map(|path| keep::load(now, path, &parts.telemetry)).unwrap_or_default();
         let directory = Directory::new(config, &parts.surroundings);
-        // A rate sees the first increase only of a series that was there before it.
+
+        // `rate()` counts the first increase only for a series that existed before it.
         for label in Violation::LABELS {
             parts.telemetry.violations.with_label_values(&[label]);
         }
         for action in ["read", "write"] {
             parts.telemetry.state_failures.with_label_values(&[action]);
         }
+
         Self {
             pipeline,
             shadows: shadows::replace(Vec::new(), config),
             tracer: parts.tracer.take(),
             directory,
-            said: Said::new(parts.telemetry.discovery_objects.clone()),
-            said_of_workloads: workloads::Said::default(),
+            said: DiscoveryReporter::new(parts.telemetry.discovery_objects.clone()),
+            said_of_workloads: workloads::WorkloadDoubts::default(),
             saved,
             began: now,
             found: None,
             term: None,
             interval: config.keys.tick_interval,
-            // What replicas share takes its place.
+            // The shared document replaces the state file.
             state_file: config.keys.state_file.clone().filter(|_| parts.sharing.is_none()),
             saved_at: None,
             cards_at: None,
@@ -152,7 +155,7 @@ impl Ticks {
         }
     }
 
-    /// Ticks until `stop` is cancelled, then saves the numbers in force.
+    /// Ticks until `stop` is cancelled, then saves the desired replicas in effect.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut interval = tokio::time::interval(self.interval);
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -178,16 +181,18 @@ impl Ticks {
                 }
             }
         }
+
         self.save_last().await;
     }
 
-    fn reload(&mut self, reload: Reload) {
-        let Reload { config, done } = reload;
+    fn reload(&mut self, reload: ConfigReload) {
+        let ConfigReload { config, done } = reload;
         self.pipeline.set_policy(config.policy.clone());
         self.shadows = shadows::replace(std::mem::take(&mut self.shadows), &config);
         if let Some(tracer) = &mut self.tracer {
             tracer.reloaded(&config);
         }
+
         self.directory.replace(&config, &self.parts.surroundings);
         self.parts.signals.replace(&config);
         self.put_by();
@@ -207,15 +212,17 @@ impl Ticks {
             error!(%violation, "The decisions break an invariant; the last good ones stay");
             self.parts.telemetry.violations.with_label_values(&[violation.label()]).inc();
         }
+
         let said = self.tracer.as_ref().map(|_| trace::said(&decisions));
         let shadows = self.shadow(now, &inputs, &decisions);
         let before = self.parts.published.borrow().clone();
         let mut found = self.publish(now, &before, &inputs, decisions);
         found.shadows = shadows;
         let published = self.show(&before, &found, standing);
-        if standing != Some(Standing::Follows) {
+        if standing != Some(LeadershipRole::Follows) {
             self.count(&published);
         }
+
         self.parts.history.record(now, self.parts.clock.elapsed(), &published);
         self.found = Some(found);
         self.judge_autoscalers(&published);
@@ -230,9 +237,14 @@ impl Ticks {
         self.parts.telemetry.last_tick.set(ended);
     }
 
-    /// Decides. Where replicas share what they decide, what is in force is what is written, also for
-    /// who writes it.
-    fn decide(&mut self, now: Timestamp, inputs: &Inputs, standing: Option<Standing>) -> Decisions {
+    /// Decides. If replicas share their decisions, the written decisions are in effect, also for
+    /// the replica that writes them.
+    fn decide(
+        &mut self,
+        now: Timestamp,
+        inputs: &Inputs,
+        standing: Option<LeadershipRole>,
+    ) -> Decisions {
         self.say_standing(standing);
         match &self.parts.sharing {
             Some(sharing) => {
@@ -245,31 +257,33 @@ impl Ticks {
                     tracer.restored(restored);
                     tracer.follows(numbers.clone());
                 }
+
                 self.pipeline.follow(now, inputs, &numbers)
             }
             None => self.pipeline.tick(now, inputs),
         }
     }
 
-    fn say_standing(&mut self, standing: Option<Standing>) {
+    fn say_standing(&mut self, standing: Option<LeadershipRole>) {
         let term = match standing {
-            Some(Standing::Leads(term)) => Some(term),
-            Some(Standing::Follows) | None => None,
+            Some(LeadershipRole::Leads(led)) => Some(led),
+            Some(LeadershipRole::Follows) | None => None,
         };
-        let Leading { leader, changes } = &self.parts.telemetry.leading;
-        leader.set(i64::from(standing != Some(Standing::Follows)));
+        let LeaderMetrics { leader, changes } = &self.parts.telemetry.leading;
+        leader.set(i64::from(standing != Some(LeadershipRole::Follows)));
         if self.term.is_some() != term.is_some() {
             changes.inc();
         }
+
         self.term = term;
     }
 
-    /// Shows what may be shown, and says what changed.
+    /// Publishes the part of the tick's result that may be published, and reports the changes.
     fn show(
         &mut self,
         before: &Published,
         found: &Published,
-        standing: Option<Standing>,
+        standing: Option<LeadershipRole>,
     ) -> Arc<Published> {
         let shown = match (&mut self.parts.sharing, standing) {
             (Some(sharing), Some(standing)) => {
@@ -278,29 +292,33 @@ impl Ticks {
             }
             (Some(_), None) | (None, _) => found.clone(),
         };
+
         let published = Arc::new(shown);
         let voice = match standing {
-            None | Some(Standing::Leads(_)) => Voice::Heard,
-            Some(Standing::Follows) => Voice::Silent,
+            None | Some(LeadershipRole::Leads(_)) => EventPermission::Heard,
+            Some(LeadershipRole::Follows) => EventPermission::Silent,
         };
-        if voice == Voice::Heard {
+        if voice == EventPermission::Heard {
             self.say_changes(before, &published);
         }
+
         self.parts.published.send_replace(Arc::clone(&published));
         self.announce(before, &published, voice);
         published
     }
 
-    /// Shows what has been written since the last tick.
+    /// Publishes the decisions that were written since the last tick.
     fn look_again(&mut self) {
         let standing = self.parts.sharing.as_mut().map(Sharing::stand);
-        // What was found while another replica led is not ours to write: it may know no number at
-        // all. The next tick goes on from the numbers in force.
-        if let Some(Standing::Leads(term)) = standing
+
+        // A result from the time when another replica led must not be written: it can lack desired
+        // replicas. The next tick continues from the ones in effect.
+        if let Some(LeadershipRole::Leads(term)) = standing
             && self.term != Some(term)
         {
             return;
         }
+
         if let Some(found) = self.found.take() {
             let before = self.parts.published.borrow().clone();
             let _shown = self.show(&before, &found, standing);
@@ -309,32 +327,39 @@ impl Ticks {
     }
 
     fn take_inputs(&mut self, now: Timestamp) -> Inputs {
-        let cluster = self.parts.cluster.as_ref().map(|cluster| cluster.borrow().clone());
+        let cluster = self.parts.cluster.as_ref().map(|it| it.borrow().clone());
         if let Some(cluster) = &cluster {
             self.directory.discover(cluster);
             self.said.say(&cluster.discovery, self.parts.announcer.as_ref());
         }
+
         let instances = self.parts.prometheus.as_ref().map(|it| it.instances.borrow().clone());
-        let said = directory::Said { cluster: cluster.as_deref(), instances: instances.as_deref() };
+        let said = directory::DirectoryInputs {
+            cluster: cluster.as_deref(),
+            instances: instances.as_deref(),
+        };
         let seen = self.directory.look(now, said);
         self.restore(now, &seen.fleet);
-        if let Some(InPrometheus { wanted, .. }) = &self.parts.prometheus {
+        if let Some(PrometheusChannels { wanted, .. }) = &self.parts.prometheus {
             replace(wanted, Arc::new(seen.in_prometheus));
         }
+
         replace(&self.parts.targets, Arc::new(seen.targets));
         let mut scrapes = Vec::new();
         while let Ok(scrape) = self.parts.scrapes.try_recv() {
             scrapes.push(scrape);
         }
-        // Scrapes of one replica arrive in order; two replicas' may not, and the order of arrival
-        // must not matter.
+
+        // Scrapes of one replica arrive in order, but scrapes of two replicas may not. The order of
+        // arrival must not matter.
         scrapes.sort_by(|a, b| (&a.replica, a.at).cmp(&(&b.replica, b.at)));
         let autoscalers = cluster.as_deref().map(ClusterState::autoscalers).unwrap_or_default();
         let demand = self.parts.signals.demand(&seen.fleet);
         let starts = cluster.as_deref().map(ClusterState::starts).unwrap_or_default();
         let inventory = cluster.as_ref().map(|it| Arc::clone(&it.inventory)).unwrap_or_default();
         let templates = cluster.as_deref().map(ClusterState::templates).unwrap_or_default();
-        let (fleet, listings) = (seen.fleet, seen.listings);
+        let fleet = seen.fleet;
+        let listings = seen.listings;
         Inputs { fleet, listings, inventory, scrapes, autoscalers, demand, starts, templates }
     }
 
@@ -345,34 +370,42 @@ impl Ticks {
         inputs: &Inputs,
         mut found: Decisions,
     ) -> Published {
-        let decisions = std::mem::take(&mut found.decisions).into_iter();
+        let taken = std::mem::take(&mut found.decisions).into_iter();
         let mut decisions: BTreeMap<VariantKey, Decision> =
-            decisions.map(|decision| (decision.variant.clone(), decision)).collect();
+            taken.map(|decision| (decision.variant.clone(), decision)).collect();
+
         let published = inputs.fleet.variants().map(|spec| {
             let key = &spec.key;
             let known = before.variants.get(key).and_then(|variant| variant.decided.as_ref());
             let decided = decisions.remove(key).map(|decision| self.age(now, known, decision));
-            let observation = found.observations.remove(key);
-            let observation = observation.unwrap_or_else(|| Observation::of_nothing(spec.bounds));
+            let observed = found.observations.remove(key);
             let variant = PublishedVariant {
                 spec: spec.clone(),
-                observation,
+                observation: observed.unwrap_or_else(|| Observation::of_nothing(spec.bounds)),
                 report: found.variants.remove(key),
                 decided,
                 undecided: found.undecided.remove(key),
             };
+
             (key.clone(), variant)
         });
+
         let variants = published.collect();
         let generation = before.generation + 1;
         let Decisions { models, pools, limits, workloads, .. } = found;
-        let (decided_by, shadows) = (None, BTreeMap::new());
+        let decided_by = None;
+        let shadows = BTreeMap::new();
         Published { generation, variants, models, pools, decided_by, limits, workloads, shadows }
     }
 
-    /// Gives a decision its age on the monotonic clock. A decision that is kept ages with it,
-    /// whatever the wall clock does.
-    fn age(&self, now: Timestamp, known: Option<&Decided>, decision: Decision) -> Decided {
+    /// Gives a decision its age on the monotonic clock. A held decision ages with that clock, and
+    /// changes of the wall clock have no effect.
+    fn age(
+        &self,
+        now: Timestamp,
+        known: Option<&PublishedDecision>,
+        decision: Decision,
+    ) -> PublishedDecision {
         let at = decision.inputs_at;
         let elapsed = match (decision.basis, known) {
             (Basis::Held, Some(known)) => known.elapsed,
@@ -381,21 +414,25 @@ impl Ticks {
                 self.parts.clock.elapsed().saturating_sub(age)
             }
         };
-        Decided { decision, at, elapsed }
+
+        PublishedDecision { decision, at, elapsed }
     }
 
-    /// Says what changed: one line a changed variant.
+    /// Logs the changes: one line per changed variant.
     fn say_changes(&self, before: &Published, after: &Published) {
         for (key, variant) in &after.variants {
             let Some(decided) = &variant.decided else { continue };
             let decision = &decided.decision;
             let Some(because) = decision.because() else { continue };
-            let (namespace, name) = (key.namespace.as_str(), key.variant.as_str());
+            let namespace = key.namespace.as_str();
+            let name = key.variant.as_str();
             let known = before.variants.get(key).and_then(|it| it.decided.as_ref());
-            let (new, old) = (decision.desired(), known.map(|it| it.decision.desired()));
+            let new = decision.desired();
+            let old = known.map(|it| it.decision.desired());
             if old == Some(new) {
                 continue;
             }
+
             info!(
                 namespace,
                 variant = name,
@@ -420,38 +457,43 @@ impl Ticks {
         for (key, variant) in &after.variants {
             let decision = variant.decided.as_ref().map(|decided| &decided.decision);
             let Some(because) = decision.and_then(Decision::because) else { continue };
-            let (namespace, name) = (key.namespace.as_str(), key.variant.as_str());
+            let namespace = key.namespace.as_str();
+            let name = key.variant.as_str();
             let reason = because.reason.label();
             telemetry.decisions.with_label_values(&[namespace, name, reason]).inc();
-            // The series begin at 0, so that a rate sees the first change.
+            // The series begin at 0, so that `rate()` counts the first change.
             for direction in ["up", "down"] {
                 let _begun = telemetry.changes.with_label_values(&[namespace, name, direction]);
             }
+
             self.counted.insert((key.clone(), reason));
         }
+
         self.counted.retain(|(key, reason)| {
             let stays = after.variants.contains_key(key);
             if !stays {
-                let (namespace, name) = (key.namespace.as_str(), key.variant.as_str());
+                let namespace = key.namespace.as_str();
+                let name = key.variant.as_str();
                 let _gone = telemetry.decisions.remove_label_values(&[namespace, name, reason]);
                 for direction in ["up", "down"] {
                     let labels = [namespace, name, direction];
                     let _gone = telemetry.changes.remove_label_values(&labels);
                 }
             }
+
             stays
         });
     }
 
-    fn announce(&mut self, before: &Published, after: &Published, voice: Voice) {
+    fn announce(&mut self, before: &Published, after: &Published, voice: EventPermission) {
         let now = self.parts.clock.elapsed();
         if let (Some(announcer), Some(cluster)) = (&mut self.parts.announcer, &self.parts.cluster) {
-            let cluster = cluster.borrow().clone();
-            announcer.decisions(now, (before, after), &cluster, voice);
+            let state = cluster.borrow().clone();
+            announcer.decisions(now, before, after, &state, voice);
         }
     }
 
-    /// Says when an HPA will not follow a published number, and how to mend it.
+    /// Reports when an HPA will not follow published desired replicas, and how to fix it.
     fn judge_autoscalers(&mut self, published: &Published) {
         let Some(cluster) = self.parts.cluster.as_ref().map(|it| it.borrow().clone()) else {
             return;
@@ -470,28 +512,33 @@ impl Ticks {
                 gauge.with_label_values(&labels).set(f64::from(u8::from(ignored.is_some())));
                 followed.insert(labels.map(str::to_owned));
             }
+
             self.say_ignored(key, ignored);
             if self.findings.get(key) != Some(&state.findings) {
                 for finding in &state.findings {
-                    let (namespace, variant) = (&key.namespace, &key.variant);
+                    let namespace = &key.namespace;
+                    let variant = &key.variant;
                     warn!(%namespace, %variant, "{finding}");
                     if let Some(announcer) = &self.parts.announcer {
                         announcer.finding(key, finding);
                     }
                 }
+
                 self.findings.insert(key.clone(), state.findings.clone());
             }
         }
-        // Series of HPAs that are gone go with them; the others are never absent in between.
+
+        // Series of deleted HPAs are removed; the others are never absent in between.
         for gone in self.followed.difference(&followed) {
             let _gone = gauge.remove_label_values(&gone.each_ref().map(String::as_str));
         }
+
         self.followed = followed;
         self.findings.retain(|key, _| cluster.variants.contains_key(key));
         self.ignored.retain(|key, _| cluster.variants.contains_key(key));
     }
 
-    fn say_ignored(&mut self, key: &VariantKey, ignored: Option<Ignored>) {
+    fn say_ignored(&mut self, key: &VariantKey, ignored: Option<IgnoredChange>) {
         let Some(ignored) = ignored else {
             self.ignored.remove(key);
             return;
@@ -509,12 +556,13 @@ impl Ticks {
             if let Some(announcer) = &self.parts.announcer {
                 announcer.ignored(key, &ignored);
             }
+
             self.ignored.insert(key.clone(), ignored);
         }
     }
 }
 
-/// Waits until replicas have shared something; for ever where there is only one.
+/// Waits until a replica has shared something; forever if there is only one replica.
 async fn changed(sharing: &mut Option<Sharing>) {
     match sharing {
         Some(sharing) => sharing.changed().await,
@@ -522,16 +570,15 @@ async fn changed(sharing: &mut Option<Sharing>) {
     }
 }
 
-/// Waits until something else is discovered than is known. Without a cluster that is never.
+/// Waits until the discovery differs from `known`; forever without a cluster.
 async fn discovered(
     cluster: &mut Option<watch::Receiver<Arc<ClusterState>>>,
     known: &Arc<Discovery>,
 ) -> bool {
     let Some(cluster) = cluster else { return std::future::pending().await };
-    let differs = |state: &Arc<ClusterState>| !Arc::ptr_eq(&state.discovery, known);
-    if cluster.wait_for(differs).await.is_ok() {
+    if cluster.wait_for(|state| !Arc::ptr_eq(&state.discovery, known)).await.is_ok() {
         return true;
     }
-    // The watching ends only with everything else.
+    // The watch ends only with the whole daemon.
     std::future::pending().await
 }

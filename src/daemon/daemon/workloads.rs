@@ -1,4 +1,4 @@
-//! Says once what is doubtful of how engines are started, and when it no longer is.
+//! Logs doubts about an engine's start arguments once, and their end.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,17 @@ use tracing::{info, warn};
 use crate::publish::Published;
 use plimsoll_core::fleet::VariantKey;
 
-/// What has been said of each variant.
+/// The last logged doubts per variant.
 #[derive(Default)]
-pub(crate) struct Said(BTreeMap<VariantKey, String>);
+pub(crate) struct WorkloadDoubts(BTreeMap<VariantKey, String>);
 
-impl Said {
-    /// Says what is new.
+impl WorkloadDoubts {
+    /// Logs the changes.
     pub(crate) fn say(&mut self, published: &Published) {
         let mut open = BTreeMap::new();
         for (key, report) in &published.workloads {
-            let (namespace, variant) = (&key.namespace, &key.variant);
+            let namespace = &key.namespace;
+            let variant = &key.variant;
             let engine = report.engine.as_ref();
             let Some(engine) = engine.filter(|engine| engine.is_doubtful()) else {
                 if self.0.contains_key(key) {
@@ -24,6 +25,7 @@ impl Said {
                 }
                 continue;
             };
+
             let text = engine.to_string();
             if self.0.get(key) != Some(&text) {
                 warn!(
@@ -33,8 +35,10 @@ impl Said {
                     "Engine arguments are not relied on: {text}"
                 );
             }
+
             open.insert(key.clone(), text);
         }
+
         self.0 = open;
     }
 }

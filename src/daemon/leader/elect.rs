@@ -1,8 +1,9 @@
-//! Holding the Lease, or waiting for it.
+//! Holds the Lease or waits for it.
 //!
-//! A turn looks at the Lease and writes it where [`judge`] says so; each write names the version
-//! that it replaces, so of two contenders one is refused. An API server that is away costs a leader
-//! its lead after the renew deadline, and nobody else can have it either.
+//! Each turn reads the Lease and writes it if [`judge`] decides so. A write names the version that
+//! it replaces, so if two contenders write, the API server rejects one. If the API server is
+//! unreachable, a leader stops leading after the renew deadline, and no other replica can take
+//! over.
 
 use std::time::Duration;
 
@@ -16,60 +17,66 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::clock::Clock;
-use crate::leader::lease::{Judgement, Observed, Record, judge};
-use crate::leader::{Leadership, Settings};
+use crate::leader::lease::{LeaseAction, LeaseRecord, ObservedLease, judge};
+use crate::leader::{ElectionSettings, Leadership};
 
-/// Time to give the Lease back at the end. Who does not get it waits for it to expire.
+/// Time limit for releasing the Lease at shutdown. If the release does not arrive, the other
+/// replicas wait until the Lease expires.
 const RELEASE_MAX: Duration = Duration::from_secs(2);
 
-/// How much longer than the retry period a contender waits at most, as a share of it, so that
-/// contenders do not ask in step.
+/// The maximum extra wait of a contender, as a share of the retry period. It keeps contenders from
+/// asking in step.
 const JITTER: f64 = 0.2;
 
-/// Takes part in the election.
+/// Takes part in the leader election.
 pub struct Elector {
     api: Api<Lease>,
-    settings: Settings,
+    settings: ElectionSettings,
     clock: Clock,
     leadership: watch::Sender<Leadership>,
-    seen: Option<Observed>,
-    /// The version of the Lease that we wrote last.
+    seen: Option<ObservedLease>,
+    /// The resource version of the Lease as this replica last read or wrote it.
     version: Option<String>,
-    /// When we took it.
+    /// The time when this replica acquired the Lease.
     acquired: Option<Timestamp>,
-    /// Whether a failure was said that is not over.
+    /// True if a failure was logged and has not ended yet.
     troubled: bool,
 }
 
-/// How a turn ended that had no error.
+/// The outcome of a turn without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
-    /// The Lease is ours.
+enum TurnOutcome {
+    /// This replica holds the Lease.
     Held,
-    /// It is somebody else's.
+    /// Another replica holds the Lease.
     NotHeld,
-    /// Somebody wrote it in between.
+    /// Another replica wrote the Lease in between.
     Overtaken,
 }
 
 impl Elector {
-    /// A contender, and what it knows of who leads.
+    /// Creates a contender and a receiver for the leadership that it observes.
     #[must_use]
     pub fn new(
         client: kube::Client,
-        settings: Settings,
+        settings: ElectionSettings,
         clock: Clock,
     ) -> (Self, watch::Receiver<Leadership>) {
         let api = Api::namespaced(client, &settings.namespace);
         let (leadership, receiver) = watch::channel(Leadership::default());
-        let (seen, version, acquired, troubled) = (None, None, None, false);
+        let seen = None;
+        let version = None;
+        let acquired = None;
+        let troubled = false;
+
         let elector = Self { api, settings, clock, leadership, seen, version, acquired, troubled };
         (elector, receiver)
     }
 
-    /// Takes part until `retire`, and then gives the Lease back.
+    /// Takes part in the election until `retire` is cancelled, and then releases the Lease.
     pub async fn run(mut self, retire: CancellationToken) {
         while retire.run_until_cancelled(self.take_turn()).await.is_some() {}
+
         if self.is_leading() {
             self.step_down("this replica ends");
             let released = timeout(RELEASE_MAX, self.release()).await;
@@ -79,26 +86,26 @@ impl Elector {
         }
     }
 
-    /// One turn, and the wait for the next.
+    /// Takes one turn and waits for the next.
     async fn take_turn(&mut self) {
         let began = self.clock.elapsed();
         let pace = self.settings.pace;
-        // A request that hangs must not keep a leader in office.
+        // A hanging request must not prolong the leadership.
         let left = self.leadership.borrow().until.map(|until| until.saturating_sub(began));
         let limit = left.unwrap_or(pace.renew_deadline);
         let outcome = match timeout(limit, self.contend()).await {
-            Ok(outcome) => outcome.map_err(|error| error.to_string()),
+            Ok(result) => result.map_err(|error| error.to_string()),
             Err(_) => Err("there was no answer in time".to_owned()),
         };
         match outcome {
             Ok(turn) => {
                 self.recovered();
                 match turn {
-                    Turn::Held => self.lead(began + pace.renew_deadline),
-                    Turn::NotHeld => self.step_down("another replica holds the Lease"),
-                    // A leader looks at once who did.
-                    Turn::Overtaken if self.is_leading() => return,
-                    Turn::Overtaken => {}
+                    TurnOutcome::Held => self.lead(began + pace.renew_deadline),
+                    TurnOutcome::NotHeld => self.step_down("another replica holds the Lease"),
+                    // A leader reads the Lease again immediately to see the new holder.
+                    TurnOutcome::Overtaken if self.is_leading() => return,
+                    TurnOutcome::Overtaken => {}
                 }
             }
             Err(error) => {
@@ -110,6 +117,7 @@ impl Elector {
                 }
             }
         }
+
         let jitter = if self.is_leading() { 0.0 } else { rand::random_range(0.0..=JITTER) };
         sleep(pace.retry_period.mul_f64(1.0 + jitter)).await;
     }
@@ -118,29 +126,33 @@ impl Elector {
         self.leadership.borrow().until.is_some()
     }
 
-    /// Looks at the Lease and takes or renews it, if that is ours to do.
-    async fn contend(&mut self) -> kube::Result<Turn> {
+    /// Reads the Lease, and acquires or renews it if this replica may.
+    async fn contend(&mut self) -> kube::Result<TurnOutcome> {
         let name = self.settings.name.clone();
-        // What we wrote last still says it, unless somebody else wrote: then this is refused.
+        // The Lease is as this replica last wrote it, unless another replica wrote it since. In
+        // that case the API server rejects this write.
         if self.version.is_none() {
             let found = self.api.get_opt(&name).await?;
-            let (now, before) = (self.clock.elapsed(), self.seen.take());
-            self.seen = found.as_ref().map(|lease| Observed::see(before, record(lease), now));
+            let now = self.clock.elapsed();
+            let before = self.seen.take();
+            self.seen = found.as_ref().map(|lease| ObservedLease::see(before, record(lease), now));
             self.version = found.and_then(|lease| lease.metadata.resource_version);
             self.tell_holder();
         }
-        let Settings { identity, pace, .. } = &self.settings;
+
+        let ElectionSettings { identity, pace, .. } = &self.settings;
         let transitions = match judge(self.seen.as_ref(), identity, *pace, self.clock.elapsed()) {
-            Judgement::Wait => {
+            LeaseAction::Wait => {
                 self.version = None;
-                return Ok(Turn::NotHeld);
+                return Ok(TurnOutcome::NotHeld);
             }
-            Judgement::Acquire(transitions) => {
+            LeaseAction::Acquire(transitions) => {
                 self.acquired = Some(self.clock.now());
                 transitions
             }
-            Judgement::Renew(transitions) => transitions,
+            LeaseAction::Renew(transitions) => transitions,
         };
+
         let known = self.version.take();
         let parameters = PostParams::default();
         let lease = self.lease(known.clone(), transitions);
@@ -150,19 +162,21 @@ impl Elector {
         };
         match written {
             Ok(lease) => {
-                let (now, before) = (self.clock.elapsed(), self.seen.take());
-                self.seen = Some(Observed::see(before, record(&lease), now));
+                let now = self.clock.elapsed();
+                let before = self.seen.take();
+                self.seen = Some(ObservedLease::see(before, record(&lease), now));
                 self.version = lease.metadata.resource_version;
-                Ok(Turn::Held)
+                Ok(TurnOutcome::Held)
             }
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(Turn::Overtaken),
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(TurnOutcome::Overtaken),
             Err(error) => Err(error),
         }
     }
 
-    /// The Lease as we would have it.
+    /// Returns the Lease as this replica writes it.
     fn lease(&self, version: Option<String>, transitions: i32) -> Lease {
-        let Settings { namespace, name, identity, pace } = self.settings.clone();
+        let ElectionSettings { namespace, name, identity, pace } = self.settings.clone();
+
         Lease {
             metadata: ObjectMeta {
                 name: Some(name),
@@ -181,19 +195,21 @@ impl Elector {
         }
     }
 
-    /// Gives the Lease back, if it is still ours, so that the others need not wait.
+    /// Releases the Lease if this replica still holds it, so that the other replicas need not wait.
     async fn release(&self) -> kube::Result<()> {
-        let Settings { name, identity, .. } = &self.settings;
+        let ElectionSettings { name, identity, .. } = &self.settings;
         let found = self.api.get(name).await?;
-        let Record { holder, transitions, .. } = record(&found);
+        let LeaseRecord { holder, transitions, .. } = record(&found);
         if holder.as_ref() != Some(identity) {
             return Ok(());
         }
+
         let mut lease = self.lease(found.metadata.resource_version, transitions);
         if let Some(spec) = &mut lease.spec {
             spec.holder_identity = Some(String::new());
             spec.lease_duration_seconds = Some(1);
         }
+
         self.api.replace(name, &PostParams::default(), &lease).await.map(|_| ())
     }
 
@@ -216,6 +232,7 @@ impl Elector {
 
     fn tell_holder(&self) {
         let holder = self.seen.as_ref().and_then(|seen| seen.record.holder.clone());
+
         self.leadership.send_if_modified(|known| {
             let differs = known.holder != holder;
             if differs {
@@ -228,7 +245,7 @@ impl Elector {
 
     fn say(&mut self, error: &str) {
         if !std::mem::replace(&mut self.troubled, true) {
-            let Settings { namespace, name, .. } = &self.settings;
+            let ElectionSettings { namespace, name, .. } = &self.settings;
             warn!(
                 namespace,
                 lease = name,
@@ -246,16 +263,17 @@ impl Elector {
     }
 }
 
-/// A Lease has whole seconds; a shorter duration than one is for tests.
+/// Rounds down to the whole seconds that a Lease has, at least 1. Only tests use shorter durations.
 fn whole_seconds(duration: Duration) -> i32 {
     i32::try_from(duration.as_secs()).unwrap_or(i32::MAX).max(1)
 }
 
-/// What a Lease says. One without a holder's name is nobody's.
-fn record(lease: &Lease) -> Record {
+/// Reads the record of a Lease. A Lease with an empty holder name counts as not held.
+fn record(lease: &Lease) -> LeaseRecord {
     let spec = lease.spec.clone().unwrap_or_default();
-    let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
-    Record {
+    let seconds = spec.lease_duration_seconds.and_then(|it| u64::try_from(it).ok());
+
+    LeaseRecord {
         holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
         duration: Duration::from_secs(seconds.unwrap_or_default()),
         transitions: spec.lease_transitions.unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! The leader's document, which every replica reads.
+//! The leader's document, which every replica of the daemon reads.
 //!
 //! # Shape
 //!
@@ -13,10 +13,9 @@
 //!   decisions.json: '{"version":1,…}'
 //! ```
 //!
-//! A new leader claims the document before it decides: it reads it, and writes it back with a term
-//! of its own. Documents are ordered by term and then by sequence.
+//! A new leader claims the document before it decides: it reads the document and writes it back
+//! with its own term. Documents are ordered by term and then by sequence.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,18 +28,18 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::clock::Clock;
-use crate::leader::{Leadership, Settings};
+use crate::leader::{ElectionSettings, Leadership};
 
-/// The largest body. A `ConfigMap` may have a mebibyte with everything in it.
+/// The largest body, in bytes. Kubernetes limits a whole `ConfigMap` to 1 MiB.
 pub const BODY_MAX: usize = 900 << 10;
 
-/// What the body says before anything was decided.
+/// The body before the first decision.
 pub const EMPTY: &str = "{}";
 
-/// Time for one request.
+/// Time limit for one request.
 const REQUEST_MAX: Duration = Duration::from_secs(5);
 
-/// The delay after a write that failed, and its longest: a change of a number waits for it.
+/// The first and the longest delay after a failed write. A change of desired replicas waits for it.
 const DELAY: Duration = Duration::from_millis(250);
 const DELAY_MAX: Duration = Duration::from_secs(4);
 
@@ -49,40 +48,40 @@ const SEQUENCE: &str = "sequence";
 const HOLDER: &str = "holder";
 const BODY: &str = "decisions.json";
 
-/// Counts the claims of the document: a later leader has a higher one.
+/// The number of claims of the document so far. A later leader has a higher term.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Term(pub u64);
+pub struct LeaderTerm(pub u64);
 
-/// Where in a history of documents one belongs.
+/// The position of a document in its history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position {
-    /// Whose it is.
-    pub term: Term,
-    /// Which of theirs.
+pub struct DocumentPosition {
+    /// The leader's term.
+    pub term: LeaderTerm,
+    /// The sequence number. Every write increases it, in any term.
     pub sequence: u64,
 }
 
-/// A history, and a place in it.
+/// A history and a position in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The uid of the object: one that was deleted and made again begins another history.
+pub struct HistoryPosition {
+    /// The uid of the `ConfigMap`. Deleting and recreating the object begins another history.
     pub history: String,
-    /// Where in it.
-    pub position: Position,
+    /// The position in the history.
+    pub position: DocumentPosition,
 }
 
-/// A document.
+/// The leader's document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Document {
-    /// Where it belongs.
-    pub place: Place,
-    /// Who wrote it.
+pub struct LeaderDocument {
+    /// The history and position of the document.
+    pub place: HistoryPosition,
+    /// The identity of the replica that wrote it.
     pub holder: String,
-    /// What it says.
+    /// The body.
     pub body: Arc<str>,
 }
 
-/// An object that is no document.
+/// A `ConfigMap` that is not a valid document.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "ConfigMap {name}: data.{key} {problem}; delete the object, and the leader writes it again"
@@ -93,98 +92,111 @@ pub struct DocumentError {
     problem: &'static str,
 }
 
-/// A body that the leader wants written.
+/// A body that the leader has queued for writing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Draft {
-    /// Which one; a later one has a higher number.
+pub struct DocumentDraft {
+    /// The number of the draft; a later draft has a higher number.
     pub number: u64,
-    /// The term that it was decided in. It is not written in another one.
-    pub term: Term,
-    /// What it says.
+    /// The term in which it was decided. The draft is not written in another term.
+    pub term: LeaderTerm,
+    /// The body.
     pub body: Arc<str>,
 }
 
-/// What this replica may do with the document.
+/// The access of this replica to the document.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Seat {
-    /// Read it.
+pub enum DocumentAccess {
+    /// Read only.
     #[default]
     Reader,
-    /// Write it.
+    /// Read and write.
     Writer {
-        /// In this term.
-        term: Term,
-        /// What it said when it was claimed, if there was one.
-        inherited: Option<Document>,
-        /// The number of the last draft that was written in this term; 0 before the first.
+        /// The term in which this replica may write.
+        term: LeaderTerm,
+        /// The document as this replica found it when it claimed it, if there was one.
+        inherited: Option<LeaderDocument>,
+        /// The number of the last draft written in this term; 0 before the first.
         written: u64,
-        /// Where what we wrote last belongs.
-        place: Place,
+        /// The history and position of the last document that this replica wrote.
+        place: HistoryPosition,
     },
 }
 
 /// Writes the document while this replica leads.
-pub struct Desk {
+pub struct DocumentWriter {
     api: Api<ConfigMap>,
-    settings: Settings,
+    settings: ElectionSettings,
     clock: Clock,
     leadership: watch::Receiver<Leadership>,
-    drafts: watch::Receiver<Option<Draft>>,
-    seat: watch::Sender<Seat>,
-    /// The latest position that we know of, whatever became of the object.
-    known: Position,
-    /// The version of the object that our next write replaces.
+    drafts: watch::Receiver<Option<DocumentDraft>>,
+    seat: watch::Sender<DocumentAccess>,
+    /// The latest known position, even if the object was deleted since.
+    known: DocumentPosition,
+    /// The resource version that the next write replaces.
     version: Option<String>,
     delay: Duration,
     troubled: bool,
 }
 
-/// What is to be written.
-enum Work {
+/// The next thing to write.
+enum PendingWrite {
     Claim,
-    Write(Draft),
+    Write(DocumentDraft),
 }
 
-// === impl Document ===
+// === impl LeaderDocument ===
 
-impl Document {
-    /// Reads the object.
+impl LeaderDocument {
+    /// Reads a document from its `ConfigMap`.
     ///
     /// # Errors
     ///
-    /// A key is missing or is not what it should be.
+    /// A key is missing, or its value is invalid.
     pub fn read(object: &ConfigMap) -> Result<Self, DocumentError> {
-        let name = object.metadata.name.clone().unwrap_or_default();
-        let empty = BTreeMap::new();
-        let entries = object.data.as_ref().unwrap_or(&empty);
-        let failed = |key, problem| DocumentError { name: name.clone(), key, problem };
-        let text = |key| entries.get(key).ok_or_else(|| failed(key, "is missing"));
-        let number =
-            |key| text(key)?.parse::<u64>().map_err(|_| failed(key, "is not a whole number"));
-        let position = Position { term: Term(number(TERM)?), sequence: number(SEQUENCE)? };
+        let term = LeaderTerm(number(object, TERM)?);
+        let position = DocumentPosition { term, sequence: number(object, SEQUENCE)? };
         let history = object.metadata.uid.clone().unwrap_or_default();
+
         Ok(Self {
-            place: Place { history, position },
-            holder: text(HOLDER)?.clone(),
-            body: text(BODY)?.as_str().into(),
+            place: HistoryPosition { history, position },
+            holder: text(object, HOLDER)?.to_owned(),
+            body: text(object, BODY)?.into(),
         })
     }
 }
 
-// === impl Desk ===
+fn text<'a>(object: &'a ConfigMap, key: &'static str) -> Result<&'a str, DocumentError> {
+    let entry = object.data.as_ref().and_then(|entries| entries.get(key));
+    entry.map(String::as_str).ok_or_else(|| DocumentError::new(object, key, "is missing"))
+}
 
-impl Desk {
-    /// A desk, and what it says of what we may do.
+fn number(object: &ConfigMap, key: &'static str) -> Result<u64, DocumentError> {
+    let written = text(object, key)?;
+    written.parse().map_err(|_| DocumentError::new(object, key, "is not a whole number"))
+}
+
+// === impl DocumentError ===
+
+impl DocumentError {
+    fn new(object: &ConfigMap, key: &'static str, problem: &'static str) -> Self {
+        Self { name: object.metadata.name.clone().unwrap_or_default(), key, problem }
+    }
+}
+
+// === impl DocumentWriter ===
+
+impl DocumentWriter {
+    /// Creates a desk and a receiver for the seat of this replica.
     #[must_use]
     pub fn new(
         client: kube::Client,
-        settings: Settings,
+        settings: ElectionSettings,
         clock: Clock,
         leadership: watch::Receiver<Leadership>,
-        drafts: watch::Receiver<Option<Draft>>,
-    ) -> (Self, watch::Receiver<Seat>) {
+        drafts: watch::Receiver<Option<DocumentDraft>>,
+    ) -> (Self, watch::Receiver<DocumentAccess>) {
         let api = Api::namespaced(client, &settings.namespace);
-        let (seat, receiver) = watch::channel(Seat::default());
+        let (seat, receiver) = watch::channel(DocumentAccess::default());
         let desk = Self {
             api,
             settings,
@@ -192,15 +204,17 @@ impl Desk {
             leadership,
             drafts,
             seat,
-            known: Position::default(),
+            known: DocumentPosition::default(),
             version: None,
             delay: DELAY,
             troubled: false,
         };
+
         (desk, receiver)
     }
 
-    /// Claims the document when we lead, and writes drafts while we do, until `stop`.
+    /// Claims the document when this replica leads, and writes drafts while it leads, until `stop`
+    /// is cancelled.
     pub async fn run(mut self, stop: CancellationToken) {
         while stop.run_until_cancelled(self.turn()).await.is_some() {}
     }
@@ -208,14 +222,15 @@ impl Desk {
     async fn turn(&mut self) {
         if !self.leads() {
             self.leave();
-            // The lead also ends by the clock, and nobody tells us. Whoever acts on the seat looks
-            // at the lead as well.
+            // The lead also ends by the clock, without a notification. So every user of the seat
+            // also checks the leadership.
             let _changed_or_not = timeout(REQUEST_MAX, self.leadership.changed()).await;
             return;
         }
+
         let outcome = match self.next() {
-            Some(Work::Claim) => timeout(REQUEST_MAX, self.claim()).await,
-            Some(Work::Write(draft)) => timeout(REQUEST_MAX, self.write(draft)).await,
+            Some(PendingWrite::Claim) => timeout(REQUEST_MAX, self.claim()).await,
+            Some(PendingWrite::Write(draft)) => timeout(REQUEST_MAX, self.write(draft)).await,
             None => {
                 tokio::select! {
                     _ = self.leadership.changed() => {}
@@ -225,9 +240,11 @@ impl Desk {
                 return;
             }
         };
+
         let error = match outcome {
             Ok(Ok(())) => return self.recovered(),
-            // Somebody else wrote or deleted it: claim it again, if we still lead.
+            // Another client wrote or deleted the object: claim it again if this replica still
+            // leads.
             Ok(Err(kube::Error::Api(status))) if status.code == 409 => return self.leave(),
             Ok(Err(kube::Error::Api(status))) if status.code == 404 && self.version.is_some() => {
                 return self.leave();
@@ -235,7 +252,8 @@ impl Desk {
             Ok(Err(error)) => error.to_string(),
             Err(_) => "there was no answer in time".to_owned(),
         };
-        // Whether it was written is not known, so neither is the version.
+
+        // The write may or may not have succeeded, so the version is unknown.
         self.version = None;
         self.say(&error);
         sleep(self.delay.mul_f64(rand::random_range(0.5..=1.0))).await;
@@ -248,26 +266,27 @@ impl Desk {
 
     fn leave(&mut self) {
         self.version = None;
-        self.seat.send_if_modified(|seat| std::mem::take(seat) != Seat::Reader);
+        self.seat.send_if_modified(|seat| std::mem::take(seat) != DocumentAccess::Reader);
     }
 
-    /// What there is to do.
-    fn next(&mut self) -> Option<Work> {
+    /// Returns the next work, if there is any.
+    fn next(&mut self) -> Option<PendingWrite> {
         let draft = self.drafts.borrow_and_update().clone();
         match &*self.seat.borrow() {
-            Seat::Writer { term, written, .. } if self.version.is_some() => {
-                let draft = draft.filter(|it| it.term == *term && it.number > *written)?;
-                Some(Work::Write(draft))
+            DocumentAccess::Writer { term, written, .. } if self.version.is_some() => {
+                draft.filter(|it| it.term == *term && it.number > *written).map(PendingWrite::Write)
             }
-            Seat::Writer { .. } | Seat::Reader => Some(Work::Claim),
+            DocumentAccess::Writer { .. } | DocumentAccess::Reader => Some(PendingWrite::Claim),
         }
     }
 
-    /// Makes the document ours: from here on, whatever a predecessor sends is refused.
+    /// Claims the document for this replica. From here on, the API server rejects writes by earlier
+    /// leaders.
     async fn claim(&mut self) -> kube::Result<()> {
         let found = self.api.get_opt(&self.settings.document()).await?;
         let version = found.as_ref().and_then(|object| object.metadata.resource_version.clone());
-        let inherited = match found.as_ref().map(Document::read) {
+
+        let inherited = match found.as_ref().map(LeaderDocument::read) {
             Some(Ok(document)) => Some(document),
             Some(Err(problem)) => {
                 warn!(error = %problem, "The shared decisions cannot be read: writing them again");
@@ -275,59 +294,64 @@ impl Desk {
             }
             None => None,
         };
+
         if let Some(document) = &inherited {
             self.known = self.known.max(document.place.position);
         }
-        let Position { term: Term(term), sequence } = self.known;
-        let position = Position { term: Term(term + 1), sequence: sequence + 1 };
+
+        let DocumentPosition { term: LeaderTerm(term), sequence } = self.known;
+        let position = DocumentPosition { term: LeaderTerm(term + 1), sequence: sequence + 1 };
         let body = inherited.as_ref().map_or_else(|| EMPTY.into(), |it| Arc::clone(&it.body));
         let place = self.put(version, position, &body).await?;
         let term = position.term;
         info!(term = term.0, "This replica writes the decisions");
-        self.seat.send_replace(Seat::Writer { term, inherited, written: 0, place });
+        self.seat.send_replace(DocumentAccess::Writer { term, inherited, written: 0, place });
         Ok(())
     }
 
-    async fn write(&mut self, draft: Draft) -> kube::Result<()> {
-        let position = Position { term: draft.term, sequence: self.known.sequence + 1 };
+    async fn write(&mut self, draft: DocumentDraft) -> kube::Result<()> {
+        let position = DocumentPosition { term: draft.term, sequence: self.known.sequence + 1 };
         let new = self.put(self.version.clone(), position, &draft.body).await?;
         self.seat.send_modify(|seat| {
-            if let Seat::Writer { term, written, place, .. } = seat
+            if let DocumentAccess::Writer { term, written, place, .. } = seat
                 && *term == draft.term
             {
                 *written = draft.number;
                 *place = new;
             }
         });
+
         Ok(())
     }
 
     async fn put(
         &mut self,
         version: Option<String>,
-        position: Position,
+        position: DocumentPosition,
         body: &str,
-    ) -> kube::Result<Place> {
+    ) -> kube::Result<HistoryPosition> {
         let parameters = PostParams::default();
         let object = self.object(version.clone(), position, body);
         let written = match version {
             None => self.api.create(&parameters, &object).await,
             Some(_) => self.api.replace(&self.settings.document(), &parameters, &object).await,
         };
+
         let metadata = written?.metadata;
         self.version = metadata.resource_version;
         self.known = self.known.max(position);
-        Ok(Place { history: metadata.uid.unwrap_or_default(), position })
+        Ok(HistoryPosition { history: metadata.uid.unwrap_or_default(), position })
     }
 
-    fn object(&self, version: Option<String>, position: Position, body: &str) -> ConfigMap {
-        let Position { term: Term(term), sequence } = position;
+    fn object(&self, version: Option<String>, position: DocumentPosition, body: &str) -> ConfigMap {
+        let DocumentPosition { term: LeaderTerm(term), sequence } = position;
         let entries = [
             (TERM, term.to_string()),
             (SEQUENCE, sequence.to_string()),
             (HOLDER, self.settings.identity.clone()),
             (BODY, body.to_owned()),
         ];
+
         ConfigMap {
             metadata: ObjectMeta {
                 name: Some(self.settings.document()),

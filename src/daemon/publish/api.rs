@@ -1,14 +1,14 @@
-//! The JSON API of the plain HTTP port: every number, its past, and how the daemon is.
+//! The JSON API on the plain HTTP port: all decisions, their history, and the daemon's health.
 //!
-//! All answers are made when they are asked for, from one [`Published`], and none is kept. The
-//! shapes are the types below this module and in [`explain`]; `docs/api.md` says what each field
-//! means, from their doc comments. Within `v1`, fields are only added.
+//! Each response is computed on request from one [`Published`] value, and none is cached. The types
+//! below this module and in [`explain`] define the shapes. `docs/api.md` documents each field with
+//! the text of its doc comment. Within `v1`, fields are only added.
 //!
 //! # Errors
 //!
-//! An error is `{"error":"…"}` with a sentence that says what is wrong and how to mend it: 400 for
-//! a query that cannot be understood, 404 for a path or a variant that does not exist. A filter
-//! that lets nothing through is no error and gives an empty list.
+//! An error is `{"error":"…"}` with a sentence that names the problem and the fix. The status is
+//! 400 for an invalid query, and 404 for a path or variant that does not exist. A filter without
+//! matches is not an error and returns an empty list.
 
 pub(crate) mod openapi;
 pub(crate) mod past;
@@ -29,20 +29,20 @@ use tokio::sync::watch;
 use crate::clock::Clock;
 use crate::publish::Published;
 use crate::publish::api::past::Events;
-use crate::publish::api::query::{FILTER, Query, QueryError};
+use crate::publish::api::query::{FILTER, QueryError, QueryParameters};
 use crate::publish::api::status::Status;
-use crate::publish::explain::{Decisions, Details};
-use crate::publish::history::History;
+use crate::publish::explain::{Decisions, FailureDetails};
+use crate::publish::history::RecentHistory;
 
-/// Events in an answer that does not say how many it wants.
+/// The number of events in a response without a `limit` parameter.
 const EVENTS_DEFAULT: usize = 100;
 
-/// Events in an answer at the most.
+/// The maximum number of events in a response.
 const EVENTS_MAX: usize = 1000;
 
-/// A path of the API.
+/// An endpoint of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Endpoint {
+pub(crate) enum ApiEndpoint {
     /// Every number and the steps that made it.
     Decisions,
     /// The last hour of one variant.
@@ -53,50 +53,59 @@ pub(crate) enum Endpoint {
     Status,
     /// What was learned of engines.
     Cards,
-    /// This API, as an `OpenAPI` document.
+    /// The `OpenAPI` document of this API.
     Openapi,
 }
 
-/// Answers for everything under `/api`.
-pub struct Surface {
-    /// The numbers.
+/// Handles every request under `/api`.
+pub struct ApiSurface {
+    /// The published state.
     pub published: watch::Receiver<Arc<Published>>,
-    /// Their past.
-    pub history: Arc<History>,
-    /// What ages are measured with.
+    /// The history of the published state.
+    pub history: Arc<RecentHistory>,
+    /// The clock that ages are measured with.
     pub clock: Clock,
-    /// What was wrong with each replica's last scrape.
-    pub details: Box<dyn Fn() -> Details + Send + Sync>,
-    /// What is not in [`Published`].
+    /// The exact error of each replica's last failed scrape.
+    pub details: Box<dyn Fn() -> FailureDetails + Send + Sync>,
+    /// The facts that [`Published`] does not contain.
     pub vitals: Box<dyn Fn() -> Vitals + Send + Sync>,
-    /// The file of capacity cards that says what was learned here.
+    /// The capacity card file with the coefficients that this daemon learned.
     pub cards: Box<dyn Fn() -> Value + Send + Sync>,
 }
 
-/// What all parts of one answer are made from.
-pub(crate) struct Asked<'a> {
+/// The inputs that all parts of one response share.
+pub(crate) struct ResponseContext<'a> {
     pub(crate) published: &'a Published,
-    pub(crate) history: &'a History,
+    pub(crate) history: &'a RecentHistory,
     pub(crate) now: Timestamp,
     pub(crate) elapsed: Duration,
 }
 
-/// Why there is no answer.
+/// The reason why a request fails.
 #[derive(Debug, thiserror::Error)]
-enum Refused {
+enum RequestError {
     #[error("{0}")]
     Query(#[from] QueryError),
-    #[error("there is nothing at {path}; there is {}", Endpoint::ALL.map(Endpoint::path).join(", "))]
+    #[error("there is nothing at {path}; there is {}", ApiEndpoint::ALL.map(ApiEndpoint::path).join(", "))]
     Path { path: String },
-    #[error("there is no variant {0}; /api/v1/decisions lists those that are")]
+    #[error("there is no variant {0}; /api/v1/decisions lists all variants")]
     Variant(String),
     #[error("the answer cannot be written")]
     Json(#[from] serde_json::Error),
 }
 
-// === impl Endpoint ===
+// === impl ResponseContext ===
 
-impl Endpoint {
+impl ResponseContext<'_> {
+    /// Returns the seconds since `then`, an instant on the monotonic clock.
+    pub(crate) fn seconds_since(&self, then: Duration) -> f64 {
+        self.elapsed.saturating_sub(then).as_secs_f64()
+    }
+}
+
+// === impl ApiEndpoint ===
+
+impl ApiEndpoint {
     pub(crate) const ALL: [Self; 6] =
         [Self::Decisions, Self::History, Self::Events, Self::Status, Self::Cards, Self::Openapi];
 
@@ -111,7 +120,7 @@ impl Endpoint {
         }
     }
 
-    /// The parameters that it takes.
+    /// Returns the query parameters that the endpoint accepts.
     pub(crate) const fn parameters(self) -> &'static [&'static str] {
         match self {
             Self::Decisions => FILTER,
@@ -122,10 +131,10 @@ impl Endpoint {
     }
 }
 
-// === impl Surface ===
+// === impl ApiSurface ===
 
-impl Surface {
-    /// Answers a GET for this path and query: a status and JSON.
+impl ApiSurface {
+    /// Handles a GET request for this path and query; returns a status and JSON.
     #[must_use]
     pub fn answer(&self, path: &str, query: Option<&str>) -> (StatusCode, String) {
         match self.document(path, query) {
@@ -134,46 +143,51 @@ impl Surface {
         }
     }
 
-    fn document(&self, path: &str, query: Option<&str>) -> Result<String, Refused> {
-        let endpoint = Endpoint::ALL.into_iter().find(|endpoint| endpoint.path() == path);
-        let endpoint = endpoint.ok_or_else(|| Refused::Path { path: path.to_owned() })?;
-        let query = Query::parse(endpoint.path(), endpoint.parameters(), query)?;
-        // The value is taken out first: who reads it in place keeps the loop from publishing.
+    fn document(&self, path: &str, text: Option<&str>) -> Result<String, RequestError> {
+        let endpoint = ApiEndpoint::ALL
+            .into_iter()
+            .find(|it| it.path() == path)
+            .ok_or_else(|| RequestError::Path { path: path.to_owned() })?;
+        let query = QueryParameters::parse(endpoint.path(), endpoint.parameters(), text)?;
+
+        // Clone the value first: holding the borrow would keep the decision loop from publishing.
         let published = self.published.borrow().clone();
-        let asked = Asked {
+        let asked = ResponseContext {
             published: &published,
             history: &self.history,
             now: self.clock.now(),
             elapsed: self.clock.elapsed(),
         };
+
         match endpoint {
-            Endpoint::Decisions => {
+            ApiEndpoint::Decisions => {
                 let details = (self.details)();
                 write(&Decisions::new(&asked, &query.filter(), &details))
             }
-            Endpoint::History => {
+            ApiEndpoint::History => {
                 let key = query.variant(endpoint.path())?;
                 let track = self.history.track(&key);
                 let known = published.variants.get(&key).zip(track);
-                let (variant, track) = known.ok_or_else(|| Refused::Variant(key.to_string()))?;
+                let (variant, track) =
+                    known.ok_or_else(|| RequestError::Variant(key.to_string()))?;
                 write(&past::History::new(&asked, &key, &variant.spec.model, &track))
             }
-            Endpoint::Events => {
+            ApiEndpoint::Events => {
                 let limit = query.limit(EVENTS_DEFAULT, EVENTS_MAX)?;
                 write(&Events::new(&asked, &query.filter(), limit))
             }
-            Endpoint::Status => write(&Status::new(&asked, (self.vitals)())),
-            Endpoint::Cards => write(&(self.cards)()),
-            Endpoint::Openapi => write(&openapi::document()),
+            ApiEndpoint::Status => write(&Status::new(&asked, (self.vitals)())),
+            ApiEndpoint::Cards => write(&(self.cards)()),
+            ApiEndpoint::Openapi => write(&openapi::document()),
         }
     }
 }
 
-fn write(document: &impl Serialize) -> Result<String, Refused> {
+fn write(document: &impl Serialize) -> Result<String, RequestError> {
     Ok(serde_json::to_string(document)?)
 }
 
-impl Refused {
+impl RequestError {
     const fn status(&self) -> StatusCode {
         match self {
             Self::Query(_) => StatusCode::BAD_REQUEST,

@@ -1,12 +1,14 @@
-//! Kubernetes Events: what changed, on the object that a user looks at.
+//! Kubernetes Events: changes, reported on the object that a user looks at.
 //!
-//! A [`Recorder`] takes events without waiting, and a task of its own writes them. A write that is
-//! slow or refused costs an event, never a tick.
+//! A [`EventRecorder`] queues events without blocking, and a separate task writes them. A slow or
+//! rejected write can lose an event, but never delays a tick.
 //!
-//! `kube::runtime::events::Recorder` is not used, because it takes every event of one reason for
-//! the same one for six minutes, whatever it says (`2 -> 3` and `3 -> 4` would be one event with
-//! the text of the first), names events by the time (two writers make two objects), and has no
-//! bound on what it writes or remembers.
+//! `kube::runtime::events::Recorder` is unsuitable for three reasons:
+//!
+//! - For six minutes it treats all events with the same reason as one event, whatever their text.
+//!   `2 -> 3` and `3 -> 4` would become one event with the first text.
+//! - It names events by time, so two writers create two objects.
+//! - It limits neither its writes nor its memory.
 //!
 //! # Shape
 //!
@@ -23,8 +25,8 @@
 //! reportingInstance: plimsoll-7c9d-x2x4q
 //! ```
 //!
-//! The name is made from what the event says about which object, so whoever says the same thing
-//! writes the same object: the second writer counts it in `series`.
+//! The name contains a hash of the object and the event's content. So two writers that report the
+//! same thing write the same object: the second writer increases the count in `series`.
 
 mod correlate;
 pub mod decisions;
@@ -43,80 +45,83 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument as _, info_span};
 
 use crate::clock::Clock;
-use crate::publish::events::correlate::{Correlator, Verdict};
-use crate::publish::events::write::Writer;
+use crate::publish::events::correlate::{Correlator, EventHandling};
+use crate::publish::events::write::EventWriter;
 
-/// Events that may wait to be written. A fleet of a thousand variants whose numbers all change at
-/// once fits; beyond that the oldest are dropped, because the newest say what is true.
+/// Events that may wait to be written. If the desired replicas of 1,000 variants change at once,
+/// all of these events fit. Beyond that the oldest events are dropped, because the newest describe
+/// the current state.
 const QUEUE_MAX: usize = 1024;
 
-/// How often counts that have gathered are looked through.
+/// The interval at which gathered counts are checked and written if due.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The longest note that the API server takes, in bytes.
+/// The longest note that the API server accepts, in bytes.
 const NOTE_MAX: usize = 1024;
 
-/// The object that an event is about. It is in a namespace, and so is the event.
+/// The object that an event is about. The object is namespaced, and the event is in the same
+/// namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Reference {
+pub struct EventSubject {
     /// Its API version, such as `apps/v1`.
     pub api_version: String,
     /// Its kind, such as `Deployment`.
     pub kind: String,
-    /// Where it is.
+    /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Its uid; looked up when the event is written, if it is not known. `kubectl describe` shows
-    /// only events with the uid of the object.
+    /// Its uid. An unknown uid is looked up when the event is written, because `kubectl describe`
+    /// shows only events with the uid of the object.
     pub uid: Option<String>,
 }
 
-/// Something that a user should know about an object.
+/// An event to report to users on an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Event {
+pub struct ReportedEvent {
     /// The object.
-    pub on: Reference,
-    /// What happened.
-    pub reason: Reason,
-    /// It in a sentence, with the numbers; what is longer than 1,024 bytes is cut.
+    pub on: EventSubject,
+    /// The kind of event.
+    pub reason: EventReason,
+    /// The event as a sentence with its values; text beyond 1,024 bytes is cut.
     pub note: String,
 }
 
-/// Whether an event is a matter of course.
+/// The severity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Severity {
-    /// It is.
+pub enum EventSeverity {
+    /// Routine.
     Normal,
-    /// Somebody should look.
+    /// Needs attention.
     Warning,
 }
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $reason:ident = $label:literal, $severity:ident, $action:literal;)*) => {
-        /// What happened. docs/events.md says of each when it is written and what to do.
+        /// The kind of an event. docs/events.md describes when each kind is written and how to
+        /// respond.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum Reason {
+        pub enum EventReason {
             $($(#[$doc])* $reason,)*
         }
 
-        impl Reason {
+        impl EventReason {
             #[cfg(test)]
             const ALL: &[Self] = &[$(Self::$reason),*];
 
-            /// The reason as Kubernetes writes it.
+            /// Returns the reason as Kubernetes writes it.
             #[must_use]
             pub const fn label(self) -> &'static str {
                 match self { $(Self::$reason => $label,)* }
             }
 
-            /// Whether it is a matter of course.
+            /// Returns the severity of the event.
             #[must_use]
-            pub const fn severity(self) -> Severity {
-                match self { $(Self::$reason => Severity::$severity,)* }
+            pub const fn severity(self) -> EventSeverity {
+                match self { $(Self::$reason => EventSeverity::$severity,)* }
             }
 
-            /// What was being done.
+            /// Returns the action that Plimsoll was taking.
             #[must_use]
             pub const fn action(self) -> &'static str {
                 match self { $(Self::$reason => $action,)* }
@@ -126,82 +131,82 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// The desired number was raised.
+    /// Desired replicas increased.
     ScaledUp = "ScaledUp", Normal, "Decide";
-    /// The desired number was lowered.
+    /// Desired replicas decreased.
     ScaledDown = "ScaledDown", Normal, "Decide";
-    /// The number is kept, or there is none, for want of data.
+    /// The desired replicas are held or unset because data is missing.
     DecisionHeld = "DecisionHeld", Warning, "Decide";
-    /// There is data to decide on again.
+    /// Decisions use fresh data again.
     DecisionResumed = "DecisionResumed", Normal, "Decide";
-    /// The load asks for more than the maximum.
+    /// The load requires more than the maximum replicas.
     AtMaximum = "AtMaximum", Warning, "Decide";
-    /// A limit keeps the variant from having what is asked for it.
+    /// A limit keeps the variant from getting the replicas that it requires.
     LimitReached = "LimitReached", Warning, "Decide";
     /// A replica is slower than its peers.
     SlowReplica = "SlowReplica", Warning, "Decide";
-    /// The HPA leaves the replicas as they are, because the number is within its tolerance.
+    /// The HPA keeps the current replicas, because the desired replicas are within its tolerance.
     HpaIgnoresDesired = "HPAIgnoresDesired", Warning, "JudgeHPA";
-    /// The HPA reads the number in a way that makes something else of it.
+    /// The HPA is configured so that it computes another value from the desired replicas.
     HpaMisconfigured = "HPAMisconfigured", Warning, "JudgeHPA";
-    /// KEDA has been told to leave the replicas alone.
+    /// KEDA scaling is paused.
     KedaPaused = "KEDAPaused", Warning, "JudgeHPA";
-    /// The annotations of an object cannot be read.
+    /// The annotations of an object are invalid.
     AnnotationsRefused = "AnnotationsRefused", Warning, "Discover";
     /// Annotations of an object have no effect.
     AnnotationsWithoutEffect = "AnnotationsWithoutEffect", Warning, "Discover";
-    /// The scale target of an object is another variant's.
+    /// Another variant already has the scale target of this object.
     ScaleTargetTaken = "ScaleTargetTaken", Warning, "Discover";
-    /// The name of an object's variant is another's.
+    /// Another variant already has the name of this object's variant.
     VariantNameTaken = "VariantNameTaken", Warning, "Discover";
-    /// More objects declare variants than are watched.
+    /// More objects declare variants than Plimsoll watches.
     TooManyVariants = "TooManyVariants", Warning, "Discover";
 }
 
-/// What became of one event.
+/// The outcome of one event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// It was written as an object.
+pub(crate) enum EventOutcome {
+    /// It was created as an object.
     Created,
-    /// It was counted in an object that says the same.
+    /// It was counted in an existing object with the same content.
     Counted,
-    /// There have been too many.
+    /// The rate limit dropped it.
     Limited,
-    /// Too many were waiting.
+    /// The queue was full and dropped it.
     Overflowed,
-    /// The object that it is about is gone.
+    /// The object that it is about no longer exists.
     Gone,
-    /// The API server did not take it.
+    /// The API server did not accept it.
     Failed,
 }
 
-/// Who writes events.
+/// The writer of events.
 #[derive(Clone)]
-pub struct Reporter {
-    /// The client to write with.
+pub struct EventReporter {
+    /// The client that writes them.
     pub client: kube::Client,
-    /// Which of several daemons it is: the pod's name.
+    /// The name of the pod, which identifies this daemon replica.
     pub instance: String,
 }
 
-/// Takes events. Clones share one queue.
+/// Accepts events. Clones share one queue.
 #[derive(Clone, Debug)]
-pub struct Recorder {
-    queue: Arc<Queue>,
+pub struct EventRecorder {
+    queue: Arc<EventQueue>,
     clock: Clock,
     counter: IntCounterVec,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    /// Each with when it happened.
-    events: Mutex<VecDeque<(Timestamp, Event)>>,
+struct EventQueue {
+    /// Each event with the time when it happened.
+    events: Mutex<VecDeque<(Timestamp, ReportedEvent)>>,
     filled: Notify,
 }
 
-// === impl Outcome ===
+// === impl EventOutcome ===
 
-impl Outcome {
+impl EventOutcome {
     const fn label(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -214,10 +219,10 @@ impl Outcome {
     }
 }
 
-// === impl Severity ===
+// === impl EventSeverity ===
 
-impl Severity {
-    /// The type as Kubernetes writes it.
+impl EventSeverity {
+    /// Returns the type as Kubernetes writes it.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -227,23 +232,23 @@ impl Severity {
     }
 }
 
-// === impl Event ===
+// === impl ReportedEvent ===
 
-impl Event {
-    /// The name of the object that says this about the object with this uid: the same for everyone
-    /// who says it.
+impl ReportedEvent {
+    /// Returns the name of the Event object for the object with this uid. Every writer of the same
+    /// event computes the same name.
     fn object_name(&self, uid: Option<&str>) -> String {
         let Self { on, reason, note } = self;
-        let Reference { api_version: _, kind, namespace, name, uid: _ } = on;
+        let EventSubject { api_version: _, kind, namespace, name, uid: _ } = on;
         let said = [kind, namespace, name, uid.unwrap_or_default(), reason.label(), note];
-        // The name of an Event is at most 253 bytes, of which 17 are the point and the hash.
+        // The name of an Event has at most 253 bytes; the dot and the hash take 17 of them.
         let stem = name[..name.floor_char_boundary(236)].trim_end_matches(['.', '-']);
         format!("{stem}.{:016x}", hash(&said))
     }
 }
 
-/// FNV-1a over the texts and a separator after each: stable over processes and releases, so that
-/// two replicas of different versions name one event alike.
+/// FNV-1a over the texts with a separator after each. The hash is stable across processes and
+/// releases, so replicas of different versions give an event the same name.
 fn hash(texts: &[&str]) -> u64 {
     let separated = texts.iter().flat_map(|text| text.bytes().chain([0xff]));
     separated.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -251,7 +256,7 @@ fn hash(texts: &[&str]) -> u64 {
     })
 }
 
-/// The text, cut to the length that the API server takes.
+/// Cuts the text to the length that the API server accepts.
 fn cut(mut note: String) -> String {
     if note.len() > NOTE_MAX {
         const MARK: &str = "…";
@@ -261,14 +266,14 @@ fn cut(mut note: String) -> String {
     note
 }
 
-// === impl Recorder ===
+// === impl EventRecorder ===
 
-impl Recorder {
-    /// Starts to write what is recorded, until `stop`. What becomes of each event is counted by
-    /// its reason and the outcome.
+impl EventRecorder {
+    /// Starts the task that writes recorded events until `stop` is cancelled. Each event is counted
+    /// by its reason and outcome.
     #[must_use]
     pub fn start(
-        reporter: Reporter,
+        reporter: EventReporter,
         clock: Clock,
         counter: IntCounterVec,
         tracker: &TaskTracker,
@@ -277,33 +282,35 @@ impl Recorder {
         let recorder = Self { queue: Arc::default(), clock, counter };
         let writing = recorder.clone();
         let run = async move {
-            let writer = Writer::new(reporter, clock);
+            let writer = EventWriter::new(reporter, clock);
             stop.run_until_cancelled(writing.write(writer)).await;
         };
+
         tracker.spawn(run.instrument(info_span!("events")));
         recorder
     }
 
-    /// Takes an event. When too many wait, the oldest is dropped.
-    pub fn record(&self, mut event: Event) {
+    /// Queues an event. If the queue is full, the oldest event is dropped.
+    pub fn record(&self, mut event: ReportedEvent) {
         event.note = cut(event.note);
         let mut events = self.queue.lock();
         if events.len() >= QUEUE_MAX
             && let Some((_, oldest)) = events.pop_front()
         {
-            self.count(oldest.reason, Outcome::Overflowed, 1);
+            self.count(oldest.reason, EventOutcome::Overflowed, 1);
         }
+
         events.push_back((self.clock.now(), event));
         drop(events);
         self.queue.filled.notify_one();
     }
 
-    fn count(&self, reason: Reason, outcome: Outcome, times: u32) {
+    fn count(&self, reason: EventReason, outcome: EventOutcome, times: u32) {
         let labels = [reason.label(), outcome.label()];
         self.counter.with_label_values(&labels).inc_by(u64::from(times));
     }
 
-    async fn write(self, mut writer: Writer) {
+    async fn write(self, mut writer: EventWriter) {
         let mut correlator = Correlator::default();
         let mut flushes = interval(FLUSH_INTERVAL);
         flushes.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -312,21 +319,23 @@ impl Recorder {
                 () = self.queue.filled.notified() => {}
                 _ = flushes.tick() => {}
             }
+
             while let Some((at, event)) = self.queue.pop() {
                 let reason = event.reason;
                 match correlator.admit(self.clock.elapsed(), &event) {
-                    Verdict::Create => {
+                    EventHandling::Create => {
                         let outcome = writer.create(at, &event).await;
-                        if matches!(outcome, Outcome::Gone | Outcome::Failed) {
-                            // What was not written is not there to be counted in.
+                        if matches!(outcome, EventOutcome::Gone | EventOutcome::Failed) {
+                            // No object exists that later events could be counted in.
                             correlator.forget(&event);
                         }
                         self.count(reason, outcome, 1);
                     }
-                    Verdict::Gather => {}
-                    Verdict::Limited => self.count(reason, Outcome::Limited, 1),
+                    EventHandling::Gather => {}
+                    EventHandling::Limited => self.count(reason, EventOutcome::Limited, 1),
                 }
             }
+
             for (event, times) in correlator.due(self.clock.elapsed()) {
                 let outcome = writer.count(&event, times).await;
                 self.count(event.reason, outcome, times);
@@ -335,13 +344,13 @@ impl Recorder {
     }
 }
 
-impl Queue {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(Timestamp, Event)>> {
-        // A panic while it was held cannot have left half an event behind.
+impl EventQueue {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(Timestamp, ReportedEvent)>> {
+        // A panic while the lock was held cannot leave a partial event behind.
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pop(&self) -> Option<(Timestamp, Event)> {
+    fn pop(&self) -> Option<(Timestamp, ReportedEvent)> {
         self.lock().pop_front()
     }
 }
@@ -350,15 +359,16 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn event(name: &str, note: &str) -> Event {
-        let on = Reference {
+    fn event(name: &str, note: &str) -> ReportedEvent {
+        let on = EventSubject {
             api_version: "apps/v1".to_owned(),
             kind: "Deployment".to_owned(),
             namespace: "shop".to_owned(),
             name: name.to_owned(),
             uid: None,
         };
-        Event { on, reason: Reason::ScaledUp, note: note.to_owned() }
+
+        ReportedEvent { on, reason: EventReason::ScaledUp, note: note.to_owned() }
     }
 
     #[test]
@@ -368,7 +378,7 @@ mod tests {
         assert_ne!(one, event("llama", "3 -> 4").object_name(None));
         assert_ne!(one, event("llama", "2 -> 3").object_name(Some("uid")), "replaced since");
         assert!(one.starts_with("llama.") && one.len() == "llama.".len() + 16, "{one}");
-        // Names are kept by releases to come, so the hash is written down.
+        // Later releases must compute the same names, so this test pins the hash.
         assert_eq!(format!("{:016x}", hash(&["a"])), "089bc907b544c769");
     }
 
@@ -384,7 +394,7 @@ mod tests {
 
     #[test]
     fn labels_are_what_the_api_server_takes() {
-        for reason in Reason::ALL {
+        for reason in EventReason::ALL {
             for text in [reason.label(), reason.action()] {
                 assert!(text.len() <= 128 && text.chars().all(char::is_alphanumeric), "{text}");
                 assert!(text.starts_with(char::is_uppercase), "{text}");
@@ -396,10 +406,11 @@ mod tests {
     fn a_full_queue_drops_the_oldest_and_counts_it() {
         let options = prometheus::Opts::new("events", "Events.");
         let counter = IntCounterVec::new(options, &["reason", "outcome"]).unwrap();
-        let recorder = Recorder { queue: Arc::default(), clock: Clock::start(), counter };
+        let recorder = EventRecorder { queue: Arc::default(), clock: Clock::start(), counter };
         for index in 0..=QUEUE_MAX {
             recorder.record(event("llama", &index.to_string()));
         }
+
         assert_eq!(recorder.queue.lock().len(), QUEUE_MAX);
         assert_eq!(recorder.queue.pop().unwrap().1.note, "1");
         let dropped = recorder.counter.with_label_values(&["ScaledUp", "overflowed"]);

@@ -1,4 +1,4 @@
-//! Every number and the steps that made it, as JSON.
+//! Every decision and the steps that led to it, as JSON.
 //!
 //! # Shape
 //!
@@ -18,7 +18,7 @@
 //!                "failure":null,"failure_detail":null,"kv_cache_usage":0.75,"waiting":1,"running":9}]}]}
 //! ```
 //!
-//! The doc comments of the fields are their documentation in `docs/api.md`, word for word.
+//! `docs/api.md` documents each field with the text of its doc comment, word for word.
 
 mod foresight;
 mod pool;
@@ -30,17 +30,17 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::publish::api::Asked;
-use crate::publish::api::query::Filter;
+use crate::publish::api::ResponseContext;
+use crate::publish::api::query::VariantFilter;
 use crate::publish::explain::foresight::{
     CarriesLine, ForeseenLine, SlowestLine, carries, foreseen, slowest,
 };
 use crate::publish::explain::pool::Pool;
 use crate::publish::explain::rank::{RankedOption, options};
-use crate::publish::history::Verdict;
-use crate::publish::load::Load;
-use crate::publish::{Published, PublishedVariant, Shadowed};
-use plimsoll_core::decide::reason::{Fact, Value};
+use crate::publish::history::DesiredBasis;
+use crate::publish::load::ObservedLoad;
+use crate::publish::{Published, PublishedVariant, ShadowResult};
+use plimsoll_core::decide::reason::{FactValue, ReasonFact};
 use plimsoll_core::decide::workload::EngineReport;
 use plimsoll_core::decide::{Decision, ModelReport, ReasonCode, Step};
 use plimsoll_core::fleet::{Accelerator, ModelKey, ReplicaKey, Role, VariantKey};
@@ -246,7 +246,7 @@ struct StepLine {
     slowest: Option<SlowestLine>,
 }
 
-/// The codes of all reasons.
+/// Returns the codes of all reasons.
 fn codes() -> Vec<&'static str> {
     ReasonCode::ALL.iter().map(|code| code.label()).collect()
 }
@@ -288,44 +288,52 @@ struct Replica<'a> {
     running: Option<f64>,
 }
 
-/// What exactly was wrong with the last scrape of each replica that could not be read.
-pub type Details = BTreeMap<ReplicaKey, String>;
+/// The exact error of each replica whose last scrape failed.
+pub type FailureDetails = BTreeMap<ReplicaKey, String>;
 
 impl<'a> Decisions<'a> {
-    /// The document, of what the filter lets through.
-    pub(crate) fn new(asked: &'a Asked<'_>, filter: &Filter, details: &'a Details) -> Self {
-        let variants = asked.published.variants.values();
-        let variants = variants.filter(|it| filter.wants(&it.spec.key, &it.spec.model));
-        let variants = variants.map(|it| {
-            let pool = asked.published.pools.get(&it.spec.key).map(Pool::new);
-            let workload = asked.published.workloads.get(&it.spec.key);
-            let shadows = shadows(asked.published, &it.spec.key);
-            Variant {
-                pool,
-                shadows,
-                accelerators_per_replica: workload.map(|it| it.gpus.count()),
-                accelerators_said_by: workload.map(|it| it.said_by.label()),
-                engine: workload.and_then(|it| it.engine.as_ref()).map(Engine::new),
-                ..variant(it, details, asked.elapsed)
-            }
-        });
-        let variants: Vec<_> = variants.collect();
-        // A filter by a variant's name leaves the model that the variant belongs to.
-        let shown = |key: &ModelKey| {
-            let (namespace, name) = (key.namespace.as_str(), key.model.as_str());
-            variants.iter().any(|it| it.namespace == namespace && it.model == name)
-        };
-        let models = asked.published.models.iter().filter(|((key, _), _)| shown(key));
-        let models = models.map(|((key, role), report)| model(key, *role, report)).collect();
-        let (generation, now) = (asked.published.generation, asked.now.to_string());
-        let decided_by = asked.published.decided_by.as_deref();
-        Self { generation, decided_by, now, models, variants }
+    /// Creates the document for the variants that match the filter.
+    pub(crate) fn new(
+        asked: &'a ResponseContext<'_>,
+        filter: &VariantFilter,
+        details: &'a FailureDetails,
+    ) -> Self {
+        let published = asked.published;
+        let variants: Vec<_> = published
+            .variants
+            .values()
+            .filter(|it| filter.wants(&it.spec.key, &it.spec.model))
+            .map(|it| whole_variant(published, it, details, asked.elapsed))
+            .collect();
+
+        // If the filter names a variant, its model is still shown.
+        let models = published
+            .models
+            .iter()
+            .filter(|((key, _), _)| variants.iter().any(|it| it.serves(key)))
+            .map(|((key, role), report)| model(key, *role, report))
+            .collect();
+
+        Self {
+            generation: published.generation,
+            decided_by: published.decided_by.as_deref(),
+            now: asked.now.to_string(),
+            models,
+            variants,
+        }
+    }
+}
+
+impl Variant<'_> {
+    fn serves(&self, key: &ModelKey) -> bool {
+        self.namespace == key.namespace.as_str() && self.model == key.model.as_str()
     }
 }
 
 fn model<'a>(key: &'a ModelKey, role: Role, report: &'a ModelReport) -> Model<'a> {
     let ModelReport { thresholds, spare_kv, spare_queue, required_kv, required_queue, transition } =
         report;
+
     Model {
         namespace: key.namespace.as_str(),
         model: key.model.as_str(),
@@ -342,9 +350,29 @@ fn model<'a>(key: &'a ModelKey, role: Role, report: &'a ModelReport) -> Model<'a
     }
 }
 
+/// Returns a variant with its pool, its workload and its shadows.
+fn whole_variant<'a>(
+    published: &'a Published,
+    shown: &'a PublishedVariant,
+    details: &'a FailureDetails,
+    now: Duration,
+) -> Variant<'a> {
+    let key = &shown.spec.key;
+    let workload = published.workloads.get(key);
+
+    Variant {
+        pool: published.pools.get(key).map(Pool::new),
+        shadows: shadows(published, key),
+        accelerators_per_replica: workload.map(|it| it.gpus.count()),
+        accelerators_said_by: workload.map(|it| it.said_by.label()),
+        engine: workload.and_then(|it| it.engine.as_ref()).map(Engine::new),
+        ..variant(shown, details, now)
+    }
+}
+
 fn variant<'a>(
     published: &'a PublishedVariant,
-    details: &'a Details,
+    details: &'a FailureDetails,
     now: Duration,
 ) -> Variant<'a> {
     let PublishedVariant { spec, observation, report, decided, undecided } = published;
@@ -352,8 +380,9 @@ fn variant<'a>(
     let admissible = decision.and_then(Decision::admissible);
     let because = decision.and_then(Decision::because).map(ToString::to_string);
     let missing = undecided.as_ref().map(|undecided| undecided.0.to_string());
-    let Load { kv_usage, waiting, running, arrivals } = Load::of(&observation.replicas);
-    let cost = |count: Replicas| f64::from(count.count()) * spec.cost.per_hour();
+    let ObservedLoad { kv_usage, waiting, running, arrivals } =
+        ObservedLoad::of(&observation.replicas);
+
     Variant {
         namespace: spec.key.namespace.as_str(),
         variant: spec.key.variant.as_str(),
@@ -374,7 +403,7 @@ fn variant<'a>(
         startup_p90_seconds: observation.startup.to_serving.map(|it| it.p90.seconds()),
         min: published.bounds().min().count(),
         max: published.bounds().max().map(Replicas::count),
-        basis: Verdict::of(published).label(),
+        basis: DesiredBasis::of(published).label(),
         at: decided.as_ref().map(|decided| decided.at.to_string()),
         age_seconds: decided
             .as_ref()
@@ -393,7 +422,7 @@ fn variant<'a>(
             .and_then(|it| it.model)
             .map(RequestRate::requests_per_second),
         cost_per_replica_hour: spec.cost.per_hour(),
-        cost_per_hour: observation.current.map(cost),
+        cost_per_hour: observation.current.map(|it| f64::from(it.count()) * spec.cost.per_hour()),
         data_age_seconds: observation.oldest_measured().map(Seconds::seconds),
         scale_problem: observation.scale_unknown.as_ref().map(ToString::to_string),
         replicas: observation.replicas.iter().map(|it| replica(it, details)).collect(),
@@ -409,20 +438,21 @@ impl Engine {
 }
 
 fn shadows<'a>(published: &'a Published, key: &VariantKey) -> Vec<Shadow<'a>> {
-    let said = published.shadows.iter().filter_map(|(policy, said)| Some((policy, said.get(key)?)));
-    let shadow = |(policy, Shadowed { desired, because }): (&'a String, &'a Shadowed)| Shadow {
-        policy,
-        desired: desired.map(Replicas::count),
-        because,
-    };
-    said.map(shadow).collect()
+    let mut shadows = Vec::new();
+    for (policy, variants) in &published.shadows {
+        if let Some(ShadowResult { desired, because }) = variants.get(key) {
+            shadows.push(Shadow { policy, desired: desired.map(Replicas::count), because });
+        }
+    }
+
+    shadows
 }
 
 impl FactLine {
-    fn new(Fact { name, value, unit }: Fact) -> Self {
+    fn new(ReasonFact { name, value, unit }: ReasonFact) -> Self {
         let (value, text) = match value {
-            Value::Number(number) => (Some(number), None),
-            Value::Text(text) => (None, Some(text)),
+            FactValue::Number(number) => (Some(number), None),
+            FactValue::Text(text) => (None, Some(text)),
         };
         Self { name, value, unit, text }
     }
@@ -430,6 +460,7 @@ impl FactLine {
 
 fn step(link: &Step) -> StepLine {
     let Step { stage, before, after, reason } = link;
+
     StepLine {
         stage: stage.label(),
         before: before.count(),
@@ -445,12 +476,13 @@ fn step(link: &Step) -> StepLine {
     }
 }
 
-fn replica<'a>(replica: &'a ReplicaObservation, details: &'a Details) -> Replica<'a> {
+fn replica<'a>(replica: &'a ReplicaObservation, details: &'a FailureDetails) -> Replica<'a> {
     let (freshness, age, failure) = match replica.freshness {
         Freshness::Fresh { age } => ("fresh", Some(age), None),
         Freshness::Stale { age, why } => ("stale", Some(age), why),
         Freshness::Never { why } => ("never", None, why),
     };
+
     Replica {
         replica: replica.replica.replica.as_str(),
         freshness,

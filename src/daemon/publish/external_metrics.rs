@@ -1,16 +1,16 @@
 //! The external metrics API of Kubernetes, `external.metrics.k8s.io/v1beta1`.
 //!
-//! [`Api`] turns what is [`Published`] into the answers that a stock HPA controller reads, through
-//! the aggregation layer of the cluster's API server. It is plain HTTP on purpose: HPA controllers,
-//! `kubectl` and the aggregator need a dozen paths with JSON, and each has rules that a generic
-//! server would get wrong:
+//! [`ExternalMetricsApi`] turns [`Published`] into the responses that a stock HPA controller reads
+//! through the aggregation layer of the cluster's API server. It is implemented directly on HTTP on
+//! purpose. HPA controllers, `kubectl` and the aggregator need only a dozen paths with JSON, and a
+//! generic API server would violate some of their rules:
 //!
-//! - An answer is an error rather than a guess. On an error the controller keeps what is running;
-//!   on 0 it scales down. So what is unknown is 404, what is known but has no usable value is 503,
-//!   and neither is ever 0 or an empty list.
-//! - No answer has `Retry-After`. The controller would sleep on it and retry ten times.
-//! - Discovery looks at no data. While it fails, no namespace of the cluster can be deleted.
-//! - Answering a metric does no IO but asking whether the user may, which is remembered.
+//! - If a value is unknown, the response is an error instead of a guess. On an error the controller
+//!   keeps the current replicas; on 0 it scales down. So an unknown metric or variant returns 404,
+//!   and a known variant without a usable value returns 503. Neither returns 0 or an empty list.
+//! - No response has `Retry-After`. It would make the controller sleep and retry ten times.
+//! - Discovery does not depend on data. While it fails, no namespace of the cluster can be deleted.
+//! - A metric request causes no I/O except the authorization review, whose result is cached.
 
 pub mod answer;
 pub mod authorize;
@@ -38,99 +38,109 @@ use tracing::debug;
 
 use crate::clock::Clock;
 use crate::publish::Published;
-use crate::publish::external_metrics::answer::{Metric, Question, Reading, Value};
-use crate::publish::external_metrics::authorize::{Access, Authorize, Verdict};
-use crate::publish::external_metrics::discovery::{Documents, Keep, PLACEHOLDER};
-use crate::publish::external_metrics::metrics::Metrics;
-use crate::publish::external_metrics::negotiate::{Form, negotiate};
-use crate::publish::external_metrics::route::{GROUP, Page, Probe, Route};
-use crate::publish::external_metrics::state::Ages;
-use crate::publish::external_metrics::wire::{Failure, FailureKind};
+use crate::publish::external_metrics::answer::{
+    MetricReading, MetricRequest, ServedMetric, ServedValue,
+};
+use crate::publish::external_metrics::authorize::{Access, AccessVerdict, Authorize};
+use crate::publish::external_metrics::discovery::{CachePolicy, PLACEHOLDER, StaticDocuments};
+use crate::publish::external_metrics::metrics::ApiMetrics;
+use crate::publish::external_metrics::negotiate::{ResponseForm, negotiate};
+use crate::publish::external_metrics::route::{GROUP, HealthProbe, Route, StaticPage};
+use crate::publish::external_metrics::state::DecisionAges;
+use crate::publish::external_metrics::wire::{ErrorResponse, FailureKind};
 use crate::publish::selector::Selector;
-use crate::server::auth::{Identity, Peer, TrustAnchor, identify};
-use crate::server::{Limits, Phase, serve as serve_connections};
+use crate::server::auth::{ConnectionPeer, TrustAnchor, UserIdentity, identify};
+use crate::server::{ServerLimits, ServerPhase, serve as serve_connections};
 use plimsoll_core::fleet::Namespace;
 
-/// Longest time to answer. A controller's worker waits for the whole of it.
+/// Time limit for a response. A controller's worker waits for all of it.
 const REQUEST_MAX: Duration = Duration::from_secs(1);
 
-/// Longest name of a namespace, which bounds what authorization remembers.
+/// The maximum length of a namespace name, which bounds the memory of authorization.
 const NAMESPACE_MAX: usize = 253;
 
-/// What may be chosen.
+/// The settings of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// When decisions become old.
-    pub ages: Ages,
-    /// Whether the numbers are served under the workload-variant-autoscaler's name as well.
+pub struct ExternalMetricsSettings {
+    /// The ages at which decisions become old.
+    pub ages: DecisionAges,
+    /// True if the desired replicas are also served under the workload-variant-autoscaler's metric
+    /// name.
     pub wva_metrics: bool,
 }
 
-/// The answers to all requests.
-pub struct Api {
-    settings: Settings,
+/// Responds to all requests of the API.
+pub struct ExternalMetricsApi {
+    settings: ExternalMetricsSettings,
     published: watch::Receiver<Arc<Published>>,
     clock: Clock,
     trust: watch::Receiver<Option<Arc<TrustAnchor>>>,
     authorizer: Arc<dyn Authorize>,
-    metrics: Metrics,
-    documents: Documents,
+    metrics: ApiMetrics,
+    documents: StaticDocuments,
 }
 
-/// Serves the API until the phase is [`Phase::Draining`] and the last request is answered.
+/// Serves the API until the phase is [`ServerPhase::Draining`] and the last request has its
+/// response.
 pub async fn serve(
     listener: TcpListener,
-    api: Arc<Api>,
+    api: Arc<ExternalMetricsApi>,
     tls: Arc<ServerConfig>,
-    limits: Limits,
-    phase: watch::Receiver<Phase>,
+    limits: ServerLimits,
+    phase: watch::Receiver<ServerPhase>,
     tracker: &TaskTracker,
 ) {
     let seen = phase.clone();
-    let handler = move |request: Request<hyper::body::Incoming>, peer: Arc<Peer>| {
-        let (api, phase) = (Arc::clone(&api), *seen.borrow());
+    let handler = move |request: Request<hyper::body::Incoming>, peer: Arc<ConnectionPeer>| {
+        let api = Arc::clone(&api);
+        let phase = *seen.borrow();
         async move { api.respond(&request, &peer, phase).await }
     };
     serve_connections(listener, tls, limits, phase, tracker, handler).await;
 }
 
-impl Api {
-    /// Answers from what is published, for whom the trust anchor and the authorizer accept.
+impl ExternalMetricsApi {
+    /// Creates an API that serves `published` to clients that the trust anchor and the authorizer
+    /// accept.
     #[must_use]
     pub fn new(
-        settings: Settings,
+        settings: ExternalMetricsSettings,
         published: watch::Receiver<Arc<Published>>,
         clock: Clock,
         trust: watch::Receiver<Option<Arc<TrustAnchor>>>,
         authorizer: Arc<dyn Authorize>,
-        metrics: Metrics,
+        metrics: ApiMetrics,
     ) -> Self {
-        let documents = Documents::new();
+        let documents = StaticDocuments::new();
         Self { settings, published, clock, trust, authorizer, metrics, documents }
     }
 
-    /// The answer to one request. Its body is not looked at.
+    /// Responds to one request. The request body is ignored.
     pub async fn respond<B>(
         &self,
         request: &Request<B>,
-        peer: &Peer,
-        phase: Phase,
+        peer: &ConnectionPeer,
+        phase: ServerPhase,
     ) -> Response<Full<Bytes>> {
         let started = self.clock.elapsed();
         let route = Route::parse(request.uri().path());
-        let asked = Asked::read(request);
-        let answer = timeout(REQUEST_MAX, self.answer(&asked, &route, peer, phase));
-        let late = || Failure::new(FailureKind::Unavailable, "answering took longer than a second");
-        let mut response = match answer.await.unwrap_or_else(|_| Err(late())) {
-            Ok(response) => response,
-            Err(failure) => {
-                debug!(kind = ?failure.kind, reason = failure.message, "Answered with an error");
-                failure.response()
-            }
-        };
+        let asked = ExternalMetricsRequest::read(request);
+        let answer = timeout(REQUEST_MAX, self.answer(&asked, &route, peer, phase))
+            .await
+            .unwrap_or_else(|_| {
+                let message = "answering took longer than a second";
+                Err(ErrorResponse::new(FailureKind::Unavailable, message))
+            });
+
+        let mut response = answer.unwrap_or_else(|failure| {
+            debug!(kind = ?failure.kind, reason = failure.message, "Answered with an error");
+            failure.response()
+        });
+
         if *request.method() == Method::HEAD {
             *response.body_mut() = Full::default();
         }
+
         let time = self.clock.elapsed().saturating_sub(started);
         self.metrics.request(&route, response.status().as_u16(), time);
         response
@@ -138,16 +148,17 @@ impl Api {
 
     async fn answer(
         &self,
-        asked: &Asked<'_>,
+        asked: &ExternalMetricsRequest<'_>,
         route: &Route,
-        peer: &Peer,
-        phase: Phase,
-    ) -> Result<Response<Full<Bytes>>, Failure> {
+        peer: &ConnectionPeer,
+        phase: ServerPhase,
+    ) -> Result<Response<Full<Bytes>>, ErrorResponse> {
         // Probes come from kubelets, which have no certificate.
         if let Route::Health(probe, check) = route {
             asked.must_read()?;
             return self.health(asked, *probe, check.as_deref(), phase);
         }
+
         let identity = self.identity(asked, peer)?;
         match route {
             Route::Page(page) => {
@@ -158,168 +169,188 @@ impl Api {
                 asked.must_read()?;
                 self.metric(asked, &identity, namespace, metric).await
             }
-            Route::Malformed(why) => Err(Failure::new(FailureKind::BadRequest, *why)),
+            Route::Malformed(why) => Err(ErrorResponse::new(FailureKind::BadRequest, *why)),
             Route::Health(..) | Route::Unknown => {
-                Err(Failure::new(FailureKind::NotFound, "there is nothing at this path"))
+                Err(ErrorResponse::new(FailureKind::NotFound, "there is nothing at this path"))
             }
         }
     }
 
-    fn page(&self, asked: &Asked<'_>, page: Page) -> Result<Response<Full<Bytes>>, Failure> {
-        let offered: &[Form] = match page {
-            Page::Groups => &[Form::Json, Form::DiscoveryV2],
-            Page::Version
-            | Page::Group
-            | Page::Resources
-            | Page::OpenApiV2
-            | Page::OpenApiV3Index
-            | Page::OpenApiV3 => &[Form::Json],
+    fn page(
+        &self,
+        asked: &ExternalMetricsRequest<'_>,
+        page: StaticPage,
+    ) -> Result<Response<Full<Bytes>>, ErrorResponse> {
+        let offered: &[ResponseForm] = match page {
+            StaticPage::Groups => &[ResponseForm::Json, ResponseForm::DiscoveryV2],
+            StaticPage::Version
+            | StaticPage::Group
+            | StaticPage::Resources
+            | StaticPage::OpenApiV2
+            | StaticPage::OpenApiV3Index
+            | StaticPage::OpenApiV3 => &[ResponseForm::Json],
         };
+
         let form = asked.form(offered)?;
         let documents = &self.documents;
-        let mut keep = Keep::Revalidate;
+        let mut keep = CachePolicy::Revalidate;
         let document = match page {
-            Page::Version => &documents.version,
-            Page::Groups if form == Form::DiscoveryV2 => &documents.groups_v2,
-            Page::Groups => &documents.groups,
-            Page::Group => &documents.group,
-            Page::Resources => &documents.resources,
-            Page::OpenApiV2 => &documents.openapi_v2,
-            Page::OpenApiV3Index => &documents.openapi_v3_index,
-            Page::OpenApiV3 => {
-                // The index names the document with its hash, so under that name it never changes.
+            StaticPage::Version => &documents.version,
+            StaticPage::Groups if form == ResponseForm::DiscoveryV2 => &documents.groups_v2,
+            StaticPage::Groups => &documents.groups,
+            StaticPage::Group => &documents.group,
+            StaticPage::Resources => &documents.resources,
+            StaticPage::OpenApiV2 => &documents.openapi_v2,
+            StaticPage::OpenApiV3Index => &documents.openapi_v3_index,
+            StaticPage::OpenApiV3 => {
+                // The index refers to the document by its hash, so under that address it never
+                // changes.
                 if asked.parameter("hash")?.as_deref() == Some(documents.openapi_v3.hash()) {
-                    keep = Keep::Forever;
+                    keep = CachePolicy::Forever;
                 }
                 &documents.openapi_v3
             }
         };
+
         Ok(document.response(asked.header(&header::IF_NONE_MATCH), keep))
     }
 
-    fn identity(&self, asked: &Asked<'_>, peer: &Peer) -> Result<Identity, Failure> {
-        let anchor = self.trust.borrow().clone();
-        let anchor = anchor.ok_or_else(|| {
+    fn identity(
+        &self,
+        asked: &ExternalMetricsRequest<'_>,
+        peer: &ConnectionPeer,
+    ) -> Result<UserIdentity, ErrorResponse> {
+        let known = self.trust.borrow().clone();
+        let anchor = known.ok_or_else(|| {
             let message = "the front proxy's certificate authority is not known yet: \
                            kube-system/extension-apiserver-authentication has not been read";
-            Failure::new(FailureKind::Unavailable, message)
+            ErrorResponse::new(FailureKind::Unavailable, message)
         })?;
+
         identify(self.clock.now(), asked.headers, peer, &anchor)
-            .map_err(|refusal| Failure::new(FailureKind::Unauthorized, refusal.to_string()))
+            .map_err(|refusal| ErrorResponse::new(FailureKind::Unauthorized, refusal.to_string()))
     }
 
-    /// The state of the process. It does not depend on data: a pod that is not ready takes the
-    /// whole API with it.
+    /// Responds with the state of the process. It does not depend on data, because a pod that is
+    /// not ready makes the whole API unavailable.
     fn health(
         &self,
-        asked: &Asked<'_>,
-        probe: Probe,
+        asked: &ExternalMetricsRequest<'_>,
+        probe: HealthProbe,
         only: Option<&str>,
-        phase: Phase,
-    ) -> Result<Response<Full<Bytes>>, Failure> {
-        let (name, checks) = match probe {
-            Probe::Live => ("livez", vec![("ping", true)]),
-            Probe::Ready => {
+        phase: ServerPhase,
+    ) -> Result<Response<Full<Bytes>>, ErrorResponse> {
+        let (name, all) = match probe {
+            HealthProbe::Live => ("livez", vec![("ping", true)]),
+            HealthProbe::Ready => {
                 let trust = self.trust.borrow().is_some();
-                let serving = phase == Phase::Serving;
+                let serving = phase == ServerPhase::Serving;
                 ("readyz", vec![("ping", true), ("trust-anchor", trust), ("shutdown", serving)])
             }
         };
+
         let excluded: Vec<String> = asked.parameters("exclude").collect();
-        let mut checks: Vec<(&str, bool)> = checks
-            .into_iter()
-            .filter(|(check, _)| only.is_none_or(|only| only == *check))
-            .collect();
+        let mut checks: Vec<(&str, bool)> =
+            all.into_iter().filter(|(check, _)| only.is_none_or(|only| only == *check)).collect();
         if checks.is_empty() {
-            return Err(Failure::new(FailureKind::NotFound, "there is no such check"));
+            return Err(ErrorResponse::new(FailureKind::NotFound, "there is no such check"));
         }
+
         checks.retain(|(check, _)| !excluded.iter().any(|excluded| excluded == check));
-        let passed = checks.iter().all(|(_, passed)| *passed);
+        let passed = checks.iter().all(|(_, ok)| *ok);
         let verbose = asked.parameters("verbose").next().is_some();
         let mut text = String::new();
         for (check, passed) in checks {
             let line = if passed { ("+", "ok") } else { ("-", "failed: reason withheld") };
             let _ = writeln!(text, "[{}]{check} {}", line.0, line.1);
         }
+
         let code = if passed { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
         let _ = writeln!(text, "{name} check {}", if passed { "passed" } else { "failed" });
-        let text = if passed && !verbose { "ok".to_owned() } else { text };
-        Ok(wire::response(code, "text/plain; charset=utf-8", text.into()))
+        let body = if passed && !verbose { "ok".to_owned() } else { text };
+        Ok(wire::response(code, "text/plain; charset=utf-8", body.into()))
     }
 
     async fn metric(
         &self,
-        asked: &Asked<'_>,
-        identity: &Identity,
+        asked: &ExternalMetricsRequest<'_>,
+        identity: &UserIdentity,
         namespace: &Namespace,
         name: &str,
-    ) -> Result<Response<Full<Bytes>>, Failure> {
-        let named = |failure: Failure| failure.of_metric(name);
-        let metrics = self.metrics_named(name).map_err(named)?;
-        self.authorize(identity, namespace, name).await.map_err(named)?;
+    ) -> Result<Response<Full<Bytes>>, ErrorResponse> {
+        let metrics = self.metrics_named(name).map_err(|it| it.of_metric(name))?;
+        self.authorize(identity, namespace, name).await.map_err(|it| it.of_metric(name))?;
         if asked.watches()? {
             let message = "watching external metrics is not supported";
-            return Err(named(Failure::new(FailureKind::MethodNotAllowed, message)));
+            return Err(ErrorResponse::new(FailureKind::MethodNotAllowed, message).of_metric(name));
         }
-        let form = asked.form(&[Form::Json, Form::Table]).map_err(named)?;
-        asked.check_field_selector(namespace, name).map_err(named)?;
-        let selector = asked.selector().map_err(named)?;
+
+        let form = asked
+            .form(&[ResponseForm::Json, ResponseForm::Table])
+            .map_err(|it| it.of_metric(name))?;
+        asked.check_field_selector(namespace, name).map_err(|it| it.of_metric(name))?;
+        let selector = asked.selector().map_err(|it| it.of_metric(name))?;
 
         let published = self.published.borrow().clone();
-        let question = Question { namespace, metrics: &metrics, selector: &selector };
+        let question = MetricRequest { namespace, metrics: &metrics, selector: &selector };
         let now = self.clock.elapsed();
         let readings = answer::readings(now, &published, self.settings.ages, question);
         if readings.is_empty() && name != PLACEHOLDER {
             let message = answer::unmatched(&published, namespace, &selector);
-            return Err(named(Failure::new(FailureKind::NotFound, message)));
+            return Err(ErrorResponse::new(FailureKind::NotFound, message).of_metric(name));
         }
-        if form == Form::Table {
+
+        if form == ResponseForm::Table {
             return Ok(wire::table(&readings));
         }
-        let values = all_values(&readings).map_err(named)?;
+
+        let values = all_values(&readings).map_err(|it| it.of_metric(name))?;
         for age in values.iter().filter_map(|(reading, _)| reading.state.age()) {
             self.metrics.age(age);
         }
+
         Ok(wire::list(&values))
     }
 
-    /// The metrics that a name stands for. That there is no such metric is told to everybody: the
-    /// names are the same in every cluster.
-    fn metrics_named(&self, name: &str) -> Result<Vec<Metric>, Failure> {
-        let mut served = vec![Metric::Desired];
+    /// Returns the metrics that a name stands for. An unknown name is an error even without
+    /// authorization, because the names are the same in every cluster.
+    fn metrics_named(&self, name: &str) -> Result<Vec<ServedMetric>, ErrorResponse> {
+        let mut served = vec![ServedMetric::Desired];
         if self.settings.wva_metrics {
-            served.push(Metric::Wva);
+            served.push(ServedMetric::Wva);
         }
         if name == PLACEHOLDER {
             return Ok(served);
         }
-        served.push(Metric::Admissible);
+
+        served.push(ServedMetric::Admissible);
         served.iter().find(|metric| metric.name() == name).map(|metric| vec![*metric]).ok_or_else(
             || {
                 let names: Vec<&str> = served.iter().map(|metric| metric.name()).collect();
                 let message =
                     format!("there is no metric {name:?}; there is: {}", names.join(", "));
-                Failure::new(FailureKind::NotFound, message)
+                ErrorResponse::new(FailureKind::NotFound, message)
             },
         )
     }
 
     async fn authorize(
         &self,
-        identity: &Identity,
+        identity: &UserIdentity,
         namespace: &Namespace,
         metric: &str,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ErrorResponse> {
         if namespace.as_str().len() > NAMESPACE_MAX {
             let message = format!("no namespace has a name longer than {NAMESPACE_MAX} bytes");
-            return Err(Failure::new(FailureKind::NotFound, message));
+            return Err(ErrorResponse::new(FailureKind::NotFound, message));
         }
+
         let access = Access { namespace: namespace.as_str().to_owned(), metric: metric.to_owned() };
         let verdict = self.authorizer.authorize(identity, &access).await;
         self.metrics.authorization(&verdict);
         match verdict {
-            Verdict::Allowed(_) => Ok(()),
-            Verdict::Denied(reason) => {
+            AccessVerdict::Allowed(_) => Ok(()),
+            AccessVerdict::Denied(reason) => {
                 let mut message = format!(
                     "{metric}.{GROUP} is forbidden: User {:?} cannot list resource {metric:?} in \
                      API group {GROUP:?} in the namespace {:?}",
@@ -329,18 +360,21 @@ impl Api {
                 if !reason.is_empty() {
                     let _ = write!(message, ": {reason}");
                 }
-                Err(Failure::new(FailureKind::Forbidden, message))
+
+                Err(ErrorResponse::new(FailureKind::Forbidden, message))
             }
-            Verdict::Unavailable(reason) => {
+            AccessVerdict::Unavailable(reason) => {
                 let message = format!("cannot ask whether this user may read metrics: {reason}");
-                Err(Failure::new(FailureKind::Unavailable, message))
+                Err(ErrorResponse::new(FailureKind::Unavailable, message))
             }
         }
     }
 }
 
-/// All values, or the reasons of all readings that have none.
-fn all_values(readings: &[Reading]) -> Result<Vec<(&Reading, Value)>, Failure> {
+/// Returns all values, or the reasons of all readings without a value.
+fn all_values(
+    readings: &[MetricReading],
+) -> Result<Vec<(&MetricReading, ServedValue)>, ErrorResponse> {
     let missing: Vec<&str> = readings
         .iter()
         .filter_map(|reading| reading.value.as_ref().err().map(String::as_str))
@@ -350,17 +384,18 @@ fn all_values(readings: &[Reading]) -> Result<Vec<(&Reading, Value)>, Failure> {
             readings.iter().filter_map(|reading| Some((reading, *reading.value.as_ref().ok()?)));
         return Ok(values.collect());
     }
-    Err(Failure::new(FailureKind::Unavailable, missing.join("; ")))
+
+    Err(ErrorResponse::new(FailureKind::Unavailable, missing.join("; ")))
 }
 
-/// What is read of a request.
-struct Asked<'a> {
+/// The parts of a request that the API reads.
+struct ExternalMetricsRequest<'a> {
     method: &'a Method,
     headers: &'a hyper::HeaderMap,
     query: &'a str,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> ExternalMetricsRequest<'a> {
     fn read<B>(request: &'a Request<B>) -> Self {
         Self {
             method: request.method(),
@@ -369,20 +404,20 @@ impl<'a> Asked<'a> {
         }
     }
 
-    fn must_read(&self) -> Result<(), Failure> {
+    fn must_read(&self) -> Result<(), ErrorResponse> {
         if matches!(*self.method, Method::GET | Method::HEAD) {
             return Ok(());
         }
         let message = format!("{} is not supported: this API is read-only", self.method);
-        Err(Failure::new(FailureKind::MethodNotAllowed, message))
+        Err(ErrorResponse::new(FailureKind::MethodNotAllowed, message))
     }
 
     fn header(&self, name: &HeaderName) -> Option<&'a str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    fn form(&self, offered: &[Form]) -> Result<Form, Failure> {
-        // Several header lines are one list.
+    fn form(&self, offered: &[ResponseForm]) -> Result<ResponseForm, ErrorResponse> {
+        // Several header lines form one list.
         let lines: Vec<&str> = self
             .headers
             .get_all(header::ACCEPT)
@@ -390,54 +425,62 @@ impl<'a> Asked<'a> {
             .filter_map(|value| value.to_str().ok())
             .collect();
         let accept = (!lines.is_empty()).then(|| lines.join(","));
+
         negotiate(accept.as_deref(), offered).ok_or_else(|| {
             let message = "only the following media types are acceptable: application/json";
-            Failure::new(FailureKind::NotAcceptable, message)
+            ErrorResponse::new(FailureKind::NotAcceptable, message)
         })
     }
 
-    /// All values of a query parameter. The aggregator writes a space as a plus sign.
+    /// Returns all values of a query parameter. The aggregator encodes a space as a plus sign.
     fn parameters(&self, name: &str) -> impl Iterator<Item = String> {
         form_urlencoded::parse(self.query.as_bytes())
             .filter(move |(key, _)| key == name)
             .map(|(_, value)| value.into_owned())
     }
 
-    fn parameter(&self, name: &str) -> Result<Option<String>, Failure> {
+    fn parameter(&self, name: &str) -> Result<Option<String>, ErrorResponse> {
         let mut values = self.parameters(name);
         let value = values.next();
         if values.next().is_some() {
             let message = format!("the parameter {name} is there more than once");
-            return Err(Failure::new(FailureKind::BadRequest, message));
+            return Err(ErrorResponse::new(FailureKind::BadRequest, message));
         }
         Ok(value)
     }
 
-    fn watches(&self) -> Result<bool, Failure> {
+    fn watches(&self) -> Result<bool, ErrorResponse> {
         Ok(self.parameter("watch")?.is_some_and(|watch| watch != "false" && watch != "0"))
     }
 
-    fn selector(&self) -> Result<Selector, Failure> {
+    fn selector(&self) -> Result<Selector, ErrorResponse> {
         let text = self.parameter("labelSelector")?.unwrap_or_default();
         text.parse().map_err(|error| {
             let message = format!("unable to parse the label selector {text:?}: {error}");
-            Failure::new(FailureKind::BadRequest, message)
+            ErrorResponse::new(FailureKind::BadRequest, message)
         })
     }
 
-    /// A field selector may only say what the path says: ignoring one would answer with more than
-    /// was asked for.
-    fn check_field_selector(&self, namespace: &Namespace, metric: &str) -> Result<(), Failure> {
+    /// Checks that a field selector only repeats the path. If other selectors were ignored, the
+    /// response would contain more than the client asked for.
+    fn check_field_selector(
+        &self,
+        namespace: &Namespace,
+        metric: &str,
+    ) -> Result<(), ErrorResponse> {
         let text = self.parameter("fieldSelector")?.unwrap_or_default();
-        let said = |term: &str| {
-            let (key, value) = term.split_once("==").or_else(|| term.split_once('=')).unzip();
-            (key == Some("metadata.namespace") && value == Some(namespace.as_str()))
-                || (key == Some("metadata.name") && value == Some(metric))
-        };
-        if text.is_empty() || text.split(',').all(said) {
+        if text.is_empty() || text.split(',').all(|term| repeats_path(term, namespace, metric)) {
             return Ok(());
         }
+
         let message = format!("the field selector {text:?} is not supported");
-        Err(Failure::new(FailureKind::BadRequest, message))
+        Err(ErrorResponse::new(FailureKind::BadRequest, message))
     }
+}
+
+/// Returns true if a term of a field selector names the namespace or the metric of the path.
+fn repeats_path(term: &str, namespace: &Namespace, metric: &str) -> bool {
+    let (key, value) = term.split_once("==").or_else(|| term.split_once('=')).unzip();
+    (key == Some("metadata.namespace") && value == Some(namespace.as_str()))
+        || (key == Some("metadata.name") && value == Some(metric))
 }

@@ -1,8 +1,8 @@
 //! The decisions and observations as Prometheus metrics.
 //!
-//! The metrics are made from [`Published`] at the moment of a scrape, not set one by one: a variant
-//! that is gone has no series left to linger and drive an autoscaler, an absent value has no sample
-//! at all, and ages are exact. What each metric means is written down once, in [`FAMILIES`].
+//! Each scrape computes the metrics from [`Published`] instead of updating gauges one by one. So a
+//! removed variant leaves no series that could still drive an autoscaler. An absent value has no
+//! sample at all, and ages are exact. [`FAMILIES`] is the single place that documents each metric.
 
 mod foresight;
 mod limits;
@@ -15,22 +15,22 @@ use prometheus::{GaugeVec, Opts};
 use tokio::sync::watch;
 
 use crate::clock::Clock;
-use crate::publish::load::{Load, sum};
+use crate::publish::load::{ObservedLoad, sum};
 use crate::publish::{Published, PublishedVariant};
-use plimsoll_core::decide::pools::pooled::{PoolAdapter, PoolReport};
+use plimsoll_core::decide::pools::pooled::PoolReport;
 use plimsoll_core::decide::workload::WorkloadReport;
 use plimsoll_core::decide::{Basis, Decision, ReasonCode, Stage};
-use plimsoll_core::observe::{Freshness, Observation, Quantiles, ReplicaObservation, Startup};
+use plimsoll_core::observe::{Freshness, Observation, ReplicaObservation, StartQuantiles, Startup};
 use plimsoll_core::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate};
 
-/// A metric: its name, its labels, and what it means.
+/// A metric family: its name, labels and help text.
 #[derive(Clone, Copy, Debug)]
-pub struct Family {
+pub struct GaugeFamily {
     /// The name.
     pub name: &'static str,
     /// The labels.
     pub labels: &'static [&'static str],
-    /// What it means, with its unit.
+    /// The help text, with the unit.
     pub help: &'static str,
 }
 
@@ -41,9 +41,9 @@ const WVA: &[&str] = &["variant_name", "namespace", "accelerator_type"];
 
 macro_rules! families {
     ($($id:ident = $name:literal, $labels:expr, $help:literal;)*) => {
-        $(const $id: Family = Family { name: $name, labels: $labels, help: $help };)*
+        $(const $id: GaugeFamily = GaugeFamily { name: $name, labels: $labels, help: $help };)*
         /// Every metric of this module, in the order of its documentation.
-        pub const FAMILIES: &[Family] = &[$($id),*];
+        pub const FAMILIES: &[GaugeFamily] = &[$($id),*];
     };
 }
 
@@ -180,67 +180,71 @@ families! {
         "Always 1; carries what is known of the variant as labels.";
 }
 
-/// WVA's gauges, for dashboards and scalers that were written for it.
-pub const WVA_FAMILIES: &[Family] = &[WVA_DESIRED, WVA_CURRENT, WVA_RATIO];
+/// WVA's gauges, for dashboards and scalers that were built for WVA.
+pub const WVA_FAMILIES: &[GaugeFamily] = &[WVA_DESIRED, WVA_CURRENT, WVA_RATIO];
 
-const WVA_DESIRED: Family = Family {
+const WVA_DESIRED: GaugeFamily = GaugeFamily {
     name: "wva_desired_replicas",
     labels: WVA,
     help: "The same as plimsoll_desired_replicas, under WVA's name and labels.",
 };
-const WVA_CURRENT: Family = Family {
+const WVA_CURRENT: GaugeFamily = GaugeFamily {
     name: "wva_current_replicas",
     labels: WVA,
     help: "The same as plimsoll_current_replicas, under WVA's name and labels.",
 };
-const WVA_RATIO: Family = Family {
+const WVA_RATIO: GaugeFamily = GaugeFamily {
     name: "wva_desired_ratio",
     labels: WVA,
     help: "Desired replicas over current replicas; the desired replicas where there are none.",
 };
 
-/// Whether WVA's gauges are published beside our own.
+/// Publication of WVA's gauges in addition to Plimsoll's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wva {
-    /// They are.
+pub enum WvaPublication {
+    /// WVA's gauges are published.
     Published,
-    /// They are not.
+    /// WVA's gauges are not published.
     Off,
 }
 
 /// Collects the metrics of the latest [`Published`].
-pub struct Gauges {
+pub struct GaugeCollector {
     published: watch::Receiver<Arc<Published>>,
     clock: Clock,
-    wva: Wva,
+    wva: WvaPublication,
     descriptions: Vec<Desc>,
 }
 
-// === impl Family ===
+// === impl GaugeFamily ===
 
-impl Family {
+impl GaugeFamily {
     fn vec(&self) -> Option<GaugeVec> {
         GaugeVec::new(Opts::new(self.name, self.help), self.labels).ok()
     }
 }
 
-// === impl Gauges ===
+// === impl GaugeCollector ===
 
-impl Gauges {
-    /// Collects from `published`.
+impl GaugeCollector {
+    /// Creates a collector that reads from `published`.
     #[must_use]
-    pub fn new(published: watch::Receiver<Arc<Published>>, clock: Clock, wva: Wva) -> Self {
+    pub fn new(
+        published: watch::Receiver<Arc<Published>>,
+        clock: Clock,
+        wva: WvaPublication,
+    ) -> Self {
         let families = FAMILIES.iter().chain(wva.families());
         let descriptions = families
-            .filter_map(Family::vec)
+            .filter_map(GaugeFamily::vec)
             .flat_map(|vec| vec.desc().into_iter().cloned().collect::<Vec<_>>())
             .collect();
         Self { published, clock, wva, descriptions }
     }
 }
 
-impl Wva {
-    fn families(self) -> &'static [Family] {
+impl WvaPublication {
+    fn families(self) -> &'static [GaugeFamily] {
         match self {
             Self::Published => WVA_FAMILIES,
             Self::Off => &[],
@@ -248,7 +252,7 @@ impl Wva {
     }
 }
 
-impl Collector for Gauges {
+impl Collector for GaugeCollector {
     fn desc(&self) -> Vec<&Desc> {
         self.descriptions.iter().collect()
     }
@@ -256,7 +260,7 @@ impl Collector for Gauges {
     fn collect(&self) -> Vec<MetricFamily> {
         let published = self.published.borrow().clone();
         let now = self.clock.elapsed();
-        let mut sheet = Sheet::default();
+        let mut sheet = MetricSheet::default();
         for variant in published.variants.values() {
             sheet.variant(variant, now);
             if let Some(report) = published.workloads.get(&variant.spec.key) {
@@ -265,10 +269,11 @@ impl Collector for Gauges {
             if let Some(report) = published.pools.get(&variant.spec.key) {
                 sheet.pool(report, labels(variant));
             }
-            if self.wva == Wva::Published {
+            if self.wva == WvaPublication::Published {
                 sheet.wva(variant);
             }
         }
+
         for ((model, role), report) in &published.models {
             let labels = [model.namespace.as_str(), model.model.as_str(), role.label()];
             sheet.set(&SPARE_KV, &labels, Some(report.spare_kv.fraction()));
@@ -277,6 +282,7 @@ impl Collector for Gauges {
             sheet.set(&REQUIRED_QUEUE, &labels, Some(report.required_queue.requests()));
             sheet.set(&TRANSITION, &labels, Some(one_if(report.transition.is_some())));
         }
+
         for report in &published.limits {
             sheet.limit(report);
         }
@@ -288,6 +294,7 @@ impl Collector for Gauges {
                 sheet.set(&SHADOW, &labels, said.desired.map(count));
             }
         }
+
         sheet.collect()
     }
 }
@@ -296,18 +303,19 @@ impl Collector for Gauges {
 
 /// The metrics of one scrape.
 #[derive(Default)]
-struct Sheet {
+struct MetricSheet {
     vecs: Vec<(&'static str, GaugeVec)>,
 }
 
-impl Sheet {
-    fn set(&mut self, family: &'static Family, labels: &[&str], value: Option<f64>) {
+impl MetricSheet {
+    fn set(&mut self, family: &'static GaugeFamily, labels: &[&str], value: Option<f64>) {
         let Some(value) = value else { return };
         let known = self.vecs.iter().position(|(name, _)| *name == family.name);
         let index = known.or_else(|| {
             self.vecs.push((family.name, family.vec()?));
             Some(self.vecs.len() - 1)
         });
+
         if let Some((_, vec)) = index.and_then(|index| self.vecs.get(index))
             && let Ok(gauge) = vec.get_metric_with_label_values(labels)
         {
@@ -332,19 +340,23 @@ impl Sheet {
             let age = now.saturating_sub(decided.elapsed).as_secs_f64();
             self.set(&DECISION_AGE, &labels, Some(age));
             self.set(&DECISION_HELD, &labels, Some(one_if(held(decision))));
-            let has = |stage| Some(one_if(decision.steps.iter().any(|step| step.stage == stage)));
-            self.set(&FLAP_BUDGET_SPENT, &labels, has(Stage::FlapBudget));
+
+            let flap_budget_spent = decision.steps.iter().any(|it| it.stage == Stage::FlapBudget);
+            self.set(&FLAP_BUDGET_SPENT, &labels, Some(one_if(flap_budget_spent)));
             let unmeetable =
                 decision.steps.iter().any(|it| it.reason.code() == ReasonCode::SloUnmeetable);
             self.set(&SLO_UNMEETABLE, &labels, Some(one_if(unmeetable)));
-            self.set(&PANICKING, &labels, has(Stage::Panic));
+            let panicking = decision.steps.iter().any(|it| it.stage == Stage::Panic);
+            self.set(&PANICKING, &labels, Some(one_if(panicking)));
             self.cuts(published, decision);
             self.foresight(published, decision);
         }
+
         if let Some(report) = report {
             self.set(&SATURATION, &labels, Some(report.saturation.fraction()));
             self.set(&SATURATED, &labels, Some(count(report.saturated)));
         }
+
         let cost = observation.current.map(|current| count(current) * spec.cost.per_hour());
         self.set(&COST, &labels, cost);
         let bounds = published.bounds();
@@ -360,37 +372,40 @@ impl Sheet {
         self.set(&PENDING, &labels, pending);
         let Startup { stuck, unschedulable, starts: _, to_ready, to_serving } = observation.startup;
         self.set(&STUCK, &labels, observation.current.map(|_| count(stuck)));
-        let unschedulable = observation.current.map(|_| count(unschedulable));
-        self.set(&UNSCHEDULABLE, &labels, unschedulable);
+        self.set(&UNSCHEDULABLE, &labels, observation.current.map(|_| count(unschedulable)));
+
         let [namespace, model, variant] = labels;
         for (until, quantiles) in [("ready", to_ready), ("serving", to_serving)] {
-            let Some(Quantiles { p50, p90 }) = quantiles else { continue };
+            let Some(StartQuantiles { p50, p90 }) = quantiles else { continue };
             for (quantile, seconds) in [("0.5", p50), ("0.9", p90)] {
                 let labels = [namespace, model, variant, until, quantile];
                 self.set(&STARTUP, &labels, Some(seconds.seconds()));
             }
         }
+
         for (freshness, replicas) in by_freshness(&observation.replicas) {
             let [namespace, model, variant] = labels;
             let labels = [namespace, model, variant, freshness];
             self.set(&REPLICAS, &labels, Some(replicas));
         }
+
         self.set(&DATA_AGE, &labels, observation.oldest_measured().map(Seconds::seconds));
         let replicas = &observation.replicas;
-        let load = Load::of(replicas);
+        let load = ObservedLoad::of(replicas);
         self.set(&KV_USAGE, &labels, load.kv_usage.map(Fraction::fraction));
         self.set(&WAITING, &labels, load.waiting.map(Requests::requests));
         self.set(&RUNNING, &labels, load.running.map(Requests::requests));
         self.set(&ARRIVALS, &labels, load.arrivals.map(RequestRate::requests_per_second));
-        let rate = |rate: Option<TokenRate>| rate.map(TokenRate::tokens_per_second);
-        self.set(&PROMPT_RATE, &labels, sum(replicas, |replica| rate(replica.prompt_rate)));
-        self.set(&GENERATION_RATE, &labels, sum(replicas, |replica| rate(replica.generation_rate)));
-        let weighted =
-            |latency: fn(&ReplicaObservation) -> Option<Seconds>| weighted_mean(replicas, latency);
-        self.set(&TTFT, &labels, weighted(|replica| replica.ttft_mean));
+
+        let prompt = sum(replicas, |it| it.prompt_rate.map(TokenRate::tokens_per_second));
+        self.set(&PROMPT_RATE, &labels, prompt);
+        let generation = sum(replicas, |it| it.generation_rate.map(TokenRate::tokens_per_second));
+        self.set(&GENERATION_RATE, &labels, generation);
+
+        self.set(&TTFT, &labels, weighted_mean(replicas, |replica| replica.ttft_mean));
         let p95 = Fraction::new(0.95).zip(observation.ttft.as_ref());
         self.set(&TTFT_P95, &labels, p95.and_then(|(p95, ttft)| ttft.quantile(p95)));
-        self.set(&ITL, &labels, weighted(|replica| replica.itl_mean));
+        self.set(&ITL, &labels, weighted_mean(replicas, |replica| replica.itl_mean));
     }
 
     fn workload(&mut self, report: &WorkloadReport, [namespace, model, variant]: [&str; 3]) {
@@ -406,18 +421,22 @@ impl Sheet {
         let PoolReport { adapters, replicas, unmet, plan, slots, .. } = report;
         let copies: Replicas = adapters.iter().map(|it| it.copies.wanted).sum();
         self.set(&POOL_COPIES, &labels, Some(count(copies)));
-        let of = |which: fn(&PoolAdapter) -> bool| {
-            Some(adapters.iter().filter(|it| which(it)).count() as f64)
-        };
-        self.set(&POOL_ADAPTERS, &labels, of(|it| it.copies.wanted > Replicas::ZERO));
-        self.set(&POOL_WAITING, &labels, of(|it| it.starved > Replicas::ZERO));
-        let (mut said, mut used, mut free) = (0.0, 0.0, 0.0);
+        let wanted = adapters.iter().filter(|it| it.copies.wanted > Replicas::ZERO).count();
+        self.set(&POOL_ADAPTERS, &labels, Some(wanted as f64));
+        let starved = adapters.iter().filter(|it| it.starved > Replicas::ZERO).count();
+        self.set(&POOL_WAITING, &labels, Some(starved as f64));
+
+        let mut said = 0.0;
+        let mut used = 0.0;
+        let mut free = 0.0;
         for replica in replicas.iter().filter(|replica| replica.known) {
             let running = replica.running.len() as f64;
-            let slots = replica.slots.or(*slots).map_or(running, |it| f64::from(it.number()));
-            (said, used, free) =
-                (said + 1.0, used + running.min(slots), free + (slots - running).max(0.0));
+            let room = replica.slots.or(*slots).map_or(running, |it| f64::from(it.number()));
+            said += 1.0;
+            used += running.min(room);
+            free += (room - running).max(0.0);
         }
+
         let running: usize = replicas.iter().map(|it| it.running.len()).sum();
         let mean = (said > 0.0).then(|| running as f64 / said);
         self.set(&POOL_PER_REPLICA, &labels, mean);
@@ -435,6 +454,7 @@ impl Sheet {
         let current = observation.current.map(count);
         self.set(&WVA_DESIRED, &labels, desired);
         self.set(&WVA_CURRENT, &labels, current);
+
         let ratio = desired
             .zip(current)
             .map(|(desired, current)| if current > 0.0 { desired / current } else { desired });
@@ -462,7 +482,9 @@ fn held(decision: &Decision) -> bool {
 }
 
 fn by_freshness(replicas: &[ReplicaObservation]) -> [(&'static str, f64); 3] {
-    let (mut fresh, mut stale, mut never) = (0.0, 0.0, 0.0);
+    let mut fresh = 0.0;
+    let mut stale = 0.0;
+    let mut never = 0.0;
     for replica in replicas {
         match replica.freshness {
             Freshness::Fresh { .. } => fresh += 1.0,
@@ -470,19 +492,21 @@ fn by_freshness(replicas: &[ReplicaObservation]) -> [(&'static str, f64); 3] {
             Freshness::Never { .. } => never += 1.0,
         }
     }
+
     [("fresh", fresh), ("stale", stale), ("never", never)]
 }
 
-/// The mean weighted by completions, so that an idle replica's few requests do not count as much
-/// as a busy one's many. Replicas with a latency and without completions weigh as one a minute.
+/// The mean weighted by completion rate, so that a busy replica counts more than an almost idle
+/// one. Every replica with a latency weighs at least as much as one completion per minute.
 fn weighted_mean(
     replicas: &[ReplicaObservation],
     latency: fn(&ReplicaObservation) -> Option<Seconds>,
 ) -> Option<f64> {
-    let weight = |replica: &ReplicaObservation| {
-        replica.completions.map_or(0.0, RequestRate::requests_per_second).max(1.0 / 60.0)
-    };
     let weights = sum(replicas, |replica| latency(replica).map(|_| weight(replica)))?;
     let total = sum(replicas, |replica| latency(replica).map(|it| it.seconds() * weight(replica)))?;
     Some(total / weights)
+}
+
+fn weight(replica: &ReplicaObservation) -> f64 {
+    replica.completions.map_or(0.0, RequestRate::requests_per_second).max(1.0 / 60.0)
 }

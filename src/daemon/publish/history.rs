@@ -1,21 +1,23 @@
-//! The last hour of every variant, and what has changed in the fleet.
+//! The last hour of every variant, and the events of the fleet.
 //!
-//! [`History::record`] takes each [`Published`] once, right after it was made. Two things are kept
-//! of a variant, because they are of two kinds. Its replica counts and its verdict are a step
-//! function: each change is kept with its instant and nothing else is, so a chart of them is exact
-//! however rarely it is read. Its load is a curve, of which one sample in [`SAMPLE_INTERVAL`] is
-//! kept; the values are already taken over a window.
+//! [`RecentHistory::record`] records each [`Published`] once, right after it is computed. The
+//! history of a variant has two parts:
 //!
-//! Ages count on the monotonic clock, so a clock that is set neither bends the hour nor empties it.
-//! A variant that is gone has no history, and one that comes back begins anew. Nothing is written
-//! to disk: a daemon that restarts begins with an empty hour, and says since when it has watched.
+//! - Replica counts and verdict form a step function. Only changes are stored, each with its
+//!   instant, so a chart is exact however rarely it is read.
+//! - The load is a curve. One sample per [`SAMPLE_INTERVAL`] is stored. The sampled values are
+//!   already averages over a window.
+//!
+//! Ages use the monotonic clock, so setting the wall clock neither distorts nor empties the
+//! history. A removed variant has no history, and a variant that returns starts with an empty one.
+//! Nothing is written to disk: after a restart the history is empty and reports when it began.
 //!
 //! # Memory
 //!
-//! A [`Level`] and a [`Sample`] take 32 bytes each, and the rings grow by doubling. A variant takes
-//! at most 512 x 32 B of samples and 512 x 32 B of changes, 32 KiB; a variant that seldom changes
-//! takes about 17 KiB. A thousand variants take 17 MB, and never more than 33 MB. The events take
-//! less than 1 MB.
+//! A [`ReplicaLevel`] and a [`LoadSample`] take 32 bytes each, and the rings grow by doubling. A
+//! variant takes at most 512 x 32 B for samples and 512 x 32 B for changes, 32 KiB in total. A
+//! variant that rarely changes takes about 17 KiB. 1,000 variants take 17 MB, and never more than
+//! 33 MB. The events take less than 1 MB.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;
@@ -24,86 +26,87 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::publish::load::Load;
+use crate::publish::load::ObservedLoad;
 use crate::publish::{Published, PublishedVariant};
 use plimsoll_core::decide::{Basis, Decision};
 use plimsoll_core::fleet::{ModelName, VariantKey};
 use plimsoll_core::units::{Fraction, Replicas, RequestRate, Requests};
 
-/// How far back the history goes.
+/// The period that the history covers.
 pub const KEPT: Duration = Duration::from_hours(1);
 
-/// The time between two samples of the load. A chart of an hour is a few hundred points wide.
+/// The time between two samples of the load. A chart of one hour is a few hundred points wide.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Samples of one variant: an hour of them, and the one before it.
+/// Samples of one variant: one hour and the sample before it.
 const SAMPLES_MAX: usize = 362;
 
-/// Changes of one variant that are kept. A variant whose counts change more often than every seven
-/// seconds for an hour loses the oldest, and its history says since when it is complete.
+/// Changes per variant that are kept. If the counts of a variant change more often than every seven
+/// seconds for an hour, the oldest changes are dropped. `since` then shows from when on the history
+/// is complete.
 const LEVELS_MAX: usize = 512;
 
-/// Events of the whole fleet that are kept: two for each of a thousand variants.
+/// Events of the whole fleet that are kept: two per variant for 1,000 variants.
 const EVENTS_MAX: usize = 2000;
 
-/// A time without ticks that is shown as a gap. Ticks are at most some seconds apart.
+/// A time without ticks that the history shows as a gap. Ticks are at most some seconds apart.
 const GAP: Duration = Duration::from_secs(30);
 
-/// What is known of a variant's number.
+/// The basis of a variant's desired replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It was decided on fresh data.
+pub enum DesiredBasis {
+    /// Decided on fresh data.
     Fresh,
-    /// It is kept from before, for want of data.
+    /// Held from an earlier tick because data is missing.
     Held,
-    /// There is no number.
+    /// No desired replicas are set.
     None,
-    /// There were no ticks: the daemon did not decide.
+    /// The daemon had no ticks, so it did not decide.
     Silent,
 }
 
-/// The counts of a variant from one instant until the next level.
+/// The counts of a variant from one instant to the next level.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Level {
+pub(crate) struct ReplicaLevel {
     at: Millis,
-    desired: Packed,
-    unconstrained: Packed,
-    current: Packed,
-    ready: Packed,
-    pending: Packed,
-    pub(crate) verdict: Verdict,
+    desired: PackedNumber,
+    unconstrained: PackedNumber,
+    current: PackedNumber,
+    ready: PackedNumber,
+    pending: PackedNumber,
+    pub(crate) verdict: DesiredBasis,
 }
 
 /// The load of a variant at one instant.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Sample {
+pub(crate) struct LoadSample {
     at: Millis,
-    saturation: Packed,
-    kv_usage: Packed,
-    waiting: Packed,
-    running: Packed,
-    arrivals: Packed,
+    saturation: PackedNumber,
+    kv_usage: PackedNumber,
+    waiting: PackedNumber,
+    running: PackedNumber,
+    arrivals: PackedNumber,
 }
 
-/// What has happened to a variant.
+/// An event of a variant.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Event {
-    /// Counts the events; never goes back.
+pub(crate) struct PastEvent {
+    /// The number of events so far; never decreases.
     pub(crate) number: u64,
     pub(crate) at: Timestamp,
     pub(crate) elapsed: Duration,
-    pub(crate) change: Change,
+    pub(crate) change: PastEventKind,
     pub(crate) variant: VariantKey,
     pub(crate) model: ModelName,
     pub(crate) before: Option<Replicas>,
     pub(crate) after: Option<Replicas>,
     pub(crate) current: Option<Replicas>,
-    pub(crate) because: Option<Because>,
+    pub(crate) because: Option<EventCause>,
 }
 
-/// The step that explains a number best, in words.
+/// The step that best explains the desired replicas, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Because {
+pub(crate) struct EventCause {
     pub(crate) stage: &'static str,
     pub(crate) reason: &'static str,
     pub(crate) text: String,
@@ -111,126 +114,134 @@ pub(crate) struct Because {
 
 /// The kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
-    /// The number is another one.
+pub(crate) enum PastEventKind {
+    /// The desired replicas changed.
     Desired,
-    /// The number is now held for want of data.
+    /// The desired replicas are now held because data is missing.
     Held,
-    /// The number is decided on fresh data again.
+    /// The desired replicas are decided on fresh data again.
     Released,
-    /// The variant is no longer there.
+    /// The variant no longer exists.
     Removed,
 }
 
-/// What is kept of one variant.
+/// The history of one variant.
 #[derive(Clone, Debug)]
-pub(crate) struct Track {
-    pub(crate) levels: VecDeque<Level>,
-    pub(crate) samples: VecDeque<Sample>,
+pub(crate) struct VariantTrack {
+    pub(crate) levels: VecDeque<ReplicaLevel>,
+    pub(crate) samples: VecDeque<LoadSample>,
     model: ModelName,
-    /// Since when every change is here.
+    /// The instant since when every change is stored.
     pub(crate) since: Millis,
 }
 
-/// The last hour, for any number of readers.
+/// The last hour, shared by any number of readers.
 #[derive(Debug, Default)]
-pub struct History {
-    inner: Mutex<Inner>,
+pub struct RecentHistory {
+    inner: Mutex<HistoryTracks>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    tracks: BTreeMap<VariantKey, Track>,
-    events: VecDeque<Event>,
+struct HistoryTracks {
+    tracks: BTreeMap<VariantKey, VariantTrack>,
+    events: VecDeque<PastEvent>,
     numbered: u64,
-    last: Option<Tick>,
+    last: Option<LastTick>,
 }
 
-/// When the last tick was.
+/// The time of the last tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tick {
+pub(crate) struct LastTick {
     pub(crate) at: Timestamp,
     pub(crate) elapsed: Duration,
     pub(crate) generation: u64,
 }
 
-/// A reading of the monotonic clock in whole milliseconds.
+/// A monotonic clock reading in whole milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Millis(u64);
 
-/// A count or a quantity, or none, in four bytes.
+/// An optional count or quantity in four bytes.
 ///
-/// A count is below [`Replicas::LIMIT`], and a quantity is finite and not negative, so the bits of
-/// either plus one fit and are never 0.
+/// A count is below [`Replicas::LIMIT`], and a quantity is finite and not negative. So the bits of
+/// either plus one fit in four bytes and are never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Packed(Option<NonZeroU32>);
+struct PackedNumber(Option<NonZeroU32>);
 
-// === impl History ===
+// === impl RecentHistory ===
 
-impl History {
-    /// Takes in what was published at `now`, at the monotonic instant `elapsed`.
+impl RecentHistory {
+    /// Records the state published at `now`, at the monotonic instant `elapsed`.
     pub fn record(&self, now: Timestamp, elapsed: Duration, published: &Published) {
         let mut inner = self.lock();
-        let tick = Tick { at: now, elapsed, generation: published.generation };
+        let tick = LastTick { at: now, elapsed, generation: published.generation };
         let last = inner.last.replace(tick);
         let silent = last.filter(|last| elapsed.saturating_sub(last.elapsed) > GAP);
         for (key, variant) in &published.variants {
             inner.variant(&tick, silent.as_ref(), key, variant);
         }
+
         inner.drop_gone(&tick, published);
     }
 
-    /// What is kept of a variant.
-    pub(crate) fn track(&self, variant: &VariantKey) -> Option<Track> {
+    /// Returns the history of a variant.
+    pub(crate) fn track(&self, variant: &VariantKey) -> Option<VariantTrack> {
         self.lock().tracks.get(variant).cloned()
     }
 
-    /// The newest events first, as many as `count` of those that `wanted` lets through.
-    pub(crate) fn events(&self, count: usize, wanted: impl Fn(&Event) -> bool) -> Vec<Event> {
+    /// Returns up to `count` events that `wanted` accepts, the newest first.
+    pub(crate) fn events(
+        &self,
+        count: usize,
+        wanted: impl Fn(&PastEvent) -> bool,
+    ) -> Vec<PastEvent> {
         let inner = self.lock();
         inner.events.iter().rev().filter(|event| wanted(event)).take(count).cloned().collect()
     }
 
-    /// When the last tick was.
-    pub(crate) fn last_tick(&self) -> Option<Tick> {
+    /// Returns the time of the last tick.
+    pub(crate) fn last_tick(&self) -> Option<LastTick> {
         self.lock().last
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Whatever a panic has left is in order of time.
+    fn lock(&self) -> MutexGuard<'_, HistoryTracks> {
+        // After a panic, the remaining data is still in order of time.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl Inner ===
+// === impl HistoryTracks ===
 
-impl Inner {
+impl HistoryTracks {
     fn variant(
         &mut self,
-        tick: &Tick,
-        silent: Option<&Tick>,
+        tick: &LastTick,
+        silent: Option<&LastTick>,
         key: &VariantKey,
         variant: &PublishedVariant,
     ) {
-        let level = Level::of(tick.elapsed, variant);
-        let track = self.tracks.entry(key.clone()).or_insert_with(|| Track {
+        let level = ReplicaLevel::of(tick.elapsed, variant);
+        let track = self.tracks.entry(key.clone()).or_insert_with(|| VariantTrack {
             levels: VecDeque::new(),
             samples: VecDeque::new(),
             model: variant.spec.model.clone(),
             since: level.at,
         });
+
         track.model.clone_from(&variant.spec.model);
         if let Some(silent) = silent.filter(|_| !track.levels.is_empty()) {
-            track.push(Level::silent(silent.elapsed));
+            track.push(ReplicaLevel::silent(silent.elapsed));
         }
-        let before = track.levels.iter().rev().find(|level| level.verdict != Verdict::Silent);
-        let before = before.copied();
+
+        let before =
+            track.levels.iter().rev().find(|level| level.verdict != DesiredBasis::Silent).copied();
         track.push(level);
         track.sample(tick.elapsed, variant);
         track.forget(level.at);
+
         for change in changes(before.as_ref(), &level) {
             let decision = variant.decided.as_ref().map(|decided| &decided.decision);
-            self.tell(Event {
+            self.tell(PastEvent {
                 number: 0,
                 at: tick.at,
                 elapsed: tick.elapsed,
@@ -240,21 +251,22 @@ impl Inner {
                 before: before.and_then(|level| level.desired.count()),
                 after: level.desired.count(),
                 current: level.current.count(),
-                because: decision.and_then(Because::of),
+                because: decision.and_then(EventCause::of),
             });
         }
     }
 
-    fn drop_gone(&mut self, tick: &Tick, published: &Published) {
+    fn drop_gone(&mut self, tick: &LastTick, published: &Published) {
         let gone = self.tracks.keys().filter(|key| !published.variants.contains_key(*key));
+
         for variant in gone.cloned().collect::<Vec<_>>() {
             let Some(track) = self.tracks.remove(&variant) else { continue };
             let last = track.levels.back().copied();
-            self.tell(Event {
+            self.tell(PastEvent {
                 number: 0,
                 at: tick.at,
                 elapsed: tick.elapsed,
-                change: Change::Removed,
+                change: PastEventKind::Removed,
                 variant,
                 model: track.model,
                 before: last.and_then(|level| level.desired.count()),
@@ -265,34 +277,40 @@ impl Inner {
         }
     }
 
-    fn tell(&mut self, event: Event) {
+    fn tell(&mut self, event: PastEvent) {
         self.numbered += 1;
         if self.events.len() >= EVENTS_MAX {
             self.events.pop_front();
         }
-        self.events.push_back(Event { number: self.numbered, ..event });
+        self.events.push_back(PastEvent { number: self.numbered, ..event });
     }
 }
 
-/// What there is to tell of a variant whose level was `before` and is `after`.
-fn changes(before: Option<&Level>, after: &Level) -> Vec<Change> {
+/// Returns the changes to report for a variant whose level was `before` and is now `after`.
+fn changes(before: Option<&ReplicaLevel>, after: &ReplicaLevel) -> Vec<PastEventKind> {
     let mut changes = Vec::new();
     if before.is_none_or(|before| before.desired != after.desired) && after.desired.is_some() {
-        changes.push(Change::Desired);
+        changes.push(PastEventKind::Desired);
     }
     match (before.map(|before| before.verdict), after.verdict) {
-        (Some(Verdict::Fresh | Verdict::None) | None, Verdict::Held) => changes.push(Change::Held),
-        (Some(Verdict::Held), Verdict::Fresh) => changes.push(Change::Released),
-        (_, Verdict::Fresh | Verdict::Held | Verdict::None | Verdict::Silent) => {}
+        (Some(DesiredBasis::Fresh | DesiredBasis::None) | None, DesiredBasis::Held) => {
+            changes.push(PastEventKind::Held)
+        }
+        (Some(DesiredBasis::Held), DesiredBasis::Fresh) => changes.push(PastEventKind::Released),
+        (
+            _,
+            DesiredBasis::Fresh | DesiredBasis::Held | DesiredBasis::None | DesiredBasis::Silent,
+        ) => {}
     }
+
     changes
 }
 
-// === impl Track ===
+// === impl VariantTrack ===
 
-impl Track {
-    /// Adds a level where it differs from the last.
-    fn push(&mut self, level: Level) {
+impl VariantTrack {
+    /// Adds a level if it differs from the last.
+    fn push(&mut self, level: ReplicaLevel) {
         if self.levels.back().is_some_and(|last| last.same(&level)) {
             return;
         }
@@ -300,52 +318,56 @@ impl Track {
             self.levels.pop_front();
             self.since = self.levels.front().map_or(level.at, |first| first.at);
         }
+
         self.levels.push_back(level);
     }
 
     fn sample(&mut self, elapsed: Duration, variant: &PublishedVariant) {
         let now = Millis::of(elapsed);
         let due = self.samples.back().is_none_or(|last| now.beyond(last.at) >= SAMPLE_INTERVAL);
+
         if due {
             if self.samples.len() >= SAMPLES_MAX {
                 self.samples.pop_front();
             }
-            self.samples.push_back(Sample::of(now, variant));
+            self.samples.push_back(LoadSample::of(now, variant));
         }
     }
 
-    /// Forgets what is older than an hour. The level that was in force at its beginning stays.
+    /// Removes entries older than one hour. The level in effect at the beginning of that hour
+    /// stays.
     fn forget(&mut self, now: Millis) {
-        let old = |at: Millis| now.beyond(at) > KEPT;
-        while self.levels.get(1).is_some_and(|second| old(second.at)) {
+        while self.levels.get(1).is_some_and(|second| now.beyond(second.at) > KEPT) {
             self.levels.pop_front();
         }
-        while self.samples.front().is_some_and(|sample| old(sample.at)) {
+        while self.samples.front().is_some_and(|sample| now.beyond(sample.at) > KEPT) {
             self.samples.pop_front();
         }
     }
 }
 
-// === impl Level ===
+// === impl ReplicaLevel ===
 
-impl Level {
+impl ReplicaLevel {
     fn of(elapsed: Duration, variant: &PublishedVariant) -> Self {
         let observation = &variant.observation;
         let decision = variant.decided.as_ref().map(|decided| &decided.decision);
         let pending = observation.current.map(|_| observation.pending);
+
         Self {
             at: Millis::of(elapsed),
-            desired: Packed::of_count(decision.map(Decision::desired)),
-            unconstrained: Packed::of_count(decision.map(Decision::unconstrained)),
-            current: Packed::of_count(observation.current),
-            ready: Packed::of_count(observation.ready),
-            pending: Packed::of_count(pending),
-            verdict: Verdict::of(variant),
+            desired: PackedNumber::of_count(decision.map(Decision::desired)),
+            unconstrained: PackedNumber::of_count(decision.map(Decision::unconstrained)),
+            current: PackedNumber::of_count(observation.current),
+            ready: PackedNumber::of_count(observation.ready),
+            pending: PackedNumber::of_count(pending),
+            verdict: DesiredBasis::of(variant),
         }
     }
 
     fn silent(elapsed: Duration) -> Self {
-        let none = Packed(None);
+        let none = PackedNumber(None);
+
         Self {
             at: Millis::of(elapsed),
             desired: none,
@@ -353,7 +375,7 @@ impl Level {
             current: none,
             ready: none,
             pending: none,
-            verdict: Verdict::Silent,
+            verdict: DesiredBasis::Silent,
         }
     }
 
@@ -386,19 +408,21 @@ impl Level {
     }
 }
 
-// === impl Sample ===
+// === impl LoadSample ===
 
-impl Sample {
+impl LoadSample {
     fn of(at: Millis, variant: &PublishedVariant) -> Self {
-        let Load { kv_usage, waiting, running, arrivals } = Load::of(&variant.observation.replicas);
+        let ObservedLoad { kv_usage, waiting, running, arrivals } =
+            ObservedLoad::of(&variant.observation.replicas);
         let saturation = variant.report.as_ref().map(|report| report.saturation.fraction());
+
         Self {
             at,
-            saturation: Packed::of(saturation),
-            kv_usage: Packed::of(kv_usage.map(Fraction::fraction)),
-            waiting: Packed::of(waiting.map(Requests::requests)),
-            running: Packed::of(running.map(Requests::requests)),
-            arrivals: Packed::of(arrivals.map(RequestRate::requests_per_second)),
+            saturation: PackedNumber::of(saturation),
+            kv_usage: PackedNumber::of(kv_usage.map(Fraction::fraction)),
+            waiting: PackedNumber::of(waiting.map(Requests::requests)),
+            running: PackedNumber::of(running.map(Requests::requests)),
+            arrivals: PackedNumber::of(arrivals.map(RequestRate::requests_per_second)),
         }
     }
 
@@ -427,10 +451,10 @@ impl Sample {
     }
 }
 
-// === impl Verdict ===
+// === impl DesiredBasis ===
 
-impl Verdict {
-    /// The verdict on a variant.
+impl DesiredBasis {
+    /// Returns the verdict for a variant.
     #[must_use]
     pub fn of(variant: &PublishedVariant) -> Self {
         match variant.decided.as_ref().map(|decided| decided.decision.basis) {
@@ -440,7 +464,7 @@ impl Verdict {
         }
     }
 
-    /// The verdict as it is written.
+    /// Returns the verdict as a label value.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -452,7 +476,7 @@ impl Verdict {
     }
 }
 
-impl Change {
+impl PastEventKind {
     pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::Desired => "desired",
@@ -463,10 +487,11 @@ impl Change {
     }
 }
 
-impl Because {
+impl EventCause {
     fn of(decision: &Decision) -> Option<Self> {
         let step = decision.because()?;
-        let (stage, reason) = (step.stage.label(), step.reason.label());
+        let stage = step.stage.label();
+        let reason = step.reason.label();
         Some(Self { stage, reason, text: step.reason.to_string() })
     }
 }
@@ -487,9 +512,9 @@ impl Millis {
     }
 }
 
-// === impl Packed ===
+// === impl PackedNumber ===
 
-impl Packed {
+impl PackedNumber {
     fn of_count(count: Option<Replicas>) -> Self {
         Self(count.and_then(|count| NonZeroU32::new(count.count() + 1)))
     }

@@ -1,33 +1,34 @@
-//! What a variant's replicas carry together, from those whose data is fresh.
+//! The total load of a variant, from its replicas with fresh data.
 //!
-//! Every surface that shows a sum or a mean over replicas takes it from here, so that no two of
-//! them can disagree. A replica that does not say a value does not enter it as 0.
+//! Every surface that shows a sum or a mean over replicas takes it from here, so no two surfaces
+//! can disagree. A replica that does not report a value is left out instead of counting as 0.
 
 use plimsoll_core::observe::ReplicaObservation;
 use plimsoll_core::units::{Fraction, RequestRate, Requests};
 
-/// The load of one variant. A field is `None` when no replica with fresh data says it.
+/// The load of one variant. A field is `None` if no replica with fresh data reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Load {
+pub struct ObservedLoad {
     /// KV cache in use, a mean over replicas and over the window.
     pub kv_usage: Option<Fraction>,
-    /// Requests that wait on all replicas.
+    /// Waiting requests on all replicas.
     pub waiting: Option<Requests>,
-    /// Requests that run on all replicas.
+    /// Running requests on all replicas.
     pub running: Option<Requests>,
-    /// Requests that arrive at all replicas, over the window.
+    /// Request arrivals at all replicas, over the window.
     pub arrivals: Option<RequestRate>,
 }
 
-impl Load {
-    /// The load of these replicas.
+impl ObservedLoad {
+    /// Returns the load of these replicas.
     #[must_use]
     pub fn of(replicas: &[ReplicaObservation]) -> Self {
-        let kv = mean(replicas, |replica| replica.kv_usage.map(|kv| kv.mean.fraction()));
+        let kv = mean(replicas, |replica| replica.kv_usage.map(|it| it.mean.fraction()));
         let waiting = sum(replicas, |replica| replica.waiting.map(|it| it.last.requests()));
         let running = sum(replicas, |replica| replica.running.map(|it| it.last.requests()));
         let arrivals =
             sum(replicas, |replica| replica.arrivals.map(RequestRate::requests_per_second));
+
         Self {
             kv_usage: kv.and_then(Fraction::new),
             waiting: waiting.and_then(Requests::new),
@@ -37,7 +38,7 @@ impl Load {
     }
 }
 
-/// The sum over the fresh replicas that say; `None` when none does.
+/// Returns the sum over the fresh replicas that report a value; `None` if none does.
 pub(crate) fn sum(
     replicas: &[ReplicaObservation],
     value: impl Fn(&ReplicaObservation) -> Option<f64>,
@@ -46,7 +47,7 @@ pub(crate) fn sum(
     fresh.filter_map(value).reduce(|a, b| a + b)
 }
 
-/// The mean over the fresh replicas that say; `None` when none does.
+/// Returns the mean over the fresh replicas that report a value; `None` if none does.
 pub(crate) fn mean(
     replicas: &[ReplicaObservation],
     value: impl Fn(&ReplicaObservation) -> Option<f64>,

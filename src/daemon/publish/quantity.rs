@@ -1,13 +1,13 @@
 //! Kubernetes quantities: the text form of numbers in metric values.
 //!
-//! A [`Quantity`] holds thousandths in 64 bits, because that is what an HPA controller computes
-//! with: it reads every value through `MilliValue()`, which rounds *up* to the next thousandth. So
-//! reading here rounds up too, and writing is exact. Desired replica counts are whole numbers by
-//! type and never meet the rounding, which would otherwise turn 3.0000001 into 4 replicas.
+//! A [`Quantity`] holds thousandths in 64 bits, because HPA controllers compute with them. A
+//! controller reads every value through `MilliValue()`, which rounds *up* to the next thousandth.
+//! So parsing rounds up as well, and formatting is exact. Desired replicas are whole numbers by
+//! type, so this rounding never applies to them. Otherwise it would turn 3.0000001 into 4 replicas.
 //!
 //! # Source
 //!
-//! The grammar is that of `apimachinery/pkg/api/resource/quantity.go`, the canonical form its
+//! The grammar follows `apimachinery/pkg/api/resource/quantity.go`, and the canonical form its
 //! `DecimalSI`.
 
 use std::fmt;
@@ -15,14 +15,14 @@ use std::str::FromStr;
 
 use plimsoll_core::units::{Replicas, RequestRate};
 
-/// Digits of a number that count exactly; what comes after them can only round the result up. With
-/// 21 digits no product below overflows 128 bits before the result overflows 64.
+/// Digits of a number that count exactly; digits after them can only round the result up. With 21
+/// digits, no product below overflows 128 bits before the result overflows 64.
 const DIGITS_MAX: usize = 21;
 
-/// A longer text is no number that anybody meant.
+/// The longest accepted text. No real quantity is longer.
 const LENGTH_MAX: usize = 64;
 
-/// Suffixes of the canonical form, largest first, with their power of ten.
+/// The suffixes of the canonical form, largest first, with their powers of ten.
 const SUFFIXES: [(&str, u32); 8] =
     [("E", 18), ("P", 15), ("T", 12), ("G", 9), ("M", 6), ("k", 3), ("", 0), ("m", 0)];
 
@@ -33,7 +33,7 @@ pub struct Quantity {
 }
 
 impl Quantity {
-    /// The number in thousandths.
+    /// Returns the number in thousandths.
     #[must_use]
     pub const fn milli(self) -> i64 {
         self.milli
@@ -47,7 +47,8 @@ impl From<Replicas> for Quantity {
 }
 
 impl From<RequestRate> for Quantity {
-    /// Rounds down to thousandths: more than a rate allows must not be read of it.
+    /// Rounds down to thousandths, so that the text never states a higher rate than the one
+    /// allowed.
     #[expect(clippy::cast_possible_truncation, reason = "a cast saturates, as it should")]
     fn from(rate: RequestRate) -> Self {
         Self { milli: (rate.requests_per_second() * 1000.0).floor() as i64 }
@@ -55,7 +56,8 @@ impl From<RequestRate> for Quantity {
 }
 
 impl fmt::Display for Quantity {
-    /// The canonical form: a whole mantissa with the largest suffix that loses nothing.
+    /// Writes the canonical form: an integer mantissa with the largest suffix that loses no
+    /// precision.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let milli = i128::from(self.milli);
         if milli == 0 {
@@ -64,6 +66,7 @@ impl fmt::Display for Quantity {
         if milli % 1000 != 0 {
             return f.pad(&format!("{milli}m"));
         }
+
         let whole = milli / 1000;
         let (suffix, power) = SUFFIXES
             .into_iter()
@@ -73,20 +76,20 @@ impl fmt::Display for Quantity {
     }
 }
 
-/// Why a text is no quantity.
+/// The reason why a text is not a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseQuantityError {
-    /// It does not follow the grammar.
+    /// The text does not follow the grammar.
     #[error("not a quantity")]
     Malformed,
-    /// It does, but the number does not fit.
+    /// The text follows the grammar, but the number is out of range.
     #[error("the quantity is out of range")]
     OutOfRange,
 }
 
 /// The factor that a suffix stands for.
 #[derive(Clone, Copy)]
-enum Scale {
+enum SuffixScale {
     /// A power of ten.
     Ten(i32),
     /// A power of two.
@@ -111,6 +114,7 @@ impl FromStr for Quantity {
         if fraction.contains('.') || (whole.is_empty() && fraction.is_empty()) {
             return Err(ParseQuantityError::Malformed);
         }
+
         let scale = scale(suffix).ok_or(ParseQuantityError::Malformed)?;
         milli(negative, whole, fraction, scale)
             .map(|milli| Self { milli })
@@ -118,46 +122,49 @@ impl FromStr for Quantity {
     }
 }
 
-fn scale(suffix: &str) -> Option<Scale> {
+fn scale(suffix: &str) -> Option<SuffixScale> {
     Some(match suffix {
-        "n" => Scale::Ten(-9),
-        "u" => Scale::Ten(-6),
-        "m" => Scale::Ten(-3),
-        "" => Scale::Ten(0),
-        "k" => Scale::Ten(3),
-        "M" => Scale::Ten(6),
-        "G" => Scale::Ten(9),
-        "T" => Scale::Ten(12),
-        "P" => Scale::Ten(15),
-        "E" => Scale::Ten(18),
-        "Ki" => Scale::Two(10),
-        "Mi" => Scale::Two(20),
-        "Gi" => Scale::Two(30),
-        "Ti" => Scale::Two(40),
-        "Pi" => Scale::Two(50),
-        "Ei" => Scale::Two(60),
+        "n" => SuffixScale::Ten(-9),
+        "u" => SuffixScale::Ten(-6),
+        "m" => SuffixScale::Ten(-3),
+        "" => SuffixScale::Ten(0),
+        "k" => SuffixScale::Ten(3),
+        "M" => SuffixScale::Ten(6),
+        "G" => SuffixScale::Ten(9),
+        "T" => SuffixScale::Ten(12),
+        "P" => SuffixScale::Ten(15),
+        "E" => SuffixScale::Ten(18),
+        "Ki" => SuffixScale::Two(10),
+        "Mi" => SuffixScale::Two(20),
+        "Gi" => SuffixScale::Two(30),
+        "Ti" => SuffixScale::Two(40),
+        "Pi" => SuffixScale::Two(50),
+        "Ei" => SuffixScale::Two(60),
         _ => {
             let exponent = suffix.strip_prefix(['e', 'E'])?;
             let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
             if digits.is_empty() || digits.bytes().any(|byte| !byte.is_ascii_digit()) {
                 return None;
             }
-            // A power beyond this range gives nothing or everything anyway.
-            Scale::Ten(exponent.parse::<i64>().unwrap_or(999).clamp(-999, 999).try_into().ok()?)
+
+            // A power beyond this range underflows or overflows in any case.
+            SuffixScale::Ten(
+                exponent.parse::<i64>().unwrap_or(999).clamp(-999, 999).try_into().ok()?,
+            )
         }
     })
 }
 
-/// `whole.fraction * scale` in thousandths, rounded up; `None` when it does not fit.
-fn milli(negative: bool, whole: &str, fraction: &str, scale: Scale) -> Option<i64> {
-    let fraction = fraction.trim_end_matches('0');
-    let whole = whole.trim_start_matches('0');
+/// Returns `whole.fraction * scale` in thousandths, rounded up; `None` if it does not fit.
+fn milli(negative: bool, whole: &str, fraction: &str, scale: SuffixScale) -> Option<i64> {
+    let decimals = fraction.trim_end_matches('0');
+    let integer = whole.trim_start_matches('0');
     let mut mantissa: i128 = 0;
     let mut digits = 0;
     let mut dropped = false;
     let mut power: i32 = 3;
-    for (place, digit) in whole.bytes().chain(fraction.bytes()).enumerate() {
-        let is_fraction = place >= whole.len();
+    for (place, digit) in integer.bytes().chain(decimals.bytes()).enumerate() {
+        let is_fraction = place >= integer.len();
         if digits < DIGITS_MAX {
             mantissa = mantissa * 10 + i128::from(digit - b'0');
             digits += usize::from(mantissa != 0);
@@ -167,25 +174,29 @@ fn milli(negative: bool, whole: &str, fraction: &str, scale: Scale) -> Option<i6
             power += i32::from(!is_fraction);
         }
     }
+
     if mantissa == 0 {
         return Some(0);
     }
+
     let scaled = match scale {
-        Scale::Ten(exponent) => {
+        SuffixScale::Ten(exponent) => {
             power += exponent;
             mantissa
         }
-        Scale::Two(bits) => mantissa.checked_mul(1 << bits)?,
+        SuffixScale::Two(bits) => mantissa.checked_mul(1 << bits)?,
     };
+
     let tens = 10_i128.checked_pow(power.unsigned_abs());
     let (below, exact) = if power >= 0 {
         (scaled.checked_mul(tens?)?, !dropped)
     } else {
-        // A divisor that does not fit leaves a fraction of the smallest unit.
-        let tens = tens.unwrap_or(i128::MAX);
-        (scaled / tens, !dropped && scaled % tens == 0)
+        // If the divisor does not fit, the result is less than one smallest unit.
+        let divisor = tens.unwrap_or(i128::MAX);
+        (scaled / divisor, !dropped && scaled % divisor == 0)
     };
-    // Rounding up is rounding away from zero above it and towards zero below it.
+
+    // Rounding up means away from zero for positive numbers and toward zero for negative numbers.
     let rounded = if negative { -below } else { below + i128::from(!exact) };
     i64::try_from(rounded).ok()
 }
@@ -216,6 +227,7 @@ mod tests {
         ] {
             assert_eq!(Quantity { milli }.to_string(), text);
         }
+
         assert_eq!(Quantity::from(Replicas::LIMIT).to_string(), "1M");
     }
 
@@ -263,6 +275,7 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Quantity>(), Err(ParseQuantityError::Malformed), "{text}");
         }
+
         for text in
             ["9223372036854775.808", "1e16", "1E", "1Ei", "1e999", "99999999999999999999999999"]
         {
@@ -285,7 +298,7 @@ mod tests {
             let text = format!("{sign}{whole}.{fraction}");
             let read = text.parse::<Quantity>().unwrap().milli() as f64;
             let exact = text.parse::<f64>().unwrap() * 1000.0;
-            // Half of the last place of a float of this size (1e9) is 6e-8.
+            // Half a unit in the last place of a float of this size (1e9) is 6e-8.
             prop_assert!(read >= exact - 1e-6 && read < exact + 1.0 + 1e-6, "{} {}", read, exact);
         }
 

@@ -1,9 +1,9 @@
-//! Kubernetes label selectors: text into a predicate over labels.
+//! Kubernetes label selectors, parsed into a predicate over labels.
 //!
-//! Selectors arrive as text in the `labelSelector` parameter, from HPA controllers (which write
-//! `e1,!e2,env notin (x),variant=a`), from `kubectl` and from people. The whole grammar is
-//! accepted, because a selector that is only half understood would pick the wrong variants and
-//! their sum would scale something:
+//! Selectors arrive as text in the `labelSelector` parameter: from HPA controllers (which write
+//! `e1,!e2,env notin (x),variant=a`), from `kubectl` and from users. The parser accepts the whole
+//! grammar. A selector that is only partly understood would match the wrong variants, and an
+//! autoscaler would act on their sum:
 //!
 //! ```text
 //! selector    = "" | requirement *("," requirement)
@@ -11,28 +11,28 @@
 //!             | KEY ("in" | "notin") "(" [VALUE] *("," [VALUE]) ")" | KEY (">" | "<") INTEGER
 //! ```
 //!
-//! `in` and `notin` are keywords only where an operator is expected, so a label may have such a
-//! name.
+//! `in` and `notin` are keywords only in the operator position, so a label may have one of these
+//! names.
 //!
 //! # Source
 //!
-//! `apimachinery/pkg/labels/selector.go`; the character rules are those of
+//! `apimachinery/pkg/labels/selector.go`; the character rules follow
 //! `apimachinery/pkg/util/validation`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
-/// Longest label name and longest label value.
+/// The maximum length of a label name and of a label value.
 const NAME_MAX: usize = 63;
 
-/// Longest prefix of a label key.
+/// The maximum length of the prefix of a label key.
 const PREFIX_MAX: usize = 253;
 
 /// A predicate over labels: all of its requirements must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
-    /// In the order of their keys.
+    /// The requirements, sorted by key.
     requirements: Vec<Requirement>,
 }
 
@@ -54,30 +54,31 @@ enum Operator {
     Below(i64),
 }
 
-/// Why a text is no selector.
+/// The reason why a text is not a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseSelectorError {
-    /// Something else was expected at this place.
+    /// An unexpected token at this position.
     #[error("found {found}, expected {expected}")]
     Unexpected {
-        /// What is there.
+        /// The token found.
         found: String,
-        /// What should be there.
+        /// The tokens allowed at this position.
         expected: &'static str,
     },
-    /// A key that no label can have.
+    /// An invalid label key.
     #[error("{0:?} is not a valid label key")]
     Key(String),
-    /// A value that no label can have.
+    /// An invalid label value.
     #[error("{0:?} is not a valid label value")]
     Value(String),
-    /// A bound that is no integer.
+    /// A bound that is not an integer.
     #[error("{0:?} is not an integer")]
     Integer(String),
 }
 
 impl Selector {
-    /// Whether labels satisfy every requirement. Without requirements, all labels do.
+    /// Returns true if the labels satisfy every requirement. A selector without requirements
+    /// matches all labels.
     #[must_use]
     pub fn matches(&self, labels: &BTreeMap<&str, String>) -> bool {
         self.requirements.iter().all(|Requirement { key, operator }| {
@@ -85,7 +86,7 @@ impl Selector {
         })
     }
 
-    /// The only value that labels which match can have under a key, if there is only one.
+    /// Returns the only value that matching labels can have for a key, if there is only one.
     #[must_use]
     pub fn only_value(&self, key: &str) -> Option<&str> {
         self.requirements.iter().filter(|requirement| requirement.key == key).find_map(
@@ -142,6 +143,7 @@ impl FromStr for Selector {
                 other => return Err(unexpected(&other, "',' or the end")),
             }
         }
+
         requirements.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(Self { requirements })
     }
@@ -160,7 +162,7 @@ struct Tokens<'a> {
 }
 
 impl<'a> Tokens<'a> {
-    /// The symbols, longer ones before those that they begin with.
+    /// The symbols. A longer symbol comes before its prefixes.
     const SYMBOLS: [&'static str; 9] = ["==", "!=", "=", "!", "(", ")", ",", ">", "<"];
 
     fn next(&mut self) -> Token<'a> {
@@ -174,6 +176,7 @@ impl<'a> Tokens<'a> {
                 return Token::Symbol(symbol);
             }
         }
+
         let end = self
             .rest
             .find([' ', '\t', '\r', '\n', '=', '!', '(', ')', ',', '>', '<'])
@@ -188,8 +191,8 @@ impl<'a> Tokens<'a> {
     }
 }
 
-fn unexpected(found: &Token<'_>, expected: &'static str) -> ParseSelectorError {
-    let found = match found {
+fn unexpected(token: &Token<'_>, expected: &'static str) -> ParseSelectorError {
+    let found = match token {
         Token::Word(word) => format!("{word:?}"),
         Token::Symbol(symbol) => format!("'{symbol}'"),
         Token::End => "the end".to_owned(),
@@ -202,10 +205,12 @@ fn requirement(tokens: &mut Tokens<'_>) -> Result<Requirement, ParseSelectorErro
         tokens.next();
         return Ok(Requirement { key: key(tokens)?, operator: Operator::Absent });
     }
+
     let key = key(tokens)?;
     if matches!(tokens.peek(), Token::End | Token::Symbol(",")) {
         return Ok(Requirement { key, operator: Operator::Exists });
     }
+
     let operator = match tokens.next() {
         Token::Symbol("=" | "==") => Operator::Equals(value(tokens)?),
         Token::Symbol("!=") => Operator::NotEquals(value(tokens)?),
@@ -215,6 +220,7 @@ fn requirement(tokens: &mut Tokens<'_>) -> Result<Requirement, ParseSelectorErro
         Token::Symbol("<") => Operator::Below(bound(tokens)?),
         other => return Err(unexpected(&other, "=, ==, !=, in, notin, > or <")),
     };
+
     Ok(Requirement { key, operator })
 }
 
@@ -226,7 +232,7 @@ fn key(tokens: &mut Tokens<'_>) -> Result<String, ParseSelectorError> {
     }
 }
 
-/// One value; nothing before a `,` or the end is the empty value.
+/// Parses one value. An empty text before a `,` or the end is the empty value.
 fn value(tokens: &mut Tokens<'_>) -> Result<String, ParseSelectorError> {
     match tokens.peek() {
         Token::End | Token::Symbol(",") => Ok(String::new()),
@@ -243,6 +249,7 @@ fn values(tokens: &mut Tokens<'_>) -> Result<BTreeSet<String>, ParseSelectorErro
         Token::Symbol("(") => {}
         other => return Err(unexpected(&other, "'('")),
     }
+
     let mut values = BTreeSet::new();
     loop {
         match tokens.next() {
@@ -284,40 +291,38 @@ fn bound(tokens: &mut Tokens<'_>) -> Result<i64, ParseSelectorError> {
     word.parse().map_err(|_| ParseSelectorError::Integer(word))
 }
 
-/// Whether a text is a label key: a name, after an optional DNS prefix and a slash.
+/// Returns true if a text is a label key: a name, optionally after a DNS prefix and a slash.
 #[must_use]
 pub fn is_label_key(text: &str) -> bool {
     let (prefix, name) = text.split_once('/').map_or((None, text), |(p, n)| (Some(p), n));
     !name.is_empty() && is_label_value(name) && prefix.is_none_or(is_dns_subdomain)
 }
 
-/// Whether a text is a label value. The empty text is one.
+/// Returns true if a text is a label value. The empty text is valid.
 #[must_use]
 pub fn is_label_value(text: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    let edge = |byte: Option<&u8>| byte.is_none_or(u8::is_ascii_alphanumeric);
     let bytes = text.as_bytes();
     bytes.len() <= NAME_MAX
-        && edge(bytes.first())
-        && edge(bytes.last())
-        && bytes.iter().copied().all(inner)
+        && bytes.first().is_none_or(u8::is_ascii_alphanumeric)
+        && bytes.last().is_none_or(u8::is_ascii_alphanumeric)
+        && bytes.iter().all(|it| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'_' | b'.'))
 }
 
 fn is_dns_subdomain(text: &str) -> bool {
-    let alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    text.len() <= PREFIX_MAX
-        && text.split('.').all(|part| {
-            let bytes = part.as_bytes();
-            bytes.first().is_some_and(|byte| alphanumeric(*byte))
-                && bytes.last().is_some_and(|byte| alphanumeric(*byte))
-                && bytes.iter().all(|byte| alphanumeric(*byte) || *byte == b'-')
-        })
+    text.len() <= PREFIX_MAX && text.split('.').all(is_dns_label)
+}
+
+fn is_dns_label(text: &str) -> bool {
+    !text.is_empty()
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+        && text.bytes().all(|it| matches!(it, b'a'..=b'z' | b'0'..=b'9' | b'-'))
 }
 
 // === impl Display ===
 
 impl fmt::Display for Selector {
-    /// The canonical text: requirements in the order of their keys, values of sets sorted.
+    /// Writes the canonical text: requirements sorted by key, and values of sets sorted.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, requirement) in self.requirements.iter().enumerate() {
             if place > 0 {
@@ -332,7 +337,7 @@ impl fmt::Display for Selector {
 impl fmt::Display for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, operator } = self;
-        let list = |set: &BTreeSet<String>| set.iter().cloned().collect::<Vec<_>>().join(",");
+
         match operator {
             Operator::Exists => write!(f, "{key}"),
             Operator::Absent => write!(f, "!{key}"),
@@ -344,4 +349,8 @@ impl fmt::Display for Requirement {
             Operator::Below(bound) => write!(f, "{key}<{bound}"),
         }
     }
+}
+
+fn list(values: &BTreeSet<String>) -> String {
+    values.iter().map(String::as_str).collect::<Vec<_>>().join(",")
 }

@@ -1,8 +1,8 @@
-//! The numbers in force, and what led to them, on disk: what a restart must not change.
+//! The state file: the desired replicas in effect and their memories, preserved across restarts.
 //!
-//! The file is written whole, under another name first and then renamed, so that a reader sees the
-//! old one or the new one. A file that cannot be read is reported, set aside under another name, and
-//! does not keep the daemon from starting: it then begins cold, which holds every replica count.
+//! The file is first written under another name and then renamed, so a reader sees either the old
+//! file or the new one. An unreadable file is reported and set aside under another name, and the
+//! daemon starts anyway. It then starts cold, which holds every replica count.
 //!
 //! # Shape
 //!
@@ -12,19 +12,19 @@
 //!    "recommended":[{"first":1795253400000,"last":1795253460000,"replicas":3}],"latest":1795253460000}}}]}
 //! ```
 //!
-//! A number that was not in force when the file was written, because its variant has not been seen
-//! since the start, has a `written` of its own: when it last was.
+//! Desired replicas are no longer in effect if their variant has not been seen since the start.
+//! Such an entry has its own `written`: the time when they were last in effect.
 //!
-//! A [`Memory`] is written as it is, with its instants in milliseconds. Words that only another release
-//! knows are left out and named, and cost no number. The version changes only if a known word means
-//! something else.
+//! A [`VariantMemory`] is written as it is, with its instants in milliseconds. Words that only
+//! another release knows are skipped and listed by name; they do not invalidate the desired
+//! replicas. The version changes only if a known word changes its meaning.
 //!
 //! # Size
 //!
-//! The memory of a variant takes some 300 bytes before anything was learned, 6,000 with a week
-//! of `foresight`, and 25,000 at the very most, of which windows are half. When all of it is larger
-//! than the file may be, the observations that something was learned from are left out, then what was
-//! learned. Numbers and windows are never left out.
+//! The memory of a variant takes about 300 bytes without learned coefficients, 6,000 with a week of
+//! `foresight`, and at most 25,000. Windows are half of that maximum. If the file would exceed its
+//! size limit, the observations behind the learned coefficients are left out first. If that is not
+//! enough, the learned coefficients are left out. Desired replicas and windows are never left out.
 
 pub mod shared;
 
@@ -40,146 +40,146 @@ use serde_json::Value;
 
 use crate::publish::Published;
 use plimsoll_core::fleet::{ModelKey, ModelName, Namespace, VariantKey, VariantName};
-use plimsoll_core::pipeline::saved::{Length, Memory};
+use plimsoll_core::pipeline::saved::{MemoryLength, VariantMemory};
 use plimsoll_core::units::Replicas;
 
-/// The version of the file's shape. Another one is refused.
+/// The version of the file's format. Other versions are rejected.
 const VERSION: u32 = 3;
 
-/// What is added to the name of a file that is set aside.
+/// The extension that is appended to the name of a file that is set aside.
 const SET_ASIDE: &str = "corrupt";
 
-/// The largest file that is read, and so that is written. The numbers of ten thousand variants take
-/// two megabytes, and a thousand of them with a week of `foresight` six.
+/// The largest file that is read, and so the size limit for writing. The desired replicas of 10,000
+/// variants take 2 MB. 1,000 variants with a week of `foresight` take 6 MB.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// A number that was in force when the file was written.
+/// Desired replicas that were in effect when the file was written.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Saved {
+pub struct SavedDecision {
     /// The variant.
     pub variant: VariantKey,
     /// The model that it served.
     pub model: ModelKey,
-    /// Its number.
+    /// The desired replicas.
     pub desired: Replicas,
-    /// When the data that the number rests on was current.
+    /// The time when the underlying data was current.
     pub at: Timestamp,
-    /// Until when the number was in force.
+    /// The time until which the desired replicas were in effect.
     pub written: Timestamp,
-    /// What is remembered of it.
-    pub memory: Option<Memory>,
-    /// What only another release remembers of it, by name: it is not in the memory.
+    /// The memory of the variant.
+    pub memory: Option<VariantMemory>,
+    /// Names of memory entries that only another release knows. They are not part of `memory`.
     pub strange: Vec<String>,
 }
 
-/// How long after it was last in force a number is taken over. In a longer absence the numbers are
-/// served by nobody, and whoever has scaled by hand since knows better; beginning without a number
-/// holds every replica count.
+/// The maximum age of desired replicas that are taken over, counted from when they were last in
+/// effect. During a longer outage no daemon serves them, and an operator may have scaled by hand
+/// since. Starting without desired replicas holds every replica count.
 pub(crate) const RESTORE_MAX: SignedDuration = SignedDuration::from_mins(15);
 
-/// Age up to which lessons are of use: two weeks, the memory of a schedule.
+/// The maximum age of a useful memory: two weeks, the period that a schedule remembers.
 pub(crate) const KNOWLEDGE_MAX: SignedDuration = SignedDuration::from_hours(14 * 24);
 
-impl Saved {
-    /// Whether its number was in force until lately.
+impl SavedDecision {
+    /// Returns true if the desired replicas were in effect recently enough to be taken over.
     pub(crate) fn is_recent(&self, now: Timestamp) -> bool {
         now.duration_since(self.written) <= RESTORE_MAX
     }
 
-    /// Whether it is of any use.
+    /// Returns true if the entry is recent enough to be useful.
     pub(crate) fn is_known(&self, now: Timestamp) -> bool {
         now.duration_since(self.written) <= KNOWLEDGE_MAX
     }
 }
 
-/// What is remembered of each variant.
-pub type Memories = BTreeMap<VariantKey, Memory>;
+/// The memory of each variant.
+pub type VariantMemories = BTreeMap<VariantKey, VariantMemory>;
 
-/// Why the file cannot be read or written.
+/// An error from reading or writing the state file.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// The file system refuses.
+    /// A file system operation failed.
     #[error("state file {path}: cannot be {action}", path = path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The operation that was tried.
         action: &'static str,
-        /// What went wrong.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
-    /// The file holds something else.
+    /// The file is not a state file.
     #[error("state file {path}: not a state file of version {VERSION}; delete it to start without", path = path.display())]
     Shape {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error from the JSON parser.
         #[source]
         source: serde_json::Error,
     },
-    /// The file is of another version, too large, or has a decision that cannot be.
+    /// The file has another version, is too large, or contains an invalid decision.
     #[error("state file {path}: {problem}; delete it to start without", path = path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem found.
         problem: String,
     },
 }
 
 #[derive(Serialize, Deserialize)]
-struct File {
+struct StateFile {
     version: u32,
     written: Timestamp,
-    decisions: Vec<Line>,
+    decisions: Vec<StateLine>,
 }
 
-/// The beginning of a file of any version.
+/// The version field that a file of any version has.
 #[derive(Deserialize)]
 struct Preamble {
     version: u32,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Line {
+struct StateLine {
     namespace: Namespace,
     variant: VariantName,
     model: ModelName,
     desired: Replicas,
     at: Timestamp,
-    /// Until when it was in force, if not until the file was written.
+    /// The time until which it was in effect, if earlier than the time when the file was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     written: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    memory: Option<Remembered>,
+    memory: Option<DecodedMemory>,
 }
 
-/// A memory as another release may have told it.
+/// A memory that another release may have written.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Remembered {
-    memory: Memory,
-    /// Words that are not known here: each costs what it says and nothing else.
+pub(crate) struct DecodedMemory {
+    memory: VariantMemory,
+    /// Unknown words. Each loses only its own value.
     strange: BTreeSet<String>,
 }
 
-/// Writes the numbers in force at `now`, with what is remembered, and those of variants that have not
-/// been seen yet.
+/// Writes the desired replicas in effect at `now` with their memories. Also writes the saved
+/// entries of variants that have not been seen yet.
 ///
 /// # Errors
 ///
-/// The file, or the one beside it that is renamed to it, cannot be written.
+/// The file, or the temporary file that is renamed to it, cannot be written.
 pub fn save(
     path: &Path,
     now: Timestamp,
     published: &Published,
-    memories: &Memories,
-    unseen: &[Saved],
+    memories: &VariantMemories,
+    unseen: &[SavedDecision],
 ) -> Result<(), StateError> {
-    let saved = published.variants.values().filter_map(|variant| {
+    let seen = published.variants.values().filter_map(|variant| {
         let decided = variant.decided.as_ref()?;
         let key = &variant.spec.key;
-        Some(Saved {
+        Some(SavedDecision {
             variant: key.clone(),
             model: variant.spec.model_key(),
             desired: decided.decision.desired(),
@@ -189,105 +189,108 @@ pub fn save(
             strange: Vec::new(),
         })
     });
-    let saved: Vec<Saved> = saved.chain(unseen.iter().cloned()).collect();
-    let shape = |source| StateError::Shape { path: path.to_owned(), source };
+
+    let saved: Vec<SavedDecision> = seen.chain(unseen.iter().cloned()).collect();
     let mut text = Vec::new();
-    for length in [Length::Whole, Length::Conclusions, Length::Windows] {
-        text = encode(now, &saved, length).map_err(shape)?;
+    for length in [MemoryLength::Whole, MemoryLength::Conclusions, MemoryLength::Windows] {
+        text = encode(now, &saved, length).map_err(|source| StateError::shape(path, source))?;
         if u64::try_from(text.len()).is_ok_and(|bytes| bytes <= BYTES_MAX) {
             break;
         }
     }
+
     let beside = path.with_extension("partial");
-    let failed = |source| StateError::Io { path: path.to_owned(), action: "written", source };
-    fs::write(&beside, text).map_err(failed)?;
-    fs::rename(&beside, path).map_err(failed)
+    fs::write(&beside, text)
+        .and_then(|()| fs::rename(&beside, path))
+        .map_err(|source| StateError::io(path, "written", source))
 }
 
-/// The content of a file that says this, with memories of this length.
+/// Encodes the content of a file with memories of this length.
 ///
 /// # Errors
 ///
-/// None that could be named: every part of it has a shape in JSON.
+/// None in practice, because every value has a JSON representation.
 pub fn encode(
     written: Timestamp,
-    saved: &[Saved],
-    length: Length,
+    saved: &[SavedDecision],
+    length: MemoryLength,
 ) -> Result<Vec<u8>, serde_json::Error> {
-    serde_json::to_vec(&File::new(written, saved, length))
+    serde_json::to_vec(&StateFile::new(written, saved, length))
 }
 
-/// What was in force, with all that is remembered, as the value that a file has.
+/// Returns the saved state with complete memories, as the JSON value that a file contains.
 ///
 /// # Errors
 ///
-/// None that could be named: every part of it has a shape in JSON.
-pub fn as_value(written: Timestamp, saved: &[Saved]) -> Result<Value, serde_json::Error> {
-    serde_json::to_value(File::new(written, saved, Length::Whole))
+/// None in practice, because every value has a JSON representation.
+pub fn as_value(written: Timestamp, saved: &[SavedDecision]) -> Result<Value, serde_json::Error> {
+    serde_json::to_value(StateFile::new(written, saved, MemoryLength::Whole))
 }
 
-/// What was in force, from the value that a file has; the path is for messages.
+/// Reads the saved state from the JSON value that a file contains. The path is for messages.
 ///
 /// # Errors
 ///
-/// The value is not what [`as_value`] gives.
-pub fn from_value(path: &Path, value: Value) -> Result<Vec<Saved>, StateError> {
-    let shape = |source| StateError::Shape { path: path.to_owned(), source };
-    let Preamble { version } = Preamble::deserialize(&value).map_err(shape)?;
+/// The value was not returned by [`as_value`].
+pub fn from_value(path: &Path, value: Value) -> Result<Vec<SavedDecision>, StateError> {
+    let Preamble { version } =
+        Preamble::deserialize(&value).map_err(|source| StateError::shape(path, source))?;
     check(path, version)?;
-    let file: File = serde_json::from_value(value).map_err(shape)?;
+    let file: StateFile =
+        serde_json::from_value(value).map_err(|source| StateError::shape(path, source))?;
     Ok(file.numbers())
 }
 
-/// Puts a file that cannot be read out of the way, so that the next one does not overwrite it; says
-/// where it is then.
+/// Renames an unreadable file so that the next save does not overwrite it. Returns the new path.
 ///
 /// # Errors
 ///
-/// It cannot be renamed.
+/// The file cannot be renamed.
 pub fn set_aside(path: &Path) -> Result<PathBuf, StateError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
     name.push(SET_ASIDE);
     let aside = PathBuf::from(name);
-    let failed = |source| StateError::Io { path: path.to_owned(), action: "set aside", source };
-    fs::rename(path, &aside).map_err(failed)?;
+
+    fs::rename(path, &aside).map_err(|source| StateError::io(path, "set aside", source))?;
     Ok(aside)
 }
 
-/// Reads the numbers that were in force; none when there is no file yet.
+/// Reads the saved state; empty if the file does not exist yet.
 ///
 /// # Errors
 ///
-/// The file is there but cannot be read, or is not one that [`save`] wrote.
-pub fn load(path: &Path) -> Result<Vec<Saved>, StateError> {
-    let failed = |source| StateError::Io { path: path.to_owned(), action: "read", source };
+/// The file exists but cannot be read, or was not written by [`save`].
+pub fn load(path: &Path) -> Result<Vec<SavedDecision>, StateError> {
     let size = match fs::metadata(path) {
         Ok(metadata) => metadata.len(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(failed(error)),
+        Err(error) => return Err(StateError::io(path, "read", error)),
     };
     if size > BYTES_MAX {
         let problem = format!("{size} bytes, more than {BYTES_MAX}");
         return Err(StateError::Content { path: path.to_owned(), problem });
     }
-    parse(path, &fs::read(path).map_err(failed)?)
+
+    let content = fs::read(path).map_err(|source| StateError::io(path, "read", source))?;
+    parse(path, &content)
 }
 
-/// Reads the numbers in a file's content; the path is for messages.
+/// Reads the saved state from a file's content. The path is for messages.
 ///
 /// # Errors
 ///
-/// The content is not what [`save`] writes.
-pub fn parse(path: &Path, content: &[u8]) -> Result<Vec<Saved>, StateError> {
-    let shape = |source| StateError::Shape { path: path.to_owned(), source };
-    let Preamble { version } = serde_json::from_slice(content).map_err(shape)?;
+/// The content was not written by [`save`].
+pub fn parse(path: &Path, content: &[u8]) -> Result<Vec<SavedDecision>, StateError> {
+    let Preamble { version } =
+        serde_json::from_slice(content).map_err(|source| StateError::shape(path, source))?;
     check(path, version)?;
-    let file: File = serde_json::from_slice(content).map_err(shape)?;
+    let file: StateFile =
+        serde_json::from_slice(content).map_err(|source| StateError::shape(path, source))?;
     Ok(file.numbers())
 }
 
-/// Refuses the file of another version.
+/// Rejects a file of another version.
 fn check(path: &Path, version: u32) -> Result<(), StateError> {
     if version == VERSION {
         return Ok(());
@@ -296,25 +299,39 @@ fn check(path: &Path, version: u32) -> Result<(), StateError> {
     Err(StateError::Content { path: path.to_owned(), problem })
 }
 
-// === impl File ===
+// === impl StateError ===
 
-impl File {
-    fn new(written: Timestamp, saved: &[Saved], length: Length) -> Self {
-        let decisions = saved.iter().map(|saved| Line::new(written, saved, length)).collect();
+impl StateError {
+    fn io(path: &Path, action: &'static str, source: io::Error) -> Self {
+        Self::Io { path: path.to_owned(), action, source }
+    }
+
+    fn shape(path: &Path, source: serde_json::Error) -> Self {
+        Self::Shape { path: path.to_owned(), source }
+    }
+}
+
+// === impl StateFile ===
+
+impl StateFile {
+    fn new(written: Timestamp, saved: &[SavedDecision], length: MemoryLength) -> Self {
+        let decisions = saved.iter().map(|saved| StateLine::new(written, saved, length)).collect();
         Self { version: VERSION, written, decisions }
     }
 
-    fn numbers(self) -> Vec<Saved> {
+    fn numbers(self) -> Vec<SavedDecision> {
         let written = self.written;
         self.decisions.into_iter().map(|line| line.saved(written)).collect()
     }
 }
 
-// === impl Line ===
+// === impl StateLine ===
 
-impl Line {
-    fn new(written: Timestamp, saved: &Saved, length: Length) -> Self {
-        let Saved { variant, model, desired, at, written: until, memory, strange: _ } = saved;
+impl StateLine {
+    fn new(written: Timestamp, saved: &SavedDecision, length: MemoryLength) -> Self {
+        let SavedDecision { variant, model, desired, at, written: until, memory, strange: _ } =
+            saved;
+
         Self {
             namespace: variant.namespace.clone(),
             variant: variant.variant.clone(),
@@ -322,16 +339,17 @@ impl Line {
             desired: *desired,
             at: *at,
             written: (*until != written).then_some(*until),
-            memory: memory.as_ref().map(|memory| Remembered::new(memory, length)),
+            memory: memory.as_ref().map(|memory| DecodedMemory::new(memory, length)),
         }
     }
 
-    fn saved(self, written: Timestamp) -> Saved {
-        let Self { namespace, variant, model, desired, at, written: until, memory } = self;
-        let memory =
-            memory.map(|Remembered { memory, strange }| (memory, strange.into_iter().collect()));
-        let (memory, strange) = memory.unzip();
-        Saved {
+    fn saved(self, written: Timestamp) -> SavedDecision {
+        let Self { namespace, variant, model, desired, at, written: until, memory: told } = self;
+        let (memory, strange) = told
+            .map(|DecodedMemory { memory, strange }| (memory, strange.into_iter().collect()))
+            .unzip();
+
+        SavedDecision {
             variant: VariantKey { namespace: namespace.clone(), variant },
             model: ModelKey { namespace, model },
             desired,
@@ -343,22 +361,22 @@ impl Line {
     }
 }
 
-// === impl Remembered ===
+// === impl DecodedMemory ===
 
-impl Remembered {
-    /// A memory, told at this length.
-    pub(crate) fn new(memory: &Memory, length: Length) -> Self {
+impl DecodedMemory {
+    /// Creates a memory of this length for writing.
+    pub(crate) fn new(memory: &VariantMemory, length: MemoryLength) -> Self {
         Self { memory: memory.clone().told(length), strange: BTreeSet::new() }
     }
 }
 
-impl Serialize for Remembered {
+impl Serialize for DecodedMemory {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.memory.serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for Remembered {
+impl<'de> Deserialize<'de> for DecodedMemory {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut strange = BTreeSet::new();
 
@@ -401,6 +419,7 @@ mod tests {
             let error = load(&path).unwrap_err().to_string();
             assert!(error.contains("state.json") && error.contains("delete it"), "{error}");
         }
+
         fs::write(&path, line(3)).unwrap();
         assert_eq!(load(&path).unwrap()[0].desired.count(), 3);
     }
@@ -421,7 +440,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
         fs::write(&path, line(3)).unwrap();
-        save(&path, Timestamp::UNIX_EPOCH, &Published::default(), &Memories::new(), &[]).unwrap();
+        save(&path, Timestamp::UNIX_EPOCH, &Published::default(), &VariantMemories::new(), &[])
+            .unwrap();
         assert_eq!(load(&path).unwrap(), Vec::new());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
@@ -432,9 +452,10 @@ mod tests {
         let path = folder.path().join("state.json");
         fs::write(&path, line(3)).unwrap();
         let unseen = load(&path).unwrap();
+
         for later in [1, 2] {
             let now = unseen[0].written + jiff::SignedDuration::from_mins(later);
-            save(&path, now, &Published::default(), &Memories::new(), &load(&path).unwrap())
+            save(&path, now, &Published::default(), &VariantMemories::new(), &load(&path).unwrap())
                 .unwrap();
             assert_eq!(load(&path).unwrap(), unseen);
         }

@@ -1,4 +1,4 @@
-//! The plain HTTP port: metrics, health, and a hand on the running daemon.
+//! The plain HTTP port: metrics, health, and control of the running daemon.
 //!
 //! | path | method | answer |
 //! |---|---|---|
@@ -7,12 +7,12 @@
 //! | `/readyz` | GET | `ok`, or 500 with the checks that fail |
 //! | `/` | GET | the status page for a browser, the list of paths for anything else |
 //! | `/help` | GET | the list of paths |
-//! | `/api/…` | GET | what is decided, why, and how the daemon is, as JSON |
-//! | `/-/reload` | POST | loads the configuration again; 400 with every problem if it is refused |
-//! | `/-/log` | PUT | replaces the log filter by the body |
+//! | `/api/…` | GET | decisions, their reasons, and the daemon's status, as JSON |
+//! | `/-/reload` | POST | loads the configuration again; 400 with every problem if it is rejected |
+//! | `/-/log` | PUT | replaces the log filter with the body |
 //!
-//! Health does not depend on data: a daemon that has nothing to decide on still answers for its
-//! numbers, and taking it out of service would take the cluster's namespace deletions with it.
+//! Health does not depend on data. A daemon without data for a decision still serves its desired
+//! replicas. Taking it out of service would also block the cluster's namespace deletions.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -40,40 +40,40 @@ use tracing::debug;
 
 use crate::server::page;
 
-/// Connections at one time. Prometheus, a kubelet and a person need a handful.
+/// Simultaneous connections. Prometheus, a kubelet and a person need a handful.
 const CONNECTIONS_MAX: usize = 128;
 
 /// Time in which the head of a request must arrive.
 const HEAD_MAX: Duration = Duration::from_secs(10);
 
-/// Bytes of a body that is read; only a log filter is.
+/// Bytes of a request body that is read; only a log filter is.
 const BODY_MAX: usize = 4096;
 
-/// A future that the caller of [`Hooks`] makes.
-pub type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+/// The future that a hook of [`Hooks`] returns.
+pub type HookFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// One readiness check: its name, and what is wrong if something is.
-pub type Check = (&'static str, Result<(), String>);
+/// One readiness check: its name, and the problem if it fails.
+pub type ReadinessCheck = (&'static str, Result<(), String>);
 
-/// A hook that takes a text and may refuse it.
+/// A hook that takes a text and may reject it.
 pub type Setter = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
 /// A hook that takes a path and its query, and answers with a status and JSON.
-pub type Documents =
-    Box<dyn Fn(String, Option<String>) -> Answer<(StatusCode, String)> + Send + Sync>;
+pub type DocumentHook =
+    Box<dyn Fn(String, Option<String>) -> HookFuture<(StatusCode, String)> + Send + Sync>;
 
-/// What the port shows and does.
+/// The data and actions behind the port.
 pub struct Hooks {
-    /// The page of all metrics, or why there is none.
+    /// Renders all metrics, or returns the reason that they cannot be rendered.
     pub metrics: Box<dyn Fn() -> Result<String, String> + Send + Sync>,
-    /// Whether the process still does its work.
+    /// Returns an error if the process no longer does its work.
     pub alive: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
     /// Every readiness check.
-    pub ready: Box<dyn Fn() -> Vec<Check> + Send + Sync>,
+    pub ready: Box<dyn Fn() -> Vec<ReadinessCheck> + Send + Sync>,
     /// Answers a GET of a path under `/api`.
-    pub api: Documents,
+    pub api: DocumentHook,
     /// Loads the configuration again.
-    pub reload: Box<dyn Fn() -> Answer<Result<(), String>> + Send + Sync>,
+    pub reload: Box<dyn Fn() -> HookFuture<Result<(), String>> + Send + Sync>,
     /// Replaces the log filter.
     pub set_log: Setter,
 }
@@ -96,13 +96,15 @@ pub async fn serve(
                 continue;
             }
         };
-        let (hooks, stop) = (Arc::clone(&hooks), stop.clone());
+
+        let hooks = Arc::clone(&hooks);
+        let stop = stop.clone();
         tracker.spawn(async move {
             let service = service_fn(move |request| {
                 let hooks = Arc::clone(&hooks);
                 async move { Ok::<_, Infallible>(hooks.answer(request).await) }
             });
-            // Scrapers and probes speak HTTP/1.1. Telling versions apart would wait for the first
+            // Scrapers and probes use HTTP/1.1. Detecting the version would wait for the first
             // bytes without a limit.
             let mut builder = auto::Builder::new(TokioExecutor::new()).http1_only();
             builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_MAX);
@@ -115,12 +117,13 @@ pub async fn serve(
                     let _closed = tokio::time::timeout(Duration::from_secs(5), connection).await;
                 }
             }
+
             drop(permit);
         });
     }
 }
 
-/// A request's body: what comes over a connection, or what is there already.
+/// A request's body, either read from a connection or already in memory.
 pub trait ReadableBody: Body<Error: Into<Box<dyn Error + Send + Sync>>> {}
 
 impl<B: Body<Error: Into<Box<dyn Error + Send + Sync>>>> ReadableBody for B {}
@@ -128,10 +131,12 @@ impl<B: Body<Error: Into<Box<dyn Error + Send + Sync>>>> ReadableBody for B {}
 // === impl Hooks ===
 
 impl Hooks {
-    /// The answer to one request.
+    /// Answers one request.
     pub async fn answer<B: ReadableBody>(&self, request: Request<B>) -> Response<Full<Bytes>> {
-        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let method = request.method().clone();
+        let path = request.uri().path().to_owned();
         let get = method == Method::GET || method == Method::HEAD;
+
         match path.as_str() {
             "/metrics" if get => match (self.metrics)() {
                 Ok(page) => reply(StatusCode::OK, METRICS, page),
@@ -162,7 +167,8 @@ impl Hooks {
     async fn api<B>(&self, get: bool, request: &Request<B>) -> Response<Full<Bytes>> {
         let uri = request.uri();
         let mut response = if get {
-            let (path, query) = (uri.path().to_owned(), uri.query().map(str::to_owned));
+            let path = uri.path().to_owned();
+            let query = uri.query().map(str::to_owned);
             let (status, body) = (self.api)(path, query).await;
             reply(status, JSON, body)
         } else {
@@ -171,7 +177,8 @@ impl Hooks {
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             response
         };
-        // An answer is out of date a tick later, and must never be shown as the present one.
+
+        // An answer is out of date one tick later, and must never be shown as current.
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         response
     }
@@ -185,6 +192,7 @@ impl Hooks {
                 Err(why) => writeln!(body, "[-] {name} failed: {why}"),
             };
         }
+
         if checks.iter().all(|(_, outcome)| outcome.is_ok()) {
             text(StatusCode::OK, format!("{body}ok\n"))
         } else {
@@ -193,10 +201,11 @@ impl Hooks {
     }
 
     async fn log<B: ReadableBody>(&self, request: Request<B>) -> Response<Full<Bytes>> {
-        let Ok(body) = Limited::new(request.into_body(), BODY_MAX).collect().await else {
+        let Ok(collected) = Limited::new(request.into_body(), BODY_MAX).collect().await else {
             return text(StatusCode::PAYLOAD_TOO_LARGE, "A filter is a short text.\n".into());
         };
-        let body = body.to_bytes();
+
+        let body = collected.to_bytes();
         let set = std::str::from_utf8(&body).map_err(|error| error.to_string());
         match set.and_then(|filter| (self.set_log)(filter.trim())) {
             Ok(()) => text(StatusCode::OK, "The log filter was replaced.\n".into()),
@@ -218,12 +227,12 @@ const INDEX: &str = "GET  /                     the status page, in a browser\n\
                      POST /-/reload             load the configuration again\n\
                      PUT  /-/log                replace the log filter by the body\n";
 
-/// Whether a path belongs to the JSON API, whose errors are JSON as well.
+/// Returns true if a path belongs to the JSON API, whose errors are also JSON.
 fn under_api(path: &str) -> bool {
     path == "/api" || path.starts_with("/api/")
 }
 
-/// The status page for a browser; for anything else the list of paths.
+/// The status page for a browser, and the list of paths for any other client.
 fn index<B>(request: &Request<B>) -> Response<Full<Bytes>> {
     let accepted = request.headers().get_all(ACCEPT).iter().filter_map(|it| it.to_str().ok());
     let mut response = if accepted.into_iter().any(|accepted| accepted.contains("text/html")) {
@@ -231,6 +240,7 @@ fn index<B>(request: &Request<B>) -> Response<Full<Bytes>> {
     } else {
         text(StatusCode::OK, INDEX.into())
     };
+
     response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
     response
 }

@@ -1,13 +1,13 @@
-//! Who is asking: front-proxy identities.
+//! Authentication of callers by front-proxy identities.
 //!
-//! The API server of a cluster authenticates a user, and then asks us on the user's behalf. It
-//! proves that it is the API server with a client certificate from the *front-proxy* authority,
-//! and names the user in request headers. [`identify`] believes those headers if and only if the
-//! certificate chains to that authority, is in its period of validity, and carries an allowed
-//! name. There is no other way in: no tokens, no other certificates, nobody is anonymous.
+//! The API server of a cluster authenticates a user, and then calls Plimsoll on the user's behalf.
+//! It proves that it is the API server with a client certificate from the *front-proxy* authority,
+//! and names the user in request headers. [`identify`] accepts those headers if and only if the
+//! certificate chains to that authority, is in its validity period, and has an allowed name. No
+//! other way exists: no tokens, no other certificates, no anonymous users.
 //!
-//! What to trust is a [`TrustAnchor`], read from the `ConfigMap` in which every cluster publishes
-//! it, `kube-system/extension-apiserver-authentication`. Without one nobody is trusted.
+//! The [`TrustAnchor`] is read from the `ConfigMap` in which every cluster publishes it,
+//! `kube-system/extension-apiserver-authentication`. Without an anchor every caller is refused.
 //!
 //! # Source
 //!
@@ -26,37 +26,37 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{self, CertificateDer, UnixTime};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// How long the verdict on a connection's certificate counts. Verifying costs more than answering;
-/// a certificate that expires is noticed this late.
+/// The time for which the verdict on a connection's certificate is reused, because verifying costs
+/// more than answering. An expired certificate is noticed at most this late.
 const VERIFIED_MAX: SignedDuration = SignedDuration::from_secs(10);
 
-/// The group that everybody who is somebody belongs to.
+/// The group of every authenticated user.
 const AUTHENTICATED: &str = "system:authenticated";
 
-/// The group that replaces it for nobody.
+/// The group of anonymous users.
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 
-/// The user that is nobody.
+/// The name of the anonymous user.
 const ANONYMOUS: &str = "system:anonymous";
 
-/// The header names that API servers strip from their users' requests whatever the configuration.
+/// The header names that every API server strips from its users' requests.
 const USUAL_HEADERS: [&str; 4] =
     ["x-remote-user", "x-remote-group", "x-remote-extra-", "x-remote-uid"];
 
 /// The user on whose behalf a request is made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Identity {
+pub struct UserIdentity {
     /// The user's name.
     pub user: String,
     /// The user's groups, in the order in which they were named.
     pub groups: Vec<String>,
-    /// The user's unique id, where the cluster has one.
+    /// The user's unique id, if the cluster assigns one.
     pub uid: Option<String>,
-    /// Whatever else the authenticator knows.
+    /// Further attributes from the authenticator.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// Whom to believe, and under which headers.
+/// The trusted front proxies, and the headers in which they name users.
 #[derive(Clone, Debug)]
 pub struct TrustAnchor {
     roots: Vec<pki_types::TrustAnchor<'static>>,
@@ -67,7 +67,7 @@ pub struct TrustAnchor {
     extra_prefixes: Vec<String>,
 }
 
-/// Why a `ConfigMap` says nothing that could be trusted.
+/// The reason that a `ConfigMap` cannot be used as a trust anchor.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
     /// A key is missing: the cluster's aggregation layer is off.
@@ -76,9 +76,9 @@ pub enum TrustError {
     /// A bundle of certificates is not PEM.
     #[error("{key} is not a PEM bundle of certificates")]
     Pem {
-        /// Which.
+        /// The key of the bundle.
         key: &'static str,
-        /// What is wrong with it.
+        /// The PEM error.
         #[source]
         source: pem::Error,
     },
@@ -87,27 +87,27 @@ pub enum TrustError {
     Authority {
         /// Its place in the bundle, from 1.
         place: usize,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A list of names is not a JSON array of texts.
+    /// A list of names is not a JSON array of strings.
     #[error("{key} is not a JSON array of strings")]
     Json {
-        /// Which.
+        /// The key of the list.
         key: &'static str,
-        /// What is wrong with it.
+        /// The JSON error.
         #[source]
         source: serde_json::Error,
     },
-    /// A header name that no request can carry.
+    /// A name that is not valid as a header name.
     #[error("{key} holds {name:?}, which is no header name")]
     HeaderName {
-        /// Which list.
+        /// The key of the list.
         key: &'static str,
         /// The name.
         name: String,
     },
-    /// Anybody with a certificate of the cluster could claim to be anybody.
+    /// Any client with a certificate of the cluster could claim to be any user.
     #[error(
         "requestheader-allowed-names is empty and the front proxy's authority also signs the \
          certificates of users"
@@ -128,22 +128,25 @@ impl TrustAnchor {
     ///
     /// # Errors
     ///
-    /// When the data is missing or malformed, and when it would let any user of the cluster claim
-    /// to be any other.
+    /// The data is missing or malformed, or would let any user of the cluster claim to be any
+    /// other.
     pub fn from_config_map(data: &BTreeMap<String, String>) -> Result<Self, TrustError> {
         let bundle = certificates(data, KEY_CA)?;
         if bundle.is_empty() {
             return Err(TrustError::Missing(KEY_CA));
         }
+
         let allowed_names: BTreeSet<String> = list(data, KEY_NAMES)?.into_iter().collect();
         let client = certificates(data, KEY_CLIENT_CA)?;
         if allowed_names.is_empty() && bundle.iter().any(|root| client.contains(root)) {
             return Err(TrustError::AnyUserIsProxy);
         }
+
         let user_headers = header_names(data, KEY_USER)?;
         if user_headers.is_empty() {
             return Err(TrustError::Missing(KEY_USER));
         }
+
         let extra_prefixes =
             header_names(data, KEY_EXTRA)?.iter().map(|name| name.as_str().to_owned()).collect();
         Ok(Self {
@@ -156,11 +159,12 @@ impl TrustAnchor {
         })
     }
 
-    /// Header names that are believed and that API servers do not strip from their users'
-    /// requests. A user can put such a header through to us, so somebody should be told.
+    /// Accepted header names that API servers do not strip from their users' requests. A user can
+    /// send such a header through to Plimsoll, so the operator should be warned.
     #[must_use]
     pub fn smuggled_headers(&self) -> Vec<&str> {
         let Self { user_headers, group_headers, uid_headers, extra_prefixes, .. } = self;
+
         [user_headers, group_headers, uid_headers]
             .into_iter()
             .flatten()
@@ -210,71 +214,72 @@ fn header_names(
         .collect()
 }
 
-/// The other end of a connection: the certificates that it has shown and holds the key of.
+/// The other end of a connection: the client certificates whose key it holds.
 #[derive(Debug, Default)]
-pub struct Peer {
+pub struct ConnectionPeer {
     certificates: Vec<CertificateDer<'static>>,
-    verified: Mutex<Option<Verified>>,
+    verified: Mutex<Option<PeerVerdict>>,
 }
 
-/// A verdict on the certificates, and what it rests on.
+/// A verdict on the certificates, with its trust anchor and time.
 #[derive(Debug)]
-struct Verified {
+struct PeerVerdict {
     anchor: Arc<TrustAnchor>,
     at: Timestamp,
-    verdict: Result<(), Refusal>,
+    verdict: Result<(), IdentityRefusal>,
 }
 
-impl Peer {
-    /// The end of a connection on which these certificates were shown, the client's own first.
+impl ConnectionPeer {
+    /// A peer that presented these certificates, its own first.
     #[must_use]
     pub fn new(certificates: Vec<CertificateDer<'static>>) -> Self {
         Self { certificates, verified: Mutex::new(None) }
     }
 
     /// Checks that this is the front proxy.
-    fn check(&self, now: Timestamp, anchor: &Arc<TrustAnchor>) -> Result<(), Refusal> {
+    fn check(&self, now: Timestamp, anchor: &Arc<TrustAnchor>) -> Result<(), IdentityRefusal> {
         // A poisoned lock holds a whole verdict: it is only ever replaced.
         let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Verified { anchor: trusted, at, verdict }) = &*verified
+        if let Some(PeerVerdict { anchor: trusted, at, verdict }) = &*verified
             && Arc::ptr_eq(trusted, anchor)
             && (SignedDuration::ZERO..VERIFIED_MAX).contains(&now.duration_since(*at))
         {
             return verdict.clone();
         }
+
         let verdict = verify(now, &self.certificates, anchor);
-        let anchor = Arc::clone(anchor);
-        *verified = Some(Verified { anchor, at: now, verdict: verdict.clone() });
+        *verified =
+            Some(PeerVerdict { anchor: Arc::clone(anchor), at: now, verdict: verdict.clone() });
         verdict
     }
 }
 
-/// Why nobody is known to be asking.
+/// The reason that a request has no accepted identity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// There is no certificate.
+pub enum IdentityRefusal {
+    /// The client presented no certificate.
     #[error("no client certificate was presented; only the cluster's API server may ask")]
     NoCertificate,
-    /// There is one, but it is not the front proxy's.
+    /// The client's certificate is not the front proxy's.
     #[error("the client certificate (CN {name:?}) is not accepted: {reason}")]
     Untrusted {
-        /// The common name on it.
+        /// The common name of the certificate.
         name: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// It is one of the front proxy's authority, but not of an allowed name.
+    /// The certificate is from the front proxy's authority, but its name is not allowed.
     #[error("the client certificate's CN {name:?} is not one of the allowed names ({allowed})")]
     NotAllowed {
-        /// The common name on it.
+        /// The common name of the certificate.
         name: String,
-        /// The names that are allowed.
+        /// The allowed names.
         allowed: String,
     },
-    /// The front proxy does not say on whose behalf it asks.
+    /// The front proxy names no user.
     #[error("the request names no user ({0})")]
     NoUser(String),
-    /// A header that names the user is there more than once, so that it names several.
+    /// A header that names the user occurs more than once, so that it names several users.
     #[error("the header {0} is there more than once")]
     Ambiguous(HeaderName),
     /// A header that names the user is not text.
@@ -282,20 +287,20 @@ pub enum Refusal {
     NotText(HeaderName),
 }
 
-/// The identity that a request carries, if its sender may say so.
+/// Returns the identity in a request's headers, if the sender is the front proxy.
 ///
 /// # Errors
 ///
-/// When the sender is not the front proxy, and when the identity is missing or ambiguous.
+/// The sender is not the front proxy, or the identity is missing or ambiguous.
 pub fn identify(
     now: Timestamp,
     headers: &HeaderMap,
-    peer: &Peer,
+    peer: &ConnectionPeer,
     anchor: &Arc<TrustAnchor>,
-) -> Result<Identity, Refusal> {
+) -> Result<UserIdentity, IdentityRefusal> {
     peer.check(now, anchor)?;
     let user = single(headers, &anchor.user_headers)?
-        .ok_or_else(|| Refusal::NoUser(names(&anchor.user_headers)))?;
+        .ok_or_else(|| IdentityRefusal::NoUser(names(&anchor.user_headers)))?;
     let mut groups = Vec::new();
     for name in &anchor.group_headers {
         for value in headers.get_all(name) {
@@ -305,28 +310,32 @@ pub fn identify(
             }
         }
     }
-    let known = |group: &String| group == AUTHENTICATED || group == UNAUTHENTICATED;
-    if user != ANONYMOUS && !groups.iter().any(known) {
+
+    let is_known = groups.iter().any(|it| it == AUTHENTICATED || it == UNAUTHENTICATED);
+    if user != ANONYMOUS && !is_known {
         groups.push(AUTHENTICATED.to_owned());
     }
+
     let uid = single(headers, &anchor.uid_headers)?;
     let extra = extra(headers, &anchor.extra_prefixes)?;
-    Ok(Identity { user, groups, uid, extra })
+    Ok(UserIdentity { user, groups, uid, extra })
 }
 
-/// The value of the first of these headers that has one.
-fn single(headers: &HeaderMap, names: &[HeaderName]) -> Result<Option<String>, Refusal> {
+/// The first of these headers that is not empty.
+fn single(headers: &HeaderMap, names: &[HeaderName]) -> Result<Option<String>, IdentityRefusal> {
     for name in names {
         let mut values = headers.get_all(name).iter();
         let Some(value) = values.next() else { continue };
         if values.next().is_some() {
-            return Err(Refusal::Ambiguous(name.clone()));
+            return Err(IdentityRefusal::Ambiguous(name.clone()));
         }
-        let value = text(name, value)?;
-        if !value.is_empty() {
-            return Ok(Some(value));
+
+        let written = text(name, value)?;
+        if !written.is_empty() {
+            return Ok(Some(written));
         }
     }
+
     Ok(None)
 }
 
@@ -334,7 +343,7 @@ fn single(headers: &HeaderMap, names: &[HeaderName]) -> Result<Option<String>, R
 fn extra(
     headers: &HeaderMap,
     prefixes: &[String],
-) -> Result<BTreeMap<String, Vec<String>>, Refusal> {
+) -> Result<BTreeMap<String, Vec<String>>, IdentityRefusal> {
     let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for prefix in prefixes {
         for (name, value) in headers {
@@ -344,13 +353,14 @@ fn extra(
             extra.entry(key).or_default().push(text(name, value)?);
         }
     }
+
     Ok(extra)
 }
 
-fn text(name: &HeaderName, value: &HeaderValue) -> Result<String, Refusal> {
+fn text(name: &HeaderName, value: &HeaderValue) -> Result<String, IdentityRefusal> {
     std::str::from_utf8(value.as_bytes())
         .map(str::to_owned)
-        .map_err(|_| Refusal::NotText(name.clone()))
+        .map_err(|_| IdentityRefusal::NotText(name.clone()))
 }
 
 fn names(headers: &[HeaderName]) -> String {
@@ -361,34 +371,40 @@ fn verify(
     now: Timestamp,
     certificates: &[CertificateDer<'_>],
     anchor: &TrustAnchor,
-) -> Result<(), Refusal> {
-    let [leaf, intermediates @ ..] = certificates else { return Err(Refusal::NoCertificate) };
+) -> Result<(), IdentityRefusal> {
+    let [leaf, intermediates @ ..] = certificates else {
+        return Err(IdentityRefusal::NoCertificate);
+    };
     let name = common_name(leaf);
-    let refuse = |reason| Refusal::Untrusted { name: name.clone(), reason };
-    let end_entity =
-        webpki::EndEntityCert::try_from(leaf).map_err(|error| refuse(explain(&error)))?;
-    let time = UnixTime::since_unix_epoch(Duration::from_secs(
-        now.as_second().try_into().unwrap_or_default(),
-    ));
-    end_entity
-        .verify_for_usage(
-            webpki::ALL_VERIFICATION_ALGS,
-            &anchor.roots,
-            intermediates,
-            time,
-            webpki::KeyUsage::client_auth(),
-            None,
-            None,
-        )
-        .map_err(|error| refuse(explain(&error)))?;
+    if let Err(error) = verify_chain(now, leaf, intermediates, anchor) {
+        return Err(IdentityRefusal::Untrusted { name, reason: explain(&error) });
+    }
     if anchor.allowed_names.is_empty() || anchor.allowed_names.contains(&name) {
         return Ok(());
     }
+
     let allowed = anchor.allowed_names.iter().cloned().collect::<Vec<_>>().join(", ");
-    Err(Refusal::NotAllowed { name, allowed })
+    Err(IdentityRefusal::NotAllowed { name, allowed })
 }
 
-/// The last common name of the subject, which is the one that Go reads; empty without one.
+/// Checks that the certificates lead from the leaf to an authority of the anchor.
+fn verify_chain(
+    now: Timestamp,
+    leaf: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
+    anchor: &TrustAnchor,
+) -> Result<(), webpki::Error> {
+    let seconds = now.as_second().try_into().unwrap_or_default();
+    let time = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+    let usage = webpki::KeyUsage::client_auth();
+    let algorithms = webpki::ALL_VERIFICATION_ALGS;
+
+    webpki::EndEntityCert::try_from(leaf)?
+        .verify_for_usage(algorithms, &anchor.roots, intermediates, time, usage, None, None)
+        .map(drop)
+}
+
+/// The last common name of the subject, as Go reads it; empty if there is none.
 fn common_name(certificate: &CertificateDer<'_>) -> String {
     X509Certificate::from_der(certificate)
         .ok()
@@ -399,20 +415,14 @@ fn common_name(certificate: &CertificateDer<'_>) -> String {
         .unwrap_or_default()
 }
 
-/// What is wrong with a chain, for the person who must mend it.
+/// Explains the error in a certificate chain to the person who must fix it.
 fn explain(error: &webpki::Error) -> String {
-    let instant = |time: &UnixTime| {
-        i64::try_from(time.as_secs())
-            .ok()
-            .and_then(|seconds| Timestamp::from_second(seconds).ok())
-            .map_or_else(|| "an unknown time".to_owned(), |at| at.to_string())
-    };
     match error {
         webpki::Error::CertExpired { not_after, .. } => {
-            format!("it expired at {}", instant(not_after))
+            format!("it expired at {}", instant(*not_after))
         }
         webpki::Error::CertNotValidYet { not_before, .. } => {
-            format!("it is not valid before {}", instant(not_before))
+            format!("it is not valid before {}", instant(*not_before))
         }
         webpki::Error::UnknownIssuer => {
             "it does not chain to requestheader-client-ca-file".to_owned()
@@ -423,4 +433,10 @@ fn explain(error: &webpki::Error) -> String {
         webpki::Error::CaUsedAsEndEntity => "it is an authority's own certificate".to_owned(),
         other => format!("{other:?}"),
     }
+}
+
+fn instant(time: UnixTime) -> String {
+    let seconds = i64::try_from(time.as_secs()).ok();
+    let at = seconds.and_then(|seconds| Timestamp::from_second(seconds).ok());
+    at.map_or_else(|| "an unknown time".to_owned(), |at| at.to_string())
 }

@@ -1,9 +1,9 @@
 //! The status page: one HTML document that reads the JSON API.
 //!
-//! It is written by hand and part of the binary. Nothing on it is loaded from elsewhere, so it
-//! works where a cluster has no way out, and its Content-Security-Policy allows exactly the script
-//! and the style that are in it, by their hashes: text that slips into the document could neither
-//! run nor load anything. The script puts names into the document as text only.
+//! It is written by hand and part of the binary. It loads nothing from elsewhere, so it works in a
+//! cluster without internet access. Its Content-Security-Policy allows exactly its own script and
+//! style, by their hashes. Text that is injected into the document can neither run nor load
+//! anything. The script puts names into the document as text only.
 
 use std::sync::LazyLock;
 
@@ -28,20 +28,20 @@ const SCRIPT: &str = concat!(
     include_str!("page/script.js")
 );
 
-/// Where the document takes up the style and the script.
+/// The places in the document for the style and the script.
 const STYLE_HERE: &str = "/* style.css */";
 const SCRIPT_HERE: &str = "/* chart.js, pool.js, shadow.js, terms.js, script.js */";
 
-/// The document put together, and its policy.
+/// The assembled document, and its policy.
 static PAGE: LazyLock<(Bytes, HeaderValue)> = LazyLock::new(|| {
     let page = DOCUMENT.replacen(STYLE_HERE, STYLE, 1).replacen(SCRIPT_HERE, SCRIPT, 1);
-    let policy = format!(
+    let directives = format!(
         "default-src 'none'; script-src {}; style-src {}; connect-src 'self'; img-src data:; \
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
         source(SCRIPT),
         source(STYLE),
     );
-    let policy = HeaderValue::try_from(policy).expect("base64 and words are header text");
+    let policy = HeaderValue::try_from(directives).expect("base64 and words are header text");
     (Bytes::from(page), policy)
 });
 
@@ -49,12 +49,13 @@ static PAGE: LazyLock<(Bytes, HeaderValue)> = LazyLock::new(|| {
 pub(crate) fn response() -> Response<Full<Bytes>> {
     let (page, policy) = &*PAGE;
     let mut response = Response::new(Full::new(page.clone()));
+
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
     headers.insert(CONTENT_SECURITY_POLICY, policy.clone());
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    // After an upgrade the page must be the one that fits the API.
+    // After an upgrade the page must match the API.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     response
 }
@@ -70,15 +71,15 @@ mod tests {
 
     #[test]
     fn the_page_is_whole_and_its_policy_names_what_is_on_it() {
-        let (page, policy) = &*PAGE;
-        let page = std::str::from_utf8(page).unwrap();
-        let between = |open: &str, close: &str| {
+        let (bytes, header) = &*PAGE;
+        let page = std::str::from_utf8(bytes).unwrap();
+        let policy = header.to_str().unwrap();
+
+        for (open, close) in [("<style>", "</style>"), ("<script>", "</script>")] {
             let (_, rest) = page.split_once(open).unwrap();
-            rest.split_once(close).unwrap().0.to_owned()
-        };
-        let policy = policy.to_str().unwrap();
-        assert!(policy.contains(&source(&between("<style>", "</style>"))), "{policy}");
-        assert!(policy.contains(&source(&between("<script>", "</script>"))), "{policy}");
+            let (inline, _) = rest.split_once(close).unwrap();
+            assert!(policy.contains(&source(inline)), "{policy}");
+        }
         assert_eq!((page.matches("<style").count(), page.matches("<script").count()), (1, 1));
     }
 
@@ -92,7 +93,7 @@ mod tests {
     #[test]
     fn the_page_names_no_other_origin() {
         for (text, allowed) in [(DOCUMENT, 1), (STYLE, 0), (SCRIPT, 1)] {
-            // The namespace of SVG is a name and no address.
+            // The namespace of SVG is a name, not an address.
             let named = text.matches("://").count();
             assert_eq!(named, allowed);
             assert_eq!(text.matches("http://www.w3.org/2000/svg").count(), allowed);

@@ -1,16 +1,16 @@
 //! TLS: certificates that are read again as they rotate.
 //!
-//! A [`ServingCertificate`] is a pair of files and what they last held that was good. The files are
-//! read again on a period and compared by content, because mounted secrets change by a swap of
-//! symbolic links, which watches on the file miss. A new pair is checked before it replaces the
-//! old one: key and certificate belong together, it is in its period of validity, and it names
-//! somebody. A pair that fails is refused and the old one stays. A pair that is in no file can be
-//! handed over instead; until one has been, no handshake succeeds.
+//! A [`ServingCertificate`] is a pair of files and their last valid content. The files are read
+//! again periodically and compared by content. Mounted secrets change by a swap of symbolic links,
+//! which watches on the file miss. A new pair is checked before it replaces the old one: key and
+//! certificate belong together, and the certificate is currently valid and has a subject
+//! alternative name. An invalid pair is rejected and the old one stays. A pair that is in no file
+//! can be handed over instead; until then, every handshake fails.
 //!
-//! Client certificates are requested, and accepted whoever has signed them, provided that the
-//! client holds the key. The chain is judged for each request (see [`crate::server::auth`]), as Go
-//! servers do, for two reasons: a refused client gets an answer that says why instead of a TLS
-//! alert, and a rotated authority counts for connections that are already open.
+//! Client certificates are requested, and any signer is accepted, provided that the client holds
+//! the key. The chain is verified per request (see [`crate::server::auth`]), as Go servers do, for
+//! two reasons. A refused client gets an answer with the reason instead of a TLS alert, and a
+//! rotated authority applies to open connections.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -42,90 +42,90 @@ pub const ALPN_H2: &[u8] = b"h2";
 
 const ALPN_HTTP1: &[u8] = b"http/1.1";
 
-/// How often the files are read again unless something else is wanted. Kubelets need about a
-/// minute to bring a new secret to its mount, so a shorter period finds nothing sooner.
+/// The default interval at which the files are read again. Kubelets need about a minute to bring a
+/// new secret to its mount, so a shorter interval finds nothing sooner.
 pub const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 
-/// No chain of certificates and no key is larger.
+/// The size limit of a file. Every certificate chain and key is smaller.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Where the serving certificate is.
+/// The location of the serving certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct TlsSettings {
     /// PEM file with the certificate and the intermediates that it needs.
     pub cert_file: PathBuf,
     /// PEM file with the private key, as PKCS#8, PKCS#1 or SEC1.
     pub key_file: PathBuf,
 }
 
-/// Why a serving certificate cannot be used.
+/// The reason that a serving certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     /// A file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The I/O error.
         #[source]
         source: io::Error,
     },
-    /// A file is too large to be what it should be.
+    /// A file is larger than any certificate chain or key.
     #[error("{} is larger than {FILE_BYTES_MAX} bytes", .0.display())]
     TooLarge(PathBuf),
-    /// A file is not PEM, or holds nothing of the wanted kind.
+    /// A file is not PEM, or does not hold the expected kind of item.
     #[error("{} is not a PEM file with a {wanted}", path.display())]
     Pem {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// The expected item.
         wanted: &'static str,
-        /// What is wrong with it.
+        /// The PEM error.
         #[source]
         source: pem::Error,
     },
-    /// The key is of an unknown kind, or belongs to another certificate.
+    /// The key is of an unknown kind, or belongs to a different certificate.
     #[error("the private key does not fit the certificate")]
     Key(#[source] rustls::Error),
     /// The certificate is not X.509.
     #[error("the certificate cannot be read")]
     Malformed,
-    /// The certificate's time is over.
+    /// The certificate has expired.
     #[error("the certificate expired at {0}")]
     Expired(Timestamp),
-    /// The certificate's time has not come.
+    /// The certificate's validity has not started.
     #[error("the certificate is not valid before {0}")]
     NotYetValid(Timestamp),
-    /// API servers compare only alternative names, and there are none.
+    /// The certificate has no alternative name, and API servers compare only those.
     #[error("the certificate has no subject alternative name")]
     Nameless,
 }
 
-/// What reading the files again has found.
+/// The result of reading the files again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reload {
-    /// They hold what they held.
+pub enum CertificateReload {
+    /// Their content is the same.
     Unchanged,
-    /// New connections use a new certificate.
+    /// New connections use the new certificate.
     Replaced,
 }
 
 /// A serving certificate that can be replaced while it is in use.
 #[derive(Debug)]
 pub struct ServingCertificate {
-    settings: Settings,
-    loaded: watch::Sender<Option<Arc<Loaded>>>,
+    settings: TlsSettings,
+    loaded: watch::Sender<Option<Arc<LoadedCertificate>>>,
 }
 
 #[derive(Debug)]
-struct Loaded {
-    files: Files,
+struct LoadedCertificate {
+    files: CertificateFiles,
     key: Arc<CertifiedKey>,
     not_after: Timestamp,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Files {
+struct CertificateFiles {
     cert: Vec<u8>,
     key: Vec<u8>,
 }
@@ -135,34 +135,35 @@ impl ServingCertificate {
     ///
     /// # Errors
     ///
-    /// When they cannot be read, or do not hold a certificate that clients could accept at `now`.
-    pub async fn load(now: Timestamp, settings: Settings) -> Result<Self, CertificateError> {
+    /// The files cannot be read, or hold no certificate that clients would accept at `now`.
+    pub async fn load(now: Timestamp, settings: TlsSettings) -> Result<Self, CertificateError> {
         let loaded = check(now, &settings, read(&settings).await?)?;
         Ok(Self { settings, loaded: watch::Sender::new(Some(Arc::new(loaded))) })
     }
 
-    /// Of a certificate that is handed over by [`ServingCertificate::replace`]. The settings say
-    /// what messages call its parts.
+    /// A certificate that [`ServingCertificate::replace`] provides later. The settings are the
+    /// names of its parts in messages.
     #[must_use]
-    pub fn awaited(settings: Settings) -> Self {
+    pub fn awaited(settings: TlsSettings) -> Self {
         Self { settings, loaded: watch::Sender::new(None) }
     }
 
-    /// When the certificate in use expires; `None` while there is none.
+    /// The expiry time of the certificate in use; `None` if there is none.
     #[must_use]
     pub fn not_after(&self) -> Option<Timestamp> {
         self.loaded.borrow().as_ref().map(|loaded| loaded.not_after)
     }
 
-    /// The names that the certificate in use is for.
+    /// The DNS names in the certificate in use.
     #[must_use]
     pub fn dns_names(&self) -> Vec<String> {
         let loaded = self.loaded.borrow();
         let leaf = loaded.as_ref().and_then(|loaded| loaded.key.cert.first());
-        let Some(Ok((_, leaf))) = leaf.map(|leaf| X509Certificate::from_der(leaf)) else {
+        let Some(Ok((_, parsed))) = leaf.map(|leaf| X509Certificate::from_der(leaf)) else {
             return Vec::new();
         };
-        let Ok(Some(names)) = leaf.subject_alternative_name() else { return Vec::new() };
+        let Ok(Some(names)) = parsed.subject_alternative_name() else { return Vec::new() };
+
         let dns = names.value.general_names.iter().filter_map(|name| match name {
             GeneralName::DNSName(name) => Some((*name).to_owned()),
             _ => None,
@@ -170,49 +171,49 @@ impl ServingCertificate {
         dns.collect()
     }
 
-    /// Reads the files again, and uses what they hold if it has changed and is good.
+    /// Reads the files again, and uses their content if it has changed and is valid.
     ///
     /// # Errors
     ///
     /// As [`ServingCertificate::load`]; the certificate in use stays.
-    pub async fn reload(&self, now: Timestamp) -> Result<Reload, CertificateError> {
-        let Files { cert, key } = read(&self.settings).await?;
+    pub async fn reload(&self, now: Timestamp) -> Result<CertificateReload, CertificateError> {
+        let CertificateFiles { cert, key } = read(&self.settings).await?;
         self.replace(now, cert, key)
     }
 
-    /// Uses this PEM from now on, if it is another than before and good.
+    /// Uses this PEM from now on, if it differs from the current one and is valid.
     ///
     /// # Errors
     ///
-    /// It is not a certificate that clients could accept at `now`; the one in use stays.
+    /// It is not a certificate that clients would accept at `now`; the certificate in use stays.
     pub fn replace(
         &self,
         now: Timestamp,
         cert: Vec<u8>,
         key: Vec<u8>,
-    ) -> Result<Reload, CertificateError> {
-        let files = Files { cert, key };
+    ) -> Result<CertificateReload, CertificateError> {
+        let files = CertificateFiles { cert, key };
         if self.loaded.borrow().as_ref().is_some_and(|loaded| loaded.files == files) {
-            return Ok(Reload::Unchanged);
+            return Ok(CertificateReload::Unchanged);
         }
         let loaded = check(now, &self.settings, files)?;
         self.loaded.send_replace(Some(Arc::new(loaded)));
-        Ok(Reload::Replaced)
+        Ok(CertificateReload::Replaced)
     }
 
-    /// Reads the files again each `interval` until `cancel`, and reports each outcome.
+    /// Reads the files again every `interval` until `cancel`, and reports each result.
     pub async fn follow(
         &self,
         clock: Clock,
         interval: Duration,
         cancel: CancellationToken,
-        report: impl Fn(&Result<Reload, CertificateError>),
+        report: impl Fn(&Result<CertificateReload, CertificateError>),
     ) {
         while cancel.run_until_cancelled(tokio::time::sleep(interval)).await.is_some() {
             let outcome = self.reload(clock.now()).await;
             match &outcome {
-                Ok(Reload::Unchanged) => {}
-                Ok(Reload::Replaced) => {
+                Ok(CertificateReload::Unchanged) => {}
+                Ok(CertificateReload::Replaced) => {
                     info!(
                         not_after = self.not_after().map(tracing::field::display),
                         "The serving certificate was replaced"
@@ -224,6 +225,7 @@ impl ServingCertificate {
                     "The new serving certificate is refused and the old one stays"
                 ),
             }
+
             report(&outcome);
         }
     }
@@ -235,78 +237,96 @@ impl ResolvesServerCert for ServingCertificate {
     }
 }
 
-async fn read(settings: &Settings) -> Result<Files, CertificateError> {
-    let Settings { cert_file, key_file } = settings;
-    Ok(Files { cert: read_file(cert_file).await?, key: read_file(key_file).await? })
+async fn read(settings: &TlsSettings) -> Result<CertificateFiles, CertificateError> {
+    let TlsSettings { cert_file, key_file } = settings;
+    Ok(CertificateFiles { cert: read_file(cert_file).await?, key: read_file(key_file).await? })
 }
 
 async fn read_file(path: &Path) -> Result<Vec<u8>, CertificateError> {
-    let failed = |source| CertificateError::Read { path: path.to_owned(), source };
-    let file = tokio::fs::File::open(path).await.map_err(failed)?;
-    let mut bytes = Vec::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).await.map_err(failed)?;
+    let read = read_bounded(path).await;
+    let bytes = read.map_err(|source| CertificateError::Read { path: path.to_owned(), source })?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(CertificateError::TooLarge(path.to_owned()));
     }
     Ok(bytes)
 }
 
-fn check(now: Timestamp, settings: &Settings, files: Files) -> Result<Loaded, CertificateError> {
-    let pem_error = |path: &Path, wanted| {
-        let path = path.to_owned();
-        move |source| CertificateError::Pem { path, wanted, source }
-    };
-    let chain = CertificateDer::pem_slice_iter(&files.cert)
-        .collect::<Result<Vec<_>, _>>()
-        .and_then(|chain| if chain.is_empty() { Err(pem::Error::NoItemsFound) } else { Ok(chain) })
-        .map_err(pem_error(&settings.cert_file, "certificate"))?;
-    let key = PrivateKeyDer::from_pem_slice(&files.key)
-        .map_err(pem_error(&settings.key_file, "private key"))?;
-    let not_after = check_leaf(now, &chain[0])?;
-    let key = CertifiedKey::from_der(chain, key, &provider()).map_err(CertificateError::Key)?;
-    Ok(Loaded { files, key: Arc::new(key), not_after })
+/// The content of a file, up to one byte more than it may have.
+async fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let file = tokio::fs::File::open(path).await?;
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).await?;
+    Ok(bytes)
 }
 
-/// Checks what clients will check of the certificate itself; returns when it expires.
+fn check(
+    now: Timestamp,
+    settings: &TlsSettings,
+    files: CertificateFiles,
+) -> Result<LoadedCertificate, CertificateError> {
+    let chain = CertificateDer::pem_slice_iter(&files.cert)
+        .collect::<Result<Vec<_>, _>>()
+        .and_then(|all| if all.is_empty() { Err(pem::Error::NoItemsFound) } else { Ok(all) })
+        .map_err(|source| pem_error(&settings.cert_file, "certificate", source))?;
+    let key = PrivateKeyDer::from_pem_slice(&files.key)
+        .map_err(|source| pem_error(&settings.key_file, "private key", source))?;
+
+    let not_after = check_leaf(now, &chain[0])?;
+    let certified =
+        CertifiedKey::from_der(chain, key, &provider()).map_err(CertificateError::Key)?;
+    Ok(LoadedCertificate { files, key: Arc::new(certified), not_after })
+}
+
+fn pem_error(path: &Path, wanted: &'static str, source: pem::Error) -> CertificateError {
+    CertificateError::Pem { path: path.to_owned(), wanted, source }
+}
+
+/// Checks the parts of a certificate that clients check; returns its expiry time.
 fn check_leaf(now: Timestamp, leaf: &CertificateDer<'_>) -> Result<Timestamp, CertificateError> {
-    let (_, leaf) = X509Certificate::from_der(leaf).map_err(|_| CertificateError::Malformed)?;
-    let instant =
-        |seconds| Timestamp::from_second(seconds).map_err(|_| CertificateError::Malformed);
-    let not_before = instant(leaf.validity().not_before.timestamp())?;
-    let not_after = instant(leaf.validity().not_after.timestamp())?;
+    let (_, parsed) = X509Certificate::from_der(leaf).map_err(|_| CertificateError::Malformed)?;
+    let not_before = instant(parsed.validity().not_before.timestamp())?;
+    let not_after = instant(parsed.validity().not_after.timestamp())?;
     if now < not_before {
         return Err(CertificateError::NotYetValid(not_before));
     }
     if now > not_after {
         return Err(CertificateError::Expired(not_after));
     }
-    match leaf.subject_alternative_name() {
+
+    match parsed.subject_alternative_name() {
         Ok(Some(names)) if !names.value.general_names.is_empty() => Ok(not_after),
         Ok(_) => Err(CertificateError::Nameless),
         Err(_) => Err(CertificateError::Malformed),
     }
 }
 
-/// The one provider of cryptography. It is passed everywhere by hand, because a process-wide
-/// default panics when two are linked.
+fn instant(seconds: i64) -> Result<Timestamp, CertificateError> {
+    Timestamp::from_second(seconds).map_err(|_| CertificateError::Malformed)
+}
+
+/// The only cryptography provider. It is passed explicitly, because a process-wide default panics
+/// when two are linked.
 fn provider() -> CryptoProvider {
     aws_lc_rs::default_provider()
 }
 
-/// The server's side of TLS: 1.2 and 1.3, HTTP/2 before HTTP/1.1, client certificates requested.
+/// The TLS settings of the server: 1.2 and 1.3, HTTP/2 before HTTP/1.1, client certificates
+/// requested.
 ///
 /// # Errors
 ///
-/// When the provider of cryptography does not support these versions.
+/// The cryptography provider does not support these versions.
 pub fn server_config(
     certificate: Arc<ServingCertificate>,
 ) -> Result<Arc<ServerConfig>, rustls::Error> {
     let provider = Arc::new(provider());
     let verifier = DeferredVerifier { algorithms: provider.signature_verification_algorithms };
+
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(Arc::new(verifier))
         .with_cert_resolver(certificate);
+
     config.alpn_protocols = vec![ALPN_H2.to_vec(), ALPN_HTTP1.to_vec()];
     Ok(Arc::new(config))
 }
@@ -322,7 +342,7 @@ impl ClientCertVerifier for DeferredVerifier {
         false
     }
 
-    /// None, so that a client whose authority is not the expected one still shows its certificate.
+    /// Empty, so that a client with a certificate of another authority still presents it.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

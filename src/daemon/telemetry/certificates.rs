@@ -1,23 +1,25 @@
-//! What the daemon says of certificates that it makes itself.
+//! The metrics of the daemon's self-managed certificates.
 
 use prometheus::{GaugeVec, IntCounterVec, Registry};
 
 use crate::telemetry::registrar::Registrar;
 
-/// The metrics of certificates that the daemon makes itself; silent where it makes none.
+/// The metrics of the self-managed certificates. They have no series if the daemon manages no
+/// certificate.
 #[derive(Clone)]
-pub struct Certificates {
+pub struct CertificateMetrics {
     /// Changes of the Secret and of the `caBundle`.
     pub changes: IntCounterVec,
-    /// Attempts to look after them that failed.
+    /// Failed attempts to maintain the certificates.
     pub failures: IntCounterVec,
-    /// When the newest authority expires, in seconds since the epoch.
+    /// Expiry time of the newest certificate authority, in seconds since the epoch.
     pub authority_not_after: GaugeVec,
 }
 
-impl Certificates {
+impl CertificateMetrics {
     pub(crate) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let registrar = Registrar(registry);
+
         Ok(Self {
             changes: registrar.counters(
                 "plimsoll_tls_changes_total",
@@ -37,8 +39,8 @@ impl Certificates {
         })
     }
 
-    /// Shows every count from 0 on: the first incident of a series that was not there is no
-    /// increase to Prometheus.
+    /// Creates every series with the value 0. For Prometheus, a series that first appears with the
+    /// value 1 has no increase.
     pub(crate) fn start(&self, changes: &[&str], operations: &[&str]) {
         for change in changes {
             self.changes.with_label_values(&[change]);

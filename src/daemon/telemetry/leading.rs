@@ -1,19 +1,19 @@
-//! The metrics of several replicas, of which one decides.
+//! The metrics of leader election between daemon replicas.
 
 use prometheus::{IntCounter, IntGauge, Registry};
 
 use crate::telemetry::registrar::Registrar;
 
-/// The metrics of which of several replicas decides.
+/// The metrics of leader election.
 #[derive(Clone)]
-pub struct Leading {
-    /// Whether this one does.
+pub struct LeaderMetrics {
+    /// 1 if this replica leads, otherwise 0.
     pub leader: IntGauge,
-    /// How often this one has begun or ceased to.
+    /// Times that this replica has started or stopped leading.
     pub changes: IntCounter,
 }
 
-impl Leading {
+impl LeaderMetrics {
     pub(crate) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let registrar = Registrar(registry);
         let leader = registrar.int_gauge(
@@ -24,6 +24,7 @@ impl Leading {
             "plimsoll_leader_changes_total",
             "Times that this replica has begun or ceased to decide for the others.",
         )?;
+
         Ok(Self { leader, changes })
     }
 }

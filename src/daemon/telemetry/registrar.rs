@@ -1,4 +1,4 @@
-//! Metrics that are in a registry as soon as they are made.
+//! Creates metrics and registers them in the same call.
 
 use prometheus::core::Collector;
 use prometheus::{
@@ -6,7 +6,7 @@ use prometheus::{
     Opts, Registry, Result,
 };
 
-/// Makes metrics in a registry; it refuses one of a name that it has already.
+/// Creates metrics in a registry. It rejects a metric whose name is already registered.
 pub(crate) struct Registrar<'a>(pub(crate) &'a Registry);
 
 impl Registrar<'_> {
@@ -31,7 +31,7 @@ impl Registrar<'_> {
         self.add(GaugeVec::new(Opts::new(name, help), labels)?)
     }
 
-    /// A gauge of whole numbers.
+    /// Creates an integer gauge.
     pub(crate) fn int_gauge(&self, name: &str, help: &str) -> Result<IntGauge> {
         self.add(IntGauge::new(name, help)?)
     }

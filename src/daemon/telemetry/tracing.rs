@@ -1,4 +1,4 @@
-//! The metrics of the trace and of the policies beside the one in force.
+//! The metrics of the trace.
 
 use prometheus::{IntCounter, IntCounterVec, Registry};
 
@@ -6,29 +6,29 @@ use crate::telemetry::registrar::Registrar;
 
 /// The metrics of the trace.
 #[derive(Clone)]
-pub struct Tracing {
-    /// Ticks by what has become of them.
+pub struct TraceMetrics {
+    /// Ticks by their outcome in the trace.
     pub ticks: IntCounterVec,
-    /// Bytes that were written.
+    /// Bytes written to the trace.
     pub bytes: IntCounter,
-    /// Times that writing has failed.
+    /// Failed attempts to write the trace.
     pub failures: IntCounter,
 }
 
-/// What becomes of a tick.
+/// The outcome of a tick in the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It is in the trace.
+pub enum TraceOutcome {
+    /// The tick is in the trace.
     Written,
-    /// It is not, because the disk is too slow or refuses.
+    /// The tick is missing, because the disk is too slow or rejects writes.
     Lost,
 }
 
-impl Outcome {
-    /// Both of them.
+impl TraceOutcome {
+    /// Both outcomes.
     pub const ALL: [Self; 2] = [Self::Written, Self::Lost];
 
-    /// The outcome as a label value.
+    /// Returns the outcome as a label value.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -38,7 +38,7 @@ impl Outcome {
     }
 }
 
-impl Tracing {
+impl TraceMetrics {
     pub(crate) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let registrar = Registrar(registry);
         let ticks = registrar.counters(
@@ -46,9 +46,10 @@ impl Tracing {
             "Ticks that are in the trace, or are not.",
             &["outcome"],
         )?;
-        for outcome in Outcome::ALL {
+        for outcome in TraceOutcome::ALL {
             ticks.with_label_values(&[outcome.label()]);
         }
+
         let bytes = registrar.counter(
             "plimsoll_trace_bytes_total",
             "Bytes that were written to the trace, after compression.",

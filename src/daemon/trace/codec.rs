@@ -1,27 +1,28 @@
-//! Records as lines of JSON.
+//! Encodes records as lines of JSON.
 //!
-//! A line is what it says, by the types of the core. Of what a tick got, most is as it was in the
-//! tick before: a tick that is not the first of its block leaves that out and names it.
+//! A line serializes its record with the types of the core. Most inputs of a tick are equal to
+//! those of the tick before. So every tick except the first of its block leaves such inputs out and
+//! lists their names.
 
 use std::borrow::Cow;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::trace::{Began, Said, Tick};
+use crate::trace::{FileHeader, RecordedResult, TraceTick};
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_core::observe::Inputs;
-use plimsoll_core::pipeline::Number;
+use plimsoll_core::pipeline::DesiredReplicas;
 
-/// A line.
+/// One line of a trace.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum RecordLine {
-    /// The first of every file.
-    Began(BeganLine),
-    /// The configuration in force from here on, as YAML.
+    /// The first line of every file.
+    Began(HeaderLine),
+    /// The configuration in effect from here on, as YAML.
     Config(String),
-    /// Numbers and memories that were put in force, in the shape of the state file.
+    /// Desired replicas and memories that were put into effect, in the shape of the state file.
     Restored(serde_json::Value),
     /// A tick.
     Tick(Box<TickLine>),
@@ -29,28 +30,28 @@ pub(super) enum RecordLine {
 
 /// The first line of a file.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct BeganLine {
+pub(super) struct HeaderLine {
     /// The version of the format.
     pub(super) version: u32,
     #[serde(flatten)]
-    pub(super) began: Began,
+    pub(super) began: FileHeader,
 }
 
-/// What a tick got and what it decided.
+/// The inputs and results of one tick.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TickLine {
     now: Timestamp,
-    /// The inputs that are as in the tick before, and are left out.
+    /// The names of the inputs that are equal to those of the tick before and are left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     same: Vec<Cow<'static, str>>,
     inputs: Inputs,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    follows: Option<Vec<(VariantKey, Number)>>,
-    said: Vec<(VariantKey, Said)>,
+    follows: Option<Vec<(VariantKey, DesiredReplicas)>>,
+    said: Vec<(VariantKey, RecordedResult)>,
 }
 
-/// What is known of the tick before in the same block: its inputs but for the scrapes.
+/// The state of the tick before in the same block: its inputs without the scrapes.
 #[derive(Debug, Default)]
 pub(super) struct Codec {
     before: Option<Inputs>,
@@ -58,7 +59,7 @@ pub(super) struct Codec {
 
 macro_rules! may_stay {
     ($($section:ident),+) => {
-        /// Leaves out the inputs that are as before; says which.
+        /// Leaves out the inputs that are unchanged, and returns their names.
         fn leave_out(inputs: &mut Inputs, before: &Inputs) -> Vec<Cow<'static, str>> {
             let mut same = Vec::new();
             $(if inputs.$section == before.$section {
@@ -68,7 +69,7 @@ macro_rules! may_stay {
             same
         }
 
-        /// Puts an input back that was left out.
+        /// Restores an input that was left out.
         fn put_back(inputs: &mut Inputs, before: &Inputs, section: &str) -> Result<(), String> {
             match section {
                 $(stringify!($section) => inputs.$section = before.$section.clone(),)+
@@ -79,15 +80,15 @@ macro_rules! may_stay {
     };
 }
 
-// Scrapes are never those of the tick before.
+// Each tick has its own scrapes, so they are always written.
 may_stay!(fleet, listings, inventory, autoscalers, demand, starts, templates);
 
 // === impl Codec ===
 
 impl Codec {
-    /// A tick as a line after those before it.
-    pub(super) fn line(&mut self, tick: Tick) -> TickLine {
-        let Tick { now, mut inputs, follows, said } = tick;
+    /// Encodes a tick as the next line of the block.
+    pub(super) fn line(&mut self, tick: TraceTick) -> TickLine {
+        let TraceTick { now, mut inputs, follows, said } = tick;
         let scrapes = std::mem::take(&mut inputs.scrapes);
         let whole = inputs.clone();
         inputs.scrapes = scrapes;
@@ -107,12 +108,12 @@ impl Codec {
         }
     }
 
-    /// The tick that a line says after those before it.
+    /// Decodes a line that follows the lines before it.
     ///
     /// # Errors
     ///
-    /// It leaves out what was not there before.
-    pub(super) fn tick(&mut self, line: TickLine) -> Result<Tick, String> {
+    /// The line leaves out an input that does not exist.
+    pub(super) fn tick(&mut self, line: TickLine) -> Result<TraceTick, String> {
         let TickLine { now, same, mut inputs, follows, said } = line;
         let before = self.before.take().unwrap_or_default();
         for section in &same {
@@ -123,7 +124,7 @@ impl Codec {
         self.before = Some(inputs.clone());
         inputs.scrapes = scrapes;
 
-        Ok(Tick {
+        Ok(TraceTick {
             now,
             inputs,
             follows: follows.map(|numbers| numbers.into_iter().collect()),

@@ -1,4 +1,4 @@
-//! Reading a trace: which files there are, and their records one by one.
+//! Reads a trace: finds its files and returns their records one by one.
 
 use std::error::Error as _;
 use std::fs::{self, File};
@@ -11,238 +11,262 @@ use serde::{Deserialize, Serialize};
 use zstd::stream::read::Decoder;
 
 use crate::publish::state;
-use crate::trace::codec::{BeganLine, Codec, RecordLine};
-use crate::trace::{Begins, Record, TraceError, VERSION};
+use crate::trace::codec::{Codec, HeaderLine, RecordLine};
+use crate::trace::{FileStart, TraceError, TraceRecord, VERSION};
 
-/// How names of traces begin and end.
+/// The prefix and suffix of trace file names.
 const PREFIX: &str = "plimsoll-";
 const SUFFIX: &str = ".trace.zst";
 
-/// How a file that is packed with zstd begins, and one that is packed with gzip.
+/// The magic bytes of zstd and gzip files.
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// How the line of a configuration begins.
+/// The beginning of a configuration line.
 const CONFIG: &str = "{\"config\":";
 
-/// The largest block, unpacked. A tick of ten thousand replicas takes some 30 MB.
+/// The largest block, in bytes after decompression. A tick of 10,000 replicas takes about 30 MB.
 const BLOCK_MAX: u64 = 512 << 20;
 
-/// The furthest that a block may look back, as a power of two. Ours look back by 8 MB, and what asks
-/// for more memory is not read.
+/// The largest zstd window that the reader accepts, as a power of two. Plimsoll writes with a
+/// window of 8 MB; the reader rejects blocks that need more memory than the limit.
 const WINDOW_MAX: u32 = 27;
 
-/// The files of traces.
-pub struct Found {
-    /// Those with records, in the order in which they were written.
-    pub readers: Vec<Reader>,
-    /// Those that end before their first whole line. A file has nothing until its first block is
-    /// full, so the last one of a process is so for some seconds, and for good where that was killed.
+/// The trace files that were found.
+pub struct TraceFiles {
+    /// Files with records, in the order in which they were written.
+    pub readers: Vec<TraceReader>,
+    /// Files that end before their first complete line. A file stays empty until its first block is
+    /// full. So the last file of a process is empty for some seconds, and remains empty if the
+    /// process was killed in that time.
     pub unbegun: Vec<PathBuf>,
 }
 
-/// Which part of which trace a file is.
+/// The trace and the part that a file belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Began {
-    /// What wrote it.
+pub struct FileHeader {
+    /// The release that wrote the file.
     pub by: String,
-    /// When the process that wrote it began.
+    /// The start time of the process that wrote it.
     pub run: Timestamp,
-    /// Which file of that process it is, from 1.
+    /// The number of the file within that process, from 1.
     pub part: u32,
-    /// What it begins with.
-    pub begins: Begins,
+    /// The event that the file begins with.
+    pub begins: FileStart,
 }
 
-/// Where a file ends.
+/// The end of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// After a whole block.
+pub enum FileEnd {
+    /// The file ends after a complete block.
     Whole,
-    /// Inside the block that begins at this byte, as after the end of the machine. Its whole lines
-    /// have been read.
+    /// The file ends inside the block that begins at this byte, as after a machine crash. The
+    /// complete lines of that block have been read.
     Truncated(u64),
 }
 
-/// Reads one file.
-pub struct Reader {
+/// Reads one file of a trace.
+pub struct TraceReader {
     path: PathBuf,
-    input: Counted<BufReader<File>>,
+    input: CountingReader<BufReader<File>>,
     codec: Codec,
     block: Vec<u8>,
-    /// How far the block has been read.
+    /// The read position in the block.
     at: usize,
-    /// Where the block begins in the file, and the next line of it, from 1.
+    /// The byte offset of the block in the file, and the number of its next line, from 1.
     offset: u64,
     line: usize,
-    end: Option<End>,
-    began: Began,
+    end: Option<FileEnd>,
+    began: FileHeader,
 }
 
-/// Counts what has been taken from a reader.
-struct Counted<R> {
+/// Counts the bytes taken from a reader.
+struct CountingReader<R> {
     inner: R,
     taken: u64,
 }
 
-/// The name of a file.
+/// Returns the name of a trace file.
 pub(super) fn named(run: Timestamp, part: u32) -> String {
     let began = run.to_zoned(TimeZone::UTC).strftime("%Y%m%dT%H%M%S");
     let millis = run.as_millisecond().rem_euclid(1000);
     format!("{PREFIX}{began}.{millis:03}Z-{part:06}{SUFFIX}")
 }
 
-/// Whether a file has the name of a trace.
+/// Returns true if a file is named like a trace file.
 pub(super) fn is_trace(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let name = path.file_name().and_then(|it| it.to_str()).unwrap_or_default();
     name.starts_with(PREFIX) && name.ends_with(SUFFIX)
 }
 
-/// The files of traces, in the order in which they were written: of a folder, all that are in it.
+/// Finds trace files, in the order in which they were written. A folder stands for all trace files
+/// in it.
 ///
 /// # Errors
 ///
-/// A file or folder is not there, cannot be read, is no trace or is empty, or no file has anything in
-/// it.
-pub fn files(paths: &[PathBuf]) -> Result<Found, TraceError> {
+/// A file or folder is missing, cannot be read, is not a trace or is empty, or no file has any
+/// records.
+pub fn files(paths: &[PathBuf]) -> Result<TraceFiles, TraceError> {
     let mut found = Vec::new();
     for path in paths {
         if !path.is_dir() {
             found.push(path.clone());
             continue;
         }
-        let failed = |source| TraceError::Io { path: path.clone(), action: "listed", source };
+
         let before = found.len();
-        for entry in fs::read_dir(path).map_err(failed)? {
-            let entry = entry.map_err(failed)?.path();
-            if is_trace(&entry) {
-                found.push(entry);
-            }
-        }
+        found.extend(traces_in(path)?);
+
         if found.len() == before {
             return Err(TraceError::Empty { path: path.clone() });
         }
     }
+
     found.sort();
     found.dedup();
-    let (mut readers, mut unbegun) = (Vec::new(), Vec::new());
+
+    let mut readers = Vec::new();
+    let mut unbegun = Vec::new();
     for path in &found {
-        match Reader::open(path) {
+        match TraceReader::open(path) {
             Ok(reader) => readers.push(reader),
             Err(TraceError::Unbegun { path }) => unbegun.push(path),
             Err(problem) => return Err(problem),
         }
     }
+
     if let (true, Some(path)) = (readers.is_empty(), unbegun.first()) {
         return Err(TraceError::Unbegun { path: path.clone() });
     }
+
     readers.sort_by_key(|reader| (reader.began.run, reader.began.part));
-    Ok(Found { readers, unbegun })
+    Ok(TraceFiles { readers, unbegun })
 }
 
-// === impl Reader ===
+/// Returns the trace files in a folder, in no particular order.
+pub(super) fn traces_in(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(|source| TraceError::io(folder, "listed", source))? {
+        let path = entry.map_err(|source| TraceError::io(folder, "listed", source))?.path();
+        if is_trace(&path) {
+            found.push(path);
+        }
+    }
 
-impl Reader {
+    Ok(found)
+}
+
+// === impl TraceReader ===
+
+impl TraceReader {
     /// Opens a file and reads its first line.
     ///
     /// # Errors
     ///
-    /// The file cannot be read, ends before its first whole line, is no trace, or is of another
+    /// The file cannot be read, ends before its first complete line, is not a trace, or has another
     /// version.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
-        let failed = |source| TraceError::Io { path: path.to_owned(), action: "read", source };
-        let file = File::open(path).map_err(failed)?;
+        let file = File::open(path).map_err(|source| TraceError::io(path, "read", source))?;
         let mut reader = Self {
             path: path.to_owned(),
-            input: Counted { inner: BufReader::new(file), taken: 0 },
+            input: CountingReader { inner: BufReader::new(file), taken: 0 },
             codec: Codec::default(),
             block: Vec::new(),
             at: 0,
             offset: 0,
             line: 1,
             end: None,
-            began: Began {
+            began: FileHeader {
                 by: String::new(),
                 run: Timestamp::UNIX_EPOCH,
                 part: 0,
-                begins: Begins::Process,
+                begins: FileStart::Process,
             },
         };
-        let foreign = |problem: String| TraceError::Foreign { path: path.to_owned(), problem };
-        let start = reader.input.fill_buf().map_err(failed)?;
+
+        let start =
+            reader.input.fill_buf().map_err(|source| TraceError::io(path, "read", source))?;
         if start.starts_with(&GZIP) {
-            return Err(foreign("it is packed with gzip, as traces of version 1 were".into()));
+            return Err(foreign(path, "it is packed with gzip, as traces of version 1 were"));
         }
         if !start.starts_with(&ZSTD) && !ZSTD.starts_with(start) {
-            return Err(foreign("it is not packed with zstd".into()));
+            return Err(foreign(path, "it is not packed with zstd"));
         }
         let Some(first) = reader.text()? else {
             return Err(TraceError::Unbegun { path: path.to_owned() });
         };
+
         let value: serde_json::Value =
-            serde_json::from_str(&first).map_err(|error| foreign(error.to_string()))?;
-        let began = value.get("began").ok_or_else(|| foreign("it does not begin".into()))?;
-        let version = began.get("version").and_then(serde_json::Value::as_u64);
-        let version = version.and_then(|version| u32::try_from(version).ok());
+            serde_json::from_str(&first).map_err(|error| foreign(path, &error.to_string()))?;
+        let began = value.get("began").ok_or_else(|| foreign(path, "it does not begin"))?;
+        let version = began
+            .get("version")
+            .and_then(serde_json::Value::as_u64)
+            .and_then(|it| u32::try_from(it).ok());
         if let Some(version) = version.filter(|version| *version != VERSION) {
             let by = began.get("by").and_then(|it| it.as_str()).unwrap_or("something else").into();
             return Err(TraceError::Version { path: path.to_owned(), version, by });
         }
-        let first: BeganLine =
-            serde_json::from_value(began.clone()).map_err(|error| foreign(error.to_string()))?;
-        reader.began = first.began;
+
+        let line: HeaderLine = serde_json::from_value(began.clone())
+            .map_err(|error| foreign(path, &error.to_string()))?;
+        reader.began = line.began;
         Ok(reader)
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Which part of which trace it is.
+    /// Returns the trace and the part that the file belongs to.
     #[must_use]
-    pub const fn began(&self) -> &Began {
+    pub const fn began(&self) -> &FileHeader {
         &self.began
     }
 
-    /// How it ends; `None` before its end has been read.
+    /// Returns the end of the file; `None` before it has been read.
     #[must_use]
-    pub const fn end(&self) -> Option<End> {
+    pub const fn end(&self) -> Option<FileEnd> {
         self.end
     }
 
-    /// How many bytes of the file have been read.
+    /// Returns the number of bytes that have been read from the file.
     #[must_use]
     pub const fn bytes_read(&self) -> u64 {
         self.input.taken
     }
 
-    /// The next record; `None` at the end.
+    /// Returns the next record; `None` at the end.
     ///
     /// # Errors
     ///
     /// The file cannot be read, or is damaged.
-    pub fn record(&mut self) -> Result<Option<Record>, TraceError> {
+    pub fn record(&mut self) -> Result<Option<TraceRecord>, TraceError> {
         let Some(text) = self.text()? else { return Ok(None) };
         let line = serde_json::from_str(&text).map_err(|error| self.damaged(error.to_string()))?;
         let record = match line {
             RecordLine::Began(_) => Err("a second beginning".to_owned()),
-            RecordLine::Config(yaml) => Ok(Record::Config(yaml)),
+            RecordLine::Config(yaml) => Ok(TraceRecord::Config(yaml)),
             RecordLine::Restored(value) => {
-                let saved = state::from_value(&self.path, value).map(Record::Restored);
+                let saved = state::from_value(&self.path, value).map(TraceRecord::Restored);
                 saved.map_err(|error| match error.source() {
                     Some(source) => format!("{error}: {source}"),
                     None => error.to_string(),
                 })
             }
-            RecordLine::Tick(line) => self.codec.tick(*line).map(|it| Record::Tick(Box::new(it))),
+            RecordLine::Tick(line) => {
+                self.codec.tick(*line).map(|it| TraceRecord::Tick(Box::new(it)))
+            }
         };
+
         record.map(Some).map_err(|problem| self.damaged(problem))
     }
 
-    /// The configuration that is in force at the end of the file; `None` where it has none. What is
-    /// between is passed over, which takes a small part of the time that its records would.
+    /// Returns the configuration in effect at the end of the file; `None` if the file has none.
+    /// Other records are skipped without decoding, which takes a small part of the time that
+    /// decoding takes.
     ///
     /// # Errors
     ///
@@ -256,16 +280,21 @@ impl Reader {
                 last = Some(yaml);
             }
         }
+
         Ok(last)
     }
 
     fn damaged(&self, problem: String) -> TraceError {
-        // The line has been taken already.
+        // `self.line` already counts the line that was taken.
         let line = Some(self.line - 1);
         TraceError::Damaged { path: self.path.clone(), offset: self.offset, line, problem }
     }
 
-    /// The next whole line.
+    fn damaged_block(&self, problem: String) -> TraceError {
+        TraceError::Damaged { path: self.path.clone(), offset: self.offset, line: None, problem }
+    }
+
+    /// Returns the next complete line.
     fn text(&mut self) -> Result<Option<String>, TraceError> {
         while self.at >= self.block.len() {
             if self.end.is_some() {
@@ -273,52 +302,59 @@ impl Reader {
             }
             self.next_block()?;
         }
+
         let rest = &self.block[self.at..];
         let Some(length) = memchr::memchr(b'\n', rest) else {
-            // Only the end of a truncated file leaves half a line.
+            // Only a truncated file ends with an incomplete line.
             self.at = self.block.len();
             return Ok(None);
         };
+
         let text = std::str::from_utf8(&rest[..length]).map(ToOwned::to_owned);
         self.at += length + 1;
         self.line += 1;
         text.map(Some).map_err(|error| self.damaged(error.to_string()))
     }
 
-    /// Unpacks the next block, whole.
+    /// Decompresses the next block as a whole.
     fn next_block(&mut self) -> Result<(), TraceError> {
         self.block.clear();
-        (self.at, self.line, self.offset) = (0, 1, self.input.taken);
-        let damaged = |offset, problem: String| TraceError::Damaged {
-            path: self.path.clone(),
-            offset,
-            line: None,
-            problem,
-        };
-        let failed = |source| TraceError::Io { path: self.path.clone(), action: "read", source };
-        if self.input.fill_buf().map_err(failed)?.is_empty() {
-            self.end = Some(End::Whole);
+        self.at = 0;
+        self.line = 1;
+        self.offset = self.input.taken;
+
+        let start = self.input.fill_buf();
+        if start.map_err(|source| TraceError::io(&self.path, "read", source))?.is_empty() {
+            self.end = Some(FileEnd::Whole);
             return Ok(());
         }
+
         self.codec = Codec::default();
         match unpack(&mut self.input, &mut self.block) {
             Ok(()) if self.block.len() as u64 >= BLOCK_MAX => {
                 let problem = format!("it has more than {BLOCK_MAX} bytes when it is unpacked");
-                Err(damaged(self.offset, problem))
+                Err(self.damaged_block(problem))
             }
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                self.end = Some(End::Truncated(self.offset));
+                self.end = Some(FileEnd::Truncated(self.offset));
                 Ok(())
             }
-            // What the system says has a number of its own; the rest is of what is packed.
-            Err(source) if source.raw_os_error().is_some() => Err(failed(source)),
-            Err(error) => Err(damaged(self.offset, error.to_string())),
+            // Errors of the operating system have an error number; all others are errors of the
+            // compressed data.
+            Err(source) if source.raw_os_error().is_some() => {
+                Err(TraceError::io(&self.path, "read", source))
+            }
+            Err(error) => Err(self.damaged_block(error.to_string())),
         }
     }
 }
 
-/// Unpacks the next block, up to what is too much.
+fn foreign(path: &Path, problem: &str) -> TraceError {
+    TraceError::Foreign { path: path.to_owned(), problem: problem.to_owned() }
+}
+
+/// Decompresses the next block, up to [`BLOCK_MAX`] bytes.
 fn unpack(input: &mut impl BufRead, block: &mut Vec<u8>) -> io::Result<()> {
     let mut decoder = Decoder::with_buffer(input)?.single_frame();
     decoder.window_log_max(WINDOW_MAX)?;
@@ -326,9 +362,9 @@ fn unpack(input: &mut impl BufRead, block: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-// === impl Counted ===
+// === impl CountingReader ===
 
-impl<R: BufRead> io::Read for Counted<R> {
+impl<R: BufRead> io::Read for CountingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
         self.taken += read as u64;
@@ -336,7 +372,7 @@ impl<R: BufRead> io::Read for Counted<R> {
     }
 }
 
-impl<R: BufRead> BufRead for Counted<R> {
+impl<R: BufRead> BufRead for CountingReader<R> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         self.inner.fill_buf()
     }

@@ -1,118 +1,122 @@
-//! Writing a trace: files of a bounded size, of which the oldest are removed.
+//! Writes a trace: files of bounded size, of which the oldest are removed.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use jiff::{SignedDuration, Timestamp};
 use zstd::stream::write::Encoder;
 
 use crate::publish::state;
-use crate::trace::codec::{BeganLine, Codec, RecordLine};
-use crate::trace::file::{is_trace, named};
-use crate::trace::{Began, Begins, Record, TraceError, VERSION};
+use crate::trace::codec::{Codec, HeaderLine, RecordLine};
+use crate::trace::file::{named, traces_in};
+use crate::trace::{FileHeader, FileStart, TraceError, TraceRecord, VERSION};
 
-/// Ticks of a block. The first is complete, and takes as much as several others; a longer block is
-/// hardly smaller.
+/// Ticks per block. The first tick is complete and takes as much space as several others. A longer
+/// block is hardly smaller.
 const BLOCK_TICKS: usize = 60;
 
-/// Text of a block after which it ends with the tick: a reader holds one in memory.
+/// Bytes of text after which a block ends with the current tick. A reader holds a whole block in
+/// memory.
 const BLOCK_TEXT: usize = 64 << 20;
 
-/// How long lines wait to be packed together: what the end of the machine may cost.
+/// The longest time that lines wait to be compressed together. A machine crash can lose the lines
+/// of this period.
 const FLUSH_TIME: SignedDuration = SignedDuration::from_secs(10);
 
-/// How hard zstd tries. Of pages that repeat, more effort makes no less.
+/// The compression level of zstd. A higher level does not make repetitive scrapes smaller.
 const LEVEL: i32 = 1;
 
-/// How far back zstd looks for what repeats, as a power of two: 8 MB, some ticks of a thousand
-/// replicas.
+/// The zstd window, as a power of two: 8 MB, some ticks of 1,000 replicas.
 const WINDOW: u32 = 23;
 
-/// How much of a folder a trace may take.
+/// The disk space that a trace may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// The size from which a file is ended and another is begun, in bytes.
+pub struct TraceLimits {
+    /// The file size at which the writer begins the next file, in bytes.
     pub file_size: u64,
-    /// How many files there may be.
+    /// The maximum number of files.
     pub files: usize,
 }
 
 /// Writes the trace of one process into a folder.
-pub struct Writer {
+pub struct TraceWriter {
     folder: PathBuf,
-    limits: Limits,
+    limits: TraceLimits,
     run: Timestamp,
     part: u32,
     open: Option<OpenFile>,
 }
 
-/// The file that is being written.
+/// The file that is open for writing.
 struct OpenFile {
     path: PathBuf,
     file: File,
     written: u64,
-    block: Option<Block>,
+    block: Option<OpenBlock>,
 }
 
-/// The block that is being written.
-struct Block {
+/// The block that is open for writing.
+struct OpenBlock {
     codec: Codec,
     packer: Encoder<'static, Vec<u8>>,
     ticks: usize,
     text: usize,
-    /// The first tick that may not be on the disk yet.
+    /// The first tick that may not be on disk yet.
     waits_since: Option<Timestamp>,
 }
 
-// === impl Writer ===
+// === impl TraceWriter ===
 
-impl Writer {
-    /// A writer for a process that began at `run`. It writes nothing before [`Writer::begin`].
+impl TraceWriter {
+    /// Creates a writer for a process that began at `run`. It writes nothing before
+    /// [`TraceWriter::begin`].
     #[must_use]
-    pub const fn new(folder: PathBuf, limits: Limits, run: Timestamp) -> Self {
+    pub const fn new(folder: PathBuf, limits: TraceLimits, run: Timestamp) -> Self {
         Self { folder, limits, run, part: 0, open: None }
     }
 
-    /// Ends the file and begins the next one; removes the oldest files that are too many.
+    /// Ends the current file and begins the next one. Removes the oldest files beyond the limit.
     ///
     /// # Errors
     ///
-    /// The folder cannot be made, or the file cannot be written. Nothing is open then.
-    pub fn begin(&mut self, begins: Begins) -> Result<(), TraceError> {
+    /// The folder cannot be created, or the file cannot be written. In both cases no file is open
+    /// afterwards.
+    pub fn begin(&mut self, begins: FileStart) -> Result<(), TraceError> {
         let _what_is_lost_was_reported = self.end();
-        let failed = |path: &Path, action| {
-            let path = path.to_owned();
-            move |source| TraceError::Io { path, action, source }
-        };
-        fs::create_dir_all(&self.folder).map_err(failed(&self.folder, "made"))?;
+        fs::create_dir_all(&self.folder)
+            .map_err(|source| TraceError::io(&self.folder, "made", source))?;
         self.make_room(self.limits.files.saturating_sub(1))?;
         self.part += 1;
 
         let path = self.folder.join(named(self.run, self.part));
-        let file = File::create_new(&path).map_err(failed(&path, "made"))?;
+        let file =
+            File::create_new(&path).map_err(|source| TraceError::io(&path, "made", source))?;
 
-        let began = Began {
+        let began = FileHeader {
             by: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
             run: self.run,
             part: self.part,
             begins,
         };
+
         let mut open = OpenFile { path, file, written: 0, block: None };
-        let line = RecordLine::Began(BeganLine { version: VERSION, began });
+        let line = RecordLine::Began(HeaderLine { version: VERSION, began });
         open.line(&line).map_err(|source| open.unwritten(source))?;
         self.open = Some(open);
         Ok(())
     }
 
-    /// Appends a record; does nothing while no file is open. Says how many bytes went to the disk.
+    /// Appends a record and returns the number of bytes written to disk. Does nothing if no file is
+    /// open.
     ///
     /// # Errors
     ///
-    /// It cannot be written. The file is ended as it is.
-    pub fn write(&mut self, record: Record) -> Result<u64, TraceError> {
+    /// The record cannot be written. The writer closes the file as it is.
+    pub fn write(&mut self, record: TraceRecord) -> Result<u64, TraceError> {
         let Some(open) = &mut self.open else { return Ok(0) };
         let before = open.written;
+
         match open.record(record) {
             Ok(()) => Ok(open.written - before),
             Err(source) => {
@@ -123,38 +127,38 @@ impl Writer {
         }
     }
 
-    /// Lets the next file be the one after this part: an earlier run has written the others.
+    /// Continues numbering after `part`, because an earlier run has written the parts up to it.
     pub const fn go_on_after(&mut self, part: u32) {
         self.part = part;
     }
 
-    /// Ends the block, so that nothing is held back to make it full.
+    /// Ends the block, so that no line waits until the block is full.
     ///
     /// # Errors
     ///
-    /// It cannot be written.
+    /// The block cannot be written.
     pub fn flush(&mut self) -> Result<(), TraceError> {
         let Some(open) = &mut self.open else { return Ok(()) };
         open.end_block().map_err(|source| open.unwritten(source))
     }
 
-    /// Whether the file is as large as it should become.
+    /// Returns true if the file has reached its size limit.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.open.as_ref().is_some_and(|open| open.written >= self.limits.file_size)
     }
 
-    /// Whether there is a file to write to.
+    /// Returns true if a file is open for writing.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// Ends the file. Says how many bytes went to the disk.
+    /// Ends the file and returns the number of bytes written to disk.
     ///
     /// # Errors
     ///
-    /// What was left to write cannot be written.
+    /// The rest of the last block cannot be written.
     pub fn end(&mut self) -> Result<u64, TraceError> {
         let Some(mut open) = self.open.take() else { return Ok(0) };
         let before = open.written;
@@ -162,27 +166,17 @@ impl Writer {
         Ok(open.written - before)
     }
 
-    /// Removes the oldest traces until this many are left.
+    /// Removes the oldest traces until `left` files remain.
     fn make_room(&self, left: usize) -> Result<(), TraceError> {
-        let failed =
-            |source| TraceError::Io { path: self.folder.clone(), action: "listed", source };
-        let mut files = Vec::new();
-        for entry in fs::read_dir(&self.folder).map_err(failed)? {
-            let path = entry.map_err(failed)?.path();
-            if is_trace(&path) {
-                files.push(path);
-            }
-        }
-        // Names are in the order of time.
+        // File names sort by time.
+        let mut files = traces_in(&self.folder)?;
         files.sort();
+
         let many = files.len().saturating_sub(left);
-        for path in files.into_iter().take(many) {
-            fs::remove_file(&path).map_err(|source| TraceError::Io {
-                path,
-                action: "removed",
-                source,
-            })?;
+        for path in files.iter().take(many) {
+            fs::remove_file(path).map_err(|source| TraceError::io(path, "removed", source))?;
         }
+
         Ok(())
     }
 }
@@ -190,14 +184,14 @@ impl Writer {
 // === impl OpenFile ===
 
 impl OpenFile {
-    fn record(&mut self, record: Record) -> io::Result<()> {
+    fn record(&mut self, record: TraceRecord) -> io::Result<()> {
         match record {
-            Record::Config(yaml) => self.line(&RecordLine::Config(yaml)),
-            Record::Restored(saved) => {
+            TraceRecord::Config(yaml) => self.line(&RecordLine::Config(yaml)),
+            TraceRecord::Restored(saved) => {
                 let written = saved.iter().map(|it| it.written).max().unwrap_or_default();
                 self.line(&RecordLine::Restored(state::as_value(written, &saved)?))
             }
-            Record::Tick(tick) => {
+            TraceRecord::Tick(tick) => {
                 let now = tick.now;
                 let line = self.block()?.codec.line(*tick);
                 self.line(&RecordLine::Tick(Box::new(line)))?;
@@ -206,11 +200,11 @@ impl OpenFile {
         }
     }
 
-    /// The block that lines go into, which is begun where there is none.
-    fn block(&mut self) -> io::Result<&mut Block> {
+    /// Returns the open block, or begins one.
+    fn block(&mut self) -> io::Result<&mut OpenBlock> {
         let block = match self.block.take() {
-            Some(block) => block,
-            None => Block::begin()?,
+            Some(begun) => begun,
+            None => OpenBlock::begin()?,
         };
         Ok(self.block.insert(block))
     }
@@ -225,7 +219,7 @@ impl OpenFile {
         self.pass_on()
     }
 
-    /// Ends the block after a tick, or has all of it on the disk, where that is due.
+    /// Ends the block after a tick or flushes it to disk, if either is due.
     fn ticked(&mut self, now: Timestamp) -> io::Result<()> {
         let block = self.block()?;
         block.ticks += 1;
@@ -238,6 +232,7 @@ impl OpenFile {
             block.waits_since = None;
             block.packer.flush()?;
         }
+
         self.pass_on()
     }
 
@@ -249,7 +244,7 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Writes what is packed so far.
+    /// Writes the data that is compressed so far.
     fn pass_on(&mut self) -> io::Result<()> {
         let Some(block) = &mut self.block else { return Ok(()) };
         let packed = block.packer.get_mut();
@@ -264,9 +259,9 @@ impl OpenFile {
     }
 }
 
-// === impl Block ===
+// === impl OpenBlock ===
 
-impl Block {
+impl OpenBlock {
     fn begin() -> io::Result<Self> {
         let mut packer = Encoder::new(Vec::new(), LEVEL)?;
         packer.include_checksum(true)?;

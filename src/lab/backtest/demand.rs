@@ -1,45 +1,45 @@
-//! What a trace says of its load and of its engines: how many requests arrived when, how long they
-//! were, and what an iteration takes.
+//! Extracts the load and the engines of a trace: the arrivals over time, the lengths of requests,
+//! and the duration of an iteration.
 //!
-//! All of it is differences of counters from page to page. What arrived between two pages is spread
-//! evenly over the time between them. What an iteration takes is learned as
+//! All of it comes from the counter differences between two scrapes. Arrivals between two scrapes
+//! are spread evenly over the time between them. The duration of an iteration is learned as
 //! [`foresight`](plimsoll_core::analyze::foresight::pace) learns it.
 //!
-//! With the roles prefill and decode apart, each request is on the pages of two replicas. It counts
-//! once: it arrived where its prompt was computed and was as long as the prompts there, and its
-//! answer was as long as those of the replicas that decode.
+//! With separate prefill and decode roles, the metrics of two replicas include each request, but it
+//! counts once. Its arrival and its prompt length come from prefill replicas, its answer length
+//! from decode replicas.
 
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use plimsoll_core::analyze::foresight::lesson::Lessons;
-use plimsoll_core::analyze::foresight::pace::{Iteration, Pace};
+use plimsoll_core::analyze::foresight::lesson::IterationSampler;
+use plimsoll_core::analyze::foresight::pace::{IterationCost, PaceFilter};
 use plimsoll_core::analyze::foresight::policy::Learning;
 use plimsoll_core::fleet::{Bounds, ModelKey, ReplicaKey, Role, VariantKey, VariantSpec};
-use plimsoll_core::observe::histogram::{Histogram, Life};
-use plimsoll_core::observe::stride::{Odometer, Stride};
-use plimsoll_core::observe::{Inputs, Reading, Scale, WhyUnknown};
+use plimsoll_core::observe::histogram::{Histogram, ProcessLife};
+use plimsoll_core::observe::stride::{IntervalDelta, Odometer};
+use plimsoll_core::observe::{Inputs, Reading, Scale, WhyScaleUnknown};
 use plimsoll_core::units::Replicas;
-use plimsoll_daemon::trace::Tick;
+use plimsoll_daemon::trace::TraceTick;
 
-/// Seconds of an interval in which arrivals are counted: below those in which load changes, and
-/// some pages of every replica.
+/// Seconds per interval in which arrivals are counted. It is shorter than the changes of load, and
+/// contains several scrapes of every replica.
 pub(crate) const INTERVAL: f64 = 10.0;
 
-/// Seconds without a page of any replica from which a trace has a gap.
+/// Time without a successful scrape after which a trace has a gap.
 const GAP: SignedDuration = SignedDuration::from_secs(60);
 
-/// Everything that has been gathered.
+/// All data gathered from a trace.
 #[derive(Default)]
-pub(crate) struct Gathered {
-    /// Each model's load.
-    pub(crate) models: BTreeMap<ModelKey, Load>,
-    /// Each variant's engines.
-    pub(crate) variants: BTreeMap<VariantKey, Crew>,
-    /// The first tick and the last.
+pub(crate) struct TraceDemand {
+    /// The load of each model.
+    pub(crate) models: BTreeMap<ModelKey, RecordedLoad>,
+    /// The engines of each variant.
+    pub(crate) variants: BTreeMap<VariantKey, RecordedVariant>,
+    /// The times of the first and the last tick.
     pub(crate) span: Option<(Timestamp, Timestamp)>,
-    /// Times without any page.
+    /// Times without a successful scrape.
     pub(crate) gaps: Vec<(Timestamp, Timestamp)>,
     heard: Option<Timestamp>,
     meters: BTreeMap<ReplicaKey, Meter>,
@@ -47,87 +47,89 @@ pub(crate) struct Gathered {
 
 /// The load of one model.
 #[derive(Default)]
-pub(crate) struct Load {
-    /// Of each interval since the first tick.
+pub(crate) struct RecordedLoad {
+    /// The data of each interval since the first tick.
     pub(crate) intervals: Vec<Interval>,
-    /// Lengths of all prompts.
+    /// The lengths of all prompts.
     pub(crate) prompts: Histogram,
-    /// Lengths of all answers.
+    /// The lengths of all answers.
     pub(crate) answers: Histogram,
-    /// Requests that arrived at replicas that only compute prompts, and at those that only decode.
+    /// Requests that arrived at prefill replicas, and at decode replicas.
     pub(crate) halves: [f64; 2],
 }
 
-/// What happened in an interval.
+/// The requests of an interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Interval {
-    /// Requests that arrived where prompts are computed.
+    /// Requests that arrived at replicas that compute prompts.
     pub(crate) arrived: f64,
-    /// Of the requests that finished there, the tokens of their prompts, and their number.
+    /// Requests that finished at these replicas: the sum of their prompt tokens, and their count.
     pub(crate) prompts: [f64; 2],
-    /// Of those that finished where answers are made, the tokens of these, and their number.
+    /// Requests that finished at replicas that generate answers: the sum of their answer tokens,
+    /// and their count.
     pub(crate) answers: [f64; 2],
 }
 
 /// The replicas of one variant, and their engines.
-pub(crate) struct Crew {
+pub(crate) struct RecordedVariant {
     pub(crate) spec: VariantSpec,
-    /// The bounds that held last.
+    /// The bounds at the end.
     pub(crate) bounds: Bounds,
-    /// What was first asked for.
+    /// The first desired replicas.
     pub(crate) initial: Option<Replicas>,
-    /// Seconds that replicas existed.
+    /// Replica-seconds of existing replicas.
     pub(crate) replica_seconds: f64,
-    /// Seconds at the largest number that was allowed.
+    /// Seconds at the maximum replicas.
     pub(crate) at_max: f64,
-    /// Changes of the number that was asked for, and those that went the other way than the one
-    /// before.
+    /// Changes of the desired replicas, and changes in the direction opposite to the previous one.
     pub(crate) changes: u32,
     pub(crate) flips: u32,
-    /// Tokens in the KV cache of a replica.
+    /// KV cache tokens per replica.
     pub(crate) kv: Option<f64>,
-    /// The most requests that ran at once in a replica.
+    /// The most requests that ran in a replica at the same time.
     pub(crate) running: f64,
-    /// What its iterations are at most.
+    /// The largest iteration of its engines.
     pub(crate) most: Most,
-    /// Seconds from created to ready, of each start.
+    /// The seconds from creation to readiness, of each start.
     pub(crate) starts: BTreeMap<ReplicaKey, f64>,
-    pace: Pace,
-    /// What is asked for, and whether that is more than before.
+    pace: PaceFilter,
+    /// The desired replicas, and whether the last change was up.
     asked: Option<(Replicas, Option<bool>)>,
-    /// The tick before, and how many replicas there were; `None` where nobody could say.
+    /// The time of the previous tick, and its replicas; `None` if the count was unknown.
     seen: Option<(Timestamp, u32)>,
 }
 
-/// The largest iteration, as far as buckets tell.
+/// The largest iteration, as far as histogram buckets show it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Most {
-    /// Tokens that no iteration exceeded; without bound where one was beyond all buckets.
+    /// An upper bound of the tokens per iteration; infinite if an iteration exceeded all buckets.
     iteration: f64,
 }
 
-/// What is known of a replica.
+/// The state of a replica's metrics.
 #[derive(Default)]
 struct Meter {
     odometer: Odometer,
-    lessons: Lessons,
+    lessons: IterationSampler,
     lengths: Option<(Option<Timestamp>, Histogram, Histogram)>,
 }
 
-// === impl Gathered ===
+// === impl TraceDemand ===
 
-impl Gathered {
-    /// Takes a tick.
-    pub(crate) fn take(&mut self, tick: &Tick) {
-        let Tick { now, inputs, .. } = tick;
-        let first = self.span.map_or(*now, |(first, _)| first);
+impl TraceDemand {
+    /// Adds the data of a tick.
+    pub(crate) fn take(&mut self, tick: &TraceTick) {
+        let TraceTick { now, inputs, .. } = tick;
+        let first = self.span.map_or(*now, |span| span.0);
         self.span = Some((first, *now));
         self.note_gap(*now, inputs);
         for spec in inputs.fleet.variants() {
-            let known = self.variants.entry(spec.key.clone()).or_insert_with(|| Crew::new(spec));
+            let known =
+                self.variants.entry(spec.key.clone()).or_insert_with(|| RecordedVariant::new(spec));
             known.spec = spec.clone();
         }
-        // Those that have left the fleet too: what they had until now counts.
+
+        // Also variants that have left the fleet: their data until now counts.
         for known in self.variants.values_mut() {
             known.take(*now, inputs);
         }
@@ -142,6 +144,7 @@ impl Gathered {
         if !inputs.scrapes.iter().any(|scrape| scrape.outcome.is_ok()) {
             return;
         }
+
         if let Some(heard) = self.heard.replace(now)
             && now.duration_since(heard) > GAP
         {
@@ -162,6 +165,7 @@ impl Gathered {
                 load.answers = total(&load.answers, answers);
             }
         }
+
         crew.most.take(reading);
         let Some(stride) = meter.odometer.take(at, reading) else { return };
         load.spread(first, role, &stride);
@@ -174,25 +178,28 @@ impl Gathered {
     }
 }
 
-// === impl Load ===
+// === impl RecordedLoad ===
 
-impl Load {
-    /// Spreads what a stride of a replica with this role counted over its time.
+impl RecordedLoad {
+    /// Spreads the counts of a replica's stride evenly over its time, according to the replica's
+    /// role.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "an index of an interval, of times after the first tick"
     )]
-    fn spread(&mut self, first: Timestamp, role: Role, stride: &Stride) {
+    fn spread(&mut self, first: Timestamp, role: Role, stride: &IntervalDelta) {
         let arrived = stride.arrived.map_or(0.0, plimsoll_core::units::Requests::requests);
         match role {
             Role::Both => {}
             Role::Prefill => self.halves[0] += arrived,
             Role::Decode => self.halves[1] += arrived,
         }
+
         let end = stride.at.duration_since(first).as_secs_f64().max(0.0);
         let begin = (end - stride.elapsed.seconds()).max(0.0);
-        let (from, to) = ((begin / INTERVAL) as usize, (end / INTERVAL) as usize);
+        let from = (begin / INTERVAL) as usize;
+        let to = (end / INTERVAL) as usize;
         if self.intervals.len() <= to {
             self.intervals.resize(to + 1, Interval::default());
         }
@@ -204,29 +211,29 @@ impl Load {
             if begins(role) {
                 interval.arrived += arrived * share;
             }
+
             let Some((prompt, output, requests)) = stride.lengths else { continue };
-            let add = |sums: &mut [f64; 2], tokens: f64| {
-                sums[0] += tokens * share;
-                sums[1] += requests.requests() * share;
-            };
+            let finished = requests.requests();
             if begins(role) {
-                add(&mut interval.prompts, prompt.tokens());
+                interval.prompts[0] += prompt.tokens() * share;
+                interval.prompts[1] += finished * share;
             }
             if ends(role) {
-                add(&mut interval.answers, output.tokens());
+                interval.answers[0] += output.tokens() * share;
+                interval.answers[1] += finished * share;
             }
         }
     }
 
-    /// All requests that arrived.
+    /// The number of arrived requests.
     pub(crate) fn arrived(&self) -> f64 {
         self.intervals.iter().map(|interval| interval.arrived.max(0.0)).sum()
     }
 }
 
-// === impl Crew ===
+// === impl RecordedVariant ===
 
-impl Crew {
+impl RecordedVariant {
     fn new(spec: &VariantSpec) -> Self {
         Self {
             spec: spec.clone(),
@@ -240,7 +247,7 @@ impl Crew {
             running: 0.0,
             most: Most::default(),
             starts: BTreeMap::new(),
-            pace: Pace::default(),
+            pace: PaceFilter::default(),
             asked: None,
             seen: None,
         }
@@ -259,14 +266,17 @@ impl Crew {
                 self.turn(Replicas::saturating(count));
                 Some(count)
             }
-            Scale::Unknown(WhyUnknown::NoSuchTarget) => None,
-            // Replicas do not go because nobody can say how many there are.
+            Scale::Unknown(WhyScaleUnknown::NoSuchTarget) => None,
+            // An unknown count does not mean that the replicas are gone.
             Scale::Unknown(
-                WhyUnknown::NotListed | WhyUnknown::Forbidden | WhyUnknown::DuplicateOwners(_),
+                WhyScaleUnknown::NotListed
+                | WhyScaleUnknown::Forbidden
+                | WhyScaleUnknown::DuplicateOwners(_),
             ) => self.seen.map(|(_, count)| count),
         });
+
         self.pass(now);
-        // Every tick ends the time before it, so that no time is counted twice.
+        // Each tick ends the span before it, so that no time counts twice.
         self.seen = count.map(|count| (now, count));
         if let Some(count) = count {
             self.initial.get_or_insert(Replicas::saturating(count));
@@ -279,7 +289,7 @@ impl Crew {
         }
     }
 
-    /// Counts the time since the tick before, where there were replicas then that are known.
+    /// Counts the time since the previous tick, if its replica count was known.
     fn pass(&mut self, now: Timestamp) {
         let Some((before, count)) = self.seen else { return };
         let passed = now.duration_since(before).as_secs_f64().max(0.0);
@@ -289,7 +299,7 @@ impl Crew {
         }
     }
 
-    /// Notes what is asked for.
+    /// Counts a change of the desired replicas.
     fn turn(&mut self, asked: Replicas) {
         let Some((before, direction)) = self.asked else {
             self.asked = Some((asked, None));
@@ -303,8 +313,8 @@ impl Crew {
         }
     }
 
-    /// What an iteration of its engines takes; `None` where too little was seen.
-    pub(crate) fn iteration(&self) -> Option<Iteration> {
+    /// The duration of its engines' iterations; `None` without enough data.
+    pub(crate) fn iteration(&self) -> Option<IterationCost> {
         self.pace.iteration()
     }
 }
@@ -320,14 +330,14 @@ impl Most {
         }
     }
 
-    /// Tokens that some iteration may have had. A prompt that is computed in pieces counts as a whole in
-    /// the iteration that completes it, so how long pieces are does not show.
+    /// The most tokens that an iteration may have had. A prompt computed in chunks counts as a
+    /// whole in the iteration that completes it, so the length of chunks is not visible.
     pub(crate) fn iteration(self) -> Option<f64> {
         self.iteration.is_finite().then_some(self.iteration)
     }
 }
 
-/// The upper edge of the bucket that has the largest value; `None` without any.
+/// The upper edge of the bucket that contains the largest value; `None` if the histogram is empty.
 fn largest(histogram: &Histogram) -> Option<f64> {
     let (_, all) = histogram.buckets.last().filter(|(_, all)| *all > 0.0)?;
     let at = histogram.buckets.iter().find(|(_, count)| count >= all)?;
@@ -337,32 +347,35 @@ fn largest(histogram: &Histogram) -> Option<f64> {
 // === impl Meter ===
 
 impl Meter {
-    /// The lengths of the requests that have finished since the page before.
+    /// The lengths of the requests that have finished since the previous scrape.
     fn lengths(&mut self, reading: &Reading) -> Option<(Histogram, Histogram)> {
-        let sum = |of: fn(&plimsoll_core::observe::RankReading) -> Option<&Histogram>| {
-            let all = reading.ranks.iter().filter_map(of).cloned();
-            all.reduce(|all, one| all.plus(&one))
-        };
-        let prompts = sum(|rank| rank.prompt_length.as_ref())?;
-        let answers = sum(|rank| rank.generation_length.as_ref())?;
+        let ranks = &reading.ranks;
+        let prompts = sum(ranks.iter().filter_map(|rank| rank.prompt_length.as_ref()))?;
+        let answers = sum(ranks.iter().filter_map(|rank| rank.generation_length.as_ref()))?;
+
         let before = self.lengths.replace((reading.started, prompts.clone(), answers.clone()));
         let (started, known_prompts, known_answers) = before?;
-        let life = Life::between(started, reading.started);
+        let life = ProcessLife::between(started, reading.started);
         Some((prompts.since(&known_prompts, life), answers.since(&known_answers, life)))
     }
 }
 
-/// Whether requests arrive at replicas with this role, for their prompts to be computed.
+/// The sum of the histograms of an engine's ranks; `None` if no rank has one.
+fn sum<'h>(histograms: impl Iterator<Item = &'h Histogram>) -> Option<Histogram> {
+    histograms.cloned().reduce(|all, one| all.plus(&one))
+}
+
+/// Returns true if replicas with this role compute prompts.
 const fn begins(role: Role) -> bool {
     matches!(role, Role::Both | Role::Prefill)
 }
 
-/// Whether replicas with this role make answers.
+/// Returns true if replicas with this role generate answers.
 const fn ends(role: Role) -> bool {
     matches!(role, Role::Both | Role::Decode)
 }
 
-/// Both together; what has no buckets yet takes those of the other.
+/// The sum of both; a histogram without buckets takes the other's.
 fn total(known: &Histogram, more: &Histogram) -> Histogram {
     if known.buckets.is_empty() { more.clone() } else { known.plus(more) }
 }
@@ -373,11 +386,11 @@ mod tests {
 
     use super::*;
     use plimsoll_core::fleet::{Fleet, ModelName, Namespace, ReplicaName, VariantName};
-    use plimsoll_core::observe::{Listing, Way};
+    use plimsoll_core::observe::{ReplicaListing, ScrapeRoute};
     use plimsoll_core::units::{CostPerHour, Fraction};
 
-    /// Ticks of an hour, a step apart, of a variant of at most two replicas that has this listing.
-    fn hour(step: usize, listing: impl Fn(i64) -> Option<Scale>) -> Crew {
+    /// Ticks of an hour, `step` apart, of a variant with at most two replicas and this listing.
+    fn hour(step: usize, listing: impl Fn(i64) -> Option<Scale>) -> RecordedVariant {
         let two = Bounds::new(Replicas::ONE, Replicas::new(2)).unwrap();
         let spec = VariantSpec {
             key: VariantKey {
@@ -394,6 +407,7 @@ mod tests {
             start_time: None,
             bounds: two,
         };
+
         let replicas: Vec<ReplicaKey> = ["one", "two"]
             .map(|name| ReplicaKey {
                 variant: spec.key.clone(),
@@ -402,29 +416,31 @@ mod tests {
             })
             .into();
         let fleet = Arc::new(Fleet::new([spec.clone()]));
-        let mut gathered = Gathered::default();
+        let mut gathered = TraceDemand::default();
         for second in (0..=3600).step_by(step) {
             let now = Timestamp::from_second(second).unwrap();
-            let listed = listing(second).map(|scale| Listing {
+            let listed = listing(second).map(|scale| ReplicaListing {
                 replicas: replicas.clone(),
                 unready: Vec::new(),
                 scale,
-                way: Way::Relayed,
+                way: ScrapeRoute::Relayed,
                 as_of: now,
             });
+
             let listings = listed.map(|listing| (spec.key.clone(), listing)).into_iter().collect();
             let inputs = Inputs { fleet: Arc::clone(&fleet), listings, ..Inputs::default() };
-            let tick = Tick { now, inputs, follows: None, said: BTreeMap::new() };
+            let tick = TraceTick { now, inputs, follows: None, said: BTreeMap::new() };
             gathered.take(&tick);
         }
+
         gathered.variants.remove(&spec.key).unwrap()
     }
 
     #[test]
     fn time_in_which_no_replica_was_listed_counts_for_none_whatever_the_step() {
         for step in [15, 30, 60] {
-            let gap = |second| (!(1200..2400).contains(&second)).then_some(Scale::Targets);
-            let crew = hour(step, gap);
+            let crew =
+                hour(step, |second| (!(1200..2400).contains(&second)).then_some(Scale::Targets));
             assert_eq!((crew.replica_seconds, crew.at_max), (4800.0, 2400.0), "step {step}");
         }
     }
@@ -432,11 +448,10 @@ mod tests {
     #[test]
     fn replicas_that_nobody_could_count_for_a_time_are_those_of_before() {
         for step in [15, 30, 60] {
-            let silent = |second| {
-                let unknown = Scale::Unknown(WhyUnknown::Forbidden);
+            let crew = hour(step, |second| {
+                let unknown = Scale::Unknown(WhyScaleUnknown::Forbidden);
                 Some(if (1200..2400).contains(&second) { unknown } else { Scale::Targets })
-            };
-            let crew = hour(step, silent);
+            });
             assert_eq!((crew.replica_seconds, crew.at_max), (7200.0, 3600.0), "step {step}");
         }
     }

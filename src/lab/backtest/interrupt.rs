@@ -1,7 +1,7 @@
-//! An interrupt, such as Ctrl-C, heard between two steps of what is under way.
+//! An interrupt, such as Ctrl-C, which is handled between two steps of the work in progress.
 //!
-//! Left to the system, it ends the process without a word, and nobody knows whether what was fetched
-//! in an hour is lost.
+//! By default, an interrupt ends the process without a message. Then users would not know if an
+//! hour of fetched data is lost.
 
 use anyhow::Context as _;
 use tokio::runtime::{Builder, Runtime};
@@ -10,17 +10,17 @@ use tokio_util::task::TaskTracker;
 
 use crate::backtest::BacktestError;
 
-/// The exit code of a process that was interrupted, as shells have it.
+/// The exit code of an interrupted process, as shells report it.
 pub const EXIT: u8 = 130;
 
-/// Hears an interrupt until it is dropped.
+/// A listener for interrupts, active until it is dropped.
 pub(crate) struct Interrupt {
     heard: CancellationToken,
     _runtime: Runtime,
 }
 
 impl Interrupt {
-    /// Begins to listen. A second interrupt ends the process at once.
+    /// Starts to listen. A second interrupt ends the process at once.
     ///
     /// # Errors
     ///
@@ -31,6 +31,7 @@ impl Interrupt {
             .enable_all()
             .build()
             .context("cannot start the runtime")?;
+
         let heard = CancellationToken::new();
         let told = heard.clone();
         TaskTracker::new().spawn_on(
@@ -44,24 +45,25 @@ impl Interrupt {
             },
             runtime.handle(),
         );
+
         Ok(Self { heard, _runtime: runtime })
     }
 
-    /// Whether it has come.
+    /// Returns true if an interrupt has arrived.
     pub(crate) fn is_heard(&self) -> bool {
         self.heard.is_cancelled()
     }
 
-    /// Waits until it comes.
+    /// Waits for an interrupt.
     pub(crate) fn wait(&self) -> WaitForCancellationFuture<'_> {
         self.heard.cancelled()
     }
 
-    /// Ends what only reads, if it has come.
+    /// Stops an operation that only reads, if an interrupt has arrived.
     ///
     /// # Errors
     ///
-    /// It has come.
+    /// An interrupt has arrived.
     pub(crate) fn check(&self) -> Result<(), BacktestError> {
         let nothing = "; traces were only read, and the same command reads them again";
         if self.is_heard() { Err(BacktestError::Interrupted(nothing.to_owned())) } else { Ok(()) }

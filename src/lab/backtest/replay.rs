@@ -1,11 +1,11 @@
-//! A trace, decided again by the pipeline of this release, and what differs from what it said then.
+//! Decides a trace again with the pipeline of this release, and reports the differences.
 //!
-//! From the start of a process everything is known, and every tick is compared. A part whose
-//! predecessor is not there begins with what was known by then, without the windows; it is followed
-//! for [`SETTLING`] with the numbers that were in force, and compared from then on.
+//! A trace from the start of a process is complete, so every tick is compared. A part whose
+//! predecessor is missing begins with the state saved at that point, without the windows. Then the
+//! replay follows the recorded desired replicas for [`SETTLING`], and compares from then on.
 //!
-//! Where a decision differs, the number that was in force stays so: it is what the replicas
-//! followed. What comes after is so judged by itself.
+//! If a decision differs, the replay continues with the recorded one, because the replicas
+//! followed it. So each later decision is judged on its own.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,82 +15,84 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::backtest::BacktestError;
 use plimsoll_core::fleet::VariantKey;
-use plimsoll_core::pipeline::{Number, Pipeline, Policy};
+use plimsoll_core::pipeline::{DesiredReplicas, Pipeline, Policy};
 use plimsoll_daemon::config::{self, Files, Surroundings};
-use plimsoll_daemon::publish::state::Saved;
-use plimsoll_daemon::trace::{Begins, End, Reader, Record, Said, Tick, Why};
+use plimsoll_daemon::publish::state::SavedDecision;
+use plimsoll_daemon::trace::{
+    FileEnd, FileStart, RecordedResult, ResultReason, TraceReader, TraceRecord, TraceTick,
+};
 
-/// How long a trace is followed before it is compared, where its beginning is not there: the longest
-/// window that a configuration may have, and the hour of a flap budget.
+/// The time that a trace without its beginning is followed before it is compared: the longest
+/// configurable window, and the hour of a flap budget.
 const SETTLING: SignedDuration = SignedDuration::from_hours(1);
 
-/// Decides again.
-pub(crate) struct Replay {
+/// The replay of a trace.
+pub(crate) struct TraceReplay {
     pipeline: Option<Pipeline>,
-    /// Run and part of the file before, if it was read to its end.
+    /// Run and part of the previous file, if it was read to its end.
     before: Option<(Timestamp, u32)>,
-    /// What the next record is to the pipeline, where it is what was known at a beginning.
+    /// The use of the next record, if it is the saved state at the beginning of a file.
     checkpoint: Checkpoint,
-    restored: Vec<Saved>,
+    restored: Vec<SavedDecision>,
     settles: Settles,
-    report: Report,
+    report: ReplayReport,
     shown_max: usize,
 }
 
-/// What is known at the beginning of a file.
+/// The saved state at the beginning of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Checkpoint {
-    /// There is none to come.
+    /// No saved state follows.
     Passed,
-    /// It comes, and is known already.
+    /// It follows, and is already known.
     Known,
-    /// It comes, and is all that is known.
+    /// It follows, and is the only known state.
     Needed,
 }
 
-/// Whether ticks are compared yet.
+/// The point from which ticks are compared.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Settles {
-    /// They are.
+    /// Now.
     No,
-    /// From some time after the first one on.
+    /// Some time after the first tick.
     Soon,
-    /// From then on.
+    /// This instant.
     Until(Timestamp),
 }
 
-/// What came of it.
+/// The result of the replay.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Report {
-    /// Ticks that were read.
+pub(crate) struct ReplayReport {
+    /// Ticks read.
     pub(crate) ticks: u64,
-    /// The instants of the first and the last.
+    /// The times of the first and the last tick.
     pub(crate) span: Option<(Timestamp, Timestamp)>,
-    /// Decisions that were compared.
+    /// Decisions compared.
     pub(crate) compared: u64,
-    /// Of those, how many differ.
+    /// Compared decisions that differ.
     pub(crate) changed: u64,
-    /// Decisions of ticks that were only followed.
+    /// Decisions of ticks that were not compared.
     pub(crate) followed: u64,
-    /// What is worth to know of the files.
+    /// Notes about the files.
     notes: Vec<String>,
     differences: Vec<Difference>,
 }
 
-/// A decision that is not what it was.
+/// A decision that differs from the recorded one.
 #[derive(Clone, Debug)]
 struct Difference {
     tick: u64,
     at: Timestamp,
     variant: VariantKey,
-    then: Option<Said>,
-    now: Option<Said>,
+    then: Option<RecordedResult>,
+    now: Option<RecordedResult>,
 }
 
-// === impl Replay ===
+// === impl TraceReplay ===
 
-impl Replay {
-    /// A replay that keeps so many differences to show.
+impl TraceReplay {
+    /// A replay that keeps at most this many differences.
     pub(crate) fn new(shown_max: usize) -> Self {
         Self {
             pipeline: None,
@@ -98,27 +100,28 @@ impl Replay {
             checkpoint: Checkpoint::Passed,
             restored: Vec::new(),
             settles: Settles::No,
-            report: Report::default(),
+            report: ReplayReport::default(),
             shown_max,
         }
     }
 
-    /// A file begins.
-    pub(crate) fn begin(&mut self, reader: &Reader) {
+    /// Begins a file.
+    pub(crate) fn begin(&mut self, reader: &TraceReader) {
         let began = reader.began();
         let follows = self.before == Some((began.run, began.part.saturating_sub(1)));
-        let (name, by) = (reader.path().display(), &began.by);
+        let name = reader.path().display();
+        let by = &began.by;
         match began.begins {
-            Begins::Rotation if follows => {
+            FileStart::Rotation if follows => {
                 self.checkpoint = Checkpoint::Known;
                 return;
             }
-            Begins::Process => {
+            FileStart::Process => {
                 self.checkpoint = Checkpoint::Passed;
                 self.settles = Settles::No;
                 self.note(format!("{name}: from the start of {by}"));
             }
-            Begins::Rotation | Begins::Gap => {
+            FileStart::Rotation | FileStart::Gap => {
                 self.checkpoint = Checkpoint::Needed;
                 self.settles = Settles::Soon;
                 self.note(format!(
@@ -127,15 +130,18 @@ impl Replay {
                 ));
             }
         }
+
         self.pipeline = None;
         self.restored.clear();
     }
 
-    /// A file has been read to its end.
-    pub(crate) fn end(&mut self, reader: &Reader) {
+    /// Ends a file.
+    pub(crate) fn end(&mut self, reader: &TraceReader) {
         let began = reader.began();
-        self.before = Some((began.run, began.part)).filter(|_| reader.end() == Some(End::Whole));
-        if let Some(End::Truncated(offset)) = reader.end() {
+        self.before =
+            Some((began.run, began.part)).filter(|_| reader.end() == Some(FileEnd::Whole));
+
+        if let Some(FileEnd::Truncated(offset)) = reader.end() {
             self.note(format!(
                 "{}: ends inside the block that begins at byte {offset}; it was read up to its last \
                  whole record",
@@ -144,7 +150,7 @@ impl Replay {
         }
     }
 
-    /// A file has nothing whole in it.
+    /// Skips a file without a whole record.
     pub(crate) fn skip(&mut self, path: &Path) {
         self.note(format!(
             "{}: ends before its first whole record, so it was skipped",
@@ -160,31 +166,34 @@ impl Replay {
     ///
     /// # Errors
     ///
-    /// The configuration in it is not valid, or there is none before a tick.
-    pub(crate) fn take(&mut self, path: &Path, record: Record) -> Result<(), BacktestError> {
+    /// The configuration in the record is invalid, or missing before a tick.
+    pub(crate) fn take(&mut self, path: &Path, record: TraceRecord) -> Result<(), BacktestError> {
         match record {
-            Record::Config(yaml) => {
+            TraceRecord::Config(yaml) => {
                 let policy = policy(path, &yaml)?;
                 match &mut self.pipeline {
                     Some(pipeline) => pipeline.set_policy(policy),
                     None => self.pipeline = Some(Pipeline::new(policy)),
                 }
             }
-            Record::Restored(saved) => {
+            TraceRecord::Restored(saved) => {
                 let checkpoint = std::mem::replace(&mut self.checkpoint, Checkpoint::Passed);
                 if checkpoint != Checkpoint::Known {
                     self.restored.extend(saved);
                 }
             }
-            Record::Tick(tick) => self.tick(path, *tick)?,
+            TraceRecord::Tick(tick) => self.tick(path, *tick)?,
         }
+
         Ok(())
     }
 
-    fn tick(&mut self, path: &Path, tick: Tick) -> Result<(), BacktestError> {
-        let headless = || BacktestError::Headless { path: path.to_owned() };
-        let pipeline = self.pipeline.as_mut().ok_or_else(headless)?;
-        let Tick { now, inputs, follows, said } = tick;
+    fn tick(&mut self, path: &Path, tick: TraceTick) -> Result<(), BacktestError> {
+        let pipeline = self
+            .pipeline
+            .as_mut()
+            .ok_or_else(|| BacktestError::Headless { path: path.to_owned() })?;
+        let TraceTick { now, inputs, follows, said } = tick;
         for saved in self.restored.drain(..) {
             saved.resume(now, pipeline);
         }
@@ -192,12 +201,13 @@ impl Replay {
             Some(numbers) => pipeline.follow(now, &inputs, numbers),
             None => pipeline.tick(now, &inputs),
         };
-        let again = Said::of(&found);
+        let again = RecordedResult::of(&found);
         if follows.is_none() {
             pipeline.take_over(now, &corrected(&said, &again));
         }
+
         self.report.ticks += 1;
-        let first = self.report.span.map_or(now, |(first, _)| first);
+        let first = self.report.span.map_or(now, |span| span.0);
         self.report.span = Some((first, now));
         if self.settles == Settles::Soon {
             self.settles = Settles::Until(now.saturating_add(SETTLING).unwrap_or(now));
@@ -211,64 +221,69 @@ impl Replay {
                 self.compare(now, said, again);
             }
         }
+
         Ok(())
     }
 
     fn compare(
         &mut self,
         at: Timestamp,
-        then: BTreeMap<VariantKey, Said>,
-        mut now: BTreeMap<VariantKey, Said>,
+        then: BTreeMap<VariantKey, RecordedResult>,
+        mut now: BTreeMap<VariantKey, RecordedResult>,
     ) {
-        let report = &mut self.report;
-        let mut differs = |variant, then, now| {
-            report.changed += 1;
-            if report.differences.len() < self.shown_max {
-                let tick = report.ticks;
-                report.differences.push(Difference { tick, at, variant, then, now });
-            }
-        };
-        report.compared += then.len() as u64;
+        let tick = self.report.ticks;
+        self.report.compared += then.len() as u64;
         for (variant, then) in then {
-            let now = now.remove(&variant);
-            if now.as_ref() != Some(&then) {
-                differs(variant, Some(then), now);
+            let again = now.remove(&variant);
+            if again.as_ref() != Some(&then) {
+                self.differs(Difference { tick, at, variant, then: Some(then), now: again });
             }
         }
+
         for (variant, new) in now {
-            differs(variant, None, Some(new));
+            self.differs(Difference { tick, at, variant, then: None, now: Some(new) });
         }
     }
 
-    /// What came of it.
-    pub(crate) fn finish(self) -> Report {
+    /// Counts a difference, and keeps it for the report if there is room.
+    fn differs(&mut self, difference: Difference) {
+        self.report.changed += 1;
+        if self.report.differences.len() < self.shown_max {
+            self.report.differences.push(difference);
+        }
+    }
+
+    /// The result of the replay.
+    pub(crate) fn finish(self) -> ReplayReport {
         self.report
     }
 }
 
-/// The numbers that were in force and are not what was decided again.
+/// The recorded desired replicas that differ from the new decisions.
 fn corrected(
-    then: &BTreeMap<VariantKey, Said>,
-    again: &BTreeMap<VariantKey, Said>,
-) -> BTreeMap<VariantKey, Number> {
-    let number = |(key, said): (&VariantKey, &Said)| {
-        let desired = said.desired?;
-        let same = again.get(key).is_some_and(|it| it.desired == Some(desired));
-        let number = Number { desired, inputs_at: said.inputs_at? };
-        (!same).then(|| (key.clone(), number))
-    };
-    then.iter().filter_map(number).collect()
+    then: &BTreeMap<VariantKey, RecordedResult>,
+    again: &BTreeMap<VariantKey, RecordedResult>,
+) -> BTreeMap<VariantKey, DesiredReplicas> {
+    let mut numbers = BTreeMap::new();
+    for (key, said) in then {
+        let (Some(desired), Some(inputs_at)) = (said.desired, said.inputs_at) else { continue };
+        if again.get(key).and_then(|it| it.desired) != Some(desired) {
+            numbers.insert(key.clone(), DesiredReplicas { desired, inputs_at });
+        }
+    }
+
+    numbers
 }
 
-/// The policy of a configuration that is in a trace.
+/// The policy of a configuration in a trace.
 fn policy(path: &Path, yaml: &str) -> Result<Policy, BacktestError> {
-    let loaded = config::parse(yaml, &surroundings(path));
-    let loaded =
-        loaded.map_err(|source| BacktestError::Config { path: path.to_owned(), source })?;
-    Ok(loaded.config.policy)
+    config::parse(yaml, &surroundings(path))
+        .map(|loaded| loaded.config.policy)
+        .map_err(|source| BacktestError::Config { path: path.to_owned(), source })
 }
 
-/// What the configuration in a trace is read in: another machine's, whole as it is.
+/// The surroundings for parsing the configuration of a trace: it comes from another machine and is
+/// complete.
 pub(crate) fn surroundings(path: &Path) -> Surroundings {
     Surroundings {
         origin: format!("the configuration in {}", path.display()),
@@ -278,9 +293,9 @@ pub(crate) fn surroundings(path: &Path) -> Surroundings {
     }
 }
 
-// === impl Report ===
+// === impl ReplayReport ===
 
-impl fmt::Display for Report {
+impl fmt::Display for ReplayReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { ticks, span, compared, changed, followed, notes, differences } = self;
         for note in notes {
@@ -289,10 +304,12 @@ impl fmt::Display for Report {
         for difference in differences {
             write!(f, "{difference}")?;
         }
+
         let shown = differences.len() as u64;
         if *changed > shown {
             writeln!(f, "and {} more; --differences shows more of them", changed - shown)?;
         }
+
         let Some((first, last)) = span else { return writeln!(f, "The trace has no ticks") };
         write!(f, "{ticks} ticks from {first:.0} to {last:.0}: ")?;
         let verdict = match (compared, changed) {
@@ -304,6 +321,7 @@ impl fmt::Display for Report {
         if *followed > 0 {
             write!(f, "; {followed} were followed and not compared")?;
         }
+
         writeln!(f)?;
         if *followed > 0 && *changed > 0 {
             writeln!(
@@ -312,6 +330,7 @@ impl fmt::Display for Report {
                  learned before it"
             )?;
         }
+
         Ok(())
     }
 }
@@ -319,40 +338,48 @@ impl fmt::Display for Report {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { tick, at, variant, then, now } = self;
-        let number = |said: &Option<Said>| match said.as_ref().map(|said| said.desired) {
-            None => "not there".to_owned(),
-            Some(None) => "no number".to_owned(),
-            Some(Some(desired)) => desired.to_string(),
-        };
-        writeln!(f, "{at} {variant}, tick {tick}: {} then, {} now", number(then), number(now))?;
-        let then = parts(then.as_ref());
-        let now = parts(now.as_ref());
+        let number_then = number(then.as_ref());
+        let number_now = number(now.as_ref());
+        writeln!(f, "{at} {variant}, tick {tick}: {number_then} then, {number_now} now")?;
 
-        for part in &then {
-            let mark = if now.contains(part) { ' ' } else { '-' };
-            writeln!(f, "  {mark} {}", part.line_beside(&now))?;
+        let old = parts(then.as_ref());
+        let new = parts(now.as_ref());
+        for part in &old {
+            let mark = if new.contains(part) { ' ' } else { '-' };
+            writeln!(f, "  {mark} {}", part.line_beside(&new))?;
         }
-        for part in now.iter().filter(|part| !then.contains(part)) {
-            writeln!(f, "  + {}", part.line_beside(&then))?;
+
+        for part in new.iter().filter(|part| !old.contains(part)) {
+            writeln!(f, "  + {}", part.line_beside(&old))?;
         }
+
         Ok(())
     }
 }
 
-/// One part of what was said of a variant.
+/// A part of the explanation of a variant's decision.
 #[derive(PartialEq)]
 enum SaidPart<'s> {
-    /// Why it has its number.
-    Why(&'s Why),
-    /// It was kept from before.
+    /// The reason for the desired replicas.
+    Why(&'s ResultReason),
+    /// The desired replicas are held.
     Held,
-    /// When the data that it rests on was current.
+    /// The time of the data behind it.
     DataOf(Timestamp),
 }
 
-/// What was said of a variant, in parts.
-fn parts(said: Option<&Said>) -> Vec<SaidPart<'_>> {
-    let Some(Said { desired: _, held, inputs_at, why }) = said else { return Vec::new() };
+/// The desired replicas of a decision, in words.
+fn number(said: Option<&RecordedResult>) -> String {
+    match said.map(|said| said.desired) {
+        None => "not there".to_owned(),
+        Some(None) => "no number".to_owned(),
+        Some(Some(desired)) => desired.to_string(),
+    }
+}
+
+/// The explanation of a variant's decision, in parts.
+fn parts(said: Option<&RecordedResult>) -> Vec<SaidPart<'_>> {
+    let Some(RecordedResult { desired: _, held, inputs_at, why }) = said else { return Vec::new() };
     let mut parts: Vec<SaidPart<'_>> = why.iter().map(SaidPart::Why).collect();
     parts.extend(held.then_some(SaidPart::Held));
     parts.extend(inputs_at.map(SaidPart::DataOf));
@@ -360,7 +387,7 @@ fn parts(said: Option<&Said>) -> Vec<SaidPart<'_>> {
 }
 
 impl SaidPart<'_> {
-    /// The part as a line, with its codes and values where another has the same sentence for others.
+    /// The part as a line. Adds its codes and values if another part has the same sentence.
     fn line_beside(&self, others: &[Self]) -> String {
         let line = self.to_string();
         let is_ambiguous = others.iter().any(|other| other != self && other.to_string() == line);
@@ -388,15 +415,17 @@ mod tests {
     use plimsoll_core::fleet::{Namespace, VariantName};
     use plimsoll_core::units::{Replicas, Seconds};
 
+    /// A decision of one replica that is held for so many seconds.
+    fn said(seconds: f64) -> RecordedResult {
+        let reason = Reason::Settling { remaining: Seconds::new(seconds).unwrap() };
+        let number = Replicas::ONE;
+        let step = Step { stage: Stage::Guard, before: number, after: number, reason };
+        let why = vec![ResultReason::Step(Box::new(step))];
+        RecordedResult { desired: Some(number), held: true, inputs_at: None, why }
+    }
+
     #[test]
     fn values_that_differ_are_shown_where_their_sentences_are_the_same() {
-        let said = |seconds| {
-            let reason = Reason::Settling { remaining: Seconds::new(seconds).unwrap() };
-            let number = Replicas::ONE;
-            let step = Step { stage: Stage::Guard, before: number, after: number, reason };
-            let why = vec![Why::Step(Box::new(step))];
-            Said { desired: Some(number), held: true, inputs_at: None, why }
-        };
         let difference = Difference {
             tick: 6,
             at: Timestamp::UNIX_EPOCH,
@@ -409,12 +438,11 @@ mod tests {
         };
 
         let sentence = "guard: 1, not lowered: these replicas must be measured for another 10 s";
-        let data = |seconds| said(seconds).why[0].data();
         let shown = [
             "1970-01-01T00:00:00Z shop/a, tick 6: 1 then, 1 now".to_owned(),
-            format!("  - {sentence} {}", data(9.25)),
+            format!("  - {sentence} {}", said(9.25).why[0].data()),
             "    kept from before".to_owned(),
-            format!("  + {sentence} {}", data(9.5)),
+            format!("  + {sentence} {}", said(9.5).why[0].data()),
         ];
         assert_eq!(difference.to_string().lines().collect::<Vec<_>>(), shown);
         assert!(shown[1].contains("9.25") && shown[3].contains("9.5"), "{shown:?}");

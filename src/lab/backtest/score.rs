@@ -1,18 +1,18 @@
-//! Policies, scored by the simulator on what a trace says of its load and engines.
+//! Scores policies in the simulator, with the load and the engines of a trace.
+
+mod requests;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use anyhow::Context as _;
-use rand::RngExt as _;
 use rayon::prelude::*;
 
 use crate::backtest::BacktestError;
 use crate::backtest::args::BacktestArgs;
-use crate::backtest::demand::{Crew, Gathered, INTERVAL, Interval, Load};
+use crate::backtest::demand::{RecordedLoad, RecordedVariant, TraceDemand};
 use crate::backtest::interrupt::Interrupt;
-use crate::backtest::policies::{Candidate, Candidates};
-use crate::simulate::random::{Purpose, generator};
+use crate::backtest::policies::{CandidatePolicy, Candidates};
 use crate::simulate::replica::settings::{
     Admission, BLOCK_SIZE, Options, SEATS, Settings, StepTime,
 };
@@ -21,41 +21,38 @@ use crate::simulate::scenario::{
     Router, SYNC, Scenario, Signal, Slo, Startup, Transfer, Variant,
 };
 use crate::simulate::score::{Outcome, share};
-use crate::simulate::workload::load::{self, Replay, Row, Size};
+use crate::simulate::workload::load::{self, ReplayLoad, Row};
 use crate::simulate::{Micros, run, scaler};
-use plimsoll_core::analyze::foresight::pace::Iteration;
+use plimsoll_core::analyze::foresight::pace::IterationCost;
 use plimsoll_core::fleet::{ModelKey, Role, VariantKey};
-use plimsoll_core::observe::histogram::Histogram;
-use plimsoll_core::pipeline::limits::Watched;
+use plimsoll_core::pipeline::limits::LimitSwitch;
 use plimsoll_core::units::{Fraction, Replicas, Seconds};
 use plimsoll_daemon::config::EXTERNAL_METRICS_HOLD;
 
-/// What a variant without a maximum may have.
+/// The maximum replicas of a variant without an upper bound.
 const MAX: Replicas = Replicas::saturating(1000);
 /// The default of vLLM's V1 engine for an online server on accelerators of 70 GB and more.
 const BATCH_TOKENS: u32 = 8192;
-/// Tokens in the KV cache of an engine whose pages do not say it: 80 GB beside a model of 8 billion
-/// parameters.
+/// The KV cache tokens of an engine whose metrics do not report them: 80 GB next to a model of 8
+/// billion parameters.
 const KV_TOKENS: f64 = 400_000.0;
-/// The objectives where neither the command line nor the recorded policy has any.
+/// The objectives if neither the command line nor the recorded policy sets any.
 const TTFT: Seconds = Seconds::literal(2);
 const ITL: f64 = 0.1;
-/// The start of a replica where none was seen and the policy says none.
+/// The start-up time in seconds if the trace has no start and the policy sets none.
 const START: f64 = 120.0;
-/// More than any client would wait behind.
+/// A queue longer than any client would wait in.
 const QUEUE: usize = 100_000;
-/// Between two looks at whether a variant is at its maximum.
+/// The time between two samples of the variants at their maximum.
 const SAMPLE: Micros = Micros::from_secs(15);
-/// As the daemon scrapes unless configured.
+/// The daemon's default scrape interval.
 const SCRAPE: Micros = Micros::from_secs(1);
-/// The share by which requests of the two roles differ from which on that is worth to know: what is
-/// between the two at either end of a trace is less.
+/// The relative difference between the requests of two roles that gets a note. Requests in transit
+/// at either end of a trace are fewer.
 const HALVES: f64 = 0.05;
-/// The longest request that is played; what is longer fits no engine.
-const LENGTH_MAX: f64 = 1e6;
 
-/// A line of the table.
-struct Line {
+/// A row of the table.
+struct PolicyRow {
     name: String,
     within: Option<f64>,
     replica_hours: f64,
@@ -65,73 +62,79 @@ struct Line {
     at_max: f64,
 }
 
-/// The table of all policies.
+/// Returns the table of all policies.
 ///
 /// # Errors
 ///
-/// The trace says too little of its load or engines, an engine cannot be built, or it was interrupted.
+/// The trace has too little data about its load or engines, an engine cannot be built, or it was
+/// interrupted.
 pub(crate) fn table(
-    gathered: &Gathered,
+    gathered: &TraceDemand,
     candidates: &Candidates,
     args: &BacktestArgs,
     interrupt: &Interrupt,
 ) -> anyhow::Result<String> {
     let slo = objectives(candidates, args);
     let mut notes = Vec::new();
-    let scenario = scenario(gathered, candidates, (slo, args), &mut notes)?;
+    let scenario = scenario(gathered, candidates, slo, args, &mut notes)?;
     let outcomes: Vec<Result<Outcome, _>> = candidates
         .policies
         .par_iter()
         .map(|candidate| {
-            let mut scenario = scenario.clone();
-            scenario.control.policy = playable(candidate);
-            run::run(&scenario, args.seed, &mut |_| !interrupt.is_heard())
+            let mut played = scenario.clone();
+            played.control.policy = playable(candidate);
+            run::run(&played, args.seed, &mut |_| !interrupt.is_heard())
         })
         .collect();
     interrupt.check()?;
     let mut lines = vec![as_it_was(gathered, &scenario)];
     for (candidate, outcome) in candidates.policies.iter().zip(outcomes) {
-        let outcome = outcome.context("an engine cannot be built")?;
-        lines.push(line(candidate, &scenario, &outcome));
+        let scored = outcome.context("an engine cannot be built")?;
+        lines.push(line(candidate, &scenario, &scored));
     }
+
     Ok(written(&lines, slo, &notes))
 }
 
-/// What a request must meet: by the command line, or the recorded policy.
+/// The objectives of requests, from the command line or the recorded policy.
 fn objectives(candidates: &Candidates, args: &BacktestArgs) -> Slo {
     let sizing = candidates.config.policy.sizing.as_ref();
     let targets = sizing.map(|sizing| sizing.queueing.targets);
     let ttft = targets.and_then(|it| it.ttft).map_or(TTFT.seconds(), |it| it.limit.seconds());
     let itl = targets.and_then(|it| it.itl).map_or(ITL, Seconds::seconds);
-    let given = |given: Option<std::time::Duration>, otherwise| {
-        given.map_or(Micros::from_secs_f64(otherwise), Micros::from_duration)
-    };
-    Slo::new(given(args.slo_ttft, ttft), given(args.slo_itl, itl))
+
+    Slo::new(given_or(args.slo_ttft, ttft), given_or(args.slo_itl, itl))
 }
 
-/// The policy without what the simulator has no word for: it has no nodes, no quotas and no adapters.
-/// A pool whose adapters nobody knows would only ever grow.
-fn playable(candidate: &Candidate) -> plimsoll_core::pipeline::Policy {
+/// An option of the command line, or the seconds to use without it.
+fn given_or(given: Option<std::time::Duration>, otherwise: f64) -> Micros {
+    given.map_or(Micros::from_secs_f64(otherwise), Micros::from_duration)
+}
+
+/// The policy without the parts that the simulator lacks: nodes, quotas and adapters. A pool with
+/// unknown adapters would only ever scale up.
+fn playable(candidate: &CandidatePolicy) -> plimsoll_core::pipeline::Policy {
     let mut policy = candidate.policy.clone();
-    policy.limits.nodes = Watched::Off;
-    policy.limits.quotas = Watched::Off;
+    policy.limits.nodes = LimitSwitch::Off;
+    policy.limits.quotas = LimitSwitch::Off;
     policy.pools.clear();
     policy
 }
 
 fn scenario(
-    gathered: &Gathered,
+    gathered: &TraceDemand,
     candidates: &Candidates,
-    (slo, args): (Slo, &BacktestArgs),
+    slo: Slo,
+    args: &BacktestArgs,
     notes: &mut Vec<String>,
 ) -> Result<Scenario, BacktestError> {
-    let unscored = |why: &str| BacktestError::Unscored(why.to_owned());
     let (first, last) = gathered.span.ok_or_else(|| unscored("it has no ticks"))?;
     let length = Micros::from_secs_f64(last.duration_since(first).as_secs_f64());
-    let models = models(gathered, (slo, args), length, notes);
+    let models = models(gathered, slo, args, length, notes);
     if let (true, Some(why)) = (models.is_empty(), notes.last()) {
         return Err(unscored(why));
     }
+
     let mut left_out = Vec::new();
     let mut variants = Vec::new();
     for crew in gathered.variants.values() {
@@ -146,13 +149,16 @@ fn scenario(
             )),
         }
     }
+
     if variants.is_empty() {
         return Err(unscored("no variant served enough to learn what its engines can do"));
     }
-    let models = leave_out_halves(models, &mut variants, &mut left_out);
-    if models.is_empty() {
+
+    let complete = leave_out_halves(models, &mut variants, &mut left_out);
+    if complete.is_empty() {
         return Err(BacktestError::Unscored(left_out.join("; ")));
     }
+
     notes.append(&mut left_out);
     let pools = candidates.policies.iter().flat_map(|candidate| candidate.policy.pools.keys());
     notes.extend(pools.collect::<BTreeSet<_>>().into_iter().map(unplayed));
@@ -162,6 +168,7 @@ fn scenario(
              evenly"
         ));
     }
+
     let control = Control {
         policy: candidates.config.policy.clone(),
         tick: Micros::from_duration(candidates.config.keys.tick_interval),
@@ -171,13 +178,19 @@ fn scenario(
         hold: Seconds::new(EXTERNAL_METRICS_HOLD.as_secs_f64()).unwrap_or_default(),
         outage: None,
     };
-    Ok(Scenario { length, models, variants, control, sample: SAMPLE })
+
+    Ok(Scenario { length, models: complete, variants, control, sample: SAMPLE })
 }
 
-/// The models that somebody asked for.
+fn unscored(why: &str) -> BacktestError {
+    BacktestError::Unscored(why.to_owned())
+}
+
+/// The models that got requests.
 fn models(
-    gathered: &Gathered,
-    (slo, args): (Slo, &BacktestArgs),
+    gathered: &TraceDemand,
+    slo: Slo,
+    args: &BacktestArgs,
     length: Micros,
     notes: &mut Vec<String>,
 ) -> Vec<Model> {
@@ -187,24 +200,28 @@ fn models(
             notes.push(format!("{key} is left out: no request of it arrived"));
             continue;
         }
-        let of_model = |crew: &&Crew| crew.spec.model_key() == *key;
-        let mut crews = gathered.variants.values().filter(of_model);
+
+        let mut crews = gathered.variants.values().filter(|crew| crew.spec.model_key() == *key);
         if crews.any(|crew| crew.spec.role != Role::Both) {
             note_halves(key, load, args, notes);
         }
-        models.push(model(key, load, (slo, args), at, length));
+
+        let rows = requests::rows(load, args.seed, at, length);
+        models.push(model(key, rows, slo, args, length));
     }
+
     models
 }
 
-/// Says what is assumed of a model whose roles are apart.
-fn note_halves(key: &ModelKey, load: &Load, args: &BacktestArgs, notes: &mut Vec<String>) {
+/// Notes the assumptions about a model with separate roles.
+fn note_halves(key: &ModelKey, load: &RecordedLoad, args: &BacktestArgs, notes: &mut Vec<String>) {
     if args.transfer_time.is_none() {
         notes.push(format!(
             "{key}: no page says how long its cache takes from prefill to decode replicas; it takes \
              no time here, unless --transfer-time says so"
         ));
     }
+
     let [computed, decoded] = load.halves;
     if (computed - decoded).abs() > HALVES * computed.max(decoded) {
         notes.push(format!(
@@ -215,7 +232,7 @@ fn note_halves(key: &ModelKey, load: &Load, args: &BacktestArgs, notes: &mut Vec
     }
 }
 
-/// Why the score of a pool is that of its load.
+/// The note that the score of a pool ignores its adapters.
 fn unplayed(pool: &VariantKey) -> String {
     format!(
         "{pool} is a pool: which request asked for which adapter is on no page, so requests are \
@@ -224,8 +241,8 @@ fn unplayed(pool: &VariantKey) -> String {
     )
 }
 
-/// Leaves out models of which nobody simulated takes a part of the requests, with their variants:
-/// half of a model serves nothing.
+/// Leaves out models without a simulated variant for some part of their requests, and their
+/// variants. One half of a model serves no requests.
 fn leave_out_halves(
     models: Vec<Model>,
     variants: &mut Vec<Variant>,
@@ -246,6 +263,7 @@ fn leave_out_halves(
             model.key
         ));
     }
+
     variants.retain_mut(|variant| {
         let Some(place) = places[variant.model] else { return false };
         variant.model = place;
@@ -254,7 +272,8 @@ fn leave_out_halves(
     whole
 }
 
-/// What a model lacks whose variants have these roles; `None` where they serve all of it.
+/// The missing role of a model whose variants have these roles; `None` if they serve whole
+/// requests.
 fn lacking(roles: &BTreeSet<Role>) -> Option<&'static str> {
     match (roles.contains(&Role::Prefill), roles.contains(&Role::Decode)) {
         (true, true) => None,
@@ -264,16 +283,11 @@ fn lacking(roles: &BTreeSet<Role>) -> Option<&'static str> {
     }
 }
 
-fn model(
-    key: &ModelKey,
-    load: &Load,
-    (slo, args): (Slo, &BacktestArgs),
-    at: usize,
-    span: Micros,
-) -> Model {
-    let rows = rows(load, (args.seed, at), span);
-    let (rows, spread) = (rows.into(), Micros::ZERO);
-    let replay = Replay { rows, prompts: None, span, copies: 1.0, spread, speed: 1.0 };
+fn model(key: &ModelKey, rows: Vec<Row>, slo: Slo, args: &BacktestArgs, span: Micros) -> Model {
+    let spread = Micros::ZERO;
+    let replay =
+        ReplayLoad { rows: rows.into(), prompts: None, span, copies: 1.0, spread, speed: 1.0 };
+
     Model {
         key: key.clone(),
         slo,
@@ -292,90 +306,8 @@ fn model(
     }
 }
 
-/// As many requests in each interval as arrived, at any time of it, and as long as those that
-/// finished in it.
-fn rows(load: &Load, (seed, model): (u64, usize), span: Micros) -> Vec<Row> {
-    let mut times = generator(seed, Purpose::Times, model);
-    let mut lengths = generator(seed, Purpose::Lengths, model);
-    let (prompts, answers) = (Spread::of(&load.prompts), Spread::of(&load.answers));
-    let mut rows = Vec::new();
-    let mut owed = 0.0;
-    let mut known = Interval::default();
-    for (at, interval) in load.intervals.iter().enumerate() {
-        if interval.prompts[1] >= 1.0 {
-            known.prompts = interval.prompts;
-        }
-        if interval.answers[1] >= 1.0 {
-            known.answers = interval.answers;
-        }
-        owed += interval.arrived;
-        while owed >= 0.5 {
-            owed -= 1.0;
-            let second = (at as f64 + times.random::<f64>()) * INTERVAL;
-            let mut length = |spread: &Spread, [sum, requests]: [f64; 2]| {
-                spread.draw(lengths.random::<f64>(), (requests > 0.0).then(|| sum / requests))
-            };
-            let (prompt, output) =
-                (length(&prompts, known.prompts), length(&answers, known.answers));
-            let size = Size { prompt, output };
-            rows.push(Row { at: Micros::from_secs_f64(second).min(span), size, prompt: None });
-        }
-    }
-    rows.sort_by_key(|row| row.at);
-    rows
-}
-
-/// How lengths are spread around their mean.
-struct Spread {
-    /// Upper edges of buckets, with the share of lengths up to each.
-    buckets: Vec<(f64, f64)>,
-    /// The mean of what was recorded, and that of what is drawn before it is moved. They differ by up
-    /// to a tenth, because lengths are not spread evenly within a bucket.
-    mean: f64,
-    drawn: f64,
-}
-
-impl Spread {
-    fn of(histogram: &Histogram) -> Self {
-        let total = histogram.buckets.last().map_or(0.0, |(_, count)| *count);
-        let mean = histogram.mean().unwrap_or(1.0).max(1.0);
-        let finite = histogram.buckets.iter().filter(|(edge, _)| edge.is_finite() && total > 0.0);
-        let buckets: Vec<(f64, f64)> = finite.map(|(edge, count)| (*edge, count / total)).collect();
-        let (mut low, mut below, mut drawn) = (0.0, 0.0, 0.0);
-        for &(edge, upto) in &buckets {
-            drawn += (upto - below) * f64::midpoint(low, edge);
-            (low, below) = (edge, upto);
-        }
-        drawn += (1.0 - below) * low;
-        Self { mean, drawn: if drawn > 0.0 { drawn } else { mean }, buckets }
-    }
-
-    /// The length below which this share of all lies, moved so that the mean of all is that of its
-    /// time.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "it is between one and a million"
-    )]
-    fn draw(&self, share: f64, mean: Option<f64>) -> u32 {
-        let (mut low, mut below) = (0.0, 0.0);
-        let mut drawn = None;
-        for &(edge, upto) in &self.buckets {
-            if share <= upto && upto > below {
-                drawn = Some(low + (edge - low) * (share - below) / (upto - below));
-                break;
-            }
-            (low, below) = (edge, upto);
-        }
-        // Beyond the last edge nothing is known but that edge.
-        let drawn = drawn.unwrap_or(if self.buckets.is_empty() { self.mean } else { low });
-        let moved = drawn * mean.unwrap_or(self.mean) / self.drawn;
-        moved.clamp(1.0, LENGTH_MAX).round() as u32
-    }
-}
-
 fn variant(
-    crew: &Crew,
+    crew: &RecordedVariant,
     model: usize,
     candidates: &Candidates,
     args: &BacktestArgs,
@@ -388,6 +320,7 @@ fn variant(
             .push(format!("{key}: the size of its KV cache is not known; {KV_TOKENS} are assumed"));
         KV_TOKENS
     });
+
     let start = start(crew, candidates, args);
     let max = crew.bounds.max().unwrap_or(MAX);
     let min = crew.bounds.min();
@@ -395,10 +328,12 @@ fn variant(
         "{key}: an iteration takes {}; {kv:.0} KV tokens; {start:.0} s to start",
         taken(crew.spec.role, iteration)
     ));
+
     let seats = whole(crew.running).max(SEATS);
     let batch_tokens = batch_tokens(crew).max(seats);
-    let settings = scaler::Settings::following(min.max(Replicas::ONE), max);
+    let settings = scaler::ScalerSettings::following(min.max(Replicas::ONE), max);
     let hpa = Hpa { signal: Signal::Desired, settings, sync: SYNC, delay: Micros::ZERO };
+
     let actuator = if min == Replicas::ZERO {
         let activation = scaler::MilliValue(0);
         Actuator::Keda(Keda {
@@ -411,6 +346,7 @@ fn variant(
     } else {
         Actuator::Hpa(hpa)
     };
+
     let mut spec = crew.spec.clone();
     spec.bounds = crew.bounds;
     Some(Variant {
@@ -440,9 +376,9 @@ fn variant(
     })
 }
 
-/// The tokens of an iteration at most: the default, unless more was seen. Who decodes what others have
-/// computed shows nothing of it.
-fn batch_tokens(crew: &Crew) -> u32 {
+/// The most tokens per iteration: the default, or more if the trace shows more. Decode replicas
+/// show nothing about it.
+fn batch_tokens(crew: &RecordedVariant) -> u32 {
     match crew.spec.role {
         Role::Decode => BATCH_TOKENS,
         Role::Both | Role::Prefill => {
@@ -451,19 +387,18 @@ fn batch_tokens(crew: &Crew) -> u32 {
     }
 }
 
-/// What an iteration takes, as far as replicas with this role show it.
-fn taken(role: Role, iteration: Iteration) -> String {
-    let Iteration { alpha, beta, delta } = iteration;
-    let (prompt, request) = (
-        format!(" + {:.1} us a prompt token", beta * 1e6),
-        format!(" + {:.1} us a request", delta * 1e6),
-    );
-    let (prompt, request) = match role {
-        Role::Both => (prompt, request),
-        Role::Prefill => (prompt, String::new()),
-        Role::Decode => (String::new(), request),
+/// The duration of an iteration, as far as replicas with this role show it.
+fn taken(role: Role, iteration: IterationCost) -> String {
+    let IterationCost { alpha, beta, delta } = iteration;
+    let prompt = format!(" + {:.1} us a prompt token", beta * 1e6);
+    let request = format!(" + {:.1} us a request", delta * 1e6);
+
+    let shown = match role {
+        Role::Both => prompt + &request,
+        Role::Prefill => prompt,
+        Role::Decode => request,
     };
-    format!("{:.1} ms{prompt}{request}", alpha * 1e3)
+    format!("{:.1} ms{shown}", alpha * 1e3)
 }
 
 #[expect(
@@ -475,60 +410,72 @@ fn whole(value: f64) -> u32 {
     value.ceil() as u32
 }
 
-/// Seconds that a replica takes to start: as told, as seen, or as the policy has it.
-fn start(crew: &Crew, candidates: &Candidates, args: &BacktestArgs) -> f64 {
+/// The seconds that a replica takes to start: as given, as seen, or from the policy.
+fn start(crew: &RecordedVariant, candidates: &Candidates, args: &BacktestArgs) -> f64 {
     if let Some(given) = args.start_time {
         return given.as_secs_f64();
     }
+
     let mut seen: Vec<f64> = crew.starts.values().copied().collect();
     seen.sort_by(f64::total_cmp);
+
     let sizing = candidates.config.policy.sizing.as_ref();
     let told = sizing.map_or(START, |sizing| sizing.foresight.startup.seconds());
     seen.get(seen.len() / 2).copied().unwrap_or(told)
 }
 
-/// What the fleet itself did, of the variants that are simulated: others would make the sums those
-/// of another fleet.
-fn as_it_was(gathered: &Gathered, scenario: &Scenario) -> Line {
-    let simulated = |crew: &&Crew| scenario.variants.iter().any(|it| it.spec.key == crew.spec.key);
-    let crews = || gathered.variants.values().filter(simulated);
-    let hours = |crew: &Crew| crew.replica_seconds / 3600.0;
+/// The row for the real fleet. It includes only the simulated variants, because others would make
+/// the sums incomparable.
+fn as_it_was(gathered: &TraceDemand, scenario: &Scenario) -> PolicyRow {
+    let crews: Vec<&RecordedVariant> =
+        gathered.variants.values().filter(|crew| is_simulated(crew, scenario)).collect();
     let (first, last) = gathered.span.unwrap_or_default();
-    let length = last.duration_since(first).as_secs_f64().max(1e-6) * crews().count().max(1) as f64;
-    Line {
+    let length = last.duration_since(first).as_secs_f64().max(1e-6) * crews.len().max(1) as f64;
+
+    PolicyRow {
         name: "as it was".to_owned(),
         within: None,
-        replica_hours: crews().map(hours).sum(),
-        cost: crews().map(|crew| hours(crew) * crew.spec.cost.per_hour()).sum(),
-        changes: crews().map(|crew| crew.changes).sum(),
-        flips: crews().map(|crew| crew.flips).sum(),
-        at_max: crews().map(|crew| crew.at_max).sum::<f64>() / length,
+        replica_hours: crews.iter().map(|crew| hours(crew)).sum(),
+        cost: crews.iter().map(|crew| hours(crew) * crew.spec.cost.per_hour()).sum(),
+        changes: crews.iter().map(|crew| crew.changes).sum(),
+        flips: crews.iter().map(|crew| crew.flips).sum(),
+        at_max: crews.iter().map(|crew| crew.at_max).sum::<f64>() / length,
     }
 }
 
-/// What a policy came to.
-fn line(candidate: &Candidate, scenario: &Scenario, outcome: &Outcome) -> Line {
-    let crews = || scenario.variants.iter().zip(&outcome.variants);
+fn is_simulated(crew: &RecordedVariant, scenario: &Scenario) -> bool {
+    scenario.variants.iter().any(|it| it.spec.key == crew.spec.key)
+}
+
+/// The replica-hours of a variant in the trace.
+fn hours(crew: &RecordedVariant) -> f64 {
+    crew.replica_seconds / 3600.0
+}
+
+/// The row for a policy.
+fn line(candidate: &CandidatePolicy, scenario: &Scenario, outcome: &Outcome) -> PolicyRow {
+    let crews: Vec<_> = scenario.variants.iter().zip(&outcome.variants).collect();
     let looks = (outcome.series.len() * scenario.variants.len()).max(1) as f64;
-    let at_max = outcome.series.iter().flat_map(|sample| sample.variants.iter().enumerate());
-    let at_max = at_max.filter(|(at, seen)| {
+    let seen = outcome.series.iter().flat_map(|sample| sample.variants.iter().enumerate());
+    let at_max = seen.filter(|(at, seen)| {
         let max = scenario.variants[*at].spec.bounds.max();
         max.is_some_and(|max| seen.wanted >= max.count())
     });
-    Line {
+
+    PolicyRow {
         name: candidate.name.clone(),
         within: share(&outcome.models, |service| service.good),
-        replica_hours: crews().map(|(_, crew)| crew.replica_hours()).sum(),
-        cost: crews().map(|(it, crew)| crew.replica_hours() * it.spec.cost.per_hour()).sum(),
-        changes: crews().map(|(_, crew)| crew.ups + crew.downs).sum(),
-        flips: crews().map(|(_, crew)| crew.flips).sum(),
+        replica_hours: crews.iter().map(|(_, crew)| crew.replica_hours()).sum(),
+        cost: crews.iter().map(|(it, crew)| crew.replica_hours() * it.spec.cost.per_hour()).sum(),
+        changes: crews.iter().map(|(_, crew)| crew.ups + crew.downs).sum(),
+        flips: crews.iter().map(|(_, crew)| crew.flips).sum(),
         at_max: at_max.count() as f64 / looks,
     }
 }
 
-// Writing to a string cannot fail, so what it returns is dropped.
+// Writing to a string cannot fail, so the result is dropped.
 
-fn written(lines: &[Line], slo: Slo, notes: &[String]) -> String {
+fn written(lines: &[PolicyRow], slo: Slo, notes: &[String]) -> String {
     let mut text = String::new();
     let width = lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0).max(6);
     let _ = writeln!(
@@ -537,15 +484,16 @@ fn written(lines: &[Line], slo: Slo, notes: &[String]) -> String {
         "policy", "within SLO", "replica-hours", "cost", "changes", "flips", "at maximum"
     );
     for line in lines {
-        let Line { name, within, replica_hours, cost, changes, flips, at_max } = line;
-        let within = within.map_or("-".to_owned(), |it| format!("{:.2} %", it * 100.0));
-        let at_max = format!("{:.1} %", at_max * 100.0);
+        let PolicyRow { name, within, replica_hours, cost, changes, flips, at_max } = line;
+        let percent_within = within.map_or("-".to_owned(), |it| format!("{:.2} %", it * 100.0));
+        let percent_at_max = format!("{:.1} %", at_max * 100.0);
         let _ = writeln!(
             text,
-            "{name:<width$}  {within:>10}  {replica_hours:>13.2}  {cost:>10.2}  {changes:>7}  \
-             {flips:>5}  {at_max:>10}"
+            "{name:<width$}  {percent_within:>10}  {replica_hours:>13.2}  {cost:>10.2}  \
+             {changes:>7}  {flips:>5}  {percent_at_max:>10}"
         );
     }
+
     let _ = writeln!(
         text,
         "\nThe first line is what happened, to the variants that can be simulated. The others are \
@@ -559,5 +507,6 @@ fn written(lines: &[Line], slo: Slo, notes: &[String]) -> String {
     for note in notes {
         let _ = writeln!(text, "- {note}");
     }
+
     text
 }

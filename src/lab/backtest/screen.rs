@@ -1,14 +1,14 @@
-//! Progress on standard error, where that is a terminal.
+//! Progress on standard error, if that is a terminal.
 
 use std::io::Write as _;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A bar that is drawn while something is read.
+/// A progress bar for reading.
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// A bar for so much.
+    /// A progress bar for this total.
     pub(crate) fn new(total: u64) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(5));
         let style = ProgressStyle::with_template("{wide_bar} {percent} %, {eta} left");
@@ -16,22 +16,22 @@ impl Progress {
         Self(bar)
     }
 
-    /// So much of it has been reached.
+    /// Sets the position.
     pub(crate) fn reached(&self, position: u64) {
         self.0.set_position(position);
     }
 
-    /// Says something above it.
+    /// Prints a message above the bar.
     pub(crate) fn say(&self, text: &str) {
         if self.0.is_hidden() {
-            // Nothing is left to tell anyone when standard error is closed.
+            // If standard error is closed, the message is lost.
             let _ = writeln!(std::io::stderr(), "{text}");
         } else {
             self.0.println(text);
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn end(&self) {
         self.0.finish_and_clear();
     }

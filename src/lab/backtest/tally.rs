@@ -1,6 +1,6 @@
-//! What a Prometheus had of each variant: how many readings, how many that failed, and why.
+//! A tally of a Prometheus's data per variant: the readings, the failures, and the first cause.
 //!
-//! A match that matches nothing looks like a fleet that does nothing, so it is said.
+//! A match without results looks like an idle fleet, so the tally reports it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,26 +10,26 @@ use plimsoll_core::observe::Scrape;
 use plimsoll_daemon::config::counted;
 
 /// The tally of all variants.
-pub(crate) struct Tally(BTreeMap<VariantKey, Own>);
+pub(crate) struct Tally(BTreeMap<VariantKey, VariantTally>);
 
-/// That of one.
+/// The tally of one variant.
 #[derive(Default)]
-struct Own {
+struct VariantTally {
     readings: usize,
     failures: usize,
-    /// Why the first one failed.
+    /// The cause of the first failure.
     first: Option<String>,
 }
 
 // === impl Tally ===
 
 impl Tally {
-    /// Nothing yet of these variants.
+    /// An empty tally of these variants.
     pub(crate) fn new(fleet: &Fleet) -> Self {
-        Self(fleet.variants().map(|spec| (spec.key.clone(), Own::default())).collect())
+        Self(fleet.variants().map(|spec| (spec.key.clone(), VariantTally::default())).collect())
     }
 
-    /// Takes what was read in a time, and the first detail of what failed in it.
+    /// Counts the scrapes of a span, and takes the first failure detail per variant.
     pub(crate) fn take(&mut self, scrapes: &[Scrape], details: BTreeMap<VariantKey, String>) {
         for (variant, detail) in details {
             self.0.entry(variant).or_default().first.get_or_insert(detail);
@@ -46,7 +46,7 @@ impl Tally {
         }
     }
 
-    /// Whether there is no reading of any variant.
+    /// Returns true if no variant has a reading.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.values().all(|own| own.readings == 0)
     }
@@ -54,7 +54,7 @@ impl Tally {
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (variant, Own { readings, failures, first }) in &self.0 {
+        for (variant, VariantTally { readings, failures, first }) in &self.0 {
             write!(f, "{variant}: {}", counted(*readings, "reading"))?;
             match first {
                 Some(first) => {
@@ -69,6 +69,7 @@ impl fmt::Display for Tally {
                 None => writeln!(f)?,
             }
         }
+
         Ok(())
     }
 }

@@ -1,8 +1,8 @@
-//! The certificates that a cluster would have: made for one run, kept in memory.
+//! The certificates that a cluster would have, generated for one run and kept in memory.
 //!
-//! Two authorities, as in a cluster. One signs the certificate that the external metrics API serves
-//! with; the other is the front proxy's, whose client certificate lets its holder say on whose
-//! behalf it asks. The demo's HPA asks with that one, as the API server's aggregation layer does.
+//! Two authorities, as in a cluster. One signs the serving certificate of the external metrics API.
+//! The other is the front proxy's, whose client certificate lets its holder state the user of a
+//! request. The demo's HPA uses that certificate, as the API server's aggregation layer does.
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
@@ -15,29 +15,29 @@ pub const FRONT_PROXY: &str = "front-proxy-client";
 /// Certificates and keys in PEM.
 #[derive(Clone)]
 pub struct Pki {
-    /// What signs the serving certificate.
+    /// The authority that signs the serving certificate.
     pub serving_authority: String,
     /// The serving certificate, for `localhost` and 127.0.0.1.
     pub serving_certificate: String,
-    /// Its key.
+    /// The private key.
     pub serving_key: String,
-    /// What signs the front proxy's certificate.
+    /// The authority that signs the front proxy's certificate.
     pub proxy_authority: String,
     /// The front proxy's certificate, with the name [`FRONT_PROXY`].
     pub proxy_certificate: String,
-    /// Its key.
+    /// The private key.
     pub proxy_key: String,
 }
 
 impl std::fmt::Debug for Pki {
-    /// Shows no key.
+    /// Omits all keys.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pki").finish_non_exhaustive()
     }
 }
 
 impl Pki {
-    /// Makes a new set.
+    /// Generates a new set.
     ///
     /// # Errors
     ///
@@ -45,11 +45,13 @@ impl Pki {
     pub fn generate() -> Result<Self, rcgen::Error> {
         let (serving_authority, serving_issuer) = authority("plimsoll-demo-serving-ca")?;
         let (proxy_authority, proxy_issuer) = authority("plimsoll-demo-front-proxy-ca")?;
+
         let hosts = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
         let server = ExtendedKeyUsagePurpose::ServerAuth;
         let (serving_certificate, serving_key) = leaf("plimsoll", hosts, server, &serving_issuer)?;
         let client = ExtendedKeyUsagePurpose::ClientAuth;
         let (proxy_certificate, proxy_key) = leaf(FRONT_PROXY, Vec::new(), client, &proxy_issuer)?;
+
         Ok(Self {
             serving_authority,
             serving_certificate,

@@ -1,7 +1,7 @@
-//! The demo's scenario: a file of `plimsoll simulate`, which is part of the program.
+//! The demo's scenario: a file for `plimsoll simulate`, embedded in the program.
 //!
-//! [`Played`] has the same scenario and the same daemon as `plimsoll simulate` with other values at
-//! some paths of the file. The demo adds where the daemon finds its replicas and who may ask it.
+//! [`DemoSetup`] has the same scenario and the same daemon as `plimsoll simulate` with these values
+//! set in the file. The demo adds the daemon's target lists and client authentication.
 
 use std::path::Path;
 
@@ -10,12 +10,12 @@ use clap::ValueEnum as _;
 use serde_json::{Map, Value, json};
 
 use crate::demo::args::{DemoPolicy, DemoScenario};
-use crate::demo::stage::Stage;
+use crate::demo::stage::DemoStage;
 use crate::simulate::peers::Peer;
 use crate::simulate::scenario::{Model, Scenario, Variant};
 use crate::simulate::score::Outcome;
 use crate::study::plan::{self, Plan};
-use crate::study::resolve::{self, Resolved};
+use crate::study::resolve::{self, ResolvedScenario};
 use crate::study::results::RunResult;
 use plimsoll_core::analyze::analyzers::Analyzer;
 use plimsoll_core::units::Replicas;
@@ -23,8 +23,8 @@ use plimsoll_daemon::config::yaml;
 
 /// A scenario and its daemon.
 #[derive(Clone, Debug)]
-pub struct Played {
-    /// The scenario, which everything that plays it has until the process ends.
+pub struct DemoSetup {
+    /// The scenario, which lives until the process ends.
     pub scenario: &'static Scenario,
     /// The seed of its random numbers.
     pub seed: u64,
@@ -32,14 +32,14 @@ pub struct Played {
     pub config: Value,
 }
 
-// === impl Played ===
+// === impl DemoSetup ===
 
-impl Played {
-    /// Reads a scenario, with these values at paths of its file.
+impl DemoSetup {
+    /// Reads a scenario, with these values set at paths of its file.
     ///
     /// # Errors
     ///
-    /// With one of them it is no scenario.
+    /// The values make the scenario invalid.
     pub fn read(
         played: DemoScenario,
         seed: u64,
@@ -54,9 +54,9 @@ impl Played {
             plan::set(&mut file, path, value.clone())?;
         }
 
-        let Resolved { scenario, config, .. } = resolve::resolve(file, Path::new(""))
+        let ResolvedScenario { scenario, config, .. } = resolve::resolve(file, Path::new(""))
             .map_err(|problems| anyhow!("the demo's scenario is not valid: {problems:?}"))?;
-        // A process plays one, for as long as there are tasks that look at it.
+        // A process plays one scenario, which its tasks use until the end.
         Ok(Self { scenario: Box::leak(Box::new(scenario)), seed, config: value(&config)? })
     }
 
@@ -66,13 +66,13 @@ impl Played {
         let mut variants = self.config["variants"].clone();
         for variant in variants.as_array_mut().into_iter().flatten() {
             let name = variant["name"].as_str().unwrap_or_default();
-            let path = Stage::targets_file(folder, name);
+            let path = DemoStage::targets_file(folder, name);
             variant["targets"] = json!({"file": {"paths": [path], "refresh": "1s"}});
         }
         variants
     }
 
-    /// The results of an outcome.
+    /// The results of a simulated outcome.
     pub(crate) fn result(&self, outcome: &Outcome) -> RunResult {
         let plan = Plan { index: 0, settings: Map::new(), peer: Peer::Scenario, seed: 0 };
         RunResult::new(&plan, self.seed, self.scenario, outcome)
@@ -80,7 +80,7 @@ impl Played {
 }
 
 impl DemoPolicy {
-    /// The values of the scenario's file that make its daemon decide by this policy.
+    /// The values in the scenario file that select this policy.
     pub(crate) fn settings(self) -> Vec<(&'static str, Value)> {
         let analyzers = match self {
             Self::Saturation => return vec![("policy.analysis", json!("saturation"))],
@@ -93,6 +93,7 @@ impl DemoPolicy {
                 value.map(|value| value.get_name().to_owned()).into_iter().collect::<Vec<_>>()
             }
         };
+
         vec![("policy.capacity.analyzers", json!(analyzers))]
     }
 }
@@ -101,12 +102,12 @@ fn value(text: &str) -> anyhow::Result<Value> {
     yaml::read(text).map_err(|error| anyhow!("the demo's scenario is not YAML: {}", error.message))
 }
 
-/// The last part of a model's name, without the organisation.
+/// The last part of a model's name, without the organization.
 pub(crate) fn short_name(model: &Model) -> &str {
     model.key.model.as_str().rsplit('/').next().unwrap_or_default()
 }
 
-/// The most replicas of a variant. A scenario has a bound for each.
+/// The maximum replicas of a variant. A scenario has a bound for each.
 pub(crate) fn most(variant: &Variant) -> Replicas {
     variant.spec.bounds.max().unwrap_or(variant.initial)
 }

@@ -7,31 +7,31 @@ use std::time::Duration;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::style::{Color, Style, Stylize};
-use ratatui::text::{Line as TextLine, Span, Text};
+use ratatui::text::{Line, Span, Text};
 use serde_json::json;
 
 use crate::demo::args::DemoOutput;
-use crate::demo::view::{Change, Line, ModelView, Phase, PoolView, View};
+use crate::demo::view::{ModelView, PoolView, ReplicaChange, VariantLine, View, WavePhase};
 use crate::simulate::Micros;
 
-/// The eighths of a character cell, from below.
+/// The eighths of a character cell, from the bottom.
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// The eighths of a character cell, from the left.
 const LEFT_EIGHTHS: [char; 9] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉', '█'];
-/// Cells of the bar that shows how full the KV cache is.
+/// Cells of the KV cache usage bar.
 const KV_CELLS: usize = 10;
-/// The widest that charts get, in cells.
+/// The largest width of a chart, in cells.
 const CHART_MAX: usize = 60;
-/// Cells beside a chart.
+/// Cells next to a chart.
 const CHART_MARGIN: usize = 40;
-/// The width where the real one is unknown.
+/// The default width, if the terminal's is unknown.
 const WIDTH: u16 = 100;
 
-/// Where views are written.
+/// The output for views.
 #[derive(Debug)]
 pub enum Screen {
-    /// A live table. The terminal is put back when this is dropped, also by a panic.
-    Table(Box<Table>),
+    /// A live table. The terminal is restored when this is dropped, even by a panic.
+    Table(Box<RawTerminal>),
     /// Lines of text on standard output.
     Text,
     /// Lines of JSON on standard output.
@@ -40,16 +40,16 @@ pub enum Screen {
 
 /// A terminal in raw mode, on its alternate screen.
 #[derive(Debug)]
-pub struct Table {
+pub struct RawTerminal {
     terminal: DefaultTerminal,
 }
 
-/// What the person at the terminal wants.
+/// The request of the user at the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// To go on.
+    /// Continue the demo.
     Continue,
-    /// To end.
+    /// End the demo.
     Quit,
 }
 
@@ -60,19 +60,19 @@ impl Screen {
     ///
     /// # Errors
     ///
-    /// The terminal cannot be switched.
+    /// The terminal mode cannot be changed.
     pub fn open(output: DemoOutput) -> io::Result<Self> {
         match output {
             DemoOutput::Auto if io::stdout().is_terminal() => {
                 let terminal = ratatui::try_init()?;
-                Ok(Self::Table(Box::new(Table { terminal })))
+                Ok(Self::Table(Box::new(RawTerminal { terminal })))
             }
             DemoOutput::Auto | DemoOutput::Lines => Ok(Self::Text),
             DemoOutput::Json => Ok(Self::Json),
         }
     }
 
-    /// How often a new view is worth writing.
+    /// The interval between two views.
     #[must_use]
     pub const fn period(&self) -> Duration {
         match self {
@@ -100,7 +100,7 @@ impl Screen {
         }
     }
 
-    /// Whether somebody has asked to end: with `q`, Escape or Ctrl-C, which is a key like any other
+    /// Returns the user's request: to quit with `q`, Escape or Ctrl-C, which is an ordinary key
     /// while the terminal is in raw mode.
     ///
     /// # Errors
@@ -122,11 +122,12 @@ impl Screen {
                 }
             }
         }
+
         Ok(Wish::Continue)
     }
 }
 
-impl Drop for Table {
+impl Drop for RawTerminal {
     fn drop(&mut self) {
         ratatui::restore();
     }
@@ -134,12 +135,12 @@ impl Drop for Table {
 
 // === the table ===
 
-/// The whole table, at a width.
+/// The whole table for a width.
 #[must_use]
-pub fn table_lines(view: &View, width: u16) -> Vec<TextLine<'static>> {
-    let width = if width == 0 { WIDTH } else { width };
-    let chart = usize::from(width).saturating_sub(CHART_MARGIN).clamp(10, CHART_MAX);
-    let mut lines = vec![title(view, width), TextLine::default()];
+pub fn table_lines(view: &View, width: u16) -> Vec<Line<'static>> {
+    let columns = if width == 0 { WIDTH } else { width };
+    let chart = usize::from(columns).saturating_sub(CHART_MARGIN).clamp(10, CHART_MAX);
+    let mut lines = vec![title(view, columns), Line::default()];
     let most = view.models.iter().flat_map(|model| &model.variants).map(|line| line.max).max();
     for model in &view.models {
         lines.push(model_line(model, view, chart));
@@ -153,13 +154,15 @@ pub fn table_lines(view: &View, width: u16) -> Vec<TextLine<'static>> {
             lines.push(chart_line(&format!("{:.1} req/s", line.rate), "ready", ready));
             lines.push(why_line(line));
         }
-        lines.push(TextLine::default());
+
+        lines.push(Line::default());
     }
+
     lines.extend(footer(view));
-    // The end of the table, because a small terminal cuts it off.
-    lines.push(TextLine::default());
-    lines.extend(view.changes.iter().map(|Change { at, variant, why }| {
-        TextLine::from(vec![
+    // Changes come last, because a small terminal cuts off the end of the table.
+    lines.push(Line::default());
+    lines.extend(view.changes.iter().map(|ReplicaChange { at, variant, why }| {
+        Line::from(vec![
             format!(" {:>5} ", clock(*at)).dark_gray(),
             format!("{variant:<12}").cyan(),
             why.clone().into(),
@@ -168,18 +171,19 @@ pub fn table_lines(view: &View, width: u16) -> Vec<TextLine<'static>> {
     lines
 }
 
-fn title(view: &View, width: u16) -> TextLine<'static> {
+fn title(view: &View, width: u16) -> Line<'static> {
     let (word, color) = match view.phase {
-        Phase::Trough => ("▁ trough", Color::Blue),
-        Phase::Rising => ("▲ rising", Color::Yellow),
-        Phase::Crest => ("█ crest", Color::Yellow),
-        Phase::Falling => ("▼ falling", Color::Blue),
-        Phase::Burst => ("⚡ burst", Color::Red),
+        WavePhase::Trough => ("▁ trough", Color::Blue),
+        WavePhase::Rising => ("▲ rising", Color::Yellow),
+        WavePhase::Crest => ("█ crest", Color::Yellow),
+        WavePhase::Falling => ("▼ falling", Color::Blue),
+        WavePhase::Burst => ("⚡ burst", Color::Red),
     };
-    let length = view.length.map_or_else(String::new, |length| format!(" of {}", clock(length)));
+
+    let length = view.length.map_or_else(String::new, |whole| format!(" of {}", clock(whole)));
     let note =
         if width >= WIDTH { "simulated: engines, load, HPA; real: the daemon, HTTP" } else { "" };
-    TextLine::from(vec![
+    Line::from(vec![
         " Plimsoll demo ".bold().reversed(),
         format!("  {}{length}  ", clock(view.elapsed)).into(),
         format!("{word:<11}").fg(color).bold(),
@@ -187,82 +191,86 @@ fn title(view: &View, width: u16) -> TextLine<'static> {
     ])
 }
 
-fn model_line(model: &ModelView, view: &View, chart: usize) -> TextLine<'static> {
+fn model_line(model: &ModelView, view: &View, chart: usize) -> Line<'static> {
     let load = sparkline(&model.load, model.load_max, view, chart);
-    TextLine::from(vec![
+    Line::from(vec![
         format!(" {:<23}", model.name).bold(),
         format!("{:>7.1} req/s  ", model.rate).yellow(),
         load.yellow(),
     ])
 }
 
-/// `most` is the largest maximum on the screen, to which the columns are aligned.
-fn variant_line(line: &Line, most: u32) -> TextLine<'static> {
+/// Renders a variant. `most` is the largest maximum on the screen, to which the columns are
+/// aligned.
+fn variant_line(line: &VariantLine, most: u32) -> Line<'static> {
     let fleet = &line.fleet;
-    let desired = line.desired.map_or_else(|| "–".to_owned(), |desired| desired.to_string());
+    let desired = line.desired.map_or_else(|| "–".to_owned(), |number| number.to_string());
     let mut spans = vec![format!("   {:<12}", line.name).bold().cyan()];
     spans.extend(dots(line, most));
     spans.push(format!("  want {desired:<2}").cyan().bold());
     spans.push(format!("have {:<2}", fleet.ready).green().bold());
+
     let starting = if fleet.starting > 0 { format!("+{}", fleet.starting) } else { String::new() };
     spans.push(format!("{starting:<3}").yellow());
     spans.push(format!(" run {:>3} wait {:>3}  KV ", fleet.running, fleet.waiting).into());
+
     let color = match fleet.kv {
         kv if kv >= 0.8 => Color::Red,
         kv if kv >= 0.6 => Color::Yellow,
         _ => Color::Green,
     };
+
     spans.push(Span::styled(bar(fleet.kv, KV_CELLS), Style::new().fg(color).bg(Color::Black)));
     spans.push(format!("{:>4.0}%", fleet.kv * 100.0).fg(color));
-    TextLine::from(spans)
+    Line::from(spans)
 }
 
-/// One sign for each replica that may exist: ready, starting, on its way out, not there.
-fn dots(line: &Line, most: u32) -> Vec<Span<'static>> {
+/// One symbol per possible replica: ready, starting, draining, or absent.
+fn dots(line: &VariantLine, most: u32) -> Vec<Span<'static>> {
     let fleet = &line.fleet;
     let all = fleet.ready + fleet.starting + fleet.draining;
-    let sign = |sign: &str, count: u32| sign.repeat(count as usize);
+    let missing = line.max.saturating_sub(all);
+    let padding = most.saturating_sub(all.max(line.max));
+
     vec![
-        sign("●", fleet.ready).green(),
-        sign("◐", fleet.starting).yellow(),
-        sign("◌", fleet.draining).magenta(),
-        sign("·", line.max.saturating_sub(all)).dark_gray(),
-        sign(" ", most.saturating_sub(all.max(line.max))).into(),
+        "●".repeat(fleet.ready as usize).green(),
+        "◐".repeat(fleet.starting as usize).yellow(),
+        "◌".repeat(fleet.draining as usize).magenta(),
+        "·".repeat(missing as usize).dark_gray(),
+        " ".repeat(padding as usize).into(),
     ]
 }
 
-fn chart_line(about: &str, label: &str, chart: Span<'static>) -> TextLine<'static> {
-    TextLine::from(vec![format!("     {about:<20}{label:>13} ").dark_gray(), chart])
+fn chart_line(about: &str, label: &str, chart: Span<'static>) -> Line<'static> {
+    Line::from(vec![format!("     {about:<20}{label:>13} ").dark_gray(), chart])
 }
 
-fn why_line(line: &Line) -> TextLine<'static> {
+fn why_line(line: &VariantLine) -> Line<'static> {
     let why = if line.held { line.why.clone().yellow() } else { line.why.clone().into() };
     let mut spans = vec!["     ".into(), why];
     spans.extend(line.trouble.iter().map(|trouble| format!("  [{trouble}]").red()));
-    TextLine::from(spans)
+    Line::from(spans)
 }
 
-fn footer(view: &View) -> Vec<TextLine<'static>> {
-    let percent = |share: Option<f64>| {
-        share.map_or_else(|| "–".to_owned(), |share| format!("{:.1} %", share * 100.0))
-    };
+fn footer(view: &View) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     for model in &view.models {
         let ttft = model.ttft.map_or_else(|| "–".to_owned(), |seconds| format!("{seconds:.2} s"));
         let itl =
             model.itl.map_or_else(|| "–".to_owned(), |seconds| format!("{:.0} ms", seconds * 1e3));
-        lines.push(TextLine::from(vec![
+        lines.push(Line::from(vec![
             format!(" {:<23}", model.name).into(),
             format!("within SLO {:>7}", percent(model.attainment)).bold(),
             format!("  TTFT p95 {ttft:>7}  ITL p95 {itl:>6}").into(),
         ]));
     }
-    lines.push(TextLine::from(vec![
+
+    lines.push(Line::from(vec![
         format!(" {:<23}", "all").into(),
         format!("within SLO {:>7}", percent(view.attainment)).bold(),
         format!("  {} requests answered", view.finished).into(),
     ]));
-    lines.push(TextLine::from(vec![
+    lines.push(Line::from(vec![
         format!(" {:<23}", "cost so far").into(),
         format!("${:.3}", view.cost).bold(),
         format!(
@@ -274,10 +282,14 @@ fn footer(view: &View) -> Vec<TextLine<'static>> {
     lines
 }
 
-/// A chart of one row over the view's span; what has not happened yet stays empty.
+fn percent(share: Option<f64>) -> String {
+    share.map_or_else(|| "–".to_owned(), |share| format!("{:.1} %", share * 100.0))
+}
+
+/// A chart of one row over the view's span; the future stays empty.
 fn sparkline(values: &[f64], max: f64, view: &View, cells: usize) -> String {
     let span = view.span.seconds().max(1.0);
-    // One sample a second; a run that is longer than the span shows its end.
+    // One sample per second; a run that is longer than the span shows its end.
     let shown = &values[values.len().saturating_sub(whole(span))..];
     let per_cell = span / cells as f64;
     (0..cells)
@@ -289,7 +301,8 @@ fn sparkline(values: &[f64], max: f64, view: &View, cells: usize) -> String {
             if part.is_empty() || max <= 0.0 {
                 return ' ';
             }
-            // Something is always visible, so that zero is not mistaken for the future.
+
+            // The lowest bar is always visible, so that zero differs from the future.
             EIGHTHS[whole((peak / max * 8.0).ceil()).clamp(1, 8)]
         })
         .collect()
@@ -319,7 +332,7 @@ fn clock(time: Micros) -> String {
 fn text_line(view: &View) -> String {
     let mut text = format!("{} {:<7}", clock(view.elapsed), view.phase.label());
     for line in view.models.iter().flat_map(|model| &model.variants) {
-        let desired = line.desired.map_or_else(|| "-".to_owned(), |desired| desired.to_string());
+        let desired = line.desired.map_or_else(|| "-".to_owned(), |number| number.to_string());
         let fleet = &line.fleet;
         let _ = write!(
             text,
@@ -337,10 +350,12 @@ fn text_line(view: &View) -> String {
             let _ = write!(text, " adapters {adapters} copies {copies} to load {plan_loads}");
             let _ = write!(text, " loaded {loads}");
         }
+
         if let Some(trouble) = &line.trouble {
             let _ = write!(text, " ({trouble})");
         }
     }
+
     text
 }
 
@@ -368,6 +383,7 @@ fn json_line(view: &View) -> serde_json::Value {
                 })),
             })
         });
+
         json!({
             "name": model.name,
             "requests_per_second": model.rate,
@@ -377,6 +393,7 @@ fn json_line(view: &View) -> serde_json::Value {
             "variants": variants.collect::<Vec<_>>(),
         })
     });
+
     json!({
         "elapsed_seconds": view.elapsed.seconds(),
         "phase": view.phase.label(),
@@ -393,8 +410,8 @@ mod tests {
     use super::*;
     use crate::simulate::score::VariantSample;
 
-    fn line(name: &str) -> Line {
-        Line {
+    fn line(name: &str) -> VariantLine {
+        VariantLine {
             name: name.to_owned(),
             accelerator: "L40S".to_owned(),
             cost: 1.3,
@@ -425,7 +442,7 @@ mod tests {
             elapsed: Micros::from_secs(4),
             length: Some(Micros::from_secs(40)),
             span: Micros::from_secs(40),
-            phase: Phase::Rising,
+            phase: WavePhase::Rising,
             generation: 4,
             models: vec![ModelView {
                 name: "Llama-3.1-8B-Instruct".to_owned(),
@@ -441,7 +458,7 @@ mod tests {
             finished: 1234,
             cost: 0.045,
             cost_of_max: 0.147,
-            changes: vec![Change {
+            changes: vec![ReplicaChange {
                 at: Micros::from_secs(3),
                 variant: "llama-l40s".to_owned(),
                 why: "analyze: 1 -> 2, KV spare low (0.020 < 0.100)".to_owned(),
@@ -449,7 +466,7 @@ mod tests {
         }
     }
 
-    fn text(lines: &[TextLine<'_>]) -> String {
+    fn text(lines: &[Line<'_>]) -> String {
         lines.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     }
 
@@ -477,7 +494,7 @@ mod tests {
 
     #[test]
     fn a_chart_grows_to_the_right_and_leaves_the_future_empty() {
-        // 40 s in 20 cells: four samples fill two of them, each with the larger of its two.
+        // 40 s in 20 cells: four samples fill two cells, each with the larger of its two.
         assert_eq!(sparkline(&[10.0, 20.0, 30.0, 40.0], 80.0, &view(), 20), format!("▂▄{:18}", ""));
         assert_eq!(sparkline(&[0.0; 40], 80.0, &view(), 5), "▁▁▁▁▁", "zero is not the future");
         let long = [vec![80.0; 100], vec![0.0; 40]].concat();
@@ -503,6 +520,7 @@ mod tests {
             "0:04 rising  | llama-l40s want 3 have 2+1 10.8/s run 84 wait 2 kv 64% \
              (HPA holds: the API answered 503)"
         );
+
         let json = json_line(&view);
         assert_eq!(json["models"][0]["variants"][0]["trouble"], "HPA holds: the API answered 503");
         assert_eq!(json["models"][0]["variants"][0]["desired"], 3);

@@ -1,9 +1,11 @@
 //! The fleet on real sockets: an HTTP server for each ready replica, and a file that lists them.
 //!
-//! A replica's port is bound when the replica is created and listens when it is ready, so that its
-//! address is known from the start and refuses connections until then, as an engine's does. A
-//! replica that drains stops listening at once. The lists are files in the format of Prometheus'
-//! `file_sd_configs`, one for each variant, replaced as a whole.
+//! A replica's port is bound when the replica is created, and listens when it is ready. So its
+//! address is known from the start but refuses connections until then, as an engine's does. A
+//! draining replica stops listening at once.
+//!
+//! The lists are files in the format of Prometheus' `file_sd_configs`, one per variant, and are
+//! replaced atomically.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -25,22 +27,22 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::demo::scenario::Played;
+use crate::demo::scenario::DemoSetup;
 use crate::simulate::Micros;
 use crate::simulate::page;
 use crate::simulate::replica::settings::SettingsError;
-use crate::simulate::run::{Simulation, State};
+use crate::simulate::run::{PodState, Simulation};
 use plimsoll_daemon::clock::Clock;
 
-/// Connections that may wait to be accepted; scrapers open one or two each.
+/// Connections that may wait to be accepted; each scraper opens one or two.
 const BACKLOG: u32 = 64;
 
 /// The fleet and its sockets.
 #[derive(Debug)]
-pub struct Stage {
-    shared: Shared,
+pub struct DemoStage {
+    shared: SharedFleet,
     directory: PathBuf,
-    /// By the number of the replica.
+    /// The ports by replica number.
     doors: BTreeMap<usize, Door>,
     /// The content of each variant's list, as last written.
     written: Vec<String>,
@@ -48,32 +50,32 @@ pub struct Stage {
     cancel: CancellationToken,
 }
 
-/// The fleet, for the tasks that look at it or change it.
+/// The fleet, shared with tasks that read or change it.
 #[derive(Clone, Debug)]
-pub struct Shared {
+pub struct SharedFleet {
     fleet: Arc<Mutex<Simulation<'static>>>,
     clock: Clock,
-    /// The clock's time when the simulation's began.
+    /// The clock's time at the start of the simulation.
     began: Duration,
-    /// The wall clock's reading then.
+    /// The wall-clock time at the start of the simulation.
     epoch: Timestamp,
 }
 
-/// Why the stage could not be set up or kept.
+/// The reason why the stage failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
-    /// An engine of the scenario cannot be.
+    /// An engine of the scenario is invalid.
     #[error("the scenario has an impossible engine")]
     Engine(#[from] SettingsError),
-    /// No port could be had on loopback.
+    /// No port on loopback is available.
     #[error("cannot bind a port on loopback")]
     Bind(#[source] io::Error),
     /// A list of targets could not be written.
     #[error("cannot write {}", path.display())]
     Write {
-        /// Which.
+        /// The path of the list.
         path: PathBuf,
-        /// Why.
+        /// The I/O error.
         #[source]
         source: io::Error,
     },
@@ -96,12 +98,12 @@ enum DoorState {
     Shut,
 }
 
-// === impl Shared ===
+// === impl SharedFleet ===
 
-impl Shared {
-    /// The fleet, at the present time.
+impl SharedFleet {
+    /// The fleet, advanced to the current time.
     pub fn fleet(&self) -> MutexGuard<'_, Simulation<'static>> {
-        // A panic elsewhere leaves a fleet whose state is still in order of time.
+        // A panic in another task leaves a consistent fleet.
         let mut fleet = self.fleet.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = self.clock.elapsed().saturating_sub(self.began);
         fleet.advance_to(Micros::from_duration(passed));
@@ -109,17 +111,17 @@ impl Shared {
     }
 }
 
-// === impl Stage ===
+// === impl DemoStage ===
 
-impl Stage {
+impl DemoStage {
     /// Opens the ports of the first replicas and writes the first lists into `directory`. The
-    /// simulation's time begins here.
+    /// simulation's time starts at this call.
     ///
     /// # Errors
     ///
-    /// Ports or files cannot be had.
+    /// Ports or files are unavailable.
     pub fn open(
-        played: &Played,
+        played: &DemoSetup,
         directory: &Path,
         clock: Clock,
         tracker: &TaskTracker,
@@ -128,19 +130,20 @@ impl Stage {
         let fleet = Arc::new(Mutex::new(Simulation::new(played.scenario, played.seed)?));
         let mut stage = Self {
             written: vec![String::new(); played.scenario.variants.len()],
-            shared: Shared { fleet, clock, began: clock.elapsed(), epoch: clock.now() },
+            shared: SharedFleet { fleet, clock, began: clock.elapsed(), epoch: clock.now() },
             directory: directory.to_owned(),
             doors: BTreeMap::new(),
             tracker: tracker.clone(),
             cancel: cancel.clone(),
         };
+
         stage.follow()?;
         Ok(stage)
     }
 
     /// The fleet, for other tasks.
     #[must_use]
-    pub fn shared(&self) -> Shared {
+    pub fn shared(&self) -> SharedFleet {
         self.shared.clone()
     }
 
@@ -150,27 +153,28 @@ impl Stage {
         directory.join(format!("{variant}.json"))
     }
 
-    /// Makes the sockets and the lists what the fleet is now.
+    /// Updates the sockets and the lists to the current state of the fleet.
     ///
     /// # Errors
     ///
-    /// Ports or files cannot be had.
+    /// Ports or files are unavailable.
     pub fn follow(&mut self) -> Result<(), StageError> {
         let fleet = self.shared.fleet();
         let scenario = fleet.scenario();
-        let replicas: Vec<Vec<(usize, State)>> =
+        let replicas: Vec<Vec<(usize, PodState)>> =
             (0..self.written.len()).map(|variant| fleet.replicas(variant).collect()).collect();
         drop(fleet);
 
         for &(replica, state) in replicas.iter().flatten() {
             self.move_door(replica, state)?;
         }
+
         self.doors.retain(|number, _| replicas.iter().flatten().any(|(it, _)| it == number));
 
         for (index, variant) in scenario.variants.iter().enumerate() {
             let addresses = replicas[index]
                 .iter()
-                .filter(|(_, state)| *state != State::Draining)
+                .filter(|(_, state)| *state != PodState::Draining)
                 .filter_map(|(replica, _)| self.doors.get(replica))
                 .map(|door| door.address.to_string())
                 .collect::<Vec<_>>();
@@ -183,18 +187,19 @@ impl Stage {
                 self.written[index] = list;
             }
         }
+
         Ok(())
     }
 
-    fn move_door(&mut self, replica: usize, state: State) -> Result<(), StageError> {
+    fn move_door(&mut self, replica: usize, state: PodState) -> Result<(), StageError> {
         let door = match self.doors.entry(replica) {
-            Entry::Occupied(door) => door.into_mut(),
+            Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => place.insert(Door::bind().map_err(StageError::Bind)?),
         };
         match state {
-            State::Starting => {}
-            State::Draining | State::Gone => door.state = DoorState::Shut,
-            State::Ready => {
+            PodState::Starting => {}
+            PodState::Draining | PodState::Gone => door.state = DoorState::Shut,
+            PodState::Ready => {
                 if let DoorState::Bound(_) = door.state
                     && let DoorState::Bound(socket) =
                         std::mem::replace(&mut door.state, DoorState::Shut)
@@ -202,11 +207,13 @@ impl Stage {
                     let listener = socket.listen(BACKLOG).map_err(StageError::Bind)?;
                     let cancel = self.cancel.child_token();
                     door.state = DoorState::Open(cancel.clone().drop_guard());
-                    let (shared, tracker) = (self.shared.clone(), self.tracker.clone());
+                    let shared = self.shared.clone();
+                    let tracker = self.tracker.clone();
                     self.tracker.spawn(serve(listener, shared, replica, tracker, cancel));
                 }
             }
         }
+
         Ok(())
     }
 }
@@ -221,17 +228,18 @@ impl Door {
     }
 }
 
-/// Accepts connections until it is cancelled, which closes the port and the connections.
+/// Accepts connections until cancellation, which closes the port and the connections.
 async fn serve(
     listener: TcpListener,
-    shared: Shared,
+    shared: SharedFleet,
     replica: usize,
     tracker: TaskTracker,
     cancel: CancellationToken,
 ) {
     while let Some(accepted) = cancel.run_until_cancelled(listener.accept()).await {
         let Ok((stream, _)) = accepted else { continue };
-        let (shared, cancel) = (shared.clone(), cancel.clone());
+        let shared = shared.clone();
+        let cancel = cancel.clone();
         tracker.spawn(async move {
             let service = hyper::service::service_fn(|request| {
                 let response = answer(&request, &shared, replica);
@@ -239,13 +247,13 @@ async fn serve(
             });
             let connection = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), service);
-            // A scraper that hangs up is no event of the demo.
+            // A scraper may disconnect at any time.
             let _ = cancel.run_until_cancelled(connection).await;
         });
     }
 }
 
-fn answer<B>(request: &Request<B>, shared: &Shared, replica: usize) -> Response<Full<Bytes>> {
+fn answer<B>(request: &Request<B>, shared: &SharedFleet, replica: usize) -> Response<Full<Bytes>> {
     match request.uri().path() {
         "/metrics" => match shared.fleet().page(replica, shared.epoch) {
             Some(text) => {
@@ -267,7 +275,7 @@ fn empty(status: StatusCode) -> Response<Full<Bytes>> {
     response
 }
 
-/// Replaces a file as a whole, so that no reader sees a part of it.
+/// Replaces a file atomically.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let partial = path.with_extension("partial");
     std::fs::write(&partial, text)?;

@@ -1,10 +1,10 @@
-//! The end of a run: what was served, what it cost, and what other fleets would have come to.
+//! The end of a run: the served requests, their cost, and a comparison with other fleets.
 
 use std::fmt;
 
 use serde_json::{Value, json};
 
-use crate::demo::scenario::{Played, most, short_name};
+use crate::demo::scenario::{DemoSetup, most, short_name};
 use crate::simulate::Micros;
 use crate::simulate::replica::settings::SettingsError;
 use crate::simulate::run;
@@ -13,7 +13,7 @@ use crate::simulate::score::Outcome;
 use crate::study::results::{ModelResult, RunResult, VariantResult};
 use plimsoll_core::units::Replicas;
 
-/// What a run came to.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub struct Summary {
     scenario: &'static Scenario,
@@ -23,12 +23,12 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Replays the same requests on fleets that never change, and puts them beside the run.
+    /// Replays the same requests on constant fleets, to compare with the run.
     ///
     /// # Errors
     ///
-    /// An engine of the scenario has settings that no engine can have.
-    pub fn new(played: &Played, outcome: &Outcome) -> Result<Self, SettingsError> {
+    /// An engine's settings are invalid.
+    pub fn new(played: &DemoSetup, outcome: &Outcome) -> Result<Self, SettingsError> {
         Ok(Self {
             largest: static_fleet(played, outcome.ended, most)?,
             smallest: static_fleet(played, outcome.ended, |variant| variant.spec.bounds.min())?,
@@ -52,6 +52,7 @@ impl Summary {
                 "itl_p95_seconds": model.itl.p95,
             })
         });
+
         let variants = self.result.variants.iter().map(|variant| {
             json!({
                 "name": variant.variant,
@@ -61,6 +62,7 @@ impl Summary {
                 "scaled_down": variant.downs,
             })
         });
+
         json!({
             "summary": {
                 "elapsed_seconds": self.result.simulated_s,
@@ -81,7 +83,8 @@ impl Summary {
         )?;
         for (model, result) in self.scenario.models.iter().zip(&self.result.models) {
             let ModelResult { arrived, finished, within_slo, ttft, itl, .. } = result;
-            let itl = itl.p95.map_or_else(|| "-".to_owned(), |itl| format!("{:.0} ms", itl * 1e3));
+            let itl_p95 =
+                itl.p95.map_or_else(|| "-".to_owned(), |gap| format!("{:.0} ms", gap * 1e3));
             writeln!(
                 f,
                 "{:<23}{:>8}{:>9}{:>11}{:>9}{:>9}{:>9}",
@@ -91,9 +94,10 @@ impl Summary {
                 percent(*within_slo),
                 seconds(ttft.p50),
                 seconds(ttft.p95),
-                itl
+                itl_p95
             )?;
         }
+
         Ok(())
     }
 
@@ -110,6 +114,7 @@ impl Summary {
             let cost = format!("${cost:.3}");
             writeln!(f, "{name:<23}{hours:>14.3}{price:>9.2}{cost:>9}{ups:>10}{downs:>12}")?;
         }
+
         Ok(())
     }
 
@@ -128,6 +133,7 @@ impl Summary {
                 format!("${:.3}", result.cost)
             )?;
         }
+
         Ok(())
     }
 }
@@ -137,6 +143,7 @@ impl fmt::Display for Summary {
         let Some(model) = self.scenario.models.first() else { return Ok(()) };
         let first = self.scenario.variants.first();
         let startup = first.map(|variant| variant.startup.load);
+
         writeln!(
             f,
             "Plimsoll demo, {:.0} s of load. Within SLO: the first token in {:.0} s and a mean\n\
@@ -146,11 +153,13 @@ impl fmt::Display for Summary {
             model.slo.ttft.seconds(),
             model.slo.itl.seconds() * 1e3
         )?;
+
         self.write_models(f)?;
         writeln!(f)?;
         self.write_variants(f)?;
         writeln!(f)?;
         self.write_fleets(f)?;
+
         write!(
             f,
             "\nThe other two fleets are the same simulated engines under the same requests,\n\
@@ -161,9 +170,9 @@ impl fmt::Display for Summary {
     }
 }
 
-/// The results of a fleet that never changes in this time, under the same requests.
+/// The results of a constant fleet over this time, with the same requests.
 pub(crate) fn static_fleet(
-    played: &Played,
+    played: &DemoSetup,
     length: Micros,
     choose: fn(&Variant) -> Replicas,
 ) -> Result<RunResult, SettingsError> {
@@ -199,7 +208,7 @@ mod tests {
     use crate::simulate::run::Simulation;
 
     fn summary() -> Summary {
-        let played = Played::read(DemoScenario::Standard, 1, &[]).unwrap();
+        let played = DemoSetup::read(DemoScenario::Standard, 1, &[]).unwrap();
         let mut fleet = Simulation::new(played.scenario, 1).unwrap();
         fleet.advance_to(Micros::from_secs(60));
         Summary::new(&played, &fleet.score()).unwrap()
@@ -210,7 +219,7 @@ mod tests {
         let json = &summary().json()["summary"];
         assert_eq!(json["autoscaled"], json["static_smallest"]);
         assert_ne!(json["autoscaled"], json["static_largest"]);
-        // One replica of each variant for a minute: 1.30 + 2.95 + 1.80 dollars an hour.
+        // One replica of each variant for a minute: 1.30 + 2.95 + 1.80 dollars per hour.
         let cost = json["autoscaled"]["cost"].as_f64().unwrap();
         assert!((cost - 6.05 / 60.0).abs() < 1e-9, "{cost}");
     }

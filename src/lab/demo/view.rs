@@ -1,13 +1,13 @@
-//! What is shown of the demo at one instant, and the memory that its small charts need.
+//! The state of the demo at one instant, and the history for its charts.
 //!
-//! A [`View`] is a plain value: the terminal, the text lines and the JSON lines are three ways to
-//! write it. What the daemon decided comes from what the daemon publishes, what the HPA read from
-//! its answers, and the rest from the fleet itself.
+//! A [`View`] is a plain value that the terminal table, the text lines and the JSON lines show. The
+//! daemon's decisions come from its published state, the HPA's readings from its responses, and the
+//! rest from the fleet itself.
 
 use std::collections::VecDeque;
 
-use crate::demo::actuator::{Answer, Followed};
-use crate::demo::scenario::{Played, most, short_name};
+use crate::demo::actuator::{HpaTarget, MetricAnswer};
+use crate::demo::scenario::{DemoSetup, most, short_name};
 use crate::simulate::Micros;
 use crate::simulate::run::Simulation;
 use crate::simulate::score::VariantSample;
@@ -18,29 +18,29 @@ use plimsoll_core::decide::pools::pooled::PoolReport;
 use plimsoll_core::units::Replicas;
 use plimsoll_daemon::publish::Published;
 
-/// How often the charts take a sample.
+/// The interval between two samples of the charts.
 const SAMPLE: Micros = Micros::from_secs(1);
-/// How much more than the highest rate a chart of the load has room for, because requests bunch.
+/// The range of a load chart relative to the highest rate, because requests bunch.
 const HEADROOM: f64 = 1.2;
-/// The samples over which a rate of requests is taken.
+/// The samples from which a request rate is computed.
 const RATE_SAMPLES: usize = 5;
-/// Changes of what the daemon wants that stay visible.
+/// The most changes of the desired replicas that stay visible.
 const CHANGES: usize = 12;
-/// The most samples that are kept: an hour of them.
+/// The most samples to keep: one hour.
 const SAMPLES: usize = 3_600;
 
-/// Everything that is shown at one instant.
+/// The state of the demo at one instant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct View {
     /// The time since the start.
     pub elapsed: Micros,
-    /// When it will end; `None` when it runs until it is stopped.
+    /// The length of the demo; `None` if it runs until it is stopped.
     pub length: Option<Micros>,
     /// The span that the charts cover.
     pub span: Micros,
-    /// Where the load is in its wave.
-    pub phase: Phase,
-    /// How many ticks the daemon has published.
+    /// The position of the load in its wave.
+    pub phase: WavePhase,
+    /// The number of ticks that the daemon has published.
     pub generation: u64,
     /// The models, in the scenario's order.
     pub models: Vec<ModelView>,
@@ -48,28 +48,28 @@ pub struct View {
     pub attainment: Option<f64>,
     /// Requests that were answered in full.
     pub finished: u64,
-    /// What the replicas have cost so far.
+    /// The cost of the replicas so far.
     pub cost: f64,
-    /// What the largest fleet would have cost in the same time.
+    /// The cost of the largest fleet over the same time.
     pub cost_of_max: f64,
-    /// The last changes of what the daemon wants, newest first.
-    pub changes: Vec<Change>,
+    /// The last changes of the desired replicas, newest first.
+    pub changes: Vec<ReplicaChange>,
 }
 
-/// A change of what the daemon wants.
+/// A change of a variant's desired replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// When it was seen.
+pub struct ReplicaChange {
+    /// The time at which the demo saw it.
     pub at: Micros,
-    /// Of which variant.
+    /// The variant.
     pub variant: String,
-    /// The step that explains it.
+    /// The reason of the step that explains it.
     pub why: String,
 }
 
-/// Where the load is in its wave.
+/// The position of the load in its wave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum WavePhase {
     /// Near the trough.
     Trough,
     /// On its way up.
@@ -78,97 +78,97 @@ pub enum Phase {
     Crest,
     /// On its way down.
     Falling,
-    /// A burst on top of wherever it is.
+    /// A burst on top of the wave.
     Burst,
 }
 
-/// What is shown of a model.
+/// The state of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelView {
-    /// Its name, without the organisation.
+    /// Its name, without the organization.
     pub name: String,
     /// Requests per second over the last few seconds.
     pub rate: f64,
-    /// Requests per second over time, and their largest possible rate.
+    /// Requests per second over time.
     pub load: Vec<f64>,
-    /// The rate at which the chart of the load is full.
+    /// The top of the load chart's range.
     pub load_max: f64,
-    /// The time to first token that 95 of 100 requests did not exceed, in seconds.
+    /// The 95th percentile of the time to first token, in seconds.
     pub ttft: Option<f64>,
-    /// The mean time between tokens that 95 of 100 requests did not exceed, in seconds.
+    /// The 95th percentile of the mean time between tokens, in seconds.
     pub itl: Option<f64>,
     /// The share of judged requests that met the objectives.
     pub attainment: Option<f64>,
     /// Its variants.
-    pub variants: Vec<Line>,
+    pub variants: Vec<VariantLine>,
 }
 
-/// What is shown of a variant.
+/// The state of a variant.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Line {
+pub struct VariantLine {
     /// Its name.
     pub name: String,
-    /// What it runs on.
+    /// Its accelerator.
     pub accelerator: String,
-    /// What a replica costs for an hour.
+    /// The cost of a replica per hour.
     pub cost: f64,
-    /// The most replicas.
+    /// The maximum replicas.
     pub max: u32,
-    /// The fleet's side.
+    /// The state of its replicas.
     pub fleet: VariantSample,
-    /// Requests per second that were sent here over the last few seconds.
+    /// Requests per second sent to the variant over the last few seconds.
     pub rate: f64,
-    /// What the daemon wants; `None` while it has decided nothing.
+    /// The desired replicas; `None` before the first decision.
     pub desired: Option<u32>,
-    /// Whether that number is kept from before, for want of data.
+    /// True if the desired replicas are held because data is missing.
     pub held: bool,
-    /// Why.
+    /// The reason for the decision.
     pub why: String,
-    /// What its adapters need; `None` unless it is a pool.
+    /// The adapter copies; `None` unless the variant is a pool.
     pub pool: Option<PoolView>,
-    /// What the HPA read last, if it was not a value.
+    /// The HPA's last error, if its last read failed.
     pub trouble: Option<String>,
-    /// What the daemon wanted over time; zero while it had decided nothing.
+    /// The desired replicas over time; zero before the first decision.
     pub desired_past: Vec<f64>,
-    /// How many were ready over time.
+    /// The ready replicas over time.
     pub ready_past: Vec<f64>,
 }
 
-/// What is shown of a pool.
+/// The state of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolView {
-    /// Adapters that want a copy.
+    /// Adapters that need a copy.
     pub adapters: u32,
-    /// Copies that they want together.
+    /// Copies that all of them need together.
     pub copies: u32,
     /// Copies that have to be loaded to carry out the suggested placement.
     pub plan_loads: u32,
 }
 
-/// Remembers what the charts need.
+/// Records the history for the charts.
 #[derive(Debug)]
 pub struct Observer {
-    played: Played,
+    played: DemoSetup,
     length: Option<Micros>,
     next_sample: Micros,
     arrived: Vec<Vec<u64>>,
     load: Vec<Vec<f64>>,
-    variants: Vec<Past>,
-    changes: VecDeque<Change>,
+    variants: Vec<VariantHistory>,
+    changes: VecDeque<ReplicaChange>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Past {
-    /// What was wanted when the daemon was last looked at.
+struct VariantHistory {
+    /// The desired replicas at the last look at the daemon.
     wanted: Option<u32>,
     sent: Vec<u64>,
     desired: Vec<f64>,
     ready: Vec<f64>,
 }
 
-// === impl Phase ===
+// === impl WavePhase ===
 
-impl Phase {
+impl WavePhase {
     fn of(rate: &Rate, at: Micros) -> Self {
         let turn = rate.turn(at);
         if rate.bursts(at) {
@@ -200,14 +200,14 @@ impl Phase {
 // === impl Observer ===
 
 impl Observer {
-    /// Remembers nothing yet.
+    /// An observer without history.
     #[must_use]
-    pub fn new(played: Played, length: Option<Micros>) -> Self {
+    pub fn new(played: DemoSetup, length: Option<Micros>) -> Self {
         let models = played.scenario.models.len();
         Self {
             arrived: vec![Vec::new(); models],
             load: vec![Vec::new(); models],
-            variants: vec![Past::default(); played.scenario.variants.len()],
+            variants: vec![VariantHistory::default(); played.scenario.variants.len()],
             next_sample: Micros::ZERO,
             changes: VecDeque::new(),
             length,
@@ -215,12 +215,12 @@ impl Observer {
         }
     }
 
-    /// Looks at everything once.
+    /// Takes a view, and a sample if one is due.
     pub fn look(
         &mut self,
         fleet: &Simulation<'_>,
         published: &Published,
-        followed: &[Followed],
+        followed: &[HpaTarget],
     ) -> View {
         let elapsed = fleet.now();
         let views = fleet.view();
@@ -230,7 +230,7 @@ impl Observer {
             self.sample(&views, &result, published);
         }
 
-        let lines: Vec<Line> = (0..views.len())
+        let lines: Vec<VariantLine> = (0..views.len())
             .map(|index| self.line(index, views[index], published, followed.get(index)))
             .collect();
         self.remember(elapsed, &lines);
@@ -247,7 +247,7 @@ impl Observer {
             elapsed,
             length: self.length,
             span: self.length.unwrap_or(scenario.length),
-            phase: rate.map_or(Phase::Trough, |rate| Phase::of(rate, elapsed)),
+            phase: rate.map_or(WavePhase::Trough, |rate| WavePhase::of(rate, elapsed)),
             generation: published.generation,
             models: models.collect(),
             attainment: result.within_slo,
@@ -258,12 +258,13 @@ impl Observer {
         }
     }
 
-    fn remember(&mut self, at: Micros, lines: &[Line]) {
+    fn remember(&mut self, at: Micros, lines: &[VariantLine]) {
         for (past, line) in self.variants.iter_mut().zip(lines) {
             let before = std::mem::replace(&mut past.wanted, line.desired);
             if before.is_some() && before != line.desired {
-                let (variant, why) = (line.name.clone(), line.why.clone());
-                self.changes.push_front(Change { at, variant, why });
+                let variant = line.name.clone();
+                let why = line.why.clone();
+                self.changes.push_front(ReplicaChange { at, variant, why });
                 self.changes.truncate(CHANGES);
             }
         }
@@ -276,6 +277,7 @@ impl Observer {
             keep(arrived, model.arrived);
             keep(load, rate(arrived));
         }
+
         let variants = &self.played.scenario.variants;
         for ((past, view), variant) in self.variants.iter_mut().zip(views).zip(variants) {
             let decided =
@@ -287,20 +289,21 @@ impl Observer {
         }
     }
 
-    fn model(&self, index: usize, result: &RunResult, lines: &[Line]) -> ModelView {
+    fn model(&self, index: usize, result: &RunResult, lines: &[VariantLine]) -> ModelView {
         let scenario = self.played.scenario;
         let model = &scenario.models[index];
-        let result = &result.models[index];
+        let served = &result.models[index];
         let of_model = scenario.variants.iter().zip(lines).filter(|(it, _)| it.model == index);
         let variants = of_model.map(|(_, line)| line.clone()).collect();
+
         ModelView {
             name: short_name(model).to_owned(),
             rate: rate(&self.arrived[index]),
             load: self.load[index].clone(),
             load_max: model.load.rate().map_or(0.0, Rate::peak) * HEADROOM,
-            ttft: result.ttft.p95,
-            itl: result.itl.p95,
-            attainment: result.within_slo,
+            ttft: served.ttft.p95,
+            itl: served.itl.p95,
+            attainment: served.within_slo,
             variants,
         }
     }
@@ -310,8 +313,8 @@ impl Observer {
         index: usize,
         fleet: VariantSample,
         published: &Published,
-        followed: Option<&Followed>,
-    ) -> Line {
+        followed: Option<&HpaTarget>,
+    ) -> VariantLine {
         let past = &self.variants[index];
         let variant = &self.played.scenario.variants[index];
         let spec = &variant.spec;
@@ -320,7 +323,8 @@ impl Observer {
         let why = decision
             .and_then(|decision| decision.because())
             .map_or_else(|| "nothing decided yet".to_owned(), ToString::to_string);
-        Line {
+
+        VariantLine {
             name: spec.key.variant.to_string(),
             accelerator: spec.accelerator.as_ref().map(ToString::to_string).unwrap_or_default(),
             cost: spec.cost.per_hour(),
@@ -340,21 +344,22 @@ impl Observer {
 
 impl PoolView {
     fn of(report: &PoolReport) -> Self {
-        let wanted = || report.adapters.iter().map(|it| it.copies.wanted);
-        let wanting = wanted().filter(|wanted| *wanted > Replicas::ZERO).count();
+        let wanted = report.adapters.iter().map(|it| it.copies.wanted);
+        let wanting = wanted.clone().filter(|copies| *copies > Replicas::ZERO).count();
+
         Self {
             adapters: u32::try_from(wanting).unwrap_or(u32::MAX),
-            copies: wanted().sum::<Replicas>().count(),
+            copies: wanted.sum::<Replicas>().count(),
             plan_loads: report.plan.loads().count(),
         }
     }
 }
 
-fn trouble(answer: &Answer) -> Option<String> {
+fn trouble(answer: &MetricAnswer) -> Option<String> {
     match answer {
-        Answer::NotAsked | Answer::Value(_) => None,
-        Answer::Status(status) => Some(format!("HPA holds: the API answered {status}")),
-        Answer::Failed(why) => Some(format!("HPA holds: {why}")),
+        MetricAnswer::NotAsked | MetricAnswer::Value(_) => None,
+        MetricAnswer::Status(status) => Some(format!("HPA holds: the API answered {status}")),
+        MetricAnswer::Failed(why) => Some(format!("HPA holds: {why}")),
     }
 }
 
@@ -365,7 +370,7 @@ fn keep<T>(values: &mut Vec<T>, value: T) {
     values.push(value);
 }
 
-/// The growth of a count over the last samples, for each second.
+/// The increase of a count over the last samples, per second.
 fn rate(counts: &[u64]) -> f64 {
     let recent = &counts[counts.len().saturating_sub(RATE_SAMPLES + 1)..];
     match recent {
@@ -385,20 +390,23 @@ mod tests {
     use plimsoll_core::decide::{Decision, Reason, Stage, Step};
     use plimsoll_core::observe::Observation;
     use plimsoll_core::units::Seconds;
-    use plimsoll_daemon::publish::{Decided, PublishedVariant};
+    use plimsoll_daemon::publish::{PublishedDecision, PublishedVariant};
 
-    fn played() -> Played {
-        Played::read(DemoScenario::Standard, 1, &[]).unwrap()
+    fn played() -> DemoSetup {
+        DemoSetup::read(DemoScenario::Standard, 1, &[]).unwrap()
     }
 
-    fn fleet(played: &Played) -> Simulation<'static> {
+    fn fleet(played: &DemoSetup) -> Simulation<'static> {
         Simulation::new(played.scenario, played.seed).unwrap()
     }
 
-    /// A daemon that wants this many replicas of the first variant, and says nothing of others.
-    fn published(played: &Played, generation: u64, desired: u32) -> Published {
+    /// A daemon that desires this many replicas of the first variant, and has no decision about
+    /// others.
+    fn published(played: &DemoSetup, generation: u64, desired: u32) -> Published {
         let spec = played.scenario.variants[0].spec.clone();
-        let (key, at, bounds) = (spec.key.clone(), Timestamp::UNIX_EPOCH, spec.bounds);
+        let key = spec.key.clone();
+        let at = Timestamp::UNIX_EPOCH;
+        let bounds = spec.bounds;
         let after = Replicas::saturating(desired);
         let reason = Reason::Settling { remaining: Seconds::ZERO };
         let step = Step { stage: Stage::Analyze, before: after, after, reason };
@@ -411,9 +419,11 @@ mod tests {
             inputs_at: at,
             basis: Basis::Fresh,
         };
+
         let observation = Observation::of_nothing(bounds);
-        let decided = Some(Decided { decision, at, elapsed: std::time::Duration::ZERO });
-        let (report, undecided) = (None, None);
+        let decided = Some(PublishedDecision { decision, at, elapsed: std::time::Duration::ZERO });
+        let report = None;
+        let undecided = None;
         let published = PublishedVariant { spec, observation, report, decided, undecided };
         Published { generation, variants: [(key, published)].into(), ..Published::default() }
     }
@@ -424,6 +434,7 @@ mod tests {
         let mut observer = Observer::new(played.clone(), None);
         let view = observer.look(&fleet(&played), &published(&played, 1, 2), &[]);
         let lines = view.models.iter().flat_map(|model| &model.variants).collect::<Vec<_>>();
+
         assert_eq!(
             lines.iter().map(|line| line.desired).collect::<Vec<_>>(),
             [Some(2), None, None]
@@ -441,6 +452,7 @@ mod tests {
             fleet.advance_to(Micros::from_secs(second));
             observer.look(&fleet, &published(&played, second, desired), &[]);
         }
+
         let view = observer.look(&fleet, &published(&played, 6, 3), &[]);
         let seen = view.changes.iter().map(|change| change.at).collect::<Vec<_>>();
         assert_eq!(seen, [Micros::from_secs(5), Micros::from_secs(3)]);
@@ -456,8 +468,8 @@ mod tests {
     #[test]
     fn the_phases_follow_the_wave() {
         let rate = played().scenario.models[0].load.rate().unwrap();
-        let phase = |second| Phase::of(rate, Micros::from_secs(second)).label();
-        let seen = [0, 40, 90, 115, 130, 150, 179].map(phase);
+        let seen = [0, 40, 90, 115, 130, 150, 179]
+            .map(|second| WavePhase::of(rate, Micros::from_secs(second)).label());
         assert_eq!(seen, ["trough", "rising", "crest", "falling", "burst", "falling", "trough"]);
     }
 }

@@ -1,4 +1,4 @@
-//! The demo put together: certificates, a fleet on its sockets, and the daemon beside it.
+//! Assembles the demo: certificates, a fleet on its sockets, and the daemon.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -13,8 +13,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::demo::args::{DemoArgs, DemoOutput};
 use crate::demo::pki::{FRONT_PROXY, Pki};
-use crate::demo::scenario::Played;
-use crate::demo::stage::Stage;
+use crate::demo::scenario::DemoSetup;
+use crate::demo::stage::DemoStage;
 use crate::demo::{DemoParts, drive};
 use crate::simulate::Micros;
 use plimsoll_daemon::clock::Clock;
@@ -23,17 +23,17 @@ use plimsoll_daemon::daemon::{self, Daemon};
 use plimsoll_daemon::server::auth::TrustAnchor;
 use plimsoll_daemon::telemetry::{self, LogFormat};
 
-/// Where the daemon's plain HTTP port is when nobody asked for it.
+/// The default address of the daemon's plain HTTP port.
 const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// Runs the demo until its time is over or it is interrupted.
 ///
 /// # Errors
 ///
-/// Ports, files or the terminal cannot be had.
+/// Ports, files or the terminal are unavailable.
 pub fn run(args: DemoArgs) -> anyhow::Result<()> {
-    let played = Played::read(args.scenario, args.seed, &args.policy.settings())?;
-    // Warnings would tear the table; what matters of them is on it.
+    let played = DemoSetup::read(args.scenario, args.seed, &args.policy.settings())?;
+    // Warnings would disrupt the table, which shows the important ones itself.
     let _log = telemetry::init_logs("error", LogFormat::Text)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -46,25 +46,32 @@ pub fn run(args: DemoArgs) -> anyhow::Result<()> {
     } else {
         write!(out, "{summary}")?;
     }
+
     Ok(out.flush()?)
 }
 
-async fn perform(args: DemoArgs, played: Played) -> anyhow::Result<crate::demo::summary::Summary> {
+async fn perform(
+    args: DemoArgs,
+    played: DemoSetup,
+) -> anyhow::Result<crate::demo::summary::Summary> {
     let DemoArgs { duration, output, listen, .. } = args;
     let length = duration.map(Micros::from_duration);
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
-    let (tracker, cancel) = (TaskTracker::new(), CancellationToken::new());
+    let tracker = TaskTracker::new();
+    let cancel = CancellationToken::new();
     let pki = Pki::generate().context("cannot make certificates")?;
     let listen_at = listen.unwrap_or(ANY_PORT);
     let config = configuration(folder.path(), &played, &pki, listen_at)?;
-    let stage = Stage::open(&played, folder.path(), Clock::start(), &tracker, &cancel)?;
+    let stage = DemoStage::open(&played, folder.path(), Clock::start(), &tracker, &cancel)?;
     let trust = Arc::new(trust(&pki)?);
-    let options_of_daemon = daemon::Options { trust: Some(trust), ..daemon::Options::default() };
+    let options_of_daemon =
+        daemon::DaemonOptions { trust: Some(trust), ..daemon::DaemonOptions::default() };
     let daemon = Daemon::start(config, options_of_daemon).await?;
     if listen.is_some() {
-        // Whoever asked for it is not always reading standard error.
+        // Standard error may be closed.
         let _ = writeln!(std::io::stderr(), "The daemon's HTTP port is http://{}", daemon.admin());
     }
+
     let api = daemon.external_metrics().context("the daemon serves no external metrics")?;
     let interrupted = cancel.clone();
     tracker.spawn(async move {
@@ -82,44 +89,41 @@ async fn perform(args: DemoArgs, played: Played) -> anyhow::Result<crate::demo::
     summary
 }
 
-/// Whom the demo's daemon believes: the demo itself, in the place of a cluster's front proxy.
+/// The trust anchor of the demo's daemon: the demo itself, in place of a cluster's front proxy.
 fn trust(pki: &Pki) -> anyhow::Result<TrustAnchor> {
-    let data = [
+    let entries = [
         ("requestheader-client-ca-file", pki.proxy_authority.clone()),
         ("requestheader-allowed-names", json!([FRONT_PROXY]).to_string()),
         ("requestheader-username-headers", json!(["X-Remote-User"]).to_string()),
         ("requestheader-group-headers", json!(["X-Remote-Group"]).to_string()),
         ("requestheader-extra-headers-prefix", json!(["X-Remote-Extra-"]).to_string()),
     ];
+
     let data: BTreeMap<String, String> =
-        data.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     TrustAnchor::from_config_map(&data).context("the demo's own certificates are not valid")
 }
 
-/// The daemon's configuration of the scenario, as a user would write it, with the demo's certificates and
-/// the files that list its replicas.
+/// The daemon's configuration for the scenario, as a user would write it, with the demo's
+/// certificates and target files.
 fn configuration(
     folder: &Path,
-    played: &Played,
+    played: &DemoSetup,
     pki: &Pki,
     listen: SocketAddr,
 ) -> anyhow::Result<Config> {
-    let write = |name: &str, text: &str| -> anyhow::Result<PathBuf> {
-        let path = folder.join(name);
-        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(path)
-    };
     let mut words = played.config.clone();
     words["server"]["listen"] = json!(listen);
     words["external_metrics"] = json!({
         "enabled": true,
         "listen": "127.0.0.1:0",
         "tls": {
-            "cert_file": write("tls.crt", &pki.serving_certificate)?,
-            "key_file": write("tls.key", &pki.serving_key)?,
+            "cert_file": write(folder, "tls.crt", &pki.serving_certificate)?,
+            "key_file": write(folder, "tls.key", &pki.serving_key)?,
         },
         "authorization": "trust_front_proxy",
     });
+
     words["shutdown"] = json!({"delay": "0s", "drain": "1s"});
     words["variants"] = played.with_targets(folder);
 
@@ -127,8 +131,15 @@ fn configuration(
         origin: "the demo's configuration".to_owned(),
         base: folder.to_owned(),
         environment: BTreeMap::new(),
-        // The lists of targets are written when the stage opens.
+        // The target files are written when the stage opens.
         files: Files::NotChecked,
     };
+
     Ok(config::parse(&words.to_string(), &surroundings)?.config)
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> anyhow::Result<PathBuf> {
+    let path = folder.join(name);
+    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
 }

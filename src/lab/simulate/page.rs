@@ -1,53 +1,58 @@
-//! A replica's metrics page, as vLLM 0.33 with one engine writes it.
+//! The /metrics response of a replica, as vLLM 0.33 with one engine writes it.
 //!
-//! Names, types, labels, bucket edges and their order are vLLM's, and so are its oddities: the
-//! histogram whose name ends in `_total`, a `_created` gauge for every counter and histogram, and
-//! numbers as Python's client library prints them. Several API servers share a page, as Python's client
-//! library makes it for several processes: without `_created`, without the families of a process, and
-//! with gauges that have no samples before the first step. Families that the simulator does not model are
-//! there with the zeros that an idle feature reports, because a page without them would be easier
-//! to read than a real one. Help texts are ours.
+//! Names, types, labels, bucket edges and their order are vLLM's. So are its oddities: a histogram
+//! whose name ends in `_total`, and a `_created` gauge for every counter and histogram. Numbers
+//! have the format of Python's client library.
+//!
+//! Several API servers share one response, as Python's client library makes it for several
+//! processes. It has no `_created` gauges and no process families, and its gauges have no samples
+//! before the first step.
+//!
+//! Families that the simulator does not model are present with the zeros that an idle feature
+//! reports. A response without them would be easier to read than a real one. The help texts are
+//! Plimsoll's own.
 
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
 
-use crate::simulate::replica::speculation::Drafted;
-use crate::simulate::replica::stats::{ANSWER_EDGES, Counters, Histogram, Stats};
+use crate::simulate::replica::speculation::DraftCounters;
+use crate::simulate::replica::stats::{ANSWER_EDGES, Counters, EngineHistogram, Stats};
 
 /// The `Content-Type` of the page.
 pub const CONTENT_TYPE: &str = "text/plain; version=1.0.0; charset=utf-8";
 
-/// Bytes to reserve for a page, which is a little larger than one.
+/// Bytes to reserve for a /metrics response, slightly more than one takes.
 const PAGE_SIZE: usize = 72 * 1024;
 
 /// The handler under which the HTTP server counts all simulated requests.
 const HANDLER: &str = "/v1/chat/completions";
 
-/// What a page says that has nothing to do with load.
+/// The parts of a /metrics response that do not depend on load.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Identity {
+pub struct EngineIdentity {
     /// The value of `model_name`.
     pub model: String,
-    /// When the process started.
+    /// The time at which the process started.
     pub started: Timestamp,
-    /// When the engine was ready and its metrics came into being.
+    /// The time at which the engine was ready and created its metrics.
     pub ready: Timestamp,
 }
 
-/// Writes the page.
+/// Writes the /metrics response.
 #[must_use]
-pub fn render(identity: &Identity, stats: &Stats) -> String {
+pub fn render(identity: &EngineIdentity, stats: &Stats) -> String {
     let model = format!("model_name=\"{}\"", escape(&identity.model));
     let base = vec!["engine=\"0\"".to_owned(), model];
     let created = (stats.api_servers == 1).then(|| number(seconds(identity.ready)));
-    let mut page = Page { text: String::with_capacity(PAGE_SIZE), base, created };
+    let mut page = ExpositionPage { text: String::with_capacity(PAGE_SIZE), base, created };
     if stats.api_servers == 1 {
         page.process(identity, &stats.counters);
     }
     if let Some(drafted) = &stats.drafted {
         page.drafts(drafted);
     }
+
     page.gauges(stats);
     page.counters(&stats.counters);
     page.request_sizes(&stats.counters);
@@ -57,22 +62,22 @@ pub fn render(identity: &Identity, stats: &Stats) -> String {
     page.text
 }
 
-struct Page {
+struct ExpositionPage {
     text: String,
     /// The labels that the engine's families share.
     base: Vec<String>,
-    /// The value of `_created`; `None` where several processes share the page.
+    /// The value of `_created`; `None` if several processes share the response.
     created: Option<String>,
 }
 
 /// The unit of a histogram's whole numbers.
 #[derive(Clone, Copy)]
-enum Unit {
+enum HistogramUnit {
     One,
     Micros,
 }
 
-impl Unit {
+impl HistogramUnit {
     fn base(self, value: u64) -> f64 {
         match self {
             Self::One => value as f64,
@@ -81,16 +86,10 @@ impl Unit {
     }
 }
 
-// === impl Page ===
+// === impl ExpositionPage ===
 
-impl Page {
-    fn process(&mut self, identity: &Identity, counters: &Counters) {
-        let per_generation = |values: [f64; 3]| {
-            values
-                .into_iter()
-                .enumerate()
-                .map(|(generation, value)| (format!("generation=\"{generation}\""), value))
-        };
+impl ExpositionPage {
+    fn process(&mut self, identity: &EngineIdentity, counters: &Counters) {
         for (name, help, values) in [
             (
                 "python_gc_objects_collected_total",
@@ -105,10 +104,11 @@ impl Page {
             ("python_gc_collections_total", "Collections of each generation", [818.0, 74.0, 3.0]),
         ] {
             self.head(name, help, "counter");
-            for (labels, value) in per_generation(values) {
-                self.sample(name, &labels, value);
+            for (generation, value) in values.into_iter().enumerate() {
+                self.sample(name, &format!("generation=\"{generation}\""), value);
             }
         }
+
         self.head("python_info", "The Python that runs the server", "gauge");
         let python = "implementation=\"CPython\",major=\"3\",minor=\"11\",patchlevel=\"7\",version=\"3.11.7\"";
         self.sample("python_info", python, 1.0);
@@ -132,7 +132,7 @@ impl Page {
         }
     }
 
-    fn drafts(&mut self, drafted: &Drafted) {
+    fn drafts(&mut self, drafted: &DraftCounters) {
         for (name, help, value) in [
             ("vllm:spec_decode_num_drafts", "Drafts of speculative decoding.", drafted.drafts),
             ("vllm:spec_decode_num_draft_tokens", "Tokens of drafts.", drafted.tokens),
@@ -144,10 +144,11 @@ impl Page {
         ] {
             self.counter(name, help, &[("", value)]);
         }
+
         let places: Vec<String> =
             (0..drafted.accepted.len()).map(|place| format!("position=\"{place}\"")).collect();
-        let places = places.iter().map(String::as_str);
-        let accepted: Vec<(&str, u64)> = places.zip(drafted.accepted.iter().copied()).collect();
+        let labels = places.iter().map(String::as_str);
+        let accepted: Vec<(&str, u64)> = labels.zip(drafted.accepted.iter().copied()).collect();
         self.counter(
             "vllm:spec_decode_num_accepted_tokens_per_pos",
             "Accepted tokens of drafts, by their place in a draft.",
@@ -156,8 +157,10 @@ impl Page {
     }
 
     fn gauges(&mut self, stats: &Stats) {
-        let (running, waiting) = (f64::from(stats.running), f64::from(stats.waiting));
+        let running = f64::from(stats.running);
+        let waiting = f64::from(stats.waiting);
         let there = stats.has_gauges();
+
         self.gauge(
             "vllm:num_requests_running",
             "Requests in the batch.",
@@ -216,6 +219,7 @@ impl Page {
         ] {
             self.counter(name, help, &[("", value)]);
         }
+
         let computed = counters.prompt_computed;
         let transferred = counters.prompt_transferred;
         let cached = counters.prompt_tokens - computed;
@@ -258,7 +262,8 @@ impl Page {
                 ("finished_reason=\"repetition\"", 0),
             ],
         );
-        // The API server counts these, before there is an engine to name.
+        // The API server counts these rejections before a request has an engine, so they have no
+        // `engine` label.
         let engine = self.base.remove(0);
         self.counter(
             "vllm:admission_rejections",
@@ -269,10 +274,11 @@ impl Page {
     }
 
     fn request_sizes(&mut self, counters: &Counters) {
-        let one = Unit::One;
-        let mut answers = Histogram::new(&ANSWER_EDGES);
+        let one = HistogramUnit::One;
+        let mut answers = EngineHistogram::new(&ANSWER_EDGES);
         answers.observe(1, counters.finished);
         let generated = &counters.generation_length;
+
         for (name, help, histogram) in [
             ("vllm:request_prompt_tokens", "Prompt tokens of a request.", &counters.prompt_length),
             ("vllm:request_generation_tokens", "Generated tokens of a request.", generated),
@@ -290,7 +296,9 @@ impl Page {
     }
 
     fn latencies(&mut self, counters: &Counters) {
-        let (micros, one) = (Unit::Micros, Unit::One);
+        let micros = HistogramUnit::Micros;
+        let one = HistogramUnit::One;
+
         for (name, help, histogram, unit) in [
             ("vllm:time_to_first_token_seconds", "Arrival to first token.", &counters.ttft, micros),
             ("vllm:inter_token_latency_seconds", "Between two tokens.", &counters.itl, micros),
@@ -356,12 +364,13 @@ impl Page {
              user_specified_block_size=\"False\"",
             tokens as f64 / 131_072.0,
         );
+
         self.head("vllm:cache_config_info", "How the cache is configured.", "gauge");
         self.sample("vllm:cache_config_info", &labels, 1.0);
     }
 
-    /// The families of the HTTP server. It knows a handler only once it has answered there.
-    fn http(&mut self, answers: &Histogram) {
+    /// The families of the HTTP server, which reports a handler only after its first answer.
+    fn http(&mut self, answers: &EngineHistogram) {
         let count = answers.count() as f64;
         let used = count > 0.0;
         let handler = format!("handler=\"{HANDLER}\"");
@@ -389,10 +398,11 @@ impl Page {
         let name = "http_request_duration_highr_seconds";
         let help = "How long answers took, in many buckets.";
         self.head(name, help, "histogram");
-        let sum = Unit::Micros.base(answers.sum());
-        for (edge, below) in edges(answers, Unit::Micros) {
+        let sum = HistogramUnit::Micros.base(answers.sum());
+        for (edge, below) in edges(answers, HistogramUnit::Micros) {
             self.sample(&format!("{name}_bucket"), &format!("le=\"{edge}\""), below);
         }
+
         self.sample(&format!("{name}_count"), "", count);
         self.sample(&format!("{name}_sum"), "", sum);
         self.created(true, name, help, &[""]);
@@ -400,11 +410,12 @@ impl Page {
         let name = "http_request_duration_seconds";
         let help = "How long answers took, by handler.";
         self.head(name, help, "histogram");
-        for (edge, below) in edges(answers, Unit::Micros) {
+        for (edge, below) in edges(answers, HistogramUnit::Micros) {
             let kept = ["0.1", "0.5", "1.0", "+Inf"].contains(&edge.as_str());
             let labels = format!("{handler},le=\"{edge}\",method=\"POST\"");
             self.sample_if(used && kept, &format!("{name}_bucket"), &labels, below);
         }
+
         self.sample_if(used, &format!("{name}_count"), &post, count);
         self.sample_if(used, &format!("{name}_sum"), &post, sum);
         self.created(used, name, help, &[post.as_str()]);
@@ -425,24 +436,32 @@ impl Page {
         for (labels, (_, value)) in labels.iter().zip(samples) {
             self.sample(&total, labels, *value as f64);
         }
-        let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
-        self.created(true, name, help, &labels);
+
+        let borrowed: Vec<&str> = labels.iter().map(String::as_str).collect();
+        self.created(true, name, help, &borrowed);
     }
 
-    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram, unit: Unit) {
+    fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        histogram: &EngineHistogram,
+        unit: HistogramUnit,
+    ) {
         self.head(name, help, "histogram");
         let bucket = format!("{name}_bucket");
         for (edge, below) in edges(histogram, unit) {
             let labels = self.labels(&format!("le=\"{edge}\""));
             self.sample(&bucket, &labels, below);
         }
+
         let labels = self.labels("");
         self.sample(&format!("{name}_count"), &labels, histogram.count() as f64);
         self.sample(&format!("{name}_sum"), &labels, unit.base(histogram.sum()));
         self.created(true, name, help, &[labels.as_str()]);
     }
 
-    /// When the series of a family came into being, where the page says so.
+    /// The creation time of a family's series, if the response has `_created` gauges.
     fn created(&mut self, present: bool, family: &str, help: &str, labels: &[&str]) {
         let Some(at) = self.created.clone() else { return };
         let name = format!("{family}_created");
@@ -452,7 +471,7 @@ impl Page {
         }
     }
 
-    /// The labels of a series with one label more, sorted by name as the client library does.
+    /// The shared labels plus one more, sorted by name as the client library sorts them.
     fn labels(&self, extra: &str) -> String {
         let mut labels = self.base.iter().map(String::as_str).collect::<Vec<_>>();
         labels.extend(Some(extra).filter(|extra| !extra.is_empty()));
@@ -485,13 +504,13 @@ impl Page {
     }
 }
 
-/// These samples, or none.
+/// Returns the samples if `there` is true, otherwise none.
 fn kept<'s>(there: bool, samples: &'s [(&'s str, f64)]) -> &'s [(&'s str, f64)] {
     if there { samples } else { &[] }
 }
 
 /// The label of each upper edge, `+Inf` last, with the observations up to it.
-fn edges(histogram: &Histogram, unit: Unit) -> impl Iterator<Item = (String, f64)> {
+fn edges(histogram: &EngineHistogram, unit: HistogramUnit) -> impl Iterator<Item = (String, f64)> {
     let finite = histogram.edges().iter().map(move |&edge| number(unit.base(edge)));
     finite
         .chain(["+Inf".to_owned()])
@@ -506,11 +525,12 @@ fn escape(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// A number as the Python client library prints it: the shortest digits that give the same number,
-/// with a fraction, and from 1e6 on with an exponent of two digits.
+/// Formats a number as the Python client library prints it. That is the shortest digits that give
+/// the same number, with a fraction; from 1e6 on, an exponent of two digits.
 fn number(value: f64) -> String {
     let plain = format!("{value:?}");
     let (digits, exponent) = plain.split_once('e').unwrap_or((&plain, ""));
+
     match digits.find('.') {
         Some(dot) if value > 0.0 && exponent.is_empty() && dot > 6 => {
             let mantissa = format!("{}.{}{}", &digits[..1], &digits[1..dot], &digits[dot + 1..]);

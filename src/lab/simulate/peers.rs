@@ -1,7 +1,7 @@
-//! Other autoscalers, to compare with. Each replaces what a scenario says of its variants'
-//! autoscalers, and nothing else, so that all meet the same requests and the same starts.
+//! Other autoscalers to compare with. Each replaces only the autoscalers of a scenario's variants,
+//! so that all of them get the same requests and the same starts.
 //!
-//! Each has a file of its own, which says where its rules come from.
+//! Each has its own file, which states the source of its rules.
 
 pub mod apa;
 pub mod best;
@@ -31,30 +31,30 @@ use crate::simulate::scaler::MilliValue;
 use crate::simulate::scenario::{Actuator, Scenario, Variant};
 use plimsoll_core::units::Replicas;
 
-/// Who scales the variants of a scenario.
+/// The policy that scales the variants of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Peer {
-    /// Whoever the scenario says.
+    /// The scenario's own autoscalers.
     Scenario,
-    /// The same, but nothing is ever scaled down.
+    /// The scenario's own autoscalers without scale-down.
     OnlyUp,
-    /// Nobody: this many replicas of each variant, all the time.
+    /// A constant fleet: this many replicas of each variant.
     Static(Replicas),
-    /// Nobody: the cheapest fixed numbers that serve the requests.
+    /// A constant fleet: the cheapest fixed counts that serve the requests.
     StaticBest,
-    /// A stock HPA on waiting requests for each replica, in thousandths.
+    /// A stock HPA on waiting requests per replica, in thousandths.
     Waiting(MilliValue),
-    /// A stock HPA on requests in flight for each replica, in thousandths.
+    /// A stock HPA on requests in flight per replica, in thousandths.
     InFlight(MilliValue),
-    /// A stock HPA on the share of the KV cache in use, in thousandths.
+    /// A stock HPA on KV cache usage, in thousandths.
     Kv(MilliValue),
-    /// KEDA on requests a second for each replica, in thousandths.
+    /// KEDA on requests/s per replica, in thousandths.
     KedaRate(MilliValue),
-    /// The same with the number that turns out best.
+    /// KEDA on requests/s per replica, with the best target in hindsight.
     KedaBest,
     /// Knative's pod autoscaler on requests in flight, in thousandths.
     Kpa(MilliValue),
-    /// `AIBrix`' APA on the use of the KV cache, in thousandths.
+    /// `AIBrix`' APA on KV cache usage, in thousandths.
     Apa(MilliValue),
     /// llm-d's Workload Variant Autoscaler.
     Wva(wva::Version),
@@ -70,7 +70,7 @@ pub enum Peer {
     Oracle,
 }
 
-/// Why a text names no peer.
+/// The error for a text that names no peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "must be plimsoll, plimsoll-only-up, static:N, static:best, waiting:N, in-flight:N, kv:SHARE, \
@@ -78,13 +78,13 @@ pub enum Peer {
 )]
 pub struct UnknownPeer;
 
-/// Why a peer cannot scale the variants of a scenario.
+/// The reason why a peer cannot scale the variants of a scenario.
 #[derive(Debug, thiserror::Error)]
 pub enum Unplayable {
-    /// It must know the requests beforehand, and they cannot be known.
+    /// The peer must know the requests beforehand, and they cannot be known.
     #[error(transparent)]
     Unplannable(#[from] Unplannable),
-    /// It looks for a fixed number of replicas, and none serves the requests.
+    /// The peer searches for a fixed replica count, and none serves the requests.
     #[error(transparent)]
     NoFleet(#[from] NoFleet),
     /// An engine cannot be built.
@@ -93,7 +93,7 @@ pub enum Unplayable {
 }
 
 impl Peer {
-    /// Those without a number, by name.
+    /// The peers without a parameter, by name.
     const NAMED: [(&str, Self); 11] = [
         ("plimsoll", Self::Scenario),
         ("plimsoll-only-up", Self::OnlyUp),
@@ -108,20 +108,22 @@ impl Peer {
         ("oracle", Self::Oracle),
     ];
 
-    /// Reads a peer.
+    /// Parses the name of a peer.
     ///
     /// # Errors
     ///
-    /// The text names none.
+    /// The text names no peer.
     pub fn parse(text: &str) -> Result<Self, UnknownPeer> {
         if let Some((_, peer)) = Self::NAMED.into_iter().find(|(name, _)| *name == text) {
             return Ok(peer);
         }
+
         let (name, value) = text.split_once(':').ok_or(UnknownPeer)?;
         if name == "static" {
             let count = value.parse().ok().and_then(Replicas::new).ok_or(UnknownPeer)?;
             return Ok(Self::Static(count));
         }
+
         let target = value.parse().ok().and_then(milli).ok_or(UnknownPeer)?;
         match name {
             "waiting" => Ok(Self::Waiting(target)),
@@ -134,11 +136,11 @@ impl Peer {
         }
     }
 
-    /// Whether this peer can scale the variants of a scenario.
+    /// Returns an error if this peer cannot scale the variants of a scenario.
     ///
     /// # Errors
     ///
-    /// This peer must know the requests beforehand, and a model has none that can be known.
+    /// This peer must know the requests beforehand, and those of a model cannot be known.
     pub fn plays(self, scenario: &Scenario) -> Result<(), Unplannable> {
         if !matches!(self, Self::Melange | Self::Oracle | Self::KedaBest) {
             return Ok(());
@@ -146,13 +148,13 @@ impl Peer {
         (0..scenario.models.len()).try_for_each(|model| demand::plannable(scenario, model))
     }
 
-    /// Makes this peer scale the variants of a scenario that is run with a seed. Whoever knows the
-    /// future asks `watch` whether to go on looking at it.
+    /// Makes this peer scale the variants of a scenario that runs with a seed. Peers that know
+    /// future requests ask `watch` whether to continue their search.
     ///
     /// # Errors
     ///
-    /// This peer must know the requests beforehand, and a workload has none that can be known; or it
-    /// looks for a fixed number of replicas, and there is none.
+    /// This peer must know the requests beforehand, and those of a model cannot be known. Or it
+    /// searches for a fixed replica count, and there is none.
     pub fn apply(
         self,
         scenario: &mut Scenario,
@@ -182,15 +184,17 @@ impl Peer {
                 }
             }
         }
+
         Ok(())
     }
 
-    /// Makes this peer scale a variant, where it looks at nothing else.
+    /// Makes this peer scale one variant, for peers that need only the variant.
     fn take(self, variant: &mut Variant) {
         if self != Self::OnlyUp && !matches!(self, Self::Static(_)) {
-            // What replicas say cannot bring a variant back from zero.
+            // Replica metrics cannot scale a variant up from zero.
             variant.initial = variant.initial.max(Replicas::ONE);
         }
+
         variant.actuator = match self {
             Self::OnlyUp => return only_up::never_down(variant),
             Self::Static(count) => return fixed::keep(variant, count),
@@ -198,12 +202,12 @@ impl Peer {
             Self::InFlight(target) => stock::in_flight::on_concurrency(variant, target),
             Self::Kv(target) => stock::kv::on_cache(variant, target),
             Self::KedaRate(target) => keda::on_rate(variant, target),
-            Self::Kpa(concurrency) => {
-                let concurrency = concurrency.0 as f64 / 1000.0;
-                Actuator::Law(Rule::Kpa(kpa::Settings { concurrency }))
+            Self::Kpa(target) => {
+                let concurrency = target.0 as f64 / 1000.0;
+                Actuator::Law(Rule::Kpa(kpa::KpaSettings { concurrency }))
             }
             Self::Apa(target) => {
-                Actuator::Law(Rule::Apa(apa::Settings::aiming_at(target.0 as f64 / 1000.0)))
+                Actuator::Law(Rule::Apa(apa::ApaSettings::aiming_at(target.0 as f64 / 1000.0)))
             }
             Self::SloAware => Actuator::Law(Rule::SloAware),
             Self::DynamoLoad => Actuator::Law(Rule::DynamoLoad),
@@ -248,6 +252,7 @@ impl fmt::Display for Peer {
                 return f.write_str(named.map_or("", |(name, _)| name));
             }
         };
+
         write!(f, "{name}:{}", target.0 as f64 / 1000.0)
     }
 }
@@ -269,6 +274,7 @@ mod tests {
                 assert!(UnknownPeer.to_string().contains(text), "{text} is not in the message");
             }
         }
+
         for text in [
             "",
             "static",
@@ -284,10 +290,10 @@ mod tests {
         }
     }
 
-    /// Where the rules of a peer are written, and where they are from.
+    /// The file that documents a peer's rules and their source.
     fn file(peer: Peer) -> Option<&'static str> {
         match peer {
-            // This project's own: what is decided, and a search that says how it is done.
+            // Plimsoll itself, and a search that documents its own method.
             Peer::Scenario | Peer::Oracle => None,
             Peer::OnlyUp => Some("only_up.rs"),
             Peer::Static(_) => Some("fixed.rs"),
@@ -309,8 +315,16 @@ mod tests {
     #[test]
     fn each_peer_has_a_file_of_its_own_that_says_where_its_rules_come_from() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("simulate/peers");
-        let counted = ["static:4", "waiting:5", "in-flight:40", "kv:0.7", "keda-rate:15"];
-        let counted = counted.into_iter().chain(["kpa:100", "apa:0.5"]);
+        let counted = [
+            "static:4",
+            "waiting:5",
+            "in-flight:40",
+            "kv:0.7",
+            "keda-rate:15",
+            "kpa:100",
+            "apa:0.5",
+        ];
+
         for text in Peer::NAMED.into_iter().map(|(name, _)| name).chain(counted) {
             let Some(file) = file(Peer::parse(text).unwrap()) else { continue };
             let written = fs::read_to_string(folder.join(file)).unwrap();

@@ -1,7 +1,7 @@
 //! Random numbers: one generator for each purpose, all from one seed.
 //!
-//! What happens more or less often in one part must not change the numbers of another: a policy that
-//! starts more replicas meets the same requests.
+//! The number of draws in one part must not change the numbers of another. For example, a policy
+//! that starts more replicas still gets the same requests.
 
 use std::f64::consts::TAU;
 
@@ -11,7 +11,7 @@ use rand_pcg::Pcg64;
 use crate::simulate::Micros;
 use crate::simulate::scenario::Startup;
 
-/// What a generator is for.
+/// The purpose of a generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Times of arrivals.
@@ -22,7 +22,7 @@ pub enum Purpose {
     Starts = 3,
     /// Crashes and interruptions.
     Faults = 4,
-    /// Scrapes that fail.
+    /// Failures of scrapes.
     Scrapes = 5,
     /// Think times of clients.
     Thoughts = 6,
@@ -36,30 +36,31 @@ pub enum Purpose {
     Routes = 10,
 }
 
-/// The generator of one purpose; `index` tells several of the same apart.
+/// The generator for one purpose; `index` distinguishes several generators of the same purpose.
 #[must_use]
 pub fn generator(seed: u64, purpose: Purpose, index: usize) -> Pcg64 {
     let mixed = mix(seed ^ mix(purpose as u64 ^ mix(index as u64)));
     Pcg64::seed_from_u64(mixed)
 }
 
-/// A generator whose numbers start from the next one of another.
+/// A generator that is seeded by the next number of another.
 pub(crate) fn fork(random: &mut Pcg64) -> Pcg64 {
     Pcg64::seed_from_u64(random.random())
 }
 
-/// The generator of one aspect of a world that is drawn at random.
+/// The generator for one aspect of a randomly drawn world.
 #[must_use]
 pub fn of_world(world: u64, aspect: u64) -> Pcg64 {
     Pcg64::seed_from_u64(mix(mix(world) ^ mix(aspect)))
 }
 
-/// `SplitMix64`'s finalizer (Steele, Lea and Flood, 2014): near inputs have distant outputs.
+/// `SplitMix64`'s finalizer (Steele, Lea and Flood, 2014): similar inputs have very different
+/// outputs.
 pub(crate) const fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
+    let next = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let once = (next ^ (next >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let twice = (once ^ (once >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    twice ^ (twice >> 31)
 }
 
 /// A number above 0 and up to 1.
@@ -84,6 +85,7 @@ pub fn gamma(random: &mut Pcg64, shape: f64) -> f64 {
         let boost = uniform(random).powf(1.0 / shape);
         return boost * gamma(random, shape + 1.0);
     }
+
     let d = shape - 1.0 / 3.0;
     let c = 1.0 / (9.0 * d).sqrt();
     loop {
@@ -96,7 +98,7 @@ pub fn gamma(random: &mut Pcg64, shape: f64) -> f64 {
 }
 
 impl Startup {
-    /// One span of a phase with this median.
+    /// Draws the duration of a start-up phase with this median.
     pub fn draw(&self, median: Micros, random: &mut Pcg64) -> Micros {
         if self.sigma <= 0.0 {
             return median;
@@ -117,7 +119,7 @@ mod tests {
             let mean = draws.iter().sum::<f64>() / draws.len() as f64;
             let square = draws.iter().map(|x| (x - mean).powi(2)).sum::<f64>();
             let variance = square / draws.len() as f64;
-            // Both are `shape`; four standard errors of the mean are below 2 per cent.
+            // Both are `shape`; four standard errors of the mean are below 2%.
             assert!((mean / shape - 1.0).abs() < 0.02, "{mean} for {shape}");
             assert!((variance / shape - 1.0).abs() < 0.1, "{variance} for {shape}");
         }
@@ -125,13 +127,14 @@ mod tests {
 
     #[test]
     fn purposes_seeds_and_indices_have_numbers_of_their_own() {
-        let first = |seed, purpose, index| uniform(&mut generator(seed, purpose, index)).to_bits();
         let all = [
-            first(1, Purpose::Times, 0),
-            first(2, Purpose::Times, 0),
-            first(1, Purpose::Lengths, 0),
-            first(1, Purpose::Times, 1),
-        ];
+            generator(1, Purpose::Times, 0),
+            generator(2, Purpose::Times, 0),
+            generator(1, Purpose::Lengths, 0),
+            generator(1, Purpose::Times, 1),
+        ]
+        .map(|mut random| uniform(&mut random).to_bits());
+
         for (index, one) in all.iter().enumerate() {
             assert!(all.iter().skip(index + 1).all(|other| one != other), "{all:?}");
         }

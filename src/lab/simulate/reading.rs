@@ -1,8 +1,9 @@
-//! What a scrape of a replica's page would say, without the page.
+//! The reading that a scrape of a simulated replica would give, without rendering a /metrics
+//! response.
 //!
-//! [`crate::simulate::page::render`] writes the text that vLLM would write, for whoever asks over
-//! HTTP. A study of a day asks some millions of times, and would spend its time on printing numbers
-//! and reading them again, so [`read`] makes the same [`Reading`] from the same counters.
+//! [`crate::simulate::page::render`] writes the text that vLLM would write, for HTTP clients. A
+//! one-day study scrapes millions of times and would spend most of its time on printing and parsing
+//! numbers. So [`read`] makes the same [`Reading`] directly from the same counters.
 //! `a_reading_is_what_the_page_says` in `tests/it/simulate.rs` compares the two.
 
 use std::collections::BTreeSet;
@@ -11,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::simulate::Micros;
 use crate::simulate::replica::Replica;
-use crate::simulate::replica::adapters::{AdapterId, NewestSets};
+use crate::simulate::replica::adapters::NewestSets;
 use crate::simulate::replica::stats;
 use plimsoll_core::fleet::ModelName;
 use plimsoll_core::observe::engine::Engine;
@@ -20,23 +21,25 @@ use plimsoll_core::observe::histogram::Histogram;
 use plimsoll_core::observe::{FinishedReading, HttpReading, RankReading, Reading};
 use plimsoll_core::units::{Fraction, Requests, Tokens};
 
-/// Samples of a page that a reading is made of, before the HTTP server has answered anything.
+/// Samples that a reading uses from a /metrics response, before the HTTP server has answered any
+/// request.
 const SAMPLES: usize = 203;
 
-/// Those of them that are gauges which an engine sets at each step.
+/// The samples among them that are gauges which an engine sets at each step.
 const GAUGES: usize = 5;
 
-/// What a page says that has nothing to do with load.
+/// The parts of a /metrics response that do not depend on load.
 #[derive(Clone, Debug)]
 pub struct Names {
-    /// The model names on the page.
+    /// The model names in the response.
     pub models: Vec<ModelName>,
-    /// Those of adapters, in the order of their places.
+    /// The adapter names, indexed by
+    /// [`AdapterId`](crate::simulate::replica::adapters::AdapterId).
     pub adapters: Vec<ModelName>,
 }
 
-/// What a scrape of this replica would read at the time up to which it has been advanced, which is
-/// `now` by the wall clock.
+/// Returns the reading of this replica at the simulated time to which it has advanced. `now` is
+/// that time by the wall clock.
 #[must_use]
 pub fn read(names: &Names, started: Timestamp, now: Timestamp, replica: &Replica) -> Reading {
     let counters = replica.counters();
@@ -46,18 +49,18 @@ pub fn read(names: &Names, started: Timestamp, now: Timestamp, replica: &Replica
     let deferred = replica.deferred();
     let newest = replica.newest_sets();
     let series = newest.as_ref().map_or(0, |newest| newest.series);
-    // Several API servers share a page without a process, and without gauges before the first step.
+    // Several API servers share one /metrics response, which has no process families, and no gauges
+    // before the first step.
     let shared = replica.api_servers() > 1;
     let has_gauges = !shared || counters.steps > 0;
-    let gauge = |count: u32| Requests::new(f64::from(count)).filter(|_| has_gauges);
     let absent = usize::from(shared) + if has_gauges { 0 } else { GAUGES };
     let mut rank = RankReading {
         rank: 0,
-        running: gauge(gauges.running),
-        waiting: gauge(gauges.waiting),
-        waiting_capacity: gauge(gauges.waiting - deferred),
-        waiting_deferred: gauge(deferred),
-        kv_usage: Fraction::new(gauges.kv_usage).filter(|_| has_gauges),
+        running: Requests::new(f64::from(gauges.running)),
+        waiting: Requests::new(f64::from(gauges.waiting)),
+        waiting_capacity: Requests::new(f64::from(gauges.waiting - deferred)),
+        waiting_deferred: Requests::new(f64::from(deferred)),
+        kv_usage: Fraction::new(gauges.kv_usage),
         kv_capacity: Tokens::new(replica.kv_tokens() as f64),
         asleep: Some(false),
         prompt_tokens: Tokens::new(counters.prompt_tokens as f64),
@@ -82,6 +85,15 @@ pub fn read(names: &Names, started: Timestamp, now: Timestamp, replica: &Replica
         completions_asked: Some(asked(counters.finished)),
         step_tokens: Some(plain(&counters.iteration_tokens)),
     };
+
+    if !has_gauges {
+        rank.running = None;
+        rank.waiting = None;
+        rank.waiting_capacity = None;
+        rank.waiting_deferred = None;
+        rank.kv_usage = None;
+    }
+
     rank.fill_unserved();
     Reading {
         engine: Engine::Vllm,
@@ -99,12 +111,16 @@ pub fn read(names: &Names, started: Timestamp, now: Timestamp, replica: &Replica
     }
 }
 
-/// What the newest series say. vLLM gives both lists the adapters that run.
+/// The state of the newest LoRA series. vLLM puts the running adapters in both lists.
 fn lora(names: &Names, now: Timestamp, reached: Micros, newest: &NewestSets) -> LoraPage {
     let ago = SignedDuration::try_from(reached.since(newest.at).duration()).unwrap_or_default();
     let at = now.saturating_sub(ago).unwrap_or(now);
-    let name = |it: &AdapterId| names.adapters.get(usize::from(it.place())).cloned();
-    let running: BTreeSet<ModelName> = newest.running.iter().filter_map(name).collect();
+    let running: BTreeSet<ModelName> = newest
+        .running
+        .iter()
+        .filter_map(|adapter| names.adapters.get(usize::from(adapter.place())).cloned())
+        .collect();
+
     LoraPage {
         value: at.as_microsecond() as f64 / 1e6,
         slots: Slots::new(u32::from(newest.slots)),
@@ -113,25 +129,25 @@ fn lora(names: &Names, now: Timestamp, reached: Micros, newest: &NewestSets) -> 
     }
 }
 
-fn plain(histogram: &stats::Histogram) -> Histogram {
+fn plain(histogram: &stats::EngineHistogram) -> Histogram {
     scaled(histogram, 1.0)
 }
 
-fn seconds(histogram: &stats::Histogram) -> Histogram {
+fn seconds(histogram: &stats::EngineHistogram) -> Histogram {
     scaled(histogram, 1e6)
 }
 
-fn scaled(histogram: &stats::Histogram, unit: f64) -> Histogram {
+fn scaled(histogram: &stats::EngineHistogram, unit: f64) -> Histogram {
     let edges = histogram.edges().iter().map(|&edge| edge as f64 / unit).chain([f64::INFINITY]);
     let buckets: Vec<(f64, f64)> =
         edges.zip(histogram.cumulative().map(|count| count as f64)).collect();
-    let count = buckets.last().map_or(0.0, |(_, count)| *count);
+    let count = buckets.last().map_or(0.0, |last| last.1);
     Histogram { sum: histogram.sum() as f64 / unit, count, buckets }
 }
 
-/// Every request asks for one answer.
+/// The histogram of answers per request: every request asks for one.
 fn asked(finished: u64) -> Histogram {
-    let mut answers = stats::Histogram::new(&stats::ANSWER_EDGES);
+    let mut answers = stats::EngineHistogram::new(&stats::ANSWER_EDGES);
     answers.observe(1, finished);
     plain(&answers)
 }

@@ -1,39 +1,43 @@
-//! One simulated engine, at the level of its iterations.
+//! A simulated engine, at the level of its iterations.
 //!
-//! A [`Replica`] takes requests with their arrival times and gives back when each was first
-//! computed, when its first token came, and when it ended. Between those it does what vLLM's
-//! scheduler does: continuous batching, chunked prefill within one token budget, a first-come
-//! first-served queue, a KV cache in blocks, and preemption of the request that was admitted last.
+//! A [`Replica`] takes requests with their arrival times. It returns the times of each request's
+//! first computation, first token and end. In between it follows vLLM's scheduler: continuous
+//! batching, chunked prefill within one token budget, and a first-come first-served queue. It also
+//! has a KV cache in blocks, and preempts the request that was admitted last.
 //!
 //! # Model
 //!
-//! A step takes `alpha + beta * prefill tokens + delta * decodes + gamma * KV tokens read`, cut
-//! off to whole microseconds and at least one of them. It starts when the step before it ends, or
-//! at an arrival when the engine is idle; an arrival at the instant at which a step starts belongs
-//! to that step. What a step computes exists at its end.
+//! A step takes `alpha + beta * prefill tokens + delta * decodes + gamma * KV tokens read`,
+//! truncated to whole microseconds, at least one. It starts at the end of the previous step, or at
+//! an arrival if the engine is idle. A request that arrives at the instant at which a step starts
+//! belongs to that step. The results of a step exist at its end.
 //!
-//! Building a batch: running requests in the order of their admission get one token each, or the
-//! next chunk of their prompt; whoever finds no free block preempts the last one in the batch, until
-//! it fits or is itself the victim. If nothing was preempted, waiting requests follow from the head
-//! of the queue while there is budget, a seat and room in the cache; the head of the line blocks.
+//! Building a batch starts with the running requests, in the order of their admission. Each gets
+//! one token or the next chunk of its prompt. A request that finds no free block preempts the last
+//! one in the batch, until it fits or is itself the victim. If nothing was preempted, waiting
+//! requests follow from the head of the queue while there is budget, a seat and room in the cache.
+//! The head of the queue blocks the rest.
 //!
 //! # Why it is fast
 //!
-//! A step in which nobody starts, ends or is preempted costs the same for 1 and for 1000 requests:
-//! decodes advance a common clock, and what depends on a single request — the step in which it
-//! needs a new block, and the one in which it ends — is counted by phase and filed in a wheel. This
-//! rests on the budget being at least the number of seats (vLLM refuses anything else): decodes are
-//! never left out, and at most one request is in the middle of its prefill, the one admitted last.
-//! The batch is a linked list, so whoever ends leaves it without a search. Histograms, which are a
-//! seventh of the work, are kept where somebody reads the page.
+//! A step in which no request starts, ends or is preempted costs the same for 1 and for 1000
+//! requests, because decodes advance a common clock. Two facts depend on a single request: the step
+//! in which it needs a new block, and the step in which it ends. Both are counted by phase and
+//! filed in a wheel.
+//!
+//! This requires a budget of at least the number of seats (vLLM refuses anything else). Then
+//! decodes are never left out, and at most one request is in the middle of its prefill, the one
+//! admitted last. The batch is a linked list, so a request leaves it without a search. Histograms
+//! are a seventh of the work, so they are kept only if the /metrics response is read.
 //!
 //! # Limits
 //!
-//! There is no time between steps, and prefill does not get slower with the length of the prompt.
-//! What the prefix cache finds is a given share of each prompt ([`Replica::with_prefix_hits`]), with
-//! the blocks that are found held by each request alone; or it is what it has of prompts that are
-//! known ([`Replica::with_prefix_cache`]). The limits of a pipeline, of speculation and of fetched
-//! caches ([`Replica::with_options`]) are beside their rules.
+//! There is no time between steps, and prefill does not slow down with the length of the prompt.
+//! The prefix cache has two modes. With [`Replica::with_prefix_hits`] it holds a given share of
+//! each prompt, and each request holds its own copy of the cached blocks. With
+//! [`Replica::with_prefix_cache`] it tracks the blocks of known prompts. The limits of a pipeline,
+//! of speculation and of fetched caches ([`Replica::with_options`]) are documented with their
+//! rules.
 
 pub mod adapters;
 pub mod arrivals;
@@ -60,23 +64,23 @@ use rand_pcg::Pcg64;
 use crate::simulate::Micros;
 use crate::simulate::random;
 use crate::simulate::replica::adapters::Adapters;
-use crate::simulate::replica::arrivals::{Arrival, Fetch};
-use crate::simulate::replica::decodes::{Decodes, Phase};
+use crate::simulate::replica::arrivals::{Fetch, SubmittedRequest};
+use crate::simulate::replica::decodes::{Decodes, RequestPhase};
 use crate::simulate::replica::noise::Noise;
-use crate::simulate::replica::pace::Pace;
-use crate::simulate::replica::pipeline::Pipeline;
-use crate::simulate::replica::prefix::{Found, PrefixCache, Return};
-use crate::simulate::replica::rings::Batch;
+use crate::simulate::replica::pace::StepDurations;
+use crate::simulate::replica::pipeline::StagePipeline;
+use crate::simulate::replica::prefix::{CachedPrefix, PrefixCache, Return};
+use crate::simulate::replica::rings::DecodeBatch;
 use crate::simulate::replica::servers::ApiServers;
 use crate::simulate::replica::settings::{Admission, Options, Settings, SettingsError};
 use crate::simulate::replica::speculation::{Speculated, Speculator};
 use crate::simulate::replica::stats::Counters;
 use plimsoll_core::units::Fraction;
 
-/// What a client asks for.
+/// The request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// How the caller tells it from others.
+    /// The caller's identifier for the request.
     pub id: u64,
     /// Tokens of its prompt; at least one.
     pub prompt: u32,
@@ -90,48 +94,48 @@ pub struct Request {
 #[error("the request does not fit this engine")]
 pub struct Unservable;
 
-/// What happened to a request.
+/// An event in a request's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// Its first token came; a client sees this once, whatever is preempted later.
+pub enum EngineEvent {
+    /// The first token arrived; a client sees this once, even if the request is preempted later.
     FirstToken {
-        /// Which request.
+        /// The request.
         id: u64,
-        /// When.
+        /// The time of the event.
         at: Micros,
-        /// The time since it arrived.
+        /// The time since the request's arrival.
         ttft: Micros,
     },
-    /// It had to leave the batch.
+    /// The request was preempted and left the batch.
     Preempted {
-        /// Which request.
+        /// The request.
         id: u64,
-        /// When.
+        /// The time of the event.
         at: Micros,
     },
-    /// Its last token came.
+    /// The last token arrived.
     Finished(Finished),
 }
 
-/// A request's life, once it is over. All spans count from its arrival.
+/// A finished request. All spans count from its arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finished {
-    /// What was asked for.
+    /// The request itself.
     pub request: Request,
-    /// When it arrived.
+    /// The time of its arrival.
     pub arrived: Micros,
-    /// When its last token came.
+    /// The time of its last token.
     pub at: Micros,
-    /// To the start of the first step that computed it.
+    /// The span to the start of the first step that computed it.
     pub queue: Micros,
-    /// To the end of the prefill that its answer rests on: the last one when a preemption discards
-    /// the answer, else the first.
+    /// The span to the end of the prefill that its answer comes from: the last one if a preemption
+    /// discards the answer, otherwise the first.
     pub ttft: Micros,
-    /// To the end of the first prefill.
+    /// The span to the end of the first prefill.
     pub first_ever: Micros,
-    /// To the last token.
+    /// The span to the last token.
     pub e2e: Micros,
-    /// How often it was preempted.
+    /// The number of its preemptions.
     pub preemptions: u32,
 }
 
@@ -139,67 +143,67 @@ impl Finished {
     /// The mean time between tokens; `None` for an answer of one token.
     #[must_use]
     pub fn itl_mean(&self) -> Option<Micros> {
-        let gaps = u64::from(self.request.output).checked_sub(1).filter(|&gaps| gaps > 0)?;
+        let gaps = u64::from(self.request.output).checked_sub(1).filter(|&count| count > 0)?;
         Some(Micros::new(self.e2e.since(self.ttft).micros() / gaps))
     }
 }
 
-/// One engine.
+/// A simulated engine.
 #[derive(Clone, Debug)]
 pub struct Replica {
     settings: Settings,
-    pace: Pace,
+    pace: StepDurations,
     /// The share of each prompt that the prefix cache has.
     prefix_hits: Fraction,
     prefill_at: PrefillAt,
     fetch: Option<Fetch>,
     now: Micros,
-    /// When the last step ended.
+    /// The end of the last step.
     ready: Micros,
-    /// Requests that were submitted and whose time has not come.
-    arrivals: VecDeque<Arrival>,
-    /// Requests that are neither finished nor still to arrive, with holes.
+    /// Submitted requests that have not arrived yet.
+    arrivals: VecDeque<SubmittedRequest>,
+    /// Requests that have arrived and are not finished, with holes.
     lives: Vec<Life>,
     holes: Vec<usize>,
     waiting: VecDeque<usize>,
     /// The batch, in the order of admission.
-    running: Batch,
+    running: DecodeBatch,
     decodes: Decodes,
     kv_blocks_used: u32,
-    /// The step that is being computed.
-    step: Option<Step>,
-    /// Requests whose prefill is complete at its end, in the order of admission.
+    /// The step in progress.
+    step: Option<EngineStep>,
+    /// Requests whose prefill is complete at the end of `step`, in the order of admission.
     prefilled: Vec<usize>,
     counters: Counters,
     histograms: Histograms,
     /// Boxed, because few engines have any.
     adapters: Option<Box<Adapters>>,
-    /// Boxed for the same reason, as is all that follows.
+    /// Boxed for the same reason, as are the optional fields below.
     prefix: Option<Box<PrefixCache>>,
-    /// Several API servers; without them, one counts all steps.
+    /// Set with several API servers; otherwise one server counts all steps.
     servers: Option<Box<ApiServers>>,
     speculator: Option<Box<Speculator>>,
     noise: Option<Box<Noise>>,
-    /// The batches of a pipeline that are not in hand.
-    pipeline: Option<Box<Pipeline>>,
+    /// The pipeline's batches other than the current one.
+    pipeline: Option<Box<StagePipeline>>,
     /// Free blocks that steps in flight take before they end.
     promised: u32,
 }
 
-/// Who computes prompts.
+/// The engine that computes prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PrefillAt {
-    /// The engine itself.
+    /// This engine.
     Here,
-    /// Another engine, whose cache arrives with the request.
+    /// Another engine, whose KV cache arrives with the request.
     Elsewhere,
 }
 
-/// Whether an engine keeps the histograms of its page.
+/// The handling of an engine's histograms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Histograms {
     Kept,
-    /// They stay empty.
+    /// The histograms stay empty.
     Left,
 }
 
@@ -208,31 +212,32 @@ enum Histograms {
 struct Life {
     request: Request,
     arrived: Micros,
-    /// When it came into the queue: after that, if the cache of its prompt was fetched.
+    /// The time at which it entered the queue, which is after `arrived` if the cache of its prompt
+    /// was fetched.
     queued: Micros,
-    /// When a step first computed it.
+    /// The time at which a step first computed it.
     scheduled: Option<Micros>,
     first_ever: Option<Micros>,
     first_token: Option<Micros>,
     last_token: Micros,
     preemptions: u32,
-    /// Prompt tokens that a cache had when a step first computed it.
+    /// Prompt tokens that a cache held when a step first computed it.
     cached: u32,
-    /// Answer tokens that exist and are not counted by a [`Phase::Decode`].
+    /// Answer tokens that exist and are not counted by a [`RequestPhase::Decode`].
     kept: u32,
-    phase: Phase,
+    phase: RequestPhase,
 }
 
-/// A step.
+/// A step of an engine.
 #[derive(Clone, Copy, Debug)]
-struct Step {
+struct EngineStep {
     start: Micros,
     end: Micros,
     prefill_tokens: u32,
     decodes: u32,
-    /// Tokens that it gives each request that decodes.
+    /// Tokens that it gives each decoding request.
     tokens: u32,
-    /// Blocks of [`Replica::promised`] that are its own.
+    /// Its share of the blocks in [`Replica::promised`].
     promised: u32,
 }
 
@@ -243,12 +248,12 @@ impl Replica {
     ///
     /// # Errors
     ///
-    /// The settings are refused when vLLM would refuse them, or no step could be timed.
+    /// vLLM would refuse the settings, or no step could be timed.
     pub fn new(settings: Settings) -> Result<Self, SettingsError> {
         settings.check()?;
         Ok(Self {
             settings,
-            pace: Pace::new(settings.step, settings.max_num_seqs),
+            pace: StepDurations::new(settings.step, settings.max_num_seqs),
             prefix_hits: Fraction::ZERO,
             prefill_at: PrefillAt::Here,
             fetch: None,
@@ -258,7 +263,7 @@ impl Replica {
             lives: Vec::new(),
             holes: Vec::new(),
             waiting: VecDeque::new(),
-            running: Batch::new(),
+            running: DecodeBatch::new(),
             decodes: Decodes::new(settings.block_size),
             kv_blocks_used: 0,
             step: None,
@@ -275,22 +280,23 @@ impl Replica {
         })
     }
 
-    /// The same engine with a prefix cache that has this share of every prompt, in whole blocks and
-    /// without the last token, which is always computed.
+    /// The same engine with a prefix cache that holds this share of every prompt. The share is
+    /// rounded to whole blocks and excludes the last token, which is always computed.
     #[must_use]
     pub fn with_prefix_hits(self, share: Fraction) -> Self {
         Self { prefix_hits: share, ..self }
     }
 
-    /// The same engine for requests whose prompts another has computed: only the last token of each
-    /// is computed here, as a step must compute something, until a preemption discards the rest.
+    /// The same engine for requests whose prompts another engine has computed. It computes only the
+    /// last token of each prompt, because a step must compute something. After a preemption it has
+    /// to compute the rest also, because the transferred cache is gone.
     #[must_use]
     pub fn for_computed_prompts(self) -> Self {
         Self { prefill_at: PrefillAt::Elsewhere, ..self }
     }
 
-    /// The same engine, whose histograms stay empty: to keep them is a good part of the work, and where
-    /// nobody reads its page nobody knows.
+    /// The same engine, whose histograms stay empty. Histograms are a considerable part of the
+    /// work, and only the /metrics response shows them.
     #[must_use]
     pub fn without_histograms(self) -> Self {
         Self { histograms: Histograms::Left, ..self }
@@ -299,13 +305,14 @@ impl Replica {
     /// The same engine with these options, whose random numbers start from `random`.
     #[must_use]
     pub fn with_options(self, options: Options, mut random: Pcg64) -> Self {
-        let Options { api_servers, stages, speculation, noise, fetch } = options;
+        let Options { api_servers, stages, speculation, noise: spread, fetch } = options;
         let block_size = self.settings.block_size;
-        let noise = (noise > 0.0).then(|| Box::new(Noise::new(noise, random::fork(&mut random))));
+        let noise = (spread > 0.0).then(|| Box::new(Noise::new(spread, random::fork(&mut random))));
         let servers = (api_servers > 1).then(|| Box::new(ApiServers::new(api_servers)));
+
         Self {
             pipeline: (stages > 1)
-                .then(|| Box::new(Pipeline::new(stages, block_size, servers.as_deref()))),
+                .then(|| Box::new(StagePipeline::new(stages, block_size, servers.as_deref()))),
             speculator: speculation.map(|it| Box::new(Speculator::new(it, random))),
             noise,
             fetch,
@@ -314,17 +321,19 @@ impl Replica {
         }
     }
 
-    /// Makes each step that begins from now on take so many times as long as the settings say.
+    /// Multiplies the duration of each step that begins from now on by `factor`, relative to the
+    /// settings.
     pub fn set_slowness(&mut self, factor: f64) {
-        self.pace = Pace::new(self.settings.step.slowed(factor), self.settings.max_num_seqs);
+        self.pace =
+            StepDurations::new(self.settings.step.slowed(factor), self.settings.max_num_seqs);
     }
 
-    /// Ends every step that ends at or before `until` and begins every step that begins before it,
-    /// appending what happened to `events`.
+    /// Ends every step that ends at or before `until` and begins every step that begins before it.
+    /// Appends the resulting events to `events`.
     ///
-    /// A step that would begin exactly at `until` does not begin yet, because requests that arrive
-    /// at that instant belong to it and may still be submitted.
-    pub fn advance_to(&mut self, until: Micros, events: &mut Vec<Event>) {
+    /// A step that would begin exactly at `until` does not begin yet. Requests that arrive at that
+    /// instant belong to it and may still be submitted.
+    pub fn advance_to(&mut self, until: Micros, events: &mut Vec<EngineEvent>) {
         self.advance_steps(until, events);
         self.now = self.now.max(until);
         if self.has_arrived(self.now) {
@@ -332,7 +341,7 @@ impl Replica {
         }
     }
 
-    fn advance_steps(&mut self, until: Micros, events: &mut Vec<Event>) {
+    fn advance_steps(&mut self, until: Micros, events: &mut Vec<EngineEvent>) {
         if self.pipeline.is_some() {
             return self.advance_pipeline(until, events);
         }
@@ -343,6 +352,7 @@ impl Replica {
                 }
                 self.end_step(step, events);
             }
+
             let Some(start) = self.next_start().filter(|start| *start < until) else { break };
             if !self.coast(start, until) {
                 self.begin_step(start, events);
@@ -350,8 +360,8 @@ impl Replica {
         }
     }
 
-    /// When the next step ends, or begins if none is being computed; `None` when there is nothing
-    /// to do. Advancing to just after this time makes progress.
+    /// The end of the current step, or the start of the next one if none is in progress; `None`
+    /// when the engine is idle. Advancing to just after this time makes progress.
     #[must_use]
     pub fn next_change(&self) -> Option<Micros> {
         if self.pipeline.is_some() {
@@ -375,6 +385,7 @@ impl Replica {
         if self.running.len() > 0 {
             return Some(self.ready);
         }
+
         let head = match self.waiting.front() {
             Some(&index) => self.lives[index].queued,
             None => self.arrivals.front()?.queued,
@@ -382,10 +393,11 @@ impl Replica {
         Some(head.max(self.ready))
     }
 
-    fn begin_step(&mut self, start: Micros, events: &mut Vec<Event>) {
+    fn begin_step(&mut self, start: Micros, events: &mut Vec<EngineEvent>) {
         if self.has_arrived(start) {
             self.take_arrivals(start);
         }
+
         let preemptions = self.counters.preemptions;
         self.grow_decodes(start, events);
         let decodes = self.decodes.count();
@@ -401,17 +413,17 @@ impl Replica {
         let kv_tokens = self.decodes.stored() + u64::from(decodes);
         let length = self.length(prefill_tokens, decodes, kv_tokens);
         let end = start + length + self.loading();
-        self.step = Some(Step { start, end, prefill_tokens, decodes, tokens, promised });
+        self.step = Some(EngineStep { start, end, prefill_tokens, decodes, tokens, promised });
     }
 
-    /// Tokens of a step's budget that so many decoding requests leave, each of which has its drafts
+    /// The tokens of a step's budget that this many decoding requests leave, with their drafts
     /// verified.
     fn budget_beside(&self, decodes: u32) -> u32 {
         let each = self.speculator.as_ref().map_or(1, |speculator| speculator.most());
         self.settings.max_num_batched_tokens.saturating_sub(decodes * each)
     }
 
-    /// How long a step takes this time.
+    /// The duration of this step.
     fn length(&mut self, prefill_tokens: u32, decodes: u32, kv_tokens: u64) -> Micros {
         let length = self.pace.of(prefill_tokens, decodes, kv_tokens);
         match &mut self.noise {
@@ -420,16 +432,18 @@ impl Replica {
         }
     }
 
-    /// Gives every decoding request room for one more token, by preemption where there is none.
-    fn grow_decodes(&mut self, now: Micros, events: &mut Vec<Event>) {
+    /// Gives every decoding request room for one more token, by preemption if there is no free
+    /// block.
+    fn grow_decodes(&mut self, now: Micros, events: &mut Vec<EngineEvent>) {
         let needed = self.decodes.blocks_needed();
         if needed <= self.free() {
             self.take(needed);
             return;
         }
+
         let mut before = None;
         while let Some(index) = self.running.after(before) {
-            if self.lives[index].phase != Phase::Decode {
+            if self.lives[index].phase != RequestPhase::Decode {
                 break;
             }
             if self.decodes.needs_block(index) {
@@ -440,18 +454,20 @@ impl Replica {
                 }
                 self.take(1);
             }
+
             before = Some(index);
         }
     }
 
     /// Computes the next chunk of the one request that is in the middle of its prompt. It is the
-    /// last of the batch, so if there is no room for the chunk it is its own victim.
-    fn continue_prefill(&mut self, budget: &mut u32, now: Micros, events: &mut Vec<Event>) {
+    /// last of the batch, so it preempts itself if there is no room for the chunk.
+    fn continue_prefill(&mut self, budget: &mut u32, now: Micros, events: &mut Vec<EngineEvent>) {
         if self.running.len() == self.decodes.count() {
             return;
         }
+
         let Some(index) = self.running.last() else { return };
-        let Phase::Prefill { computed } = self.lives[index].phase else { return };
+        let RequestPhase::Prefill { computed } = self.lives[index].phase else { return };
         let target = self.lives[index].prefill_target();
         let after = computed + (target - computed).min(*budget);
         let blocks = self.settings.blocks(after) - self.settings.blocks(computed);
@@ -459,9 +475,10 @@ impl Replica {
             self.preempt_last(now, events);
             return;
         }
+
         self.occupy(index, computed, after);
         *budget -= after - computed;
-        self.lives[index].phase = Phase::Prefill { computed: after };
+        self.lives[index].phase = RequestPhase::Prefill { computed: after };
         if after == target {
             self.prefilled.push(index);
         }
@@ -473,7 +490,7 @@ impl Replica {
             let index = self.waiting[place];
             let target = self.lives[index].prefill_target();
             let prompt = self.lives[index].request.prompt;
-            let Found { tokens: cached, held } = self.cached(index);
+            let CachedPrefix { tokens: cached, held } = self.cached(index);
             let computed = cached + (target - cached).min(*budget);
             let room = match self.settings.admission {
                 Admission::WholePrompt => self.settings.blocks(target),
@@ -491,53 +508,59 @@ impl Replica {
             if let Some(adapters) = &mut self.adapters {
                 adapters.enter(self.lives[index].request.id);
             }
+
             self.occupy(index, 0, computed);
             *budget -= computed - cached;
             if self.prefix_hits > Fraction::ZERO || self.prefix.is_some() {
                 self.counters.prefix_queries += u64::from(prompt);
                 self.counters.prefix_hits += u64::from(cached);
             }
+
             let life = &mut self.lives[index];
             if life.scheduled.is_none() {
                 life.scheduled = Some(now);
                 life.cached = cached;
             }
-            life.phase = Phase::Prefill { computed };
+
+            life.phase = RequestPhase::Prefill { computed };
             if computed == target {
                 self.prefilled.push(index);
             }
         }
     }
 
-    /// Sends the last request of the batch back to the head of the queue.
-    fn preempt_last(&mut self, now: Micros, events: &mut Vec<Event>) -> Option<usize> {
+    /// Preempts the last request of the batch, which returns to the head of the queue.
+    fn preempt_last(&mut self, now: Micros, events: &mut Vec<EngineEvent>) -> Option<usize> {
         let index = self.running.last()?;
         self.running.remove(index);
         let held = match self.lives[index].phase {
-            Phase::Prefill { computed } => computed,
-            Phase::Decode => {
+            RequestPhase::Prefill { computed } => computed,
+            RequestPhase::Decode => {
                 let left = self.leave_decodes(index);
                 let life = &mut self.lives[index];
-                // The request has had a token in every step so far.
+                // The request has received a token in every step so far.
                 life.last_token = now;
                 life.kept = life.request.output.saturating_sub(left.missing);
                 left.stored
             }
         };
+
         let life = &mut self.lives[index];
         let request = life.request;
         if self.settings.admission == Admission::FirstChunk {
             life.kept = 0;
             life.first_token = None;
         }
-        life.phase = Phase::Prefill { computed: 0 };
+
+        life.phase = RequestPhase::Prefill { computed: 0 };
         life.preemptions += 1;
         self.counters.preemptions += 1;
         if let Some(adapters) = &mut self.adapters {
             adapters.leave(request.id);
         }
+
         self.give_back(request.id, held, Return::Later);
-        events.push(Event::Preempted { id: request.id, at: now });
+        events.push(EngineEvent::Preempted { id: request.id, at: now });
         self.waiting.push_front(index);
         Some(index)
     }

@@ -1,11 +1,13 @@
-//! A run: everything that happens in a scenario, in order of time.
+//! A run: all events of a scenario, in order of time.
 //!
-//! There are two sources of what happens next: requests that arrive, and an agenda of everything
-//! else. Engines are not on it. Each is advanced when somebody looks at it — the router, a scrape, a
-//! client that gives up — and says until when it need not be looked at
-//! ([`Replica::quiet_until`](crate::simulate::replica::Replica::quiet_until)); what it did meanwhile
-//! carries its own time. Of several things at one instant, those come first that are listed first in
-//! [`Happening`], so a run has one order.
+//! The next event is either the arrival of a request or an entry of the agenda, which holds all
+//! other events. Engines are not on the agenda. The router, a scrape or a client that gives up
+//! advances an engine, which then returns the time until which it may be left alone
+//! ([`Replica::quiet_until`](crate::simulate::replica::Replica::quiet_until)). The engine's events
+//! in between have their own times.
+//!
+//! The order of simultaneous events is their order in [`Happening`], so a run has exactly one
+//! order.
 
 mod control;
 mod faults;
@@ -26,69 +28,71 @@ use crate::simulate::Micros;
 use crate::simulate::replica;
 use crate::simulate::replica::settings::SettingsError;
 use crate::simulate::run::control::Controller;
-pub use crate::simulate::run::pods::State;
-use crate::simulate::run::pods::{Crew, Pod};
+pub use crate::simulate::run::pods::PodState;
+use crate::simulate::run::pods::{PodSet, SimulatedPod};
 use crate::simulate::run::sample::Sampler;
 use crate::simulate::run::traffic::{Class, Traffic};
 use crate::simulate::scenario::Scenario;
-use crate::simulate::score::{Change, Outcome, Service};
+use crate::simulate::score::{DecisionChange, Outcome, Service};
 use plimsoll_core::observe::Inputs;
 use plimsoll_core::pipeline::Decisions;
 
-/// When a simulation starts by the wall clock. Any instant will do; this one is easy to read.
+/// The wall-clock time at which a simulation starts. The instant is arbitrary; this one is easy to
+/// read.
 const EPOCH: i64 = 1_767_225_600;
 
-/// Requests and other things that happen between two looks at whether to stop.
+/// Events between two calls of [`Watch::goes_on`].
 const WATCH_EVERY: u32 = 4096;
 
-/// Something on the agenda. The indices are of pods, models, variants and requests.
+/// An event on the agenda. The indices are of pods, models, variants and requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {
-    /// A replica answers.
+    /// A replica is ready.
     Ready(usize),
     /// A replica's start fails.
     Unready(usize, u32),
-    /// A replica that takes nothing new may have finished what it has.
+    /// A draining replica may have finished its requests.
     Emptied(usize),
     /// A replica must end.
     Killed(usize),
     /// A replica's process ends.
     Crashed(usize, u32),
-    /// A replica's node is to be taken back.
+    /// A replica's node is about to be taken back.
     Interrupted(usize),
-    /// A replica's process ends that dies again and again.
+    /// The process of a crash-looping replica ends.
     Died(usize, u32),
-    /// Replicas of a variant begin to die again and again.
+    /// The replicas of a variant begin to crash-loop.
     Looped(usize),
-    /// The engines of a variant become slow, or are so no more.
+    /// The engines of a variant become slow, or recover.
     Paced(usize),
     /// A variant's pod template changes.
     Rollout(usize),
-    /// Requests of a model may have finished, which somebody waits for.
+    /// Requests of a model that others wait for may have finished.
     Release(usize),
-    /// The cache of a request's prompt has been moved; which attempt it is.
+    /// The KV cache of a request's prompt has arrived at its destination; the last field is the
+    /// attempt.
     Handed(usize, u64, u32),
-    /// The oldest wait of a model's clients is over.
+    /// The earliest deadline of a model's clients has passed.
     Deadline(usize),
-    /// A client tries again.
+    /// A client retries.
     Retry(usize, u64),
-    /// A client has thought enough.
+    /// A client's think time is over.
     Ask(usize, u32),
-    /// The daemon looks and decides.
+    /// The daemon scrapes and decides.
     Tick,
     /// KEDA polls for a variant.
     Poll(usize),
     /// A variant's HPA syncs.
     Sync(usize),
-    /// A variant's own autoscaler looks at it.
+    /// A variant's own autoscaler decides.
     Judge(usize),
-    /// The series get another sample.
+    /// The series get their next sample.
     Sample,
 }
 
-/// Whether to go on, asked from time to time with the time that has been reached.
+/// A check that a run makes from time to time, to stop early.
 pub trait Watch {
-    /// Returns whether to go on.
+    /// Returns true if the run should continue after the time that it has reached.
     fn goes_on(&mut self, reached: Micros) -> bool;
 }
 
@@ -98,34 +102,34 @@ impl<F: FnMut(Micros) -> bool> Watch for F {
     }
 }
 
-/// Is told what the daemon got in each tick, and what it decided.
+/// A callback that gets the daemon's inputs and decisions of each tick.
 pub type Ledger<'l> = dyn FnMut(Timestamp, Inputs, &Decisions) + Send + 'l;
 
-/// A scenario up to an instant.
+/// The state of a scenario at an instant.
 pub struct Simulation<'s> {
     scenario: &'s Scenario,
     ledger: Option<&'s mut Ledger<'s>>,
     now: Micros,
     agenda: BinaryHeap<Reverse<(Micros, Happening)>>,
     traffic: Vec<Traffic>,
-    crews: Vec<Crew>,
-    pods: Vec<Pod>,
+    crews: Vec<PodSet>,
+    pods: Vec<SimulatedPod>,
     controller: Controller,
     sampler: Sampler,
     services: Vec<Service>,
     batches: Vec<Service>,
-    changes: Vec<Change>,
+    changes: Vec<DecisionChange>,
     changes_left_out: u64,
     violations: u64,
-    events: Vec<replica::Event>,
+    events: Vec<replica::EngineEvent>,
 }
 
-/// Plays a scenario with the random numbers of a seed. When `watch` says to stop, the outcome is
-/// that of the time up to then.
+/// Simulates a scenario with the random numbers of a seed. If `watch` stops it, the outcome covers
+/// the time up to then.
 ///
 /// # Errors
 ///
-/// A variant's engine has settings that no engine can have.
+/// A variant's engine has invalid settings.
 pub fn run(
     scenario: &Scenario,
     seed: u64,
@@ -134,11 +138,11 @@ pub fn run(
     run_with(scenario, seed, watch, None)
 }
 
-/// Does the same, and tells a ledger what the daemon does, where there is one.
+/// As [`run`], and passes the daemon's inputs and decisions to a ledger, if there is one.
 ///
 /// # Errors
 ///
-/// A variant's engine has settings that no engine can have.
+/// A variant's engine has invalid settings.
 pub fn run_with<'s>(
     scenario: &'s Scenario,
     seed: u64,
@@ -159,17 +163,18 @@ pub fn run_with<'s>(
             }
         }
     }
+
     Ok(simulation.finish(true))
 }
 
 // === impl Simulation ===
 
 impl<'s> Simulation<'s> {
-    /// The start of a scenario, without the daemon and autoscalers in it.
+    /// The start of a scenario, before the daemon and the autoscalers begin.
     ///
     /// # Errors
     ///
-    /// A variant's engine has settings that no engine can have.
+    /// A variant's engine has invalid settings.
     pub fn new(scenario: &'s Scenario, seed: u64) -> Result<Self, SettingsError> {
         let mut simulation = Self {
             scenario,
@@ -179,7 +184,7 @@ impl<'s> Simulation<'s> {
             traffic: (0..scenario.models.len())
                 .map(|at| Traffic::new(scenario, seed, at))
                 .collect(),
-            crews: (0..scenario.variants.len()).map(|at| Crew::new(scenario, seed, at)).collect(),
+            crews: (0..scenario.variants.len()).map(|at| PodSet::new(scenario, seed, at)).collect(),
             pods: Vec::new(),
             controller: Controller::new(scenario, seed),
             sampler: Sampler::new(scenario.models.len()),
@@ -190,6 +195,7 @@ impl<'s> Simulation<'s> {
             violations: 0,
             events: Vec::new(),
         };
+
         simulation.staff()?;
         simulation.begin_traffic();
         simulation.begin_faults();
@@ -198,10 +204,11 @@ impl<'s> Simulation<'s> {
                 simulation.plan(rollout.at, Happening::Rollout(index));
             }
         }
+
         Ok(simulation)
     }
 
-    /// Lets the next thing happen that happens until an instant; `false` when there is none.
+    /// Processes the next event at or before an instant; returns `false` if there is none.
     fn step(&mut self, until: Micros) -> bool {
         let planned = self.agenda.peek().map(|Reverse((at, _))| *at);
         let arrival = self.next_arrival();
@@ -211,10 +218,13 @@ impl<'s> Simulation<'s> {
             (Some(planned), _) => (planned, None),
             (None, None) => return false,
         };
-        // What arrives at the end is no part of the scenario; who looks then sees all of it.
+
+        // Requests that arrive at the end are not part of the scenario; observations at the end see
+        // all of it.
         if at > until || model.is_some() && at == until {
             return false;
         }
+
         self.now = at;
         match model {
             Some(model) => self.arrive(model),
@@ -224,6 +234,7 @@ impl<'s> Simulation<'s> {
                 }
             }
         }
+
         true
     }
 
@@ -266,12 +277,13 @@ impl<'s> Simulation<'s> {
         self.outcome(complete)
     }
 
-    /// The outcome of the run, if it ended now.
+    /// The outcome of the run as of now.
     fn outcome(&self, complete: bool) -> Outcome {
         let mut models = self.judged(Class::Interactive);
         for pod in &self.pods {
             models[self.scenario.variants[pod.variant].model].adapter_loads += pod.adapter_loads();
         }
+
         Outcome {
             ended: self.now,
             complete,
@@ -293,12 +305,12 @@ impl fmt::Debug for Simulation<'_> {
     }
 }
 
-/// The wall clock's reading at a time.
+/// The wall-clock time at a simulated time.
 fn wall_clock(time: Micros) -> Timestamp {
     after(Timestamp::from_second(EPOCH).unwrap_or(Timestamp::UNIX_EPOCH), time)
 }
 
-/// The reading at a time of a wall clock that showed this at the start.
+/// The wall-clock time at a simulated time, if the clock showed `epoch` at the start.
 fn after(epoch: Timestamp, time: Micros) -> Timestamp {
     let passed = SignedDuration::from_micros(i64::try_from(time.micros()).unwrap_or(i64::MAX));
     epoch.checked_add(passed).unwrap_or(Timestamp::MAX)

@@ -1,9 +1,9 @@
-//! What is simulated: models, the load on them, the variants that carry it, and who scales them.
+//! A simulated scenario: models, their load, the variants that serve it, and the autoscalers of
+//! these variants.
 //!
-//! Everything here is resolved: there is nothing to look up, and the file that a person writes is
-//! read elsewhere. Sections of that file that need no more than their defaults and ranges are
-//! declared here as they are used. What Kubernetes and KEDA do unless they are told otherwise is here,
-//! because several resolve to it.
+//! Everything in this module is resolved; the scenario file that users write is read elsewhere.
+//! File sections that need only defaults and ranges are declared here in the form in which they are
+//! used. The defaults of Kubernetes and KEDA are here, because several sections use them.
 
 mod covers;
 
@@ -38,40 +38,40 @@ pub const COOLDOWN: Micros = Micros::from_secs(300);
 /// `terminationGracePeriodSeconds`.
 const GRACE: Duration = secs(30);
 
-/// Spans of time that may be none; the longest is a leap year.
+/// Spans of time that may be zero; the longest is a leap year.
 pub const SPANS: RangeInclusive<Duration> = Duration::ZERO..=hours(24 * 366);
 
 /// More than a minute would let a whole spike through.
 const ADMIT_BURSTS: RangeInclusive<Duration> = Duration::ZERO..=minutes(1);
 
-/// Objectives of latencies.
+/// Latency objectives.
 const LATENCIES: RangeInclusive<Duration> = Duration::from_micros(1)..=hours(24);
 
-/// How many times as long or as slow something becomes.
+/// Factors by which something becomes longer or slower.
 pub const FACTORS: RangeInclusive<f64> = 0.01..=100.0;
 
-/// Replicas in the order in which they were created.
+/// Replica numbers, in the order in which the replicas were created.
 const NUMBERS: RangeInclusive<u32> = 1..=1_000_000;
 
-/// Spans of time for each token.
+/// Spans of time per token.
 pub const TOKEN_SPANS: RangeInclusive<Duration> = Duration::ZERO..=secs(1);
 
-/// A scenario.
+/// A scenario, fully resolved.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// How long it lasts.
+    /// The length of the scenario.
     pub length: Micros,
     /// The models.
     pub models: Vec<Model>,
     /// The variants.
     pub variants: Vec<Variant>,
-    /// How the daemon looks and decides.
+    /// The scraping and decisions of the daemon.
     pub control: Control,
     /// Time between two samples of the series.
     pub sample: Micros,
 }
 
-/// A model, its requests, and what stands between these and the replicas.
+/// A model, its requests, and the components between these and the replicas.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// Its name.
@@ -80,10 +80,10 @@ pub struct Model {
     pub slo: Slo,
     /// Its requests.
     pub load: Load,
-    /// Requests of another class, which are counted apart; `None` without any.
-    pub batch: Option<Batch>,
-    /// The adapters that they ask for, at most as many as an engine can tell apart; those beyond the
-    /// shares ask for the model itself.
+    /// Requests of another class, which are counted separately; `None` if there are none.
+    pub batch: Option<BatchTraffic>,
+    /// The adapters that requests ask for, at most as many as an engine can distinguish. Requests
+    /// beyond the shares ask for the model itself.
     pub adapters: Vec<AdapterShare>,
     /// Which replica a request goes to.
     pub router: Router,
@@ -92,20 +92,20 @@ pub struct Model {
     /// Sessions that requests belong to, each as likely as any other. Those of a closed workload are
     /// its clients.
     pub sessions: u32,
-    /// How long the KV cache of a prompt takes from a replica that computes prompts to one that
-    /// decodes, where the variants have these roles.
+    /// The transfer time of a prompt's KV cache from a prefill replica to a decode replica, if the
+    /// variants have these roles.
     pub transfer: Transfer,
     /// What holds requests that no replica takes.
     pub gateway: Gateway,
-    /// How patient clients are.
+    /// The patience of clients.
     pub client: Client,
 }
 
-/// Batch work of a model: requests through the same gateway to the same replicas, whose clients wait as
-/// long as it takes.
+/// Batch work of a model: requests through the same gateway to the same replicas, whose clients
+/// never give up.
 #[derive(Clone, Debug)]
-pub struct Batch {
-    /// The requests.
+pub struct BatchTraffic {
+    /// The batch requests.
     pub load: Load,
     /// What a request must meet to count as served well; without it, a full answer.
     pub slo: Option<Slo>,
@@ -118,9 +118,9 @@ pub struct AdapterShare {
     pub name: ModelName,
     /// The share of the model's requests that ask for it.
     pub share: Fraction,
-    /// When that begins, in each period of the model's rate.
+    /// The time at which its share begins, in each period of the model's rate.
     pub from: Micros,
-    /// When it ends; its share then goes to the others.
+    /// The time at which its share ends and goes to the other adapters.
     pub until: Micros,
 }
 
@@ -148,7 +148,7 @@ settings! {
         share: Fraction = 1.0, in 0.01..=10.0;
 
         /// Time in which an empty bucket fills.
-        // One that holds a single request rejects one of two that come together.
+        // A bucket for a single request would reject one of two simultaneous requests.
         burst: Micros = secs(2), in ADMIT_BURSTS;
     }
 
@@ -208,7 +208,7 @@ settings! {
         interrupt_together: Fraction = 0.0, in 0.0..=1.0;
 
         /// How long before that the replica is told.
-        // What the large clouds give before a spot instance ends.
+        // The notice that the large clouds give before a spot instance ends.
         notice: Micros = minutes(2), in SPANS;
 
         /// When its engines slow down; without it, they do not.
@@ -297,32 +297,32 @@ pub enum Router {
     Sticky,
 }
 
-/// How long the KV cache of a prompt takes from one replica to another.
+/// The transfer time of a prompt's KV cache from one replica to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Transfer {
-    /// Whatever its length.
+    /// The part that does not depend on the prompt's length.
     pub latency: Micros,
-    /// For each token of the prompt, in microseconds.
+    /// Microseconds per prompt token.
     pub per_token: f64,
 }
 
 /// What holds requests that no replica takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gateway {
-    /// Requests that it holds at most; more are rejected.
+    /// The most requests that it holds; it rejects any more.
     pub queue: usize,
-    /// Requests that it sends to one replica at a time; `None` for all.
+    /// The most requests that it sends to one replica at a time; `None` for no limit.
     pub per_replica: Option<u32>,
-    /// How often the daemon reads how many it holds; `None` for never.
+    /// The interval at which the daemon reads the count of held requests; `None` if it never does.
     pub read: Option<Micros>,
-    /// The share of the admissible rate that it admits; `None` for all requests.
+    /// The share of the admissible rate that it admits; `None` to admit all requests.
     pub admit: Option<Admit>,
 }
 
-/// A variant.
+/// A variant of a model.
 #[derive(Clone, Debug)]
 pub struct Variant {
-    /// What the daemon knows of it.
+    /// The part of the variant that the daemon knows.
     pub spec: VariantSpec,
     /// The index of its model.
     pub model: usize,
@@ -330,84 +330,84 @@ pub struct Variant {
     pub initial: Replicas,
     /// Its engine.
     pub engine: Settings,
-    /// What makes that less regular.
+    /// Options that make the engine less regular.
     pub options: Options,
-    /// What its prefix caches have.
+    /// The contents of its prefix caches.
     pub prefix: Prefix,
-    /// How it serves adapters; `None` where it serves none.
+    /// Its handling of adapters; `None` if it serves none.
     pub adapters: Option<AdapterSettings>,
-    /// How its replicas start.
+    /// The start of its replicas.
     pub startup: Startup,
     /// How they stop and fail.
     pub lifecycle: Lifecycle,
     /// When others take the place of all of them.
     pub rollout: Option<Rollout>,
-    /// Who changes their number.
+    /// The actuator that scales it.
     pub actuator: Actuator,
 }
 
-/// What the prefix cache of an engine has of a prompt.
+/// The part of a prompt that the prefix cache of an engine holds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Prefix {
-    /// The same share of each.
+    /// The same share of each prompt.
     Share(Fraction),
-    /// The blocks that it has computed and not handed out since, where the workload says what
-    /// prompts consist of; and those of preempted requests.
+    /// The blocks that the engine has computed and not reused since, if the workload describes the
+    /// contents of prompts. Includes the blocks of preempted requests.
     Blocks,
 }
 
-/// A change of the pod template, which a Deployment carries out by its strategy `RollingUpdate`.
+/// A change of the pod template, which a Deployment applies with its strategy `RollingUpdate`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rollout {
-    /// When.
+    /// The time of the change.
     pub at: Micros,
-    /// Replicas that there may be beyond those that are asked for.
+    /// Replicas allowed beyond the desired ones.
     pub max_surge: Portion,
-    /// Replicas that need not be available of those that are asked for.
+    /// Desired replicas that need not be available.
     pub max_unavailable: Portion,
 }
 
-/// A part of a number of replicas.
+/// A part of a replica count.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Portion {
-    /// So many, whatever the number.
+    /// A fixed number of replicas.
     Replicas(u32),
-    /// A share of it.
+    /// A share of the replica count.
     Share(Fraction),
 }
 
-/// Who changes the number of a variant's replicas.
+/// The actuator that scales a variant.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Actuator {
-    /// Nobody.
+    /// None.
     Fixed,
     /// A stock HPA.
     Hpa(Hpa),
-    /// An HPA that KEDA keeps, with KEDA itself between zero and one.
+    /// An HPA that KEDA manages, with KEDA itself between zero and one.
     Keda(Keda),
-    /// An autoscaler that writes the scale itself.
+    /// An autoscaler that writes the scale directly.
     Law(Rule),
 }
 
 /// A stock HPA.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hpa {
-    /// What it follows.
+    /// The signal that it follows.
     pub signal: Signal,
-    /// The object.
-    pub settings: scaler::Settings,
+    /// The settings of the HPA object.
+    pub settings: scaler::ScalerSettings,
     /// Time between two syncs.
     pub sync: Micros,
-    /// How old the value is that it reads.
+    /// The age of the value that it reads.
     pub delay: Micros,
 }
 
-/// A `ScaledObject`.
+/// A `ScaledObject` of KEDA.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Keda {
-    /// The HPA that KEDA keeps; its minimum is at least one.
+    /// The HPA that KEDA manages; its minimum is at least one.
     pub hpa: Hpa,
-    /// Whether KEDA may scale to zero.
+    /// True if KEDA may scale to zero.
     pub to_zero: bool,
     /// `pollingInterval`.
     pub polling: Micros,
@@ -439,7 +439,7 @@ pub enum Signal {
 settings! { plain: Router; Signal; }
 
 impl Signal {
-    /// Whether only replicas say it, so that nobody knows it where there is none.
+    /// Returns true if only replicas report the signal, so that it has no value without a replica.
     #[must_use]
     pub const fn needs_replicas(self) -> bool {
         match self {
@@ -449,10 +449,10 @@ impl Signal {
     }
 }
 
-/// How the daemon looks and decides.
+/// The scraping and decisions of the daemon.
 #[derive(Clone, Debug)]
 pub struct Control {
-    /// What it decides by.
+    /// The policy of its decisions.
     pub policy: Policy,
     /// Time between two decisions.
     pub tick: Micros,
@@ -464,15 +464,15 @@ pub struct Control {
     pub relay: Option<Micros>,
     /// Age up to which a decision is served.
     pub hold: Seconds,
-    /// While nobody can read what replicas say.
+    /// A time in which replica metrics cannot be read.
     pub outage: Option<Outage>,
 }
 
 // === impl Scenario, Transfer ===
 
 impl Scenario {
-    /// Whether anybody follows what the daemon publishes; otherwise it need not decide, and nobody
-    /// reads the pages of replicas.
+    /// Returns true if an actuator follows the daemon's desired replicas. Otherwise the daemon need
+    /// not decide, and nothing scrapes the replicas.
     #[must_use]
     pub fn is_followed(&self) -> bool {
         self.variants
@@ -480,7 +480,7 @@ impl Scenario {
             .any(|variant| variant.actuator.hpa().is_some_and(|hpa| hpa.signal == Signal::Desired))
     }
 
-    /// Whether other replicas decode the requests of a model than compute their prompts.
+    /// Returns true if separate replicas compute the prompts of a model and decode its requests.
     #[must_use]
     pub fn is_disaggregated(&self, model: usize) -> bool {
         let mut of_model = self.variants.iter().filter(|variant| variant.model == model);
@@ -489,19 +489,19 @@ impl Scenario {
 }
 
 impl Transfer {
-    /// For a prompt of so many tokens.
+    /// The transfer time for a prompt of this many tokens.
     #[must_use]
     pub fn of(&self, prompt: u32) -> Micros {
         self.latency + Micros::from_secs_f64(self.per_token * 1e-6 * f64::from(prompt))
     }
 }
 
-// === impl Batch ===
+// === impl BatchTraffic ===
 
-impl Batch {
-    /// The arrivals of a seed, apart from those of the workload of the same model.
+impl BatchTraffic {
+    /// The arrivals of a seed, independent of the model's other workload.
     pub(crate) fn arrivals(&self, seed: u64, model: usize) -> Arrivals {
-        // No scenario has as many models.
+        // No scenario has this many models.
         const FIRST: usize = 1 << 30;
         self.load.arrivals(seed, FIRST + model)
     }
@@ -510,7 +510,7 @@ impl Batch {
 // === impl AdapterShare ===
 
 impl AdapterShare {
-    /// Whether requests ask for it, so long after the model's rate last began.
+    /// Returns true if requests ask for it, at this time within a period of the model's rate.
     #[must_use]
     pub fn is_asked_for(&self, within: Micros) -> bool {
         (self.from..self.until).contains(&within)
@@ -520,7 +520,7 @@ impl AdapterShare {
 // === impl Actuator ===
 
 impl Actuator {
-    /// The HPA, where there is one.
+    /// The HPA, if there is one.
     pub(crate) const fn hpa(&self) -> Option<&Hpa> {
         match self {
             Self::Fixed | Self::Law(_) => None,
@@ -538,7 +538,7 @@ impl Slo {
         Self { ttft, itl, ..Self::default() }
     }
 
-    /// The longest time to the first token for a prompt of so many tokens.
+    /// The longest time to the first token for a prompt of this many tokens.
     #[must_use]
     pub fn ttft_of(&self, prompt: u32) -> Micros {
         let long = u64::from(prompt.saturating_sub(self.long_prompt));
@@ -549,27 +549,32 @@ impl Slo {
 // === impl Rollout, Portion ===
 
 impl Portion {
-    /// Nobody.
+    /// None.
     pub const NONE: Self = Self::Replicas(0);
-}
 
-impl Rollout {
-    /// Of so many replicas that are asked for, how many more there may be and how many need not be
-    /// available: shares are rounded up for the first and down for the second, and if neither leaves
-    /// room one need not be available (`ResolveFenceposts` of Kubernetes' deployment controller).
-    #[must_use]
+    /// Its replicas of so many; a share is rounded.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "a share of a count is not negative, and the cast saturates"
     )]
+    fn of(self, wanted: u32, round: fn(f64) -> f64) -> u32 {
+        match self {
+            Self::Replicas(replicas) => replicas,
+            Self::Share(share) => round(share.fraction() * f64::from(wanted)) as u32,
+        }
+    }
+}
+
+impl Rollout {
+    /// The surge and the unavailable replicas that are allowed with this many desired replicas.
+    /// Shares are rounded up for the surge and down for the unavailable ones. If neither leaves
+    /// room, one replica need not be available (`ResolveFenceposts` of Kubernetes' deployment
+    /// controller).
+    #[must_use]
     pub fn room(&self, wanted: u32) -> (u32, u32) {
-        let part = |portion, round: fn(f64) -> f64| match portion {
-            Portion::Replicas(replicas) => replicas,
-            Portion::Share(share) => round(share.fraction() * f64::from(wanted)) as u32,
-        };
-        let surge = part(self.max_surge, f64::ceil);
-        let unavailable = part(self.max_unavailable, f64::floor);
+        let surge = self.max_surge.of(wanted, f64::ceil);
+        let unavailable = self.max_unavailable.of(wanted, f64::floor);
         (surge, if surge == 0 { unavailable.max(1) } else { unavailable })
     }
 }

@@ -1,4 +1,5 @@
-//! What a run came to: how requests were served, what the replicas cost, and what was decided.
+//! The outcome of a run: how well requests were served, the cost of the replicas, and the
+//! decisions.
 
 use std::iter;
 use std::slice;
@@ -7,68 +8,68 @@ use std::sync::Arc;
 use crate::simulate::Micros;
 use crate::simulate::scenario::Slo;
 use plimsoll_core::analyze::foresight::card::Card;
-use plimsoll_core::decide::enforce::Direction;
-use plimsoll_core::decide::sized::{Estimate, Foreseen};
+use plimsoll_core::decide::enforce::ScalingDirection;
+use plimsoll_core::decide::sized::{CapacityEstimate, DemandForecast};
 use plimsoll_core::decide::{Decision, Reason};
 use plimsoll_core::units::Replicas;
 
-/// Bits of a value that tell the buckets of a [`Spread`] apart.
+/// Bits of a value that determine its bucket in a [`QuantileHistogram`].
 const MANTISSA: u32 = 7;
 
-/// Length of the spans of which the worst is named.
+/// The length of the spans from which the worst is reported.
 pub const MINUTE: Micros = Micros::from_secs(60);
 
-/// Changes of decisions that are kept with their reasons. A day of a change every ten seconds has
-/// 8,640; more say that something flaps, which the counts say too.
+/// The most changes of decisions to keep with their reasons. One change every ten seconds gives
+/// 8,640 per day. More changes mean flapping, which the counts also show.
 pub const CHANGES_MAX: usize = 10_000;
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// Up to when it was simulated.
+    /// The time at which the simulation ended.
     pub ended: Micros,
-    /// Whether that is the end of the scenario, rather than an interruption.
+    /// True if that is the end of the scenario, false after an interruption.
     pub complete: bool,
     /// Each model's requests, in the scenario's order.
     pub models: Vec<Service>,
-    /// Each model's batch work, which is not among these.
+    /// Each model's batch work, which `models` does not include.
     pub batches: Vec<Service>,
     /// Each variant's replicas, in the scenario's order.
-    pub variants: Vec<Crew>,
-    /// What was seen over time.
-    pub series: Vec<Sample>,
-    /// Changes of decisions, in order of time; the first [`CHANGES_MAX`] of them.
-    pub changes: Vec<Change>,
-    /// How many more there were.
+    pub variants: Vec<VariantScore>,
+    /// The samples over time.
+    pub series: Vec<FleetSample>,
+    /// The first [`CHANGES_MAX`] changes of decisions, in order of time.
+    pub changes: Vec<DecisionChange>,
+    /// The number of changes beyond these.
     pub changes_left_out: u64,
     /// Ticks whose decisions broke an invariant.
     pub violations: u64,
-    /// What the daemon has learned of engines.
+    /// The engine capacities that the daemon has learned.
     pub cards: Vec<Arc<Card>>,
 }
 
-/// How the requests of one model fared. Every request that arrived is in exactly one of `finished`,
+/// The outcome of one model's requests. Every request that arrived is in exactly one of `finished`,
 /// `rejected`, `timed_out`, `failed`, `unservable`, `overdue` and `open`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Service {
-    /// Requests that arrived, each counted once however often it was tried.
+    /// Requests that arrived, each counted once regardless of retries.
     pub arrived: u64,
     /// Requests that were answered in full.
     pub finished: u64,
-    /// Of those, the ones that met both objectives.
+    /// Finished requests that met both objectives.
     pub good: u64,
-    /// Of those that were answered in full, the ones whose first token was in time.
+    /// Finished requests whose first token was in time.
     pub in_time: u64,
-    /// Of those that were answered in full, the ones whose tokens followed each other in time.
+    /// Finished requests that met the objective for the time between tokens.
     pub at_pace: u64,
-    /// Requests that the gateway's full queue turned away for good.
+    /// Requests that the gateway's full queue rejected and the client did not retry.
     pub rejected: u64,
     /// Requests whose client gave up for good.
     pub timed_out: u64,
     /// Requests that a crash or the end of a replica cut off for good.
     pub failed: u64,
-    /// Requests that the KV cache of the engine that the router chose could never hold, which it
-    /// refuses at once. A larger engine might have served them.
+    /// Requests that the chosen engine refuses at once, because its KV cache could never hold them.
+    /// A larger engine might have served them.
     pub unservable: u64,
     /// Requests without a first token at the end although the objective for it has passed.
     pub overdue: u64,
@@ -85,38 +86,38 @@ pub struct Service {
     /// Times that an engine loaded an adapter.
     pub adapter_loads: u64,
     /// Time to first token.
-    pub ttft: Spread,
+    pub ttft: QuantileHistogram,
     /// Mean time between tokens of each finished request.
-    pub itl: Spread,
+    pub itl: QuantileHistogram,
     /// Time to the last token.
-    pub e2e: Spread,
-    /// By minute of arrival.
+    pub e2e: QuantileHistogram,
+    /// The outcome by minute of arrival.
     pub minutes: Vec<Minute>,
 }
 
 /// Requests that arrived in one minute and have been judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Minute {
-    /// All of them.
+    /// All judged requests.
     pub judged: u32,
-    /// Those that were served well.
+    /// Requests served well.
     pub good: u32,
-    /// Those that an engine could not hold, which no number of replicas would have changed.
+    /// Requests that an engine could not hold, regardless of the replica count.
     pub unservable: u32,
 }
 
-/// Which objectives a request met.
+/// The objectives that a request met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Met {
-    /// That for its first token.
+pub struct MetObjectives {
+    /// True if it met the objective for its first token.
     pub ttft: bool,
-    /// That for the time between its tokens.
+    /// True if it met the objective for the time between tokens.
     pub itl: bool,
 }
 
 /// What became of a variant's replicas.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Crew {
+pub struct VariantScore {
     /// The time that replicas existed on a node, starts and drains included.
     pub replica_time: Micros,
     /// The most that existed at once.
@@ -127,28 +128,28 @@ pub struct Crew {
     pub ups: u32,
     /// Times that it was lowered.
     pub downs: u32,
-    /// Times that a change went the other way than the one before it.
+    /// Changes in the direction opposite to the previous change.
     pub flips: u32,
     /// Crashes.
     pub crashes: u32,
     /// Nodes that were taken back.
     pub interruptions: u32,
     /// The direction of the last change.
-    pub(crate) last: Option<Direction>,
+    pub(crate) last: Option<ScalingDirection>,
 }
 
-/// What is seen at one instant.
+/// The state of a run at one instant.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sample {
-    /// When.
+pub struct FleetSample {
+    /// The time.
     pub at: Micros,
-    /// Each model.
+    /// The sample of each model.
     pub models: Vec<ModelSample>,
-    /// Each variant.
+    /// The sample of each variant.
     pub variants: Vec<VariantSample>,
 }
 
-/// A model since the sample before.
+/// The state of a model since the previous sample.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModelSample {
     /// Requests that arrived.
@@ -157,7 +158,7 @@ pub struct ModelSample {
     pub held: u64,
     /// Requests that were judged.
     pub judged: u64,
-    /// Of those, the ones that were served well.
+    /// Judged requests that were served well.
     pub good: u64,
     /// The 95th percentile of the times to first token; `None` without a first token.
     pub ttft_p95: Option<Micros>,
@@ -168,7 +169,7 @@ pub struct ModelSample {
 /// A variant at one instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct VariantSample {
-    /// The number that the daemon publishes, if there is one.
+    /// The desired replicas that the daemon publishes, if any.
     pub desired: Option<Replicas>,
     /// Replicas that are asked for.
     pub wanted: u32,
@@ -176,7 +177,7 @@ pub struct VariantSample {
     pub ready: u32,
     /// Replicas that do not serve yet.
     pub starting: u32,
-    /// Replicas that finish what they have.
+    /// Replicas that finish their requests before they end.
     pub draining: u32,
     /// Requests in batches.
     pub running: u32,
@@ -184,86 +185,87 @@ pub struct VariantSample {
     pub waiting: u32,
     /// The mean share of KV caches in use; 0 without replicas.
     pub kv: f64,
-    /// Requests that were ever sent to its replicas.
+    /// Requests ever sent to its replicas.
     pub sent: u64,
-    /// Adapters that its replicas have loaded, those that are gone left out.
+    /// Adapter loads of its existing replicas.
     pub adapter_loads: u64,
     /// The basis of the daemon's last decision.
-    pub belief: Belief,
+    pub belief: ForesightEstimate,
 }
 
-/// The estimates of `foresight` at its last decision; unknown where others decide.
+/// The estimates of `foresight` at its last decision; unknown if another policy decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Belief {
+pub struct ForesightEstimate {
     /// The capacity of one replica.
-    pub carries: Option<Estimate>,
-    /// The load that the variants of its role must carry.
+    pub carries: Option<CapacityEstimate>,
+    /// The load that the variants of its role must handle.
     pub required: Option<Required>,
 }
 
-/// Loads, in requests a second.
+/// Loads in requests/s.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Required {
-    /// The present one.
+    /// The current load.
     pub arriving: f64,
-    /// The one when replicas that are asked for now are ready.
+    /// The load at the time when replicas requested now become ready.
     pub need: f64,
-    /// The largest need of the holding time.
+    /// The largest `need` within the holding time.
     pub held: f64,
 }
 
-/// A decision that differs from the one before it.
+/// A decision that differs from the previous one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// When.
+pub struct DecisionChange {
+    /// The time.
     pub at: Micros,
     /// The index of the variant.
     pub variant: usize,
-    /// The number before; `None` for the first.
+    /// The desired replicas before; `None` for the first decision.
     pub before: Option<Replicas>,
-    /// The number since.
+    /// The desired replicas after.
     pub after: Replicas,
-    /// The step that made it, as a sentence.
+    /// The reason of the step that made the change, as a sentence.
     pub why: String,
 }
 
-/// How values are spread: counts in buckets that grow with the value, so that a percentile is right
-/// to within 0.4 % of itself however many there are.
+/// A histogram of values. Its buckets grow with the value, so a percentile has a relative error of
+/// at most 0.4%, for any number of values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Spread {
+pub struct QuantileHistogram {
     counts: Vec<u64>,
     total: u64,
     sum: u128,
 }
 
-// === impl Met ===
+// === impl MetObjectives ===
 
-impl Met {
-    /// Both objectives, or there are none.
+impl MetObjectives {
+    /// Both objectives are met, or there are none.
     pub(crate) const ALL: Self = Self { ttft: true, itl: true };
 }
 
-// === impl Belief ===
+// === impl ForesightEstimate ===
 
-impl Belief {
-    /// The estimates that a decision rests on.
+impl ForesightEstimate {
+    /// The estimates behind a decision.
     pub(crate) fn of(decision: &Decision) -> Self {
         let mut belief = Self::default();
         for step in &decision.steps {
             let Reason::Sized(sized) = &step.reason else { continue };
             belief.carries = sized.carries.or(belief.carries);
-            if let Some(Foreseen { need, held, .. }) = sized.foreseen.as_deref() {
+            if let Some(DemandForecast { need, held, .. }) = sized.foreseen.as_deref() {
                 let required = Required { arriving: need.arriving, need: need.total, held: *held };
                 belief.required = Some(required);
             }
         }
+
         belief
     }
 }
 
-// === impl Spread ===
+// === impl QuantileHistogram ===
 
-impl Spread {
+impl QuantileHistogram {
     /// Counts a value.
     pub fn observe(&mut self, value: Micros) {
         let bucket = bucket(value.micros());
@@ -281,7 +283,7 @@ impl Spread {
         self.counts.resize(bucket + 1, 0);
     }
 
-    /// How many values there are.
+    /// The number of values.
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.total
@@ -300,10 +302,11 @@ impl Spread {
         Self::of_counts(self.counts.iter().copied(), self.total, share)
     }
 
-    /// The same of the values that were counted since another, which was this one at an earlier time.
+    /// The same quantile over the values counted since `earlier`, an earlier state of this
+    /// histogram.
     #[must_use]
     pub fn quantile_since(&self, earlier: &Self, share: f64) -> Option<Micros> {
-        // Buckets are only ever added.
+        // Buckets are never removed.
         let before = earlier.counts.iter().copied().chain(iter::repeat(0));
         let counts = self.counts.iter().zip(before).map(|(now, before)| now - before);
         Self::of_counts(counts, self.total - earlier.total, share)
@@ -317,22 +320,24 @@ impl Spread {
     fn of_counts(counts: impl Iterator<Item = u64>, total: u64, share: f64) -> Option<Micros> {
         let rank = ((share * total as f64).ceil() as u64).clamp(1, total.max(1));
         let mut below = 0;
+
         for (bucket, count) in counts.enumerate() {
             below += count;
             if below >= rank {
                 return Some(Micros::new(middle(bucket)));
             }
         }
+
         None
     }
 
-    /// The values that were counted since another, which was this one at an earlier time.
+    /// The values counted since `earlier`, an earlier state of this histogram.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        let before = |at: usize| earlier.counts.get(at).copied().unwrap_or(0);
-        let left = |(at, count): (usize, &u64)| count.saturating_sub(before(at));
+        let before = earlier.counts.iter().copied().chain(std::iter::repeat(0));
+        let counts = self.counts.iter().zip(before);
         Self {
-            counts: self.counts.iter().enumerate().map(left).collect(),
+            counts: counts.map(|(count, before)| count.saturating_sub(before)).collect(),
             total: self.total.saturating_sub(earlier.total),
             sum: self.sum.saturating_sub(earlier.sum),
         }
@@ -345,15 +350,15 @@ fn bucket(value: u64) -> usize {
     usize::try_from(bucket).unwrap_or(usize::MAX)
 }
 
-/// The middle of the values of a bucket.
+/// The middle of a bucket's values.
 fn middle(bucket: usize) -> u64 {
-    let bucket = bucket as u64;
-    let exponent = (bucket >> MANTISSA).saturating_sub(1);
-    let mantissa = bucket - (exponent << MANTISSA);
+    let place = bucket as u64;
+    let exponent = (place >> MANTISSA).saturating_sub(1);
+    let mantissa = place - (exponent << MANTISSA);
     (mantissa << exponent) + ((1 << exponent) >> 1)
 }
 
-/// A share of the judged requests of models; `None` when none is judged.
+/// A share of the judged requests of models; `None` if none is judged.
 #[must_use]
 pub fn share(services: &[Service], of: fn(&Service) -> u64) -> Option<f64> {
     let judged: u64 = services.iter().map(Service::judged).sum();
@@ -364,7 +369,7 @@ pub fn share(services: &[Service], of: fn(&Service) -> u64) -> Option<f64> {
 // === impl Service ===
 
 impl Service {
-    /// Requests that were judged: those that ended, well or not, and those that are overdue.
+    /// Requests that were judged: ended requests, well served or not, and overdue ones.
     #[must_use]
     pub const fn judged(&self) -> u64 {
         self.finished + self.not_served() + self.overdue
@@ -376,28 +381,28 @@ impl Service {
         self.rejected + self.timed_out + self.failed + self.unservable
     }
 
-    /// The share of judged requests that were served well; `None` when none is judged.
+    /// The share of judged requests that were served well; `None` if none is judged.
     #[must_use]
     pub fn attainment(&self) -> Option<f64> {
         share(slice::from_ref(self), |service| service.good)
     }
 
-    /// Notes which objectives a finished request met, and judges it.
-    pub(crate) fn finish(&mut self, arrived: Micros, met: Met) {
-        let Met { ttft, itl } = met;
+    /// Counts the objectives that a finished request met, and judges it.
+    pub(crate) fn finish(&mut self, arrived: Micros, met: MetObjectives) {
+        let MetObjectives { ttft, itl } = met;
         self.finished += 1;
         self.in_time += u64::from(ttft);
         self.at_pace += u64::from(itl);
         self.judge(arrived, ttft && itl);
     }
 
-    /// The minute of arrival with the smallest share of requests served well, with that share. The
-    /// first of several.
+    /// The minute of arrival with the smallest share of requests served well, and that share. On a
+    /// tie, the earliest minute.
     #[must_use]
     pub fn worst_minute(&self) -> Option<(usize, f64)> {
-        let shares = self.minutes.iter().enumerate().filter(|(_, minute)| minute.judged > 0);
+        let judged = self.minutes.iter().enumerate().filter(|(_, minute)| minute.judged > 0);
         let shares =
-            shares.map(|(at, minute)| (at, f64::from(minute.good) / f64::from(minute.judged)));
+            judged.map(|(at, minute)| (at, f64::from(minute.good) / f64::from(minute.judged)));
         shares.reduce(|worst, next| if next.1 < worst.1 { next } else { worst })
     }
 
@@ -426,28 +431,31 @@ impl Service {
 }
 
 impl Slo {
-    /// Which objectives these times meet for a prompt of so many tokens; a single token has no time
-    /// between tokens.
+    /// The objectives that these times meet for a prompt of this many tokens. An answer of a single
+    /// token has no time between tokens.
     #[must_use]
-    pub fn met(&self, prompt: u32, ttft: Micros, itl: Option<Micros>) -> Met {
-        Met { ttft: ttft <= self.ttft_of(prompt), itl: itl.is_none_or(|itl| itl <= self.itl) }
+    pub fn met(&self, prompt: u32, ttft: Micros, itl: Option<Micros>) -> MetObjectives {
+        MetObjectives {
+            ttft: ttft <= self.ttft_of(prompt),
+            itl: itl.is_none_or(|itl| itl <= self.itl),
+        }
     }
 }
 
-// === impl Crew ===
+// === impl VariantScore ===
 
-impl Crew {
+impl VariantScore {
     /// The time that replicas existed, in hours.
     #[must_use]
     pub fn replica_hours(&self) -> f64 {
         self.replica_time.seconds() / 3600.0
     }
 
-    /// Notes that the number that is asked for changed.
-    pub(crate) fn turn(&mut self, direction: Direction) {
+    /// Counts a change of the desired replicas.
+    pub(crate) fn turn(&mut self, direction: ScalingDirection) {
         match direction {
-            Direction::Up => self.ups += 1,
-            Direction::Down => self.downs += 1,
+            ScalingDirection::Up => self.ups += 1,
+            ScalingDirection::Down => self.downs += 1,
         }
         self.flips += u32::from(self.last.is_some_and(|last| last != direction));
         self.last = Some(direction);
@@ -460,7 +468,7 @@ mod tests {
 
     #[test]
     fn a_percentile_is_right_to_within_four_in_a_thousand() {
-        let mut spread = Spread::default();
+        let mut spread = QuantileHistogram::default();
         for value in 1..=1_000_000 {
             spread.observe(Micros::new(value));
         }
@@ -469,24 +477,29 @@ mod tests {
             let got = spread.quantile(share).unwrap().micros() as f64;
             assert!((got / exact - 1.0).abs() < 0.004, "{got} for {exact}");
         }
+
         assert_eq!(spread.mean(), Some(Micros::new(500_000)));
-        assert_eq!(Spread::default().quantile(0.5), None);
+        assert_eq!(QuantileHistogram::default().quantile(0.5), None);
     }
 
     #[test]
     fn a_percentile_since_is_that_of_the_values_since() {
-        let (mut all, mut later) = (Spread::default(), Spread::default());
+        let mut all = QuantileHistogram::default();
+        let mut later = QuantileHistogram::default();
         for value in 1..=100 {
             all.observe(Micros::new(value * 10));
         }
+
         let before = all.clone();
         for value in 1..=1_000 {
             all.observe(Micros::new(value * 77));
             later.observe(Micros::new(value * 77));
         }
+
         for share in [0.01, 0.5, 0.95, 1.0] {
             assert_eq!(all.quantile_since(&before, share), later.quantile(share));
         }
+
         assert_eq!(all.quantile_since(&all, 0.5), None);
     }
 

@@ -1,10 +1,9 @@
-//! Load: when requests arrive, and how long they are.
+//! Load: the arrival times of requests and their lengths.
 //!
-//! Arrivals are open-loop unless clients wait for their answers: they come at their own times whether
-//! or not earlier requests have been answered, because clients that wait for each other hide every
-//! overload.
-//! Times and lengths come from a generator each, so that another rate of load meets the same
-//! sequence of lengths.
+//! Arrivals are open-loop unless the workload is closed. Requests come at their own times whether
+//! or not earlier ones have been answered, because clients that wait for answers hide every
+//! overload. Times and lengths each have their own generator, so a different arrival rate gets the
+//! same sequence of lengths.
 
 pub mod clients;
 pub mod drift;

@@ -1,18 +1,19 @@
-//! The ablation: what each term and each constant of `foresight` is worth, on every workload or world.
+//! The ablation: the effect of each term and each constant of `foresight` on every workload or
+//! world.
 //!
-//! Plimsoll plays each again with one thing changed: a term switched off, or a constant
-//! halved and doubled, or moved as far as it means something. What changes nothing anywhere is not
-//! worth having.
+//! Plimsoll plays each workload again with one change. It switches a term off, halves and doubles a
+//! constant, or moves a constant as far as it stays meaningful. A term whose change has no effect
+//! anywhere is not worth having.
 
 use serde_json::{Map, Value};
 
 use crate::study::results::RunResult;
 use plimsoll_daemon::config::yaml;
 
-/// Where a scenario has the keys that are changed.
+/// The section of a scenario that contains the changed keys.
 const SECTION: &str = "policy.capacity";
 
-/// What is changed, one at a time.
+/// The changes, which are made one at a time.
 const CHANGES: [(&str, &str); 47] = [
     ("foresight.jump.enabled", "false"),
     ("foresight.growth.enabled", "false"),
@@ -63,40 +64,42 @@ const CHANGES: [(&str, &str); 47] = [
     ("foresight.rounding.spare", "0.4"),
 ];
 
-/// One thing that is changed.
+/// One change.
 #[derive(Clone, Debug)]
-pub(crate) struct Change {
-    /// What the table calls it.
+pub(crate) struct AblationChange {
+    /// Its name in the table.
     pub(crate) name: String,
     /// The path in a scenario.
     path: String,
     value: Value,
 }
 
-/// Everything that is changed, in the order of the table.
-pub(crate) fn changes() -> Vec<Change> {
-    let change = |&(key, text): &(&str, &str)| {
-        let short = key.strip_prefix("foresight.").unwrap_or(key);
-        let name = match short.strip_suffix(".enabled") {
-            Some(term) if text == "true" => format!("with `{term}`"),
-            Some(term) => format!("without `{term}`"),
-            None => format!("`{short}: {text}`"),
-        };
-        let value = yaml::read(text).unwrap_or_else(|_| Value::String(text.to_owned()));
-        Change { name, path: format!("{SECTION}.{key}"), value }
-    };
-    CHANGES.iter().map(change).collect()
+/// All changes, in the order of the table.
+pub(crate) fn changes() -> Vec<AblationChange> {
+    CHANGES.iter().map(|(key, text)| change(key, text)).collect()
 }
 
-impl Change {
-    /// These settings, and the change.
+fn change(key: &str, text: &str) -> AblationChange {
+    let short = key.strip_prefix("foresight.").unwrap_or(key);
+    let name = match short.strip_suffix(".enabled") {
+        Some(term) if text == "true" => format!("with `{term}`"),
+        Some(term) => format!("without `{term}`"),
+        None => format!("`{short}: {text}`"),
+    };
+
+    let value = yaml::read(text).unwrap_or_else(|_| Value::String(text.to_owned()));
+    AblationChange { name, path: format!("{SECTION}.{key}"), value }
+}
+
+impl AblationChange {
+    /// These settings with the change on top.
     pub(crate) fn over(&self, settings: &Map<String, Value>) -> Map<String, Value> {
-        let mut settings = settings.clone();
-        settings.insert(self.path.clone(), self.value.clone());
-        settings
+        let mut changed = settings.clone();
+        changed.insert(self.path.clone(), self.value.clone());
+        changed
     }
 
-    /// Whether a run had this change.
+    /// Returns true if a run had this change.
     pub(crate) fn is_of(&self, run: &RunResult) -> bool {
         run.settings.get(&self.path) == Some(&self.value)
     }

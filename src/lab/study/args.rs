@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
-/// What says something of runs that are simulated, and nothing of results that are put together.
+/// The options that apply to simulated runs and not to merged results.
 const OF_RUNS: [&str; 9] =
     ["scenario", "seed", "seeds", "set", "policy", "shard", "series", "cards", "trace"];
 
-/// What says something of scenarios, and nothing of random worlds.
+/// The options that apply to scenarios and not to random worlds.
 const OF_SCENARIOS: [&str; 2] = ["scenarios", "seeds"];
 
 /// Arguments of `simulate`.

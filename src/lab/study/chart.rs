@@ -1,4 +1,4 @@
-//! Charts over time as SVG, without anything from elsewhere.
+//! Charts over time as SVG, without external resources.
 
 use std::fmt::Write as _;
 
@@ -6,21 +6,21 @@ use crate::study::table::span;
 
 const WIDTH: f64 = 920.0;
 const HEIGHT: f64 = 210.0;
-/// Room for the numbers at the left, the legend above, and the times below.
+/// Space for the numbers at the left, the legend above, and the times below.
 const LEFT: f64 = 64.0;
 const TOP: f64 = 30.0;
 const BELOW: f64 = 24.0;
 const RIGHT: f64 = 28.0;
-/// Lines across, and times along.
+/// The numbers of horizontal lines and of time labels.
 const LINES: u32 = 4;
 const TIMES: u32 = 6;
 
 /// A line over time; a point without a value is a gap.
-pub(crate) struct Line {
+pub(crate) struct ChartLine {
     pub(crate) name: String,
-    /// The class that the report's style gives a colour.
+    /// The class for which the report's style defines a color.
     pub(crate) class: &'static str,
-    /// Whether values hold until the next rather than run to it.
+    /// True if a value holds until the next one; false if the line runs straight to it.
     pub(crate) steps: bool,
     pub(crate) points: Vec<(f64, Option<f64>)>,
 }
@@ -28,17 +28,24 @@ pub(crate) struct Line {
 /// A chart.
 pub(crate) struct Chart<'a> {
     pub(crate) title: &'a str,
-    /// What values are printed with.
+    /// The suffix of printed values.
     pub(crate) unit: &'a str,
-    pub(crate) lines: Vec<Line>,
+    pub(crate) lines: Vec<ChartLine>,
     /// A value that should not be exceeded.
     pub(crate) limit: Option<f64>,
-    /// The largest value that is shown, where values may be far above what matters.
+    /// The largest shown value, for values that can be far above the interesting range.
     pub(crate) ceiling: Option<f64>,
 }
 
+/// The largest shown time and value.
+#[derive(Clone, Copy)]
+struct Axes {
+    end: f64,
+    top: f64,
+}
+
 impl Chart<'_> {
-    /// The title, which says where the axis ends below the peak.
+    /// The title, with a note if the axis ends below the peak.
     fn titled(&self, top: f64, peak: f64) -> String {
         let Self { title, unit, .. } = self;
         if peak <= top {
@@ -49,14 +56,14 @@ impl Chart<'_> {
 
     /// The chart as an SVG element.
     pub(crate) fn svg(&self) -> String {
-        let points = || self.lines.iter().flat_map(|line| &line.points);
-        let end = points().map(|(at, _)| *at).fold(1e-9, f64::max);
-        let peak = points().filter_map(|(_, value)| *value).fold(0.0, f64::max);
+        let points: Vec<&(f64, Option<f64>)> =
+            self.lines.iter().flat_map(|line| &line.points).collect();
+        let end = points.iter().map(|(at, _)| *at).fold(1e-9, f64::max);
+        let peak = points.iter().filter_map(|(_, value)| *value).fold(0.0, f64::max);
         let highest = self.limit.map_or(peak, |limit| peak.max(limit * 1.1));
         let top = round_up(self.ceiling.map_or(highest, |ceiling| highest.min(ceiling)));
-        let (width, height) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BELOW);
-        let x = |at: f64| LEFT + at / end * width;
-        let y = |value: f64| TOP + (1.0 - (value / top).clamp(0.0, 1.0)) * height;
+        let axes = Axes { end, top };
+
         let title = escaped(&self.titled(top, peak));
         let mut svg = format!(
             "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">\n\
@@ -65,7 +72,8 @@ impl Chart<'_> {
         // Writing to a string cannot fail.
         for step in 0..=LINES {
             let value = top * f64::from(step) / f64::from(LINES);
-            let (at, number) = (y(value), number(value));
+            let at = axes.y(value);
+            let number = number(value);
             let _ = writeln!(
                 svg,
                 "<path class=\"grid\" d=\"M{LEFT} {at:.1}H{:.1}\"/><text class=\"y\" x=\"{:.1}\" \
@@ -76,21 +84,24 @@ impl Chart<'_> {
                 escaped(self.unit),
             );
         }
+
         for step in 0..=TIMES {
             let at = end * f64::from(step) / f64::from(TIMES);
             let _ = writeln!(
                 svg,
                 "<text class=\"x\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                x(at),
+                axes.x(at),
                 HEIGHT - 6.0,
                 span(at)
             );
         }
+
         if let Some(limit) = self.limit {
-            let at = y(limit);
+            let at = axes.y(limit);
             let _ =
                 writeln!(svg, "<path class=\"limit\" d=\"M{LEFT} {at:.1}H{:.1}\"/>", WIDTH - RIGHT);
         }
+
         let mut legend = WIDTH - RIGHT;
         for line in self.lines.iter().rev() {
             legend -= 8.0 * line.name.chars().count() as f64 + 26.0;
@@ -102,16 +113,27 @@ impl Chart<'_> {
                 line.class,
                 legend,
                 legend + 20.0,
-                line.path(x, y),
+                line.path(axes),
             );
         }
+
         svg.push_str("</svg>\n");
         svg
     }
 }
 
-impl Line {
-    fn path(&self, x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64) -> String {
+impl Axes {
+    fn x(self, at: f64) -> f64 {
+        LEFT + at / self.end * (WIDTH - LEFT - RIGHT)
+    }
+
+    fn y(self, value: f64) -> f64 {
+        TOP + (1.0 - (value / self.top).clamp(0.0, 1.0)) * (HEIGHT - TOP - BELOW)
+    }
+}
+
+impl ChartLine {
+    fn path(&self, axes: Axes) -> String {
         let mut path = String::new();
         let mut down = false;
         for &(at, value) in &self.points {
@@ -119,7 +141,8 @@ impl Line {
                 down = false;
                 continue;
             };
-            let (x, y) = (x(at), y(value));
+            let x = axes.x(at);
+            let y = axes.y(value);
             // Writing to a string cannot fail.
             let _ = match (down, self.steps) {
                 (false, _) => write!(path, "M{x:.1} {y:.1}"),
@@ -128,18 +151,20 @@ impl Line {
             };
             down = true;
         }
+
         path
     }
 }
 
-/// The next number of 1, 2, 4, 5 or 8 times a power of ten, which quarters well.
+/// The next number of 1, 2, 4, 5 or 8 times a power of ten, because these divide well into
+/// quarters.
 fn round_up(value: f64) -> f64 {
     if value <= 0.0 {
         return 1.0;
     }
     let power = 10_f64.powf(value.log10().floor());
     let steps = [1.0, 2.0, 4.0, 5.0, 8.0, 10.0];
-    let step = steps.into_iter().find(|step| step * power >= value * (1.0 - 1e-9));
+    let step = steps.into_iter().find(|factor| factor * power >= value * (1.0 - 1e-9));
     step.unwrap_or(10.0) * power
 }
 
@@ -148,7 +173,7 @@ fn number(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Text that is no markup.
+/// Text with escaped markup.
 pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -168,19 +193,22 @@ mod tests {
         );
     }
 
+    fn svg(values: &[f64]) -> String {
+        let points = values.iter().zip(0..).map(|(value, at)| (f64::from(at), Some(*value)));
+        let line = ChartLine {
+            name: "TTFT".to_owned(),
+            class: "a",
+            steps: false,
+            points: points.collect(),
+        };
+
+        let limit = Some(2.0);
+        let ceiling = Some(10.0);
+        Chart { title: "Time", unit: " s", lines: vec![line], limit, ceiling }.svg()
+    }
+
     #[test]
     fn a_chart_that_is_cut_off_says_where_and_how_high_it_was() {
-        let svg = |values: &[f64]| {
-            let points = values.iter().zip(0..).map(|(value, at)| (f64::from(at), Some(*value)));
-            let line = Line {
-                name: "TTFT".to_owned(),
-                class: "a",
-                steps: false,
-                points: points.collect(),
-            };
-            let (limit, ceiling) = (Some(2.0), Some(10.0));
-            Chart { title: "Time", unit: " s", lines: vec![line], limit, ceiling }.svg()
-        };
         let cut = svg(&[1.0, 81.25, 3.0]);
         assert!(cut.contains(">Time; cut off at 10 s, the highest is 81.25 s<"), "{cut}");
         let whole = svg(&[1.0, 9.5, 3.0]);
@@ -190,7 +218,7 @@ mod tests {
     #[test]
     fn a_line_has_gaps_and_names_are_no_markup() {
         let points = vec![(0.0, Some(1.0)), (1.0, None), (2.0, Some(0.5)), (4.0, Some(1.0))];
-        let line = Line { name: "<b>".to_owned(), class: "a", steps: true, points };
+        let line = ChartLine { name: "<b>".to_owned(), class: "a", steps: true, points };
         let chart =
             Chart { title: "t & u", unit: "", lines: vec![line], limit: None, ceiling: None };
         let svg = chart.svg();

@@ -1,4 +1,4 @@
-//! Runs, on all cores, with progress, until somebody interrupts.
+//! Executes runs on all cores, with progress, until an interrupt.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -19,38 +19,38 @@ use crate::simulate::scenario::Scenario;
 use crate::simulate::score::Outcome;
 use crate::study::plan::{self, Plan, PlanError, Shard};
 use crate::study::record::Recorder;
-use crate::study::resolve::{self, Resolved};
+use crate::study::resolve::{self, ResolvedScenario};
 use crate::study::results::{LeftOut, RunResult};
-use crate::study::wrong::Wrong;
-use crate::study::{Said, Study};
+use crate::study::wrong::StudyProblems;
+use crate::study::{ProblemLine, Study};
 use plimsoll_core::pipeline::Decisions;
 
-/// About as many runs as are simulated for one clairvoyant schedule.
+/// The approximate simulations for one clairvoyant schedule.
 const ORACLE_RUNS: u64 = 40;
-/// About as many as are simulated for the best fixed number of one variant.
+/// The approximate simulations for the best fixed replica count of one variant.
 const BEST_RUNS: u64 = 7;
-/// About as many as are simulated for the best target of KEDA.
+/// The approximate simulations for the best target of KEDA.
 const TUNED_RUNS: u64 = 5;
 
-/// What all runs came to.
-pub(crate) struct Executed {
-    /// In the order of the plans, without those that had not begun at an interruption, or whose
-    /// schedule had not been found.
+/// The results of all runs.
+pub(crate) struct ExecutedRuns {
+    /// The results in the order of the plans. Runs that had not begun at an interruption are
+    /// missing, as are those whose schedule had not been found.
     pub(crate) runs: Vec<RunResult>,
-    /// Those that there cannot be.
+    /// The runs that are impossible.
     pub(crate) left_out: Vec<LeftOut>,
-    /// The first of them in full.
-    pub(crate) first: Option<First>,
+    /// The first run in full.
+    pub(crate) first: Option<FirstRun>,
 }
 
 /// A run in full.
-pub(crate) struct First {
+pub(crate) struct FirstRun {
     pub(crate) scenario: Scenario,
     pub(crate) outcome: Outcome,
 }
 
 /// A run that can begin.
-pub(crate) struct Ready {
+pub(crate) struct PreparedRun {
     pub(crate) plan: Plan,
     seed: u64,
     pub(crate) scenario: Arc<Scenario>,
@@ -58,14 +58,14 @@ pub(crate) struct Ready {
     config: Arc<str>,
 }
 
-impl Ready {
-    /// About how long it takes, in simulated microseconds: whoever looks for a schedule simulates
-    /// many.
+impl PreparedRun {
+    /// The approximate work in simulated microseconds; the search for a schedule simulates many
+    /// runs.
     fn weight(&self) -> u64 {
         self.scenario.length.micros().saturating_mul(self.simulations())
     }
 
-    /// About how many simulations it takes.
+    /// The approximate number of simulations.
     pub(crate) fn simulations(&self) -> u64 {
         let times = [
             (Peer::Oracle, ORACLE_RUNS),
@@ -75,91 +75,94 @@ impl Ready {
         times.iter().find(|(peer, _)| *peer == self.plan.peer).map_or(1, |(_, times)| *times)
     }
 
-    /// What there is of it where a peer finds nothing that it could do.
+    /// The record of a run that is impossible because its peer found no fleet.
     fn left_out(&self, why: NoFleet) -> LeftOut {
         let Plan { index, settings, peer, .. } = self.plan.clone();
         LeftOut { index, settings, policy: peer.to_string(), seed: self.seed, why: why.to_string() }
     }
 }
 
-/// What became of a run.
-enum Done {
-    /// It is over; and all of it where it is the first.
-    Played(Box<(RunResult, Option<First>)>),
+/// The outcome of a run.
+enum RunEnd {
+    /// It has ended; with the full run if it is the first.
+    Played(Box<(RunResult, Option<FirstRun>)>),
     LeftOut(LeftOut),
-    /// It had not begun at an interruption.
+    /// It had not begun at the interruption.
     Interrupted,
 }
 
-/// What a peer that thinks beforehand came to.
-enum Thought {
+/// The result of a peer that searches before the run.
+enum PeerSearch {
     Whole,
-    /// Half of a search for a schedule is no schedule.
+    /// The search was interrupted; half of a search is not a schedule.
     Interrupted,
     Nothing(NoFleet),
 }
 
-/// Executes the plans of a shard, and traces the first where a folder is given for that. The number
-/// of cores changes nothing but the time. Nothing begins where something is wrong.
+/// Executes the plans of a shard, and traces the first run if a folder is given. The number of
+/// cores only affects the duration. No run begins if there is any problem.
 pub(crate) fn execute(
     study: &Study,
     plans: Vec<Plan>,
     shard: Shard,
     seed: Option<u64>,
     trace: Option<&Path>,
-    wrong: Wrong,
-) -> anyhow::Result<Executed> {
+    wrong: StudyProblems,
+) -> anyhow::Result<ExecutedRuns> {
     play(&prepare_beside(study, plans, shard, seed, wrong)?, trace)
 }
 
-/// Executes runs that can begin, and traces the first where a folder is given for that.
-pub(crate) fn play(ready: &[Ready], trace: Option<&Path>) -> anyhow::Result<Executed> {
+/// Executes prepared runs, and traces the first run if a folder is given.
+pub(crate) fn play(ready: &[PreparedRun], trace: Option<&Path>) -> anyhow::Result<ExecutedRuns> {
     let stop = Arc::new(AtomicBool::new(false));
     let _listener = listen(&stop)?;
-    let bar = progress(ready.iter().map(Ready::weight).sum());
-    let outcomes: Vec<anyhow::Result<Done>> = ready
+    let bar = progress(ready.iter().map(PreparedRun::weight).sum());
+    let outcomes: Vec<anyhow::Result<RunEnd>> = ready
         .par_iter()
         .enumerate()
-        // Some runs take much longer than others, and none should wait behind them.
+        // Some runs take much longer than others, and no run should wait behind them.
         .with_max_len(1)
         .map(|(at, ready)| one(ready, at == 0, trace, &stop, &bar))
         .collect();
     bar.finish_and_clear();
-    let mut executed = Executed { runs: Vec::new(), left_out: Vec::new(), first: None };
+    let mut executed = ExecutedRuns { runs: Vec::new(), left_out: Vec::new(), first: None };
     for outcome in outcomes {
         match outcome? {
-            Done::Played(played) => {
+            RunEnd::Played(played) => {
                 let (result, full) = *played;
                 executed.runs.push(result);
                 executed.first = executed.first.or(full);
             }
-            Done::LeftOut(run) => executed.left_out.push(run),
-            Done::Interrupted => {}
+            RunEnd::LeftOut(run) => executed.left_out.push(run),
+            RunEnd::Interrupted => {}
         }
     }
+
     Ok(executed)
 }
 
-/// Executes a run, of which the first is kept in full, and traced where there is a folder for that.
+/// Executes a run; the first is kept in full, and traced if a folder is given.
 fn one(
-    ready: &Ready,
+    ready: &PreparedRun,
     is_first: bool,
     trace: Option<&Path>,
     stop: &AtomicBool,
     bar: &ProgressBar,
-) -> anyhow::Result<Done> {
+) -> anyhow::Result<RunEnd> {
     if stop.load(Ordering::Relaxed) {
-        return Ok(Done::Interrupted);
+        return Ok(RunEnd::Interrupted);
     }
+
     let mut scenario = Scenario::clone(&ready.scenario);
     match apply(ready, &mut scenario, |_| !stop.load(Ordering::Relaxed))? {
-        Thought::Whole => {}
-        Thought::Interrupted => return Ok(Done::Interrupted),
-        Thought::Nothing(why) => {
+        PeerSearch::Whole => {}
+        PeerSearch::Interrupted => return Ok(RunEnd::Interrupted),
+        PeerSearch::Nothing(why) => {
             bar.inc(ready.weight());
-            return Ok(Done::LeftOut(ready.left_out(why)));
+            return Ok(RunEnd::LeftOut(ready.left_out(why)));
         }
     }
+
     bar.inc(ready.weight() - ready.scenario.length.micros());
     let mut shown = Micros::ZERO;
     let mut watch = |reached: Micros| {
@@ -173,30 +176,32 @@ fn one(
     };
     bar.inc(outcome.ended.since(shown).micros());
     let result = RunResult::new(&ready.plan, ready.seed, &scenario, &outcome);
-    Ok(Done::Played(Box::new((result, is_first.then_some(First { scenario, outcome })))))
+    Ok(RunEnd::Played(Box::new((result, is_first.then_some(FirstRun { scenario, outcome })))))
 }
 
 /// Lets the peer of a run scale its scenario.
 fn apply(
-    ready: &Ready,
+    ready: &PreparedRun,
     scenario: &mut Scenario,
     mut goes_on: impl FnMut(Micros) -> bool,
-) -> anyhow::Result<Thought> {
+) -> anyhow::Result<PeerSearch> {
     let mut whole = true;
-    let mut watch = |reached: Micros| {
+    let applied = ready.plan.peer.apply(scenario, ready.seed, &mut |reached: Micros| {
         whole = whole && goes_on(reached);
         whole
-    };
-    match ready.plan.peer.apply(scenario, ready.seed, &mut watch) {
-        Err(Unplayable::NoFleet(why)) => return Ok(Thought::Nothing(why)),
-        applied => applied.context("cannot simulate")?,
+    });
+
+    match applied {
+        Err(Unplayable::NoFleet(why)) => return Ok(PeerSearch::Nothing(why)),
+        others => others.context("cannot simulate")?,
     }
-    Ok(if whole { Thought::Whole } else { Thought::Interrupted })
+
+    Ok(if whole { PeerSearch::Whole } else { PeerSearch::Interrupted })
 }
 
-/// Plays a run, and writes what its daemon saw and decided.
+/// Plays a run, and writes its daemon's inputs and decisions.
 fn traced(
-    ready: &Ready,
+    ready: &PreparedRun,
     scenario: &Scenario,
     watch: &mut impl run::Watch,
     folder: &Path,
@@ -204,20 +209,25 @@ fn traced(
     if scenario.control.policy != ready.scenario.control.policy {
         return Err(PlanError(format!(
             "--trace: the first run is decided by {}, in settings of which Plimsoll's configuration \
-             has no word, so nobody could decide it again; put --policy plimsoll first",
+             has no word, so it cannot be decided again; put --policy plimsoll first",
             ready.plan.peer
         ))
         .into());
     }
+
     let mut recorder = Recorder::new(folder, &ready.config);
-    // A run whose trace cannot be written need not go on.
+    // A run whose trace cannot be written can stop.
     let whole = AtomicBool::new(true);
-    let mut ledger = |now, inputs, decisions: &Decisions| {
-        whole.store(recorder.take(now, inputs, decisions), Ordering::Relaxed);
-    };
-    let mut goes_on = |reached| whole.load(Ordering::Relaxed) && watch.goes_on(reached);
-    let outcome = run::run_with(scenario, ready.seed, &mut goes_on, Some(&mut ledger));
-    let outcome = outcome.context("cannot simulate")?;
+    let outcome = run::run_with(
+        scenario,
+        ready.seed,
+        &mut |reached| whole.load(Ordering::Relaxed) && watch.goes_on(reached),
+        Some(&mut |now, inputs, decisions: &Decisions| {
+            whole.store(recorder.take(now, inputs, decisions), Ordering::Relaxed);
+        }),
+    )
+    .context("cannot simulate")?;
+
     if !recorder.end()? {
         return Err(PlanError(format!(
             "--trace: the first run has nothing to trace, because nobody follows Plimsoll in it \
@@ -226,6 +236,7 @@ fn traced(
         ))
         .into());
     }
+
     Ok(outcome)
 }
 
@@ -235,58 +246,60 @@ pub(crate) fn prepare(
     plans: Vec<Plan>,
     shard: Shard,
     seed: Option<u64>,
-) -> anyhow::Result<Vec<Ready>> {
-    prepare_beside(study, plans, shard, seed, Wrong::default())
+) -> anyhow::Result<Vec<PreparedRun>> {
+    prepare_beside(study, plans, shard, seed, StudyProblems::default())
 }
 
-/// Does the same, and says what is wrong together with what is known to be.
+/// Does the same, and reports its problems together with the given ones.
 fn prepare_beside(
     study: &Study,
     plans: Vec<Plan>,
     shard: Shard,
     seed: Option<u64>,
-    mut wrong: Wrong,
-) -> anyhow::Result<Vec<Ready>> {
-    let mut ready: Vec<Ready> = Vec::new();
-    let mut known: Option<(Map<String, Value>, Option<Played>)> = None;
+    mut wrong: StudyProblems,
+) -> anyhow::Result<Vec<PreparedRun>> {
+    let mut ready: Vec<PreparedRun> = Vec::new();
+    let mut known: Option<(Map<String, Value>, Option<SharedScenario>)> = None;
     for plan in plans.into_iter().filter(|plan| shard.has(plan.index)) {
         if wrong.is_full() {
             break;
         }
+
         let same = known.as_ref().filter(|(settings, _)| *settings == plan.settings);
         let played = match same {
-            Some((_, played)) => played.clone(),
+            Some((_, before)) => before.clone(),
             None => resolve(study, &plan.settings, known.is_none(), &mut wrong)?,
         };
         known = Some((plan.settings.clone(), played.clone()));
-        let Some(Played { scenario, seed: named, config }) = played else { continue };
+        let Some(SharedScenario { scenario, seed: named, config }) = played else { continue };
         if let Err(error) = plan.peer.plays(&scenario) {
-            wrong.add(Said::Beside(format!("{} {error}", plan.peer)));
+            wrong.add(ProblemLine::Beside(format!("{} {error}", plan.peer)));
             continue;
         }
-        let seed = seed.unwrap_or(named).wrapping_add(plan.seed);
-        ready.push(Ready { plan, seed, scenario, config });
+
+        let own_seed = seed.unwrap_or(named).wrapping_add(plan.seed);
+        ready.push(PreparedRun { plan, seed: own_seed, scenario, config });
     }
+
     wrong.check(&study.path)?;
     Ok(ready)
 }
 
-/// A scenario that several runs may share, the seed that its file names, and its daemon's
-/// configuration.
+/// A scenario that several runs may share, the seed from its file, and its daemon's configuration.
 #[derive(Clone)]
-struct Played {
+struct SharedScenario {
     scenario: Arc<Scenario>,
     seed: u64,
     config: Arc<str>,
 }
 
-/// The scenario with these settings, unless something is wrong with it; warns where it is the first.
+/// The scenario with these settings, unless it has a problem; shows warnings if `warns` is set.
 fn resolve(
     study: &Study,
     settings: &Map<String, Value>,
     warns: bool,
-    wrong: &mut Wrong,
-) -> anyhow::Result<Option<Played>> {
+    wrong: &mut StudyProblems,
+) -> anyhow::Result<Option<SharedScenario>> {
     let mut value = study.value.clone();
     let mut lost = false;
     for (path, setting) in settings {
@@ -295,7 +308,9 @@ fn resolve(
             lost = true;
         }
     }
-    let resolved = match resolve::resolve(value, &study.folder()) {
+
+    let found = resolve::resolve(value, &study.folder());
+    let ResolvedScenario { scenario, seed, config, warnings } = match found {
         Ok(resolved) => resolved,
         Err(problems) => {
             for problem in &problems {
@@ -304,7 +319,7 @@ fn resolve(
             return Ok(None);
         }
     };
-    let Resolved { scenario, seed, config, warnings } = resolved;
+
     if lost {
         return Ok(None);
     }
@@ -313,20 +328,23 @@ fn resolve(
             writeln!(std::io::stderr(), "{}", study.said(warning))?;
         }
     }
+
     if scenario.variants.is_empty() {
         return Err(PlanError("there is nothing to simulate".to_owned()).into());
     }
-    Ok(Some(Played { scenario: Arc::new(scenario), seed, config: config.into() }))
+
+    Ok(Some(SharedScenario { scenario: Arc::new(scenario), seed, config: config.into() }))
 }
 
-/// Listens for an interrupt until what it returns is dropped. What was simulated by then is written;
-/// a second interrupt ends the process.
+/// Listens for an interrupt until the returned runtime is dropped. Finished simulations are then
+/// still written; a second interrupt ends the process.
 fn listen(stop: &Arc<AtomicBool>) -> anyhow::Result<tokio::runtime::Runtime> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
+
     let stop = Arc::clone(stop);
     TaskTracker::new().spawn_on(
         async move {
@@ -341,7 +359,7 @@ fn listen(stop: &Arc<AtomicBool>) -> anyhow::Result<tokio::runtime::Runtime> {
     Ok(runtime)
 }
 
-/// A bar on standard error, where that is a terminal.
+/// A progress bar on standard error, if that is a terminal.
 fn progress(total: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(5));
     let style = ProgressStyle::with_template("{wide_bar} {percent} %, {eta} left");
@@ -356,7 +374,7 @@ mod tests {
 
     use super::*;
 
-    fn ready(policy: &str) -> Ready {
+    fn ready(policy: &str) -> PreparedRun {
         let text = "\
 length: 1m
 models:
@@ -371,6 +389,7 @@ variants:
         let folder = tempfile::tempdir().unwrap();
         let path: PathBuf = folder.path().join("s.yaml");
         fs::write(&path, text).unwrap();
+
         let study = Study::read(&path).unwrap();
         let peers = [Peer::parse(policy).unwrap()];
         let plans = plan::plan(&Value::Null, &Map::new(), &peers, 1).unwrap();
@@ -385,15 +404,15 @@ variants:
             let ready = ready(policy);
             let mut scenario = Scenario::clone(&ready.scenario);
             let mut left = looks;
-            let goes_on = |_| {
+            let thought = apply(&ready, &mut scenario, |_| {
                 left -= 1;
                 left >= 0
-            };
-            let thought = apply(&ready, &mut scenario, goes_on).unwrap();
-            assert!(matches!(thought, Thought::Interrupted), "{policy}: {looks} looks");
+            });
+            assert!(matches!(thought.unwrap(), PeerSearch::Interrupted), "{policy}: {looks} looks");
+
             let mut scenario = Scenario::clone(&ready.scenario);
             let thought = apply(&ready, &mut scenario, |_| true).unwrap();
-            assert!(matches!(thought, Thought::Whole), "{policy}");
+            assert!(matches!(thought, PeerSearch::Whole), "{policy}");
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The scenario file: each key is declared once, with its default, range and description. Sections
-//! that the simulator uses as they are written are declared there.
+//! that the simulator uses as written are declared in the simulator.
 
 mod engine;
 
@@ -40,10 +40,10 @@ const TOKENS: RangeInclusive<u32> = 1..=100_000_000;
 
 const COSTS: RangeInclusive<f64> = 0.0..=1e9;
 
-/// What the period of a controller may be.
+/// The range of a controller's period.
 const SYNCS: RangeInclusive<Duration> = millis(100)..=hours(1);
 
-/// A scenario as it is written.
+/// A scenario as written.
 pub(crate) type File = Written<FileKeys>;
 
 settings! {
@@ -107,7 +107,8 @@ settings! {
         router: Router = Router::LeastRequests;
 
         /// How often a router that looks at replicas looks.
-        // As the endpoint picker of the Gateway API's inference extension refreshes metrics.
+        // The endpoint picker of the Gateway API's inference extension refreshes metrics at this
+        // interval.
         router_refresh: Micros = millis(50), in millis(1)..=hours(1);
 
         /// Sessions that requests belong to, for a router that keeps those of one together. The sessions
@@ -265,7 +266,7 @@ settings! {
         clients: u32, in 1..=1_000_000, required;
 
         /// The mean time from an answer to the next request.
-        // The time for which somebody reads an answer.
+        // The time to read an answer.
         think: Micros = secs(10), in SPANS;
 
         /// How long prompts are. Required, unless `lengths` is there.
@@ -317,7 +318,7 @@ settings! {
     /// What holds requests that no replica takes.
     pub(crate) struct GatewayKeys {
         /// Requests that it holds at most.
-        // More than any client would wait behind.
+        // More requests than any client would wait behind.
         queue: usize = 100_000;
 
         /// Requests that it sends to one replica at a time; without it, all.
@@ -389,7 +390,7 @@ settings! {
     }
 
     /// A change of the pod template, which replaces all replicas.
-    // The portions are those of a Deployment that does not say them.
+    // The portions are the defaults of a Deployment.
     #[derive(Copy)]
     pub(crate) struct RolloutKeys {
         /// When.

@@ -1,4 +1,4 @@
-//! What the daemon of a run saw and decided, as the trace that a real one would have written.
+//! Records the daemon's inputs and decisions of a run in the format of a real daemon's trace.
 
 use std::path::{Path, PathBuf};
 
@@ -6,17 +6,19 @@ use jiff::Timestamp;
 
 use plimsoll_core::observe::Inputs;
 use plimsoll_core::pipeline::Decisions;
-use plimsoll_daemon::trace::{Begins, Limits, Record, Said, Tick, TraceError, Writer};
+use plimsoll_daemon::trace::{
+    FileStart, RecordedResult, TraceError, TraceLimits, TraceRecord, TraceTick, TraceWriter,
+};
 
-/// One file: a study's trace is written once, and not for as long as a disk lasts.
-const LIMITS: Limits = Limits { file_size: u64::MAX, files: usize::MAX };
+/// The limits of a trace: one file, because a study's trace is written once.
+const LIMITS: TraceLimits = TraceLimits { file_size: u64::MAX, files: usize::MAX };
 
-/// Writes a trace while a run goes on.
+/// Writes a trace during a run.
 pub(crate) struct Recorder<'c> {
     folder: PathBuf,
     /// The daemon's configuration, as YAML.
     config: &'c str,
-    writer: Option<Writer>,
+    writer: Option<TraceWriter>,
     failed: Option<TraceError>,
 }
 
@@ -28,29 +30,31 @@ impl<'c> Recorder<'c> {
         Self { folder: folder.to_owned(), config, writer: None, failed: None }
     }
 
-    /// Takes what the daemon got in a tick, and what it decided. Returns whether all could be written
-    /// so far.
+    /// Writes the daemon's inputs and decisions of a tick. Returns true if everything could be
+    /// written so far.
     pub(crate) fn take(&mut self, now: Timestamp, inputs: Inputs, decisions: &Decisions) -> bool {
         if self.failed.is_none() {
-            let tick = Tick { now, inputs, follows: None, said: Said::of(decisions) };
+            let tick =
+                TraceTick { now, inputs, follows: None, said: RecordedResult::of(decisions) };
             self.failed = self.write(tick).err();
         }
         self.failed.is_none()
     }
 
-    fn write(&mut self, tick: Tick) -> Result<(), TraceError> {
-        let writer = if let Some(writer) = &mut self.writer {
-            writer
+    fn write(&mut self, tick: TraceTick) -> Result<(), TraceError> {
+        let writer = if let Some(open) = &mut self.writer {
+            open
         } else {
-            let mut writer = Writer::new(self.folder.clone(), LIMITS, tick.now);
-            writer.begin(Begins::Process)?;
-            writer.write(Record::Config(self.config.to_owned()))?;
-            self.writer.insert(writer)
+            let mut begun = TraceWriter::new(self.folder.clone(), LIMITS, tick.now);
+            begun.begin(FileStart::Process)?;
+            begun.write(TraceRecord::Config(self.config.to_owned()))?;
+            self.writer.insert(begun)
         };
-        writer.write(Record::Tick(Box::new(tick))).map(|_bytes| ())
+
+        writer.write(TraceRecord::Tick(Box::new(tick))).map(|_bytes| ())
     }
 
-    /// Ends the trace, and says whether anything was written.
+    /// Ends the trace, and returns true if there were any ticks.
     ///
     /// # Errors
     ///

@@ -1,21 +1,21 @@
-//! The traces of a scenario: where they are, and which.
+//! The traces of a scenario: their locations and hashes.
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use serde_json::Value;
 
 use crate::study::traces;
 
-/// Digits of a hash that tell files apart.
+/// Digits of a hash that distinguish files.
 const DIGITS: usize = 16;
 
-/// A file that requests are read from.
+/// A file from which requests are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Trace {
-    /// Its name, as the scenario has it.
+    /// Its name in the scenario.
     pub(crate) name: String,
     /// The first digits of its SHA-256.
     pub(crate) hash: String,
@@ -24,30 +24,31 @@ pub(crate) struct Trace {
 /// A file that is in neither folder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is not there; PLIMSOLL_TRACES or --traces names the folder that it is in")]
-pub(crate) struct Missing(pub(crate) String);
+pub(crate) struct MissingFile(pub(crate) String);
 
-/// Finds the files that a scenario names, beside it or in another folder, and writes into it where
-/// they are.
+/// Finds the files that a scenario names, in its own folder or in another, and replaces the names
+/// with their paths.
 pub(crate) fn locate(
     scenario: &mut Value,
     folder: &Path,
     elsewhere: Option<&Path>,
-) -> Result<Vec<Trace>, Missing> {
+) -> Result<Vec<Trace>, MissingFile> {
     let mut found = Vec::new();
     for file in files(scenario) {
         let Some(name) = file.as_str().map(str::to_owned) else { continue };
         let places = [Some(folder), elsewhere].into_iter().flatten();
-        let paths = places.map(|place| place.join(&name));
-        let bytes = |path: PathBuf| Some((traces::bytes(&path).ok()?, path));
-        let (bytes, path) =
-            paths.into_iter().find_map(bytes).ok_or_else(|| Missing(name.clone()))?;
+        let mut paths = places.map(|place| place.join(&name));
+        let (bytes, path) = paths
+            .find_map(|path| Some((traces::bytes(&path).ok()?, path)))
+            .ok_or_else(|| MissingFile(name.clone()))?;
         *file = Value::String(absolute(&path));
         found.push(Trace { name, hash: hash(&bytes) });
     }
+
     Ok(found)
 }
 
-/// Lets a scenario read files from another folder if its own does not have them.
+/// Lets a scenario read files from another folder if its own folder does not have them.
 pub(crate) fn look_elsewhere(scenario: &mut Value, folder: &Path, elsewhere: &Path) {
     for file in files(scenario) {
         let Some(name) = file.as_str() else { continue };
@@ -58,7 +59,7 @@ pub(crate) fn look_elsewhere(scenario: &mut Value, folder: &Path, elsewhere: &Pa
     }
 }
 
-/// Where a scenario names files of traces.
+/// The places of trace file names in a scenario.
 fn files(scenario: &mut Value) -> Vec<&mut Value> {
     let models = scenario.get_mut("models").and_then(Value::as_array_mut);
     let workloads = models.into_iter().flatten().filter_map(|model| model.get_mut("workload"));
@@ -73,6 +74,7 @@ fn files(scenario: &mut Value) -> Vec<&mut Value> {
             }
         }
     }
+
     files
 }
 
@@ -103,14 +105,24 @@ mod tests {
         let written = json!({"models": [{"workload": {"trace": {"file": "t.csv"}}}, {}]});
         let mut scenario = written.clone();
         let missing = locate(&mut scenario, folder.path(), None);
-        assert_eq!(missing, Err(Missing("t.csv".to_owned())));
+        assert_eq!(missing, Err(MissingFile("t.csv".to_owned())));
         assert_eq!(scenario, written, "nothing is changed");
+
         let found = locate(&mut scenario, folder.path(), Some(other.path())).unwrap();
         // The first digits of the published SHA-256 of "abc".
         let hash = "ba7816bf8f01cfea".to_owned();
         assert_eq!(found, [Trace { name: "t.csv".to_owned(), hash }]);
         let path = scenario.pointer("/models/0/workload/trace/file").unwrap().as_str().unwrap();
         assert!(Path::new(path).is_absolute() && Path::new(path).exists(), "{path}");
+    }
+
+    fn drawn(file: &str) -> Value {
+        json!({"workload": {"drawn": {"lengths": {"file": file}}}})
+    }
+
+    fn file(scenario: &Value, model: usize) -> &str {
+        let path = format!("/models/{model}/workload/drawn/lengths/file");
+        scenario.pointer(&path).unwrap().as_str().unwrap()
     }
 
     #[test]
@@ -120,19 +132,15 @@ mod tests {
         for file in ["a.csv", "b.csv"] {
             fs::write(other.path().join(file), "").unwrap();
         }
+
         fs::write(folder.path().join("b.csv"), "").unwrap();
-        let workload = |file: &str| json!({"workload": {"drawn": {"lengths": {"file": file}}}});
-        let mut scenario =
-            json!({"models": [workload("a.csv"), workload("b.csv"), workload("c.csv")]});
+        let mut scenario = json!({"models": [drawn("a.csv"), drawn("b.csv"), drawn("c.csv")]});
 
         look_elsewhere(&mut scenario, folder.path(), other.path());
 
-        let file = |model: usize| {
-            let path = format!("/models/{model}/workload/drawn/lengths/file");
-            scenario.pointer(&path).unwrap().as_str().unwrap()
-        };
-        assert_eq!(Path::new(file(0)), fs::canonicalize(other.path().join("a.csv")).unwrap());
-        assert_eq!([file(1), file(2)], ["b.csv", "c.csv"]);
+        let found = fs::canonicalize(other.path().join("a.csv")).unwrap();
+        assert_eq!(Path::new(file(&scenario, 0)), found);
+        assert_eq!([file(&scenario, 1), file(&scenario, 2)], ["b.csv", "c.csv"]);
     }
 
     #[test]
@@ -140,7 +148,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let clients = folder.path().join("clients");
         fs::create_dir(&clients).unwrap();
-        // In the order of their numbers, which is not that of their names.
+        // In the order of their numbers, which differs from the order of their names.
         for (name, text) in [
             ("chunk-10-trace.csv", "c"),
             ("chunk-2-dataset.json", "b"),
@@ -149,6 +157,7 @@ mod tests {
         ] {
             fs::write(clients.join(name), text).unwrap();
         }
+
         let mut scenario = json!({"models": [{"workload": {"trace": {"file": "clients"}}}]});
         let found = locate(&mut scenario, folder.path(), None).unwrap();
         assert_eq!(found[0].hash, "ba7816bf8f01cfea", "that of abc");

@@ -1,13 +1,13 @@
 //! A study as one HTML file: the table of all runs, and the first run over time.
 //!
-//! It loads nothing from elsewhere and runs no script, so it can be sent by mail and kept.
+//! It loads no external resources and runs no script, so it can be sent by mail and archived.
 
 use std::fmt::Write as _;
 
 use crate::simulate::Micros;
-use crate::simulate::score::Sample;
-use crate::study::chart::{Chart, Line, escaped};
-use crate::study::execute::First;
+use crate::simulate::score::FleetSample;
+use crate::study::chart::{Chart, ChartLine, escaped};
+use crate::study::execute::FirstRun;
 use crate::study::results::{Results, RunResult};
 use crate::study::table::{self, COLUMNS, left_out, shown, span};
 use plimsoll_core::units::Replicas;
@@ -15,13 +15,13 @@ use plimsoll_core::units::Replicas;
 /// The style of a page.
 const STYLE: &str = include_str!("report.css");
 
-/// Classes of lines, one after the other.
+/// The line classes, in order.
 const CLASSES: [&str; 5] = ["c0", "c1", "c2", "c3", "c4"];
 
-/// Latencies are drawn up to this many times their objective: what is above is bad all the same.
+/// The factor on an objective up to which latencies are drawn; higher values are bad anyway.
 const CEILING: f64 = 5.0;
 
-/// The beginning of a page with this title and heading, up to its first paragraph.
+/// The start of a page with this title and heading, up to its first paragraph.
 pub(crate) fn begun(title: &str, heading: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -31,8 +31,8 @@ pub(crate) fn begun(title: &str, heading: &str) -> String {
     )
 }
 
-/// The page. Writing to a string cannot fail, so what that returns is dropped.
-pub(crate) fn html(results: &Results, first: Option<&First>) -> String {
+/// The page. Writing to a string cannot fail, so the result is dropped.
+pub(crate) fn html(results: &Results, first: Option<&FirstRun>) -> String {
     let name = escaped(&results.scenario);
     let mut page = begun(&name, &name);
     let _ = writeln!(
@@ -54,6 +54,7 @@ pub(crate) fn html(results: &Results, first: Option<&First>) -> String {
              with the report.</p>\n",
         );
     }
+
     page.push_str("</body>\n</html>\n");
     page
 }
@@ -77,11 +78,12 @@ fn runs(page: &mut String, runs: &[RunResult]) {
             cells[1..=COLUMNS.len()].join("</td><td>")
         );
     }
+
     page.push_str("</table></div>\n");
 }
 
-fn over_time(page: &mut String, first: &First, run: &RunResult) {
-    let First { scenario, outcome } = first;
+fn over_time(page: &mut String, first: &FirstRun, run: &RunResult) {
+    let FirstRun { scenario, outcome } = first;
     let _ = writeln!(
         page,
         "<h2>{} over time, seed {}</h2>\n<p class=\"soft\">{} simulated. Each point is what was \
@@ -97,10 +99,11 @@ fn over_time(page: &mut String, first: &First, run: &RunResult) {
             page.push_str(&chart.svg());
         }
     }
+
     let cost = Chart {
         title: "Cost so far",
         unit: "",
-        lines: vec![Line {
+        lines: vec![ChartLine {
             name: "cost".to_owned(),
             class: CLASSES[0],
             steps: false,
@@ -109,17 +112,22 @@ fn over_time(page: &mut String, first: &First, run: &RunResult) {
         limit: None,
         ceiling: None,
     };
+
     page.push_str(&cost.svg());
     decisions(page, run, outcome.changes_left_out);
 }
 
-fn line(name: &str, class: usize, first: &First, value: impl Fn(&Sample) -> Option<f64>) -> Line {
+fn line(
+    name: &str,
+    class: usize,
+    first: &FirstRun,
+    value: impl Fn(&FleetSample) -> Option<f64>,
+) -> ChartLine {
     let points = first.outcome.series.iter().map(|it| (it.at.seconds(), value(it))).collect();
-    let class = CLASSES[class % CLASSES.len()];
-    Line { name: name.to_owned(), class, steps: false, points }
+    ChartLine { name: name.to_owned(), class: CLASSES[class % CLASSES.len()], steps: false, points }
 }
 
-fn model_charts(first: &First, model: usize) -> Vec<Chart<'static>> {
+fn model_charts(first: &FirstRun, model: usize) -> Vec<Chart<'static>> {
     let scenario = &first.scenario;
     let slo = scenario.models[model].slo;
     let every = scenario.sample.seconds();
@@ -127,52 +135,48 @@ fn model_charts(first: &First, model: usize) -> Vec<Chart<'static>> {
     let mut replicas = Vec::new();
     for (at, (index, variant)) in of.enumerate() {
         let name = variant.spec.key.variant.as_str();
-        let ready = move |sample: &Sample| Some(f64::from(sample.variants[index].ready));
-        let desired = move |sample: &Sample| {
+        let desired = line("wanted", 0, first, |sample| {
             let seen = sample.variants[index];
             Some(f64::from(seen.desired.map_or(seen.wanted, Replicas::count)))
-        };
-        replicas.push(Line { class: "c5", steps: true, ..line("wanted", 0, first, desired) });
-        replicas.push(Line { steps: true, ..line(name, at, first, ready) });
+        });
+        let ready = line(name, at, first, |sample| Some(f64::from(sample.variants[index].ready)));
+        replicas.push(ChartLine { class: "c5", steps: true, ..desired });
+        replicas.push(ChartLine { steps: true, ..ready });
     }
-    let demand = |sample: &Sample| {
+
+    let demand = line("requests", 1, first, |sample| {
         let arrived = sample.models[model].arrived as f64;
         (sample.at > Micros::ZERO).then(|| arrived / every)
-    };
-    let within = |sample: &Sample| {
+    });
+    let within = line("share", 2, first, |sample| {
         let seen = &sample.models[model];
         (seen.judged > 0).then(|| 100.0 * seen.good as f64 / seen.judged as f64)
-    };
-    let ttft = |sample: &Sample| sample.models[model].ttft_p95.map(Micros::seconds);
-    let itl = |sample: &Sample| sample.models[model].itl_p95.map(|it| it.seconds() * 1e3);
-    let chart = |title, unit, lines| Chart { title, unit, lines, limit: None, ceiling: None };
-    let limited = |title, unit, line, limit: f64| Chart {
-        title,
-        unit,
-        lines: vec![line],
-        limit: Some(limit),
-        ceiling: Some(limit * CEILING),
-    };
+    });
+    let ttft = line("TTFT", 0, first, |sample| sample.models[model].ttft_p95.map(Micros::seconds));
+    let itl =
+        line("ITL", 3, first, |sample| sample.models[model].itl_p95.map(|it| it.seconds() * 1e3));
+
+    let to_first_token = chart("Time to first token, 95th percentile", " s", vec![ttft]);
+    let between_tokens = chart("Time between tokens, 95th percentile", " ms", vec![itl]);
     vec![
-        chart("Demand", "/s", vec![line("requests", 1, first, demand)]),
+        chart("Demand", "/s", vec![demand]),
         chart("Replicas that serve, and that are wanted", "", replicas),
-        limited(
-            "Time to first token, 95th percentile",
-            " s",
-            line("TTFT", 0, first, ttft),
-            slo.ttft.seconds(),
-        ),
-        limited(
-            "Time between tokens, 95th percentile",
-            " ms",
-            line("ITL", 3, first, itl),
-            slo.itl.seconds() * 1e3,
-        ),
-        chart("Requests within their objectives", " %", vec![line("share", 2, first, within)]),
+        limited(to_first_token, slo.ttft.seconds()),
+        limited(between_tokens, slo.itl.seconds() * 1e3),
+        chart("Requests within their objectives", " %", vec![within]),
     ]
 }
 
-fn cost_so_far(first: &First) -> Vec<(f64, Option<f64>)> {
+fn chart(title: &'static str, unit: &'static str, lines: Vec<ChartLine>) -> Chart<'static> {
+    Chart { title, unit, lines, limit: None, ceiling: None }
+}
+
+/// The chart with a line at a value that should not be exceeded.
+fn limited(chart: Chart<'static>, limit: f64) -> Chart<'static> {
+    Chart { limit: Some(limit), ceiling: Some(limit * CEILING), ..chart }
+}
+
+fn cost_so_far(first: &FirstRun) -> Vec<(f64, Option<f64>)> {
     let every = first.scenario.sample.seconds();
     let mut total = 0.0;
     let mut points = Vec::new();
@@ -183,6 +187,7 @@ fn cost_so_far(first: &First) -> Vec<(f64, Option<f64>)> {
             total += variant.spec.cost.per_hour() * existing * every / 3600.0;
         }
     }
+
     points
 }
 
@@ -190,12 +195,13 @@ fn decisions(page: &mut String, run: &RunResult, left_out: u64) {
     if run.decisions.is_empty() {
         return;
     }
+
     page.push_str(
         "<h2>Decisions</h2>\n<div class=\"scroll\"><table>\n<tr><th>at</th><th>variant</th>\
          <th>before</th><th>after</th><th class=\"why\">why</th></tr>\n",
     );
     for decision in &run.decisions {
-        let before = decision.before.map_or_else(|| "-".to_owned(), |before| before.to_string());
+        let before = decision.before.map_or_else(|| "-".to_owned(), |count| count.to_string());
         let _ = writeln!(
             page,
             "<tr><td>{}</td><td>{}</td><td>{before}</td><td>{}</td><td class=\"why\">{}</td></tr>",
@@ -205,6 +211,7 @@ fn decisions(page: &mut String, run: &RunResult, left_out: u64) {
             escaped(&decision.why),
         );
     }
+
     page.push_str("</table></div>\n");
     if left_out > 0 {
         let _ = writeln!(page, "<p class=\"soft\">There were {left_out} more.</p>");

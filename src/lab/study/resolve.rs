@@ -1,4 +1,4 @@
-//! From a scenario file to a scenario: defaults, ranges, traces, and what must fit together.
+//! From a scenario file to a scenario: defaults, ranges, traces, and keys that must fit together.
 
 mod adapters;
 mod objectives;
@@ -20,7 +20,7 @@ use crate::study::file::{
     DaemonKeys, File, FileKeys, GatewayKeys, LENGTHS, ModelKeys, TransferKeys, VariantKeys,
 };
 use crate::study::resolve::variants::Models;
-use crate::study::resolve::workload::Loaded;
+use crate::study::resolve::workload::ScenarioLoad;
 use plimsoll_core::fleet::{ModelKey, ModelName, Namespace, Role};
 use plimsoll_core::settings::{self, Written};
 use plimsoll_daemon::config;
@@ -29,14 +29,14 @@ pub(super) use plimsoll_daemon::config::problem::{Problem, Problems, join};
 use plimsoll_daemon::config::written::WrittenDuration;
 use plimsoll_daemon::config::{Config, Files, LoadError, Surroundings, layers};
 
-/// The length of a scenario without traces that does not say its length.
+/// The length of a scenario without traces whose length is not set.
 const LENGTH: Duration = Duration::from_hours(1);
-/// Samples of a series that says no time between them: as many as a chart has room for.
+/// The samples of a series whose interval is not set: the number that fits on a chart.
 const SAMPLES_WANTED: u64 = 480;
 
 /// A scenario and the seed that its file names.
 #[derive(Clone, Debug)]
-pub(crate) struct Resolved {
+pub(crate) struct ResolvedScenario {
     pub(crate) scenario: Scenario,
     pub(crate) seed: u64,
     /// The configuration of the daemon, as YAML.
@@ -44,21 +44,23 @@ pub(crate) struct Resolved {
     pub(crate) warnings: Vec<Problem>,
 }
 
-/// Which part of the requests of which model a variant serves, and where it is written.
-struct Served {
+/// The place of a variant in the file, its model, and the part of the model's requests that it
+/// serves.
+struct VariantAssignment {
     place: usize,
     model: usize,
     role: Role,
 }
 
-/// Resolves a value that was read from a file, or says everything that is wrong with it.
-pub(crate) fn resolve(mut value: Value, base: &Path) -> Result<Resolved, Vec<Problem>> {
+/// Resolves a value that was read from a file, or returns all of its problems.
+pub(crate) fn resolve(mut value: Value, base: &Path) -> Result<ResolvedScenario, Vec<Problem>> {
     let surroundings = Surroundings {
         origin: String::new(),
         base: base.to_owned(),
         environment: BTreeMap::new(),
         files: Files::MustExist,
     };
+
     let mut checks = Checks::new(&surroundings);
     if let Some(map) = value.as_object_mut() {
         check_sweep(map.shift_remove("sweep").as_ref(), &mut checks.problems);
@@ -66,20 +68,21 @@ pub(crate) fn resolve(mut value: Value, base: &Path) -> Result<Resolved, Vec<Pro
         checks.problems.error_at("", "the file must be a mapping of keys to values");
         value = json!({});
     }
+
     let mut file: File = layers::read(value, &mut checks.problems);
     fill_holes(&mut file);
     let resolved = resolve_file(&file, &mut checks);
     let (errors, warnings) = checks.problems.split();
     match resolved {
         Some((scenario, seed, config)) if errors.is_empty() => {
-            Ok(Resolved { scenario, seed, config: config.print(), warnings })
+            Ok(ResolvedScenario { scenario, seed, config: config.print(), warnings })
         }
         Some(_) | None => Err(errors),
     }
 }
 
-/// Puts empty sections where some could not be read, so that the others keep their places. Their keys
-/// are not missed, because they have been refused.
+/// Adds empty sections in place of invalid ones, so that the others keep their places. Their keys
+/// are not reported as missing, because the sections have been rejected.
 fn fill_holes(file: &mut File) {
     let File { models, variants, .. } = file;
     for model in models.iter_mut().flatten() {
@@ -88,39 +91,41 @@ fn fill_holes(file: &mut File) {
             adapter.get_or_insert_default();
         }
     }
+
     for variant in variants.iter_mut().flatten() {
         variant.get_or_insert_default();
     }
 }
 
-/// Everything is checked before anything that is not there ends it, so that all that is wrong is
-/// said at once.
+/// Resolves the file. All checks run before a missing part ends it, so that all problems are
+/// reported at once.
 fn resolve_file(file: &File, checks: &mut Checks<'_>) -> Option<(Scenario, u64, Config)> {
     let keys: FileKeys = settings::resolve(Some(file), "", &mut checks.problems);
-    let FileKeys { length, seed, sample, models, variants, policy: words, daemon, .. } = keys;
     check_compared(file.compare.as_deref().unwrap_or_default(), checks);
-    let (models, longest) = resolve_models(file, models, checks);
-    let length = resolve_length(length, longest, checks);
-    let words = objectives::shared(words.0, &models, checks);
-    let words = woken(words, &models.resolved);
-    let config = policy(words, variants::listed(file, &variants, &models), checks);
-    let variants = resolve_variants(file, &variants, &models, config.as_ref(), checks);
+    let (models, longest) = resolve_models(file, keys.models, checks);
+    let length = resolve_length(keys.length, longest, checks);
 
-    let config = config?;
+    let shared = objectives::shared(keys.policy.0, &models, checks);
+    let words = woken(shared, &models.resolved);
+    let resolved = policy(words, variants::listed(file, &keys.variants, &models), checks);
+    let variants = resolve_variants(file, &keys.variants, &models, resolved.as_ref(), checks);
+
+    let config = resolved?;
     let second = Micros::from_secs(1);
     let default = Micros::new(length.micros() / SAMPLES_WANTED).max(second);
     let scenario = Scenario {
         length,
         models: models.resolved.into_iter().collect::<Option<_>>()?,
         variants: variants?,
-        control: control(&daemon, &config),
-        sample: sample.unwrap_or(default),
+        control: control(&keys.daemon, &config),
+        sample: keys.sample.unwrap_or(default),
     };
-    Some((scenario, u64::from(seed), config))
+
+    Some((scenario, u64::from(keys.seed), config))
 }
 
-/// A policy to which the gateways of these models are the signals that wake: where one is read, none
-/// is missing.
+/// A policy in which the models' gateways count as wake signals. If the daemon reads a gateway, no
+/// wake signal is missing.
 fn woken(mut words: Map<String, Value>, models: &[Option<Model>]) -> Map<String, Value> {
     let read = models.iter().flatten().any(|model| model.gateway.read.is_some());
     if let Some(Value::Object(zero)) = words.get_mut("scale_to_zero").filter(|_| read) {
@@ -129,7 +134,7 @@ fn woken(mut words: Map<String, Value>, models: &[Option<Model>]) -> Map<String,
     words
 }
 
-/// How long a scenario lasts whose longest trace lasts so long.
+/// The length of a scenario whose longest trace has this length.
 fn resolve_length(
     written: Option<Micros>,
     longest: Option<Micros>,
@@ -145,10 +150,11 @@ fn resolve_length(
         );
         checks.problems.missing("length", rule);
     }
+
     written.or(longest).unwrap_or(Micros::from_duration(LENGTH))
 }
 
-/// What a sweep tries must be lists by their paths.
+/// Checks that a sweep has a list of values per path.
 fn check_sweep(written: Option<&Value>, problems: &mut Problems) {
     match written {
         None | Some(Value::Null) => {}
@@ -176,7 +182,7 @@ fn check_compared(written: &[Option<String>], checks: &mut Checks<'_>) {
     }
 }
 
-/// The models, and the longest trace among them.
+/// The models, and the length of the longest trace.
 fn resolve_models(
     file: &File,
     keys: Vec<ModelKeys>,
@@ -185,6 +191,7 @@ fn resolve_models(
     if keys.is_empty() {
         checks.problems.missing("models", "must have at least one model");
     }
+
     let mut models = Models::default();
     let mut longest: Option<Micros> = None;
     let written = file.models.iter().flatten().flatten();
@@ -193,15 +200,17 @@ fn resolve_models(
         if written.name.is_some() && models.names.contains(&written.name) {
             checks.problems.error_at(join(&path, "name"), "is the name of another model");
         }
+
         models.names.push(written.name.clone());
         let resolved = resolve_model(&path, written, keys, checks);
         longest = longest.max(resolved.as_ref().and_then(|(_, span)| *span));
         models.resolved.push(resolved.map(|(model, _)| model));
     }
+
     (models, longest)
 }
 
-/// The variants; `None` where one lacks a part.
+/// The variants; `None` if one lacks a part.
 fn resolve_variants(
     file: &File,
     keys: &[VariantKeys],
@@ -212,9 +221,10 @@ fn resolve_variants(
     if keys.is_empty() {
         checks.problems.missing("variants", "must have at least one variant");
     }
+
     let mut resolved = Vec::new();
     let mut names: Vec<&String> = Vec::new();
-    let mut served: Vec<Served> = Vec::new();
+    let mut served: Vec<VariantAssignment> = Vec::new();
     let written = file.variants.iter().flatten().flatten();
     for (place, (written, keys)) in written.zip(keys).enumerate() {
         let path = format!("variants[{place}]");
@@ -224,13 +234,15 @@ fn resolve_variants(
             }
             names.push(name);
         }
+
         let model = models.of(written.model.as_deref());
-        served.extend(model.map(|model| Served { place, model, role: keys.role }));
+        served.extend(model.map(|model| VariantAssignment { place, model, role: keys.role }));
         let known = config.into_iter().flat_map(|config| &config.variants);
         let mut specs = known.map(|variant| &variant.spec);
-        let spec = specs.find(|spec| spec.key.variant.as_str() == keys.name);
+        let spec = specs.find(|it| it.key.variant.as_str() == keys.name);
         resolved.push(variants::resolve(&path, written, keys, models, spec, checks));
     }
+
     check_roles(models, &served, checks);
     for (at, name) in models.names.iter().enumerate() {
         if let Some(name) = name
@@ -241,6 +253,7 @@ fn resolve_variants(
             checks.problems.warning(format!("models[{at}]"), rule);
         }
     }
+
     resolved.into_iter().collect()
 }
 
@@ -250,32 +263,37 @@ fn resolve_model(
     keys: ModelKeys,
     checks: &mut Checks<'_>,
 ) -> Option<(Model, Option<Micros>)> {
-    let at = |key: &str| join(path, key);
-    let ModelKeys { name, namespace, slo, workload, adapters, router, router_refresh, .. } = keys;
+    let ModelKeys { name, namespace, slo, workload, router, router_refresh, .. } = keys;
     let TransferKeys { latency, per_token } = keys.transfer;
     let GatewayKeys { queue, per_replica, read, admit } = keys.gateway;
     let allowance = written.slo.as_ref().filter(|slo| slo.ttft_per_token.is_none());
     if allowance.is_some_and(|slo| slo.long_prompt.is_some()) {
-        let rule = format!("has no effect without {}", at("slo.ttft_per_token"));
-        checks.problems.warning(at("slo.long_prompt"), rule);
+        let rule = format!("has no effect without {}", join(path, "slo.ttft_per_token"));
+        checks.problems.warning(join(path, "slo.long_prompt"), rule);
     }
+
     if written.router_refresh.is_some() && router != Router::KvAware {
         let rule = "has no effect, because router is not kv_aware";
-        checks.problems.warning(at("router_refresh"), rule);
+        checks.problems.warning(join(path, "router_refresh"), rule);
     }
+
     if written.sessions.is_some() && router != Router::Sticky {
         let rule = "has no effect, because router is not sticky";
-        checks.problems.warning(at("sessions"), rule);
+        checks.problems.warning(join(path, "sessions"), rule);
     }
-    let adapters = adapters::shares(&at("adapters"), &adapters, &name, &mut checks.problems);
-    let loaded = workload::resolve(&at("workload"), &workload, checks);
-    let has_batch = keys.batch.is_some();
-    let batch = keys.batch.and_then(|batch| workload::resolve_batch(&at("batch"), &batch, checks));
 
-    if checks.problems.refused_below(&at("slo")) || has_batch != batch.is_some() {
+    let adapters_path = join(path, "adapters");
+    let adapters = adapters::shares(&adapters_path, &keys.adapters, &name, &mut checks.problems);
+    let loaded = workload::resolve(&join(path, "workload"), &workload, checks);
+    let has_batch = keys.batch.is_some();
+    let batch =
+        keys.batch.and_then(|it| workload::resolve_batch(&join(path, "batch"), &it, checks));
+
+    if checks.problems.refused_below(&join(path, "slo")) || has_batch != batch.is_some() {
         return None;
     }
-    let Loaded { load, span } = loaded?;
+
+    let ScenarioLoad { load, span } = loaded?;
     let key = ModelKey { namespace: Namespace::new(&namespace)?, model: ModelName::new(&name)? };
     let model = Model {
         key,
@@ -293,39 +311,46 @@ fn resolve_model(
             ..keys.client
         },
     };
+
     Some((model, span))
 }
 
-/// Whether this is a span of time, and not the 0 that stands for never.
+/// Returns true if this is a real span, rather than the 0 that stands for never.
 fn is_some_time(span: Micros) -> bool {
     span > Micros::ZERO
 }
 
-/// Where one variant computes prompts, another must decode, and none do both.
-fn check_roles(models: &Models, served: &[Served], checks: &mut Checks<'_>) {
-    for (at, name) in models.names.iter().enumerate() {
-        let of_model = || served.iter().filter(|variant| variant.model == at);
-        let has = |role| of_model().any(|variant| variant.role == role);
-        if !has(Role::Prefill) && !has(Role::Decode) {
+/// Checks the roles of a model's variants: if one computes prompts, another must decode, and none
+/// may do both.
+fn check_roles(models: &Models, served: &[VariantAssignment], checks: &mut Checks<'_>) {
+    for (at, written_name) in models.names.iter().enumerate() {
+        let of_model: Vec<&VariantAssignment> =
+            served.iter().filter(|variant| variant.model == at).collect();
+        let has_prefill = of_model.iter().any(|variant| variant.role == Role::Prefill);
+        let has_decode = of_model.iter().any(|variant| variant.role == Role::Decode);
+        if !has_prefill && !has_decode {
             continue;
         }
-        let name = name.as_deref().unwrap_or("its model");
-        for Served { place, role, .. } in of_model() {
+
+        let name = written_name.as_deref().unwrap_or("its model");
+        for VariantAssignment { place, role, .. } in of_model {
             let wrong = match role {
                 Role::Both => format!("must be prefill or decode, as of another variant of {name}"),
-                Role::Prefill if has(Role::Decode) => continue,
-                Role::Decode if has(Role::Prefill) => continue,
+                Role::Prefill if has_decode => continue,
+                Role::Decode if has_prefill => continue,
                 Role::Prefill => format!("is prefill, and no variant of {name} is decode"),
                 Role::Decode => format!("is decode, and no variant of {name} is prefill"),
             };
+
             checks.problems.missing(format!("variants[{place}].role"), wrong);
         }
     }
 }
 
-/// How the daemon looks and decides.
+/// The settings of the simulated daemon.
 fn control(keys: &DaemonKeys, config: &Config) -> Control {
     let DaemonKeys { scrape_loss, relay, hold, outage } = *keys;
+
     Control {
         policy: config.policy.clone(),
         tick: Micros::from_duration(config.keys.tick_interval),
@@ -337,7 +362,7 @@ fn control(keys: &DaemonKeys, config: &Config) -> Control {
     }
 }
 
-/// Sections of the daemon's configuration that say nothing about what it decides.
+/// Sections of the daemon's configuration that do not affect its decisions.
 pub(crate) const NO_POLICY: [&str; 8] = [
     "server",
     "external_metrics",
@@ -349,7 +374,8 @@ pub(crate) const NO_POLICY: [&str; 8] = [
     "variants",
 ];
 
-/// The daemon's configuration with these words and these variants, made by the daemon's own code.
+/// The daemon's configuration with these keys and these variants, resolved by the daemon's own
+/// code.
 fn policy(
     mut words: Map<String, Value>,
     variants: Vec<Value>,
@@ -361,6 +387,7 @@ fn policy(
             checks.problems.error_at(join("policy", key), rule);
         }
     }
+
     words.insert("variants".to_owned(), Value::Array(variants));
     let surroundings = Surroundings {
         origin: "policy".to_owned(),
@@ -368,8 +395,9 @@ fn policy(
         environment: BTreeMap::new(),
         files: Files::OfPolicy,
     };
+
     let problems = match config::parse(&Value::Object(words).to_string(), &surroundings) {
-        Ok(config::Loaded { config, warnings }) => {
+        Ok(config::LoadedConfig { config, warnings }) => {
             report(&warnings, checks);
             return Some(config);
         }
@@ -379,16 +407,17 @@ fn policy(
             return None;
         }
     };
+
     report(&problems, checks);
     None
 }
 
 fn report(problems: &[Problem], checks: &mut Checks<'_>) {
-    // The variants are ours: what is wrong with them has been said where they are written.
+    // The study generates the variants, and their problems have been reported at their own place.
     for problem in problems.iter().filter(|problem| !problem.path.starts_with("variants")) {
         let path = match problem.path.as_str() {
             "" => "policy".to_owned(),
-            path => format!("policy.{path}"),
+            key => format!("policy.{key}"),
         };
         checks.problems.take_over(Problem { path, ..problem.clone() });
     }

@@ -1,6 +1,7 @@
-//! What a study came to, as JSON: for programs, and to put shards together.
+//! The results of a study as JSON, for programs and for merging shards.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::slice;
 
@@ -10,12 +11,14 @@ use serde_json::{Map, Value};
 
 use crate::simulate::Micros;
 use crate::simulate::scenario::{Model, Scenario, Variant};
-use crate::simulate::score::{Crew, Outcome, Sample, Service, Spread, VariantSample, share};
+use crate::simulate::score::{
+    FleetSample, Outcome, QuantileHistogram, Service, VariantSample, VariantScore, share,
+};
 use crate::study::plan::Plan;
 use plimsoll_core::analyze::foresight::policy::Backlog;
 use plimsoll_core::units::Replicas;
 
-/// The version of this shape. It grows when a field changes its meaning or goes.
+/// The version of this format. It increases when a field is removed or changes its meaning.
 const VERSION: u32 = 1;
 
 /// What a study came to.
@@ -232,7 +235,7 @@ pub(crate) struct DecisionResult {
     pub(crate) why: String,
 }
 
-/// Why results cannot be put together.
+/// The reason that results cannot be merged.
 #[derive(Debug, thiserror::Error)]
 pub enum MergeError {
     /// A file cannot be read.
@@ -240,7 +243,7 @@ pub enum MergeError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The I/O error.
         source: std::io::Error,
     },
     /// There is no file of results in a folder.
@@ -254,16 +257,16 @@ pub enum MergeError {
     Format {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The JSON error.
         source: serde_json::Error,
     },
-    /// The files are of different studies or versions.
+    /// The files belong to different studies or versions.
     #[error("{} is of another study or another version than the first", path.display())]
     Other {
         /// The file.
         path: PathBuf,
     },
-    /// Two files have different results of one run.
+    /// Two files have different results for one run.
     #[error("{} has another result of run {index} than a file before it", path.display())]
     Differs {
         /// The file.
@@ -287,27 +290,29 @@ impl Results {
         }
     }
 
-    /// Puts the results of several shards together.
+    /// Merges the results of several shards.
     pub(crate) fn merge(paths: &[PathBuf]) -> Result<Self, MergeError> {
-        let mut merged: Option<Self> = None;
+        let mut so_far: Option<Self> = None;
         for path in &files(paths)? {
             let next = Self::read(path)?;
-            let Some(results) = &mut merged else {
-                merged = Some(next);
+            let Some(results) = &mut so_far else {
+                so_far = Some(next);
                 continue;
             };
+
             let same = (next.version, &next.fingerprint, next.planned)
                 == (results.version, &results.fingerprint, results.planned);
             if !same {
                 return Err(MergeError::Other { path: path.clone() });
             }
+
             let known: Vec<usize> = results.left_out.iter().map(|run| run.index).collect();
-            let new = |run: &LeftOut| !known.contains(&run.index);
-            results.left_out.extend(next.left_out.into_iter().filter(new));
+            let new = next.left_out.into_iter().filter(|run| !known.contains(&run.index));
+            results.left_out.extend(new);
             for run in next.runs {
                 match results.runs.iter().find(|known| known.index == run.index) {
                     Some(known) if *known == run => {}
-                    // What was interrupted says less than what was not.
+                    // An interrupted run has less data than a complete one.
                     Some(known) if known.complete && run.complete => {
                         return Err(MergeError::Differs { path: path.clone(), index: run.index });
                     }
@@ -319,7 +324,8 @@ impl Results {
                 }
             }
         }
-        let mut merged = merged.unwrap_or_else(|| Self::new(String::new(), String::new(), 0));
+
+        let mut merged = so_far.unwrap_or_else(|| Self::new(String::new(), String::new(), 0));
         merged.runs.sort_by_key(|run| run.index);
         merged.left_out.sort_by_key(|run| run.index);
         Ok(merged)
@@ -333,7 +339,7 @@ impl Results {
     }
 }
 
-/// These files, and in the place of each folder the files of results in it, by name.
+/// The given files, with each folder replaced by the result files in it, sorted by name.
 fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, MergeError> {
     let mut files = Vec::new();
     for path in paths {
@@ -341,24 +347,34 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, MergeError> {
             files.push(path.clone());
             continue;
         }
-        let failed = |source| MergeError::Read { path: path.clone(), source };
-        let mut found = Vec::new();
-        for entry in fs::read_dir(path).map_err(failed)? {
-            let file = entry.map_err(failed)?.path();
-            if file.extension().is_some_and(|extension| extension == "json") {
-                found.push(file);
-            }
-        }
+
+        let mut found =
+            files_in(path).map_err(|source| MergeError::Read { path: path.clone(), source })?;
         if found.is_empty() {
             return Err(MergeError::NoResults { path: path.clone() });
         }
+
         found.sort_unstable();
         files.append(&mut found);
     }
+
     Ok(files)
 }
 
-/// The mean; `None` of nothing.
+/// The result files in a folder.
+fn files_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let file = entry?.path();
+        if file.extension().is_some_and(|extension| extension == "json") {
+            found.push(file);
+        }
+    }
+
+    Ok(found)
+}
+
+/// The mean; `None` without values.
 pub(crate) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut sum = 0.0;
     let mut count = 0.0;
@@ -370,12 +386,12 @@ pub(crate) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 impl RunResult {
-    /// Times that an engine loaded an adapter; `None` where no request asks for one.
+    /// Adapter loads of all models; `None` if no request asks for an adapter.
     pub(crate) fn adapter_loads(&self) -> Option<u64> {
         self.models.iter().filter_map(|model| model.adapter_loads).reduce(|sum, more| sum + more)
     }
 
-    /// The smallest share of the worst minutes of all models.
+    /// The smallest share of good requests in the worst minutes of all models.
     pub(crate) fn worst_minute(&self) -> Option<f64> {
         self.models.iter().filter_map(|model| model.worst_minute_within_slo).reduce(f64::min)
     }
@@ -398,7 +414,7 @@ impl RunResult {
         for (at, variant) in variants.iter_mut().enumerate() {
             variant.starved = starved(scenario, &outcome.series, at);
         }
-        let name = |index: usize| scenario.variants[index].spec.key.variant.to_string();
+
         Self {
             index: plan.index,
             settings: plan.settings.clone(),
@@ -426,7 +442,7 @@ impl RunResult {
                 .iter()
                 .map(|change| DecisionResult {
                     at_s: change.at.seconds(),
-                    variant: name(change.variant),
+                    variant: scenario.variants[change.variant].spec.key.variant.to_string(),
                     before: change.before.map(Replicas::count),
                     after: change.after.count(),
                     why: change.why.clone(),
@@ -446,6 +462,7 @@ impl ModelResult {
     fn new(model: &Model, service: &Service, batch: &Service) -> Self {
         let worst = service.worst_minute();
         let services = slice::from_ref(service);
+
         Self {
             model: model.key.model.to_string(),
             arrived: service.arrived,
@@ -490,20 +507,21 @@ impl BatchResult {
     }
 }
 
-/// The share of the samples in which a variant starves: more requests wait at its replicas than as a
-/// matter of course, and none at those of another variant of its model.
-fn starved(scenario: &Scenario, series: &[Sample], at: usize) -> f64 {
+/// The share of the samples in which a variant starves. Then its replicas have more waiting
+/// requests than usual, and the replicas of another variant of its model have none.
+fn starved(scenario: &Scenario, series: &[FleetSample], at: usize) -> f64 {
     let usual = Backlog::default().usual.requests();
-    let starves = |sample: &&Sample| {
+    let starving = series.iter().filter(|sample| {
         let VariantSample { ready, waiting, .. } = sample.variants[at];
         let is_full = ready > 0 && f64::from(waiting) > usual * f64::from(ready);
         is_full && has_idle_peer(scenario, sample, at)
-    };
-    series.iter().filter(starves).count() as f64 / series.len().max(1) as f64
+    });
+
+    starving.count() as f64 / series.len().max(1) as f64
 }
 
-/// Whether another variant of the same model has replicas at which nothing waits.
-fn has_idle_peer(scenario: &Scenario, sample: &Sample, at: usize) -> bool {
+/// Returns true if another variant of the same model has ready replicas without waiting requests.
+fn has_idle_peer(scenario: &Scenario, sample: &FleetSample, at: usize) -> bool {
     let model = scenario.variants[at].model;
     let mut others = scenario.variants.iter().zip(&sample.variants).enumerate();
     others.any(|(other, (variant, seen))| {
@@ -512,22 +530,17 @@ fn has_idle_peer(scenario: &Scenario, sample: &Sample, at: usize) -> bool {
 }
 
 impl LatencyResult {
-    fn new(spread: &Spread) -> Self {
-        let at = |share| spread.quantile(share).map(Micros::seconds);
-        Self {
-            count: spread.count(),
-            mean: spread.mean().map(Micros::seconds),
-            p50: at(0.5),
-            p90: at(0.9),
-            p95: at(0.95),
-            p99: at(0.99),
-        }
+    fn new(spread: &QuantileHistogram) -> Self {
+        let [p50, p90, p95, p99] =
+            [0.5, 0.9, 0.95, 0.99].map(|share| spread.quantile(share).map(Micros::seconds));
+        Self { count: spread.count(), mean: spread.mean().map(Micros::seconds), p50, p90, p95, p99 }
     }
 }
 
 impl VariantResult {
-    fn new(variant: &Variant, crew: &Crew, ended: f64) -> Self {
+    fn new(variant: &Variant, crew: &VariantScore, ended: f64) -> Self {
         let replica_hours = crew.replica_hours();
+
         Self {
             variant: variant.spec.key.variant.to_string(),
             replica_hours,

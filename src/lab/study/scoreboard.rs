@@ -1,7 +1,7 @@
 //! The scoreboard: every policy on every scenario, as one table.
 //!
-//! All scenarios decide by one policy, which is checked, so that what is good for one of them is not
-//! what the table shows of it.
+//! All scenarios must decide by one policy, so that the table does not show policies that were
+//! tuned for single scenarios.
 
 mod gates;
 mod page;
@@ -17,9 +17,9 @@ use serde::Deserialize as _;
 use serde_json::{Map, Value};
 
 use crate::simulate::peers::Peer;
-use crate::study::ablation::{self, Change};
+use crate::study::ablation::{self, AblationChange};
 use crate::study::args::ScoreboardArgs;
-use crate::study::execute::{self, Executed, Ready};
+use crate::study::execute::{self, ExecutedRuns, PreparedRun};
 use crate::study::file::Kind;
 use crate::study::plan::{self, Plan, PlanError, Shard};
 use crate::study::recorded::{self, Trace};
@@ -29,11 +29,11 @@ use crate::study::table::shown;
 use crate::study::worlds;
 use crate::study::{Study, once, peer};
 
-/// Where the table goes.
+/// The default path of the table.
 const OUT: &str = "scoreboard";
 
-/// Those that are compared where the command line names none. The numbers are those of the guides
-/// that describe each, and the same for all scenarios.
+/// The policies that are compared by default. Their parameters are those of the guides that
+/// describe each, and the same for all scenarios.
 const POLICIES: [&str; 16] = [
     "oracle",
     "static:best",
@@ -53,37 +53,37 @@ const POLICIES: [&str; 16] = [
     "dynamo-throughput",
 ];
 
-/// What was simulated.
-struct Board {
+/// The simulated workloads, policies and changes.
+struct Scoreboard {
     policies: Vec<String>,
     workloads: Vec<Workload>,
-    /// What was changed of Plimsoll's own policy, one at a time.
-    changes: Vec<Change>,
-    /// Scenarios that were left out, each with why.
+    /// The changes of Plimsoll's own policy, one at a time.
+    changes: Vec<AblationChange>,
+    /// Scenarios that were left out, each with the reason.
     left_out: Vec<(String, String)>,
-    /// How many seeds each of them was simulated with.
+    /// The number of seeds per scenario.
     seeds: u32,
 }
 
-/// One scenario with one combination of what its sweep tries.
+/// One scenario with one combination of its sweep's values.
 struct Workload {
     name: String,
     about: String,
     kind: Option<Kind>,
     traces: Vec<Trace>,
     length: f64,
-    /// Of all policies, with all seeds.
+    /// The runs of all policies, with all seeds.
     runs: Vec<RunResult>,
-    /// Those of them that there cannot be.
+    /// The runs that are impossible.
     left_out: Vec<LeftOut>,
-    /// Of Plimsoll with each of the changes, with all seeds.
+    /// The runs of Plimsoll with each of the changes, with all seeds.
     changed: Vec<RunResult>,
 }
 
-/// A workload whose runs can begin.
-struct Prepared {
+/// A workload whose runs are prepared.
+struct PreparedWorkload {
     workload: Workload,
-    ready: Vec<Ready>,
+    ready: Vec<PreparedRun>,
 }
 
 /// Simulates the scenarios of the arguments under all policies, and writes the table.
@@ -98,17 +98,19 @@ pub fn run(args: &ScoreboardArgs) -> anyhow::Result<()> {
     if let Some(count) = args.worlds {
         return worlds::run(args, count);
     }
+
     let texts: Vec<&str> = match args.policy.as_slice() {
         [] => POLICIES.to_vec(),
-        texts => texts.iter().map(String::as_str).collect(),
+        listed => listed.iter().map(String::as_str).collect(),
     };
-    let peers: Vec<Peer> =
+    let named: Vec<Peer> =
         texts.iter().map(|text| peer(text, "--policy")).collect::<Result<_, _>>()?;
-    let peers = once(&peers);
+    let peers = once(&named);
     let policies = peers.iter().map(ToString::to_string).collect();
     let changes = if args.ablation { ablation::changes() } else { Vec::new() };
-    let (workloads, left_out) = (Vec::new(), Vec::new());
-    let mut board = Board { policies, workloads, changes, left_out, seeds: args.seeds };
+    let workloads = Vec::new();
+    let left_out = Vec::new();
+    let mut board = Scoreboard { policies, workloads, changes, left_out, seeds: args.seeds };
     let mut prepared = Vec::new();
     let mut decided_by: Option<(String, Value)> = None;
     for path in each_once(&args.scenarios) {
@@ -117,22 +119,25 @@ pub fn run(args: &ScoreboardArgs) -> anyhow::Result<()> {
         match &decided_by {
             Some((_, first)) if *first == policy => {}
             Some((name, _)) => {
-                let path = path.display();
-                let why = format!("{path} must have the same policy as {name}: one for all");
+                let shown = path.display();
+                let why = format!("{shown} must have the same policy as {name}: one for all");
                 return Err(PlanError(why).into());
             }
             None => decided_by = Some((path.display().to_string(), policy)),
         }
+
         let folder = path.parent().unwrap_or(Path::new(""));
         let traces = match recorded::locate(&mut study.value, folder, args.traces.as_deref()) {
-            Ok(traces) => traces,
+            Ok(found) => found,
             Err(missing) => {
                 board.left_out.push((name(path), missing.to_string()));
                 continue;
             }
         };
+
         prepared.extend(prepare(&study, &peers, &board, &traces)?);
     }
+
     simulate(&mut board, prepared)?;
     let out = args.out.as_deref().unwrap_or(Path::new(OUT));
     for (extension, text) in [("md", page::markdown(&board)), ("html", page::html(&board))] {
@@ -140,34 +145,36 @@ pub fn run(args: &ScoreboardArgs) -> anyhow::Result<()> {
         path.push(format!(".{extension}"));
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
+
     let mut out = std::io::stdout().lock();
     out.write_all(page::summary(&board).as_bytes())?;
     Ok(out.flush()?)
 }
 
-/// The runs of a scenario: a workload for each combination of its sweep.
+/// The runs of a scenario, as one workload per combination of its sweep.
 fn prepare(
     study: &Study,
     peers: &[Peer],
-    board: &Board,
+    board: &Scoreboard,
     traces: &[Trace],
-) -> anyhow::Result<Vec<Prepared>> {
+) -> anyhow::Result<Vec<PreparedWorkload>> {
     let sweep = study.value.get("sweep").cloned().unwrap_or_default();
     let plans = plan::plan(&sweep, &Map::new(), peers, board.seeds)?;
     let about = study.value.get("about").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let kind = study.value.get("kind").and_then(|kind| Kind::deserialize(kind).ok());
-    let mut prepared: Vec<Prepared> = Vec::new();
+    let kind = study.value.get("kind").and_then(|it| Kind::deserialize(it).ok());
+    let mut prepared: Vec<PreparedWorkload> = Vec::new();
     for plans in plans.chunk_by(|one, next| one.settings == next.settings) {
         let Some(Plan { settings, .. }) = plans.first() else { continue };
         let played = board.changes.iter().flat_map(|change| {
-            let settings = change.over(settings);
+            let changed = change.over(settings);
             (0..u64::from(board.seeds)).map(move |seed| Plan {
                 index: 0,
-                settings: settings.clone(),
+                settings: changed.clone(),
                 peer: Peer::Scenario,
                 seed,
             })
         });
+
         let all = plans.iter().cloned().chain(played).collect();
         let ready = execute::prepare(study, all, Shard::WHOLE, None)?;
         let values: Vec<String> = settings.values().map(shown).collect();
@@ -175,6 +182,7 @@ fn prepare(
         if !values.is_empty() {
             name = format!("{name} ({})", values.join(", "));
         }
+
         let workload = Workload {
             name,
             about: about.clone(),
@@ -185,16 +193,18 @@ fn prepare(
             left_out: Vec::new(),
             changed: Vec::new(),
         };
-        prepared.push(Prepared { workload, ready });
+
+        prepared.push(PreparedWorkload { workload, ready });
     }
+
     Ok(prepared)
 }
 
-/// Runs everything at once, and gives each workload its runs.
-fn simulate(board: &mut Board, prepared: Vec<Prepared>) -> anyhow::Result<()> {
+/// Executes all runs together, and assigns each workload its runs.
+fn simulate(board: &mut Scoreboard, prepared: Vec<PreparedWorkload>) -> anyhow::Result<()> {
     let mut ready = Vec::new();
     let mut ends = Vec::new();
-    for Prepared { workload, ready: runs } in prepared {
+    for PreparedWorkload { workload, ready: runs } in prepared {
         for mut run in runs {
             run.plan.index = ready.len();
             ready.push(run);
@@ -202,36 +212,45 @@ fn simulate(board: &mut Board, prepared: Vec<Prepared>) -> anyhow::Result<()> {
         ends.push(ready.len());
         board.workloads.push(workload);
     }
-    // Those that take the longest begin first.
+
+    // The longest runs begin first.
     ready.sort_by_key(|run| Reverse(run.simulations()));
-    let Executed { mut runs, mut left_out, .. } = execute::play(&ready, None)?;
+    let ExecutedRuns { mut runs, mut left_out, .. } = execute::play(&ready, None)?;
     runs.sort_by_key(|run| run.index);
     left_out.sort_by_key(|run| run.index);
-    let of = |index: usize| ends.partition_point(|end| *end <= index);
     for run in left_out {
-        board.workloads[of(run.index)].left_out.push(run);
+        board.workloads[workload_of(run.index, &ends)].left_out.push(run);
     }
     for run in runs {
-        let workload = &mut board.workloads[of(run.index)];
+        let workload = &mut board.workloads[workload_of(run.index, &ends)];
         if board.changes.iter().any(|change| change.is_of(&run)) {
             workload.changed.push(run);
         } else {
             workload.runs.push(run);
         }
     }
+
     Ok(())
 }
 
-/// The paths, without those that lead to the same file as one before.
+/// The paths, without those that lead to the same file as an earlier path.
 fn each_once(paths: &[PathBuf]) -> Vec<&PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
-    let is_new = |path: &&PathBuf| {
-        let file = fs::canonicalize(path).unwrap_or_else(|_| PathBuf::clone(path));
-        let new = !found.contains(&file);
-        found.push(file);
-        new
-    };
-    paths.iter().filter(is_new).collect()
+    let mut each = Vec::new();
+    for path in paths {
+        let file = fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+        if !found.contains(&file) {
+            found.push(file);
+            each.push(path);
+        }
+    }
+
+    each
+}
+
+/// The place of the workload of a run, from the ends of all workloads' runs.
+fn workload_of(run: usize, ends: &[usize]) -> usize {
+    ends.partition_point(|end| *end <= run)
 }
 
 fn name(path: &Path) -> String {
@@ -241,8 +260,8 @@ fn name(path: &Path) -> String {
 // === impl Workload ===
 
 impl Workload {
-    /// What a policy came to, unless it was interrupted before it began, or has no run with one of the
-    /// seeds.
+    /// The score of a policy; `None` if it was interrupted before it began, or if a run with one of
+    /// the seeds is impossible.
     fn of(&self, policy: &str) -> Option<Score> {
         if self.left_out.iter().any(|run| run.policy == policy) {
             return None;
@@ -251,33 +270,33 @@ impl Workload {
         Score::of(&runs)
     }
 
-    /// What a change came to, unless it was interrupted before it began.
-    fn with(&self, change: &Change) -> Option<Score> {
+    /// The score of a change; `None` if it was interrupted before it began.
+    fn with(&self, change: &AblationChange) -> Option<Score> {
         let runs: Vec<_> = self.changed.iter().filter(|run| change.is_of(run)).collect();
         Score::of(&runs)
     }
 
-    /// What was paid, as a multiple of what the clairvoyant schedule cost.
+    /// The cost as a multiple of the cost of the clairvoyant schedule.
     fn ratio(&self, score: Option<&Score>) -> Option<f64> {
         self.ratio_to("oracle", score)
     }
 
-    /// The same of what another policy cost.
+    /// The cost as a multiple of another policy's cost.
     fn ratio_to(&self, other: &str, score: Option<&Score>) -> Option<f64> {
-        let other = self.of(other).filter(|it| it.complete && it.cost > 0.0)?;
-        score.filter(|it| it.complete).map(|it| it.cost / other.cost)
+        let base = self.of(other).filter(|it| it.complete && it.cost > 0.0)?;
+        score.filter(|it| it.complete).map(|it| it.cost / base.cost)
     }
 }
 
-// === impl Board ===
+// === impl Scoreboard ===
 
-impl Board {
-    /// Whether a policy is among those that are compared.
+impl Scoreboard {
+    /// Returns true if a policy is compared.
     fn plays(&self, policy: &str) -> bool {
         self.policies.iter().any(|it| it == policy)
     }
 
-    /// The means over all workloads of the ratio and of the share of good requests.
+    /// The means of the cost ratio and of the share of good requests over all workloads.
     fn means(&self, of: impl Fn(&Workload) -> Option<Score>) -> (Option<f64>, Option<f64>) {
         let ratios = self.workloads.iter().filter_map(|it| it.ratio(of(it).as_ref()));
         let shares = self.workloads.iter().filter_map(|it| of(it)?.within_slo);

@@ -8,21 +8,23 @@ use crate::study::results::{
     BatchResult, LeftOut, ModelResult, Results, RunResult, VariantResult, mean,
 };
 
-/// The table of a study: all that there is of a single run, a line for each of several.
+/// The table of a study: all results of a single run, or a line per run of several.
 pub(crate) fn table(results: &Results) -> String {
     let mut text = String::new();
     match results.runs.as_slice() {
         [run] => one(&mut text, results, run),
         runs => many(&mut text, results, runs),
     }
+
     for (at, run) in results.left_out.iter().enumerate() {
         let blank = if at == 0 { "\n" } else { "" };
         let _ = writeln!(text, "{blank}{}", left_out(run));
     }
+
     text
 }
 
-/// The columns of a run, after those that tell it from the others.
+/// The columns of a run, after those that distinguish it from the others.
 pub(crate) const COLUMNS: [&str; 10] = [
     "seed",
     "within SLO",
@@ -36,20 +38,20 @@ pub(crate) const COLUMNS: [&str; 10] = [
     "flips",
 ];
 
-/// The share of the time from which it is said that a variant starved.
+/// The smallest share of the time at which starvation of a variant is reported.
 const STARVED_MIN: f64 = 0.05;
 
 /// The last column of a table whose runs have adapters.
 const LOADS: &str = "adapter loads";
 
-/// A run that there cannot be, as a sentence without its full stop.
+/// A run that is impossible, as a sentence without its full stop.
 pub(crate) fn left_out(run: &LeftOut) -> String {
     let LeftOut { settings, policy, seed, why, .. } = run;
-    let settings = settings.iter().map(|(path, it)| format!(", {path}={}", shown(it)));
-    format!("{policy}, seed {seed}{} was left out: {why}", settings.collect::<String>())
+    let listed = settings.iter().map(|(path, it)| format!(", {path}={}", shown(it)));
+    format!("{policy}, seed {seed}{} was left out: {why}", listed.collect::<String>())
 }
 
-// Writing to a string cannot fail, so what it returns is dropped.
+// Writing to a string cannot fail, so the result is dropped.
 
 fn one(text: &mut String, results: &Results, run: &RunResult) {
     let length = span(run.simulated_s);
@@ -64,6 +66,7 @@ fn one(text: &mut String, results: &Results, run: &RunResult) {
     for (path, value) in &run.settings {
         let _ = writeln!(text, "{path}: {}", shown(value));
     }
+
     text.push('\n');
     models(text, run);
     text.push('\n');
@@ -96,14 +99,16 @@ fn many(text: &mut String, results: &Results, runs: &[RunResult]) {
         }
         rows.extend(mean_line(group, &paths));
     }
+
     aligned(text, &rows);
 }
 
-/// The cells of a run: who scaled it, what was set at these paths, and the columns of all.
+/// The cells of a run: its policy, its settings at these paths, and the common columns.
 pub(crate) fn line(run: &RunResult, paths: &[&String], seed: String) -> Vec<String> {
     let ttft = run.models.iter().filter_map(|model| model.ttft.p95).reduce(f64::max);
     let itl = run.models.iter().filter_map(|model| model.itl.p95).reduce(f64::max);
     let cut = if run.complete { "" } else { " (interrupted)" };
+
     let mut row = vec![format!("{}{cut}", run.policy)];
     row.extend(paths.iter().map(|path| run.settings.get(*path).map_or_else(dash, shown)));
     row.extend([
@@ -122,33 +127,35 @@ pub(crate) fn line(run: &RunResult, paths: &[&String], seed: String) -> Vec<Stri
     row
 }
 
-/// The means of runs that differ in their seeds alone; `None` where one was planned. What was
-/// interrupted is left out, because it is of another length.
+/// The means of runs that differ only in their seeds; `None` if only one was planned. Interrupted
+/// runs are left out, because they have a different length.
 fn mean_line(group: &[RunResult], paths: &[&String]) -> Option<Vec<String>> {
     let runs: Vec<&RunResult> = group.iter().filter(|run| run.complete).collect();
     let first = runs.first().filter(|_| group.len() > 1)?;
-    let each = || runs.iter();
     let name = if runs.len() == group.len() {
         "mean".to_owned()
     } else {
         format!("mean of {}", runs.len())
     };
+
     let mut row = line(first, paths, name);
     let at = paths.len() + 2;
-    let within = mean(each().filter_map(|run| run.within_slo));
+    let within = mean(runs.iter().filter_map(|run| run.within_slo));
     row[at] = within.map_or_else(dash, percent);
     for cell in &mut row[at + 1..at + 4] {
         cell.clear();
     }
-    row[at + 4] = format!("{:.1}", mean(each().map(|run| run.not_served() as f64))?);
-    row[at + 5] = format!("{:.2}", mean(each().map(|run| run.replica_hours))?);
-    row[at + 6] = format!("{:.2}", mean(each().map(|run| run.cost))?);
-    row[at + 7] = format!("{:.1}", mean(each().map(|run| f64::from(run.actions)))?);
-    row[at + 8] = format!("{:.1}", mean(each().map(|run| f64::from(run.flips)))?);
+
+    row[at + 4] = format!("{:.1}", mean(runs.iter().map(|run| run.not_served() as f64))?);
+    row[at + 5] = format!("{:.2}", mean(runs.iter().map(|run| run.replica_hours))?);
+    row[at + 6] = format!("{:.2}", mean(runs.iter().map(|run| run.cost))?);
+    row[at + 7] = format!("{:.1}", mean(runs.iter().map(|run| f64::from(run.actions)))?);
+    row[at + 8] = format!("{:.1}", mean(runs.iter().map(|run| f64::from(run.flips)))?);
     if let Some(cell) = row.get_mut(at + 9) {
-        let loads = mean(each().map(|run| run.adapter_loads().unwrap_or(0) as f64));
+        let loads = mean(runs.iter().map(|run| run.adapter_loads().unwrap_or(0) as f64));
         *cell = format!("{:.1}", loads?);
     }
+
     Some(row)
 }
 
@@ -164,9 +171,10 @@ fn models(text: &mut String, run: &RunResult) {
     rows[0].extend(has_loads.then(|| LOADS.to_owned()));
     for model in &run.models {
         let ModelResult { arrived, ttft, itl, rejected, timed_out, failed, too_long, .. } = model;
-        let worst = model.worst_minute.zip(model.worst_minute_within_slo);
-        let worst = worst.map(|(minute, share)| format!("{} (min {minute})", percent(share)));
-        let loads = model.adapter_loads.map_or_else(dash, |loads| loads.to_string());
+        let worst_minute = model.worst_minute.zip(model.worst_minute_within_slo);
+        let worst =
+            worst_minute.map(|(minute, share)| format!("{} (min {minute})", percent(share)));
+        let loads = model.adapter_loads.map_or_else(dash, |count| count.to_string());
         let mut row = vec![
             model.model.clone(),
             arrived.to_string(),
@@ -186,6 +194,7 @@ fn models(text: &mut String, run: &RunResult) {
         row.extend(has_loads.then_some(loads));
         rows.push(row);
     }
+
     aligned(text, &rows);
     batches(text, run);
 }
@@ -224,15 +233,18 @@ fn variants(text: &mut String, run: &RunResult) {
             flips.to_string(),
         ]);
     }
+
     if run.variants.len() > 1 {
-        let (hours, cost) = (format!("{:.2}", run.replica_hours), format!("{:.2}", run.cost));
+        let hours = format!("{:.2}", run.replica_hours);
+        let cost = format!("{:.2}", run.cost);
         rows.push(vec!["all".to_owned(), hours, cost]);
     }
+
     aligned(text, &rows);
     starving(text, run);
 }
 
-/// Names the variants at which requests wait for long next to others that have room.
+/// Lists the variants at which requests wait for long while other variants have capacity.
 fn starving(text: &mut String, run: &RunResult) {
     for VariantResult { variant, starved, .. } in &run.variants {
         if *starved >= STARVED_MIN {
@@ -246,14 +258,16 @@ fn starving(text: &mut String, run: &RunResult) {
     }
 }
 
-/// Writes rows in columns, the first to the left and the others to the right.
+/// Writes rows in columns; the first column is left-aligned and the others are right-aligned.
 pub(crate) fn aligned(text: &mut String, rows: &[Vec<String>]) {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut widths = vec![0; columns];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+
     for row in rows {
         let mut line = String::new();
         for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
@@ -262,6 +276,7 @@ pub(crate) fn aligned(text: &mut String, rows: &[Vec<String>]) {
                 _ => write!(line, "  {cell:>width$}"),
             };
         }
+
         let _ = writeln!(text, "{}", line.trim_end());
     }
 }
@@ -289,13 +304,15 @@ pub(crate) fn wrapped(text: &str) -> String {
             lines.push(' ');
             width += 1;
         }
+
         lines.push_str(word);
         width += long;
     }
+
     lines
 }
 
-/// A value that is set, as somebody would write it.
+/// A set value in the form in which a person writes it.
 pub(crate) fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -303,7 +320,7 @@ pub(crate) fn shown(value: &Value) -> String {
     }
 }
 
-/// What stands where there is nothing.
+/// The placeholder of an absent value.
 pub(crate) fn dash() -> String {
     "-".to_owned()
 }
@@ -328,8 +345,8 @@ pub(crate) fn latency(seconds: Option<f64>) -> String {
     reason = "a length is not negative, and the cast saturates"
 )]
 pub(crate) fn span(seconds: f64) -> String {
-    let seconds = seconds as u64;
-    format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+    let whole = seconds as u64;
+    format!("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60)
 }
 
 #[cfg(test)]
@@ -338,7 +355,7 @@ mod tests {
 
     use super::*;
 
-    /// A run of `oracle` with this seed that cost so much.
+    /// A run of `oracle` with this seed and this cost.
     fn run(seed: u64, cost: f64, complete: bool) -> RunResult {
         let run = json!({
             "index": seed, "settings": {}, "policy": "oracle", "seed": seed, "complete": complete,

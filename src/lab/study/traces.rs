@@ -1,8 +1,8 @@
-//! Traces from files: what arrives when, and how long it is.
+//! Traces from files: the arrival times and lengths of requests.
 //!
-//! Every row is checked, and a problem says in which line it is. What is refused: times that are
-//! negative, not numbers or before the row above; prompts and answers without tokens; files without
-//! a row. A file that ends in the middle of a row is read up to the last whole one.
+//! Every row is checked, and a problem names its line. Rejected are times that are negative, not
+//! numbers, or before the row above. Prompts and answers without tokens, and files without a row,
+//! are also rejected. A file that ends in the middle of a row is read up to the last complete row.
 
 pub(crate) mod servegen;
 
@@ -18,64 +18,65 @@ use crate::simulate::replica::prefix::{PromptId, Prompts};
 use crate::simulate::workload::load::{Row, Size};
 use crate::study::file::Format;
 
-/// The largest file: ten times the longest public trace, and less than what fills a machine.
+/// The size limit of a file: ten times the longest public trace, and less than the memory of a
+/// machine.
 const FILE_MAX: u64 = 1 << 30;
 
-/// How long a trace may be, as a scenario may: a leap year.
+/// The longest span of a trace and of a scenario: a leap year.
 pub(crate) const SPAN_MAX: Duration = Duration::from_hours(24 * 366);
 
-/// The latest time that a trace may name, in seconds: what is beyond is in milliseconds.
+/// The latest time that a trace may contain, in seconds: later times are in milliseconds.
 const TIME_MAX: f64 = 1e11;
 
-/// What a file begins with that is packed with gzip.
+/// The first bytes of a file that is compressed with gzip.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// What some editors begin a file with to say that it is UTF-8.
+/// The mark that some editors write at the start of a UTF-8 file.
 pub(crate) const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// Problems of one file that are listed; a file in the wrong format has one in each line.
+/// The maximum problems that are listed per file; a file in the wrong format has one in each line.
 const LISTED_MAX: usize = 20;
 
-/// Tokens that one of Mooncake's `hash_ids` stands for.
+/// The tokens per entry of Mooncake's `hash_ids`.
 const PAGE_TOKENS: u32 = 512;
 
-/// How long a trace lasts whose requests all arrive at one time. As it begins again at its end, that
-/// must not be next to nothing.
+/// The span of a trace whose requests all arrive at one time. The trace repeats at its end, so the
+/// span must not be close to zero.
 const AT_ONCE: Micros = Micros::from_secs(1);
 
 /// A recorded trace.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordedTrace {
     /// The requests, in order of time.
     pub(crate) rows: Vec<Row>,
-    /// What their prompts consist of, where the trace says so.
+    /// The content of their prompts, if the trace has it.
     pub(crate) prompts: Option<Prompts>,
-    /// The last line, where it has no end and says nothing: somebody cut the file off.
+    /// The last line, if it is incomplete because the file was cut off.
     pub(crate) cut: Option<usize>,
-    /// From the first arrival to the last, and as long again as the mean gap; [`AT_ONCE`] where all
+    /// The time from the first arrival to the last, plus the mean gap; [`AT_ONCE`] if all requests
     /// arrive at one time.
     pub(crate) span: Micros,
 }
 
-/// Why a file is no trace.
+/// The reason that a file is not a trace.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum TraceError {
+pub(crate) enum WorkloadTraceError {
     /// It cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
     /// It is too large.
     #[error("{} is larger than {FILE_MAX} bytes", path.display())]
     TooLarge { path: PathBuf },
-    /// Lines of it mean nothing; the first of them are listed.
+    /// Some of its lines are not valid; the first ones are listed.
     #[error("{}", listed(path, lines, *more))]
     Lines { path: PathBuf, lines: Vec<(usize, String)>, more: usize },
-    /// There is no request in it.
+    /// It has no requests.
     #[error("{} has no requests", path.display())]
     Empty { path: PathBuf },
-    /// It is packed.
+    /// It is compressed.
     #[error("{} is packed with gzip; unpack it first, as gunzip does", path.display())]
     Packed { path: PathBuf },
-    /// It is something else than text.
+    /// It is not UTF-8 text.
     #[error("{} is no text in UTF-8", path.display())]
     NoText { path: PathBuf },
     /// It is a folder of clients, which has no list of requests.
@@ -83,11 +84,11 @@ pub(crate) enum TraceError {
     Clients { path: PathBuf },
 }
 
-/// A line for each problem, with its place.
+/// A line per problem, with its place.
 fn listed(path: &Path, lines: &[(usize, String)], more: usize) -> String {
-    let path = path.display();
+    let shown = path.display();
     let mut text: Vec<String> =
-        lines.iter().map(|(line, why)| format!("\n  {path}:{line}: {why}")).collect();
+        lines.iter().map(|(line, why)| format!("\n  {shown}:{line}: {why}")).collect();
     if more > 0 {
         text.push(format!("\n  and {more} more lines"));
     }
@@ -95,15 +96,16 @@ fn listed(path: &Path, lines: &[(usize, String)], more: usize) -> String {
 }
 
 /// Reads a trace.
-pub(crate) fn read(path: &Path, format: Format) -> Result<Recorded, TraceError> {
+pub(crate) fn read(path: &Path, format: Format) -> Result<RecordedTrace, WorkloadTraceError> {
     if format == Format::Servegen {
-        return Err(TraceError::Clients { path: path.to_owned() });
+        return Err(WorkloadTraceError::Clients { path: path.to_owned() });
     }
+
     let text = text(path)?;
-    let mut reader = Reader::new(format);
-    let mut problems = Problems { path, lines: Vec::new(), more: 0 };
+    let mut reader = RowReader::new(format);
+    let mut problems = TraceProblems { path, lines: Vec::new(), more: 0 };
     let mut rows: Vec<Row> = Vec::new();
-    // Only the last line can be without its end.
+    // Only the last line can lack its line end.
     let unended = if text.ends_with('\n') { None } else { Some(text.lines().count()) };
     let mut cut = None;
     for (line, text) in text.lines().enumerate().map(|(at, text)| (at + 1, text.trim())) {
@@ -120,63 +122,77 @@ pub(crate) fn read(path: &Path, format: Format) -> Result<Recorded, TraceError> 
             Err(why) => problems.add(line, why),
         }
     }
+
     problems.check()?;
     if rows.is_empty() {
-        return Err(TraceError::Empty { path: path.to_owned() });
+        return Err(WorkloadTraceError::Empty { path: path.to_owned() });
     }
-    Ok(Recorded { prompts: reader.prompts, cut, ..recorded(rows) })
+
+    Ok(RecordedTrace { prompts: reader.prompts, cut, ..recorded(rows) })
 }
 
-/// Why a row cannot be at a time behind those that were read; `None` when it can.
+/// The reason that a row's time does not fit the rows before it; `None` if it fits.
 fn misplaced(rows: &[Row], at: Micros) -> Option<String> {
-    let (first, last) = (rows.first()?, rows.last()?);
+    let first = rows.first()?;
+    let last = rows.last()?;
     if at < last.at {
         return Some("its time is before that of the row above".to_owned());
     }
+
     let most = SPAN_MAX.as_secs();
     (at.since(first.at) > Micros::from_secs(most))
         .then(|| format!("its time is more than {} days after the first", most / 86_400))
 }
 
-/// What a workload is made of: a file, or one after the other those of a folder of clients.
+/// The content of a workload: a file, or all files in a folder of clients, one after the other.
 pub(crate) fn bytes(path: &Path) -> std::io::Result<Vec<u8>> {
     if !path.is_dir() {
         return fs::read(path);
     }
+
     let mut bytes = Vec::new();
     for file in servegen::files(path)? {
-        let dataset = Some(servegen::dataset_of(&file)).filter(|dataset| dataset.exists());
+        let dataset = Some(servegen::dataset_of(&file)).filter(|it| it.exists());
         for file in [Some(file), dataset].into_iter().flatten() {
             bytes.extend(fs::read(file)?);
         }
     }
+
     Ok(bytes)
 }
 
-fn text(path: &Path) -> Result<String, TraceError> {
-    let failed = |source| TraceError::Read { path: path.to_owned(), source };
-    if fs::metadata(path).map_err(failed)?.len() > FILE_MAX {
-        return Err(TraceError::TooLarge { path: path.to_owned() });
-    }
-    let bytes = fs::read(path).map_err(failed)?;
+fn text(path: &Path) -> Result<String, WorkloadTraceError> {
+    let bytes = bytes_within_limit(path)
+        .map_err(|source| WorkloadTraceError::Read { path: path.to_owned(), source })?
+        .ok_or_else(|| WorkloadTraceError::TooLarge { path: path.to_owned() })?;
     if bytes.starts_with(&GZIP) {
-        return Err(TraceError::Packed { path: path.to_owned() });
+        return Err(WorkloadTraceError::Packed { path: path.to_owned() });
     }
-    let mut text =
-        String::from_utf8(bytes).map_err(|_| TraceError::NoText { path: path.to_owned() })?;
+
+    let mut text = String::from_utf8(bytes)
+        .map_err(|_| WorkloadTraceError::NoText { path: path.to_owned() })?;
     if text.starts_with(BYTE_ORDER_MARK) {
         text.drain(..BYTE_ORDER_MARK.len_utf8());
     }
+
     Ok(text)
 }
 
-struct Problems<'a> {
+/// Reads a file; `None` if it is too large to be a trace.
+fn bytes_within_limit(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
+    if fs::metadata(path)?.len() > FILE_MAX {
+        return Ok(None);
+    }
+    fs::read(path).map(Some)
+}
+
+struct TraceProblems<'a> {
     path: &'a Path,
     lines: Vec<(usize, String)>,
     more: usize,
 }
 
-impl Problems<'_> {
+impl TraceProblems<'_> {
     fn add(&mut self, line: usize, why: String) {
         if self.lines.len() < LISTED_MAX {
             self.lines.push((line, why));
@@ -185,29 +201,29 @@ impl Problems<'_> {
         }
     }
 
-    fn check(self) -> Result<(), TraceError> {
+    fn check(self) -> Result<(), WorkloadTraceError> {
         let Self { path, lines, more } = self;
         if lines.is_empty() {
             return Ok(());
         }
-        Err(TraceError::Lines { path: path.to_owned(), lines, more })
+        Err(WorkloadTraceError::Lines { path: path.to_owned(), lines, more })
     }
 }
 
 /// Reads the rows of one format.
-struct Reader {
+struct RowReader {
     format: Format,
-    /// Whether the first line, which names the columns, is still to come.
+    /// True until the first line, which names the columns, has been read.
     header: bool,
-    /// The first time of a format whose times are dates.
+    /// The first time in a format whose times are dates.
     first: Option<DateTime>,
     /// Rows so far, for a format without times.
     rows: u64,
-    /// What the prompts so far consist of, for a format that says so.
+    /// The content of the prompts so far, in a format that has it.
     prompts: Option<Prompts>,
 }
 
-impl Reader {
+impl RowReader {
     const fn new(format: Format) -> Self {
         let header = !matches!(format, Format::Mooncake | Format::Jsonl);
         Self { format, header, first: None, rows: 0, prompts: None }
@@ -221,9 +237,11 @@ impl Reader {
                 Format::Vidur => "num_prefill_tokens,num_decode_tokens",
                 Format::Mooncake | Format::Jsonl | Format::Servegen => return Ok(None),
             };
+
             let fits = text.starts_with(columns);
             return if fits { Ok(None) } else { Err(format!("must begin with {columns}")) };
         }
+
         self.rows += 1;
         let mut known = None;
         let (at, prompt, output) = match self.format {
@@ -234,8 +252,9 @@ impl Reader {
             }
             Format::Vidur => {
                 let mut fields = text.split(',');
-                let mut next = || whole(fields.next().unwrap_or_default());
-                (Micros::from_secs(self.rows - 1), next()?, next()?)
+                let prompt = whole(fields.next().unwrap_or_default())?;
+                let output = whole(fields.next().unwrap_or_default())?;
+                (Micros::from_secs(self.rows - 1), prompt, output)
             }
             Format::Mooncake => {
                 let value = json(text)?;
@@ -252,29 +271,35 @@ impl Reader {
             }
             Format::Servegen => return Ok(None),
         };
+
         Ok(Some(Row { at, size: Size { prompt, output }, prompt: known }))
     }
 
-    /// Notes the pages of a prompt, where a row has them.
+    /// Notes the pages of a prompt, if the row has them.
     fn pages(&mut self, row: &Value, prompt: u32) -> Result<Option<PromptId>, String> {
         let Some(ids) = row.get("hash_ids") else { return Ok(None) };
-        let names: Option<Vec<u32>> = ids.as_array().and_then(|ids| ids.iter().map(name).collect());
-        let names = names.ok_or("its hash_ids are no list of numbers from 0 to 4294967295")?;
-        let (most, count) = (prompt.div_ceil(PAGE_TOKENS), names.len());
+        let read: Option<Vec<u32>> = ids.as_array().and_then(|ids| ids.iter().map(name).collect());
+        let names = read.ok_or("its hash_ids are no list of numbers from 0 to 4294967295")?;
+        let most = prompt.div_ceil(PAGE_TOKENS);
+        let count = names.len();
         if count > most as usize {
             return Err(format!(
                 "has {count} hash_ids for {prompt} tokens, which are {most} times {PAGE_TOKENS}"
             ));
         }
+
         let prompts = self.prompts.get_or_insert_with(|| Prompts::new(PAGE_TOKENS));
         let place = prompts.add(&names).ok_or("there are too many prompts before it")?;
         Ok(Some(PromptId { place, world: 0 }))
     }
 
     fn azure(&mut self, text: &str) -> Result<(Micros, u32, u32), String> {
-        let [at, prompt, output] = fields(text)?;
-        let at: DateTime =
-            at.trim().parse().map_err(|_| format!("{at:?} is not a date with a time of day"))?;
+        let [time, prompt, output] = fields(text)?;
+        let at: DateTime = time
+            .trim()
+            .parse()
+            .map_err(|_| format!("{time:?} is not a date with a time of day"))?;
+
         let first = *self.first.get_or_insert(at);
         let passed = at.duration_since(first).as_secs_f64();
         Ok((seconds(passed)?, whole(prompt)?, whole(output)?))
@@ -286,8 +311,9 @@ fn name(id: &Value) -> Option<u32> {
 }
 
 fn fields(text: &str) -> Result<[&str; 3], String> {
-    // Lines are short, and there are a great many.
+    // Allocates nothing, because there are very many short lines.
     let mut commas = text.bytes().enumerate().filter(|(_, byte)| *byte == b',').map(|(at, _)| at);
+
     match (commas.next(), commas.next(), commas.next()) {
         (Some(first), Some(second), None) => {
             Ok([&text[..first], &text[first + 1..second], &text[second + 1..]])
@@ -315,7 +341,7 @@ fn seconds(value: f64) -> Result<Micros, String> {
     Err(format!("its time is {value} s; it must be from 0 to {TIME_MAX}"))
 }
 
-/// A number of tokens, which is nearly always written as one.
+/// A token count, which is almost always written as a whole number.
 fn whole(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(tokens) if tokens > 0 => Ok(tokens),
@@ -335,12 +361,13 @@ fn tokens(value: f64) -> Result<u32, String> {
     Err(format!("{value} is not a number of tokens; it must be whole and at least 1"))
 }
 
-/// Rows of one time are spread evenly up to the next: traces are quantised where they were recorded.
-fn recorded(mut rows: Vec<Row>) -> Recorded {
+/// Spreads rows with equal times evenly up to the next time, because recordings quantize times.
+fn recorded(mut rows: Vec<Row>) -> RecordedTrace {
     let first = rows.first().map_or(Micros::ZERO, |row| row.at);
     for row in &mut rows {
         row.at = row.at.since(first);
     }
+
     let last = rows.last().map_or(Micros::ZERO, |row| row.at);
     let gap = Micros::new((last.micros() / (rows.len() as u64 - 1).max(1)).max(1));
     let span = if last == Micros::ZERO { AT_ONCE } else { last + gap };
@@ -349,11 +376,14 @@ fn recorded(mut rows: Vec<Row>) -> Recorded {
         let at = rows[start].at;
         let end = start + rows[start..].partition_point(|row| row.at == at);
         let next = rows.get(end).map_or(span, |row| row.at);
-        let (count, width) = ((end - start) as u64, next.since(at).micros());
+        let count = (end - start) as u64;
+        let width = next.since(at).micros();
         for (index, row) in rows[start..end].iter_mut().enumerate() {
             row.at = at + Micros::new(width * index as u64 / count);
         }
+
         start = end;
     }
-    Recorded { rows, prompts: None, cut: None, span }
+
+    RecordedTrace { rows, prompts: None, cut: None, span }
 }

@@ -1,9 +1,9 @@
 //! Random worlds: complete scenarios that are drawn from documented priors.
 //!
-//! A policy is judged on worlds that nobody chose. A world is drawn from its seed and its number
-//! alone, whatever is played in it, and is an ordinary scenario file
+//! Policies are judged on worlds that were not chosen by hand. A world is drawn only from its seed
+//! and its number, independently of the policies. It is an ordinary scenario file
 //! ([`written`](self::written)), so it can be printed and played by `plimsoll simulate`. The priors
-//! are data ([`priors`](self::priors)); each aspect has random numbers of its own.
+//! are data ([`priors`](self::priors)); each aspect has its own random numbers.
 
 mod batch;
 mod belief;
@@ -41,15 +41,15 @@ use rayon::prelude::*;
 use crate::simulate::peers::Peer;
 use crate::study::args::ScoreboardArgs;
 use crate::study::plan::PlanError;
-use crate::study::worlds::belief::Worst;
-use crate::study::worlds::draw::World;
+use crate::study::worlds::belief::WorstMinute;
+use crate::study::worlds::draw::WorldScenario;
 use crate::study::worlds::figures::{FIXED, OWN};
 use crate::study::worlds::lot::Lot;
-use crate::study::worlds::page::Report;
-use crate::study::worlds::play::{Outcome, Played};
+use crate::study::worlds::page::WorldsReport;
+use crate::study::worlds::play::{WorldOutcomes, WorldRuns};
 use crate::study::{ablation, once, outputs, peer};
 
-/// Those that are compared where the command line names none.
+/// The policies that are compared by default.
 const POLICIES: [&str; 7] = [
     "static:best",
     "plimsoll",
@@ -60,13 +60,13 @@ const POLICIES: [&str; 7] = [
     "keda-rate:best",
 ];
 
-/// Worlds that are looked at more closely.
+/// The number of worlds that are examined in detail.
 const LOOKS: usize = 10;
 
-/// Where the report goes.
+/// The default path of the report.
 const OUT: &str = "worlds";
 
-/// Draws worlds, plays them by all policies, and writes how these fared.
+/// Draws worlds, plays them with all policies, and writes the results.
 ///
 /// # Errors
 ///
@@ -74,16 +74,19 @@ const OUT: &str = "worlds";
 pub(crate) fn run(args: &ScoreboardArgs, count: u32) -> anyhow::Result<()> {
     let peers = peers(&args.policy)?;
     let seeds = once(&args.seed);
-    let lots = seeds.iter().flat_map(|&seed| (1..=count).map(move |number| Lot { seed, number }));
-    let lots: Vec<Lot> = lots.collect();
+    let lots: Vec<Lot> = seeds
+        .iter()
+        .flat_map(|&seed| (1..=count).map(move |number| Lot { seed, number }))
+        .collect();
     let drawn = lots.len();
+
     let changes = if args.ablation { ablation::changes() } else { Vec::new() };
     let outcome = play::play(lots.into_par_iter().map(draw::draw).collect(), &peers, &changes)?;
     let policies = peers.iter().map(ToString::to_string).collect();
     let worst = lowest(&outcome, |it| it.share(OWN));
     let dearest = lowest(&outcome, |it| it.cost_over(OWN, FIXED).map(|cost| -cost));
     let minutes = minutes(&outcome, &[&worst[..], &dearest].concat())?;
-    let report = Report { seeds, drawn, policies, changes, outcome, worst, dearest, minutes };
+    let report = WorldsReport { seeds, drawn, policies, changes, outcome, worst, dearest, minutes };
 
     let out = args.out.as_deref().unwrap_or(Path::new(OUT));
     for (extension, text) in [("md", page::markdown(&report)), ("csv", page::csv(&report))] {
@@ -91,6 +94,7 @@ pub(crate) fn run(args: &ScoreboardArgs, count: u32) -> anyhow::Result<()> {
         path.push(format!(".{extension}"));
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
+
     outputs::print(&page::terminal(&report))
 }
 
@@ -98,49 +102,54 @@ pub(crate) fn run(args: &ScoreboardArgs, count: u32) -> anyhow::Result<()> {
 ///
 /// # Errors
 ///
-/// The text names no world.
+/// The text does not name a world.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    let wrong = || PlanError(format!("--world {text} must be SEED:NUMBER, such as 1:37"));
-    let lot = Lot::parse(text).ok_or_else(wrong)?;
+    let lot = Lot::parse(text)
+        .ok_or_else(|| PlanError(format!("--world {text} must be SEED:NUMBER, such as 1:37")))?;
     outputs::print(&play::text(&draw::draw(lot)))
 }
 
-/// Those that are compared, the best fixed number first.
+/// The compared policies, with the best fixed replica count first.
 fn peers(named: &[String]) -> Result<Vec<Peer>, PlanError> {
     let texts: Vec<&str> = match named {
         [] => POLICIES.to_vec(),
         named => named.iter().map(String::as_str).collect(),
     };
+
     let named = texts.into_iter().map(|text| peer(text, "--policy"));
     let all: Vec<Peer> =
         std::iter::once(Ok(Peer::StaticBest)).chain(named).collect::<Result<_, _>>()?;
     Ok(once(&all))
 }
 
-/// The places of the worlds with the lowest values.
-fn lowest(outcome: &Outcome, value: fn(&Played) -> Option<f64>) -> Vec<usize> {
-    let values = outcome.played.iter().enumerate();
+/// The indices of the worlds with the lowest values.
+fn lowest(outcome: &WorldOutcomes, value: fn(&WorldRuns) -> Option<f64>) -> Vec<usize> {
+    let numbered = outcome.played.iter().enumerate();
     let mut values: Vec<(usize, f64)> =
-        values.filter_map(|(at, played)| Some((at, value(played)?))).collect();
+        numbered.filter_map(|(at, played)| Some((at, value(played)?))).collect();
     values.sort_by(|a, b| a.1.total_cmp(&b.1));
     values.truncate(LOOKS);
     values.into_iter().map(|(at, _)| at).collect()
 }
 
-/// The worst minutes of the worlds at these places, where not everything was served well.
-fn minutes(outcome: &Outcome, places: &[usize]) -> anyhow::Result<BTreeMap<usize, Worst>> {
-    let places: BTreeSet<usize> = places.iter().copied().collect();
-    let worst = |at: usize| -> anyhow::Result<(usize, Option<Worst>)> {
-        Ok((at, belief::worst(&outcome.played[at].world)?))
-    };
-    let minutes = places.into_par_iter().map(worst).collect::<anyhow::Result<Vec<_>>>()?;
+/// The worst minutes of the worlds at these indices, if they have requests that were not served
+/// well.
+fn minutes(
+    outcome: &WorldOutcomes,
+    places: &[usize],
+) -> anyhow::Result<BTreeMap<usize, WorstMinute>> {
+    let each: BTreeSet<usize> = places.iter().copied().collect();
+    let minutes = each
+        .into_par_iter()
+        .map(|at| Ok((at, belief::worst(&outcome.played[at].world)?)))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     Ok(minutes.into_iter().filter_map(|(at, worst)| Some((at, worst?))).collect())
 }
 
-// === impl World ===
+// === impl WorldScenario ===
 
-impl World {
-    /// What it is, in a sentence.
+impl WorldScenario {
+    /// A description of the world, in a sentence.
     fn about(&self) -> &str {
         self.file.about.as_deref().unwrap_or_default()
     }

@@ -1,40 +1,40 @@
-//! What is wrong with a study: all of it at once, and each once however many runs it is in.
+//! The problems of a study: all of them at once, and each once for all runs that have it.
 
 use std::path::Path;
 
 use crate::study::plan::PlanError;
-use crate::study::{Said, ScenarioError};
+use crate::study::{ProblemLine, ScenarioError};
 
-/// More than anyone reads in one go.
+/// More problems than a person reads at once.
 const LISTED_MAX: usize = 100;
 
-/// What is wrong so far.
+/// The problems so far.
 #[derive(Default)]
-pub(crate) struct Wrong {
+pub(crate) struct StudyProblems {
     of_file: Vec<String>,
     beside: Vec<String>,
 }
 
-// === impl Wrong ===
+// === impl StudyProblems ===
 
-impl Wrong {
-    /// Adds what is not known yet.
-    pub(crate) fn add(&mut self, said: Said) {
+impl StudyProblems {
+    /// Adds a problem, unless it is already known.
+    pub(crate) fn add(&mut self, said: ProblemLine) {
         let (list, line) = match said {
-            Said::OfFile(line) => (&mut self.of_file, line),
-            Said::Beside(line) => (&mut self.beside, line),
+            ProblemLine::OfFile(line) => (&mut self.of_file, line),
+            ProblemLine::Beside(line) => (&mut self.beside, line),
         };
         if !list.contains(&line) {
             list.push(line);
         }
     }
 
-    /// Whether there is as much as is listed.
+    /// Returns true if there are as many problems as are listed.
     pub(crate) const fn is_full(&self) -> bool {
         self.of_file.len() + self.beside.len() >= LISTED_MAX
     }
 
-    /// Returns nothing where nothing is wrong.
+    /// Returns an error with all problems, if there are any.
     pub(crate) fn check(self, path: &Path) -> anyhow::Result<()> {
         let Self { of_file, beside } = self;
         match (of_file.is_empty(), beside.is_empty()) {

@@ -4,19 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use plimsoll::fleet::{
-    Accelerator, Fleet, Incarnation, ModelKey, ModelName, Namespace, ReplicaKey, Resource, Rest,
-    VariantKey, VariantSpec, ZeroWish,
+    Accelerator, Fleet, Incarnation, ModelKey, ModelName, Namespace, ReplicaKey, Resource,
+    VariantKey, VariantSpec, ZeroPermission, ZeroPreference,
 };
 use plimsoll::observe::engine::lora::{LoraPage, Slots};
 use plimsoll::observe::inventory::{
-    Inventory, Known, NodeStock, QuotaStock, ReplicaUnit, UnitSource,
+    Inventory, NodeStock, QuotaStock, ReplicaUnit, TimedValue, UnitSource,
 };
-use plimsoll::observe::template::{Container, Template};
+use plimsoll::observe::template::{Container, PodTemplate};
 use plimsoll::observe::{
-    Autoscaler, Counts, Demand, Inputs, Listing, Naming, RankReading, Reading, Scale, ScaleState,
-    Scrape, ScrapeFailure, Seen, Start, Way, WhyUnknown,
+    AutoscalerWindows, DemandSignal, Inputs, Naming, RankReading, Reading, ReplicaListing,
+    ReplicaStart, Scale, ScaleState, Scrape, ScrapeFailure, ScrapeRoute, SignalQuantity,
+    SignalValue, WhyScaleUnknown,
 };
-use plimsoll::trace::{Record, Tick, Writer};
+use plimsoll::trace::{TraceRecord, TraceTick, TraceWriter};
 use plimsoll::units::{CostPerHour, Fraction, Gpus, Requests, Seconds};
 use tempfile::TempDir;
 
@@ -47,9 +48,9 @@ fn inventory() -> Inventory {
         used_by_others: Gpus::new(1),
     };
     Inventory {
-        nodes: Some(Known { value: vec![node], as_of: at(3) }),
+        nodes: Some(TimedValue { value: vec![node], as_of: at(3) }),
         free: [(h100, vec![Gpus::new(8), Gpus::new(5)])].into(),
-        quotas: Some(Known { value: vec![quota], as_of: at(4) }),
+        quotas: Some(TimedValue { value: vec![quota], as_of: at(4) }),
         units: [
             (key("a"), unit(UnitSource::Template, None)),
             (key("b"), unit(UnitSource::Pods, Some("H100"))),
@@ -63,7 +64,7 @@ fn environment(variables: &[(&str, &str)]) -> BTreeMap<String, String> {
     variables.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-fn template() -> Arc<Template> {
+fn template() -> Arc<PodTemplate> {
     let container = Container {
         image: "vllm/vllm-openai".to_owned(),
         command: vec!["vllm".to_owned(), "serve".to_owned()],
@@ -72,10 +73,10 @@ fn template() -> Arc<Template> {
         files: environment(&[("/etc/vllm.yaml", "block-size: 32")]),
     };
     let unit = Some(unit(UnitSource::Template, None));
-    Arc::new(Template { unit, containers: vec![container] })
+    Arc::new(PodTemplate { unit, containers: vec![container] })
 }
 
-fn listings() -> BTreeMap<VariantKey, Listing> {
+fn listings() -> BTreeMap<VariantKey, ReplicaListing> {
     let state = ScaleState {
         wanted: n(2),
         current: n(2),
@@ -83,12 +84,12 @@ fn listings() -> BTreeMap<VariantKey, Listing> {
         pending: n(1),
         bounds: Some(spec("a", 2.0, (1, 9)).bounds),
     };
-    let owners = WhyUnknown::DuplicateOwners(vec!["hpa one".to_owned(), "hpa two".to_owned()]);
-    let listing = |variant, scale| Listing {
+    let owners = WhyScaleUnknown::DuplicateOwners(vec!["hpa one".to_owned(), "hpa two".to_owned()]);
+    let listing = |variant, scale| ReplicaListing {
         replicas: vec![replica(variant, 0), replica(variant, 1)],
         unready: vec![replica(variant, 1)],
         scale,
-        way: Way::Relayed,
+        way: ScrapeRoute::Relayed,
         as_of: at(4),
     };
     let scales = [("a", Scale::Known(state)), ("b", Scale::Unknown(owners))];
@@ -124,28 +125,28 @@ fn inputs() -> Inputs {
     ];
     let model: ModelKey = specs[0].model_key();
     let wishes = [
-        ZeroWish { may: Some(Rest::Allowed), after: Seconds::new(90.5) },
-        ZeroWish { may: Some(Rest::Forbidden), after: None },
+        ZeroPreference { may: Some(ZeroPermission::Allowed), after: Seconds::new(90.5) },
+        ZeroPreference { may: Some(ZeroPermission::Forbidden), after: None },
     ];
     let wishes = wishes.map(|wish| (model.clone(), wish));
-    let autoscaler = Autoscaler {
+    let autoscaler = AutoscalerWindows {
         name: "llama".to_owned(),
         scale_up: Seconds::new(1.0).unwrap(),
         scale_down: Seconds::new(300.0).unwrap(),
     };
-    let seen = Seen::Number(Requests::new(3.0).unwrap(), at(4));
+    let seen = SignalValue::Number(Requests::new(3.0).unwrap(), at(4));
     let demand = [
         ("epp", seen, Naming::Named),
-        ("picker", Seen::Never, Naming::Unnamed),
-        ("gateway", Seen::NoNumber(at(3)), Naming::Named),
+        ("picker", SignalValue::Never, Naming::Unnamed),
+        ("gateway", SignalValue::NoNumber(at(3)), Naming::Named),
     ];
-    let demand = demand.map(|(signal, seen, naming)| Demand {
+    let demand = demand.map(|(signal, seen, naming)| DemandSignal {
         signal: signal.to_owned(),
         seen,
-        counts: Counts::Requests,
+        counts: SignalQuantity::Requests,
         naming,
     });
-    let start = |ready| Start { created: at(1), ready, unschedulable: None };
+    let start = |ready| ReplicaStart { created: at(1), ready, unschedulable: None };
     Inputs {
         fleet: Arc::new(Fleet::new(specs).wishing(wishes)),
         inventory: Arc::new(inventory()),
@@ -161,12 +162,12 @@ fn inputs() -> Inputs {
 /// The inputs of three ticks, of which the second differs in nothing and the third has lost all.
 fn written_and_read(inputs: Inputs) -> Vec<Inputs> {
     let folder = TempDir::new().unwrap();
-    let mut writer = Writer::new(folder.path().to_owned(), BOUNDS, at(0));
-    writer.begin(plimsoll::trace::Begins::Process).unwrap();
+    let mut writer = TraceWriter::new(folder.path().to_owned(), BOUNDS, at(0));
+    writer.begin(plimsoll::trace::FileStart::Process).unwrap();
     for (second, inputs) in [inputs.clone(), inputs, Inputs::default()].into_iter().enumerate() {
         let now = at(i64::try_from(second).unwrap() + 5);
-        let tick = Tick { now, inputs, follows: None, said: BTreeMap::new() };
-        writer.write(Record::Tick(Box::new(tick))).unwrap();
+        let tick = TraceTick { now, inputs, follows: None, said: BTreeMap::new() };
+        writer.write(TraceRecord::Tick(Box::new(tick))).unwrap();
     }
     writer.end().unwrap();
     let file = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();

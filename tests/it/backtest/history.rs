@@ -15,7 +15,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
-use plimsoll::trace::{self, Record, Tick};
+use plimsoll::trace::{self, TraceRecord, TraceTick};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
@@ -213,11 +213,11 @@ fn answer((from, to): (i64, i64), query: &str, play: Play) -> String {
     )
 }
 
-fn ticks(folder: &Path) -> Vec<Tick> {
+fn ticks(folder: &Path) -> Vec<TraceTick> {
     let mut ticks = Vec::new();
     for mut reader in trace::files(&[folder.to_owned()]).unwrap().readers {
         while let Some(record) = reader.record().unwrap() {
-            if let Record::Tick(tick) = record {
+            if let TraceRecord::Tick(tick) = record {
                 ticks.push(*tick);
             }
         }
@@ -225,7 +225,7 @@ fn ticks(folder: &Path) -> Vec<Tick> {
     ticks
 }
 
-fn second(tick: &Tick) -> i64 {
+fn second(tick: &TraceTick) -> i64 {
     tick.now.as_second() - FROM
 }
 
@@ -242,7 +242,7 @@ async fn what_a_prometheus_has_seen_is_decided_and_gaps_stay_gaps() {
     assert!(asked.iter().all(|span| spans.contains(span)), "{asked:?}");
     let ticks = ticks(&folder.path().join("past"));
     assert_eq!(ticks.len(), 120);
-    let said = |tick: &Tick| tick.said.values().next().unwrap().clone();
+    let said = |tick: &TraceTick| tick.said.values().next().unwrap().clone();
     for tick in &ticks {
         let count =
             if GAP.contains(&second(tick)) && second(tick) > GAP.start + 15 { 0 } else { 2 };
@@ -293,8 +293,8 @@ async fn a_run_that_was_interrupted_goes_on_where_it_stopped() {
     let mut second = trace::files(std::slice::from_ref(&past)).unwrap().readers.pop().unwrap();
     let restored =
         std::iter::from_fn(|| second.record().unwrap()).find_map(|record| match record {
-            Record::Restored(saved) => Some(saved),
-            Record::Config(_) | Record::Tick(_) => None,
+            TraceRecord::Restored(saved) => Some(saved),
+            TraceRecord::Config(_) | TraceRecord::Tick(_) => None,
         });
     let before = ticks(&past).into_iter().find(|tick| self::second(tick) == 600).unwrap();
     let said = before.said.values().next().unwrap().clone();

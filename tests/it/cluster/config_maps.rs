@@ -44,7 +44,8 @@ impl Watching {
             container.files.get("/etc/vllm/engine.yaml").map(String::as_str) == file
                 && container.environment.get("CONTEXT").map(String::as_str) == context
         };
-        let is = |template: &plimsoll::observe::template::Template| told(&template.containers[0]);
+        let is =
+            |template: &plimsoll::observe::template::PodTemplate| told(&template.containers[0]);
         self.until(&variant("llama"), |state| state.template.as_ref().is_some_and(|it| is(it)))
             .await;
     }

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll::collect::cluster::discovery::{
-    Cause, Claimant, Discover, Discovered, Filter, Kept, Standing, Vocabulary,
+    Claimant, DiscoveredVariant, DiscoveryScope, Filter, ObjectionCause, ReadingFallback, Standing,
+    Vocabulary,
 };
-use plimsoll::collect::cluster::{ClusterState, Discovery, Finding, Needs, Paused};
+use plimsoll::collect::cluster::{
+    ClusterNeeds, ClusterState, Discovery, Finding, ScaledObjectPause,
+};
 use plimsoll::fleet::{Bounds, Namespace, Role};
-use plimsoll::observe::{Scale, WhyUnknown};
+use plimsoll::observe::{Scale, WhyScaleUnknown};
 use plimsoll::units::Replicas;
 use serde_json::{Value, json};
 
@@ -23,12 +26,12 @@ const KEDA: &str = "/apis/keda.sh/v1alpha1";
 const SCALED_OBJECTS: &str = "/apis/keda.sh/v1alpha1/namespaces/shop/scaledobjects";
 const NAMESPACES: &str = "/api/v1/namespaces";
 
-fn everywhere() -> Discover {
-    Discover { namespaces: Vec::new(), filter: Filter::all(), wva: Vocabulary::WithWva }
+fn everywhere() -> DiscoveryScope {
+    DiscoveryScope { namespaces: Vec::new(), filter: Filter::all(), wva: Vocabulary::WithWva }
 }
 
-fn start(fake: &FakeCluster, discover: Discover) -> Watching {
-    Watching::needing(fake, Needs { discover: Some(discover), ..Needs::default() })
+fn start(fake: &FakeCluster, discover: DiscoveryScope) -> Watching {
+    Watching::needing(fake, ClusterNeeds { discover: Some(discover), ..ClusterNeeds::default() })
 }
 
 /// A cluster that knows all kinds of workloads but `LeaderWorkerSet`s, and KEDA's.
@@ -84,7 +87,7 @@ fn keys(discovery: &Discovery) -> BTreeSet<String> {
 
 fn by(discovery: &Discovery, key: &str) -> (String, String) {
     let found = discovery.variants.iter().find(|(known, _)| known.to_string() == key);
-    let Discovered { object, model, .. } = found.unwrap().1;
+    let DiscoveredVariant { object, model, .. } = found.unwrap().1;
     (object.to_string(), model.to_string())
 }
 
@@ -146,7 +149,8 @@ async fn annotations_that_become_wrong_leave_the_last_sound_ones_in_force() {
     let found = watching.until_discovered(refused).await;
     assert_eq!(found.variants, before.variants);
     let [objection] = found.objections.as_slice() else { panic!("{:?}", found.objections) };
-    let Cause::Refused { problems, kept: Kept::LastReading } = &objection.cause else {
+    let ObjectionCause::Refused { problems, kept: ReadingFallback::LastReading } = &objection.cause
+    else {
         panic!("{objection:?}")
     };
     assert_eq!(problems.len(), 2, "all mistakes are named: {problems:?}");
@@ -236,33 +240,33 @@ async fn the_configuration_is_in_force_over_objects_on_its_targets_and_of_its_na
         fake.put(HPAS, &annotated(hpa(name, name), &model("m")));
     }
     let declared = variant("declared");
-    let elsewhere = plimsoll::collect::cluster::Wanted {
+    let elsewhere = plimsoll::collect::cluster::WatchedVariant {
         variant: variant("qwen"),
         target: plimsoll::collect::cluster::WantedTarget::Elsewhere,
     };
     let variants = vec![deployment_of(&declared, "llama"), elsewhere];
-    let needs = Needs { variants, discover: Some(everywhere()), ..Needs::default() };
+    let needs = ClusterNeeds { variants, discover: Some(everywhere()), ..ClusterNeeds::default() };
     let mut watching = Watching::needing(&fake, needs);
     let found = watching
         .until_discovered(|found| found.standings.get(&Standing::Shadowed) == Some(&2))
         .await;
     assert_eq!(keys(&found), BTreeSet::new());
     let by_configuration = |key| Claimant::Configuration(key);
-    let causes: Vec<&Cause> = found.objections.iter().map(|it| &it.cause).collect();
+    let causes: Vec<&ObjectionCause> = found.objections.iter().map(|it| &it.cause).collect();
     let target = "Deployment llama".to_owned();
     let key = variant("qwen");
     assert_eq!(
         causes,
         [
-            &Cause::TargetTaken { target, by: by_configuration(declared.clone()) },
-            &Cause::NameTaken { key: key.clone(), by: by_configuration(key.clone()) },
+            &ObjectionCause::TargetTaken { target, by: by_configuration(declared.clone()) },
+            &ObjectionCause::NameTaken { key: key.clone(), by: by_configuration(key.clone()) },
         ]
     );
     watching.until_scale(&declared, &known(1, 1, 0, 1, two_to_eight())).await;
     assert_eq!(watching.state.borrow().variants.get(&key), None, "nothing of it is watched");
 
     // A reload that takes them out leaves them to be discovered.
-    let needs = Needs { discover: Some(everywhere()), ..Needs::default() };
+    let needs = ClusterNeeds { discover: Some(everywhere()), ..ClusterNeeds::default() };
     watching.needs.send_replace(Arc::new(needs));
     watching.until_variants(&["shop/llama", "shop/qwen"]).await;
 }
@@ -308,12 +312,12 @@ async fn namespaces_and_objects_that_are_left_out_are_left_alone() {
     fake.put(NAMESPACES, &namespace("lab", json!({})));
     watching.until_variants(&["lab/gold", "lab/tin", "shop/gold", "shop/tin"]).await;
 
-    let mut watching = start(&fake, Discover { filter: gold.clone(), ..everywhere() });
+    let mut watching = start(&fake, DiscoveryScope { filter: gold.clone(), ..everywhere() });
     watching.until_variants(&["lab/gold", "shop/gold"]).await;
 
     let namespaces = ["old", "shop"].map(|name| Namespace::new(name).unwrap()).to_vec();
     let lists = fake.lists_of(NAMESPACES);
-    let mut watching = start(&fake, Discover { namespaces, filter: gold, ..everywhere() });
+    let mut watching = start(&fake, DiscoveryScope { namespaces, filter: gold, ..everywhere() });
     watching.until_variants(&["old/gold", "shop/gold"]).await;
     assert_eq!(fake.lists_of(NAMESPACES), lists, "the list decides, and no right is needed for it");
 }
@@ -383,8 +387,10 @@ async fn what_was_annotated_for_the_workload_variant_autoscaler_is_found_under_i
     let state = watching.until(&variant("llama-scaler"), |state| state.role.is_some()).await;
     assert_eq!(state.role, Some(Role::Prefill));
 
-    let own = Discover { wva: Vocabulary::Own, ..everywhere() };
-    watching.needs.send_replace(Arc::new(Needs { discover: Some(own), ..Needs::default() }));
+    let own = DiscoveryScope { wva: Vocabulary::Own, ..everywhere() };
+    watching
+        .needs
+        .send_replace(Arc::new(ClusterNeeds { discover: Some(own), ..ClusterNeeds::default() }));
     watching.until_variants(&[]).await;
 }
 
@@ -420,17 +426,18 @@ async fn the_bounds_of_a_scaled_object_hold_and_not_those_of_the_hpa_that_keda_m
     object["metadata"]["annotations"]["autoscaling.keda.sh/paused-replicas"] = json!("2");
     object["spec"] = scaled_object("llama", "llama", &json!({}))["spec"].clone();
     fake.put(SCALED_OBJECTS, &object);
-    let how = Paused::At(Replicas::saturating(2));
+    let how = ScaledObjectPause::At(Replicas::saturating(2));
     let paused = Finding::Paused { scaled_object: "llama".to_owned(), how };
     for watching in [&mut declared, &mut watching] {
         let state = watching.until_scale(&llama, &known(3, 3, 0, 3, bounds(0, 100))).await;
         assert_eq!(state.findings, std::slice::from_ref(&paused));
     }
 
-    // A foreign HPA beside it is a second owner; with the ScaledObject gone, its HPA is all there is.
+    // A foreign HPA beside it is a second owner; with the ScaledObject gone, its HPA is all there
+    // is.
     fake.put(HPAS, &hpa("foreign", "llama"));
     let owners = vec!["ScaledObject llama".to_owned(), "HPA foreign".to_owned()];
-    declared.until_scale(&llama, &Scale::Unknown(WhyUnknown::DuplicateOwners(owners))).await;
+    declared.until_scale(&llama, &Scale::Unknown(WhyScaleUnknown::DuplicateOwners(owners))).await;
     fake.delete(HPAS, "foreign");
     fake.delete(SCALED_OBJECTS, "llama");
     declared.until_scale(&llama, &known(3, 3, 0, 3, two_to_eight())).await;

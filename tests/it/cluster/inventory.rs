@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll::collect::cluster::{Accelerators, ClusterState, Needs, Wanted, WantedTarget};
+use plimsoll::collect::cluster::{
+    Accelerators, ClusterNeeds, ClusterState, WantedTarget, WatchedVariant,
+};
 use plimsoll::fleet::{Accelerator, Resource};
 use plimsoll::observe::inventory::{Inventory, NodeStock, QuotaStock, ReplicaUnit, UnitSource};
 use plimsoll::units::Gpus;
@@ -48,8 +50,12 @@ fn taker(name: &str, node: Option<&str>, resource: &str, count: u32) -> Value {
     })
 }
 
-fn start(fake: &FakeCluster, accelerators: Accelerators, variants: Vec<Wanted>) -> Watching {
-    Watching::needing(fake, Needs { variants, accelerators, ..Needs::default() })
+fn start(
+    fake: &FakeCluster,
+    accelerators: Accelerators,
+    variants: Vec<WatchedVariant>,
+) -> Watching {
+    Watching::needing(fake, ClusterNeeds { variants, accelerators, ..ClusterNeeds::default() })
 }
 
 async fn until(watching: &mut Watching, is: impl Fn(&Inventory) -> bool) -> Arc<Inventory> {
@@ -73,7 +79,7 @@ fn nodes(inventory: &Inventory) -> Option<&Vec<NodeStock>> {
 }
 
 /// A cluster with one variant, one of whose replicas takes four of a node's H100s.
-fn cluster(fake: &FakeCluster) -> Vec<Wanted> {
+fn cluster(fake: &FakeCluster) -> Vec<WatchedVariant> {
     deploy(fake, DEPLOYMENTS, "llama", 1, 1);
     fake.put(HPAS, &hpa("llama", "llama"));
     fake.put(PODS, &taker("llama-0", Some("n1"), "nvidia.com/gpu", 4));
@@ -172,7 +178,7 @@ async fn a_group_of_pods_is_one_replica_and_its_workers_are_ours() {
         kind: "LeaderWorkerSet".to_owned(),
         name: "llama".to_owned(),
     };
-    let wanted = vec![Wanted { variant: variant("llama"), target }];
+    let wanted = vec![WatchedVariant { variant: variant("llama"), target }];
     let mut watching = start(&fake, ON_NODES, wanted);
     let inventory = until(&mut watching, |it| nodes(it) == Some(&vec![stock(H100, 8, 0)])).await;
     assert_eq!(inventory.units[&variant("llama")].gpus, Gpus::new(5));
@@ -255,7 +261,7 @@ async fn a_replica_takes_what_its_template_says_before_what_its_pods_took() {
 async fn a_group_at_zero_has_a_size_without_nodes_that_are_watched_and_a_kind_that_is_not_there_has_none()
  {
     let fake = FakeCluster::start().await;
-    let group = |name: &str| Wanted {
+    let group = |name: &str| WatchedVariant {
         variant: variant(name),
         target: WantedTarget::Scale {
             api_version: "leaderworkerset.x-k8s.io/v1".to_owned(),
@@ -267,7 +273,9 @@ async fn a_group_at_zero_has_a_size_without_nodes_that_are_watched_and_a_kind_th
     watching
         .until(&variant("big"), |state| {
             state.scale
-                == plimsoll::observe::Scale::Unknown(plimsoll::observe::WhyUnknown::NoSuchTarget)
+                == plimsoll::observe::Scale::Unknown(
+                    plimsoll::observe::WhyScaleUnknown::NoSuchTarget,
+                )
         })
         .await;
     fake.resources("/apis/leaderworkerset.x-k8s.io/v1", &[("leaderworkersets", "LeaderWorkerSet")]);

@@ -8,14 +8,14 @@
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 
-use plimsoll::analyze::foresight::estimate::Estimate;
-use plimsoll::analyze::foresight::gateway::Front;
-use plimsoll::analyze::foresight::lesson::{Lesson, Lessons};
+use plimsoll::analyze::foresight::estimate::CapacityEstimate;
+use plimsoll::analyze::foresight::gateway::GatewaySignals;
+use plimsoll::analyze::foresight::lesson::{IterationSample, IterationSampler};
 use plimsoll::analyze::foresight::{
-    Foresight, Policy, ReplicaStrides, Told as Limits, VariantStrides, analyze,
+    EngineLimits, Foresight, ForesightPolicy, ReplicaStrides, VariantStrides, analyze,
 };
 use plimsoll::fleet::{ReplicaKey, ReplicaName, VariantSpec};
-use plimsoll::observe::stride::{Odometer, Stride};
+use plimsoll::observe::stride::{IntervalDelta, Odometer};
 use plimsoll::units::{Fraction, Replicas, Requests, Seconds, Tokens};
 
 use crate::pipeline::spec;
@@ -78,12 +78,12 @@ struct Counted {
 /// A lesson, and what was counted meanwhile.
 #[derive(Clone, Copy, Debug)]
 struct Taught {
-    lesson: Lesson,
+    lesson: IterationSample,
     counted: Counted,
 }
 
 impl Counted {
-    fn of(strides: &[Stride]) -> Self {
+    fn of(strides: &[IntervalDelta]) -> Self {
         let mut sums = Self::default();
         for stride in strides {
             let running = stride.running.map_or(0.0, Requests::requests);
@@ -119,7 +119,7 @@ impl Taught {
     /// Tokens that the running requests were given by iterations as the lesson says they were, each of
     /// so many tokens at most.
     fn implied(&self, budget: f64) -> f64 {
-        let Self { lesson: Lesson { seconds, .. }, counted } = self;
+        let Self { lesson: IterationSample { seconds, .. }, counted } = self;
         let (running, _) = counted.running();
 
         // Some of those that run do not generate yet: a prompt takes an iteration or more.
@@ -130,7 +130,7 @@ impl Taught {
     }
 }
 
-fn strides(server: &Server, phase: &Phase) -> Vec<Stride> {
+fn strides(server: &Server, phase: &Phase) -> Vec<IntervalDelta> {
     let mut odometer = Odometer::default();
     let within = |page: &&Page| phase.start <= page.asked && page.asked < phase.end;
     let pages = server.pages.iter().filter(within);
@@ -141,9 +141,9 @@ fn strides(server: &Server, phase: &Phase) -> Vec<Stride> {
 }
 
 /// The lessons of a phase. It has few of a lesson's length, so a new one begins with each page.
-fn taught(strides: &[Stride]) -> Vec<Taught> {
+fn taught(strides: &[IntervalDelta]) -> Vec<Taught> {
     let from = |at: usize| {
-        let mut lessons = Lessons::default();
+        let mut lessons = IterationSampler::default();
         let mut found = strides[at..].iter().map(|stride| lessons.take(stride)).enumerate();
         let (last, lesson) = found.find_map(|(last, lesson)| Some((last, lesson?)))?;
         Some(Taught { lesson, counted: Counted::of(&strides[at..=at + last]) })
@@ -152,7 +152,7 @@ fn taught(strides: &[Stride]) -> Vec<Taught> {
 }
 
 /// The mean over lessons.
-fn mean(taught: &[Taught], of: fn(&Lesson) -> f64) -> f64 {
+fn mean(taught: &[Taught], of: fn(&IterationSample) -> f64) -> f64 {
     taught.iter().map(|it| of(&it.lesson)).sum::<f64>() / taught.len() as f64
 }
 
@@ -209,10 +209,10 @@ fn what_light_and_medium_load_say_of_a_full_server_is_near_what_it_carried_or_un
                 recording.phase(name).map(|phase| strides(server, phase)).unwrap_or_default()
             });
             let Some(truth) = carried(&full) else { continue };
-            let before: Vec<Stride> = light.into_iter().chain(mid.iter().copied()).collect();
+            let before: Vec<IntervalDelta> = light.into_iter().chain(mid.iter().copied()).collect();
 
             let place = format!("{:14} {:10} {truth:6.2}", recording.name, server.name);
-            let Some(Estimate { rate, interval, bound, .. }) =
+            let Some(CapacityEstimate { rate, interval, bound, .. }) =
                 believed(limits(recording.told, &full), &before)
             else {
                 writeln!(report, "{place} unknown").unwrap();
@@ -247,10 +247,10 @@ fn a_full_server_is_not_believed_to_carry_more_than_it_did() {
             });
             let Some(truth) = carried(&full) else { continue };
             let limits = limits(recording.told, &full);
-            let all: Vec<Stride> = light.into_iter().chain(mid).chain(full).collect();
+            let all: Vec<IntervalDelta> = light.into_iter().chain(mid).chain(full).collect();
 
             let place = format!("{:14} {:10} {truth:6.2}", recording.name, server.name);
-            let Some(Estimate { rate, bound, .. }) = believed(limits, &all) else {
+            let Some(CapacityEstimate { rate, bound, .. }) = believed(limits, &all) else {
                 writeln!(report, "{place} unknown").unwrap();
                 continue;
             };
@@ -271,27 +271,27 @@ fn loaded(recording: &Recording) -> impl Iterator<Item = (&Server, &Phase)> {
 }
 
 /// Answers a second while requests waited for room: what the server carried.
-fn carried(strides: &[Stride]) -> Option<f64> {
-    let waits = |it: &&Stride| it.waiting.is_some_and(|waiting| waiting.requests() >= 1.0);
-    let full: Vec<Stride> = strides.iter().filter(waits).copied().collect();
+fn carried(strides: &[IntervalDelta]) -> Option<f64> {
+    let waits = |it: &&IntervalDelta| it.waiting.is_some_and(|waiting| waiting.requests() >= 1.0);
+    let full: Vec<IntervalDelta> = strides.iter().filter(waits).copied().collect();
     let counted = Counted::of(&full);
     let answer = counted.answers / counted.finished;
     (counted.finished > 0.0).then(|| counted.generated / answer / counted.elapsed)
 }
 
 /// What a server was told, or without a record of that as many places as it filled.
-fn limits(told: Option<Told>, full: &[Stride]) -> Limits {
+fn limits(told: Option<Told>, full: &[IntervalDelta]) -> EngineLimits {
     if let Some(told) = told {
-        return Limits { seats: Requests::new(told.seats), budget: Tokens::new(told.budget) };
+        return EngineLimits { seats: Requests::new(told.seats), budget: Tokens::new(told.budget) };
     }
     let running = full.iter().filter_map(|stride| stride.running);
     let most = running.max_by(|a, b| a.requests().total_cmp(&b.requests()));
     let seats = most.filter(|_| !Counted::of(full).is_of_short_answers());
-    Limits { seats, budget: None }
+    EngineLimits { seats, budget: None }
 }
 
 /// What foresight believes that a server carries which was seen to do this.
-fn believed(told: Limits, strides: &[Stride]) -> Option<Estimate> {
+fn believed(told: EngineLimits, strides: &[IntervalDelta]) -> Option<CapacityEstimate> {
     let spec: VariantSpec = spec("a", 1.0, (1, 9));
     let replica = ReplicaKey {
         variant: spec.key.clone(),
@@ -299,8 +299,11 @@ fn believed(told: Limits, strides: &[Stride]) -> Option<Estimate> {
         incarnation: None,
     };
     // No objective and no share that is left free: nothing binds but what bound the server.
-    let policy =
-        Policy { itl: Some(Seconds::literal(60)), limit_share: Fraction::ONE, ..Policy::default() };
+    let policy = ForesightPolicy {
+        itl: Some(Seconds::literal(60)),
+        limit_share: Fraction::ONE,
+        ..ForesightPolicy::default()
+    };
     let mut foresight = Foresight::default();
     let mut last = None;
     for stride in strides {
@@ -325,9 +328,10 @@ fn believed(told: Limits, strides: &[Stride]) -> Option<Estimate> {
                 running: stride.running,
             }],
         };
-        let heard = (stride.at, Front::UNSEEN);
+        let unseen = GatewaySignals::UNSEEN;
         let model = spec.model_key();
-        let analysis = analyze(stride.at, heard, &policy, &model, &[variant], &mut foresight);
+        let now = stride.at;
+        let analysis = analyze(now, now, unseen, &policy, &model, &[variant], &mut foresight);
         last = analysis.estimates.get(&spec.key).copied();
     }
     last

@@ -5,13 +5,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use plimsoll::analyze::foresight::lesson::{Lesson, Lessons};
-use plimsoll::analyze::foresight::pace::{Iteration, Pace};
+use plimsoll::analyze::foresight::lesson::{IterationSample, IterationSampler};
+use plimsoll::analyze::foresight::pace::{IterationCost, PaceFilter};
 use plimsoll::analyze::foresight::policy::Learning;
-use plimsoll::observe::stride::{Odometer, Stride};
+use plimsoll::observe::stride::{IntervalDelta, Odometer};
 use plimsoll::simulate::Micros;
 use plimsoll::simulate::replica::settings::{Admission, Settings, StepTime};
-use plimsoll::simulate::replica::{Event, Replica, Request as Simulated};
+use plimsoll::simulate::replica::{EngineEvent, Replica, Request as Simulated};
 use plimsoll::units::{Fraction, Tokens};
 
 use crate::recordings::recording::{
@@ -74,23 +74,23 @@ impl Means {
 
 /// What an iteration takes, by the pages of a server in a phase. Of a lesson's length, as the daemon
 /// has it, a phase has too few, so a new one begins with each page.
-fn learn(server: &Server, phase: &Phase) -> Option<Iteration> {
+fn learn(server: &Server, phase: &Phase) -> Option<IterationCost> {
     let mut odometer = Odometer::default();
     let within = |page: &&Page| phase.start <= page.asked && page.asked < phase.end;
-    let strides: Vec<Stride> = server
+    let strides: Vec<IntervalDelta> = server
         .pages
         .iter()
         .filter(within)
         .filter_map(|page| odometer.take(instant(page.asked), page.outcome.as_ref().ok()?))
         .collect();
     let lesson = |at: usize| {
-        let mut lessons = Lessons::default();
+        let mut lessons = IterationSampler::default();
         strides[at..].iter().find_map(|stride| lessons.take(stride))
     };
-    let lessons: Vec<Lesson> = (0..strides.len()).filter_map(lesson).collect();
+    let lessons: Vec<IterationSample> = (0..strides.len()).filter_map(lesson).collect();
 
     // Not in the order of time: a machine that changed meanwhile is not to be followed to its end.
-    let mut pace = Pace::default();
+    let mut pace = PaceFilter::default();
     for first in 0..ROUNDS {
         for lesson in lessons.iter().skip(first).step_by(ROUNDS) {
             pace.learn(lesson, &Learning::default());
@@ -101,7 +101,7 @@ fn learn(server: &Server, phase: &Phase) -> Option<Iteration> {
 
 /// The engine that the pages of a server in a phase describe.
 fn engine(told: Told, server: &Server, phase: &Phase) -> Option<Replica> {
-    let Iteration { alpha, beta, delta } = learn(server, phase)?;
+    let IterationCost { alpha, beta, delta } = learn(server, phase)?;
     let readings = server.pages.iter().filter_map(|page| page.outcome.as_ref().ok());
     let rank = readings.last()?.ranks.first()?;
     let blocks = rank.kv_capacity?.tokens() / told.block;
@@ -152,7 +152,7 @@ fn simulate(engine: &mut Replica, requests: &[&Request]) -> BTreeMap<usize, Answ
     engine.advance_to(since(requests.last().unwrap().sent) + hour, &mut events);
     let mut answers = BTreeMap::new();
     for event in events {
-        if let Event::Finished(finished) = event {
+        if let EngineEvent::Finished(finished) = event {
             let number = ids[usize::try_from(finished.request.id).unwrap()];
             let itl = finished.itl_mean().unwrap_or_default().seconds();
             let (ttft, e2e) = (finished.first_ever.seconds(), finished.e2e.seconds());

@@ -9,9 +9,9 @@ use plimsoll::decide::enforce::{Behavior, Rules, Select};
 use plimsoll::fleet::{
     Bounds, Fleet, Namespace, ReplicaKey, ReplicaName, Role, VariantKey, VariantName, VariantSpec,
 };
-use plimsoll::observe::{Inputs, Listing, Observation, ReplicaObservation, Scale, Scrape};
-use plimsoll::observe::{Reading, ScrapeFailure, Way};
-use plimsoll::pipeline::limits::Limits;
+use plimsoll::observe::{Inputs, Observation, ReplicaListing, ReplicaObservation, Scale, Scrape};
+use plimsoll::observe::{Reading, ScrapeFailure, ScrapeRoute};
+use plimsoll::pipeline::limits::LimitPolicy;
 use plimsoll::pipeline::zero::Zero;
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests, Seconds};
@@ -103,11 +103,11 @@ impl Replay<'_> {
     }
 
     fn inputs(&self, now: f64, scrapes: Vec<Scrape>) -> Inputs {
-        let listing = Listing {
+        let listing = ReplicaListing {
             replicas: self.recording.servers.iter().map(replica).collect(),
             unready: Vec::new(),
             scale: Scale::Targets,
-            way: Way::Scraped,
+            way: ScrapeRoute::Scraped,
             as_of: instant(now),
         };
         let spec = VariantSpec {
@@ -194,7 +194,7 @@ fn policy(window: f64) -> Policy {
         },
         sizing: None,
         zero: Zero::default(),
-        limits: Limits::default(),
+        limits: LimitPolicy::default(),
     }
 }
 

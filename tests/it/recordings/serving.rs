@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{Response, header};
 use plimsoll::config::{self, Files, Surroundings};
-use plimsoll::daemon::{Daemon, Options};
+use plimsoll::daemon::{Daemon, DaemonOptions};
 use plimsoll::fleet::ModelName;
 use plimsoll::observe::Reading;
 use plimsoll::publish::Published;
@@ -92,10 +92,12 @@ async fn a_daemon_that_scrapes_recorded_pages_shows_what_they_say() {
         ready(response)
     })
     .await;
-    let daemon =
-        Daemon::start(config(&server.address.to_string(), &last.models[0]), Options::default())
-            .await
-            .unwrap();
+    let daemon = Daemon::start(
+        config(&server.address.to_string(), &last.models[0]),
+        DaemonOptions::default(),
+    )
+    .await
+    .unwrap();
 
     let rank = &last.ranks[0];
     let mut published = daemon.published();

@@ -8,7 +8,7 @@
 //!
 //! The terms are those of [`plimsoll::decide::rank`], which follows the formula for variants.
 
-use plimsoll::decide::rank::{Start, suppress};
+use plimsoll::decide::rank::{RankStart, suppress};
 use plimsoll::units::{Amount, CostPerHour, Replicas};
 
 /// Preferred CPUs of a node, by the number of nodes up to which they hold. A larger cluster prefers
@@ -47,7 +47,7 @@ pub(crate) struct Offer {
     pub(crate) real: CostPerHour,
     pub(crate) theoretical: CostPerHour,
     pub(crate) fit: Fit,
-    pub(crate) start: Start,
+    pub(crate) start: RankStart,
 }
 
 /// How well the kind of an option fits.
@@ -90,8 +90,8 @@ impl Formula {
         }
         let ratio = (offer.real.per_hour() + damper) / measure;
         let cold = match offer.start {
-            Start::Warm => 1.0,
-            Start::Cold => COLD,
+            RankStart::Warm => 1.0,
+            RankStart::Cold => COLD,
         };
 
         let score = suppressed * ratio * cold;
@@ -126,9 +126,9 @@ fn what_is_scarce_is_worth_less_as_what_is_cold_is() {
     };
 
     for (found, expected) in [
-        (score(3, 12.0, 24.0, Start::Warm), 4.289),
-        (score(1, 8.0, 60.0, Start::Warm), 1.273),
-        (score(1, 8.0, 60.0, Start::Cold), 2.546),
+        (score(3, 12.0, 24.0, RankStart::Warm), 4.289),
+        (score(1, 8.0, 60.0, RankStart::Warm), 1.273),
+        (score(1, 8.0, 60.0, RankStart::Cold), 2.546),
     ] {
         assert!((found - expected).abs() < 6e-4, "{found}, not {expected}");
     }

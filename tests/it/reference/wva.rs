@@ -11,10 +11,10 @@ pub(crate) mod zero;
 
 mod tests;
 
-use plimsoll::analyze::queueing::{Lengths, Shape};
+use plimsoll::analyze::queueing::{MeanLengths, MeanRequest};
 use plimsoll::units::Tokens;
 
 /// The shape of requests with these mean lengths; `None` without an output token.
-pub(crate) fn shape(input: f64, output: f64) -> Option<Shape> {
-    Shape::new(Lengths { input: Tokens::new(input)?, output: Tokens::new(output)? })
+pub(crate) fn shape(input: f64, output: f64) -> Option<MeanRequest> {
+    MeanRequest::new(MeanLengths { input: Tokens::new(input)?, output: Tokens::new(output)? })
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hyper::{Request, Response, Version};
-use plimsoll::collect::scrape::{Client, Identity, Settings};
+use plimsoll::collect::scrape::{ClientIdentity, ClientSettings, ScrapeSettings};
 use plimsoll::observe::ScrapeFailure;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::RootCertStore;
@@ -60,8 +60,8 @@ fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
-fn identity(folder: &Path, signed: &Signed) -> Identity {
-    Identity {
+fn identity(folder: &Path, signed: &Signed) -> ClientIdentity {
+    ClientIdentity {
         cert_file: write(folder, "client.pem", &signed.certificate.pem()),
         key_file: write(folder, "client.key", &signed.key.serialize_pem()),
     }
@@ -99,8 +99,10 @@ async fn say_version<B>(request: Request<B>) -> Response<Body> {
 async fn a_configured_authority_is_trusted_and_the_newest_common_http_is_spoken() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new();
-    let client =
-        Client { ca_file: Some(authority.write(folder.path(), "ca.pem")), ..Client::default() };
+    let client = ClientSettings {
+        ca_file: Some(authority.write(folder.path(), "ca.pem")),
+        ..ClientSettings::default()
+    };
     for (alpn, want) in [(&["h2", "http/1.1"][..], "h2"), (&["http/1.1"], "h1"), (&[], "h1")] {
         let signed = authority.sign(&["127.0.0.1"]);
         let server = Server::https(config(&signed, None, alpn), say_version).await;
@@ -113,14 +115,16 @@ async fn a_configured_authority_is_trusted_and_the_newest_common_http_is_spoken(
 async fn an_unknown_authority_or_a_wrong_name_is_a_broken_connection() {
     let folder = tempfile::tempdir().unwrap();
     let (authority, stranger) = (Authority::new(), Authority::new());
-    let client =
-        Client { ca_file: Some(authority.write(folder.path(), "ca.pem")), ..Client::default() };
+    let client = ClientSettings {
+        ca_file: Some(authority.write(folder.path(), "ca.pem")),
+        ..ClientSettings::default()
+    };
     for signed in [stranger.sign(&["127.0.0.1"]), authority.sign(&["127.0.0.2"])] {
         let server = Server::https(config(&signed, None, &[]), say_version).await;
         let (class, detail) = failure(patient_target(&server.tls_url(), client.clone())).await;
         assert_eq!(class, ScrapeFailure::Connection);
         assert!(detail.contains("invalid peer certificate"), "{detail}");
-        let insecure = Client { insecure_skip_verify: true, ..client.clone() };
+        let insecure = ClientSettings { insecure_skip_verify: true, ..client.clone() };
         let (outcome, detail) = outcome(patient_target(&server.tls_url(), insecure)).await;
         assert_eq!(outcome, Ok(reading(model("h1"))), "{detail}");
     }
@@ -132,12 +136,14 @@ async fn a_client_certificate_is_presented_where_one_is_required() {
     let authority = Authority::new();
     let server_side = config(&authority.sign(&["127.0.0.1"]), Some(&authority), &["h2"]);
     let server = Server::https(server_side, say_version).await;
-    let anonymous =
-        Client { ca_file: Some(authority.write(folder.path(), "ca.pem")), ..Client::default() };
+    let anonymous = ClientSettings {
+        ca_file: Some(authority.write(folder.path(), "ca.pem")),
+        ..ClientSettings::default()
+    };
     let (class, detail) = failure(patient_target(&server.tls_url(), anonymous.clone())).await;
     assert_eq!(class, ScrapeFailure::Connection, "{detail}");
     let identity = Some(identity(folder.path(), &authority.sign(&["plimsoll"])));
-    let named = Client { identity, ..anonymous };
+    let named = ClientSettings { identity, ..anonymous };
     let (outcome, detail) = outcome(patient_target(&server.tls_url(), named)).await;
     assert_eq!(outcome, Ok(reading(model("h2"))), "{detail}");
 }
@@ -148,12 +154,12 @@ async fn certificates_follow_their_files() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let server_side = config(&authority.sign(&["127.0.0.1"]), Some(&authority), &[]);
     let server = Server::https(server_side, say_version).await;
-    let client = Client {
+    let client = ClientSettings {
         ca_file: Some(stranger.write(folder.path(), "ca.pem")),
         identity: Some(identity(folder.path(), &stranger.sign(&["plimsoll"]))),
-        ..Client::default()
+        ..ClientSettings::default()
     };
-    let settings = Settings { client, ..slow_settings() };
+    let settings = ScrapeSettings { client, ..slow_settings() };
     let mut bench = Bench::new(vec![target("a", &server.tls_url(), settings)]);
     bench.until_failed(ScrapeFailure::Connection).await;
     authority.write(folder.path(), "ca.pem");

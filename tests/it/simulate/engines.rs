@@ -8,7 +8,7 @@ use plimsoll::simulate::replica::arrivals::Fetch;
 use plimsoll::simulate::replica::settings::{Admission, Options, Settings, StepTime};
 use plimsoll::simulate::replica::speculation::Speculation;
 use plimsoll::simulate::replica::stats::Counters;
-use plimsoll::simulate::replica::{Event, Replica, Request};
+use plimsoll::simulate::replica::{EngineEvent, Replica, Request};
 use plimsoll::units::Fraction;
 use proptest::prelude::*;
 
@@ -175,8 +175,8 @@ fn a_request_waits_as_deferred_until_the_cache_of_its_prompt_is_there() {
     }
     replica.advance_to(Micros::from_secs(10), &mut events);
     let finished = events.iter().filter_map(|event| match event {
-        Event::Finished(life) => Some((life.request.id, life.queue)),
-        Event::FirstToken { .. } | Event::Preempted { .. } => None,
+        EngineEvent::Finished(life) => Some((life.request.id, life.queue)),
+        EngineEvent::FirstToken { .. } | EngineEvent::Preempted { .. } => None,
     });
     let queues: BTreeMap<u64, Micros> = finished.collect();
     assert_eq!(queues[&1], Micros::from_secs(1), "the queue time has the fetch in it");
@@ -239,7 +239,7 @@ proptest! {
             let before = in_spans.len();
             looked = Micros::new((looked.micros() + 3_001).min(quiet.micros().max(looked.micros() + 1)));
             small.advance_to(looked, &mut in_spans);
-            let finished = in_spans[before..].iter().any(|it| matches!(it, Event::Finished(_)));
+            let finished = in_spans[before..].iter().any(|it| matches!(it, EngineEvent::Finished(_)));
             prop_assert!(!finished || looked >= quiet, "a request ended before {quiet}");
             let stats = small.snapshot();
             prop_assert!(stats.running <= seats && stats.kv_blocks_used <= stats.kv_blocks);

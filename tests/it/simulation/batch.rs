@@ -1,7 +1,7 @@
 //! Batch work on the replicas that serve a workload.
 
 use plimsoll::simulate::Micros;
-use plimsoll::simulate::scenario::{Actuator, Batch, Client, Scenario, Slo};
+use plimsoll::simulate::scenario::{Actuator, BatchTraffic, Client, Scenario, Slo};
 use plimsoll::simulate::workload::Load;
 use plimsoll::simulate::workload::rate::Rate;
 
@@ -21,7 +21,7 @@ fn alone() -> Scenario {
 
 fn beside(rate: f64, slo: Option<Slo>) -> Scenario {
     let mut scenario = alone();
-    scenario.models[0].batch = Some(Batch { load: steady(rate), slo });
+    scenario.models[0].batch = Some(BatchTraffic { load: steady(rate), slo });
     scenario
 }
 

@@ -86,7 +86,7 @@ fn a_replica_that_dies_again_and_again_waits_longer_each_time() {
 fn a_start_that_fails_is_tried_again_after_the_back_off() {
     let mut scenario = steady(0.01, 1);
     scenario.variants[0].actuator =
-        Actuator::Hpa(follow(Signal::Desired, scaler::Settings::following(n(40), n(40))));
+        Actuator::Hpa(follow(Signal::Desired, scaler::ScalerSettings::following(n(40), n(40))));
     let failures = |scenario: &mut Scenario, share| {
         scenario.variants[0].startup.failures = Fraction::new(share).unwrap();
         play(scenario, 1)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
-use plimsoll::analyze::ballot::{Analyzer, Franchise, Vote};
+use plimsoll::analyze::ballot::{Analyzer, Vote, VotingRight};
 use plimsoll::analyze::capacity::{CapacityReport, Confidence, Totals, Unit, VariantCapacity};
 use plimsoll::fleet::Role;
 use plimsoll::units::{Amount, CostPerHour, Replicas, Seconds};
@@ -24,14 +24,18 @@ pub(super) fn ballot(case: &Value) -> Outcome {
         .zip(&found)
         .map(|(vote, report)| Vote {
             analyzer: analyzer(&vote["analyzer"]),
-            franchise: if vote["enabled"] == true { Franchise::Votes } else { Franchise::Shown },
+            franchise: if vote["enabled"] == true {
+                VotingRight::Votes
+            } else {
+                VotingRight::Shown
+            },
             informed_at: (vote["live"] == true && is_informative(vote)).then_some(now),
             report: report.as_ref(),
         })
         .collect();
     let names: Vec<Analyzer> = papers
         .iter()
-        .filter(|vote| vote.franchise == Franchise::Votes)
+        .filter(|vote| vote.franchise == VotingRight::Votes)
         .map(|vote| vote.analyzer)
         .collect();
     if names != list(expected, "voting").iter().map(analyzer).collect::<Vec<_>>() {

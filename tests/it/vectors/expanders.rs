@@ -3,7 +3,7 @@
 //! The three others than price stand here. Price is the reference's, which has no score for options
 //! that add nothing or have no size; the original picks them.
 
-use plimsoll::decide::rank::Start;
+use plimsoll::decide::rank::RankStart;
 use plimsoll::units::{Amount, CostPerHour, Replicas};
 use serde_json::Value;
 
@@ -96,7 +96,7 @@ fn price(option: &Value, input: &Value) -> Option<f64> {
         real: cost(number(option, "node_price_usd")).times(count),
         theoretical: cost(theoretical),
         fit: Fit::Size(Amount::new(number(option, "node_cpu_milli")).unwrap()),
-        start: Start::Warm,
+        start: RankStart::Warm,
     };
     formula.score(&offer).map(|record| record.score)
 }

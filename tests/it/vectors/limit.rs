@@ -9,7 +9,9 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll::decide::limit::{Allowance, Limit, LimitName, Priority, Scope, Source, Want, limit};
+use plimsoll::decide::limit::{
+    Allowance, LimitName, LimitScope, LimitSource, Priority, SupplyLimit, Want, limit,
+};
 use plimsoll::decide::optimize::Headroom;
 use plimsoll::fleet::{Accelerator, Bounds, ModelKey, ModelName, Namespace};
 use plimsoll::units::{CostPerHour, Gpus, Replicas};
@@ -127,17 +129,17 @@ pub(super) fn stock(nodes: &[Value]) -> BTreeMap<Accelerator, Gpus> {
 }
 
 /// The limits of each limiter, in their order.
-fn limits(from: &Value, rows: &[Value]) -> Vec<Vec<Limit>> {
+fn limits(from: &Value, rows: &[Value]) -> Vec<Vec<SupplyLimit>> {
     if from["kind"] == "physical" {
         let limited = |(kind, gpus)| (kind, Headroom::Limited(gpus));
         let kinds = stock(list(from, "nodes")).into_iter().map(limited).collect();
-        return vec![vec![named(Scope::Cluster, Allowance::Kinds(kinds))]];
+        return vec![vec![named(LimitScope::Cluster, Allowance::Kinds(kinds))]];
     }
     list(from, "quotas")
         .iter()
         .map(|quota| {
             if quota["scope"] == "cluster" {
-                return vec![named(Scope::Cluster, kinds(&quota["quotas_gpus"]))];
+                return vec![named(LimitScope::Cluster, kinds(&quota["quotas_gpus"]))];
             }
             let excluded: Vec<&str> =
                 list(quota, "exclude_namespaces").iter().filter_map(Value::as_str).collect();
@@ -152,7 +154,7 @@ fn limits(from: &Value, rows: &[Value]) -> Vec<Vec<Limit>> {
                 .map(|namespace| {
                     let listed =
                         if own[&namespace].is_null() { &own["default"] } else { &own[&namespace] };
-                    named(Scope::Namespace(Namespace::new(&namespace).unwrap()), kinds(listed))
+                    named(LimitScope::Namespace(Namespace::new(&namespace).unwrap()), kinds(listed))
                 })
                 .collect()
         })
@@ -179,6 +181,10 @@ fn kinds(from: &Value) -> Allowance {
     Allowance::Kinds(kinds.collect())
 }
 
-fn named(scope: Scope, allowance: Allowance) -> Limit {
-    Limit { name: LimitName::new("limit").unwrap(), scope, source: Source::Read(allowance) }
+fn named(scope: LimitScope, allowance: Allowance) -> SupplyLimit {
+    SupplyLimit {
+        name: LimitName::new("limit").unwrap(),
+        scope,
+        source: LimitSource::Read(allowance),
+    }
 }

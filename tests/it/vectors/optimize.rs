@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll::analyze::capacity::{CapacityReport, Confidence, Totals, Unit, VariantCapacity};
-use plimsoll::decide::optimize::{Candidate, Headroom, Room, Standing};
+use plimsoll::decide::optimize::{Candidate, Headroom, ReportFreshness, SupplyHeadroom};
 use plimsoll::fleet::{Accelerator, Bounds, ModelKey, ModelName, Namespace, Role, VariantKey};
 use plimsoll::units::{Amount, CostPerHour, Fraction, Gpus, Replicas, Weight};
 use serde_json::Value;
@@ -36,7 +36,7 @@ struct Case {
     priority: Weight,
     candidates: Vec<Candidate>,
     /// With score, standing, and whether it votes.
-    reports: Vec<(CapacityReport, Weight, Standing)>,
+    reports: Vec<(CapacityReport, Weight, ReportFreshness)>,
     /// Sizes and identity put together; `None` when the model is held.
     sizing: Option<CapacityReport>,
 }
@@ -133,7 +133,11 @@ fn judge(case: &Value, plans: &[Plan]) -> Outcome {
 }
 
 /// Whether what is added fits into what was free.
-fn keeps_inside(models: &[Model<'_>], plans: &[Plan], mut room: Room) -> Result<(), String> {
+fn keeps_inside(
+    models: &[Model<'_>],
+    plans: &[Plan],
+    mut room: SupplyHeadroom,
+) -> Result<(), String> {
     for (model, plan) in models.iter().zip(plans) {
         for candidate in &model.candidates {
             let after = plan.target(&candidate.key).unwrap();
@@ -195,7 +199,7 @@ impl Case {
             .map(|entry| {
                 let score = Weight::new(number(entry, "score")).filter(|it| *it > Weight::ZERO);
                 let live = entry["live"] == true;
-                let standing = if live { Standing::Live } else { Standing::Stale };
+                let standing = if live { ReportFreshness::Live } else { ReportFreshness::Stale };
                 (report(&namespace, entry), score.unwrap_or(Weight::ONE), standing)
             })
             .collect();
@@ -298,7 +302,7 @@ fn report(namespace: &str, entry: &Value) -> CapacityReport {
 }
 
 /// What is free: of each kind and each namespace, the least that any provider says.
-fn room(constraints: &[Value]) -> Room {
+fn room(constraints: &[Value]) -> SupplyHeadroom {
     let headrooms = |pools: &Value| -> BTreeMap<Accelerator, Headroom> {
         let pools = pools.as_object().into_iter().flatten();
         pools
@@ -314,7 +318,7 @@ fn room(constraints: &[Value]) -> Room {
             })
             .collect()
     };
-    let mut room = Room::default();
+    let mut room = SupplyHeadroom::default();
     for provider in constraints {
         for (kind, headroom) in headrooms(&provider["pools"]) {
             let known = room.cluster.entry(kind).or_insert(headroom);

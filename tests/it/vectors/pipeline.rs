@@ -8,11 +8,11 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
-use plimsoll::analyze::ballot::{Analyzer, Franchise, Vote};
+use plimsoll::analyze::ballot::{Analyzer, Vote, VotingRight};
 use plimsoll::analyze::capacity::{CapacityReport, Totals, Utilisation};
 use plimsoll::analyze::tokens;
 use plimsoll::analyze::tokens::knowledge::Knowledge;
-use plimsoll::decide::optimize::{Candidate, Headroom, Room, Standing};
+use plimsoll::decide::optimize::{Candidate, Headroom, ReportFreshness, SupplyHeadroom};
 use plimsoll::decide::zero::ZeroPolicy;
 use plimsoll::fleet::{Bounds, ModelKey};
 use plimsoll::units::{Fraction, Gpus, Replicas, Seconds, Weight};
@@ -35,7 +35,7 @@ const SPLIT: &str = "roles are split by the report that sizes them";
 /// What one analyzer brings, apart from what it finds.
 struct Entry {
     analyzer: Analyzer,
-    franchise: Franchise,
+    franchise: VotingRight,
     score: Weight,
     utilisation: Utilisation,
 }
@@ -53,7 +53,7 @@ struct Case<'a> {
     key: ModelKey,
     reports: Vec<CapacityReport>,
     /// Whether each report's analyzer has ever had anything to say.
-    standings: Vec<Standing>,
+    standings: Vec<ReportFreshness>,
     anchor: Option<Anchor>,
 }
 
@@ -129,7 +129,7 @@ fn entries(input: &Value) -> Vec<Entry> {
         let score = entry.and_then(|entry| Weight::new(number(entry, "score")));
         Entry {
             analyzer,
-            franchise: if votes { Franchise::Votes } else { Franchise::Shown },
+            franchise: if votes { VotingRight::Votes } else { VotingRight::Shown },
             score: score.filter(|score| *score > Weight::ZERO).unwrap_or(Weight::ONE),
             utilisation: Utilisation {
                 grow: share("scale_up_ratio"),
@@ -139,7 +139,7 @@ fn entries(input: &Value) -> Vec<Entry> {
     };
     let tokens = of(Analyzer::Tokens, "saturation");
     let throughput = of(Analyzer::Throughput, "throughput");
-    let others = [throughput].into_iter().filter(|entry| entry.franchise == Franchise::Votes);
+    let others = [throughput].into_iter().filter(|entry| entry.franchise == VotingRight::Votes);
     [tokens].into_iter().chain(others).collect()
 }
 
@@ -159,7 +159,7 @@ fn same_ballots(cases: &[Case<'_>], entries: &[Entry], ballot: &[Value]) -> Resu
                     && row["analyzer"] == name
             });
             let theirs = rows.next().ok_or_else(|| format!("{which} is not expected"))?;
-            if (*standing == Standing::Live) != (theirs["live"] == true) {
+            if (*standing == ReportFreshness::Live) != (theirs["live"] == true) {
                 return Err(format!("{which} is {standing:?}"));
             }
             let Totals { supply, anticipated: _, demand, required, spare } = report.total;
@@ -259,7 +259,7 @@ fn compare(ours: &[Value], theirs: &[Value]) -> Result<(), String> {
 }
 
 /// What is free of an inventory: what no replica of any variant holds.
-fn room(inventory: &Value, cases: &[Case<'_>]) -> Room {
+fn room(inventory: &Value, cases: &[Case<'_>]) -> SupplyHeadroom {
     let mut stock = stock(list(inventory, "nodes"));
     for candidate in cases.iter().flat_map(Case::candidates) {
         let Some(kind) = candidate.accelerator else { continue };
@@ -267,7 +267,7 @@ fn room(inventory: &Value, cases: &[Case<'_>]) -> Room {
         stock.entry(kind).and_modify(|free| *free = free.beyond(used));
     }
     let free = stock.into_iter().map(|(kind, free)| (kind, Headroom::Limited(free)));
-    Room { cluster: free.collect(), ..Room::default() }
+    SupplyHeadroom { cluster: free.collect(), ..SupplyHeadroom::default() }
 }
 
 impl<'a> Case<'a> {
@@ -302,8 +302,8 @@ impl<'a> Case<'a> {
         let standings = entries
             .iter()
             .map(|entry| match informed_at(entry) {
-                Some(_) => Standing::Live,
-                None => Standing::Stale,
+                Some(_) => ReportFreshness::Live,
+                None => ReportFreshness::Stale,
             })
             .collect();
         Self { from, key, reports, standings, anchor }
@@ -366,7 +366,7 @@ impl<'a> Case<'a> {
             candidates: self.candidates(),
             sizing,
             voices: voices
-                .filter(|((entry, _), _)| entry.franchise == Franchise::Votes)
+                .filter(|((entry, _), _)| entry.franchise == VotingRight::Votes)
                 .map(|((entry, report), standing)| Voice {
                     report,
                     score: entry.score,
@@ -388,7 +388,7 @@ fn report(
     let utilisation = entry.utilisation;
     match entry.analyzer {
         Analyzer::Tokens => {
-            let policy = tokens::Policy { utilisation, ..policy(input) };
+            let policy = tokens::TokenPolicy { utilisation, ..policy(input) };
             super::tokens::analyzed(now, &policy, from, from, &mut memory.knowledge).report
         }
         Analyzer::Throughput => {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll::analyze::queueing::Shape;
+use plimsoll::analyze::queueing::MeanRequest;
 use serde_json::Value;
 
 use crate::reference::wva;
@@ -588,7 +588,7 @@ fn coefficients(input: &Value) -> Coefficients {
     }
 }
 
-fn shape(input: &Value) -> Option<Shape> {
+fn shape(input: &Value) -> Option<MeanRequest> {
     wva::shape(number(input, "in_tokens"), number(input, "out_tokens"))
 }
 

@@ -4,7 +4,7 @@
 //! price or a node without CPUs, is refused here where the original goes on with it; those cases
 //! are marked as accidents of the original.
 
-use plimsoll::decide::rank::{Start, suppress};
+use plimsoll::decide::rank::{RankStart, suppress};
 use plimsoll::units::{Amount, CostPerHour, Replicas};
 use serde_json::Value;
 
@@ -150,7 +150,7 @@ fn offer(option: &Value, pod_prices: &Value) -> Read {
         real,
         theoretical,
         fit: if has_accelerator(option) { Fit::Scarce } else { Fit::Size(size) },
-        start: if option["exists"] == false { Start::Cold } else { Start::Warm },
+        start: if option["exists"] == false { RankStart::Cold } else { RankStart::Warm },
     })
 }
 

@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll::analyze::saturation::{
-    Analysis, Patience, ReplicaLoad, ScaleDown, Target, Thresholds, TransitionRule, VariantState,
-    analyze, targets,
+    SaturationAnalysis, SaturationReplicaLoad, SaturationTarget, SaturationVariant, ScaleDown,
+    Thresholds, TransitionPatience, TransitionRule, analyze, targets,
 };
 use plimsoll::decide::Reason;
 use plimsoll::fleet::{Bounds, Namespace, ReplicaKey, ReplicaName, VariantKey, VariantName};
@@ -198,11 +198,11 @@ fn refused(defects: &BTreeSet<Defect>) -> Outcome {
 /// Our targets must be ours, and WVA's too unless the case runs into a defect.
 fn judge(
     role: &Role,
-    ours: &[Target],
+    ours: &[SaturationTarget],
     wva: &BTreeMap<&str, u32>,
     defects: &BTreeSet<Defect>,
 ) -> Outcome {
-    for Target { outcome, .. } in ours {
+    for SaturationTarget { outcome, .. } in ours {
         let (said, decided) = (outcome.to_string(), Reason::Load(outcome.clone()).to_string());
         if said != decided {
             return Outcome::Failed(format!("{said:?} becomes {decided:?} in a decision"));
@@ -222,7 +222,7 @@ fn judge(
     }
 }
 
-fn same_analysis(ours: &Analysis, expected: &Value) -> Result<(), String> {
+fn same_analysis(ours: &SaturationAnalysis, expected: &Value) -> Result<(), String> {
     let counts = |measured: Replicas, non_saturated: Replicas| {
         [f64::from(measured.count()), f64::from(non_saturated.count())]
     };
@@ -286,7 +286,7 @@ struct Verdict {
 
 impl Role {
     /// The library's answer; `None` when the library cannot be asked such a thing.
-    fn ours(&self) -> Option<(Analysis, Vec<Target>)> {
+    fn ours(&self) -> Option<(SaturationAnalysis, Vec<SaturationTarget>)> {
         let [kv, queue, kv_spare, queue_spare] = self.thresholds;
         let thresholds = Thresholds {
             kv_cache: Fraction::new(kv)?,
@@ -294,11 +294,11 @@ impl Role {
             kv_spare: Fraction::new(kv_spare)?,
             queue_spare: Requests::new(queue_spare)?,
         };
-        let loads: Vec<ReplicaLoad> = self
+        let loads: Vec<SaturationReplicaLoad> = self
             .rows
             .iter()
             .filter_map(|row| {
-                Some(ReplicaLoad {
+                Some(SaturationReplicaLoad {
                     replica: ReplicaKey {
                         variant: key(&self.namespace, &row.variant),
                         replica: ReplicaName::new(&row.pod)?,
@@ -309,18 +309,18 @@ impl Role {
                 })
             })
             .collect();
-        let states: Vec<VariantState> = self
+        let states: Vec<SaturationVariant> = self
             .states
             .iter()
             .map(|state| {
                 let bounds =
                     Bounds::new(Replicas::new(state.min)?, state.max.map(Replicas::saturating))?;
-                Some(VariantState {
+                Some(SaturationVariant {
                     key: key(&self.namespace, &state.variant),
                     current: Replicas::new(state.current)?,
                     pending: Replicas::new(state.pending)?,
                     desired: (state.desired > 0).then(|| Replicas::saturating(state.desired)),
-                    patience: Patience::Left,
+                    patience: TransitionPatience::Left,
                     cost: CostPerHour::new(state.cost)?,
                     bounds,
                 })
@@ -333,7 +333,7 @@ impl Role {
 
     /// The replicas of a target. Without any metrics WVA keeps the current counts and applies no
     /// bounds, which are a step of their own here.
-    fn count(&self, target: &Target) -> u32 {
+    fn count(&self, target: &SaturationTarget) -> u32 {
         if self.rows.is_empty() { target.asked.count() } else { target.after.count() }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use plimsoll::analyze::capacity::Utilisation;
-use plimsoll::analyze::throughput::{Arrivals, ReplicaPace, VariantPace};
+use plimsoll::analyze::throughput::{FrontDemand, ReplicaPace, VariantPace};
 use plimsoll::analyze::tokens::capacity::RequestShape;
 use plimsoll::fleet::VariantSpec;
 use plimsoll::units::{Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
@@ -68,7 +68,7 @@ pub(super) fn analyzed(
     step: &Value,
     curves: &mut Curves,
 ) -> Analysis {
-    let arrivals = Arrivals {
+    let arrivals = FrontDemand {
         rate: RequestRate::new(number(step, "model_arrival_req_per_s")),
         waiting: Requests::new(number(&step["scheduler_queue"], "queue_reqs")).unwrap(),
     };

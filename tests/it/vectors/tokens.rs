@@ -9,9 +9,10 @@ use plimsoll::analyze::engine_args::{
     EngineArguments, Execution, Generation, Parallelism, Prefill,
 };
 use plimsoll::analyze::tokens::capacity::{RequestShape, SchedulerQueue};
-use plimsoll::analyze::tokens::knowledge::{Knowledge, Record, Source};
+use plimsoll::analyze::tokens::knowledge::{CapacityRecord, Knowledge, RecordSource};
 use plimsoll::analyze::tokens::{
-    Analysis, CapacitySource, Policy, ReplicaLoad, ReplicaTokens, Rules, VariantLoad, analyze,
+    CapacitySource, ReplicaTokens, TokenAnalysis, TokenPolicy, TokenReplicaLoad, TokenRules,
+    TokenVariantLoad, analyze,
 };
 use plimsoll::fleet::{
     Accelerator, Bounds, ModelKey, ModelName, Namespace, Role, VariantKey, VariantName, VariantSpec,
@@ -79,14 +80,14 @@ pub(super) fn has_strangers(cycle: &Value) -> bool {
 /// The analysis of a model in one cycle.
 pub(super) fn analyzed(
     now: Timestamp,
-    policy: &Policy,
+    policy: &TokenPolicy,
     named: &Value,
     cycle: &Value,
     knowledge: &mut Knowledge,
-) -> Analysis {
+) -> TokenAnalysis {
     let states = list(cycle, "states");
     let rows = list(cycle, "replicas");
-    let identities: Vec<(VariantSpec, Vec<ReplicaLoad>)> = states
+    let identities: Vec<(VariantSpec, Vec<TokenReplicaLoad>)> = states
         .iter()
         .map(|state| {
             let identity = rows_of(rows, state).next().unwrap_or(&Value::Null);
@@ -95,7 +96,7 @@ pub(super) fn analyzed(
             (spec, rows_of(rows, state).map(load).collect())
         })
         .collect();
-    let variants: Vec<VariantLoad<'_>> = identities
+    let variants: Vec<TokenVariantLoad<'_>> = identities
         .iter()
         .zip(states)
         .map(|((spec, loads), state)| {
@@ -144,7 +145,7 @@ fn same_replica(ours: Option<&ReplicaTokens>, expected: &Value) -> Result<(), St
     Ok(())
 }
 
-fn same_analysis(ours: &Analysis, expected: &Value) -> Result<(), String> {
+fn same_analysis(ours: &TokenAnalysis, expected: &Value) -> Result<(), String> {
     let variants = list(expected, "variants");
     if ours.variants.len() != variants.len() {
         return Err(format!("{} variants, not {}", ours.variants.len(), variants.len()));
@@ -211,16 +212,16 @@ fn label(source: CapacitySource) -> &'static str {
     }
 }
 
-pub(super) fn policy(input: &Value) -> Policy {
+pub(super) fn policy(input: &Value) -> TokenPolicy {
     let config = &input["config"];
-    Policy {
+    TokenPolicy {
         kv_threshold: fraction(&config["kv_threshold_frac"]).unwrap(),
         queue_threshold: requests(&config["queue_threshold_reqs"]),
         utilisation: Utilisation {
             grow: fraction(&config["scale_up_ratio"]).unwrap(),
             shrink: fraction(&config["scale_down_ratio"]).unwrap(),
         },
-        rules: Rules::Wva,
+        rules: TokenRules::Wva,
     }
 }
 
@@ -256,10 +257,10 @@ pub(super) fn spec(input: &Value, variant: &str, row: &Value) -> VariantSpec {
 fn variant<'a>(
     spec: &'a VariantSpec,
     row: &Value,
-    replicas: &'a [ReplicaLoad],
+    replicas: &'a [TokenReplicaLoad],
     [current, pending]: [u32; 2],
-) -> VariantLoad<'a> {
-    VariantLoad {
+) -> TokenVariantLoad<'a> {
+    TokenVariantLoad {
         spec,
         gpus: NonZeroU32::new(whole(&row["gpus"])),
         current: Replicas::saturating(current),
@@ -270,7 +271,7 @@ fn variant<'a>(
     }
 }
 
-fn load(row: &Value) -> ReplicaLoad {
+fn load(row: &Value) -> TokenReplicaLoad {
     let constant = |value: Fraction| GaugeSummary {
         last: value,
         mean: value,
@@ -278,7 +279,7 @@ fn load(row: &Value) -> ReplicaLoad {
         age: Seconds::ZERO,
     };
     let queue = requests(&row["queue_reqs"]);
-    ReplicaLoad {
+    TokenReplicaLoad {
         kv_usage: fraction(&row["kv_usage_frac"]).map(constant),
         kv_capacity: tokens(&row["kv_capacity_tokens"]).filter(|size| *size > Tokens::ZERO),
         waiting: Some(GaugeSummary { last: queue, mean: queue, peak: queue, age: Seconds::ZERO }),
@@ -298,15 +299,15 @@ pub(super) fn knowledge(input: &Value) -> Knowledge {
         let now = Timestamp::UNIX_EPOCH;
         let key = key(&text(record, "namespace"), &text(record, "variant"));
         let model = ModelName::new(&text(record, "model")).unwrap();
-        let record = Record {
+        let record = CapacityRecord {
             accelerator: Accelerator::new(&text(record, "accelerator")),
             gpus: NonZeroU32::new(whole(&record["gpu_count"])),
             arguments: record.get("engine_params").map(arguments),
             kv_capacity: tokens(&record["kv_capacity_tokens"]).filter(|size| *size > Tokens::ZERO),
             capacity: tokens(&record["effective_tokens"]),
             source: match record["learned_from"].as_str().unwrap() {
-                "live" => Source::Measured(now),
-                "deployment" => Source::Declared(now),
+                "live" => RecordSource::Measured(now),
+                "deployment" => RecordSource::Declared(now),
                 other => panic!("a record learned from {other}"),
             },
         };

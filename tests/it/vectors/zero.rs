@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll::decide::zero::{Candidate, InFront, ZeroPolicy};
+use plimsoll::decide::zero::{FrontQueue, ZeroPolicy, ZeroVariant};
 use plimsoll::fleet::{Bounds, Namespace, VariantKey, VariantName};
 use plimsoll::units::{CostPerHour, Replicas, Requests, Seconds};
 use serde_json::{Map, Value, json};
@@ -24,7 +24,7 @@ pub(super) fn enforcer(case: &Value) -> Outcome {
     let decisions = list(&input["decisions"]);
     let is_ours =
         |it: &&Value| it["model"] == input["model"] && it["namespace"] == input["namespace"];
-    let mut candidates: Vec<Candidate> =
+    let mut candidates: Vec<ZeroVariant> =
         decisions.iter().filter(is_ours).map(|it| candidate(it, input)).collect();
     candidates.extend(undecided(input, &candidates));
     // What a variant runs, and whether there is anything to decide, is looked at before.
@@ -52,7 +52,7 @@ pub(super) fn enforcer(case: &Value) -> Outcome {
 
 /// The targets of the decisions of one model, and whether it goes to zero.
 pub(super) fn settled(model: &Value, policy: ZeroPolicy, decisions: &[Value]) -> (Vec<u32>, bool) {
-    let mut candidates: Vec<Candidate> =
+    let mut candidates: Vec<ZeroVariant> =
         decisions.iter().map(|decision| candidate(decision, model)).collect();
     candidates.extend(undecided(model, &candidates));
     let settled = settle(policy, finished(model), &candidates);
@@ -81,10 +81,10 @@ fn compare(expected: &Value, targets: &[u64], answer: &Value) -> Outcome {
     }
 }
 
-fn candidate(decision: &Value, input: &Value) -> Candidate {
+fn candidate(decision: &Value, input: &Value) -> ZeroVariant {
     let state = list(&input["states"]).iter().find(|state| state["variant"] == decision["variant"]);
     let min = state.map_or(0, |state| count(&state["min"]));
-    Candidate {
+    ZeroVariant {
         variant: key(&decision["namespace"], &decision["variant"]),
         cost: decision["cost"].as_f64().and_then(CostPerHour::new),
         current: Some(replicas(count(&decision["current"]))),
@@ -94,7 +94,7 @@ fn candidate(decision: &Value, input: &Value) -> Candidate {
 }
 
 /// Variants of the model that must have replicas, and for which nothing has been decided.
-fn undecided(input: &Value, decided: &[Candidate]) -> Vec<Candidate> {
+fn undecided(input: &Value, decided: &[ZeroVariant]) -> Vec<ZeroVariant> {
     let states = list(&input["states"]).iter().filter(|state| count(&state["min"]) > 0);
     states
         .map(|state| {
@@ -156,7 +156,7 @@ pub(super) fn scale_from_zero(case: &Value) -> Outcome {
         if variant["managed"] != true || !priced || !present {
             continue;
         }
-        let asleep = Candidate {
+        let asleep = ZeroVariant {
             variant: key(&variant["namespace"], &variant["workload"]),
             cost: variant["cost_annotation"]
                 .as_str()
@@ -168,7 +168,7 @@ pub(super) fn scale_from_zero(case: &Value) -> Outcome {
         };
         let in_front = queue(input, variant);
         let zero = asleep.current == Some(Replicas::ZERO);
-        error |= zero && in_front == InFront::Unknown;
+        error |= zero && in_front == FrontQueue::Unknown;
         let variants = wake(in_front, &[asleep]);
         woken.extend(variants.iter().map(|it| (it.to_string(), json!(1))));
     }
@@ -182,16 +182,16 @@ pub(super) fn scale_from_zero(case: &Value) -> Outcome {
 }
 
 /// The queue of the model in the first pool that selects the workload.
-fn queue(input: &Value, variant: &Value) -> InFront {
-    let Some(labels) = variant["pod_labels"].as_object() else { return InFront::Unknown };
+fn queue(input: &Value, variant: &Value) -> FrontQueue {
+    let Some(labels) = variant["pod_labels"].as_object() else { return FrontQueue::Unknown };
     let pool = list(&input["inference_pools"]).iter().find(|pool| {
         let mut selector = pool["selector"].as_object().into_iter().flatten();
         pool["namespace"] == variant["namespace"]
             && selector.all(|(name, value)| labels.get(name) == Some(value))
     });
-    let Some(pool) = pool else { return InFront::NoQueue };
+    let Some(pool) = pool else { return FrontQueue::NoQueue };
     if pool["scrape_fails"] == true {
-        return InFront::Unknown;
+        return FrontQueue::Unknown;
     }
     let queued = list(&pool["epp_series"])
         .iter()
@@ -199,7 +199,7 @@ fn queue(input: &Value, variant: &Value) -> InFront {
         .filter(|series| series["labels"]["target_model_name"] == variant["model"])
         .filter_map(|series| Requests::new(series["value"].as_f64()?))
         .sum();
-    InFront::Queued(queued)
+    FrontQueue::Queued(queued)
 }
 
 fn key(namespace: &Value, variant: &Value) -> VariantKey {

@@ -3,7 +3,7 @@ use crate::analyze::capacity::{Confidence, Utilisation, VariantCapacity, amount}
 use crate::fleet::VariantSpec;
 use crate::units::{CostPerHour, Replicas};
 
-/// A report in which `demand` is asked of two replicas that carry `each`.
+/// A report on two replicas with a capacity of `each` and a total demand of `demand`.
 fn report(unit: Unit, role: Role, [each, demand]: [f64; 2]) -> CapacityReport {
     let variants = vec![VariantCapacity {
         key: VariantSpec::example("a").key,
@@ -15,9 +15,14 @@ fn report(unit: Unit, role: Role, [each, demand]: [f64; 2]) -> CapacityReport {
         demand: amount(demand),
         confidence: Confidence::Measured,
     }];
-    let judged = |totals: Totals| totals.judged(Utilisation::default());
-    let roles = Totals::by_role(&variants).into_iter().map(|(role, t)| (role, judged(t))).collect();
-    CapacityReport { unit, total: judged(Totals::of(&variants)), variants, roles }
+
+    let total = Totals::of(&variants).judged(Utilisation::default());
+    let mut roles = Totals::by_role(&variants);
+    for totals in roles.values_mut() {
+        *totals = totals.judged(Utilisation::default());
+    }
+
+    CapacityReport { unit, variants, total, roles }
 }
 
 fn tokens(demand: f64) -> CapacityReport {
@@ -31,7 +36,7 @@ fn throughput(demand: f64) -> CapacityReport {
 fn vote(analyzer: Analyzer, report: &CapacityReport) -> Vote<'_> {
     Vote {
         analyzer,
-        franchise: Franchise::Votes,
+        franchise: VotingRight::Votes,
         informed_at: Some(Timestamp::UNIX_EPOCH),
         report: Some(report),
     }
@@ -57,49 +62,58 @@ fn one_analyzer_alone_makes_a_model_grow_and_is_named() {
 
 #[test]
 fn the_largest_share_binds_and_not_the_largest_amount() {
-    // 2,000 KV tokens are 10 % of what there is; 400 tokens/s are 20 %.
+    // 2,000 KV tokens are 10% of the supply; 400 tokens/s are 20%.
     let ballot = cast_both(&tokens(18_700.0), &throughput(2_040.0));
-    let Verdict::Grow(binding) = ballot.model else { panic!("{:?}", ballot.model) };
+    let BallotVerdict::Grow(binding) = ballot.model else { panic!("{:?}", ballot.model) };
     assert_eq!(binding.analyzer, Analyzer::Throughput);
 }
 
 #[test]
 fn a_model_shrinks_only_when_all_agree_and_the_tightest_binds() {
     let ballot = cast_both(&tokens(2_000.0), &throughput(1_000.0));
-    let Verdict::Shrink(binding) = ballot.model else { panic!("{:?}", ballot.model) };
+    let BallotVerdict::Shrink(binding) = ballot.model else { panic!("{:?}", ballot.model) };
     assert_eq!(binding.analyzer, Analyzer::Throughput);
     let ballot = cast_both(&tokens(2_000.0), &throughput(1_500.0));
-    assert_eq!(ballot.model, Verdict::Stay(Stay::NothingSpare(Analyzer::Throughput)));
+    assert_eq!(ballot.model, BallotVerdict::Stay(StayReason::NothingSpare(Analyzer::Throughput)));
 }
 
 #[test]
 fn an_analyzer_without_recent_data_keeps_a_model_from_shrinking_and_not_from_growing() {
-    let (idle, busy) = (tokens(2_000.0), throughput(2_040.0));
+    let idle = tokens(2_000.0);
+    let busy = throughput(2_040.0);
     let later = Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_secs(46);
-    let fresh = |vote| Vote { informed_at: Some(later), ..vote };
-    let votes = [fresh(vote(Analyzer::Tokens, &idle)), vote(Analyzer::Throughput, &busy)];
+
+    let fresh = Vote { informed_at: Some(later), ..vote(Analyzer::Tokens, &idle) };
+    let votes = [fresh, vote(Analyzer::Throughput, &busy)];
     let ballot = cast(later, patience(), &votes);
-    assert_eq!(ballot.model, Verdict::Stay(Stay::NotHeard(Analyzer::Throughput)));
+    assert_eq!(ballot.model, BallotVerdict::Stay(StayReason::NotHeard(Analyzer::Throughput)));
     assert_eq!(ballot.voters[1].1.to_string(), "its data is 46 s old");
-    let votes = [vote(Analyzer::Tokens, &idle), fresh(vote(Analyzer::Throughput, &busy))];
-    assert!(matches!(cast(later, patience(), &votes).model, Verdict::Grow(_)));
+
+    let fresh = Vote { informed_at: Some(later), ..vote(Analyzer::Throughput, &busy) };
+    let votes = [vote(Analyzer::Tokens, &idle), fresh];
+    assert!(matches!(cast(later, patience(), &votes).model, BallotVerdict::Grow(_)));
 }
 
 #[test]
 fn an_analyzer_that_is_only_shown_has_no_say() {
-    let (idle, busy) = (tokens(2_000.0), throughput(2_040.0));
-    let shown = Vote { franchise: Franchise::Shown, ..vote(Analyzer::Throughput, &busy) };
+    let idle = tokens(2_000.0);
+    let busy = throughput(2_040.0);
+    let shown = Vote { franchise: VotingRight::Shown, ..vote(Analyzer::Throughput, &busy) };
     let votes = [vote(Analyzer::Tokens, &idle), shown];
-    assert!(matches!(cast(Timestamp::UNIX_EPOCH, patience(), &votes).model, Verdict::Shrink(_)));
-    assert_eq!(cast(Timestamp::UNIX_EPOCH, patience(), &[shown]).model, Verdict::Held);
+    assert!(matches!(
+        cast(Timestamp::UNIX_EPOCH, patience(), &votes).model,
+        BallotVerdict::Shrink(_)
+    ));
+    assert_eq!(cast(Timestamp::UNIX_EPOCH, patience(), &[shown]).model, BallotVerdict::Held);
 }
 
 #[test]
 fn an_analyzer_that_knows_no_capacity_is_not_heard() {
-    let (idle, blank) = (tokens(2_000.0), report(Unit::RequestsPerSecond, Role::Both, [0.0, 0.0]));
+    let idle = tokens(2_000.0);
+    let blank = report(Unit::RequestsPerSecond, Role::Both, [0.0, 0.0]);
     let votes = [vote(Analyzer::Tokens, &idle), vote(Analyzer::Queueing, &blank)];
     let ballot = cast(Timestamp::UNIX_EPOCH, patience(), &votes);
-    assert_eq!(ballot.model, Verdict::Stay(Stay::NotHeard(Analyzer::Queueing)));
+    assert_eq!(ballot.model, BallotVerdict::Stay(StayReason::NotHeard(Analyzer::Queueing)));
 }
 
 #[test]
@@ -117,7 +131,7 @@ fn a_role_that_an_analyzer_does_not_measure_is_no_business_of_its() {
     let decode = report(Unit::OutputTokensPerSecond, Role::Decode, [1_000.0, 2_040.0]);
     let ballot = cast_both(&prefill, &decode);
     assert!(
-        matches!(ballot.roles[&Role::Prefill], Verdict::Shrink(b) if b.analyzer == Analyzer::Tokens)
+        matches!(ballot.roles[&Role::Prefill], BallotVerdict::Shrink(b) if b.analyzer == Analyzer::Tokens)
     );
-    assert!(matches!(ballot.roles[&Role::Decode], Verdict::Grow(_)));
+    assert!(matches!(ballot.roles[&Role::Decode], BallotVerdict::Grow(_)));
 }

@@ -5,7 +5,8 @@ use std::fmt;
 use crate::analyze::engine_args::EngineArguments;
 
 impl fmt::Display for EngineArguments {
-    /// Of what bounds the work of an engine, what is written; the rest is the engine's default.
+    /// Writes the configured settings that bound an engine's work. Unset settings are the engine's
+    /// defaults.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.engine.label())?;
         if let Some(sequences) = self.sequences {
@@ -17,7 +18,9 @@ impl fmt::Display for EngineArguments {
         if let Some(tokens) = self.kv_capacity() {
             write!(f, ", {tokens} tokens in its KV cache")?;
         }
-        let (block, memory) = (self.block_size.tokens(), self.gpu_memory.fraction());
+
+        let block = self.block_size.tokens();
+        let memory = self.gpu_memory.fraction();
         write!(f, ", {block} tokens a block, {memory} of the memory")?;
         let data = self.parallel.data.get();
         if data > 1 {
@@ -26,6 +29,7 @@ impl fmt::Display for EngineArguments {
         if let Some(drafts) = self.draft_tokens {
             write!(f, ", {drafts} draft tokens")?;
         }
+
         Ok(())
     }
 }

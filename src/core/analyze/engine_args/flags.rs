@@ -1,7 +1,7 @@
-//! The flags of both engines: their names, and what their values set.
+//! The flags of both engines: their names and their effect on the arguments.
 //!
 //! Names are those of vLLM 0.33 (`vllm/engine/arg_utils.py`) and of `SGLang` 0.5
-//! (`sglang/srt/server_args.py`), with the older names that those still take.
+//! (`sglang/srt/server_args.py`), with the older names that these versions still accept.
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -11,9 +11,9 @@ use crate::analyze::engine_args::{EngineArguments, Execution, Prefill, words};
 use crate::observe::engine::Engine;
 use crate::units::{Fraction, Requests, Tokens};
 
-/// What a flag sets.
+/// The setting behind a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Setting {
+enum FlagSetting {
     GpuMemory,
     BlockSize,
     KvDtype,
@@ -38,8 +38,8 @@ enum Setting {
     File,
 }
 
-impl Setting {
-    /// The setting of a flag without its dashes, with `-` for `_`.
+impl FlagSetting {
+    /// The setting of a flag, given without its dashes and with `-` in place of `_`.
     fn of(engine: Engine, name: &str) -> Option<Self> {
         match engine {
             Engine::Vllm => Self::of_vllm(name),
@@ -94,7 +94,7 @@ impl Setting {
         })
     }
 
-    /// Whether the flag stands alone.
+    /// Returns true if the flag takes no value.
     const fn is_switch(self) -> bool {
         matches!(
             self,
@@ -103,28 +103,29 @@ impl Setting {
     }
 }
 
-/// What the flags say that does not go into the arguments as it is.
+/// Flag values that [`conclude`](Self::conclude) combines into the arguments.
 #[derive(Default)]
 pub(super) struct Flags {
     data_local: Option<NonZeroU32>,
     shares_attention: bool,
     chunk_size: Option<i64>,
     prefill_tokens: Option<Tokens>,
-    /// Files that nobody could read, and values that nobody can know before they run.
+    /// Paths of unreadable files, and values that are only known at run time.
     pub(super) unread: Vec<String>,
 }
 
 impl Flags {
-    /// Takes each flag among these words into the arguments; of several, the last holds.
+    /// Applies each flag among these words to the arguments. If a flag is repeated, the last one
+    /// wins.
     pub(super) fn take(
         &mut self,
         arguments: &mut EngineArguments,
         files: &BTreeMap<String, String>,
         words: &[String],
     ) {
-        // The command line wins over the file that it names, wherever it names it.
+        // The command line wins over the file that it names, at any position of the file's flag.
         for (setting, path) in settings(arguments.engine, words) {
-            if let (Setting::File, Some(path)) = (setting, path) {
+            if let (FlagSetting::File, Some(path)) = (setting, path) {
                 match files.get(path.strip_prefix("./").unwrap_or(path)) {
                     Some(text) => {
                         let words = words::file_words(text);
@@ -135,17 +136,18 @@ impl Flags {
                 }
             }
         }
+
         let settings = settings(arguments.engine, words);
         self.take_all(arguments, &settings);
     }
 
-    fn take_all(&mut self, to: &mut EngineArguments, settings: &[(Setting, Option<&str>)]) {
+    fn take_all(&mut self, to: &mut EngineArguments, settings: &[(FlagSetting, Option<&str>)]) {
         for (setting, value) in settings {
             if setting.is_switch() {
                 self.switch(to, *setting, *value);
             } else if let Some(value) = value {
-                // What a shell or Kubernetes would put in its place is not known here.
-                if *setting != Setting::File && value.contains(['$', '`']) {
+                // The value that a shell or Kubernetes would substitute is not known here.
+                if *setting != FlagSetting::File && value.contains(['$', '`']) {
                     self.unread.push((*value).to_owned());
                 }
                 self.set(to, *setting, value);
@@ -153,122 +155,135 @@ impl Flags {
         }
     }
 
-    /// A switch is on where it stands alone.
-    fn switch(&mut self, to: &mut EngineArguments, setting: Setting, value: Option<&str>) {
+    /// Applies a switch, which is on if it has no value.
+    fn switch(&mut self, to: &mut EngineArguments, setting: FlagSetting, value: Option<&str>) {
         let on = value.is_none_or(|value| !is_false(value));
+
         match (setting, on) {
-            (Setting::Eager, true) => to.execution = Execution::Eager,
-            (Setting::Eager, false) => to.execution = Execution::Graphs,
-            (Setting::ChunkedPrefill, true) | (Setting::NoChunkedPrefill, false) => {
+            (FlagSetting::Eager, true) => to.execution = Execution::Eager,
+            (FlagSetting::Eager, false) => to.execution = Execution::Graphs,
+            (FlagSetting::ChunkedPrefill, true) | (FlagSetting::NoChunkedPrefill, false) => {
                 to.prefill = Prefill::Chunked;
             }
-            (Setting::ChunkedPrefill, false) | (Setting::NoChunkedPrefill, true) => {
+            (FlagSetting::ChunkedPrefill, false) | (FlagSetting::NoChunkedPrefill, true) => {
                 to.prefill = Prefill::Whole;
             }
-            (Setting::DataAttention, on) => self.shares_attention = on,
+            (FlagSetting::DataAttention, on) => self.shares_attention = on,
             _ => {}
         }
     }
 
-    fn set(&mut self, to: &mut EngineArguments, setting: Setting, value: &str) {
+    fn set(&mut self, to: &mut EngineArguments, setting: FlagSetting, value: &str) {
         let number = whole(value);
-        let positive = || number.and_then(|number| u32::try_from(number).ok()?.try_into().ok());
-        // A number that is not above zero takes back an earlier one; a text that is none does not.
-        let tokens = |slot: &mut Option<Tokens>| {
-            if let Some(number) = number {
-                *slot = Tokens::new(number as f64).filter(|tokens| *tokens > Tokens::ZERO);
-            }
-        };
+        let positive = number.and_then(|number| NonZeroU32::new(u32::try_from(number).ok()?));
+
         match setting {
-            Setting::GpuMemory => {
+            FlagSetting::GpuMemory => {
                 let share = value.parse().ok().and_then(Fraction::new);
                 to.gpu_memory = share.unwrap_or(to.gpu_memory);
             }
-            Setting::BlockSize => {
-                let size = number.and_then(|size| Tokens::new(size as f64));
+            FlagSetting::BlockSize => {
+                let size = number.and_then(|number| Tokens::new(number as f64));
                 to.block_size = size.filter(|size| *size > Tokens::ZERO).unwrap_or(to.block_size);
             }
-            Setting::KvDtype => to.kv_dtype = Arc::from(value),
-            Setting::Tensor => to.parallel.tensor = positive().unwrap_or(to.parallel.tensor),
-            Setting::Pipeline => to.parallel.pipeline = positive().unwrap_or(to.parallel.pipeline),
-            Setting::Data => to.parallel.data = positive().unwrap_or(to.parallel.data),
-            Setting::DataLocal => self.data_local = positive().or(self.data_local),
-            // Its engine is one of the ranks, and the others are replicas of their own.
-            Setting::DataRank => self.data_local = Some(NonZeroU32::MIN),
-            Setting::Sequences => {
+            FlagSetting::KvDtype => to.kv_dtype = Arc::from(value),
+            FlagSetting::Tensor => to.parallel.tensor = positive.unwrap_or(to.parallel.tensor),
+            FlagSetting::Pipeline => {
+                to.parallel.pipeline = positive.unwrap_or(to.parallel.pipeline)
+            }
+            FlagSetting::Data => to.parallel.data = positive.unwrap_or(to.parallel.data),
+            FlagSetting::DataLocal => self.data_local = positive.or(self.data_local),
+            // The container's engine is one rank, and the other ranks are separate replicas.
+            FlagSetting::DataRank => self.data_local = Some(NonZeroU32::MIN),
+            FlagSetting::Sequences => {
                 let sequences = number.and_then(|number| Requests::new(number as f64));
                 to.sequences = sequences.or(to.sequences);
             }
-            Setting::StepTokens => tokens(&mut to.step_tokens),
-            Setting::ChunkSize => self.chunk_size = number.or(self.chunk_size),
-            Setting::PrefillTokens => tokens(&mut self.prefill_tokens),
-            Setting::Context => tokens(&mut to.context),
-            Setting::KvBlocks => {
+            FlagSetting::StepTokens => set_tokens(&mut to.step_tokens, number),
+            FlagSetting::ChunkSize => self.chunk_size = number.or(self.chunk_size),
+            FlagSetting::PrefillTokens => set_tokens(&mut self.prefill_tokens, number),
+            FlagSetting::Context => set_tokens(&mut to.context, number),
+            FlagSetting::KvBlocks => {
                 if let Some(number) = number {
                     to.kv_blocks = u64::try_from(number).ok().and_then(NonZeroU64::new);
                 }
             }
-            Setting::KvTokens => tokens(&mut to.kv_tokens),
-            Setting::DraftTokens => to.draft_tokens = positive().or(to.draft_tokens),
-            Setting::Speculative => to.draft_tokens = draft_tokens(value).or(to.draft_tokens),
-            Setting::File
-            | Setting::DataAttention
-            | Setting::Eager
-            | Setting::ChunkedPrefill
-            | Setting::NoChunkedPrefill => {}
+            FlagSetting::KvTokens => set_tokens(&mut to.kv_tokens, number),
+            FlagSetting::DraftTokens => to.draft_tokens = positive.or(to.draft_tokens),
+            FlagSetting::Speculative => to.draft_tokens = draft_tokens(value).or(to.draft_tokens),
+            FlagSetting::File
+            | FlagSetting::DataAttention
+            | FlagSetting::Eager
+            | FlagSetting::ChunkedPrefill
+            | FlagSetting::NoChunkedPrefill => {}
         }
     }
 
-    /// Takes in what can only be said when every flag is known.
+    /// Applies the flags whose effect depends on other flags.
     pub(super) fn conclude(&self, arguments: &mut EngineArguments) {
         if let Some(size) = self.chunk_size {
             arguments.prefill = if size > 0 { Prefill::Chunked } else { Prefill::Whole };
         }
         if arguments.engine == Engine::Sglang {
-            let chunk = self.chunk_size.and_then(|size| Tokens::new(size as f64));
-            let chunk = chunk.filter(|size| *size > Tokens::ZERO);
-            // `SGLang` computes no more than a chunk in a step, whatever a batch of prompts may hold.
+            let chunk = self
+                .chunk_size
+                .and_then(|size| Tokens::new(size as f64))
+                .filter(|size| *size > Tokens::ZERO);
+            // `SGLang` computes at most one chunk per step, whatever a batch of prompts may hold.
             arguments.step_tokens = chunk.or(self.prefill_tokens);
         }
+
         let parallel = &mut arguments.parallel;
         if let Some(local) = self.data_local {
             parallel.data = local;
         }
         if self.shares_attention {
-            // The ranks divide the tensor-parallel GPUs among them instead of adding their own.
+            // The ranks divide the tensor-parallel GPUs instead of adding their own.
             let each = parallel.tensor.get() / parallel.data.get();
             parallel.tensor = NonZeroU32::new(each).unwrap_or(NonZeroU32::MIN);
         }
     }
 }
 
+/// Sets a number of tokens. A number that is not above zero clears an earlier one; text that is not
+/// a number does not.
+fn set_tokens(slot: &mut Option<Tokens>, number: Option<i64>) {
+    if let Some(number) = number {
+        *slot = Tokens::new(number as f64).filter(|tokens| *tokens > Tokens::ZERO);
+    }
+}
+
 /// The flags among these words, with their values.
-fn settings(engine: Engine, words: &[String]) -> Vec<(Setting, Option<&str>)> {
+fn settings(engine: Engine, words: &[String]) -> Vec<(FlagSetting, Option<&str>)> {
     let mut settings = Vec::new();
-    let mut words = words.iter().map(String::as_str).peekable();
-    while let Some(word) = words.next() {
+    let mut rest = words.iter().map(String::as_str).peekable();
+    while let Some(word) = rest.next() {
         let dashed = word.strip_prefix("--").or_else(|| word.strip_prefix('-'));
         let Some(flag) = dashed else { continue };
         let (name, attached) = match flag.split_once('=') {
             Some((name, value)) => (name, Some(value)),
             None => (flag, None),
         };
-        let Some(setting) = Setting::of(engine, &name.replace('_', "-")) else { continue };
+        let Some(setting) = FlagSetting::of(engine, &name.replace('_', "-")) else { continue };
+
         let value = if setting.is_switch() {
             attached
         } else {
-            attached.or_else(|| words.next_if(|next| !next.starts_with("--")))
+            attached.or_else(|| rest.next_if(|next| !next.starts_with("--")))
         };
+
         settings.push((setting, value));
     }
+
     settings
 }
 
-/// A whole number, in digits or with the suffix that vLLM takes: `8k` is 8,000 and `8K` 8,192.
+/// Parses a whole number, in digits or with a vLLM suffix: `8k` is 8,000 and `8K` is 8,192.
 fn whole(value: &str) -> Option<i64> {
     if let Ok(number) = value.parse() {
         return Some(number);
     }
+
     let suffix = value.chars().next_back()?;
     let digits = &value[..value.len() - suffix.len_utf8()];
     let (decimal, power) = match suffix {
@@ -280,9 +295,10 @@ fn whole(value: &str) -> Option<i64> {
         'G' => (false, 3),
         _ => return None,
     };
+
     if decimal {
-        let number: f64 = digits.parse().ok().filter(|number: &f64| *number >= 0.0)?;
-        let number = (number * 1000_f64.powi(power)).round();
+        let factor = digits.parse::<f64>().ok().filter(|number| *number >= 0.0)?;
+        let number = (factor * 1000_f64.powi(power)).round();
         #[expect(clippy::cast_possible_truncation, reason = "it is whole, and far below 2^63")]
         (number < 1e15).then_some(number as i64)
     } else {

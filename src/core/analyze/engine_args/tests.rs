@@ -44,6 +44,7 @@ fn a_file_of_arguments_is_read_and_the_command_line_wins() {
     let mut pod = container("vllm", &["--max-num-seqs", "8", "--config", "/etc/vllm.yaml"]);
     let parsed = parse(std::slice::from_ref(&pod));
     assert_eq!(parsed.unread, ["/etc/vllm.yaml"]);
+
     let text =
         "max-num-seqs: 99 # more\nmax_model_len: \"8k\"\nlora-modules:\n  - max-num-seqs: 3\n";
     pod.files.insert("/etc/vllm.yaml".to_owned(), text.to_owned());
@@ -51,55 +52,65 @@ fn a_file_of_arguments_is_read_and_the_command_line_wins() {
     assert!(parsed.unread.is_empty());
     assert_eq!(parsed.arguments.sequences, Requests::new(8.0));
     assert_eq!(parsed.arguments.context, Some(tokens(8000.0)));
+
     let mut pod = container("vllm", &["--config", "./vllm.yaml"]);
     pod.files.insert("vllm.yaml".to_owned(), text.to_owned());
     let parsed = parse(&[pod]);
     assert_eq!(parsed.arguments.sequences, Requests::new(99.0));
 }
 
+fn drafts_of_file(text: &str) -> Option<u32> {
+    let mut pod = container("vllm", &["--config=/etc/vllm.yaml"]);
+    pod.files.insert("/etc/vllm.yaml".to_owned(), text.to_owned());
+    let parsed = parse(&[pod]);
+    assert!(parsed.unread.is_empty());
+    parsed.arguments.draft_tokens.map(NonZeroU32::get)
+}
+
 #[test]
 fn what_a_file_has_below_a_key_is_read_as_on_the_command_line() {
-    let drafts = |text: &str| {
-        let mut pod = container("vllm", &["--config=/etc/vllm.yaml"]);
-        pod.files.insert("/etc/vllm.yaml".to_owned(), text.to_owned());
-        let parsed = parse(&[pod]);
-        assert!(parsed.unread.is_empty());
-        parsed.arguments.draft_tokens.map(NonZeroU32::get)
-    };
     assert_eq!(
-        drafts("speculative-config:\n  method: eagle\n  num_speculative_tokens: 3\n"),
+        drafts_of_file("speculative-config:\n  method: eagle\n  num_speculative_tokens: 3\n"),
         Some(3)
     );
-    assert_eq!(drafts("speculative_config: {\"num_speculative_tokens\": 2}"), Some(2));
-    assert_eq!(drafts("compilation-config:\n  num_speculative_tokens: 3\n"), None);
-    assert_eq!(drafts("speculative-config: auto\n  num_speculative_tokens: 3\n"), None);
+    assert_eq!(drafts_of_file("speculative_config: {\"num_speculative_tokens\": 2}"), Some(2));
+    assert_eq!(drafts_of_file("compilation-config:\n  num_speculative_tokens: 3\n"), None);
+    assert_eq!(drafts_of_file("speculative-config: auto\n  num_speculative_tokens: 3\n"), None);
+}
+
+fn is_whole(words: &[&str]) -> bool {
+    vllm(words).prefill == Prefill::Whole
 }
 
 #[test]
 fn switches_can_be_off_and_take_no_word_after_them() {
-    let whole = |words: &[&str]| vllm(words).prefill == Prefill::Whole;
-    assert!(whole(&["--enable-chunked-prefill=false"]));
-    assert!(whole(&["--no-enable-chunked-prefill"]));
-    assert!(!whole(&["--no-enable-chunked-prefill", "--enable-chunked-prefill"]));
+    assert!(is_whole(&["--enable-chunked-prefill=false"]));
+    assert!(is_whole(&["--no-enable-chunked-prefill"]));
+    assert!(!is_whole(&["--no-enable-chunked-prefill", "--enable-chunked-prefill"]));
     assert_eq!(vllm(&["--enforce-eager", "m"]).execution, Execution::Eager);
+}
+
+fn gpus(arguments: &EngineArguments) -> u32 {
+    let Parallelism { tensor, pipeline, data } = arguments.parallel;
+    tensor.get() * pipeline.get() * data.get()
 }
 
 #[test]
 fn every_way_to_spread_an_engine_counts_its_gpus() {
-    let gpus = |arguments: EngineArguments| {
-        let Parallelism { tensor, pipeline, data } = arguments.parallel;
-        tensor.get() * pipeline.get() * data.get()
-    };
-    assert_eq!(gpus(vllm(&["-tp", "4", "-pp", "2", "--data-parallel-size=2"])), 16);
-    assert_eq!(gpus(vllm(&["-tp", "2", "-dp", "16", "--data-parallel-size-local", "4"])), 8);
+    assert_eq!(gpus(&vllm(&["-tp", "4", "-pp", "2", "--data-parallel-size=2"])), 16);
+    assert_eq!(gpus(&vllm(&["-tp", "2", "-dp", "16", "--data-parallel-size-local", "4"])), 8);
+
     let attention = ["--tp", "8", "--dp", "4", "--enable-dp-attention"];
     let shared = read("lmsysorg/sglang:v0.5", &attention);
-    assert_eq!((gpus(shared.clone()), shared.parallel.data.get()), (8, 4));
+    assert_eq!((gpus(&shared), shared.parallel.data.get()), (8, 4));
+}
+
+fn drafts(words: &[&str]) -> Option<u32> {
+    vllm(words).draft_tokens.map(NonZeroU32::get)
 }
 
 #[test]
 fn drafts_are_read_from_every_way_to_write_them() {
-    let drafts = |words: &[&str]| vllm(words).draft_tokens.map(NonZeroU32::get);
     let json = "{\"method\": \"eagle\", \"num_speculative_tokens\": 3}";
     assert_eq!(drafts(&["--speculative-config", json]), Some(3));
     assert_eq!(drafts(&["--speculative-config.num_speculative_tokens", "2"]), Some(2));
@@ -114,16 +125,24 @@ fn a_rank_of_a_group_is_an_engine_of_its_own() {
     assert_eq!(vllm(&local).parallel.data.get(), 8);
 }
 
+fn told(image: &str, words: &[&str]) -> Result<EngineArguments, UnknownArguments> {
+    super::read(&[container(image, words)])
+}
+
+fn elsewhere(setting: &str) -> Result<EngineArguments, UnknownArguments> {
+    Err(UnknownArguments::Elsewhere(vec![setting.to_owned()]))
+}
+
 #[test]
 fn what_is_set_elsewhere_is_said_and_nothing_is_guessed() {
-    let told = |image: &str, words: &[&str]| super::read(&[container(image, words)]);
-    assert_eq!(told("nginx", &["--max-num-seqs", "1"]), Err(Unread::NoEngine));
-    let elsewhere = |what: &str| Err(Unread::Elsewhere(vec![what.to_owned()]));
+    assert_eq!(told("nginx", &["--max-num-seqs", "1"]), Err(UnknownArguments::NoEngine));
     assert_eq!(told("vllm", &["--max-num-seqs", "$(SEQS)"]), elsewhere("$(SEQS)"));
     assert_eq!(told("vllm", &["--config", "/etc/engine.yaml"]), elsewhere("/etc/engine.yaml"));
+
     let script = ["sh", "-c", "vllm serve m --max-num-seqs $(nproc)"];
-    assert!(matches!(told("vllm", &script), Err(Unread::Elsewhere(_))));
+    assert!(matches!(told("vllm", &script), Err(UnknownArguments::Elsewhere(_))));
     assert!(told("vllm", &["--model", "$(MODEL)"]).is_ok(), "it bounds nothing");
+
     assert_eq!(
         told("vllm", &["--max-num-seqs", "$(SEQS)"]).unwrap_err().to_string(),
         "the engine's settings are not all written in the pod template: $(SEQS) is only known \
@@ -135,9 +154,12 @@ fn what_is_set_elsewhere_is_said_and_nothing_is_guessed() {
     );
 }
 
+fn context(value: &str) -> Option<f64> {
+    vllm(&["--max-model-len", value]).context.map(Tokens::tokens)
+}
+
 #[test]
 fn numbers_may_have_a_suffix() {
-    let context = |value: &str| vllm(&["--max-model-len", value]).context.map(Tokens::tokens);
     assert_eq!(context("8K"), Some(8192.0));
     assert_eq!(context("25.6k"), Some(25_600.0));
     assert_eq!(context("auto"), None);

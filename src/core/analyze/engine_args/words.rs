@@ -1,21 +1,21 @@
-//! The words of a command line, as the engine's process gets them.
+//! The words of a command line, as the engine's process receives them.
 //!
-//! A container's command may be a shell with a script, may refer to its environment in two
-//! syntaxes, and may name a file with more arguments. Each is undone here, as far as it can be
-//! without running anything: a script is read as words, with quotes, escapes, comments, assignments
-//! and variables, and nothing else of the shell's language. What depends on more than that (a
-//! substituted command, a variable that nobody sets) stays as it is written, and no number can be
-//! read from it.
+//! A container's command may be a shell with a script. It may also refer to its environment in two
+//! syntaxes, and it may name a file with more arguments. This module resolves each of these as far
+//! as possible without running anything. It splits a script into words, and handles quotes,
+//! escapes, comments, assignments and variables. It ignores the rest of the shell language. Text
+//! that depends on more than that (a substituted command, an unset variable) stays as written, and
+//! no number can be read from it.
 
 use std::collections::BTreeMap;
 
 use crate::analyze::engine_args::Container;
 use crate::observe::template::expand_references;
 
-/// The shells whose scripts are read.
+/// The shells whose scripts are parsed.
 const SHELLS: [&str; 5] = ["sh", "bash", "ash", "dash", "zsh"];
 
-/// Variables with their values.
+/// Variables and their values.
 type Environment = BTreeMap<String, String>;
 
 /// The words of a container's command line.
@@ -30,46 +30,51 @@ pub(super) fn words(container: &Container) -> Vec<String> {
     }
 }
 
-/// The script that a shell is given, if a shell is what is run.
+/// The script that a shell runs, if the command is a shell.
 fn script_of(words: &[String]) -> Option<&str> {
     let shell = words.iter().position(|word| {
         let program = word.rsplit('/').next().unwrap_or(word);
         SHELLS.contains(&program)
     })?;
-    let is_script_flag =
-        |flag: &String| flag.starts_with('-') && !flag.starts_with("--") && flag.ends_with('c');
-    let flag = words[shell..].iter().position(is_script_flag)?;
+    let flag = words[shell..].iter().position(|word| is_script_flag(word))?;
+
     words.get(shell + flag + 1).map(String::as_str)
 }
 
-/// The words of a script, of all its commands in turn.
+/// Returns true if a shell takes the word after this flag as its script, such as `-c` or `-ec`.
+fn is_script_flag(flag: &str) -> bool {
+    flag.starts_with('-') && !flag.starts_with("--") && flag.ends_with('c')
+}
+
+/// The words of a script, across all its commands.
 fn split_script(script: &str, environment: &Environment) -> Vec<String> {
-    let mut environment = environment.clone();
+    let mut variables = environment.clone();
     let mut words = Vec::new();
-    let mut reader = Reader { rest: script, word: None };
-    while let Some(word) = reader.next_word(&environment) {
+    let mut reader = ScriptReader { rest: script, word: None };
+    while let Some(word) = reader.next_word(&variables) {
         match word.split_once('=').filter(|(name, _)| is_name(name)) {
             Some((name, value)) => {
-                environment.insert(name.to_owned(), value.to_owned());
+                variables.insert(name.to_owned(), value.to_owned());
             }
             None => words.push(word),
         }
     }
+
     words
 }
 
 /// Reads a script word by word.
-struct Reader<'a> {
+struct ScriptReader<'a> {
     rest: &'a str,
-    /// The word that is being read; `Some` of an empty text is a word too, such as `''`.
+    /// The word being read. `Some` of an empty text is also a word, such as `''`.
     word: Option<String>,
 }
 
-impl Reader<'_> {
+impl ScriptReader<'_> {
     fn next_word(&mut self, environment: &Environment) -> Option<String> {
         while let Some(character) = self.take() {
             match character {
-                // A line that goes on.
+                // A line continuation.
                 '\\' if self.rest.starts_with('\n') => {
                     self.take();
                 }
@@ -99,6 +104,7 @@ impl Reader<'_> {
                 other => self.push(other),
             }
         }
+
         self.word.take()
     }
 
@@ -112,16 +118,17 @@ impl Reader<'_> {
         self.word.get_or_insert_default().push(character);
     }
 
-    /// The rest of a text in single quotes, in which nothing has a meaning.
+    /// Reads the rest of a single-quoted text, which has no special characters.
     fn quoted(&mut self) {
         let (inner, behind) = self.rest.split_once('\'').unwrap_or((self.rest, ""));
         self.word.get_or_insert_default().push_str(inner);
         self.rest = behind;
     }
 
-    /// The rest of a text in double quotes, in which variables and escapes have one.
+    /// Reads the rest of a double-quoted text, in which variables and escapes are expanded.
     fn double_quoted(&mut self, environment: &Environment) {
         self.word.get_or_insert_default();
+
         while let Some(character) = self.take() {
             match character {
                 '"' => return,
@@ -139,8 +146,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The value of the variable whose `$` has been read: `$NAME`, `${NAME}` or `${NAME:-default}`;
-    /// the text itself when it is none of these or has no value.
+    /// The value of the variable whose `$` has been read: `$NAME`, `${NAME}` or `${NAME:-default}`.
+    /// Returns the text itself if it has another form or the variable has no value.
     fn variable(&mut self, environment: &Environment) -> String {
         if let Some(inner) = self.rest.strip_prefix('{')
             && let Some((inside, behind)) = inner.split_once('}')
@@ -150,12 +157,13 @@ impl Reader<'_> {
                 Some((name, default)) => (name, Some(default)),
                 None => (inside, None),
             };
-            let value = environment.get(name).filter(|value| !value.is_empty());
+            let value = environment.get(name).filter(|text| !text.is_empty());
             return value
                 .map(String::as_str)
                 .or(default)
                 .map_or_else(|| format!("${{{inside}}}"), ToOwned::to_owned);
         }
+
         let length = self.rest.find(|c: char| !is_name_character(c)).unwrap_or(self.rest.len());
         let (name, behind) = self.rest.split_at(length);
         self.rest = behind;
@@ -163,32 +171,35 @@ impl Reader<'_> {
     }
 }
 
-/// The arguments of a configuration file: one `key: value` a line, as both engines read it.
+/// The arguments of a configuration file: one `key: value` per line, as both engines read it.
 ///
-/// A value below a key is `key.value`, as on the command line. What is in a list, or deeper, is none
-/// of the settings that matter here.
+/// A value below a key becomes `key.value`, as on the command line. Settings in lists or at deeper
+/// levels don't affect capacity and are skipped.
 pub(super) fn file_words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut above = String::new();
     for line in text.lines() {
-        let line = line.split(" #").next().unwrap_or(line).trim_end();
-        let is_top_level = line.starts_with(|first: char| first.is_ascii_alphabetic());
-        let Some((key, value)) = line.split_once(':') else { continue };
-        let (key, value) = (key.trim(), value.trim());
+        let content = line.split(" #").next().unwrap_or(line).trim_end();
+        let is_top_level = content.starts_with(|first: char| first.is_ascii_alphabetic());
+        let Some((before, after)) = content.split_once(':') else { continue };
+        let key = before.trim();
+        let value = after.trim();
         if is_top_level {
             above = if value.is_empty() { format!("{key}.") } else { String::new() };
         } else if above.is_empty() || key.starts_with(['#', '-']) {
             continue;
         }
-        let key = if is_top_level { key.to_owned() } else { format!("{above}{key}") };
+
+        let flag = if is_top_level { key.to_owned() } else { format!("{above}{key}") };
         let unquoted = value
             .strip_prefix(['"', '\''])
             .and_then(|inner| inner.strip_suffix(['"', '\'']))
             .unwrap_or(value);
         if !unquoted.is_empty() {
-            words.push(format!("--{key}={unquoted}"));
+            words.push(format!("--{flag}={unquoted}"));
         }
     }
+
     words
 }
 

@@ -14,9 +14,9 @@
 //! horizon    = max(slo.ttft, time between two scrapes)
 //! ```
 //!
-//! - `n`: replicas of the variant that serve, those that are about to leave included.
-//! - `mu`: requests/s that one replica carries at the current request mix, fully used
-//!   ([`Estimate::rate`]).
+//! - `n`: serving replicas of the variant, including leaving ones.
+//! - `mu`: requests/s that one replica handles at the current request mix, fully used
+//!   ([`CapacityEstimate::rate`]).
 //! - `w`: waiting requests of one replica; `usual` of them (`backlog.usual`) wait in any case. The
 //!   mean is over replicas that report them.
 //! - `q`: requests that wait at the gateway.
@@ -25,14 +25,14 @@
 //! than the time between two scrapes would leave replicas idle until the next one. A queue is bound
 //! to its replica, so a long one takes nothing from the others.
 //!
-//! A model has the sum over the variants of a role. With prefill and decode apart, a request needs
-//! both, so the model has the smaller sum.
+//! The rate of a model is the sum over the variants of a role. With prefill and decode apart, a
+//! request needs both, so the model has the smaller sum.
 //!
 //! # Domain
 //!
-//! A variant whose replicas serve with an unknown capacity or queue has no rate, and neither has its
-//! model. A variant without serving replicas has 0. A model without any has no rate: a gateway must
-//! not keep it asleep.
+//! If replicas of a variant serve with an unknown capacity or queue, the variant has no rate, and
+//! neither has its model. A variant without serving replicas has a rate of 0. A model without any
+//! has no rate: a gateway must not keep it asleep.
 //!
 //! # Source
 //!
@@ -44,19 +44,19 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::foresight::VariantStrides;
-use crate::analyze::foresight::estimate::Estimate;
-use crate::analyze::foresight::gateway::Front;
-use crate::analyze::foresight::policy::Policy;
+use crate::analyze::foresight::estimate::CapacityEstimate;
+use crate::analyze::foresight::gateway::GatewaySignals;
+use crate::analyze::foresight::policy::ForesightPolicy;
 use crate::fleet::{Role, VariantKey};
 use crate::units::{Replicas, RequestRate};
 
-/// Share of the capacity that is admissible at least. A queue that was misread must not stop all
-/// traffic, because requests in service are the evidence of capacity.
+/// The smallest admissible share of the capacity. A misread queue must not stop all traffic,
+/// because requests in service are the evidence of capacity.
 const FLOOR: f64 = 0.1;
 
 /// The rate of requests that serving replicas can take in time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Admissible {
+pub struct AdmissibleRate {
     /// Rate for the variant.
     pub variant: RequestRate,
     /// Rate for its model; `None` if it is unknown for a variant that serves.
@@ -65,12 +65,12 @@ pub struct Admissible {
     pub serving: Replicas,
 }
 
-/// By which queues are judged.
+/// The parameters by which queues are judged.
 #[derive(Clone, Copy)]
 struct QueueRule {
     /// Requests that wait at a replica in any case.
     usual: f64,
-    /// The time in which others are worked off, in seconds.
+    /// The time in which the others are worked off, in seconds.
     horizon: f64,
 }
 
@@ -78,7 +78,7 @@ struct QueueRule {
 struct ServingVariant {
     key: VariantKey,
     replicas: Replicas,
-    /// `None` if something of it is unknown.
+    /// The capacity and its free part; `None` if either is unknown.
     load: Option<CapacityLeft>,
 }
 
@@ -86,18 +86,18 @@ struct ServingVariant {
 #[derive(Clone, Copy)]
 struct CapacityLeft {
     capacity: f64,
-    /// The part that is left while waiting requests are worked off.
+    /// The part that remains while waiting requests are worked off.
     free: f64,
 }
 
 /// Derives the admissible rate of each variant of a model from the capacity per replica.
 #[must_use]
 pub fn admissible(
-    policy: &Policy,
-    front: Front,
+    policy: &ForesightPolicy,
+    front: GatewaySignals,
     variants: &[VariantStrides<'_>],
-    estimates: &BTreeMap<VariantKey, Estimate>,
-) -> BTreeMap<VariantKey, Admissible> {
+    estimates: &BTreeMap<VariantKey, CapacityEstimate>,
+) -> BTreeMap<VariantKey, AdmissibleRate> {
     let rule = QueueRule::of(policy, variants);
     let queued = front.queued.map_or(0.0, |queued| queued.requests.requests());
 
@@ -128,18 +128,19 @@ pub fn admissible(
     for rate in found.values_mut() {
         rate.model = model.and_then(RequestRate::new);
     }
+
     found
 }
 
 /// The sum over all variants of a role, in requests/s.
-fn total(rates: &[Option<Admissible>]) -> Option<f64> {
+fn total(rates: &[Option<AdmissibleRate>]) -> Option<f64> {
     rates.iter().map(|rate| Some(rate.as_ref()?.variant.requests_per_second())).sum()
 }
 
 // === impl QueueRule ===
 
 impl QueueRule {
-    fn of(policy: &Policy, variants: &[VariantStrides<'_>]) -> Self {
+    fn of(policy: &ForesightPolicy, variants: &[VariantStrides<'_>]) -> Self {
         let replicas = variants.iter().flat_map(|variant| &variant.replicas);
         let looks = replicas.filter_map(|replica| replica.strides.last());
         let apart = looks.map(|stride| stride.elapsed.seconds()).fold(0.0, f64::max);
@@ -148,7 +149,7 @@ impl QueueRule {
         Self { usual, horizon: policy.ttft.seconds().max(apart) }
     }
 
-    /// The part of a replica's capacity that is left while so many requests wait, in requests/s.
+    /// The part of a replica's capacity that remains while this many requests wait, in requests/s.
     fn left(self, capacity: f64, waiting: f64) -> f64 {
         let excess = (waiting - self.usual).max(0.0);
         (capacity - excess / self.horizon).max(0.0)
@@ -158,7 +159,7 @@ impl QueueRule {
 // === impl VariantStrides ===
 
 impl VariantStrides<'_> {
-    /// Replicas that serve, those that are about to leave included.
+    /// Replicas that serve, including leaving ones.
     fn serving(&self) -> Replicas {
         self.current.beyond(self.pending)
     }
@@ -167,7 +168,11 @@ impl VariantStrides<'_> {
 // === impl ServingVariant ===
 
 impl ServingVariant {
-    fn of(variant: &VariantStrides<'_>, estimate: Option<&Estimate>, rule: QueueRule) -> Self {
+    fn of(
+        variant: &VariantStrides<'_>,
+        estimate: Option<&CapacityEstimate>,
+        rule: QueueRule,
+    ) -> Self {
         let replicas = variant.serving();
         let idle = CapacityLeft { capacity: 0.0, free: 0.0 };
         let load = if replicas == Replicas::ZERO {
@@ -179,24 +184,25 @@ impl ServingVariant {
         Self { key: variant.spec.key.clone(), replicas, load }
     }
 
-    /// The rate that leaves time for requests at the gateway, which take this share of the capacity.
-    fn admissible(&self, queued: f64) -> Option<Admissible> {
+    /// The rate that leaves time for requests at the gateway, which take this share of the
+    /// capacity.
+    fn admissible(&self, queued: f64) -> Option<AdmissibleRate> {
         let CapacityLeft { capacity, free } = self.load?;
         let rate = (free - queued * capacity).max(FLOOR * capacity);
 
         let variant = RequestRate::new(rate)?;
-        Some(Admissible { variant, model: None, serving: self.replicas })
+        Some(AdmissibleRate { variant, model: None, serving: self.replicas })
     }
 }
 
 // === impl CapacityLeft ===
 
 impl CapacityLeft {
-    /// The load of some replicas, of which those count as the others that do not report a queue.
+    /// The load of some replicas. Replicas that do not report a queue count like the others.
     fn of(
         variant: &VariantStrides<'_>,
         replicas: Replicas,
-        estimate: &Estimate,
+        estimate: &CapacityEstimate,
         rule: QueueRule,
     ) -> Option<Self> {
         let carries = estimate.rate.requests_per_second() * estimate.usable.fraction();
@@ -218,38 +224,39 @@ mod tests {
 
     use super::*;
     use crate::analyze::foresight::ReplicaStrides;
-    use crate::analyze::foresight::capacity::Bound;
+    use crate::analyze::foresight::capacity::CapacityBound;
     use crate::analyze::foresight::estimate::Teacher;
-    use crate::analyze::foresight::gateway::Queued;
+    use crate::analyze::foresight::gateway::QueueReading;
     use crate::fleet::{ReplicaKey, ReplicaName, VariantSpec};
-    use crate::observe::stride::Stride;
+    use crate::observe::stride::IntervalDelta;
     use crate::units::Fraction;
     use crate::units::{Requests, Seconds};
 
-    /// A variant whose replicas carry 10 requests/s each.
+    /// A variant with a capacity of 10 requests/s per replica.
     struct FakeVariant {
         spec: VariantSpec,
         replicas: u32,
         pending: u32,
         leaving: u32,
         waiting: Option<f64>,
-        /// More requests that wait at the first replica.
+        /// Additional requests that wait at the first replica.
         stuck: f64,
         carries: Option<f64>,
-        strides: Vec<Stride>,
+        strides: Vec<IntervalDelta>,
         reporting: Vec<ReplicaKey>,
+    }
+
+    fn replica(variant: &VariantKey, index: u32) -> ReplicaKey {
+        let replica = ReplicaName::new(&format!("r{index}")).unwrap();
+        ReplicaKey { variant: variant.clone(), replica, incarnation: None }
     }
 
     fn fake(name: &str, replicas: u32) -> FakeVariant {
         let spec = VariantSpec::example(name);
-        let replica = |index| ReplicaKey {
-            variant: spec.key.clone(),
-            replica: ReplicaName::new(&format!("r{index}")).unwrap(),
-            incarnation: None,
-        };
-        let stride = Stride::over(Timestamp::UNIX_EPOCH, Seconds::literal(1));
+        let stride = IntervalDelta::over(Timestamp::UNIX_EPOCH, Seconds::literal(1));
+
         FakeVariant {
-            reporting: (0..replicas).map(replica).collect(),
+            reporting: (0..replicas).map(|index| replica(&spec.key, index)).collect(),
             strides: vec![stride],
             spec,
             replicas,
@@ -273,30 +280,37 @@ mod tests {
         }
 
         fn strides(&self) -> VariantStrides<'_> {
-            let replica = |(at, replica)| ReplicaStrides {
-                replica,
-                strides: &self.strides,
-                waiting: self
-                    .waiting
-                    .and_then(|it| Requests::new(if at == 0 { it + self.stuck } else { it })),
-                running: None,
-            };
+            let mut replicas = Vec::new();
+            for (at, replica) in self.reporting.iter().enumerate() {
+                let stuck = if at == 0 { self.stuck } else { 0.0 };
+                let waiting = self.waiting.and_then(|it| Requests::new(it + stuck));
+                replicas.push(ReplicaStrides {
+                    replica,
+                    strides: &self.strides,
+                    waiting,
+                    running: None,
+                });
+            }
+
             VariantStrides {
                 current: Replicas::saturating(self.replicas + self.pending),
                 pending: Replicas::saturating(self.pending),
                 leaving: Replicas::saturating(self.leaving),
-                replicas: self.reporting.iter().enumerate().map(replica).collect(),
+                replicas,
                 ..VariantStrides::example(&self.spec)
             }
         }
 
-        fn estimate(&self) -> Option<(VariantKey, Estimate)> {
-            let rate = RequestRate::new(self.carries?)?;
-            let (interval, bound, said_by) = (None, Bound::Itl, Teacher::Replicas);
-            Some((
-                self.spec.key.clone(),
-                Estimate { rate, usable: Fraction::ONE, interval, bound, said_by },
-            ))
+        fn estimate(&self) -> Option<(VariantKey, CapacityEstimate)> {
+            let estimate = CapacityEstimate {
+                rate: RequestRate::new(self.carries?)?,
+                usable: Fraction::ONE,
+                interval: None,
+                bound: CapacityBound::Itl,
+                said_by: Teacher::Replicas,
+            };
+
+            Some((self.spec.key.clone(), estimate))
         }
     }
 
@@ -305,15 +319,17 @@ mod tests {
         let variants: Vec<_> = cases.iter().map(FakeVariant::strides).collect();
         let estimates = cases.iter().filter_map(FakeVariant::estimate).collect();
         let requests = Requests::new(queued).unwrap();
-        let queued = Some(Queued { requests, at: Timestamp::UNIX_EPOCH });
-        let front = Front { queued, ..Front::UNSEEN };
+        let waiting = QueueReading { requests, at: Timestamp::UNIX_EPOCH };
+        let front = GatewaySignals { queued: Some(waiting), ..GatewaySignals::UNSEEN };
 
-        let found = admissible(&Policy::default(), front, &variants, &estimates);
+        let found = admissible(&ForesightPolicy::default(), front, &variants, &estimates);
         let model = found.values().next().and_then(|it| it.model);
-        let rate = |(key, it): (&VariantKey, &Admissible)| {
-            (key.variant.as_str().to_owned(), it.variant.requests_per_second())
-        };
-        (found.iter().map(rate).collect(), model.map(RequestRate::requests_per_second))
+        let mut rates = BTreeMap::new();
+        for (key, it) in &found {
+            rates.insert(key.variant.as_str().to_owned(), it.variant.requests_per_second());
+        }
+
+        (rates, model.map(RequestRate::requests_per_second))
     }
 
     fn rates<const N: usize>(rates: [(&str, f64); N]) -> BTreeMap<String, f64> {
@@ -327,14 +343,16 @@ mod tests {
         assert_eq!(usual, (rates([("a", 30.0)]), Some(30.0)), "4 wait as a matter of course");
     }
 
+    /// The admissible rate of three replicas while so many requests wait at each.
+    fn rate_behind(waiting: f64) -> f64 {
+        found(&[fake("a", 3).waiting(waiting)], 0.0).1.unwrap()
+    }
+
     #[test]
     fn a_backlog_is_worked_off_first_but_not_below_the_floor() {
-        let waits = |waiting: f64| found(&[fake("a", 3).waiting(waiting)], 0.0).1.unwrap();
-        assert!(
-            (waits(9.0) - (30.0 - 3.0 * 5.0 / 2.0)).abs() < 1e-9,
-            "in the 2 s of a first token"
-        );
-        assert!((waits(1000.0) - 3.0).abs() < 1e-9, "a tenth of the capacity");
+        let some = rate_behind(9.0);
+        assert!((some - (30.0 - 3.0 * 5.0 / 2.0)).abs() < 1e-9, "in the 2 s of a first token");
+        assert!((rate_behind(1000.0) - 3.0).abs() < 1e-9, "a tenth of the capacity");
 
         let long = FakeVariant { reporting: Vec::new(), ..fake("a", 1).waiting(1000.0) };
         assert_eq!(found(&[long], 0.0).1, None, "no replica reports");
@@ -353,9 +371,8 @@ mod tests {
 
     #[test]
     fn variants_share_the_gateways_queue_by_their_capacity() {
-        let cases = || [fake("a", 3), fake("b", 1)];
         let expect = (rates([("a", 22.5), ("b", 7.5)]), Some(30.0));
-        assert_eq!(found(&cases(), 20.0), expect);
+        assert_eq!(found(&[fake("a", 3), fake("b", 1)], 20.0), expect);
     }
 
     #[test]
@@ -367,9 +384,12 @@ mod tests {
         }
     }
 
+    fn starting() -> FakeVariant {
+        FakeVariant { pending: 2, ..fake("b", 0) }
+    }
+
     #[test]
     fn a_variant_without_serving_replicas_adds_nothing_and_a_model_without_any_has_no_rate() {
-        let starting = || FakeVariant { pending: 2, ..fake("b", 0) };
         let expect = (rates([("a", 10.0), ("b", 0.0)]), Some(10.0));
         assert_eq!(found(&[fake("a", 1), starting()], 0.0), expect);
         assert_eq!(found(&[starting()], 0.0), (rates([]), None));
@@ -377,10 +397,10 @@ mod tests {
 
     #[test]
     fn a_model_in_parts_has_the_rate_of_its_smaller_part() {
-        let prefill = || fake("p", 2).role(Role::Prefill);
-        let decode = |replicas| fake("d", replicas).role(Role::Decode);
-        let (_, model) = found(&[prefill(), decode(3)], 0.0);
-        assert_eq!(model, Some(20.0));
-        assert_eq!(found(&[prefill(), decode(0)], 0.0).1, None, "no replica decodes");
+        for (decoding, expected) in [(3, Some(20.0)), (0, None)] {
+            let prefill = fake("p", 2).role(Role::Prefill);
+            let decode = fake("d", decoding).role(Role::Decode);
+            assert_eq!(found(&[prefill, decode], 0.0).1, expected, "{decoding} decode");
+        }
     }
 }

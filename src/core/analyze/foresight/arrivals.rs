@@ -1,18 +1,18 @@
 //! Arrivals over time: a count for each second, and a rate for each stride of 15 s.
 //!
-//! What a counter grew by between two pages is spread evenly over the time between them, so pages
-//! that come each second and pages that come each quarter of a minute fill the same bins. How
-//! fine the bins really are is remembered, and nothing is asked of them that is finer than that.
+//! The increase of a counter between two scrapes is spread evenly over the time between them. So
+//! scrapes each second and scrapes each quarter of a minute fill the same bins. The real resolution
+//! of the bins is remembered, and no finer window is used.
 //!
-//! Arrivals are known up to the oldest of the newest pages: beyond that instant some replica has not
-//! been heard yet, and a sum would look like less load.
+//! Arrivals are complete up to the oldest of the newest scrapes. Beyond that instant some replica
+//! has not reported yet, and a sum would look like less load.
 //!
-//! A client that gives up may try again, and a fleet that is too small then sees each request several
-//! times. So while requests leave without an answer, what arrives beyond the rate before they began to is
-//! taken for retries, as far as so many left. [`Impatience`] has that rate.
+//! A client that gives up may try again, so a fleet that is too small receives each request several
+//! times. So while requests leave without an answer, arrivals beyond the rate before that time
+//! count as retries, up to the number that left. [`Impatience`] has that rate.
 //!
-//! A replica that serves and does not report counts as if it got as much as one of the others. A page
-//! that comes late takes the place of that guess in the single seconds.
+//! A replica that serves and does not report is assumed to get as many requests as each of the
+//! others. Its next scrape replaces that assumption in the single seconds.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -23,33 +23,33 @@ use serde::{Deserialize, Serialize};
 use crate::analyze::foresight::saved::are_amounts;
 use crate::units::Seconds;
 
-/// Seconds that bins are kept.
+/// Seconds for which bins are kept.
 pub const BINS: i64 = 320;
 
 /// Length of a stride in seconds: one sync period of an HPA.
 pub const STRIDE: i64 = 15;
 
-/// Seconds that rates of strides are kept, beside the horizon.
+/// Seconds for which rates of strides are kept, in addition to the horizon.
 const KEPT: i64 = 900;
 
-/// The longest horizon in seconds; models take half an hour to start where weights are downloaded.
+/// The longest horizon in seconds. Models take half an hour to start if weights are downloaded.
 pub const HORIZON_MAX: i64 = 3600;
 
 /// The rate of one stride.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Point {
+pub struct StrideRate {
     /// Its end, in whole strides since the epoch.
     pub stride: i64,
-    /// Requests a second in it.
+    /// Requests per second in it.
     pub rate: f64,
 }
 
-/// Where requests were counted.
+/// The place where requests were counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum ArrivalPlace {
     /// At a replica.
     Replica,
-    /// In a queue before any.
+    /// In a queue in front of the replicas.
     Queue,
     /// At a replica that did not answer them.
     Unserved,
@@ -58,107 +58,117 @@ enum Place {
 /// A time in which requests leave without an answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Impatience {
-    /// The second in which it was noticed.
+    /// The second in which it was first noticed.
     since: i64,
-    /// The last second in which it still was.
+    /// The last second in which requests still left.
     latest: i64,
     /// The highest rate of served requests in the minute before, in requests per second.
     rate: f64,
 }
 
-/// Replicas that serve, by whether they report.
+/// Replicas that serve, reporting or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Serving {
-    /// Those that do.
+    /// Replicas that report.
     pub reporting: f64,
-    /// Those that do not.
+    /// Replicas that do not report.
     pub silent: f64,
 }
 
 /// Arrivals of one model, or of one of its roles.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Arrivals {
+pub struct ArrivalHistory {
     /// The second, since the epoch, of the first bin.
     first: i64,
     bins: VecDeque<f64>,
-    /// By how much a queue before the replicas has grown in each of them.
+    /// The growth of the queue in front of the replicas, per bin.
     queued: VecDeque<f64>,
-    /// Requests that left in each of them without an answer.
+    /// Requests that left without an answer, per bin.
     unserved: VecDeque<f64>,
     impatience: Option<Impatience>,
-    /// Replicas that served in each of them, as far as some of them did not report.
+    /// Serving replicas per bin, for bins in which some of them did not report.
     serving: VecDeque<Serving>,
-    points: VecDeque<Point>,
+    points: VecDeque<StrideRate>,
     /// The last stride that was closed.
     closed: Option<i64>,
-    /// The last second of which it is known who served.
+    /// The last second for which the serving replicas are known.
     noted: Option<i64>,
-    /// Seconds between pages, of late the longest.
+    /// Seconds between scrapes: the longest recent spacing.
     spacing: f64,
     begun: Option<i64>,
 }
 
-/// What has arrived, in plain numbers.
+/// A time over which requests are spread, in seconds since the epoch.
+#[derive(Clone, Copy)]
+struct Span {
+    start: f64,
+    end: f64,
+    length: f64,
+}
+
+/// Past arrivals, in plain numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedArrivals {
-    /// The second, since the epoch, from which on arrivals are known.
+    /// The second, since the epoch, from which arrivals are known.
     pub begun: i64,
-    /// Seconds between pages.
+    /// Seconds between scrapes.
     pub spacing: f64,
-    /// The last stride that is known, in whole strides since the epoch.
+    /// The last known stride, in whole strides since the epoch.
     pub closed: i64,
-    /// Requests a second in that one and in those before it, in order of time.
+    /// Requests per second in that stride and in those before it, in order of time.
     pub rates: Vec<f64>,
 }
 
 impl SavedArrivals {
-    /// Whether all of it can be.
+    /// Returns true if all values are possible.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let Self { begun, spacing, closed, rates } = self;
         let most = (KEPT + HORIZON_MAX) / STRIDE + 1;
         let fits = i64::try_from(rates.len()).is_ok_and(|length| length <= most);
         let seconds = 0..=SECONDS_MAX;
+
         fits && seconds.contains(begun)
             && seconds.contains(&closed.saturating_mul(STRIDE))
             && are_amounts(&[*spacing])
             && are_amounts(rates)
     }
 
-    /// The last quarter of an hour alone.
+    /// Keeps only the last quarter of an hour.
     pub(crate) fn shorten(&mut self) {
         let kept = usize::try_from(KEPT / STRIDE).unwrap_or_default();
         self.rates.drain(..self.rates.len().saturating_sub(kept));
     }
 
-    pub(crate) fn restore(&self) -> Arrivals {
+    pub(crate) fn restore(&self) -> ArrivalHistory {
         let Self { begun, spacing, closed, rates } = self;
         let behind = i64::try_from(rates.len()).unwrap_or_default();
-        Arrivals {
+
+        ArrivalHistory {
             points: (closed - behind + 1..)
                 .zip(rates)
-                .map(|(stride, &rate)| Point { stride, rate })
+                .map(|(stride, &rate)| StrideRate { stride, rate })
                 .collect(),
             closed: Some(*closed),
             spacing: *spacing,
             begun: Some(*begun),
-            ..Arrivals::default()
+            ..ArrivalHistory::default()
         }
     }
 }
 
-/// The year 2255: what is later is no instant that somebody has seen.
+/// The year 2255. A later instant is not a valid measurement.
 const SECONDS_MAX: i64 = 9_000_000_000;
 
-/// Strides that nobody saw and that are bridged at most: two minutes, in which a daemon is restarted.
-/// What is longer is not known.
+/// The most strides without measurements that are bridged: two minutes, in which a daemon is
+/// restarted. After a longer gap, earlier strides are dropped.
 const BRIDGED_MAX: i64 = 8;
 
-/// Rates are told to a ten-thousandth of a request a second, or a day's would not fit.
+/// Rates are saved to 1/10,000 request per second. With more digits, a day of rates would not fit.
 const TOLD: f64 = 1e4;
 
-impl Arrivals {
-    /// What has arrived; `None` while no stride is known.
+impl ArrivalHistory {
+    /// The past arrivals; `None` while no stride is known.
     pub(crate) fn save(&self) -> Option<SavedArrivals> {
         let rates = self.points.iter().map(|point| (point.rate * TOLD).round() / TOLD);
         Some(SavedArrivals {
@@ -169,10 +179,9 @@ impl Arrivals {
         })
     }
 
-    /// Adds what arrived in the time before an instant.
+    /// Adds requests that arrived in the time before an instant.
     pub fn add(&mut self, at: Timestamp, elapsed: Seconds, requests: f64) {
-        let (end, length) = (seconds(at), elapsed.seconds().min(BINS as f64));
-        self.spread((end - length, end), length, elapsed, (requests, Place::Replica));
+        self.spread(Span::before(at, elapsed), elapsed, requests, ArrivalPlace::Replica);
     }
 
     /// Adds requests that left without an answer in the time before an instant.
@@ -180,10 +189,10 @@ impl Arrivals {
         if requests <= 0.0 {
             return;
         }
-        let end = seconds(at);
-        let length = elapsed.seconds().min(BINS as f64);
-        self.spread((end - length, end), length, elapsed, (requests, Place::Unserved));
-        self.notice_impatience(whole(end));
+
+        let span = Span::before(at, elapsed);
+        self.spread(span, elapsed, requests, ArrivalPlace::Unserved);
+        self.notice_impatience(whole(span.end));
     }
 
     /// Notes that more than a few requests left without an answer.
@@ -203,70 +212,75 @@ impl Arrivals {
         }
     }
 
-    /// The highest rate of requests that were served, in a few seconds of this time; `None` if none are
-    /// known.
+    /// The highest rate of served requests, over a few seconds within this time; `None` while none
+    /// is known.
     fn highest(&self, from: i64, to: i64) -> Option<f64> {
         let window = whole(self.spacing.ceil()).max(SHORTEST);
         let earliest = from.max(self.begun?.max(self.first) + 1);
-        let served = |start| self.between(start, start + window) - self.left(start, start + window);
-        let most = (earliest..=to - window).map(served).reduce(f64::max)?;
+        let starts = earliest..=to - window;
+        let most = starts.map(|start| self.served(start, start + window)).reduce(f64::max)?;
         Some(most / window as f64)
     }
 
-    /// Adds by how much a queue before the replicas has grown in the time before an instant, or
-    /// shrunk, which is then less than nothing. Who says so is heard later than the pages: what is
-    /// of strides that are closed counts for the one that is open, so that none is lost.
+    /// Requests in these seconds, without those that left without an answer.
+    fn served(&self, from: i64, to: i64) -> f64 {
+        self.between(from, to) - self.left(from, to)
+    }
+
+    /// Adds the growth of a queue in front of the replicas in the time before an instant, negative
+    /// if it got shorter. Its signal arrives later than scrapes. So growth that belongs to closed
+    /// strides is added to the open stride, and none is lost.
     pub fn add_queued(&mut self, at: Timestamp, elapsed: Seconds, requests: f64) {
         let open = self.closed.map_or(f64::MIN, |closed| (closed * STRIDE) as f64);
         let end = seconds(at).max(open + 1.0);
         let start = (end - elapsed.seconds().clamp(1.0, BINS as f64)).max(open);
-        self.spread((start, end), end - start, elapsed, (requests, Place::Queue));
+        let span = Span { start, end, length: end - start };
+        self.spread(span, elapsed, requests, ArrivalPlace::Queue);
     }
 
-    /// Spreads requests evenly over a time of this length, which was known by looks that were
-    /// `elapsed` apart.
-    fn spread(
-        &mut self,
-        (start, end): (f64, f64),
-        length: f64,
-        elapsed: Seconds,
-        (requests, place): (f64, Place),
-    ) {
-        let elapsed = elapsed.seconds();
-        if elapsed <= 0.0 || !requests.is_finite() {
+    /// Spreads requests evenly over a time. The two readings were `elapsed` apart.
+    fn spread(&mut self, span: Span, elapsed: Seconds, requests: f64, place: ArrivalPlace) {
+        let apart = elapsed.seconds();
+        if apart <= 0.0 || !requests.is_finite() {
             return;
         }
-        let (from, to) = (whole(start), whole(end));
+
+        let Span { start, end, length } = span;
+        let from = whole(start);
+        let to = whole(end);
         self.make_room(from, to);
-        self.spacing = elapsed.max(self.spacing * SPACING_DECAY);
+        self.spacing = apart.max(self.spacing * SPACING_DECAY);
         self.begun.get_or_insert(from);
+
         let each = requests / length;
         for second in from..=to {
             let overlap = end.min((second + 1) as f64) - start.max(second as f64);
             let index = usize::try_from(second - self.first).ok();
             let bins = match place {
-                Place::Replica => &mut self.bins,
-                Place::Queue => &mut self.queued,
-                Place::Unserved => &mut self.unserved,
+                ArrivalPlace::Replica => &mut self.bins,
+                ArrivalPlace::Queue => &mut self.queued,
+                ArrivalPlace::Unserved => &mut self.unserved,
             };
+
             let Some(index) = index else { continue };
             if let Some(bin) = bins.get_mut(index) {
                 *bin += each * overlap.max(0.0);
             }
-            if let (Place::Replica, Some(serving)) = (place, self.serving.get_mut(index)) {
+            if let (ArrivalPlace::Replica, Some(serving)) = (place, self.serving.get_mut(index)) {
                 serving.report(overlap.max(0.0));
             }
         }
     }
 
-    /// Notes who served up to an instant, since this was last noted or an earlier stride was closed.
-    /// Goes before [`close`](Self::close).
+    /// Notes the serving replicas up to an instant, since the last note or the last closed stride.
+    /// Must be called before [`close`](Self::close).
     pub fn note(&mut self, through: Timestamp, serving: Serving) {
         let last = whole(seconds(through));
         let from = self.noted.replace(last).unwrap_or(last).max(self.first);
         if serving.silent <= 0.0 {
             return;
         }
+
         for second in from..last {
             let index = usize::try_from(second - self.first).ok();
             if let Some(known) = index.and_then(|index| self.serving.get_mut(index)) {
@@ -275,28 +289,29 @@ impl Arrivals {
         }
     }
 
-    /// Closes the strides that are complete when everything up to this instant is known.
+    /// Closes the strides that are complete once everything up to this instant is known.
     pub fn close(&mut self, through: Timestamp) {
         let Some(begun) = self.begun.filter(|_| !self.bins.is_empty()) else { return };
         let last = whole(seconds(through)).div_euclid(STRIDE);
-        // The first second is known in part, and so is the stride that it is in.
+        // The first second is known only in part, and so is its stride.
         let oldest = begun.max(self.first).div_euclid(STRIDE) + 2;
         let from = self.closed.map_or(oldest, |closed| closed + 1).max(oldest);
         for stride in from..=last {
             let rate = self.between((stride - 1) * STRIDE, stride * STRIDE) / STRIDE as f64;
-            self.bridge(Point { stride, rate });
-            self.points.push_back(Point { stride, rate });
+            self.bridge(StrideRate { stride, rate });
+            self.points.push_back(StrideRate { stride, rate });
             self.closed = Some(stride);
         }
+
         let keep = last - (KEPT + HORIZON_MAX) / STRIDE;
         while self.points.front().is_some_and(|point| point.stride < keep) {
             self.points.pop_front();
         }
     }
 
-    /// Fills the strides between the last that is known and this one, which nobody saw, by a straight
-    /// line; forgets what was before, where it is too long ago.
-    fn bridge(&mut self, next: Point) {
+    /// Fills the strides without measurements between the last known one and this one by a straight
+    /// line. Forgets earlier strides if the gap is too long.
+    fn bridge(&mut self, next: StrideRate) {
         let Some(last) = self.points.back().copied() else { return };
         let missing = next.stride - last.stride - 1;
         if missing > BRIDGED_MAX {
@@ -304,14 +319,16 @@ impl Arrivals {
             self.begun = Some(self.first);
             return;
         }
+
         for step in 1..=missing {
             let share = step as f64 / (missing + 1) as f64;
             let rate = last.rate + (next.rate - last.rate) * share;
-            self.points.push_back(Point { stride: last.stride + step, rate });
+            self.points.push_back(StrideRate { stride: last.stride + step, rate });
         }
     }
 
-    /// Requests a second over the last stride, or over the time between pages where that is longer.
+    /// Requests per second over the last stride, or over the time between scrapes if that is
+    /// longer.
     #[must_use]
     pub fn rate(&self, through: Timestamp) -> Option<f64> {
         let length = whole(self.spacing.ceil()).clamp(STRIDE, BINS / 2);
@@ -320,25 +337,26 @@ impl Arrivals {
         (to > from).then(|| self.between(from, to) / (to - from) as f64)
     }
 
-    /// The shortest window in whole seconds that scrapes are close enough to count.
+    /// The shortest window, in whole seconds, that the spacing of scrapes permits.
     pub(super) fn finest(&self) -> i64 {
         whole(self.spacing.ceil()).max(1)
     }
 
-    /// Requests between two ages in seconds; `None` where the older one is not known.
+    /// Requests between two ages in seconds; `None` if the older one is not known.
     pub(super) fn counted(&self, through: Timestamp, youngest: i64, oldest: i64) -> Option<f64> {
         let now = whole(seconds(through));
         let from = now - oldest;
         (from > self.begun?.max(self.first)).then(|| self.between(from, now - youngest))
     }
 
-    /// Requests in each window of so many seconds, over the last so many seconds; nothing where
-    /// pages are too far apart to tell.
+    /// Requests in each window of `length` seconds, over the last `span` seconds. Empty if scrapes
+    /// are too far apart for such windows.
     #[must_use]
     pub fn windows(&self, through: Timestamp, length: i64, span: i64) -> Vec<f64> {
         if (length as f64) < self.spacing.floor() {
             return Vec::new();
         }
+
         let end = whole(seconds(through));
         let Some(begun) = self.begun else { return Vec::new() };
         let start = (end - span).max(begun.max(self.first) + 1);
@@ -348,12 +366,13 @@ impl Arrivals {
             counts.push(self.between(to - length, to));
             to -= length;
         }
+
         counts
     }
 
     /// The rates of the strides of the last 15 minutes and the horizon, in order of time.
     #[must_use]
-    pub fn points(&self) -> &VecDeque<Point> {
+    pub fn points(&self) -> &VecDeque<StrideRate> {
         &self.points
     }
 
@@ -363,33 +382,40 @@ impl Arrivals {
         self.begun.map_or(0.0, |begun| (seconds(through) - begun as f64).max(0.0))
     }
 
-    /// Requests in these seconds: those that came to replicas, and by how many more queue before.
+    /// Requests in these seconds: those that came to replicas, and the growth of the queue before
+    /// them.
     ///
-    /// Of a queue that gets shorter nobody knows whose turn it was and who hung up. So what arrived
-    /// is between what came to replicas, if all of that had been waiting but for those who hung up,
-    /// and that less what the queue has lost, if nobody did: as much as before, if that is between.
+    /// If the queue gets shorter, its requests may have moved to replicas or hung up. If all of
+    /// them hung up, the arrivals are those at the replicas. If none hung up, the arrivals are
+    /// those less the decrease of the queue. The rate of the last stride counts, limited to that
+    /// range.
     fn between(&self, from: i64, to: i64) -> f64 {
         let range = self.range(from, to);
         let seconds = self.bins.range(range.clone()).zip(self.serving.range(range.clone()));
-        let came: f64 = seconds.map(|(requests, serving)| requests * serving.share()).sum();
+        let heard: f64 = seconds.map(|(requests, serving)| requests * serving.share()).sum();
         let queued: f64 = self.queued.range(range).sum();
-        let came = came - self.retried(from, to, came);
+        let came = heard - self.retried(from, to, heard);
         if queued >= 0.0 {
             return came + queued;
         }
+
         let least = (came + queued).max(0.0);
         let before = self.points.back().map_or(least, |point| point.rate * (to - from) as f64);
         before.clamp(least, came.max(least))
     }
 
-    /// The places of the bins of these seconds.
+    /// The indices of the bins of these seconds.
     fn range(&self, from: i64, to: i64) -> Range<usize> {
-        let index = |second: i64| usize::try_from(second - self.first).unwrap_or(0);
-        let end = index(to).min(self.bins.len());
-        index(from).min(end)..end
+        let end = self.bin(to).min(self.bins.len());
+        self.bin(from).min(end)..end
     }
 
-    /// Requests in these seconds that are taken for retries.
+    /// The index of the bin of a second, or of the first bin if the second is before it.
+    fn bin(&self, second: i64) -> usize {
+        usize::try_from(second - self.first).unwrap_or(0)
+    }
+
+    /// Requests in these seconds that count as retries.
     fn retried(&self, from: i64, to: i64, came: f64) -> f64 {
         let Some(Impatience { since, latest, rate }) = self.impatience else { return 0.0 };
         if to <= since || from > latest + PATIENCE {
@@ -412,19 +438,21 @@ impl Arrivals {
         if let (true, Some(closed)) = (self.bins.is_empty(), self.closed)
             && (0..=BINS).contains(&(from - closed * STRIDE))
         {
-            // What was told of before a restart is known without its seconds.
+            // Strides from before a restart are known without their seconds.
             self.first = from;
         } else if self.bins.is_empty() || from - last > BINS || self.first - to > BINS {
-            // A clock that jumped, or a silence that is longer than everything that is kept: what
-            // was before says nothing of the time after.
+            // After a clock jump, or a gap longer than everything that is kept, earlier arrivals
+            // tell nothing about the present ones.
             *self = Self { first: from, ..Self::default() };
         }
+
         while self.first + self.length() <= to {
             self.bins.push_back(0.0);
             self.queued.push_back(0.0);
             self.unserved.push_back(0.0);
             self.serving.push_back(Serving::default());
         }
+
         while self.length() > BINS {
             self.bins.pop_front();
             self.queued.pop_front();
@@ -435,43 +463,55 @@ impl Arrivals {
     }
 }
 
+// === impl Span ===
+
+impl Span {
+    /// The time before an instant, but no more of it than bins are kept for.
+    fn before(at: Timestamp, elapsed: Seconds) -> Self {
+        let end = seconds(at);
+        let length = elapsed.seconds().min(BINS as f64);
+        Self { start: end - length, end, length }
+    }
+}
+
 // === impl Serving ===
 
 impl Serving {
-    /// A late page reports what a silent replica did in a part of a second.
+    /// Replaces the assumption for a replica that did not report, for a part of a second.
     fn report(&mut self, seconds: f64) {
         let late = self.silent.min(seconds);
         self.silent -= late;
         self.reporting += late;
     }
 
-    /// Requests that came to all of them, over those that came to the ones that report.
+    /// Requests at all serving replicas, over requests at the reporting ones.
     fn share(self) -> f64 {
         let is_guess = self.silent > 0.0 && self.reporting > 0.0;
         if is_guess { 1.0 + self.silent / self.reporting } else { 1.0 }
     }
 }
 
-/// The share of arrivals that must leave without an answer. A few clients always hang up.
+/// The share of arrivals that must leave without an answer to count as impatience. A few clients
+/// always hang up.
 const IMPATIENT: f64 = 0.05;
 
-/// Seconds after which clients count as patient again, and in which the rate before is looked for.
+/// Seconds after which clients count as patient again, and in which the earlier rate is looked up.
 const PATIENCE: i64 = 60;
 
-/// The shortest window in seconds whose rate counts as one before clients hung up: a jump may be no
-/// older than the time that they wait.
+/// The shortest window in seconds for the rate before clients hung up. A jump may be no older than
+/// the time that clients wait.
 const SHORTEST: i64 = 5;
 
-/// The share of the spacing between pages that is left after another page: a pause is forgotten
-/// after some dozens of them.
+/// The share of the spacing between scrapes that remains after another scrape. A pause is forgotten
+/// after some dozens of scrapes.
 const SPACING_DECAY: f64 = 0.98;
 
 /// The quantile of ordered values, between ranks.
 pub(crate) fn quantile(ordered: &[f64], share: f64) -> Option<f64> {
     let last = ordered.len().checked_sub(1)? as f64;
     let at = share * last;
-    let value = |at: f64| ordered.get(index(at)).copied();
-    let (low, high) = (value(at.floor())?, value(at.ceil())?);
+    let low = ordered.get(index(at.floor()))?;
+    let high = ordered.get(index(at.ceil()))?;
     Some(low + (high - low) * (at - at.floor()))
 }
 
@@ -497,13 +537,14 @@ mod tests {
         Timestamp::from_second(1_000_000 + seconds).unwrap()
     }
 
-    fn fed(step: i64, rate: f64, until: i64) -> Arrivals {
-        let mut arrivals = Arrivals::default();
+    fn fed(step: i64, rate: f64, until: i64) -> ArrivalHistory {
+        let mut arrivals = ArrivalHistory::default();
         let spacing = Seconds::new(step as f64).unwrap();
         for second in (step..=until).step_by(usize::try_from(step).unwrap()) {
             arrivals.add(at(second), spacing, rate * step as f64);
             arrivals.close(at(second));
         }
+
         arrivals
     }
 
@@ -512,6 +553,7 @@ mod tests {
         for step in [1, 5, 15] {
             let arrivals = fed(step, 7.0, 300);
             assert!((arrivals.rate(at(300)).unwrap() - 7.0).abs() < 1e-9);
+
             let points = arrivals.points();
             assert!(
                 points.len() >= 17 && points.iter().all(|point| (point.rate - 7.0).abs() < 1e-9)
@@ -544,6 +586,7 @@ mod tests {
             again.add(at(second), Seconds::literal(1), 9.0);
             again.close(at(second));
         }
+
         assert!((again.rate(at(400)).unwrap() - 9.0).abs() < 1e-9);
         assert!(again.history(at(400)) > 390.0);
         let strides: Vec<i64> = again.points().iter().map(|point| point.stride).collect();
@@ -554,6 +597,7 @@ mod tests {
             late.add(at(second), Seconds::literal(1), 9.0);
             late.close(at(second));
         }
+
         assert!(late.history(at(960)) < 62.0, "nobody knows what was before");
     }
 
@@ -575,12 +619,13 @@ mod tests {
     fn silent_replicas_get_as_much_as_the_others_until_a_late_page_says_what_they_got() {
         let mut arrivals = fed(1, 6.0, 300);
         arrivals.note(at(300), Serving { reporting: 2.0, silent: 0.0 });
-        // Of two replicas with three a second each, one falls silent.
+        // Of two replicas with three requests per second each, one stops reporting.
         for second in 301..=340 {
             arrivals.add(at(second), Seconds::literal(1), 3.0);
             arrivals.note(at(second), Serving { reporting: 1.0, silent: 1.0 });
             arrivals.close(at(second));
         }
+
         assert!((arrivals.rate(at(340)).unwrap() - 6.0).abs() < 1e-9);
         assert!(arrivals.points().iter().all(|point| (point.rate - 6.0).abs() < 1e-9));
 
@@ -589,8 +634,9 @@ mod tests {
         assert!((known - 8.0).abs() < 0.2, "five a second came to it: {known}");
     }
 
-    /// Seven a second come to replicas, and the queue before them grows each five seconds by this.
-    fn queued(arrivals: &mut Arrivals, seconds: std::ops::RangeInclusive<i64>, each: f64) {
+    /// Seven requests per second come to replicas. The queue before them grows by `each` every five
+    /// seconds.
+    fn queued(arrivals: &mut ArrivalHistory, seconds: std::ops::RangeInclusive<i64>, each: f64) {
         for second in seconds {
             arrivals.add(at(second), Seconds::literal(1), 7.0);
             if second % 5 == 0 {
@@ -605,6 +651,7 @@ mod tests {
         let mut arrivals = fed(1, 7.0, 300);
         let closed = arrivals.points().clone();
         queued(&mut arrivals, 301..=400, 15.0);
+
         let points = arrivals.points();
         assert!(points.iter().zip(&closed).all(|(now, then)| now == then));
         assert!((points.back().unwrap().rate - 10.0).abs() < 1e-9, "{points:?}");
@@ -613,18 +660,23 @@ mod tests {
         assert!((more - 3.0 * (last - 300) as f64).abs() < 1e-6, "{more} until {last}");
     }
 
+    fn rate(arrivals: &ArrivalHistory, second: i64) -> f64 {
+        arrivals.rate(at(second)).unwrap()
+    }
+
     #[test]
     fn while_a_queue_gets_shorter_as_much_arrives_as_before_as_far_as_that_can_be() {
         let mut arrivals = fed(1, 7.0, 300);
         queued(&mut arrivals, 301..=390, 15.0);
-        let rate = |arrivals: &Arrivals, second| arrivals.rate(at(second)).unwrap();
-        // Ten a second had come, and no more than the seven that come to replicas can be coming.
+        // Ten per second came before. Now at most the seven per second at replicas can be arriving.
         queued(&mut arrivals, 391..=450, -15.0);
         assert!((rate(&arrivals, 450) - 7.0).abs() < 1e-9, "{}", rate(&arrivals, 450));
-        // Less came before: between four, if nobody hung up, and seven.
+
+        // Fewer came before: five, which is between four, if no request hung up, and seven.
         let mut arrivals = fed(1, 5.0, 300);
         queued(&mut arrivals, 301..=360, -15.0);
         assert!((rate(&arrivals, 360) - 5.0).abs() < 0.2, "{}", rate(&arrivals, 360));
+
         let mut arrivals = fed(1, 7.0, 300);
         queued(&mut arrivals, 301..=360, -500.0);
         assert!(rate(&arrivals, 360) >= 0.0, "never less than nothing");
@@ -640,14 +692,15 @@ mod tests {
     }
 
     /// Arrivals of which a part leaves without an answer, each second.
-    fn impatient(seconds: &[(f64, f64)]) -> (Arrivals, i64) {
-        let mut arrivals = Arrivals::default();
+    fn impatient(seconds: &[(f64, f64)]) -> (ArrivalHistory, i64) {
+        let mut arrivals = ArrivalHistory::default();
         let second = Seconds::literal(1);
         for (at_second, (came, unserved)) in (1..).zip(seconds) {
             arrivals.add(at(at_second), second, *came);
             arrivals.add_unserved(at(at_second), second, *unserved);
             arrivals.close(at(at_second));
         }
+
         (arrivals, i64::try_from(seconds.len()).unwrap())
     }
 

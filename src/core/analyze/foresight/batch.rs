@@ -1,48 +1,48 @@
-//! The most that the batches of a variant were seen to hold.
+//! The largest batches that the replicas of a variant ran.
 //!
 //! # Model
 //!
-//! The most requests that ran and the most tokens of an iteration are bounds from below: more than
-//! that fits. Requests that wait for a place, on several scrapes in a row, are a bound from above. All
-//! three are inferred from one moment, so they fade with a time constant of [`HALVED`]:
+//! The most requests that ran and the most tokens of an iteration are lower bounds: a batch can
+//! hold at least that. Requests that wait for a place, on several scrapes in a row, show an upper
+//! bound. All three are inferred from one moment, so they fade with a time constant of [`HALVED`]:
 //!
 //! ```text
-//! most running, most tokens:   * 2^(-t / 3 days)     or what was seen since, if that is more
-//! places of a full batch:      * 2^(t / 3 days)      or what was shown since
+//! most running, most tokens:   * 2^(-t / 3 days)     or a later measurement, if that is more
+//! places of a full batch:      * 2^(t / 3 days)      or a later measurement
 //! ```
 //!
-//! So a limit inferred from something else, such as a gateway's, is tried again: a fleet
-//! that holds 26% more each day meets the true limit within days, and shrinks by small steps until
-//! then. A real limit shows itself again in five scrapes.
+//! So a limit inferred from something else, such as a gateway's, is tried again. A fleet whose
+//! assumed places grow by 26% per day meets the true limit within days, and scales down in small
+//! steps until then. A real limit shows itself again in five scrapes.
 
-use crate::analyze::foresight::Told;
-use crate::analyze::foresight::card::Learned;
-use crate::analyze::foresight::lesson::Lesson;
+use crate::analyze::foresight::EngineLimits;
+use crate::analyze::foresight::card::EngineProfile;
+use crate::analyze::foresight::lesson::IterationSample;
 use crate::analyze::foresight::policy::Learning;
-use crate::observe::stride::Stride;
+use crate::observe::stride::IntervalDelta;
 use crate::units::{Requests, Seconds};
 
-/// Seconds in which a maximum is forgotten by half: three days, so that what a busy day showed counts
-/// for most of the next, and a wrong inference heals within the week.
+/// Seconds in which a maximum is forgotten by half. With three days, the maximum of a busy day
+/// counts for most of the next, and a wrong inference is corrected within a week.
 const HALVED: f64 = 3.0 * 24.0 * 3600.0;
 
-/// The share of the most requests that ran from which a full batch is not contradicted by them.
+/// The places of a full batch count only from this share of the most requests that ran.
 const NEAR: f64 = 0.9;
 
-/// The share of the KV cache below which a queue is not for lack of it.
+/// The share of the KV cache in use below which a queue has another cause.
 const KV_ROOM: f64 = 0.9;
 
-/// The share of the tokens that an iteration may have, below which a queue is not for lack of those.
+/// The share of an iteration's tokens in use below which a queue has another cause.
 const BUDGET_ROOM: f64 = 0.8;
 
-/// Pages in a row that must show the same limit of the batch.
+/// Consecutive scrapes that must show the same limit of the batch.
 const FULL_PAGES: u32 = 5;
 
-/// The share of a full batch by which what runs in it may differ, and at least one request: those
-/// that end in an iteration leave their places to the next.
+/// The share of a full batch by which its running requests may differ, and at least one request.
+/// Requests that end in an iteration leave their places to the next one.
 const FULL_SPREAD: f64 = 0.03;
 
-/// The most that batches held, each of one rank.
+/// The largest batches, per rank.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Maxima {
     /// The most requests that ran.
@@ -53,31 +53,31 @@ pub(super) struct Maxima {
     pub(super) busiest: f64,
 }
 
-/// Pages in a row on which requests waited for a place, and how many requests ran meanwhile.
+/// Consecutive scrapes on which requests waited for a place, with the requests that ran meanwhile.
 ///
-/// Where there is no place for one more, their number stays. Where a prompt waits for its turn in an
-/// iteration, it goes up and down, and says nothing of places.
+/// While the batch is full, the running requests stay constant. While a prompt waits for its turn
+/// in an iteration, they vary, and show nothing about places.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Full {
+pub(super) struct FullBatch {
     pages: u32,
     least: f64,
     most: f64,
 }
 
-/// What is in front of a replica.
+/// The queue in front of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Behind {
-    /// Nothing that holds requests back.
+pub(crate) enum UpstreamQueue {
+    /// No queue that holds requests back.
     Nothing,
-    /// A gateway that gives it no more than it has.
+    /// A gateway that holds requests back once the replica has as many as it allows.
     FullGateway,
 }
 
-/// What is known of a replica beside what it counts.
+/// The settings and surroundings of a replica, in addition to its counters.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Around<'a> {
-    pub(crate) behind: Behind,
-    pub(crate) told: Told,
+pub(crate) struct ReplicaContext<'a> {
+    pub(crate) behind: UpstreamQueue,
+    pub(crate) told: EngineLimits,
     /// Tokens that an iteration may have.
     pub(crate) budget: f64,
     pub(crate) learning: &'a Learning,
@@ -94,15 +94,16 @@ impl Maxima {
         self.full_at = self.full_at.map(|full| full / kept);
     }
 
-    /// Takes in the requests that a rank runs, and whether they fill its batch.
+    /// Takes in the requests that a rank runs, and the places of its batch if they fill it.
     pub(super) fn take(&mut self, running: f64, full: Option<f64>) {
         self.most_running = self.most_running.max(running);
         self.full_at = full.or(self.full_at);
     }
 
-    /// Places in the batch: those that it showed when requests waited for one, or else the number that
-    /// the engine was told or the usual one, or more if more ran. A card counts until it is contradicted.
-    pub(super) fn seats(&self, usual: f64, card: Option<&Learned>) -> f64 {
+    /// Places in the batch: the measured places if requests waited for one. Otherwise the
+    /// configured or usual places, or the most requests that ran if that is more. The places of a
+    /// card count until more requests run.
+    pub(super) fn seats(&self, usual: f64, card: Option<&EngineProfile>) -> f64 {
         let ran = card.map_or(0.0, |learned| learned.most_running.requests());
         let most = usual.max(self.most_running).max(ran);
         if let Some(full) = self.full_at.filter(|full| *full >= self.most_running * NEAR) {
@@ -114,30 +115,33 @@ impl Maxima {
     }
 }
 
-// === impl Full ===
+// === impl FullBatch ===
 
-impl Full {
-    /// What ran on enough pages in a row.
+impl FullBatch {
+    /// Adds a scrape. Returns the running requests once enough scrapes in a row agree.
     pub(super) fn take(&mut self, running: f64) -> Option<f64> {
-        let (least, most) = (self.least.min(running), self.most.max(running));
+        let least = self.least.min(running);
+        let most = self.most.max(running);
         *self = if self.pages > 0 && most - least <= (FULL_SPREAD * most).max(1.0) {
             Self { pages: self.pages + 1, least, most }
         } else {
             Self { pages: 1, least: running, most: running }
         };
+
         (self.pages >= FULL_PAGES).then_some(self.most)
     }
 }
 
-// === impl Around ===
+// === impl ReplicaContext ===
 
-impl Around<'_> {
-    /// Whether requests wait for a place in the batch, or for one that a gateway allows, and for
-    /// nothing else. Where the number of places was told, only a gateway's are not known.
-    pub(super) fn is_full(self, stride: &Stride, last: Option<Lesson>) -> bool {
-        if self.behind == Behind::FullGateway {
+impl ReplicaContext<'_> {
+    /// Returns true if requests wait only for a place in the batch, or for a place that a gateway
+    /// allows. If the places are configured, only those of a gateway are unknown.
+    pub(super) fn is_full(self, stride: &IntervalDelta, last: Option<IterationSample>) -> bool {
+        if self.behind == UpstreamQueue::FullGateway {
             return has_room_in_cache(stride);
         }
+
         let waits = stride.waiting.is_some_and(|waiting| waiting.requests() >= 1.0);
         let is_told = self.told.seats.is_some();
         let has_tokens_left = last
@@ -146,7 +150,7 @@ impl Around<'_> {
     }
 }
 
-fn has_room_in_cache(stride: &Stride) -> bool {
+fn has_room_in_cache(stride: &IntervalDelta) -> bool {
     stride.kv_usage.is_some_and(|usage| usage.fraction() < KV_ROOM)
 }
 
@@ -172,6 +176,7 @@ mod tests {
             real.age(DAY);
             real.take(12.0, Some(12.0));
         }
+
         assert!(maxima.seats(256.0, None) > 24.0, "{maxima:?}");
         assert!((real.seats(256.0, None) - 12.0).abs() < 1e-9, "{real:?}");
 

@@ -1,15 +1,15 @@
-//! What queues at a gateway, before any replica has it.
+//! The queue at a gateway, in front of all replicas.
 //!
-//! Requests that a gateway or an endpoint picker holds are on no replica's page. They have arrived
-//! all the same: arrivals are requests that finished, and the growth of those in flight, wherever
-//! they are in flight. And they are a backlog that is bound to no replica, so any new one may take
-//! it, which those that wait at a replica do not allow.
+//! Requests that a gateway or an endpoint picker holds are in no replica's /metrics response. But
+//! they have arrived: arrivals are the finished requests, and the growth of the requests in flight,
+//! including this queue. They are also a backlog that is bound to no replica, so any new replica
+//! may serve them. Requests that wait at a replica do not move to others.
 //!
-//! A gateway that queues serves in order. What a minute without capacity has queued is in front of
-//! everything that comes later, so once the queue takes longer than a first token may, every request
-//! is late until it is worked off: minutes of too little become total loss. More replicas end that
-//! sooner; only a gateway that sheds what has missed its deadline avoids it. The explanation says so
-//! while it happens.
+//! A gateway that queues serves in order. The queue of a minute without capacity is in front of
+//! everything that comes later. Once the queue takes longer than a first token may, every request
+//! is late until it is worked off. Minutes of too little capacity become a total loss. More
+//! replicas end that sooner. Only a gateway that sheds requests past their deadline avoids it. The
+//! explanation states so while it happens.
 //!
 //! # Units
 //!
@@ -22,129 +22,152 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::foresight::policy::Gateway;
-use crate::analyze::foresight::schedule::Sight;
+use crate::analyze::foresight::schedule::ArrivalCoverage;
 use crate::units::{Requests, Seconds};
 
-/// The longest time in seconds between two readings whose difference is believed: the growth of an
-/// unseen time is not known by its ends.
+/// The longest time in seconds between two readings whose difference counts. Over a longer time,
+/// two readings do not show the growth in between.
 const GAP_MAX: f64 = 60.0;
 
-/// What a signal says of requests that no replica has.
+/// The requests that a signal counts in front of all replicas.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Queued {
-    /// How many there are.
+pub struct QueueReading {
+    /// The number of requests.
     pub requests: Requests,
-    /// When that was seen.
+    /// The instant of that reading.
     pub at: Timestamp,
 }
 
-/// What signals say of the requests that no replica has.
+/// The signals about requests in front of all replicas.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Front {
-    /// What queues; `None` where nobody says it.
-    pub queued: Option<Queued>,
-    /// By how much that has grown, where it has and somebody saw it.
-    pub grown: Option<Growth>,
+pub struct GatewaySignals {
+    /// The queue; `None` if no signal counts it.
+    pub queued: Option<QueueReading>,
+    /// The growth of the queue, if there was one and it was measured.
+    pub grown: Option<QueueGrowth>,
     /// Requests that the gateway has rejected since the last look, if it counts them.
-    pub rejected: Option<Growth>,
-    /// Whether every signal that counts requests has said so of late. What one that is silent has
-    /// counted is not gone.
-    pub sight: Sight,
+    pub rejected: Option<QueueGrowth>,
+    /// `Whole` if every signal that counts requests reported recently. Requests that a signal
+    /// counted before it stopped reporting are not gone.
+    pub sight: ArrivalCoverage,
 }
 
-impl Front {
-    /// A model whose requests nobody counts before a replica has them.
+impl GatewaySignals {
+    /// A model without a signal that counts requests in front of its replicas.
     pub const UNSEEN: Self =
-        Self { queued: None, grown: None, rejected: None, sight: Sight::Whole };
+        Self { queued: None, grown: None, rejected: None, sight: ArrivalCoverage::Whole };
 }
 
-/// By how much a queue has grown.
+/// The growth of a queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Growth {
-    /// Up to when.
+pub struct QueueGrowth {
+    /// The end of the time.
     pub at: Timestamp,
-    /// In how much time.
+    /// The length of the time.
     pub elapsed: Seconds,
-    /// By how many requests; fewer than none where it got shorter.
+    /// The added requests; negative if the queue got shorter.
     pub requests: f64,
 }
 
-/// A queue, as each signal has last said.
+/// A queue, with the last reading of each signal.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Queue {
-    last: BTreeMap<String, Queued>,
+pub struct GatewayQueue {
+    last: BTreeMap<String, QueueReading>,
 }
 
-/// A queue at a gateway as a need has it.
+/// The part of a gateway's queue in a need.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[display("{adds:.2} for {requests:.0} that queue at the gateway")]
-pub struct Held {
-    /// Requests in it.
+pub struct GatewayBacklog {
+    /// Requests in the queue.
     pub requests: f64,
-    /// Requests a second that it asks for in addition.
+    /// Requests per second that it needs in addition.
     pub adds: f64,
-    /// Seconds that the replicas which are there take for it; `None` where there are none.
+    /// Seconds in which the existing replicas work it off; `None` without replicas.
     pub takes: Option<f64>,
     /// Seconds that the first token may take.
     pub allowed: f64,
 }
 
-impl Queued {
-    /// The most that one of several says: added up, they might count the same requests.
+/// The arrivals at replicas and their capacity, in requests per second.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GatewayLoad {
+    /// The present rate of arrivals.
+    pub(crate) arriving: f64,
+    /// The mean capacity per replica.
+    pub(crate) carries: f64,
+    /// The capacity of all existing replicas.
+    pub(crate) supply: f64,
+}
+
+impl QueueReading {
+    /// The highest reading of several signals. Their sum might count the same requests twice.
     pub fn most(all: impl IntoIterator<Item = Self>) -> Option<Self> {
-        let is_more =
-            |a: Self, b: Self| b.requests > a.requests || (b.requests == a.requests && b.at > a.at);
-        all.into_iter().reduce(|a, b| if is_more(a, b) { b } else { a })
+        all.into_iter().reduce(|most, it| if it.is_more_than(most) { it } else { most })
+    }
+
+    /// Returns true if it has more requests, or as many at a later instant.
+    fn is_more_than(self, other: Self) -> bool {
+        self.requests > other.requests || (self.requests == other.requests && self.at > other.at)
     }
 }
 
-impl Queue {
-    /// By how much it has grown since it was last seen, as the signals say that were heard both
-    /// times: what one says that was silent before, or for the first time, had come before that.
-    /// Nothing where it has not grown, or where nobody saw it for too long.
-    pub fn take(&mut self, heard: &BTreeMap<String, Queued>) -> Option<Growth> {
+impl GatewayQueue {
+    /// The growth since the last reading, by the signals that reported both times. A queue that a
+    /// signal reports for the first time, or after a pause, had come before. `None` if the queue
+    /// has not changed, or the gap between readings is too long.
+    pub fn take(&mut self, heard: &BTreeMap<String, QueueReading>) -> Option<QueueGrowth> {
         self.last.retain(|signal, _| heard.contains_key(signal));
-        let again = || heard.iter().filter_map(|(signal, now)| Some((self.last.get(signal)?, now)));
-        let clock_went_back = again().any(|(before, now)| now.at < before.at);
-        let before = Queued::most(again().map(|(before, _)| *before));
-        let now = Queued::most(again().map(|(_, now)| *now));
+        let mut clock_went_back = false;
+        let mut before = None;
+        let mut now = None;
+        for (signal, reading) in heard {
+            if let Some(last) = self.last.get(signal) {
+                clock_went_back |= reading.at < last.at;
+                before = QueueReading::most(before.into_iter().chain([*last]));
+                now = QueueReading::most(now.into_iter().chain([*reading]));
+            }
+        }
+
         let both = now.zip(before);
         if !clock_went_back && both.is_some_and(|(now, before)| now.at <= before.at) {
-            // Nothing newer yet, but of signals that are heard for the first time.
+            // No newer reading yet. Only signals that report for the first time are added.
             for (signal, queued) in heard {
                 self.last.entry(signal.clone()).or_insert(*queued);
             }
             return None;
         }
+
         self.last.clone_from(heard);
         let (now, before) = both?;
         let elapsed = Seconds::from_span(now.at.duration_since(before.at))?;
         let requests = now.requests.requests() - before.requests.requests();
         let known = elapsed > Seconds::ZERO && elapsed.seconds() <= GAP_MAX;
-        (known && requests.abs() > 0.0).then_some(Growth { at: now.at, elapsed, requests })
+        (known && requests.abs() > 0.0).then_some(QueueGrowth { at: now.at, elapsed, requests })
     }
 }
 
-impl Held {
-    /// What this many requests ask for beside what arrives, with replicas of which each carries so
-    /// much and all that are there `supply`.
+impl GatewayBacklog {
+    /// The need for this queue in addition to the arrivals.
     pub(crate) fn of(
         requests: f64,
         policy: &Gateway,
-        (arriving, carries, supply): (f64, f64, f64),
+        load: GatewayLoad,
         allowed: f64,
     ) -> Option<Self> {
         if requests <= 0.0 {
             return None;
         }
-        // Without anything that arrives, one replica works it off.
+
+        // Without arrivals, one replica works it off.
+        let GatewayLoad { arriving, carries, supply } = load;
         let most = policy.cap.fraction() * arriving.max(carries);
         let adds = (requests / policy.drain.seconds()).min(most);
         let takes = (supply > 0.0).then(|| requests / supply);
         Some(Self { requests, adds, takes, allowed })
     }
 
-    /// Whether whoever joins the queue now gets a first token too late.
+    /// Returns true if a request that joins the queue now gets its first token too late.
     #[must_use]
     pub fn is_hopeless(&self) -> bool {
         self.takes.is_none_or(|takes| takes > self.allowed)
@@ -155,68 +178,82 @@ impl Held {
 mod tests {
     use super::*;
 
-    fn queued(second: i64, requests: f64) -> Queued {
+    fn queued(second: i64, requests: f64) -> QueueReading {
         let at = Timestamp::from_second(1_795_000_000 + second).unwrap();
-        Queued { requests: Requests::new(requests).unwrap(), at }
+        QueueReading { requests: Requests::new(requests).unwrap(), at }
     }
 
-    /// What signals say in a second.
-    fn heard(second: i64, said: &[(&str, f64)]) -> BTreeMap<String, Queued> {
+    /// The readings of signals in a second.
+    fn heard(second: i64, said: &[(&str, f64)]) -> BTreeMap<String, QueueReading> {
         said.iter().map(|(signal, said)| ((*signal).to_owned(), queued(second, *said))).collect()
     }
 
     #[test]
     fn what_a_queue_has_grown_by_is_known_from_its_second_reading_on() {
-        let mut queue = Queue::default();
-        let mut take = |second, said: f64| queue.take(&heard(second, &[("a", said)]));
-        assert_eq!(take(0, 40.0), None, "what was there before came before");
-        let grown = take(5, 70.0).unwrap();
+        let mut queue = GatewayQueue::default();
+        assert_eq!(queue.take(&heard(0, &[("a", 40.0)])), None, "what was there came before");
+        let grown = queue.take(&heard(5, &[("a", 70.0)])).unwrap();
         assert_eq!((grown.elapsed, grown.requests), (Seconds::literal(5), 30.0));
-        assert_eq!(take(5, 70.0), None, "the same reading again");
-        let shorter = take(10, 0.0).unwrap();
+
+        assert_eq!(queue.take(&heard(5, &[("a", 70.0)])), None, "the same reading again");
+        let shorter = queue.take(&heard(10, &[("a", 0.0)])).unwrap();
         assert!((shorter.requests + 70.0).abs() < 1e-9, "{shorter:?}");
-        assert_eq!(take(80, 500.0), None, "nobody saw it for more than a minute");
-        assert_eq!(take(79, 0.0), None, "a clock that went back");
+
+        let unseen = queue.take(&heard(80, &[("a", 500.0)]));
+        assert_eq!(unseen, None, "nobody saw it for more than a minute");
+        assert_eq!(queue.take(&heard(79, &[("a", 0.0)])), None, "a clock that went back");
     }
 
     #[test]
     fn a_signal_that_goes_silent_or_comes_back_is_no_growth() {
-        let mut queue = Queue::default();
-        let mut take = |second, said: &[(&str, f64)]| {
-            queue.take(&heard(second, said)).map(|grown| grown.requests)
-        };
-        assert_eq!(take(0, &[("a", 100.0), ("b", 5.0)]), None);
-        assert_eq!(take(1, &[("b", 5.0)]), None, "what `a` has counted is not gone");
-        assert_eq!(take(2, &[("b", 9.0)]), Some(4.0), "`b` is heard as before");
-        assert_eq!(take(3, &[("a", 100.0), ("b", 9.0)]), None, "it has not come now");
-        assert_eq!(take(4, &[("a", 103.0), ("b", 9.0)]), Some(3.0));
-        // Alone, and for less than the longest gap that is believed.
-        assert_eq!(take(5, &[]), None);
-        assert_eq!(take(40, &[("a", 500.0)]), None);
-        assert_eq!(take(41, &[("a", 501.0)]), Some(1.0));
-        // One that is heard for the first time counts from there on.
-        assert_eq!(take(41, &[("a", 501.0), ("b", 600.0)]), None);
-        assert_eq!(take(42, &[("a", 501.0), ("b", 602.0)]), Some(2.0));
-        // Read in turns, and each counts the most now and then.
-        let mut at = |a: (i64, f64), b: (i64, f64)| {
-            let said = [("a".to_owned(), queued(a.0, a.1)), ("b".to_owned(), queued(b.0, b.1))];
-            queue.take(&said.into()).map(|grown| (grown.elapsed, grown.requests))
-        };
-        assert_eq!(at((44, 700.0), (42, 602.0)), Some((Seconds::literal(2), 98.0)));
-        assert_eq!(at((44, 700.0), (43, 720.0)), None, "older than what was counted");
-        assert_eq!(at((45, 700.0), (45, 730.0)), Some((Seconds::literal(1), 30.0)));
+        let mut queue = GatewayQueue::default();
+        for (second, said, expected) in [
+            (0, &[("a", 100.0), ("b", 5.0)][..], None),
+            // The requests that `a` has counted are not gone, and `b` is heard as before.
+            (1, &[("b", 5.0)], None),
+            (2, &[("b", 9.0)], Some(4.0)),
+            // They have not come now.
+            (3, &[("a", 100.0), ("b", 9.0)], None),
+            (4, &[("a", 103.0), ("b", 9.0)], Some(3.0)),
+            // Alone, and within the longest gap that counts.
+            (5, &[], None),
+            (40, &[("a", 500.0)], None),
+            (41, &[("a", 501.0)], Some(1.0)),
+            // A signal that reports for the first time counts from then on.
+            (41, &[("a", 501.0), ("b", 600.0)], None),
+            (42, &[("a", 501.0), ("b", 602.0)], Some(2.0)),
+        ] {
+            let grown = queue.take(&heard(second, said)).map(|grown| grown.requests);
+            assert_eq!(grown, expected, "{said:?} in second {second}");
+        }
+
+        // Two signals are read in turns, and each has the highest reading at times.
+        for (a, b, expected) in [
+            (queued(44, 700.0), queued(42, 602.0), Some((Seconds::literal(2), 98.0))),
+            // Older than the reading that was counted.
+            (queued(44, 700.0), queued(43, 720.0), None),
+            (queued(45, 700.0), queued(45, 730.0), Some((Seconds::literal(1), 30.0))),
+        ] {
+            let grown = queue.take(&[("a".to_owned(), a), ("b".to_owned(), b)].into());
+            assert_eq!(grown.map(|grown| (grown.elapsed, grown.requests)), expected, "{a:?} {b:?}");
+        }
     }
 
     #[test]
     fn a_queue_asks_for_what_works_it_off_and_not_for_more_than_its_cap() {
         let policy = Gateway::default();
-        let held = |requests, supply| Held::of(requests, &policy, (10.0, 2.0, supply), 2.0);
-        assert_eq!(held(0.0, 8.0), None);
-        let short = held(12.0, 8.0).unwrap();
+        let load = GatewayLoad { arriving: 10.0, carries: 2.0, supply: 8.0 };
+        assert_eq!(GatewayBacklog::of(0.0, &policy, load, 2.0), None);
+
+        let short = GatewayBacklog::of(12.0, &policy, load, 2.0).unwrap();
         assert!((short.adds - 12.0 / policy.drain.seconds()).abs() < 1e-9);
         assert!(!short.is_hopeless(), "it is worked off in 1.5 s");
-        let long = held(1e6, 8.0).unwrap();
+
+        let long = GatewayBacklog::of(1e6, &policy, load, 2.0).unwrap();
         assert!((long.adds - 10.0 * policy.cap.fraction()).abs() < 1e-9 && long.is_hopeless());
-        assert!(held(1.0, 0.0).unwrap().is_hopeless(), "nobody serves it");
+
+        let unserved =
+            GatewayBacklog::of(1.0, &policy, GatewayLoad { supply: 0.0, ..load }, 2.0).unwrap();
+        assert!(unserved.is_hopeless(), "nobody serves it");
     }
 }

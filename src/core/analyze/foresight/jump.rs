@@ -2,22 +2,22 @@
 //!
 //! # Model
 //!
-//! A load that jumped `w` seconds ago, for each `w` up to a stride, had `c` requests since, and `m` in
-//! the minute `B` before that stride. Without a jump, both came at the rate `l = (c + m) / (w + B)`. Twice
-//! the logarithm of the likelihood ratio is
+//! If the load jumped `w` seconds ago, for each `w` up to a stride, `c` requests came since. `m`
+//! requests came in the minute `B` before that stride. Without a jump, both came at the rate
+//! `l = (c + m) / (w + B)`. Twice the logarithm of the likelihood ratio is
 //!
 //! ```text
 //! r = 2 (c ln (c / (l w)) + m ln (m / (l B))) / phi      for c / w > m / B
 //! ```
 //!
-//! A jump is certain when `r > z^2`, with `z` standard deviations, and no window of `w` seconds in the five
-//! minutes before had as many requests: clumps come again. The `w` with the largest `r` is then the
-//! likeliest, and the rate is `c / w`.
+//! A jump is certain if `r > z^2`, with `z` standard deviations. In addition, no window of `w`
+//! seconds in the five minutes before may have had as many requests, because clumps come again. The
+//! `w` with the largest `r` is then the likeliest, and the rate is `c / w`.
 //!
-//! `phi` is the variance of counts in windows of `w` seconds over that of a Poisson process. Requests that
-//! come in clumps have a large one. It is half of the mean square of the difference between consecutive
-//! windows over their mean, so that a slow rise is no variation. A longer window varies no less than
-//! a shorter one, which more counts tell.
+//! `phi` is the variance of counts in windows of `w` seconds over that of a Poisson process.
+//! Requests that come in clumps have a large one. It is half of the mean square of the difference
+//! between consecutive windows over their mean, so a slow rise does not count as variation. A
+//! longer window varies at least as much as a shorter one, which has more counts.
 //!
 //! # Units
 //!
@@ -25,28 +25,28 @@
 //!
 //! # Source
 //!
-//! The generalized likelihood ratio test: Basseville and Nikiforov, *Detection of Abrupt Changes* (1993),
-//! section 2.4.3. The quasi-likelihood for counts that vary more: `McCullagh` and Nelder, *Generalized
-//! Linear Models* (1989), section 9.2. The differences: von Neumann, *Distribution of the ratio of the mean
-//! square successive difference to the variance* (1941).
+//! The generalized likelihood ratio test: Basseville and Nikiforov, *Detection of Abrupt Changes*
+//! (1993), section 2.4.3. The quasi-likelihood for counts that vary more: `McCullagh` and Nelder,
+//! *Generalized Linear Models* (1989), section 9.2. The differences: von Neumann, *Distribution of
+//! the ratio of the mean square successive difference to the variance* (1941).
 
 use jiff::Timestamp;
 
-use crate::analyze::foresight::arrivals::{Arrivals, STRIDE};
+use crate::analyze::foresight::arrivals::{ArrivalHistory, STRIDE};
 use crate::analyze::foresight::policy::Jump;
 
-/// Seconds that give the rate before a jump.
+/// Seconds over which the rate before a jump is measured.
 const BASELINE: i64 = 60;
 
 /// Seconds in which the variation of counts is measured.
 const VARIATION: i64 = 300;
 
-/// Requests that a minute without any is assumed to have had, so that the first few after it are no
-/// infinite surprise.
+/// Requests that a minute without any is assumed to have had. Without them, the first few requests
+/// after it would be an infinite surprise.
 const UNSEEN: f64 = 1.0;
 
 /// The rate after a jump within the last stride; `None` if none is certain.
-pub(super) fn jump(arrivals: &Arrivals, through: Timestamp, policy: Jump) -> Option<f64> {
+pub(super) fn jump(arrivals: &ArrivalHistory, through: Timestamp, policy: Jump) -> Option<f64> {
     let before = arrivals.counted(through, STRIDE, STRIDE + BASELINE)? + UNSEEN;
     let threshold = policy.certainty.fraction().powi(2);
 
@@ -67,22 +67,23 @@ pub(super) fn jump(arrivals: &Arrivals, through: Timestamp, policy: Jump) -> Opt
             likeliest = Some(rise);
         }
     }
+
     likeliest.map(|rise| rise.count / rise.window as f64)
 }
 
 /// A rise within the last stride.
 #[derive(Clone, Copy, Debug)]
 struct Rise {
-    /// Seconds.
+    /// The length of the window, in seconds.
     window: i64,
-    /// Requests in them.
+    /// Requests in the window.
     count: f64,
     /// Twice the logarithm of the likelihood ratio.
     ratio: f64,
 }
 
-/// Twice the logarithm of how much likelier a jump makes a count in a window, and one in the minute
-/// before.
+/// Twice the logarithm of the likelihood ratio of a jump, given the counts of a window and of the
+/// minute before.
 fn likelihood_ratio(count: f64, window: f64, before: f64) -> f64 {
     let rate = (count + before) / (window + BASELINE as f64);
     let expected = rate * window;
@@ -93,8 +94,8 @@ fn likelihood_ratio(count: f64, window: f64, before: f64) -> f64 {
     2.0 * (count * (count / expected).ln() + before * (before / expected_before).ln())
 }
 
-/// Requests in such windows before the last stride.
-fn counts_before(arrivals: &Arrivals, through: Timestamp, window: i64) -> Vec<f64> {
+/// Requests in windows of this length before the last stride.
+fn counts_before(arrivals: &ArrivalHistory, through: Timestamp, window: i64) -> Vec<f64> {
     let ends = (STRIDE..VARIATION).step_by(usize::try_from(window).unwrap_or(1));
     ends.map_while(|end| arrivals.counted(through, end, end + window)).collect()
 }
@@ -121,9 +122,9 @@ mod tests {
 
     const BEGIN: i64 = 1_795_000_000;
 
-    /// Each second, its arrivals so far and the rate after a jump, if one is certain.
+    /// The rate after a jump, if one is certain, at each of these seconds.
     fn watch(seconds: impl Iterator<Item = f64>) -> Vec<Option<f64>> {
-        let mut arrivals = Arrivals::default();
+        let mut arrivals = ArrivalHistory::default();
         let mut found = Vec::new();
         for (second, requests) in (BEGIN..).zip(seconds) {
             let now = Timestamp::from_second(second).unwrap();
@@ -131,10 +132,12 @@ mod tests {
             arrivals.close(now);
             found.push(jump(&arrivals, now, Jump::default()));
         }
+
         found
     }
 
-    /// Requests of seconds, of clients who send `clump` at a time, independently of each other.
+    /// Requests per second, from clients that send `clump` requests at a time, independently of
+    /// each other.
     fn poisson(
         seed: u64,
         clump: f64,
@@ -148,6 +151,7 @@ mod tests {
                 count += clump;
                 passed -= random.random::<f64>().max(1e-12).ln() * clump / rate;
             }
+
             count
         })
     }
@@ -169,9 +173,10 @@ mod tests {
                     found[300..].iter().position(|rate| rate.is_some_and(|it| it > 0.7 * after));
                 slowest = slowest.max(certain.expect("every jump is found") + 1);
                 let highest = found.iter().flatten().copied().fold(0.0, f64::max);
-                // Chance alone takes no second of these hours beyond five deviations.
+                // Chance alone exceeds five deviations in no second of these hours.
                 assert!(highest < after + 5.0 * after.sqrt(), "{highest} of {after}");
             }
+
             assert!(slowest <= 2 * within, "{before} -> {after} took {slowest} s");
         }
     }
@@ -182,6 +187,7 @@ mod tests {
             let hours = 4;
             let steady = std::iter::repeat_n(rate, hours * 3600);
             let found = watch(poisson(7, clump, steady));
+
             let jumps = found.windows(2).filter(|pair| pair[0].is_none() && pair[1].is_some());
             let count = jumps.count();
             assert!(
@@ -199,10 +205,11 @@ mod tests {
 
     #[test]
     fn scrapes_that_are_far_apart_show_no_jump_within_their_distance() {
-        let mut arrivals = Arrivals::default();
+        let mut arrivals = ArrivalHistory::default();
         for step in 0..40_i64 {
             let now = Timestamp::from_second(BEGIN + 30 * step).unwrap();
             let rate = if step < 38 { 3.0 } else { 30.0 };
+
             arrivals.add(now, Seconds::literal(30), 30.0 * rate);
             arrivals.close(now);
             assert_eq!(jump(&arrivals, now, Jump::default()), None);

@@ -2,25 +2,27 @@
 //!
 //! # Model
 //!
-//! With the symbols of [`capacity`](crate::analyze::foresight::capacity): requests come as chance has
-//! it, `L` a second to each of `N` replicas. `s` is the mean square of the lengths of prompts over the
-//! square of their mean, `s'` the same of answers.
+//! With the symbols of [`capacity`](crate::analyze::foresight::capacity): requests come at random,
+//! `L` per second to each of `N` replicas. `s` is the mean square of the lengths of prompts over
+//! the square of their mean, and `s'` the same for answers.
 //!
-//! **Time between tokens.** The iterations of a request take `T0` without prompts. It meets those of
-//! others: in the `D` iterations of its answer `D L T`, each of `beta C` seconds. So they add `X`
-//! seconds, a compound Poisson distribution, of which the gamma distribution with the same mean and
-//! variance is taken. The mean time between the tokens of this request exceeds a target `i` if `X`
-//! exceeds what is left. A short answer that meets one prompt is late, a long one is not:
+//! **Time between tokens.** The iterations of a request take `T0` without prompts. A request meets
+//! the prompts of others: `D L T` of them in the `D` iterations of its answer, each of `beta C`
+//! seconds. So they add `X` seconds, a compound Poisson distribution. It is approximated by the
+//! gamma distribution with the same mean and variance. The mean time between the tokens of this
+//! request exceeds a target `i` if `X` exceeds the remaining time. A short answer that meets one
+//! prompt is late, a long one is not:
 //!
 //! ```text
 //! T0 = T - L * T * beta * C
 //! X ~ gamma(shape D * L * T / s, scale s * beta * C)
-//! late = P(X > D * (a * i - T0)),    0 where a * i - T0 >= beta * budget
+//! late = P(X > D * (a * i - T0)),    0 if a * i - T0 >= beta * budget
 //! ```
 //!
-//! **Time to first token.** Prompts wait for one another. They share the `R` tokens that an iteration
-//! has room for next to requests that generate. So one takes `x` seconds, and `rho` of the time some
-//! prompt is computed. `t` is what the objective leaves of its time to a prompt:
+//! **Time to first token.** Prompts wait for one another. They share the `R` tokens that an
+//! iteration has room for next to requests that generate. So one prompt takes `x` seconds, and for
+//! a share `rho` of the time some prompt is computed. `t` is the time of the objective that remains
+//! for waiting:
 //!
 //! ```text
 //! R = budget - n
@@ -29,9 +31,10 @@
 //! late = rho * exp(-t * m * (1 - rho) / (s * x / 2))
 //! ```
 //!
-//! **Places.** `n` of `c` places are taken, for `S` seconds each: those of the batch, or as many
-//! requests as the cache holds. There, sizes differ: `v` is the mean square of what a request holds
-//! over the square of its mean, and few large ones need more room than many small ones:
+//! **Places.** `n` of `c` places are taken, for `S` seconds each. They are the places of the batch,
+//! or the requests that the cache holds. In the cache, sizes differ: `v` is the mean square of the
+//! KV tokens of a request over the square of their mean. A few large requests need more room than
+//! many small ones:
 //!
 //! ```text
 //! b = m / v * (c - n) / sqrt(m / v * c)
@@ -41,36 +44,36 @@
 //!
 //! # Domain
 //!
-//! `m`: behind a router that sends requests to any replica, each waits alone (1), and behind one that
-//! knows a free one, all share a queue (`N`). Which it is,
-//! [`dispersion`](crate::analyze::foresight) measures.
-//! Lengths are taken to be lognormal, and five of each are looked at. A request that comes late when
-//! it is alone does so however many replicas there are, and does not count.
+//! `m` is 1 behind a router that sends requests to any replica, so each replica has its own queue.
+//! It is `N` behind a router that finds a free replica, so all share a queue.
+//! [`dispersion`](crate::analyze::foresight) measures it. Lengths are assumed to be lognormal, and
+//! represented by five values each. A request that is late even when it is alone is late with any
+//! replica count, and does not count.
 //!
 //! # Source
 //!
 //! Gamma: the cube root of Wilson and Hilferty (1931). Prompts: the mean wait of an M/G/1 queue
-//! (Pollaczek and Khinchine), and its exponential tail in heavy traffic (Kingman 1962, *On queues in
-//! heavy traffic*). Places: the share of requests that wait, by Halfin and Whitt (1981), *Heavy-traffic
-//! limits for queues with many exponential servers*.
+//! (Pollaczek and Khinchine), and its exponential tail in heavy traffic (Kingman 1962, *On queues
+//! in heavy traffic*). Places: the share of requests that wait, by Halfin and Whitt (1981),
+//! *Heavy-traffic limits for queues with many exponential servers*.
 
 use std::f64::consts::{PI, SQRT_2};
 
-use crate::analyze::foresight::capacity::{FirstToken, Limits, Requested};
-use crate::analyze::foresight::pace::Iteration;
+use crate::analyze::foresight::capacity::{CapacityLimits, FirstToken, RequestProfile};
+use crate::analyze::foresight::pace::IterationCost;
 use crate::units::Tokens;
 
 /// The share of requests that may come late.
 pub(super) const LATE_SHARE: f64 = 0.01;
 
-/// Standard deviations of a normal distribution, with as much of it between one and the next: at 10,
-/// 30, 50, 70 and 90 %.
+/// Standard deviations of a normal distribution at equal distances in probability: at 10%, 30%,
+/// 50%, 70% and 90%.
 const FIFTHS: [f64; 5] = [-1.2816, -0.5244, 0.0, 0.5244, 1.2816];
 
-/// What decides which of the requests to a replica come late.
+/// The properties that decide which requests to a replica come late.
 pub(super) struct Lateness<'a> {
-    pub(super) requested: &'a Requested,
-    pub(super) iteration: Iteration,
+    pub(super) requested: &'a RequestProfile,
+    pub(super) iteration: IterationCost,
     budget: f64,
     /// Replicas that are as good as one queue.
     shared: f64,
@@ -79,10 +82,10 @@ pub(super) struct Lateness<'a> {
     iterations: [f64; 5],
 }
 
-/// How busy a replica is.
+/// The load of a replica.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Busy {
-    /// Requests a second.
+pub(super) struct IterationLoad {
+    /// Requests per second.
     pub(super) rate: f64,
     /// Seconds of an iteration.
     pub(super) time: f64,
@@ -91,17 +94,22 @@ pub(super) struct Busy {
 /// Room for requests on a replica.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
-    /// Requests that are there on average.
+    /// Requests that are in it on average.
     pub(super) taken: f64,
-    /// Requests that have room.
+    /// Requests that fit.
     pub(super) all: f64,
-    /// The mean square of what each takes over the square of its mean.
+    /// The mean square of the room of each request over the square of its mean.
     pub(super) squares: f64,
 }
 
 impl<'a> Lateness<'a> {
-    pub(super) fn new(requested: &'a Requested, iteration: Iteration, limits: &Limits) -> Self {
+    pub(super) fn new(
+        requested: &'a RequestProfile,
+        iteration: IterationCost,
+        limits: &CapacityLimits,
+    ) -> Self {
         let answers = fifths(requested.output, requested.answer_squares);
+
         Self {
             requested,
             iteration,
@@ -112,9 +120,10 @@ impl<'a> Lateness<'a> {
         }
     }
 
-    /// The share of requests whose tokens come more slowly than a target says.
-    pub(super) fn of_tokens(&self, busy: Busy, itl: f64) -> f64 {
-        let Requested { prompt_squares, pieces, .. } = *self.requested;
+    /// The share of requests whose tokens come more slowly than a target.
+    pub(super) fn of_tokens(&self, busy: IterationLoad, itl: f64) -> f64 {
+        let RequestProfile { prompt_squares, pieces, .. } = *self.requested;
+
         let each = self.iteration.beta * self.requested.computed.tokens();
         let met = busy.rate * busy.time;
         let left = itl * pieces - (busy.time - met * each);
@@ -133,9 +142,9 @@ impl<'a> Lateness<'a> {
         late.sum::<f64>() / self.iterations.len() as f64
     }
 
-    /// The share of first tokens that come late, for the prompts that wait for others.
-    pub(super) fn of_prompts(&self, busy: Busy, first: FirstToken) -> f64 {
-        let Iteration { alpha, beta, delta } = self.iteration;
+    /// The share of first tokens that come late, of the prompts that wait for others.
+    pub(super) fn of_prompts(&self, busy: IterationLoad, first: FirstToken) -> f64 {
+        let IterationCost { alpha, beta, delta } = self.iteration;
         let generating = busy.rate * self.requested.iterations() * busy.time;
         let room = self.budget - generating;
         let each = (alpha + beta * room + delta * generating) / room;
@@ -156,11 +165,12 @@ impl<'a> Lateness<'a> {
                 count += 1.0;
             }
         }
+
         late / f64::max(count, 1.0)
     }
 
-    /// The share of requests that wait for a place for so long that their first token comes late.
-    pub(super) fn of_places(&self, busy: Busy, places: Places, first: FirstToken) -> f64 {
+    /// The share of requests with a late first token because they wait for a place.
+    pub(super) fn of_places(&self, busy: IterationLoad, places: Places, first: FirstToken) -> f64 {
         let alike = self.shared / places.squares;
         let all = alike * places.all;
         let free = alike * (places.all - places.taken);
@@ -168,7 +178,7 @@ impl<'a> Lateness<'a> {
             return 1.0;
         }
 
-        let Requested { prompt, computed, .. } = self.requested;
+        let RequestProfile { prompt, computed, .. } = self.requested;
         let chunks = self.requested.chunks(self.budget);
         let stay = busy.time * (self.requested.iterations() + chunks);
         let own = busy.time * (computed.tokens() / self.budget);
@@ -178,14 +188,14 @@ impl<'a> Lateness<'a> {
     }
 }
 
-/// Five typical ones of lengths with this mean, and this mean square over the square of the mean.
+/// Five typical lengths, given their mean and the mean square over the square of the mean.
 fn fifths(mean: Tokens, squares: f64) -> [f64; 5] {
     let median = mean.tokens() / squares.sqrt();
     let sigma = squares.ln().max(0.0).sqrt();
     FIFTHS.map(|deviations| median * (sigma * deviations).exp())
 }
 
-/// The share of requests that wait where so many standard deviations of places are free.
+/// The share of requests that wait, with `free` standard deviations of places free.
 fn waiting(free: f64) -> f64 {
     let density = (-free * free / 2.0).exp() / (2.0 * PI).sqrt();
     density / (density + free * (1.0 - normal_tail(free)))
@@ -211,10 +221,12 @@ mod tests {
     use crate::analyze::foresight::capacity::tests::{ITERATION, requested};
     use crate::units::{Fraction, Seconds};
 
-    fn limits(shared: f64) -> Limits {
+    fn limits(shared: f64) -> CapacityLimits {
         let share = Fraction::new(0.92).unwrap();
-        let (itl, first, kv) = (None, None, None);
-        Limits { itl, first, seats: 256.0, kv, budget: 2048.0, share, shared }
+        let itl = None;
+        let first = None;
+        let kv = None;
+        CapacityLimits { itl, first, seats: 256.0, kv, budget: 2048.0, share, shared }
     }
 
     fn within(seconds: f64) -> FirstToken {
@@ -222,22 +234,22 @@ mod tests {
         FirstToken { within: Seconds::new(seconds).unwrap(), per_token: Seconds::ZERO, long }
     }
 
-    /// A normal number, by the sum of twelve uniform ones.
+    /// A normal number, from the sum of twelve uniform ones.
     fn normal(random: &mut Pcg64) -> f64 {
         (0..12).map(|_| random.random::<f64>()).sum::<f64>() - 6.0
     }
 
-    // Requests of five lengths meet prompts as chance has it, each of a length of its own.
+    // Requests of five lengths meet prompts at random, each with its own length.
     #[test]
     fn as_many_requests_are_slow_as_where_each_meets_prompts_by_chance() {
         for (prompt, output, rate, itl) in
             [(1000.0, 200.0, 28.0, 0.03), (4000.0, 30.0, 8.0, 0.05), (500.0, 300.0, 42.0, 0.0285)]
         {
             let requested = requested(prompt, output);
-            let roomy = Limits { budget: 1e9, ..limits(1.0) };
+            let roomy = CapacityLimits { budget: 1e9, ..limits(1.0) };
             let lateness = Lateness::new(&requested, ITERATION, &roomy);
             let time = requested.time(ITERATION, rate);
-            let found = lateness.of_tokens(Busy { rate, time }, itl);
+            let found = lateness.of_tokens(IterationLoad { rate, time }, itl);
 
             let mut random = Pcg64::seed_from_u64(7);
             let sigma = 2.0_f64.ln().sqrt();
@@ -251,8 +263,10 @@ mod tests {
                     left -= each * (sigma * normal(&mut random)).exp() / 2.0_f64.sqrt();
                     met -= random.random::<f64>().ln();
                 }
+
                 slow += f64::from(left < 0.0) / 20_000.0;
             }
+
             assert!((found / slow - 1.0).abs() < 0.3, "{found} of {slow} by chance");
         }
     }
@@ -263,27 +277,31 @@ mod tests {
         assert!((gamma_tail(2.0, 6.0) / (7.0 * (-6.0_f64).exp()) - 1.0).abs() < 0.05);
     }
 
-    // Erlang C, exactly: 0.4092 of 10 places with 8 taken, 0.1741 of 4 with 2, 0.3116 of 100 with 92.
+    // Erlang C, exactly: 0.4092 for 10 places with 8 taken, 0.1741 for 4 with 2, 0.3116 for 100
+    // with 92.
     #[test]
     fn as_many_wait_for_a_place_as_erlang_says() {
         let requested = requested(1000.0, 200.0);
         for (taken, all, waits) in [(8.0, 10.0, 0.409), (2.0, 4.0, 0.174), (92.0, 100.0, 0.312)] {
             let lateness = Lateness::new(&requested, ITERATION, &limits(1.0));
             let places = Places { taken, all, squares: 1.0 };
-            let found = lateness.of_places(Busy { rate: 1.0, time: 0.02 }, places, within(0.0));
+            let found =
+                lateness.of_places(IterationLoad { rate: 1.0, time: 0.02 }, places, within(0.0));
             assert!((found - waits).abs() < 0.05, "{found} of {waits}");
         }
     }
 
+    /// The share of late requests that wait for places, and for the prompts of others.
+    fn late(shared: f64, squares: f64) -> (f64, f64) {
+        let requested = requested(1000.0, 200.0);
+        let lateness = Lateness::new(&requested, ITERATION, &limits(shared));
+        let busy = IterationLoad { rate: 25.0, time: 0.02 };
+        let places = Places { taken: 90.0, all: 100.0, squares };
+        (lateness.of_places(busy, places, within(0.5)), lateness.of_prompts(busy, within(0.1)))
+    }
+
     #[test]
     fn replicas_that_share_a_queue_let_fewer_wait_and_large_requests_more() {
-        let requested = requested(1000.0, 200.0);
-        let late = |shared: f64, squares: f64| {
-            let lateness = Lateness::new(&requested, ITERATION, &limits(shared));
-            let busy = Busy { rate: 25.0, time: 0.02 };
-            let places = Places { taken: 90.0, all: 100.0, squares };
-            (lateness.of_places(busy, places, within(0.5)), lateness.of_prompts(busy, within(0.1)))
-        };
         assert!(late(1.0, 1.0).0 > 2.0 * late(3.0, 1.0).0);
         assert!(late(1.0, 1.0).1 > 2.0 * late(3.0, 1.0).1);
         assert!(late(1.0, 3.0).0 > 1.5 * late(1.0, 1.0).0);

@@ -1,32 +1,33 @@
-//! What the replicas of a model did, taken into what is known of its load and of its variants.
+//! Learning: the counters of replicas update the model's arrivals and the records of its variants.
 
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
 use crate::analyze::foresight::arrivals::Serving;
-use crate::analyze::foresight::batch::{Around, Behind};
-use crate::analyze::foresight::gateway::{Front, Queued};
-use crate::analyze::foresight::schedule::Sight;
-use crate::analyze::foresight::{Demand, Foresight, Policy, VariantStrides};
+use crate::analyze::foresight::batch::{ReplicaContext, UpstreamQueue};
+use crate::analyze::foresight::gateway::{GatewaySignals, QueueReading};
+use crate::analyze::foresight::schedule::ArrivalCoverage;
+use crate::analyze::foresight::{Foresight, ForesightPolicy, RoleDemand, VariantStrides};
 use crate::fleet::{ModelKey, Role};
-use crate::observe::stride::Stride;
+use crate::observe::stride::IntervalDelta;
 use crate::units::{Replicas, Seconds, Tokens};
 
 // === impl Foresight ===
 
 impl Foresight {
-    /// Learns from what the replicas of a model did.
+    /// Learns from the counters of a model's replicas.
     pub(super) fn learn(
         &mut self,
-        policy: &Policy,
+        policy: &ForesightPolicy,
         model: &ModelKey,
         variants: &[VariantStrides<'_>],
-        (through, front): (Timestamp, Front),
+        through: Timestamp,
+        front: GatewaySignals,
     ) {
         let before = self.learned.insert(model.clone(), through);
-        let elapsed = before.and_then(|before| Seconds::from_span(through.duration_since(before)));
-        let elapsed = elapsed.unwrap_or_default();
+        let span = before.and_then(|before| Seconds::from_span(through.duration_since(before)));
+        let elapsed = span.unwrap_or_default();
         for ((known, _), demand) in &mut self.demands {
             if known == model {
                 demand.lengths.age(elapsed, &policy.memory);
@@ -43,18 +44,20 @@ impl Foresight {
             seen.meet(variant);
             seen.dispersion.look(&variant.replicas, elapsed);
 
-            // Without a capacity its replicas are no supply, so requests to them are no demand.
+            // Without a capacity its replicas are no supply, so requests to them don't count as
+            // demand.
             let counts = seen.iteration().is_some() || !sized.contains(&variant.spec.role);
             if counts {
                 demand.arrive(variant);
             }
 
-            let around = Around {
+            let around = ReplicaContext {
                 behind,
                 told: variant.told,
                 budget: variant.told.budget.map_or(policy.budget, Tokens::tokens),
                 learning: &policy.learning,
             };
+
             for replica in &variant.replicas {
                 for stride in replica.strides {
                     demand.lengths.take(stride);
@@ -63,7 +66,8 @@ impl Foresight {
             }
         }
 
-        let sight = if variants.iter().all(is_heard) { front.sight } else { Sight::Partial };
+        let sight =
+            if variants.iter().all(is_heard) { front.sight } else { ArrivalCoverage::Partial };
         let teaches = policy.schedule.is_some().then_some(sight);
         for ((known, role), demand) in &mut self.demands {
             if known == model {
@@ -72,38 +76,44 @@ impl Foresight {
         }
     }
 
-    /// The roles of which some variant with replicas has a known capacity.
+    /// The roles in which some variant with replicas has a known capacity.
     fn sized_roles(&self, variants: &[VariantStrides<'_>]) -> BTreeSet<Role> {
-        let is_sized = |it: &&VariantStrides<'_>| {
-            let seen = self.variants.get(&it.spec.key).filter(|_| !it.replicas.is_empty());
-            seen.is_some_and(|seen| seen.iteration().is_some())
-        };
-        variants.iter().filter(is_sized).map(|it| it.spec.role).collect()
+        let mut roles = BTreeSet::new();
+        for variant in variants.iter().filter(|it| !it.replicas.is_empty()) {
+            let seen = self.variants.get(&variant.spec.key);
+            if seen.is_some_and(|seen| seen.iteration().is_some()) {
+                roles.insert(variant.spec.role);
+            }
+        }
+
+        roles
     }
 
-    /// Lets decode see arrivals at prefill, while they are more. All of them get to decode once more
-    /// prefill replicas serve, so both start theirs at the same time.
+    /// Gives decode the arrivals of prefill, while these are more. All of them reach decode once
+    /// more prefill replicas serve, so both roles scale up at the same time.
     pub(super) fn look_upstream(&mut self, through: Timestamp, model: &ModelKey, role: Role) {
         if role != Role::Decode {
             return;
         }
-        let key = |role| (model.clone(), role);
-        let prefill = self.demands.get(&key(Role::Prefill)).map(|it| &it.arrivals).cloned();
-        let Some(decode) = self.demands.get_mut(&key(role)) else { return };
+
+        let upstream = self.demands.get(&(model.clone(), Role::Prefill));
+        let prefill = upstream.map(|it| it.arrivals.clone());
+        let Some(decode) = self.demands.get_mut(&(model.clone(), role)) else { return };
 
         let own = decode.arrivals.rate(through).unwrap_or_default();
         decode.upstream = prefill.filter(|it| it.rate(through).is_some_and(|rate| rate > own));
     }
 }
 
-// === impl Demand ===
+// === impl RoleDemand ===
 
-impl Demand {
-    /// Requests that came to the replicas of a variant, ready or not.
+impl RoleDemand {
+    /// Adds the requests that came to the replicas of a variant, ready or not.
     fn arrive(&mut self, variant: &VariantStrides<'_>) {
         let ready = variant.replicas.iter().map(|replica| replica.strides);
         let all = ready.chain(variant.unready.iter().copied()).flatten();
-        for Stride { at, elapsed, arrived, unserved, .. } in all {
+
+        for IntervalDelta { at, elapsed, arrived, unserved, .. } in all {
             if let Some(arrived) = arrived {
                 self.arrivals.add(*at, *elapsed, arrived.requests());
             }
@@ -113,18 +123,21 @@ impl Demand {
         }
     }
 
-    /// All that came up to an instant is known. It teaches the schedule, if there is one.
+    /// Closes the time up to this instant, of which all arrivals are known. The schedule learns
+    /// from it, if there is one.
     fn close(
         &mut self,
         through: Timestamp,
-        front: Front,
+        front: GatewaySignals,
         serving: Serving,
-        teaches: Option<Sight>,
+        teaches: Option<ArrivalCoverage>,
     ) {
-        // All roles of a model serve what its gateway holds, and would have served what it rejected.
+        // All roles of a model serve its gateway's queue, and would have served the rejected
+        // requests.
         for grown in [front.grown, front.rejected].into_iter().flatten() {
             self.arrivals.add_queued(grown.at, grown.elapsed, grown.requests);
         }
+
         self.arrivals.note(through, serving);
         self.arrivals.close(through);
         self.mixes.close(self.arrivals.points().back(), &self.lengths);
@@ -135,27 +148,32 @@ impl Demand {
     }
 }
 
-/// A gateway that queues more than usually waits at replicas gives each as much as it allows.
-fn behind(policy: &Policy, variants: &[VariantStrides<'_>], queued: Option<Queued>) -> Behind {
+/// The gateway in front of the replicas. It counts as full if it queues more requests than usually
+/// wait at all replicas. Each replica then runs as many requests as the gateway allows.
+fn behind(
+    policy: &ForesightPolicy,
+    variants: &[VariantStrides<'_>],
+    queued: Option<QueueReading>,
+) -> UpstreamQueue {
     let replicas = variants.iter().map(|variant| variant.replicas.len()).sum::<usize>() as f64;
     let usual = policy.backlog.unwrap_or_default().usual.requests();
     match queued {
-        Some(queued) if queued.requests.requests() > usual * replicas => Behind::FullGateway,
-        Some(_) | None => Behind::Nothing,
+        Some(queued) if queued.requests.requests() > usual * replicas => UpstreamQueue::FullGateway,
+        Some(_) | None => UpstreamQueue::Nothing,
     }
 }
 
-/// Whether all replicas of a variant that serve were measured.
+/// Returns true if all serving replicas of a variant were measured.
 fn is_heard(variant: &VariantStrides<'_>) -> bool {
     let there = variant.current.beyond(variant.pending).count();
     u32::try_from(variant.replicas.len()).is_ok_and(|heard| heard >= there)
 }
 
-/// The replicas of a role that serve.
+/// The serving replicas of a role, reporting or not.
 fn serving(variants: &[VariantStrides<'_>], role: Role) -> Serving {
-    let of_role = || variants.iter().filter(|it| it.spec.role == role);
-    let reporting: usize = of_role().map(|it| it.replicas.len()).sum();
-    let silent: Replicas = of_role().map(|it| it.silent).sum();
+    let of_role = variants.iter().filter(|it| it.spec.role == role);
+    let reporting: usize = of_role.clone().map(|it| it.replicas.len()).sum();
+    let silent: Replicas = of_role.map(|it| it.silent).sum();
 
     Serving { reporting: reporting as f64, silent: f64::from(silent.count()) }
 }

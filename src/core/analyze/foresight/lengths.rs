@@ -1,44 +1,46 @@
-//! Lengths of requests, and the work that they were to engines.
+//! The lengths of requests, and the work that they are for engines.
 
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::foresight::policy::Memory;
-use crate::observe::stride::Stride;
+use crate::observe::stride::IntervalDelta;
 use crate::units::{Requests, Seconds, Tokens};
 
-/// Finished requests from which a variant's own lengths count; below, those of the model.
+/// Finished requests from which a variant's own lengths count. With fewer, the model's lengths
+/// count.
 const FINISHED_MIN: f64 = 20.0;
 
-/// Requests whose mean length is off by 3.5% at most by chance, where lengths are as an exponential
-/// distribution: a decaying sum of this weight is worth twice as many requests.
+/// Requests whose mean length is off by at most 3.5% by chance, if lengths have an exponential
+/// distribution. A decaying sum of this weight is as good as twice as many requests.
 const ENOUGH: f64 = 400.0;
 
-/// The shortest time in seconds in which half of the lengths are forgotten, however many requests there
-/// are: those of one client come together.
+/// The shortest time in seconds in which half of the lengths are forgotten, even with many
+/// requests: the requests of one client come together.
 const HALF_MIN: f64 = 30.0;
 
-/// The mean square of an exponential distribution over the square of its mean; that of a lognormal one
-/// with a sigma of 0.83. Azure's traces of 2023 have 1.92 (conversations) and 1.93 (code).
+/// The mean square of an exponential distribution over the square of its mean. A lognormal
+/// distribution with a sigma of 0.83 has the same. Azure's traces of 2023 have 1.92 (conversations)
+/// and 1.93 (code).
 const EXPONENTIAL_SQUARES: f64 = 2.0;
 
-/// Lengths of finished requests, the recent ones first.
+/// Lengths of finished requests, with recent ones weighted most.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Lengths {
+pub(crate) struct RequestLengths {
     prompt: f64,
     output: f64,
     requests: f64,
 }
 
-/// What engines did for the requests whose answers they began, the recent ones first.
+/// The work of engines for the requests that began their answers, with recent ones weighted most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Work {
-    /// Prompt tokens, those from caches included.
+pub struct RequestWork {
+    /// Prompt tokens, including cached ones.
     pub prompt: f64,
-    /// Those of them that were computed.
+    /// Prompt tokens that were computed.
     pub computed: f64,
     /// Tokens of answers after their first.
     pub decoded: f64,
-    /// Outputs that these came in.
+    /// Engine outputs that contained these tokens.
     pub outputs: f64,
     /// Requests.
     pub begun: f64,
@@ -50,7 +52,7 @@ pub struct Work {
     pub answers: LengthMoments,
 }
 
-/// How much lengths differ, as buckets tell.
+/// The moments of a distribution of lengths, from histogram buckets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LengthMoments {
     /// Their number.
@@ -61,9 +63,9 @@ pub struct LengthMoments {
     pub squares: f64,
 }
 
-// === impl Lengths ===
+// === impl RequestLengths ===
 
-impl Lengths {
+impl RequestLengths {
     pub(crate) const fn numbers(&self) -> [f64; 3] {
         [self.prompt, self.output, self.requests]
     }
@@ -72,31 +74,31 @@ impl Lengths {
         Self { prompt, output, requests }
     }
 
-    pub(crate) fn take(&mut self, stride: &Stride) {
+    pub(crate) fn take(&mut self, stride: &IntervalDelta) {
         let Some((prompt, output, requests)) = stride.lengths else { return };
         self.prompt += prompt.tokens();
         self.output += output.tokens();
         self.requests += requests.requests();
     }
 
-    /// Lets time pass. Lengths of more requests than it takes to tell their mean are forgotten sooner.
+    /// Lets lengths fade over this time. With more requests than the mean needs, they fade sooner.
     pub(crate) fn age(&mut self, elapsed: Seconds, memory: &Memory) {
-        let kept_for = |half: f64| (-elapsed.seconds() / half).exp2();
         let enough = ENOUGH / self.requests.max(ENOUGH);
-        let kept = kept_for(memory.lengths.seconds()).min(enough.max(kept_for(HALF_MIN)));
+        let usual = kept_after(elapsed, memory.lengths.seconds());
+        let kept = usual.min(enough.max(kept_after(elapsed, HALF_MIN)));
         self.prompt *= kept;
         self.output *= kept;
         self.requests *= kept;
     }
 
-    /// Adds so many requests of these mean lengths.
+    /// Adds this many requests of these mean lengths.
     pub(super) fn add(&mut self, requests: f64, prompt: Tokens, output: Tokens) {
         self.prompt += requests * prompt.tokens();
         self.output += requests * output.tokens();
         self.requests += requests;
     }
 
-    /// Requests, the recent ones first.
+    /// The weighted number of requests, at least one.
     pub(super) fn count(&self) -> f64 {
         self.requests.max(1.0)
     }
@@ -106,20 +108,26 @@ impl Lengths {
         (requests > 0.0).then_some((self.prompt / requests, self.output / requests))
     }
 
-    /// The means, if they are of enough requests to tell one mix from another.
+    /// The means, if they are of enough requests to tell mixes apart.
     pub(super) fn telling(&self) -> Option<(f64, f64)> {
         self.means().filter(|_| self.requests >= FINISHED_MIN)
     }
 }
 
-// === impl Work ===
+/// The share that is kept after this time, given the seconds in which it is halved.
+fn kept_after(elapsed: Seconds, half: f64) -> f64 {
+    (-elapsed.seconds() / half).exp2()
+}
 
-impl Work {
-    pub(super) fn take(&mut self, stride: &Stride) {
+// === impl RequestWork ===
+
+impl RequestWork {
+    pub(super) fn take(&mut self, stride: &IntervalDelta) {
         if let Some((_, _, finished)) = stride.lengths {
             self.prompts.take(finished, stride.prompt_moments);
             self.answers.take(finished, stride.answer_moments);
         }
+
         let (Some(prompt), Some(computed), Some(generated), Some(begun), Some((_, outputs))) =
             (stride.prompt, stride.computed, stride.generated, stride.begun, stride.intervals)
         else {
@@ -133,7 +141,7 @@ impl Work {
         self.begun += begun.requests();
     }
 
-    /// Lets time pass.
+    /// Lets all sums fade over this time.
     pub(super) fn age(&mut self, elapsed: Seconds, memory: &Memory) {
         let kept = (-elapsed.seconds() / memory.lengths.seconds()).exp2();
         let Self { prompt, computed, decoded, outputs, begun, prompts, answers } = self;
@@ -145,12 +153,13 @@ impl Work {
         }
     }
 
-    /// Forgets what depends on how engines are started: what a cache had, and outputs of several tokens.
+    /// Forgets values that depend on the arguments of engines: cached tokens, and tokens per
+    /// output.
     pub(super) fn start_over(&mut self) {
         *self = Self { prompts: self.prompts, answers: self.answers, ..Self::default() };
     }
 
-    /// The share of prompts that was computed; all of them while little is known.
+    /// The computed share of prompts; one while too few requests are known.
     pub(super) fn computed(&self) -> f64 {
         if self.begun < FINISHED_MIN || self.prompt <= 0.0 {
             return 1.0;
@@ -158,7 +167,7 @@ impl Work {
         (self.computed / self.prompt).min(1.0)
     }
 
-    /// Tokens of an output; one while little is known.
+    /// Tokens per output; one while too few outputs are known.
     pub(super) fn pieces(&self) -> f64 {
         if self.outputs < FINISHED_MIN {
             return 1.0;
@@ -186,8 +195,8 @@ impl LengthMoments {
         Self { count, sum, squares }
     }
 
-    /// The mean square over the square of the mean; that of an exponential distribution while little
-    /// is known.
+    /// The mean square over the square of the mean. While too few lengths are known, the value of
+    /// an exponential distribution.
     pub(super) fn squares(&self) -> f64 {
         if self.count < FINISHED_MIN || self.sum <= 0.0 {
             return EXPONENTIAL_SQUARES;

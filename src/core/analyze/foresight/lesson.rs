@@ -1,12 +1,12 @@
-//! What the counters of a replica say of its iterations: how long one took, and what was in it.
+//! Lessons: the mean time and content of a replica's iterations, derived from its counters.
 //!
 //! # Model
 //!
-//! No page says how many iterations there were: where several API servers share an engine, each
-//! counts those that it has a request in, a pipeline has several at once, and one that computes a
-//! piece of a prompt is not counted. What pages do say is time. A request that runs gets its next
-//! output an iteration after the last, so the mean time between outputs is the mean iteration as
-//! outputs see it, and so is what they find in it:
+//! No counter has the exact number of iterations. If several API servers share an engine, each
+//! counts the iterations with one of its requests. A pipeline runs several at once, and an
+//! iteration that computes a piece of a prompt is not counted. But the counters contain times. A
+//! running request gets its next output one iteration after the last. So the mean time between
+//! outputs is the mean iteration as outputs see it, and the mean content follows in the same way:
 //!
 //! ```text
 //! T = intervals' seconds / intervals                  seconds
@@ -14,72 +14,75 @@
 //! p = mean of (computed prompt tokens / stride * T)   prompt tokens
 //! ```
 //!
-//! Both means are over strides, each by the intervals in it, so that idle time counts for nothing.
-//! Inside a stride requests come and go unseen. Where they arrive at random and stay for `D` seconds,
-//! an output finds one request more than the mean over a long stride and none more than that over a
-//! short one of `s` seconds: the share `1 - 2 (D/s)^2 (s/D - 1 + exp(-s/D))` of a request.
+//! Both means are over strides, weighted by the intervals in each, so idle time does not count.
+//! Within a stride requests come and go unseen. If they arrive at random and stay for `D` seconds,
+//! an output finds one request more than the mean over a long stride. Over a short stride it finds
+//! none more. In a stride of `s` seconds it finds the share `1 - 2 (D/s)^2 (s/D - 1 + exp(-s/D))`
+//! of a request more.
 //!
-//! **Short answers** have few intervals or none, and those that they have follow their own prompts.
-//! What is counted instead is how long a request was in the batch, from its first iteration to its
-//! last, which is `T` for each output. In its iterations are its own prompt and those of requests that
-//! it met: `m = max(1, Poisson(a))` requests are in an iteration when `a` come to it, and one of them
-//! meets `E[m^2] / E[m] - 1 = a^2 / (a + exp(-a))` others. Of requests that arrive at random, `a` come
-//! in the time of an iteration. A router that prefers idle replicas lets fewer meet: then there are
-//! `E[m] = a + exp(-a)` outputs for each iteration that was counted, and the smaller `a` holds.
+//! **Short answers** have few intervals or none, and these follow their own prompts. So the time of
+//! requests in the batch counts instead, from the first iteration to the last, which is `T` for
+//! each output. The iterations of a request contain its own prompt and the prompts of requests that
+//! it meets. If `a` requests come to an iteration, it contains `m = max(1, Poisson(a))` requests.
+//! Each of them meets `E[m^2] / E[m] - 1 = a^2 / (a + exp(-a))` others. If requests arrive at
+//! random, `a` of them come in the time of an iteration. A router that prefers idle replicas lets
+//! fewer meet. Then there are `E[m] = a + exp(-a)` outputs for each counted iteration, and the
+//! smaller `a` holds.
 //!
 //! # Domain
 //!
-//! A replica whose requests arrive at random within a stride. Those of an instant that come together
-//! find each other, and no stride of seconds shows that: then `n` is too small and a request seems to
-//! cost more than it does.
+//! A replica whose requests arrive at random within a stride. Requests that come together in an
+//! instant meet each other, and no stride of seconds shows that. Then `n` is too small, and a
+//! request seems to cost more than it does.
 //!
 //! # Source
 //!
 //! Little (1961); Wolff, *Poisson arrivals see time averages* (1982); the variance of a mean over a
-//! window of an M/M/inf queue: Whitt, *Planning queueing simulations* (1989). That `T`, `n` and the
-//! computed tokens are right with one API server and with two, with prompts in pieces and with
-//! speculation was found in recordings of vLLM 0.11 and 0.32: `docs/recordings.md`.
+//! window of an M/M/inf queue: Whitt, *Planning queueing simulations* (1989). Recordings of vLLM
+//! 0.11 and 0.32 show that `T`, `n` and the computed tokens are right: with one API server and with
+//! two, with prompts in pieces and with speculation (`docs/recordings.md`).
 
-use crate::observe::stride::Stride;
+use crate::observe::stride::IntervalDelta;
 use crate::units::Requests;
 
-/// Seconds that are one lesson: shorter means are too noisy.
+/// Seconds of a lesson. Shorter means are too noisy.
 const SECONDS: f64 = 15.0;
 
-/// Requests that wait at a full replica, over those that run. Fewer may wait for something else than
-/// room, such as a transfer, where an engine does not report for what.
+/// Requests that wait at a full replica, over those that run. Fewer may wait for something other
+/// than room, such as a transfer, if an engine does not report the cause.
 const QUEUE: f64 = 0.25;
 
-/// Strides in a row with such a queue after which a replica is full: one that just began to queue was
-/// idle in a part of its stride, and Prometheus shows one instant of a quarter of a minute.
+/// Strides in a row with such a queue before a replica counts as full. A replica that just began to
+/// queue was idle in a part of its stride, and Prometheus shows one instant per quarter of a
+/// minute.
 const FULL_PAGES: u32 = 4;
 
-/// The share of requests that may leave without an answer. An engine counts a prompt once its answer
-/// begins, so what it computed of theirs made iterations long and is in none.
+/// The share of requests that may leave without an answer. An engine counts a prompt once its
+/// answer begins. So the prompts of these requests made iterations longer without being counted.
 const UNSERVED_MAX: f64 = 0.05;
 
-/// Seconds after which a lesson that has not enough in it is dropped.
+/// Seconds after which a lesson with too little content is dropped.
 const SECONDS_MAX: f64 = 120.0;
 
-/// Times between outputs below which their mean says little.
+/// Times between outputs below which their mean is too uncertain.
 const INTERVALS_MIN: f64 = 100.0;
 
-/// Finished requests below which their mean time in the batch says little.
+/// Finished requests below which their mean time in the batch is too uncertain.
 const FINISHED_MIN: f64 = 10.0;
 
-/// Tokens of a mean answer below which its few intervals say little of iterations.
+/// Tokens of a mean answer below which its few intervals do not represent iterations.
 const SHORT: f64 = 5.0;
 
-/// How far off a lesson of short answers may be where requests were in the batch all the time, as a
-/// share: a prompt that is computed in two pieces counts half of that time twice.
+/// The error of a lesson of short answers, as a share, if requests were in the batch all the time.
+/// A prompt that is computed in two pieces counts half of that time twice.
 const LOOSE: f64 = 0.5;
 
-/// Steps of Newton's method; from the right it needs no more than half of them.
+/// Steps of Newton's method. From the right it needs at most half of them.
 const NEWTON: u32 = 40;
 
-/// The mean iteration of some seconds of a replica, for each of its ranks.
+/// A lesson: the mean iteration of a replica over some seconds, per rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Lesson {
+pub struct IterationSample {
     /// Prompt tokens in it.
     pub prompt: f64,
     /// Requests in it that generate.
@@ -88,13 +91,13 @@ pub struct Lesson {
     pub seconds: f64,
     /// Tokens in it, of prompts and of answers.
     pub tokens: f64,
-    /// Prompts that were computed meanwhile.
+    /// Prompts that were computed in these seconds.
     pub prompts: f64,
-    /// By how much it may be off beyond what any lesson is: one standard deviation, as a share.
+    /// Its doubt in addition to that of any lesson: one standard deviation, as a share.
     pub doubt: f64,
-    /// Whether it is of answers so short that requests are seldom seen to run.
+    /// True if its answers are so short that requests are seldom seen to run.
     pub is_short: bool,
-    /// The work of a rank, if it was full all along.
+    /// The work of a rank; `None` if it was not full all along.
     pub full: Option<FullWork>,
 }
 
@@ -107,11 +110,11 @@ pub struct FullWork {
     pub begun: f64,
 }
 
-/// Gathers what one replica does until it says something of its iterations.
+/// Gathers the counters of one replica until they are enough for a lesson.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Lessons {
+pub struct IterationSampler {
     strides: f64,
-    /// Strides in a row at whose end a queue waited for room, those of lessons before included.
+    /// Strides in a row at whose end a queue waited for room, including those of earlier lessons.
     queued: u32,
     /// Strides in which the replica was full.
     full: f64,
@@ -119,38 +122,39 @@ pub struct Lessons {
     computed: f64,
     generated: f64,
     begun: f64,
-    /// Iterations that were counted, where all strides say it.
+    /// Counted iterations, if all strides have them.
     steps: Option<f64>,
     intervals: f64,
     /// The sum of the intervals, in seconds.
     between: f64,
     /// Requests that ran, summed over the intervals.
     batches: f64,
-    /// Computed prompt tokens a second, summed over the seconds of the intervals.
+    /// Computed prompt tokens per second, summed over the seconds of the intervals.
     prompts: f64,
     batched: f64,
     finished: f64,
 }
 
-// === impl Lesson ===
+// === impl IterationSample ===
 
-impl Lesson {
-    /// What coefficients of an iteration are multiplied with.
+impl IterationSample {
+    /// The factors that the coefficients of an iteration are multiplied with.
     #[must_use]
     pub const fn features(&self) -> [f64; 3] {
         [1.0, self.prompt, self.batch]
     }
 }
 
-// === impl Lessons ===
+// === impl IterationSampler ===
 
-impl Lessons {
-    /// Adds a stride, and gives a lesson when there is enough for one.
-    pub fn take(&mut self, stride: &Stride) -> Option<Lesson> {
+impl IterationSampler {
+    /// Adds a stride. Returns a lesson once there is enough for one.
+    pub fn take(&mut self, stride: &IntervalDelta) -> Option<IterationSample> {
         if self.add(stride).is_none() {
             *self = Self::default();
             return None;
         }
+
         if self.elapsed < SECONDS {
             return None;
         }
@@ -159,11 +163,12 @@ impl Lessons {
         if lesson.is_some() || self.elapsed >= SECONDS_MAX {
             *self = Self { queued: self.queued, ..Self::default() };
         }
+
         lesson
     }
 
-    /// Adds a stride; `None` where it lacks something, or does not count a part of its work.
-    fn add(&mut self, stride: &Stride) -> Option<()> {
+    /// Adds a stride; `None` if it lacks a counter, or does not count a part of its work.
+    fn add(&mut self, stride: &IntervalDelta) -> Option<()> {
         let seconds = stride.elapsed.seconds();
         let ranks = f64::from(stride.ranks.max(1));
         let computed = stride.computed?.tokens() / ranks;
@@ -173,8 +178,10 @@ impl Lessons {
         if unserved > UNSERVED_MAX * (begun + unserved) {
             return None;
         }
-        let (between, intervals) = stride.intervals?;
-        let (between, intervals) = (between.seconds() / ranks, intervals.requests() / ranks);
+
+        let (sum, count) = stride.intervals?;
+        let between = sum.seconds() / ranks;
+        let intervals = count.requests() / ranks;
 
         let known = if self.strides > 0.0 { self.steps } else { Some(0.0) };
         self.steps = known.zip(stride.steps).map(|(sum, more)| sum + more.requests() / ranks);
@@ -191,10 +198,12 @@ impl Lessons {
             self.batches += intervals * between / seconds;
             self.prompts += between * computed / seconds;
         }
+
         if let Some((batched, finished)) = stride.batched {
             self.batched += batched.seconds() / ranks;
             self.finished += finished.requests() / ranks;
         }
+
         Some(())
     }
 
@@ -202,8 +211,8 @@ impl Lessons {
         self.generated < SHORT * self.begun
     }
 
-    /// By the times between outputs.
-    fn of_intervals(&self) -> Option<Lesson> {
+    /// A lesson from the times between outputs.
+    fn of_intervals(&self) -> Option<IterationSample> {
         if self.intervals < INTERVALS_MIN || self.between <= 0.0 {
             return None;
         }
@@ -211,7 +220,7 @@ impl Lessons {
         let batch = self.batches / self.intervals + self.unseen();
         let prompt = self.prompts / self.intervals;
         let outputs = (self.generated - self.begun).max(0.0) / self.intervals;
-        Some(Lesson {
+        Some(IterationSample {
             prompt,
             batch,
             seconds: self.between / self.intervals,
@@ -223,8 +232,8 @@ impl Lessons {
         })
     }
 
-    /// By the time that requests spend in the batch.
-    fn of_stays(&self) -> Option<Lesson> {
+    /// A lesson from the time that requests spend in the batch.
+    fn of_stays(&self) -> Option<IterationSample> {
         if self.finished < FINISHED_MIN || self.begun <= 0.0 || self.batched <= 0.0 {
             return None;
         }
@@ -239,7 +248,7 @@ impl Lessons {
         let own = self.computed / self.begun / outputs;
         let others = own * together * together / (together + (-together).exp());
         let batch = (self.batched / self.elapsed).max(1.0);
-        Some(Lesson {
+        Some(IterationSample {
             prompt: own + others,
             batch,
             seconds,
@@ -271,31 +280,34 @@ impl Lessons {
     }
 }
 
-/// Whether requests wait for room in a replica, and more than a few.
-fn has_queue(stride: &Stride) -> bool {
+/// Returns true if more than a few requests wait for room in a replica.
+fn has_queue(stride: &IntervalDelta) -> bool {
     let queue = stride.waiting.zip(stride.running);
     queue.is_some_and(|(waiting, running)| {
         waiting.requests() >= (QUEUE * running.requests()).max(1.0)
     })
 }
 
-/// The `a` of which `max(1, Poisson(a))` has this mean; none where that is not more than one.
+/// The `a` for which `max(1, Poisson(a))` has this mean; zero if the mean is at most one.
 fn poisson(mean: f64) -> f64 {
     if mean <= 1.0 {
         return 0.0;
     }
+
     // The root of a + exp(-a) = mean, from the right, where the left side is convex and rises.
     let mut a = mean;
     for _ in 0..NEWTON {
         a -= (a + (-a).exp() - mean) / (1.0 - (-a).exp());
     }
+
     a
 }
 
-/// The share of the variance of a number of requests that is lost by taking means over this many
-/// times the time that each stays.
+/// The share of the variance of a request count that is lost by means over this multiple of the
+/// time that each request stays.
 fn unseen(stays: f64) -> f64 {
-    // Below, the difference of nearly equal numbers; the first term of its series is all of it.
+    // Below, the formula is a difference of nearly equal numbers. The first term of its series is
+    // enough.
     const SHORT_STRIDE: f64 = 1e-3;
 
     if stays < SHORT_STRIDE {
@@ -311,7 +323,7 @@ mod tests {
     use super::*;
     use crate::units::{Seconds, Tokens};
 
-    /// What a replica counts in a second.
+    /// The counters of a replica in a second.
     #[derive(Clone, Copy)]
     struct Second {
         computed: f64,
@@ -344,23 +356,26 @@ mod tests {
         finished: 1.0,
     };
 
-    fn stride(second: Second, ranks: u32) -> Stride {
+    fn requests(count: f64) -> Requests {
+        Requests::new(count).unwrap()
+    }
+
+    fn stride(second: Second, ranks: u32) -> IntervalDelta {
         let Second { computed, generated, begun, between, intervals, batched, finished } = second;
-        let requests = |count: f64| Requests::new(count).unwrap();
-        Stride {
+        IntervalDelta {
             ranks,
             computed: Tokens::new(computed),
             generated: Tokens::new(generated),
             begun: Some(requests(begun)),
             intervals: Seconds::new(between).map(|sum| (sum, requests(intervals))),
             batched: Seconds::new(batched).map(|sum| (sum, requests(finished))),
-            ..Stride::over(Timestamp::UNIX_EPOCH, Seconds::literal(1))
+            ..IntervalDelta::over(Timestamp::UNIX_EPOCH, Seconds::literal(1))
         }
     }
 
-    /// The lesson of these seconds, over and over.
-    fn lesson(seconds: &[Second], ranks: u32) -> Option<Lesson> {
-        let mut lessons = Lessons::default();
+    /// The lesson of these seconds, repeated.
+    fn lesson(seconds: &[Second], ranks: u32) -> Option<IterationSample> {
+        let mut lessons = IterationSampler::default();
         (0..200).find_map(|at| lessons.take(&stride(seconds[at % seconds.len()], ranks)))
     }
 
@@ -375,15 +390,17 @@ mod tests {
         assert!((idle.batch - busy.batch).abs() < 0.2, "{idle:?} {busy:?}");
     }
 
+    /// Lessons in 200 s if so many requests per second leave without an answer.
+    fn lessons_despite(unserved: f64) -> usize {
+        let mut lessons = IterationSampler::default();
+        let stride = IntervalDelta { unserved: Requests::new(unserved), ..stride(ALONE, 1) };
+        (0..200).filter_map(|_| lessons.take(&stride)).count()
+    }
+
     #[test]
     fn nothing_is_learned_while_clients_hang_up() {
-        let lessons = |unserved: f64| {
-            let mut lessons = Lessons::default();
-            let stride = Stride { unserved: Requests::new(unserved), ..stride(ALONE, 1) };
-            (0..200).filter_map(|_| lessons.take(&stride)).count()
-        };
-        assert!(lessons(0.04) > 10, "a few always do");
-        assert_eq!(lessons(0.2), 0, "their prompts are computed and not counted");
+        assert!(lessons_despite(0.04) > 10, "a few always do");
+        assert_eq!(lessons_despite(0.2), 0, "their prompts are computed and not counted");
     }
 
     #[test]
@@ -404,7 +421,7 @@ mod tests {
 
     #[test]
     fn answers_of_one_token_are_measured_by_their_stays_and_not_by_the_clock() {
-        // Ten a second, each alone for 30 ms.
+        // Ten requests per second, each alone for 30 ms.
         let one = Second {
             computed: 3000.0,
             generated: 10.0,
@@ -413,11 +430,12 @@ mod tests {
             finished: 10.0,
             ..NOTHING
         };
+
         let found = lesson(&[one], 1).unwrap();
 
         assert!((found.seconds - 0.03).abs() < 1e-9, "{found:?}");
         assert!((1.0..1.01).contains(&found.batch), "{found:?}");
-        // Its own prompt, and now and then that of another which came just before.
+        // Its own prompt, and sometimes the prompt of another request that came just before.
         assert!((300.0..330.0).contains(&found.prompt), "{found:?}");
     }
 
@@ -431,8 +449,9 @@ mod tests {
             finished: 20.0,
             ..NOTHING
         };
-        let apart = Stride { steps: Requests::new(20.0), ..stride(many, 1) };
-        let mut lessons = Lessons::default();
+
+        let apart = IntervalDelta { steps: Requests::new(20.0), ..stride(many, 1) };
+        let mut lessons = IterationSampler::default();
         let found = (0..200).find_map(|_| lessons.take(&apart)).unwrap();
 
         assert!((found.prompt - 300.0).abs() < 1e-6, "{found:?}");
@@ -456,26 +475,29 @@ mod tests {
         assert_eq!(lesson(&[rare], 1), None);
         assert_eq!(lesson(&[NOTHING], 1), None);
 
-        let unknown = Stride { begun: None, ..stride(ALONE, 1) };
-        let mut lessons = Lessons::default();
+        let unknown = IntervalDelta { begun: None, ..stride(ALONE, 1) };
+        let mut lessons = IterationSampler::default();
         assert!((0..200).all(|_| lessons.take(&unknown).is_none()));
+    }
+
+    /// The full work in the second lesson of a replica that runs eight requests.
+    fn full_work(waiting: f64) -> Option<FullWork> {
+        let queued = IntervalDelta {
+            waiting: Requests::new(waiting),
+            running: Requests::new(8.0),
+            ..stride(Second { intervals: 392.0, between: 7.84, generated: 400.0, ..ALONE }, 1)
+        };
+
+        let mut lessons = IterationSampler::default();
+        let first = (0..15).find_map(|_| lessons.take(&queued)).unwrap();
+        assert_eq!(first.full, None, "it was idle in a part of it");
+        (0..15).find_map(|_| lessons.take(&queued)).unwrap().full
     }
 
     #[test]
     fn a_replica_is_full_while_a_quarter_as_many_wait_as_run() {
-        let lesson_of = |waiting: f64| {
-            let queued = Stride {
-                waiting: Requests::new(waiting),
-                running: Requests::new(8.0),
-                ..stride(Second { intervals: 392.0, between: 7.84, generated: 400.0, ..ALONE }, 1)
-            };
-            let mut lessons = Lessons::default();
-            let first = (0..15).find_map(|_| lessons.take(&queued)).unwrap();
-            assert_eq!(first.full, None, "it was idle in a part of it");
-            (0..15).find_map(|_| lessons.take(&queued)).unwrap().full
-        };
-        assert_eq!(lesson_of(2.0), Some(FullWork { generated: 400.0, begun: 1.0 }));
-        assert_eq!(lesson_of(1.0), None, "one of eight may wait for something else");
+        assert_eq!(full_work(2.0), Some(FullWork { generated: 400.0, begun: 1.0 }));
+        assert_eq!(full_work(1.0), None, "one of eight may wait for something else");
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //!
 //! # Model
 //!
-//! Each lesson of a replica is compared with the iteration that the pace of its variant predicts for
-//! the same content. The ratio does not depend on the load, so replicas that a router loads unevenly
-//! compare as well:
+//! Each lesson of a replica is compared with the iteration that the pace of its variant predicts
+//! for the same content. The ratio does not depend on the load, so replicas with uneven load are
+//! comparable:
 //!
 //! ```text
 //! ratio  = median over its last lessons of ln(seconds / predicted)
@@ -27,24 +27,24 @@ use serde::{Deserialize, Serialize};
 use crate::fleet::ReplicaName;
 use crate::units::Fraction;
 
-/// The last lessons of a replica that count: two minutes of them.
+/// The last lessons of a replica that count. They take two minutes.
 const LESSONS_MAX: usize = 8;
 
 /// Lessons below which a replica is not compared.
 const LESSONS_MIN: usize = 5;
 
-/// Peers that a replica is compared with, at least: of two replicas, either may be the odd one.
+/// The fewest peers that a replica is compared with: of two replicas, either may be the outlier.
 const PEERS_MIN: usize = 2;
 
-/// How many times as slow as its peers an outlier is. The median of eight lessons has an error of 5%
-/// where single lessons have one of 10%, and a linear model of iterations is off by up to 20% between
+/// The factor from which a replica is an outlier. The median of eight lessons has an error of 5% if
+/// single lessons have an error of 10%. A linear model of iterations is off by up to 20% between
 /// replicas of different load.
 pub(super) const OUTLYING: f64 = 1.3;
 
 /// The slowest replica of a variant, compared with the others.
 #[derive(Clone, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[display("replica {replica} is {:.1} times slower than its {peers} peers", factor.fraction())]
-pub struct Slowest {
+pub struct SlowestReplica {
     /// The replica.
     pub replica: ReplicaName,
     /// The time that an iteration takes on it, over the time that it takes on its peers.
@@ -53,28 +53,29 @@ pub struct Slowest {
     pub peers: u32,
 }
 
-/// How the last lessons of a replica compare with what was predicted.
+/// The last lessons of a replica, relative to the predictions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ratios {
     /// Logarithms, in order of time.
     last: VecDeque<f64>,
 }
 
-// === impl Slowest ===
+// === impl SlowestReplica ===
 
-impl Slowest {
+impl SlowestReplica {
     /// The slowest of these replicas; `None` while too few can be compared.
     pub(super) fn of<'a>(
         replicas: impl Iterator<Item = (&'a ReplicaName, &'a Ratios)>,
     ) -> Option<Self> {
-        let known = replicas.filter_map(|(replica, ratios)| Some((ratios.median()?, replica)));
-        let mut known: Vec<(f64, &ReplicaName)> = known.collect();
+        let medians = replicas.filter_map(|(replica, ratios)| Some((ratios.median()?, replica)));
+        let mut known: Vec<(f64, &ReplicaName)> = medians.collect();
         known.sort_by(|a, b| a.0.total_cmp(&b.0));
 
         let (slowest, replica) = known.pop()?;
         if known.len() < PEERS_MIN {
             return None;
         }
+
         let peers = middle(known.iter().map(|(ratio, _)| *ratio));
         Some(Self {
             replica: replica.clone(),
@@ -83,7 +84,7 @@ impl Slowest {
         })
     }
 
-    /// Whether it is so slow that something is wrong with it.
+    /// Returns true if it is so slow that something is wrong with it.
     #[must_use]
     pub fn is_outlier(&self) -> bool {
         self.factor.fraction() >= OUTLYING
@@ -93,7 +94,7 @@ impl Slowest {
 // === impl Ratios ===
 
 impl Ratios {
-    /// Adds a lesson that took so many times as long as was predicted.
+    /// Adds a lesson that took this multiple of the predicted time.
     pub(super) fn add(&mut self, ratio: f64) {
         if !ratio.is_finite() || ratio <= 0.0 {
             return;
@@ -101,6 +102,7 @@ impl Ratios {
         if self.last.len() == LESSONS_MAX {
             let _oldest = self.last.pop_front();
         }
+
         self.last.push_back(ratio.ln());
     }
 
@@ -129,8 +131,8 @@ mod tests {
     use super::*;
     use crate::analyze::foresight::change::tests::heavy_tailed;
 
-    /// The slowest of replicas with these factors, after so many lessons each.
-    fn slowest(factors: &[f64], lessons: u32, seed: u64) -> Option<Slowest> {
+    /// The slowest of replicas with these factors, after this many lessons each.
+    fn slowest(factors: &[f64], lessons: u32, seed: u64) -> Option<SlowestReplica> {
         let mut random = Pcg64::seed_from_u64(seed);
         let mut replicas = Vec::new();
         for (index, factor) in factors.iter().enumerate() {
@@ -138,7 +140,8 @@ mod tests {
             (0..lessons).for_each(|_| ratios.add(factor * (0.1 * heavy_tailed(&mut random)).exp()));
             replicas.push((ReplicaName::new(&format!("r{index}")).unwrap(), ratios));
         }
-        Slowest::of(replicas.iter().map(|(name, ratios)| (name, ratios)))
+
+        SlowestReplica::of(replicas.iter().map(|(name, ratios)| (name, ratios)))
     }
 
     #[test]
@@ -151,6 +154,7 @@ mod tests {
             assert!(found.is_outlier());
             assert!(!slowest(&[1.0; 4], 8, seed).unwrap().is_outlier(), "{seed}");
         }
+
         let found = slowest(&[1.0, 1.8, 1.0], 8, 1).unwrap().to_string();
         assert_eq!(found, "replica r1 is 1.8 times slower than its 2 peers");
     }

@@ -32,7 +32,7 @@ settings! {
     /// Parameters of `foresight`. The defaults were found together, by simulation over many
     /// workloads.
     #[derive(Copy)]
-    pub struct Policy {
+    pub struct ForesightPolicy {
         /// Usable share of the mean time between tokens, and of the tokens of an iteration; where a
         /// variant only decodes, also of places in the batch and of the KV cache. A random batch needs
         /// some above its mean.
@@ -295,7 +295,7 @@ settings! {
 
         /// Lets a lower number that foresight alone finds pass
         /// `enforce.scale_down.stabilization_window`. On by default, unless that window is written.
-        replaces_window: Window = Window::Replaced;
+        replaces_window: ScaleDownWindow = ScaleDownWindow::Replaced;
     }
 
     /// Rounds needs to whole replicas.
@@ -328,7 +328,7 @@ settings! {
         /// Load to prepare for, as a multiple of the requests in flight.
         margin: Fraction = 1.3, in FACTORS;
 
-        /// The same while no ten answers have ended, if that is more.
+        /// The same while fewer than 20 answers have ended, if that is more.
         // Twice a time that goes on is its median, where nothing is known of its scale.
         unended: Fraction = 2.0, in FACTORS;
 
@@ -365,7 +365,7 @@ settings! {
 
 /// The stabilization window of a lower number, where foresight alone sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Window {
+pub enum ScaleDownWindow {
     /// Not waited for: the need has been held already.
     #[default]
     Replaced,
@@ -373,7 +373,7 @@ pub enum Window {
     Waited,
 }
 
-settings! { switch: Window, Window::Replaced, Window::Waited }
+settings! { switch: ScaleDownWindow, ScaleDownWindow::Replaced, ScaleDownWindow::Waited }
 
 /// The steps by which a number may grow, where foresight alone sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -387,7 +387,7 @@ pub enum Steps {
 
 settings! { switch: Steps, Steps::Unlimited, Steps::Limited }
 
-impl Policy {
+impl ForesightPolicy {
     /// Seconds until a replica handles load that is asked for now and takes so long to start.
     pub(super) fn horizon(&self, startup: f64) -> f64 {
         (startup + self.reaction_time.seconds()).min(HORIZON_MAX as f64)

@@ -1,38 +1,39 @@
-//! What the router lets unlike variants of one role carry.
+//! Router weights: the usable capacity of unlike variants of one role.
 //!
-//! A router that sends each replica as many requests fills the slow ones first. The fast ones have
-//! room then that nothing uses, and the sum of what all could carry says too much.
+//! A router that sends each replica the same number of requests fills the slow ones first. The fast
+//! ones then have room that stays unused, and the sum of all capacities is too high.
 //!
 //! # Model
 //!
-//! A replica of variant `v` gets a share of requests in proportion to a weight `w`. With `A` requests
-//! that came to all replicas together, `n` replicas and `S` requests that came to a variant,
+//! A replica of variant `v` gets a share of requests in proportion to a weight `w`. With `A`
+//! requests at all replicas together, `n` replicas and `S` requests at a variant,
 //!
 //! ```text
 //! E = sum over time of  A * n / sum over u of (n_u * w_u)      requests at a weight of one
 //! w = (S + K * q) / (E + K)                                    q = mu / mean mu,  K = 50
 //! P = max over variants with replicas of  w / mu               the variant that is full first
-//! usable = min(1, 1.1 * (w / mu) / P)                          of what a replica carries
+//! usable = min(1, 1.1 * (w / mu) / P)                          of the capacity per replica
 //! ```
 //!
-//! A router that shares by capacity has `w = q`, and all of it is usable. That is assumed at first.
-//! Up to a tenth more than its share is what chance does.
+//! A router that shares by capacity has `w = q`, and all capacity is usable. That is assumed at
+//! first. Up to a tenth more than its share is chance.
 //!
-//! A variant that is full first keeps the others from being used. Without it, `P` is that of the next,
-//! and the others carry more. It is not used, and goes, where the need costs a sixth less without it,
-//! or where it keeps the others from carrying the need. A minimum keeps a variant in any case.
+//! The variant that is full first limits the others. Without it, `P` is that of the next variant,
+//! and the usable capacity of the others is higher. It is not used, and scales down, if the need
+//! costs a sixth less without it. The same applies if it keeps the others from meeting the need. A
+//! minimum keeps a variant in any case.
 //!
 //! # Domain
 //!
-//! Times in which two variants serve, and a replica has two requests or more on average: with fewer, a
-//! router that counts them sends each to the first idle replica and seems to share alike. Weights are
-//! remembered for ten minutes of such times, and while a variant has no replica: one that is started
-//! again is not filled otherwise than before.
+//! Times in which two variants serve, and a replica has two requests or more on average. With
+//! fewer, a router that counts them sends each to the first idle replica, and seems to share
+//! equally. Weights are remembered for ten minutes of such times. They stay while a variant has no
+//! replica, because the router fills a restarted variant as before.
 //!
 //! # Source
 //!
-//! The iteration of Hunter (2004), *MM algorithms for generalized Bradley-Terry models*, with sums that
-//! fade.
+//! The iteration of Hunter (2004), *MM algorithms for generalized Bradley-Terry models*, with sums
+//! that fade.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -41,71 +42,71 @@ use jiff::Timestamp;
 
 use crate::analyze::foresight::policy::Routing;
 use crate::analyze::foresight::{
-    Foresight, Policy, RATE_MIN, ReplicaStrides, Side, VariantStrides,
+    Foresight, ForesightPolicy, RATE_MIN, ReplicaStrides, RoleFleet, VariantStrides,
 };
 use crate::fleet::{ModelKey, Role, VariantKey};
 use crate::units::{Fraction, Requests, Seconds};
 
-/// Requests at a replica from which the way that they are shared says something.
+/// Requests at a replica from which their distribution shows the router's weights.
 pub(super) const BUSY: f64 = 2.0;
 
 /// Seconds after which a weight is forgotten to a third.
 pub(super) const MEMORY: f64 = 600.0;
 
-/// Requests that the assumption of a router that shares by capacity is worth.
+/// The weight of the assumption of a router that shares by capacity, in requests.
 const ASSUMED: f64 = 50.0;
 
-/// What came to each variant of one role, against what was to be expected.
+/// The requests at each variant of one role, against the expected ones.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RouterWeights {
     looked: Option<Timestamp>,
-    weighed: BTreeMap<VariantKey, Weighed>,
-    /// The variant that is filled first of those that are used.
+    weighed: BTreeMap<VariantKey, RouterWeight>,
+    /// The variant that is full first among the used variants.
     fullest: Option<VariantKey>,
 }
 
-/// What came to one variant, the recent first.
+/// The requests at one variant, with recent ones weighted most.
 #[derive(Clone, Copy, Debug, Default)]
-struct Weighed {
-    /// Requests.
+struct RouterWeight {
+    /// Requests that came.
     came: f64,
-    /// Requests at a weight of one.
+    /// Requests expected at a weight of one.
     expected: f64,
 }
 
-/// Variants of which some are best used together.
+/// Variants, from which the best set to use together is chosen.
 struct RoutedMix<'a> {
-    known: &'a [Routed<'a>],
-    /// Their weights over what their replicas carry: those with the highest are full first.
+    known: &'a [RoutedVariant<'a>],
+    /// Their weights over their capacity per replica. The variants with the highest are full first.
     pressures: &'a [f64],
     policy: &'a Routing,
 }
 
-/// Replicas of some variants.
+/// The shortfall and cost of a set of replicas.
 #[derive(Clone, Copy, Debug)]
 struct MixCost {
-    /// Requests a second that they do not carry.
+    /// Requests per second beyond their capacity.
     missing: f64,
-    /// What they cost an hour.
+    /// Their cost per hour.
     cost: f64,
 }
 
 /// One variant at one look.
 #[derive(Clone, Copy, Debug)]
-struct Routed<'a> {
+struct RoutedVariant<'a> {
     key: &'a VariantKey,
     replicas: f64,
-    /// Replicas that it has at least.
+    /// The minimum of its replicas.
     min: f64,
-    /// Replicas that it may have.
+    /// Replicas that the variant may have.
     max: f64,
-    /// What a replica costs an hour.
+    /// The cost of a replica per hour.
     cost: f64,
     /// Requests that came to its replicas since the last look.
     came: f64,
     /// Requests that its replicas run, and that wait at them.
     in_flight: f64,
-    /// Requests a second that a replica carries.
+    /// The capacity per replica, in requests per second.
     carries: f64,
     /// Its share by capacity, as a weight.
     by_capacity: f64,
@@ -114,19 +115,20 @@ struct Routed<'a> {
 // === impl Foresight ===
 
 impl Foresight {
-    /// Notes the share of what replicas carry that the router lets them.
+    /// Sets the share of the capacity per replica that the router lets each variant use.
     pub(super) fn route(
         &mut self,
         model: &ModelKey,
         through: Timestamp,
-        policy: &Policy,
-        sides: &mut BTreeMap<Role, Side<'_>>,
+        policy: &ForesightPolicy,
+        sides: &mut BTreeMap<Role, RoleFleet<'_>>,
     ) {
-        let Some(policy) = &policy.routing else { return };
+        let Some(routing) = &policy.routing else { return };
         for side in sides.values_mut() {
             let Some(demand) = self.demands.get_mut(&(model.clone(), side.role)) else { continue };
             let need = demand.hold.last().unwrap_or_default();
-            let usable = demand.router.usable(through, side, need, policy);
+            let usable = demand.router.usable(through, side, need, routing);
+
             for ((_, carried), usable) in side.variants.iter_mut().zip(usable) {
                 if let Some(carried) = carried {
                     carried.usable = usable;
@@ -139,19 +141,20 @@ impl Foresight {
 // === impl RouterWeights ===
 
 impl RouterWeights {
-    /// The usable share of what a replica of each variant of a side carries.
+    /// The usable share of the capacity per replica, for each variant of a side.
     fn usable(
         &mut self,
         through: Timestamp,
-        side: &Side<'_>,
+        side: &RoleFleet<'_>,
         need: f64,
         policy: &Routing,
     ) -> Vec<Fraction> {
         let routed = routed(side);
-        let known: Vec<Routed<'_>> = routed.iter().copied().flatten().collect();
+        let known: Vec<RoutedVariant<'_>> = routed.iter().copied().flatten().collect();
         if known.len() < 2 {
             return vec![Fraction::ONE; routed.len()];
         }
+
         self.weighed.retain(|key, _| side.variants.iter().any(|(it, _)| it.spec.key == *key));
         self.look(through, &known);
 
@@ -159,15 +162,22 @@ impl RouterWeights {
         let mix = RoutedMix { known: &known, pressures: &pressures, policy };
         let fullest = mix.fullest(self.fullest.as_ref(), need);
         self.fullest = Some(known[fullest].key.clone());
+
         let mut shares = (0..known.len()).map(|at| mix.usable(at, pressures[fullest]));
-        let mut share = |known: Option<Routed<'_>>| known.and_then(|_| shares.next());
-        routed.into_iter().map(|it| share(it).unwrap_or(Fraction::ONE)).collect()
+        let mut usable = Vec::with_capacity(routed.len());
+        for variant in &routed {
+            let share = variant.and_then(|_| shares.next());
+            usable.push(share.unwrap_or(Fraction::ONE));
+        }
+
+        usable
     }
 
-    /// Takes in what came since the last look.
-    fn look(&mut self, through: Timestamp, known: &[Routed<'_>]) {
+    /// Takes in the arrivals since the last look.
+    fn look(&mut self, through: Timestamp, known: &[RoutedVariant<'_>]) {
         let before = self.looked.replace(through);
         let passed = before.and_then(|before| Seconds::from_span(through.duration_since(before)));
+
         let replicas: f64 = known.iter().map(|it| it.replicas).sum();
         let came: f64 = known.iter().map(|it| it.came).sum();
         let in_flight: f64 = known.iter().map(|it| it.in_flight).sum();
@@ -185,8 +195,9 @@ impl RouterWeights {
         }
     }
 
-    fn weight(&self, routed: &Routed<'_>) -> f64 {
-        let Weighed { came, expected } = self.weighed.get(routed.key).copied().unwrap_or_default();
+    fn weight(&self, routed: &RoutedVariant<'_>) -> f64 {
+        let RouterWeight { came, expected } =
+            self.weighed.get(routed.key).copied().unwrap_or_default();
         (came + ASSUMED * routed.by_capacity) / (expected + ASSUMED)
     }
 }
@@ -194,7 +205,7 @@ impl RouterWeights {
 // === impl RoutedMix ===
 
 impl RoutedMix<'_> {
-    /// The variant that is the first to be full, of those that are best used together.
+    /// The variant that is full first, in the best set to use together.
     fn fullest(&self, before: Option<&VariantKey>, need: f64) -> usize {
         let Self { known, pressures, .. } = *self;
         let forced = known.iter().zip(pressures).filter(|(it, _)| it.min > 0.0);
@@ -211,11 +222,12 @@ impl RoutedMix<'_> {
                 best = at;
             }
         }
+
         best
     }
 
-    /// The usable share of what a replica carries, if this is the highest pressure of those that are
-    /// used; zero where its own is higher.
+    /// The usable share of a variant's capacity per replica if `highest` is the highest pressure in
+    /// use. Zero if its own pressure is higher.
     fn usable(&self, at: usize, highest: f64) -> Fraction {
         let even = self.policy.even.fraction();
         let pressure = self.pressures[at];
@@ -224,11 +236,15 @@ impl RoutedMix<'_> {
         Fraction::new(usable).unwrap_or(Fraction::ONE)
     }
 
-    /// The cheapest replicas that carry a need, of the variants with no higher pressure than this.
+    /// The cheapest replicas that meet a need, of the variants with no higher pressure than this.
     fn plan(&self, highest: f64, need: f64) -> MixCost {
-        let rate = |at: usize| self.known[at].carries * self.usable(at, highest).fraction();
-        let all = self.known.iter().enumerate().map(|(at, it)| (it, rate(at)));
-        let mut used: Vec<(&Routed<'_>, f64)> = all.filter(|(_, rate)| *rate > 0.0).collect();
+        let mut used: Vec<(&RoutedVariant<'_>, f64)> = Vec::new();
+        for (at, it) in self.known.iter().enumerate() {
+            let rate = it.carries * self.usable(at, highest).fraction();
+            if rate > 0.0 {
+                used.push((it, rate));
+            }
+        }
         used.sort_by(|a, b| (a.0.cost / a.1).total_cmp(&(b.0.cost / b.1)));
 
         let kept: f64 = used.iter().map(|(it, rate)| it.min * rate).sum();
@@ -239,10 +255,11 @@ impl RoutedMix<'_> {
             plan.missing = (plan.missing - more * rate).max(0.0);
             plan.cost += more * it.cost;
         }
+
         plan
     }
 
-    /// Whether other variants are so much better that the present ones are given up.
+    /// Returns true if the other variants are so much better that they replace the present ones.
     fn is_worth(&self, other: MixCost, used: MixCost) -> bool {
         let worth = self.policy.worth.fraction();
         match other.missing.total_cmp(&used.missing) {
@@ -253,24 +270,29 @@ impl RoutedMix<'_> {
     }
 }
 
-/// The variants of a side as the router sees them, where what a replica carries is known.
-fn routed<'a>(side: &Side<'a>) -> Vec<Option<Routed<'a>>> {
-    let carried = side.variants.iter().map(|(_, carried)| carried.as_ref());
-    let rates: Vec<Option<f64>> = carried
-        .map(|it| Some(it?.rate.requests_per_second()).filter(|rate| *rate > RATE_MIN))
-        .collect();
+/// The variants of a side as the router sees them; `None` for a variant without known capacity.
+fn routed<'a>(side: &RoleFleet<'a>) -> Vec<Option<RoutedVariant<'a>>> {
+    let mut rates = Vec::new();
+    for (_, carried) in &side.variants {
+        let rate = carried.map(|it| it.rate.requests_per_second());
+        rates.push(rate.filter(|rate| *rate > RATE_MIN));
+    }
+
     let known = rates.iter().flatten().count().max(1) as f64;
     let mean = rates.iter().flatten().sum::<f64>() / known;
     let variants = side.variants.iter().zip(rates);
-    variants.map(|((it, _), rate)| rate.map(|rate| Routed::new(it, rate, rate / mean))).collect()
+    variants
+        .map(|((it, _), rate)| rate.map(|rate| RoutedVariant::new(it, rate, rate / mean)))
+        .collect()
 }
 
-// === impl Routed ===
+// === impl RoutedVariant ===
 
-impl<'a> Routed<'a> {
+impl<'a> RoutedVariant<'a> {
     fn new(variant: &'a VariantStrides<'a>, carries: f64, by_capacity: f64) -> Self {
         let replicas = &variant.replicas;
         let came = replicas.iter().flat_map(|it| it.strides).filter_map(|it| it.arrived);
+
         Self {
             key: &variant.spec.key,
             replicas: replicas.len() as f64,

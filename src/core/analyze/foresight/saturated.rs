@@ -2,9 +2,9 @@
 //!
 //! # Model
 //!
-//! While a quarter as many requests wait for room as run, all along a lesson, the answers that a replica
-//! finishes per second are its capacity, without any formula. The formula expects so many of requests
-//! of the same lengths, if nothing is left free and no objective holds:
+//! A replica is full if during a whole lesson a quarter as many requests wait for room as run. Its
+//! finished answers per second are then its capacity, without any formula. For requests of the same
+//! lengths, the formula expects this rate if nothing is left free and no objective holds:
 //!
 //! ```text
 //! measured   = max(generated tokens / mean tokens of an answer, answers begun)     per second
@@ -12,41 +12,44 @@
 //! correction = min(1, 1.15 measured / expected)
 //! ```
 //!
-//! Requests that begin together compute prompts first and generate later. Either rate is too low in the
-//! other phase, and the larger is an upper bound in both. So a correction never raises what is believed.
+//! Requests that begin together compute prompts first and generate later. Either rate is too low in
+//! the other phase, and the larger is an upper bound in both. So a correction never raises the
+//! estimate.
 //!
-//! A limit that an engine has and does not report, such as a smaller token budget, makes it less than
-//! one. If places, the cache or the iterations bind, the believed rate is multiplied by it. An
-//! objective binds below that, so there the usable share of the corrected throughput is an upper bound.
+//! A limit that an engine has and does not report, such as a smaller token budget, makes the
+//! correction less than one. If places, the cache or the iterations bind, the estimated rate is
+//! multiplied by it. An objective binds below that, so there the usable share of the corrected
+//! throughput is an upper bound.
 //!
 //! # Domain
 //!
-//! From [`LESSONS_MIN`] lessons on, since the engine last changed. A lesson of an engine that is slower
-//! than its variant's pace does not count: an outlier queues before its peers do. Half of a correction's logarithm is
-//! forgotten in a day, so that replicas that something else once held back are tried again.
+//! From [`LESSONS_MIN`] lessons on, since the engine last changed. A lesson of an engine that is
+//! slower than its variant's pace does not count: an outlier queues before its peers do. Half of a
+//! correction's logarithm is forgotten in a day, so that replicas that another cause once held back
+//! are tried again.
 
-use crate::analyze::foresight::capacity::{Limits, Requested};
+use crate::analyze::foresight::capacity::{CapacityLimits, RequestProfile};
 use crate::analyze::foresight::lesson::FullWork;
-use crate::analyze::foresight::pace::Iteration;
+use crate::analyze::foresight::pace::IterationCost;
 use crate::units::{Seconds, Tokens};
 
 /// Lessons from which the throughput counts: a minute of one full replica.
 const LESSONS_MIN: u32 = 4;
 
-/// The share of a lesson in the throughput. Requests that begin together end together, which makes the
-/// answers of a quarter of a minute more or fewer than usual.
+/// The weight of a lesson in the throughput. Requests that begin together end together, which makes
+/// the answers of a quarter of a minute more or fewer than usual.
 const SHARE: f64 = 0.25;
 
-/// How far off the formula and a measurement may be before they contradict each other.
+/// The ratio between formula and measurement up to which they do not contradict each other.
 const TOLERANCE: f64 = 1.15;
 
-/// The smallest correction. Beyond, something else than the formula is wrong.
+/// The smallest correction. Beyond it, something other than the formula is wrong.
 const CORRECTION_MIN: f64 = 0.25;
 
 /// Seconds in which half of a correction is forgotten.
 const HALVED: f64 = 24.0 * 3600.0;
 
-/// What one rank of a full replica did.
+/// The throughput of one rank of a full replica.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Throughput {
     /// Answers per second.
@@ -74,7 +77,7 @@ impl Throughput {
         let Some(before) = known else {
             return Some(Self { answers, prompt, output, lessons: 1, kept: 1.0 });
         };
-        let towards = |mean: f64, now: f64| mean + SHARE * (now - mean);
+
         Some(Self {
             answers: towards(before.answers, answers),
             prompt: towards(before.prompt, prompt),
@@ -84,17 +87,18 @@ impl Throughput {
         })
     }
 
-    /// Lets time pass.
+    /// Lets the correction fade over this time.
     pub(super) fn age(&mut self, elapsed: Seconds) {
         self.kept *= (-elapsed.seconds() / HALVED).exp2();
     }
 
-    /// The share of what the formula expects that full replicas do; one while too few lessons show less.
+    /// The throughput of full replicas as a share of the formula's rate, at most one. One while
+    /// there are too few lessons.
     pub(super) fn correction(
         &self,
-        iteration: Iteration,
-        requested: &Requested,
-        limits: &Limits,
+        iteration: IterationCost,
+        requested: &RequestProfile,
+        limits: &CapacityLimits,
     ) -> f64 {
         if self.lessons < LESSONS_MIN {
             return 1.0;
@@ -104,11 +108,16 @@ impl Throughput {
         };
 
         let computed = Tokens::new(self.prompt * requested.computed_share()).unwrap_or(prompt);
-        let alike = Requested { prompt, computed, output, ..*requested };
+        let alike = RequestProfile { prompt, computed, output, ..*requested };
         let expected = limits.most(iteration, &alike);
         let correction = (TOLERANCE * self.answers / expected).clamp(CORRECTION_MIN, 1.0);
         if correction.is_finite() { correction.powf(self.kept) } else { 1.0 }
     }
+}
+
+/// The mean after a lesson with this value.
+fn towards(mean: f64, now: f64) -> f64 {
+    mean + SHARE * (now - mean)
 }
 
 #[cfg(test)]
@@ -117,8 +126,8 @@ mod tests {
     use crate::analyze::foresight::capacity::tests::{ITERATION, requested};
     use crate::units::Fraction;
 
-    fn limits() -> Limits {
-        Limits {
+    fn limits() -> CapacityLimits {
+        CapacityLimits {
             itl: None,
             first: None,
             seats: 64.0,
@@ -129,16 +138,20 @@ mod tests {
         }
     }
 
-    /// The work of a replica that does this share of what is expected.
+    /// The work of a replica with this share of the expected rate.
     fn full(share: f64) -> FullWork {
         let begun = share * limits().most(ITERATION, &requested(1000.0, 200.0));
         FullWork { generated: 200.0 * begun, begun }
     }
 
-    /// What is known after lessons of a full replica.
+    /// The throughput after lessons of a full replica.
     fn after(lessons: &[FullWork]) -> Throughput {
-        let add = |known, full: &FullWork| Throughput::add(known, *full, (1000.0, 200.0));
-        lessons.iter().fold(None, add).unwrap()
+        let mut known = None;
+        for full in lessons {
+            known = Throughput::add(known, *full, (1000.0, 200.0));
+        }
+
+        known.unwrap()
     }
 
     fn correction(throughput: &Throughput) -> f64 {

@@ -1,9 +1,9 @@
-//! The schedule: what has come at this time of the day, and of the week.
+//! The schedule: past arrivals by the time of the day and of the week.
 //!
-//! Days are like each other. What rises at nine each morning can be prepared for before it rises,
-//! which nothing that looks back a quarter of an hour can do; and where no rise has ever come at this
-//! hour, none need be prepared for. A [`Week`] is the curve of that, a level for each quarter of an
-//! hour of a week, and [`Ahead`] is what it says of the time until a new replica serves.
+//! Days are like each other. A rise at nine each morning can be prepared for before it starts,
+//! which a forecast from the last quarter of an hour cannot do. And if no rise ever came at this
+//! hour, none must be prepared for. A [`Week`] is that curve, with a level for each quarter of an
+//! hour of a week. [`ScheduleForecast`] is its part from now until a new replica serves.
 //!
 //! # Model
 //!
@@ -13,29 +13,29 @@
 //! level(b) = week[b]                                       after two weeks
 //!          = the lower median of the last 7 days at b      from two days on
 //! r        = x(b) / level(b),  of the last bin that is over
-//! today    = r, or where that is less than 1:  (k r + 10) / (k + 10),  k = 15 s * level(b)
+//! today    = r, or if that is less than 1:  (k r + 10) / (k + 10),  k = 15 s * level(b)
 //! ahead    = max of level(b) over the bins from now to the horizon
 //! ```
 //!
-//! A day that is not like the others shows in `today`: what is expected is scaled down by it, so that
-//! a holiday is prepared for once, in its first quarter of an hour. It is not scaled up: what the past
-//! has not seen is for the other terms.
+//! An unusual day shows in `today`. It scales the expected rate down, so a holiday is prepared for
+//! only in its first quarter of an hour. It never scales up: the other terms handle rates that the
+//! past has not seen.
 //!
 //! # Units
 //!
-//! Requests a second. Bins are quarters of an hour since the epoch, so days begin at midnight UTC;
-//! where clocks are set forward in spring, what comes by the clock comes an hour earlier for some
-//! days.
+//! Requests per second. Bins are quarters of an hour since the epoch, so days begin at midnight
+//! UTC. After a daylight-saving change in spring, load that follows the clock comes an hour earlier
+//! for some days.
 
 use std::collections::VecDeque;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::foresight::arrivals::{Point, STRIDE, quantile};
+use crate::analyze::foresight::arrivals::{STRIDE, StrideRate, quantile};
 use crate::analyze::foresight::saved::are_amounts;
 
-/// Seconds of a bin: a start-up time is shorter, and a week of them is some hundred numbers.
+/// Seconds of a bin. It is longer than a start-up time, and a week has some hundred bins.
 const BIN: i64 = 900;
 
 /// Strides in a bin.
@@ -50,16 +50,16 @@ pub(crate) const WEEK: i64 = 7 * DAY;
 /// Strides of a bin that must be known: half.
 const KNOWN_MIN: usize = 30;
 
-/// The share of looks that must have seen every replica: what nobody saw looks like no load.
+/// The share of looks at which every replica must have reported. A gap looks like no load.
 const SEEN_MIN: f64 = 0.95;
 
-/// The share of strides that a bin's level is not below. Its largest would be chance.
+/// The quantile of strides that is a bin's level. The largest stride would be chance.
 const LEVEL: f64 = 0.9;
 
-/// Days that must have been seen at an hour before any is like the others.
+/// Days with this bin that must be known before the schedule has a level.
 const DAYS_MIN: usize = 2;
 
-/// Requests that speak for a usual day, against those of a stride that speak for what today is.
+/// Requests that speak for a usual day, against those of a stride that speak for an unusual one.
 const DOUBT: f64 = 10.0;
 
 /// Weeks after which days of the week differ.
@@ -68,49 +68,49 @@ const WEEKS_MIN: i64 = 2;
 /// The curve of a week.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Week {
-    /// The first bin that was seen.
+    /// The first known bin.
     begun: Option<i64>,
-    /// The last.
+    /// The last known bin.
     closed: Option<i64>,
     /// A level for each bin of the week, from the epoch's weekday on; empty while none is known.
     levels: Vec<Option<f64>>,
-    /// What came in the last bin, as a multiple of what was expected of it.
+    /// The arrivals of the last bin, as a multiple of its level.
     today: Option<f64>,
-    /// Looks since then, and those of them that saw every replica.
+    /// Looks since the last bin, and how many of them saw every replica.
     looks: [u32; 2],
 }
 
-/// Whether what arrived was seen as a whole.
+/// The completeness of the arrivals at a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sight {
-    /// Everybody who counts it was heard.
+pub enum ArrivalCoverage {
+    /// All replicas and signals that count requests reported.
     Whole,
-    /// Some were not.
+    /// Some of them did not report.
     Partial,
 }
 
-/// What the past says of the time until a new replica serves.
+/// The schedule's forecast for the time until a new replica serves.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Ahead {
-    /// The largest rate that it has seen at this time.
+pub struct ScheduleForecast {
+    /// The largest level in that time.
     pub level: f64,
-    /// What comes today, as a multiple of that; `None` where nobody can say.
+    /// Today's arrivals as a multiple of the level; `None` if not known.
     pub today: Option<f64>,
 }
 
 /// The curve of a week in plain numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedWeek {
-    /// The first bin that was seen, in quarters of an hour since the epoch.
+    /// The first known bin, in quarters of an hour since the epoch.
     pub begun: i64,
-    /// The last.
+    /// The last known bin.
     pub closed: i64,
-    /// What came in it, as a multiple of what was expected of it.
+    /// Its arrivals, as a multiple of its level.
     pub today: Option<f64>,
     /// The largest level.
     pub peak: f64,
-    /// The level of each bin of a week, as the root of its share of the largest in 63rds; written
-    /// as a [letter](letters) each.
+    /// The level of each bin of a week: the square root of its share of the largest level, in
+    /// 63rds. Each is written as a [letter](letters).
     #[serde(with = "letters")]
     pub levels: Vec<Option<u8>>,
 }
@@ -118,18 +118,19 @@ pub struct SavedWeek {
 // === impl Week ===
 
 impl Week {
-    /// Takes the bins that are over, unless too little was seen of them.
-    pub(crate) fn close(&mut self, points: &VecDeque<Point>, sight: Sight) {
+    /// Closes the bins that are over, unless too little of them is known.
+    pub(crate) fn close(&mut self, points: &VecDeque<StrideRate>, sight: ArrivalCoverage) {
         self.looks[0] += 1;
-        self.looks[1] += u32::from(sight == Sight::Whole);
+        self.looks[1] += u32::from(sight == ArrivalCoverage::Whole);
         let (Some(first), Some(last)) = (points.front(), points.back()) else { return };
-        // The strides of a bin are those that end in it or with it.
+        // A bin consists of the strides that end within it or with it.
         let over = last.stride.div_euclid(STRIDES) - 1;
-        let from = self.closed.map_or(i64::MIN, |closed| closed + 1);
-        let from = from.max((first.stride - 1).div_euclid(STRIDES));
+        let after = self.closed.map_or(i64::MIN, |closed| closed + 1);
+        let from = after.max((first.stride - 1).div_euclid(STRIDES));
         if from > over {
             return;
         }
+
         let [looks, whole] = std::mem::take(&mut self.looks).map(f64::from);
         let is_seen = whole >= SEEN_MIN * looks;
         for bin in from..=over {
@@ -141,13 +142,15 @@ impl Week {
                 rates.sort_by(f64::total_cmp);
                 self.take(bin, quantile(&rates, LEVEL).unwrap_or(0.0));
             }
+
             self.closed = Some(bin);
         }
     }
 
     fn take(&mut self, bin: i64, level: f64) {
-        let usual = self.level(bin).filter(|usual| *usual > 0.0);
+        let usual = self.level(bin).filter(|level| *level > 0.0);
         self.today = usual.map(|usual| as_counted(level / usual, usual));
+
         self.begun.get_or_insert(bin);
         if self.levels.is_empty() {
             self.levels = vec![None; slots()];
@@ -161,12 +164,13 @@ impl Week {
         self.levels.get(slot(bin)).copied().flatten()
     }
 
-    /// What the past has seen in this bin of a day or a week; `None` where it has seen too little.
+    /// The level of this bin of a day or a week; `None` while it has too few days.
     fn level(&self, bin: i64) -> Option<f64> {
         let begun = self.begun?;
         if bin - begun >= WEEKS_MIN * WEEK {
             return self.at(bin);
         }
+
         let days = (1..=7).map(|day| bin - day * DAY).filter(|bin| *bin >= begun);
         let mut levels: Vec<f64> = days.filter_map(|bin| self.at(bin)).collect();
         levels.sort_by(f64::total_cmp);
@@ -174,19 +178,20 @@ impl Week {
         levels.get(levels.len().saturating_sub(1) / 2).copied().filter(|_| enough)
     }
 
-    /// What the past has seen from an instant on, over so many seconds.
+    /// The schedule's forecast from an instant on, over this many seconds.
     #[must_use]
-    pub(crate) fn ahead(&self, from: Timestamp, horizon: f64) -> Option<Ahead> {
-        let from = from.as_second();
-        let bins = from.div_euclid(BIN)..=(from + seconds(horizon)).div_euclid(BIN);
+    pub(crate) fn ahead(&self, from: Timestamp, horizon: f64) -> Option<ScheduleForecast> {
+        let start = from.as_second();
+        let bins = start.div_euclid(BIN)..=(start + seconds(horizon)).div_euclid(BIN);
         let level = bins.filter_map(|bin| self.level(bin)).reduce(f64::max)?;
-        // What the last bin was says nothing of a day that nobody has seen since.
-        let recent = self.closed.is_some_and(|closed| from.div_euclid(BIN) - closed <= 2);
-        Some(Ahead { level, today: self.today.filter(|_| recent) })
+        // An older bin does not describe the present day.
+        let recent = self.closed.is_some_and(|closed| start.div_euclid(BIN) - closed <= 2);
+        Some(ScheduleForecast { level, today: self.today.filter(|_| recent) })
     }
 
     pub(crate) fn save(&self) -> Option<SavedWeek> {
         let peak = self.levels.iter().copied().flatten().reduce(f64::max)?;
+
         Some(SavedWeek {
             begun: self.begun?,
             closed: self.closed?,
@@ -197,31 +202,32 @@ impl Week {
     }
 }
 
-/// What came as a multiple of what is usual, as far as its counts can tell: few requests vary by more
-/// than days differ, and a night with few of them must not take from the rise of the morning.
+/// The arrivals of a bin as a multiple of its level, pulled towards one if the counts are small. A
+/// few requests vary more than days differ, and a quiet night must not lower the forecast for the
+/// morning.
 ///
 /// ```text
-/// today = (k r + 10) / (k + 10)        where r < 1
+/// today = (k r + 10) / (k + 10)        if r < 1
 /// ```
 ///
-/// `r` is the multiple, and `k` the requests that are usual in a stride. A Poisson count of ten varies
-/// by a third of itself.
+/// `r` is the multiple, and `k` the requests that are usual in a stride. A Poisson count of ten
+/// varies by a third of itself.
 fn as_counted(multiple: f64, usual: f64) -> f64 {
     let count = usual * STRIDE as f64;
     if multiple < 1.0 { (count * multiple + DOUBT) / (count + DOUBT) } else { multiple }
 }
 
-// === impl Ahead ===
+// === impl ScheduleForecast ===
 
-impl Ahead {
-    /// The rate to be prepared for.
+impl ScheduleForecast {
+    /// The rate to prepare for.
     #[must_use]
     pub fn rise(&self) -> f64 {
         self.level * self.today.unwrap_or(1.0).min(1.0)
     }
 
-    /// The rate beyond which nothing has grown at this time; `None` where nobody knows what today
-    /// is like, and so nothing may be let go.
+    /// The highest rate that was ever seen at this time, scaled to today. `None` if
+    /// today is not known: then no capacity may be released.
     #[must_use]
     pub fn bound(&self) -> Option<f64> {
         self.today.map(|today| self.level * today)
@@ -231,38 +237,36 @@ impl Ahead {
 // === impl SavedWeek ===
 
 impl SavedWeek {
-    /// Whether all of it can be.
+    /// Returns true if all values are possible.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let Self { begun, closed, today, peak, levels } = self;
-        let level = |level: &Option<u8>| level.is_none_or(|level| level <= TOLD_MAX);
         (0..=BINS_MAX).contains(begun)
             && (*begun..=BINS_MAX).contains(closed)
             && are_amounts(&[*peak, today.unwrap_or(0.0)])
             && levels.len() == slots()
-            && levels.iter().all(level)
+            && levels.iter().flatten().all(|level| *level <= TOLD_MAX)
     }
 
     pub(crate) fn restore(&self) -> Week {
         let Self { begun, closed, today, peak, levels } = self;
-        let share = |told: u8| (f64::from(told) / f64::from(TOLD_MAX)).powi(2);
         Week {
             begun: Some(*begun),
             closed: Some(*closed),
-            levels: levels.iter().map(|told| told.map(|told| peak * share(told))).collect(),
+            levels: levels.iter().map(|told| told.map(|told| peak * share_of(told))).collect(),
             today: *today,
             looks: [0, 0],
         }
     }
 }
 
-/// The year 2255, in bins: what is later is no instant that somebody has seen.
+/// The year 2255, in bins. A later instant is not a valid measurement.
 const BINS_MAX: i64 = 10_000_000;
 
-/// The largest level is told as this, so that one character is enough for each.
+/// The saved value of the largest level, so that one character per level is enough.
 pub const TOLD_MAX: u8 = 63;
 
-/// A level as it is told: roots tell small ones as well as large ones.
+/// A level as it is saved. Square roots keep small levels as precise as large ones.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 63")]
 fn told(level: f64, peak: f64) -> u8 {
     if peak <= 0.0 {
@@ -271,7 +275,13 @@ fn told(level: f64, peak: f64) -> u8 {
     ((level / peak).clamp(0.0, 1.0).sqrt() * f64::from(TOLD_MAX)).round() as u8
 }
 
-/// Levels, serialized as a character each: of the alphabet of base64, or a dot where none is known.
+/// The share of the largest level that a saved level stands for.
+fn share_of(told: u8) -> f64 {
+    (f64::from(told) / f64::from(TOLD_MAX)).powi(2)
+}
+
+/// Levels, serialized as a character each: of the base64 alphabet, or a dot if the level is not
+/// known.
 mod letters {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -342,18 +352,21 @@ mod tests {
         let mut week = Week::default();
         let mut points = VecDeque::new();
         for stride in 0..days * 86_400 / STRIDE {
-            let (day, second) = (stride * STRIDE / 86_400, stride * STRIDE % 86_400);
+            let day = stride * STRIDE / 86_400;
+            let second = stride * STRIDE % 86_400;
             let rate = rate(day, second as f64 / 3600.0);
-            points.push_back(Point { stride: BEGIN / STRIDE + stride + 1, rate });
+            points.push_back(StrideRate { stride: BEGIN / STRIDE + stride + 1, rate });
             if points.len() > 300 {
                 points.pop_front();
             }
-            week.close(&points, Sight::Whole);
+
+            week.close(&points, ArrivalCoverage::Whole);
         }
+
         week
     }
 
-    /// Ten by night and sixty from nine to six.
+    /// Ten per second by night, and sixty from nine to six.
     fn office(hour: f64) -> f64 {
         if (9.0..18.0).contains(&hour) { 60.0 } else { 10.0 }
     }
@@ -382,23 +395,24 @@ mod tests {
     fn a_day_that_is_not_like_the_others_is_prepared_for_once() {
         let mut holiday = seen(3, |_, hour| office(hour));
         let mut points = VecDeque::new();
-        for stride in 0..9 * 3600 / STRIDE + 2 * STRIDES {
-            let stride = BEGIN / STRIDE + 3 * 86_400 / STRIDE + stride + 1;
-            points.push_back(Point { stride, rate: 10.0 });
+        for passed in 0..9 * 3600 / STRIDE + 2 * STRIDES {
+            let stride = BEGIN / STRIDE + 3 * 86_400 / STRIDE + passed + 1;
+            points.push_back(StrideRate { stride, rate: 10.0 });
         }
+
         assert_eq!(rise(&holiday, 3, 9.1), Some(60.0));
-        holiday.close(&points, Sight::Whole);
+        holiday.close(&points, ArrivalCoverage::Whole);
         assert!((rise(&holiday, 3, 9.6).unwrap() - 10.0).abs() < 1.0, "a sixth came until then");
     }
 
     #[test]
     fn a_night_with_few_requests_takes_little_from_the_rise_of_the_morning() {
-        let few = |hour: f64| if hour < 9.0 { 0.2 } else { 60.0 };
-        let mut week = seen(3, |_, hour| few(hour));
+        let mut week = seen(3, |_, hour| if hour < 9.0 { 0.2 } else { 60.0 });
         let first = BEGIN / STRIDE + 3 * 86_400 / STRIDE + 9 * 3600 / STRIDE - STRIDES;
         // Two requests instead of three in each stride.
-        let quiet = (1..=STRIDES + 1).map(|stride| Point { stride: first + stride, rate: 0.133 });
-        week.close(&quiet.collect(), Sight::Whole);
+        let quiet =
+            (1..=STRIDES + 1).map(|stride| StrideRate { stride: first + stride, rate: 0.133 });
+        week.close(&quiet.collect(), ArrivalCoverage::Whole);
         let prepared = rise(&week, 3, 9.0).unwrap();
         assert!(prepared > 54.0, "{prepared}");
     }
@@ -407,18 +421,23 @@ mod tests {
     fn what_nobody_saw_is_no_quiet_hour() {
         let mut week = seen(3, |_, hour| office(hour));
         let before = week.clone();
+
         let first = BEGIN / STRIDE + 3 * 86_400 / STRIDE;
-        let quiet = (1..=STRIDES).map(|stride| Point { stride: first + stride, rate: 0.0 });
-        week.close(&quiet.collect(), Sight::Partial);
+        let quiet = (1..=STRIDES).map(|stride| StrideRate { stride: first + stride, rate: 0.0 });
+        week.close(&quiet.collect(), ArrivalCoverage::Partial);
         assert_eq!(week.levels, before.levels);
         let ahead = week.ahead(at(3, 0.3), 132.0).unwrap();
         assert_eq!((ahead.rise(), ahead.bound()), (10.0, None), "and nothing is let go after it");
     }
 
+    /// Five per second at the weekend. The first day is a Thursday, so it is the third and the
+    /// fourth.
+    fn weekly(day: i64, hour: f64) -> f64 {
+        if [2, 3].contains(&(day % 7)) { 5.0 } else { office(hour) }
+    }
+
     #[test]
     fn days_of_the_week_differ_after_two_weeks() {
-        // The first day is a Thursday, so the weekend is the third and the fourth.
-        let weekly = |day: i64, hour| if [2, 3].contains(&(day % 7)) { 5.0 } else { office(hour) };
         let young = seen(9, weekly);
         assert_eq!(rise(&young, 9, 12.0), Some(60.0), "a Saturday is a day like the others");
         let old = seen(16, weekly);
@@ -437,6 +456,7 @@ mod tests {
                 [&week, &again].map(|week| rise(week, 9, f64::from(hour)).unwrap());
             assert!((before - after).abs() < 2.0, "{before} {after} at {hour}");
         }
+
         assert_eq!(Week::default().save(), None);
         for wrong in [
             SavedWeek { levels: vec![None; 3], ..saved.clone() },

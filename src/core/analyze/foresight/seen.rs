@@ -1,4 +1,4 @@
-//! What is known of one variant: its pace, and what its requests look like.
+//! The knowledge about one variant: its pace, and the lengths of its requests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,28 +8,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::foresight::VariantStrides;
-use crate::analyze::foresight::batch::{Around, Full, Maxima, per_rank};
-use crate::analyze::foresight::capacity::Requested;
-use crate::analyze::foresight::card::{self, Card, Learned};
+use crate::analyze::foresight::batch::{FullBatch, Maxima, ReplicaContext, per_rank};
+use crate::analyze::foresight::capacity::RequestProfile;
+use crate::analyze::foresight::card::{self, Card, EngineProfile};
 use crate::analyze::foresight::dispersion::Dispersion;
-use crate::analyze::foresight::lengths::{Lengths, Work};
-use crate::analyze::foresight::lesson::{Lesson, Lessons};
-use crate::analyze::foresight::outlier::{OUTLYING, Ratios, Slowest};
-use crate::analyze::foresight::pace::{Iteration, Pace, SETTLED, SavedPace};
+use crate::analyze::foresight::lengths::{RequestLengths, RequestWork};
+use crate::analyze::foresight::lesson::{IterationSample, IterationSampler};
+use crate::analyze::foresight::outlier::{OUTLYING, Ratios, SlowestReplica};
+use crate::analyze::foresight::pace::{IterationCost, PaceFilter, SETTLED, SavedPace};
 use crate::analyze::foresight::policy::Memory;
-use crate::analyze::foresight::rollout::Rollout;
+use crate::analyze::foresight::rollout::EngineRollout;
 use crate::analyze::foresight::saturated::Throughput;
 use crate::analyze::foresight::saved::are_amounts;
 use crate::fleet::ReplicaKey;
-use crate::observe::stride::Stride;
+use crate::observe::stride::IntervalDelta;
 use crate::units::{Replicas, Requests, Seconds, Tokens};
 
-/// What is known of one variant.
+/// The knowledge about one variant.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
-    pub(crate) pace: Pace,
-    lengths: Lengths,
-    work: Work,
+pub(crate) struct VariantModel {
+    pub(crate) pace: PaceFilter,
+    lengths: RequestLengths,
+    work: RequestWork,
     held: f64,
     held_by: f64,
     ranks: u32,
@@ -37,44 +37,44 @@ pub(crate) struct Seen {
     maxima: Maxima,
     throughput: Option<Throughput>,
     counts_time: bool,
-    rollout: Rollout,
+    rollout: EngineRollout,
     pub(super) dispersion: Dispersion,
-    replicas: BTreeMap<ReplicaKey, Gathered>,
-    card: Begun,
+    replicas: BTreeMap<ReplicaKey, ReplicaMeasurements>,
+    card: CardState,
 }
 
-/// What became of the card that a variant could begin from.
+/// The state of the card that a variant could start from.
 #[derive(Clone, Debug, Default)]
-enum Begun {
-    /// None was there yet.
+enum CardState {
+    /// No card was found yet.
     #[default]
     Without,
-    /// It counts, since this first load.
+    /// The card counts, with the instant of the first load since then.
     With(Arc<Card>, Option<Timestamp>),
-    /// It counts no more.
+    /// The card no longer counts.
     Over,
 }
 
-/// What one replica did since it was last learned from.
+/// The measurements of one replica since its last lesson.
 #[derive(Clone, Debug, Default)]
-struct Gathered {
-    lessons: Lessons,
-    last: Option<Lesson>,
-    full: Full,
+struct ReplicaMeasurements {
+    lessons: IterationSampler,
+    last: Option<IterationSample>,
+    full: FullBatch,
     ratios: Ratios,
 }
 
-/// What is known of one variant, in plain numbers.
+/// The knowledge about one variant, in plain numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SavedSeen {
-    /// What an iteration takes.
+pub struct SavedVariantModel {
+    /// The coefficients of an iteration's time.
     pub iteration: Option<SavedPace>,
-    /// Prompt tokens, output tokens and finished requests, the recent ones first.
+    /// Prompt tokens, output tokens and finished requests, with recent ones weighted most.
     pub lengths: [f64; 3],
-    /// What they were to engines.
+    /// The work of these requests for engines.
     #[serde(default)]
-    pub work: Work,
-    /// KV tokens that were held, and by how many requests.
+    pub work: RequestWork,
+    /// KV tokens that requests held, and the number of these requests, both times seconds.
     pub held: [f64; 2],
     /// Data-parallel ranks of a replica.
     pub ranks: u32,
@@ -82,14 +82,14 @@ pub struct SavedSeen {
     pub kv: Option<Tokens>,
     /// The most requests that a rank ran.
     pub most_running: f64,
-    /// What a rank ran when its batch was full.
+    /// Requests that a rank ran while its batch was full.
     pub full_at: Option<f64>,
     /// The most tokens of an iteration.
     pub busiest: f64,
 }
 
-impl SavedSeen {
-    /// Whether all of it can be.
+impl SavedVariantModel {
+    /// Returns true if all values are possible.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let Self {
@@ -103,7 +103,8 @@ impl SavedSeen {
             full_at,
             busiest,
         } = self;
-        let Work { prompt, computed, decoded, outputs, begun, prompts, answers } = *work;
+        let RequestWork { prompt, computed, decoded, outputs, begun, prompts, answers } = *work;
+
         iteration.is_none_or(|iteration| iteration.is_sound())
             && are_amounts(lengths)
             && are_amounts(&[prompt, computed, decoded, outputs, begun])
@@ -113,12 +114,13 @@ impl SavedSeen {
             && are_amounts(&[*most_running, *busiest, full_at.unwrap_or_default()])
     }
 
-    pub(crate) fn restore(&self) -> Seen {
+    pub(crate) fn restore(&self) -> VariantModel {
         let Self { iteration, lengths, work, held, ranks, kv, most_running, full_at, busiest } =
             self.clone();
-        Seen {
-            pace: iteration.map(Pace::of).unwrap_or_default(),
-            lengths: Lengths::of(lengths),
+
+        VariantModel {
+            pace: iteration.map(PaceFilter::of).unwrap_or_default(),
+            lengths: RequestLengths::of(lengths),
             work,
             held: held[0],
             held_by: held[1],
@@ -127,23 +129,25 @@ impl SavedSeen {
             maxima: Maxima { most_running, full_at, busiest },
             throughput: None,
             counts_time: iteration.is_some(),
-            rollout: Rollout::default(),
+            rollout: EngineRollout::default(),
             dispersion: Dispersion::default(),
             replicas: BTreeMap::new(),
-            card: Begun::Without,
+            card: CardState::Without,
         }
     }
 }
 
-impl Seen {
-    /// What is known, if it can be told. What a card says is not: it is of another variant.
-    pub(crate) fn save(&self) -> Option<SavedSeen> {
+impl VariantModel {
+    /// The knowledge to save; `None` if there is nothing sound. The values of a card are not saved,
+    /// because they belong to another variant.
+    pub(crate) fn save(&self) -> Option<SavedVariantModel> {
         if self.card().is_some() {
             return None;
         }
+
         let Self { pace, lengths, work, held, held_by, ranks, kv, maxima, .. } = self;
         let Maxima { most_running, full_at, busiest } = *maxima;
-        let saved = SavedSeen {
+        let saved = SavedVariantModel {
             iteration: pace.save(),
             lengths: lengths.numbers(),
             work: *work,
@@ -154,22 +158,29 @@ impl Seen {
             full_at,
             busiest,
         };
+
         saved.is_sound().then_some(saved)
     }
 
-    /// Takes in the replicas that are there and the arguments of new ones, and forgets those that are
+    /// Takes in the present replicas and the arguments of new ones, and forgets replicas that are
     /// gone.
     pub(crate) fn meet(&mut self, variant: &VariantStrides<'_>) {
-        let replicas = || variant.replicas.iter().map(|it| it.replica);
-        self.rollout.take(variant.arguments, replicas());
-        self.replicas.retain(|key, _| replicas().any(|it| it == key));
+        let replicas = variant.replicas.iter().map(|it| it.replica);
+        self.rollout.take(variant.arguments, replicas.clone());
+        self.replicas.retain(|key, _| replicas.clone().any(|it| it == key));
     }
 
-    pub(crate) fn take(&mut self, replica: &ReplicaKey, stride: &Stride, around: Around<'_>) {
+    pub(crate) fn take(
+        &mut self,
+        replica: &ReplicaKey,
+        stride: &IntervalDelta,
+        around: ReplicaContext<'_>,
+    ) {
         self.lengths.take(stride);
         if self.rollout.is_over_for(replica) {
             return;
         }
+
         self.ranks = stride.ranks.max(1);
         self.kv = stride.kv_capacity.or(self.kv);
         self.counts_time |= stride.intervals.is_some() && stride.begun.is_some();
@@ -181,7 +192,7 @@ impl Seen {
         let full = if around.is_full(stride, gathered.last) {
             gathered.full.take(running)
         } else {
-            gathered.full = Full::default();
+            gathered.full = FullBatch::default();
             None
         };
         self.maxima.take(running, full);
@@ -193,26 +204,29 @@ impl Seen {
     }
 
     /// Learns from a lesson of a replica.
-    fn learn(&mut self, replica: &ReplicaKey, lesson: Lesson, around: Around<'_>) {
+    fn learn(&mut self, replica: &ReplicaKey, lesson: IterationSample, around: ReplicaContext<'_>) {
         if self.rollout.starts_over_with(replica) {
             self.start_over(&lesson);
         }
-        let by_card = matches!(self.card, Begun::With(..));
+
+        let by_card = matches!(self.card, CardState::With(..));
         if by_card && self.pace.is_contradicted(&lesson, card::CONTRADICTED) {
-            self.pace = Pace::default();
-            self.card = Begun::Over;
+            self.pace = PaceFilter::default();
+            self.card = CardState::Over;
         }
 
         let ratio = self.pace.iteration().map(|_| self.pace.ratio(&lesson));
         if let Some((ratio, gathered)) = ratio.zip(self.replicas.get_mut(replica)) {
             gathered.ratios.add(ratio);
         }
+
         let changes = self.pace.changes();
         self.pace.learn(&lesson, around.learning);
         if self.pace.changes() != changes {
             self.throughput = None;
         }
-        // A slow replica queues before its peers do, and is not what they carry.
+
+        // A slow replica queues before its peers do, and does not show their capacity.
         let full = lesson.full.filter(|_| ratio.is_some_and(|ratio| ratio < OUTLYING));
         if let Some((full, lengths)) = full.zip(self.lengths.telling()) {
             self.throughput = Throughput::add(self.throughput, full, lengths);
@@ -222,36 +236,38 @@ impl Seen {
         }
     }
 
-    /// Starts over with everything that depends on the arguments of engines. The former pace is where
-    /// learning starts, as a card is, unless the first lesson contradicts it.
-    fn start_over(&mut self, first: &Lesson) {
+    /// Starts over with everything that depends on the arguments of engines. Learning starts from
+    /// the former pace, as from a card, unless the first lesson contradicts it.
+    fn start_over(&mut self, first: &IterationSample) {
         let former = self.pace.iteration();
         let near = former.filter(|_| !self.pace.is_contradicted(first, card::CONTRADICTED));
-        self.pace = near.map_or_else(Pace::default, |near| Pace::starting_from(near, card::DOUBT));
+        self.pace = near
+            .map_or_else(PaceFilter::default, |near| PaceFilter::starting_from(near, card::DOUBT));
 
         self.maxima = Maxima::default();
         self.throughput = None;
         self.work.start_over();
-        self.card = Begun::Without;
+        self.card = CardState::Without;
         for gathered in self.replicas.values_mut() {
-            gathered.full = Full::default();
+            gathered.full = FullBatch::default();
             gathered.ratios = Ratios::default();
         }
     }
 
-    /// The KV tokens of a running request, by what all of them hold.
-    fn take_held(&mut self, stride: &Stride) {
+    /// Adds the KV tokens that all running requests hold.
+    fn take_held(&mut self, stride: &IntervalDelta) {
         let (Some(usage), Some(kv), Some(running)) =
             (stride.kv_usage, stride.kv_capacity, stride.running)
         else {
             return;
         };
+
         let seconds = stride.elapsed.seconds();
         self.held += usage.fraction() * kv.tokens() * seconds;
         self.held_by += running.requests() * seconds;
     }
 
-    /// Lets time pass.
+    /// Lets all values fade over this time.
     pub(crate) fn age(&mut self, elapsed: Seconds, memory: &Memory) {
         self.lengths.age(elapsed, memory);
         self.work.age(elapsed, memory);
@@ -259,13 +275,14 @@ impl Seen {
         if let Some(throughput) = &mut self.throughput {
             throughput.age(elapsed);
         }
+
         let kept = (-elapsed.seconds() / memory.kv.seconds()).exp();
         self.held *= kept;
         self.held_by *= kept;
     }
 
-    /// What its requests look like, or those of the model while it has finished few.
-    pub(crate) fn requested(&self, shared: &Lengths) -> Option<Requested> {
+    /// The lengths of its requests, or those of the model while it has finished few.
+    pub(crate) fn requested(&self, shared: &RequestLengths) -> Option<RequestProfile> {
         let own = self.lengths.telling().or_else(|| shared.means());
         let (prompt, output) = own.or_else(|| self.lengths.means())?;
         let held = if self.held_by > 0.0 && self.held > 0.0 {
@@ -273,7 +290,8 @@ impl Seen {
         } else {
             prompt + output / 2.0
         };
-        Some(Requested {
+
+        Some(RequestProfile {
             prompt: Tokens::new(prompt)?,
             computed: Tokens::new(prompt * self.work.computed())?,
             output: Tokens::new(output)?,
@@ -284,7 +302,7 @@ impl Seen {
         })
     }
 
-    /// Places in the batch of a rank, where so many are told or usual.
+    /// Places in the batch of a rank, given the configured or usual places.
     pub(crate) fn seats(&self, usual: f64) -> f64 {
         self.maxima.seats(usual, self.card().map(|card| &card.learned))
     }
@@ -294,17 +312,17 @@ impl Seen {
         self.throughput.as_ref()
     }
 
-    /// The slowest of its replicas, while there are enough to compare it with.
-    pub(crate) fn slowest(&self) -> Option<Slowest> {
-        Slowest::of(self.replicas.iter().map(|(key, it)| (&key.replica, &it.ratios)))
+    /// The slowest of its replicas; `None` while there are too few to compare.
+    pub(crate) fn slowest(&self) -> Option<SlowestReplica> {
+        SlowestReplica::of(self.replicas.iter().map(|(key, it)| (&key.replica, &it.ratios)))
     }
 
-    /// The arguments of the engines that taught; `None` where they are not known.
+    /// The arguments of the engines that were learned from; `None` if they are not known.
     pub(crate) const fn taught_by(&self) -> Option<&Arc<EngineArguments>> {
         self.rollout.taught_by()
     }
 
-    /// Whether its engines say how long outputs take, without which they teach nothing.
+    /// Returns true if its engines report the time of outputs. Without it there are no lessons.
     pub(crate) const fn counts_time(&self) -> bool {
         self.counts_time
     }
@@ -317,87 +335,98 @@ impl Seen {
         Tokens::new(self.kv?.tokens() / f64::from(self.ranks()))
     }
 
-    /// The most tokens that an iteration was seen to have, on average over a lesson.
+    /// The most tokens of an iteration, on average over a lesson.
     pub(crate) fn busiest(&self) -> f64 {
         self.maxima.busiest.max(self.card().map_or(0.0, |card| card.learned.busiest.tokens()))
     }
 
-    /// What an iteration takes: by its own lessons, or by a card until there are enough.
-    pub(crate) fn iteration(&self) -> Option<Iteration> {
+    /// The coefficients of an iteration's time, from its own lessons, or from a card until there
+    /// are enough.
+    pub(crate) fn iteration(&self) -> Option<IterationCost> {
         self.pace.iteration().or_else(|| self.card().map(|_| self.pace.assumed()))
     }
 
     // === cards ===
 
-    /// The card that counts for it.
+    /// The card that it uses.
     pub(crate) const fn card(&self) -> Option<&Arc<Card>> {
         match &self.card {
-            Begun::With(card, _) => Some(card),
-            Begun::Without | Begun::Over => None,
+            CardState::With(card, _) => Some(card),
+            CardState::Without | CardState::Over => None,
         }
     }
 
-    /// Whether it goes by a card and has had no load.
+    /// Returns true if it uses a card and has had no load.
     pub(crate) const fn awaits_load(&self) -> bool {
-        matches!(self.card, Begun::With(_, None))
+        matches!(self.card, CardState::With(_, None))
     }
 
-    /// Whether a card would say more than is known.
+    /// Returns true if it has used no card yet, and has too few lessons of its own.
     pub(crate) const fn lacks_card(&self) -> bool {
-        matches!(self.card, Begun::Without) && self.pace.lessons() < SETTLED
+        matches!(self.card, CardState::Without) && self.pace.lessons() < SETTLED
     }
 
-    /// Begins from a card, unless the requests of its model are known to be of another mix.
-    pub(crate) fn begin(&mut self, card: &Arc<Card>, shared: &Lengths) {
+    /// Starts from a card, unless the known requests of its model are of another mix.
+    pub(crate) fn begin(&mut self, card: &Arc<Card>, shared: &RequestLengths) {
         let known = self.lengths.telling().or_else(|| shared.telling());
-        if known.is_some_and(|known| !card.is_of(known)) {
+        if known.is_some_and(|(prompt, output)| !card.is_of(prompt, output)) {
             return;
         }
-        let Learned { iteration, prompt, output, held, .. } = card.learned;
-        self.pace = Pace::starting_from(iteration, card::DOUBT);
+
+        let EngineProfile { iteration, prompt, output, held, .. } = card.learned;
+        self.pace = PaceFilter::starting_from(iteration, card::DOUBT);
         self.lengths.add(card::LENGTHS_WEIGHT, prompt, output);
         if let Some(held) = held {
             self.held += card::HELD_WEIGHT * held.tokens();
             self.held_by += card::HELD_WEIGHT;
         }
-        self.card = Begun::With(Arc::clone(card), None);
+
+        self.card = CardState::With(Arc::clone(card), None);
     }
 
-    /// Puts the card aside once its own lessons say more, once requests are of another mix, or when
-    /// there has been load for so long and nothing was learned. Without any replica, all begins anew.
+    /// Drops the card once its own lessons are enough, or once requests are of another mix. It is
+    /// also dropped after `patience` with load and too few lessons. Without replicas, a dropped
+    /// card may be used again.
     pub(crate) fn judge_card(&mut self, now: Timestamp, patience: Seconds, replicas: Replicas) {
         let staffed = replicas > Replicas::ZERO;
         let over = match &mut self.card {
-            Begun::Without => return,
-            Begun::Over => {
+            CardState::Without => return,
+            CardState::Over => {
                 if !staffed && self.pace.lessons() < SETTLED {
-                    self.card = Begun::Without;
+                    self.card = CardState::Without;
                 }
+
                 return;
             }
-            Begun::With(card, since) => {
+            CardState::With(card, since) => {
                 if !staffed {
                     *since = None;
                 } else if since.is_none() && self.maxima.most_running > 0.0 {
                     *since = Some(now);
                 }
+
                 let passed = since.and_then(|since| Seconds::from_span(now.duration_since(since)));
                 self.pace.lessons() >= SETTLED
                     || passed.is_some_and(|passed| passed > patience)
-                    || self.lengths.telling().is_some_and(|known| !card.is_of(known))
+                    || self
+                        .lengths
+                        .telling()
+                        .is_some_and(|(prompt, output)| !card.is_of(prompt, output))
             }
         };
+
         if over {
-            self.card = Begun::Over;
+            self.card = CardState::Over;
         }
     }
 
-    /// What a card says of it; `None` while too little was learned here.
-    pub(crate) fn learned(&self, shared: &Lengths) -> Option<Learned> {
+    /// The content of a card for its kind; `None` while too little was learned.
+    pub(crate) fn learned(&self, shared: &RequestLengths) -> Option<EngineProfile> {
         let iteration = self.pace.iteration()?;
-        let Requested { prompt, output, .. } = self.requested(shared)?;
+        let RequestProfile { prompt, output, .. } = self.requested(shared)?;
         let held = (self.held_by > 0.0 && self.held > 0.0).then(|| self.held / self.held_by);
-        Some(Learned {
+
+        Some(EngineProfile {
             iteration,
             lessons: self.pace.lessons(),
             content: self.pace.content(),

@@ -1,117 +1,117 @@
 //! Standby: variants whose replicas serve much sooner than the others of their role.
 //!
 //! Engines that sleep with their weights in memory, or replicas on nodes that hold image and model,
-//! serve seconds after they are asked for, and usually cost more while they run. They are good for
-//! two things.
+//! serve seconds after they are asked for, and usually cost more while they run. They have two
+//! uses.
 //!
-//! - **A reserve.** Growth that is likely and not certain is prepared for by replicas that run
-//!   beside the load. As far as standby may still start, it is there in time for what comes, and
-//!   only the growth within its own start-up time must run already.
-//! - **A bridge.** What has come already, and what the replicas that serve do not carry, cannot wait
-//!   for variants that start slowly. Standby carries it until they serve. It is no part of the plan:
-//!   what the load needs is asked for at the least cost as if the bridge were not there, so what
-//!   starts slowly is ordered at once, and the bridge ends when it serves.
+//! - **A reserve.** Replicas in addition to the load prepare for growth that is likely but not
+//!   certain. If standby may still start, it is ready in time for that growth. Only the growth
+//!   within its own start-up time must already run.
+//! - **A bridge.** The load that has arrived beyond the capacity of serving replicas cannot wait
+//!   for variants that start slowly. Standby handles it until they serve. The bridge is not part of
+//!   the plan: the need is met at the least cost as if there were no bridge. So the slow replicas
+//!   are requested at once, and the bridge ends when they serve.
 //!
 //! # Model
 //!
-//! With `s` the longest start-up time of a role, those of its variants that take at most `s / 2` are
-//! its standby, and `q` is the longest of theirs. A variant without replicas of which no start-up
-//! time was measured or declared is no part of this: nobody waits for it, and it is no standby.
+//! `s` is the longest start-up time of a role. Its variants that take at most `s / 2` are its
+//! standby, and `q` is the longest of their start-up times. A variant without replicas counts in
+//! neither if no start-up time was measured or declared for it.
 //!
 //! ```text
-//! growth  = max(growth in q, growth in s - what standby may still add)
-//! bridge  = max(what arrives, burst) + backlog + gateway - what serves and is no standby
+//! growth  = max(growth in q, growth in s - capacity that standby may still add)
+//! bridge  = max(arrivals, burst) + backlog + gateway - capacity of other serving replicas
 //! ```
 //!
 //! # Units
 //!
-//! Requests a second, seconds.
+//! Requests per second, seconds.
 
 use std::collections::BTreeMap;
 
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::capacity::Counted;
-use crate::analyze::foresight::policy::Policy;
-use crate::analyze::foresight::{RATE_MIN, Side, VariantStrides};
+use crate::analyze::capacity::ReplicaCount;
+use crate::analyze::foresight::policy::ForesightPolicy;
+use crate::analyze::foresight::{RATE_MIN, RoleFleet, VariantStrides};
 use crate::fleet::VariantKey;
 use crate::units::{Replicas, Seconds};
 
-/// The share of the longest start-up time that standby takes at most. Of two that differ by less,
-/// neither waits for the other.
+/// The highest start-up time of standby, as a share of the longest in its role. Between two
+/// variants that differ by less, neither waits for the other.
 const SHARE_MAX: f64 = 0.5;
 
-/// What starts soon, beside what does not.
+/// The standby variants of a role, and the capacity of the others.
 #[derive(Clone, Debug)]
 pub(super) struct Standby<'a> {
-    /// How long it takes to serve.
+    /// The time in which standby serves.
     pub(super) startup: Seconds,
-    /// What it may still add.
+    /// The capacity that standby may still add.
     pub(super) room: f64,
-    /// What serves beside it.
+    /// The capacity of serving replicas that are no standby.
     pub(super) beside: f64,
-    /// The share of a replica that may be missing without another.
+    /// The share of a replica that may be missing without another replica.
     excess: f64,
-    /// Its variants with what one replica carries, those first that cost the least for that.
+    /// The standby variants with their capacity per replica, the cheapest per capacity first.
     variants: Vec<(&'a VariantStrides<'a>, f64)>,
 }
 
-/// What standby does for a need.
+/// The part of standby in a need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Relief {
-    /// Seconds that it takes to serve.
+    /// Seconds until standby serves.
     pub startup: f64,
-    /// Growth that nothing runs for, because standby is there in time.
+    /// Growth without running replicas, because standby is ready in time.
     pub reserve: f64,
-    /// What standby carries until what starts slowly serves.
+    /// The load that standby handles until replicas that start slowly serve.
     pub bridge: f64,
 }
 
-/// What one variant of standby carries until others serve.
+/// The load that one standby variant handles until others serve.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[display(
     "{missing:.2} requests/s are for standby, which starts in {startup:.0} s, until the rest \
      serves: {} of this variant",
-    Counted(*replicas)
+    ReplicaCount(*replicas)
 )]
 pub struct Bridge {
-    /// Replicas that it takes.
+    /// Replicas that it needs.
     pub replicas: Replicas,
-    /// What all standby of its role carries until then, in requests a second.
+    /// The load of all standby of its role until then, in requests per second.
     pub missing: f64,
-    /// Seconds that standby takes to serve.
+    /// Seconds until standby serves.
     pub startup: f64,
 }
 
 impl<'a> Standby<'a> {
-    /// The standby of a role, where it has some.
-    pub(super) fn of(side: &Side<'a>, policy: &Policy) -> Option<Self> {
-        let longest = startup(side, policy);
-        let takes = |it: &VariantStrides<'_>| takes(it, policy);
-        let is_soon = |it: &VariantStrides<'_>| {
-            tells(it) && takes(it).seconds() <= SHARE_MAX * longest.seconds()
-        };
+    /// The standby of a role; `None` without any.
+    pub(super) fn of(side: &RoleFleet<'a>, policy: &ForesightPolicy) -> Option<Self> {
+        let soon = SHARE_MAX * startup(side, policy).seconds();
         let known = side.variants.iter().filter_map(|(variant, carried)| {
             let rate = carried.as_ref()?.counts();
             (rate > RATE_MIN).then_some((*variant, rate))
         });
-        let (mut variants, others): (Vec<_>, Vec<_>) = known.partition(|(it, _)| is_soon(it));
-        let startup = variants.iter().map(|(it, _)| takes(it)).reduce(Seconds::max)?;
-        let price = |(it, rate): &(&VariantStrides<'_>, f64)| it.spec.cost.per_hour() / rate;
-        variants.sort_by(|a, b| price(a).total_cmp(&price(b)));
-        let times = |replicas: Replicas, rate: f64| f64::from(replicas.count()) * rate;
-        let room = variants.iter().map(|(it, rate)| times(it.room, *rate)).sum();
-        let serving = |it: &VariantStrides<'_>| it.current.beyond(it.pending);
-        let beside = others.iter().map(|(it, rate)| times(serving(it), *rate)).sum();
+        let (mut variants, others): (Vec<_>, Vec<_>) =
+            known.partition(|(it, _)| tells(it) && takes(it, policy).seconds() <= soon);
+
+        let startup = variants.iter().map(|(it, _)| takes(it, policy)).reduce(Seconds::max)?;
+        variants
+            .sort_by(|(a, rate_a), (b, rate_b)| price(a, *rate_a).total_cmp(&price(b, *rate_b)));
+
+        let room = variants.iter().map(|(it, rate)| f64::from(it.room.count()) * rate).sum();
+        let serving = others.iter().map(|(it, rate)| (it.current.beyond(it.pending), rate));
+        let beside = serving.map(|(replicas, rate)| f64::from(replicas.count()) * rate).sum();
         let excess = policy.rounding.excess.fraction();
         Some(Self { startup, room, beside, excess, variants })
     }
 
-    /// Replicas that carry this much until others do.
+    /// The replicas that handle this load until others do.
     pub(super) fn bridge(&self, missing: f64) -> BTreeMap<VariantKey, Bridge> {
         let mut bridges = BTreeMap::new();
-        let (startup, mut left) = (self.startup.seconds(), missing);
+        let startup = self.startup.seconds();
+        let mut left = missing;
+
         for (variant, rate) in &self.variants {
             let most = variant.current + variant.room;
             #[expect(
@@ -126,27 +126,33 @@ impl<'a> Standby<'a> {
                 bridges.insert(variant.spec.key.clone(), Bridge { replicas, missing, startup });
             }
         }
+
         bridges
     }
 }
 
-/// How long replicas of a variant take to serve: as was measured, else as was declared of it, else
-/// as is usual; and no less than one has taken already.
-pub(super) fn takes(variant: &VariantStrides<'_>, policy: &Policy) -> Seconds {
+/// The start-up time of a variant's replicas: the measured, the declared or the usual time, in this
+/// order. It is at least as long as a start has taken so far.
+pub(super) fn takes(variant: &VariantStrides<'_>, policy: &ForesightPolicy) -> Seconds {
     let usual = variant.startup.or(variant.spec.start_time).unwrap_or(policy.startup);
     usual.max(variant.slowest_start.unwrap_or_default())
 }
 
-/// Whether a variant says how long its role takes to serve. One that has no replicas, that nobody has
-/// seen start and of which nothing is declared may never be used: what is usual is no measure of it,
-/// and beside it those that were measured would all be standby.
+/// The cost of a variant's replica per hour, for each request per second that it carries.
+fn price(variant: &VariantStrides<'_>, rate: f64) -> f64 {
+    variant.spec.cost.per_hour() / rate
+}
+
+/// Returns true if a variant's start-up time counts for its role. A variant without replicas, and
+/// without a measured or declared time, may never be used. With the usual time for it, all measured
+/// variants would be standby.
 fn tells(variant: &VariantStrides<'_>) -> bool {
     let known = variant.startup.or(variant.spec.start_time);
     known.is_some() || variant.current > Replicas::ZERO
 }
 
-/// The longest that replicas of a role take to serve; as is usual while no variant tells.
-pub(super) fn startup(side: &Side<'_>, policy: &Policy) -> Seconds {
+/// The longest start-up time of a role; the usual time while no variant's time counts.
+pub(super) fn startup(side: &RoleFleet<'_>, policy: &ForesightPolicy) -> Seconds {
     let told = side.variants.iter().map(|(variant, _)| *variant).filter(|it| tells(it));
     let all = told.map(|variant| takes(variant, policy));
     all.reduce(Seconds::max).unwrap_or(policy.startup)

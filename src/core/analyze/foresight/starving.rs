@@ -1,27 +1,34 @@
 //! Variants that starve next to idle ones.
 //!
-//! A router that shares requests without looking at what replicas handle fills the slow variant of a
-//! role, while the fast one has room. The sum of both is enough then, and requests wait all the same:
-//! what waits at a replica is served there. This says so, and how many replicas its own requests take.
-//! Nothing is decided by that: a router that weighs replicas by what they handle needs no others.
+//! A router that ignores the capacity of replicas fills the slow variant of a role, while the fast
+//! variant has room. The sum of both is then enough, but requests wait, because a request cannot
+//! move from one replica to another. This module reports that, and the replicas that the variant's
+//! own requests need. Desired replicas do not depend on it, because a router that weighs replicas
+//! by capacity needs no others.
 //!
 //! # Model
 //!
-//! With `a` requests a second that come to a variant, `n` its replicas and `mu` what one handles, its
-//! use is `u = a / (n mu)`, a mean of a minute. A variant *starves* from when, for a minute, more
-//! requests than usual wait at each of its replicas on average, others of its role have room
-//! (`u <= 1/2` of all together), and fewer than one waits at each of those. Its own requests take
+//! A variant gets `a` requests per second, and has `n` replicas with a capacity of `mu` each. Its
+//! use is `u = a / (n mu)`, a mean over a minute. A variant *starves* once all of this is true for
+//! a minute:
+//!
+//! - More requests than usual wait at each of its replicas on average.
+//! - The other variants of its role have room: `u <= 1/2` for all of them together.
+//! - Fewer than one request waits at each replica of the others on average.
+//!
+//! Its own requests need
 //!
 //! ```text
 //! replicas = ceil((a + min(waiting / 30 s, a / 4)) / mu)
 //! ```
 //!
-//! It starves until the router shares otherwise: until for five minutes its use is no more than 1.2
-//! times that of the others. An empty queue is no sign of that, because more replicas empty it.
+//! It starves until the router shares differently: until for five minutes its use is at most 1.2
+//! times the use of the others. An empty queue does not end it, because more replicas also empty
+//! it.
 //!
 //! # Units
 //!
-//! Requests, seconds, and requests a second.
+//! Requests, seconds, and requests per second.
 
 use std::collections::BTreeMap;
 
@@ -29,27 +36,29 @@ use derive_more::Display;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::foresight::policy::Policy;
-use crate::analyze::foresight::{Foresight, RATE_MIN, Side, VariantStrides};
+use crate::analyze::foresight::policy::ForesightPolicy;
+use crate::analyze::foresight::{Foresight, RATE_MIN, RoleFleet, VariantStrides};
 use crate::fleet::{Role, VariantKey};
 use crate::units::{Replicas, Requests, Seconds};
 
 /// Seconds over which arrivals are averaged, and for which a variant must seem to starve.
 const SUSTAINED: f64 = 60.0;
 
-/// Seconds in which it must seem not to.
+/// Seconds for which a variant must seem relieved.
 const RELIEVED: f64 = 300.0;
 
-/// Use of the others up to which they have room.
+/// Use of the other variants up to which they have room.
 const ROOM: f64 = 0.5;
 
-/// The most that a queue adds to its arrivals: it is gone by the time that more replicas would serve.
+/// The most that a queue adds to its arrivals, as a share: the queue is gone by the time that more
+/// replicas serve.
 const DRAINED_MAX: f64 = 0.25;
 
-/// How many times the use of the others that of a variant may be if the router shares by capacity.
+/// The highest use of a variant, relative to the use of the others, if the router shares by
+/// capacity.
 const EVEN: f64 = 1.2;
 
-/// The longest time in seconds between two looks whose arrivals are averaged.
+/// The longest time in seconds between two looks. After a longer time, the average starts over.
 const GAP_MAX: f64 = 120.0;
 
 /// A variant whose replicas have queues while others have room.
@@ -60,34 +69,34 @@ const GAP_MAX: f64 = 120.0;
     100.0 * others
 )]
 pub struct Starvation {
-    /// Requests a second that come to its replicas.
+    /// Requests per second that come to its replicas.
     pub arriving: f64,
     /// Requests that wait at them.
     pub waiting: f64,
     /// The share of their capacity that others of its role use.
     pub others: f64,
-    /// The replicas that its own requests take.
+    /// The replicas that its own requests need.
     pub replicas: Replicas,
 }
 
 /// The arrivals of a variant, and whether it starves.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Share {
+pub(super) struct ArrivalShare {
     looked: Option<Timestamp>,
     /// Requests that came since arrivals were last averaged.
     came: f64,
     rate: f64,
     known: f64,
-    /// Seconds for which it has seemed to starve, or not to where it does.
+    /// Seconds for which it has seemed to starve, or to be relieved if it starves.
     changing: f64,
     starves: bool,
 }
 
 /// A variant at one look.
-struct Look<'a, 's> {
+struct VariantSnapshot<'a, 's> {
     variant: &'a VariantStrides<'a>,
     carries: f64,
-    share: &'s Share,
+    share: &'s ArrivalShare,
     elapsed: f64,
 }
 
@@ -97,37 +106,40 @@ impl Foresight {
     /// The variants of a model that starve.
     pub(super) fn starving(
         &mut self,
-        sides: &BTreeMap<Role, Side<'_>>,
+        sides: &BTreeMap<Role, RoleFleet<'_>>,
         through: Timestamp,
-        policy: &Policy,
+        policy: &ForesightPolicy,
     ) -> BTreeMap<VariantKey, Starvation> {
         let shares = &mut self.shares;
         sides.values().flat_map(|side| starving(side, through, policy, shares)).collect()
     }
 }
 
-/// The variants of a side that starve, with what each needs.
+/// The variants of a side that starve, with the need of each.
 fn starving(
-    side: &Side<'_>,
+    side: &RoleFleet<'_>,
     through: Timestamp,
-    policy: &Policy,
-    shares: &mut BTreeMap<VariantKey, Share>,
+    policy: &ForesightPolicy,
+    shares: &mut BTreeMap<VariantKey, ArrivalShare>,
 ) -> BTreeMap<VariantKey, Starvation> {
-    let known = || side.known().map(|(variant, it)| (variant, it.rate.requests_per_second()));
     let mut elapsed = BTreeMap::new();
-    for (variant, _) in known() {
+    for (variant, _) in side.known() {
         let share = shares.entry(variant.spec.key.clone()).or_default();
         elapsed.insert(&variant.spec.key, share.look(through, variant));
     }
 
-    let looks: Vec<Look<'_, '_>> = known()
-        .filter(|(variant, carries)| *carries > RATE_MIN && !variant.replicas.is_empty())
-        .filter_map(|(variant, carries)| {
-            let share = shares.get(&variant.spec.key)?;
-            let elapsed = *elapsed.get(&variant.spec.key)?;
-            Some(Look { variant, carries, share, elapsed })
-        })
-        .collect();
+    let mut looks: Vec<VariantSnapshot<'_, '_>> = Vec::new();
+    for (variant, carried) in side.known() {
+        let key = &variant.spec.key;
+        let carries = carried.rate.requests_per_second();
+        if let (Some(share), Some(elapsed)) = (shares.get(key), elapsed.get(key))
+            && carries > RATE_MIN
+            && !variant.replicas.is_empty()
+        {
+            looks.push(VariantSnapshot { variant, carries, share, elapsed: *elapsed });
+        }
+    }
+
     let usual = policy.backlog.unwrap_or_default().usual.requests();
     let found: Vec<(VariantKey, Impression)> = looks
         .iter()
@@ -142,25 +154,26 @@ fn starving(
             starving.insert(key, seeming.starving(policy));
         }
     }
+
     starving
 }
 
-/// What a look at a variant says.
+/// The measurements of one look at a variant.
 struct Impression {
     waiting: f64,
     others: f64,
     arriving: f64,
     carries: f64,
     elapsed: f64,
-    /// That it starves now.
+    /// True if it starves at this look.
     starves: bool,
-    /// That the router shares by capacity now.
+    /// True if the router shares by capacity at this look.
     even: bool,
 }
 
-// === impl Look ===
+// === impl VariantSnapshot ===
 
-impl Look<'_, '_> {
+impl VariantSnapshot<'_, '_> {
     fn count(&self) -> f64 {
         self.variant.replicas.len() as f64
     }
@@ -172,15 +185,18 @@ impl Look<'_, '_> {
 
     fn seems(&self, all: &[Self], usual: f64) -> Impression {
         let key = &self.variant.spec.key;
-        let others = || all.iter().filter(|it| it.variant.spec.key != *key);
-        let sum = |of: fn(&Self) -> f64| others().map(of).sum::<f64>();
-        let capacity = sum(|it| it.count() * it.carries);
+        let others = all.iter().filter(|it| it.variant.spec.key != *key);
+        let capacity: f64 = others.clone().map(|it| it.count() * it.carries).sum();
+        let arriving: f64 = others.clone().map(|it| it.share.rate).sum();
+        let queued: f64 = others.clone().map(Self::waiting).sum();
+        let replicas: f64 = others.map(Self::count).sum();
+        let use_of_others = if capacity > 0.0 { arriving / capacity } else { 1.0 };
+        let have_room = use_of_others <= ROOM && queued < replicas;
+
         let waiting = self.waiting();
         let is_known = all.iter().all(|it| it.share.known >= SUSTAINED);
-        let use_of_others = if capacity > 0.0 { sum(|it| it.share.rate) / capacity } else { 1.0 };
         let own_use = self.share.rate / (self.count() * self.carries);
         let queues = waiting > usual * self.count();
-        let have_room = use_of_others <= ROOM && sum(Self::waiting) < sum(Self::count);
 
         Impression {
             waiting,
@@ -197,8 +213,8 @@ impl Look<'_, '_> {
 // === impl Impression ===
 
 impl Impression {
-    /// Replicas that its own requests take.
-    fn needs(&self, policy: &Policy) -> f64 {
+    /// Replicas that its own requests need.
+    fn needs(&self, policy: &ForesightPolicy) -> f64 {
         let backlog = policy.backlog.unwrap_or_default();
         let drain = self.waiting / backlog.drain.seconds();
         let most = DRAINED_MAX * self.arriving;
@@ -210,17 +226,18 @@ impl Impression {
         clippy::cast_sign_loss,
         reason = "it saturates, and no fleet is so large"
     )]
-    fn starving(&self, policy: &Policy) -> Starvation {
+    fn starving(&self, policy: &ForesightPolicy) -> Starvation {
         let replicas = Replicas::saturating(self.needs(policy).ceil().max(0.0) as u32);
         let Self { arriving, waiting, others, .. } = *self;
         Starvation { arriving, waiting, others, replicas }
     }
 }
 
-// === impl Share ===
+// === impl ArrivalShare ===
 
-impl Share {
-    /// Takes in what came since the last look. Returns the seconds since then, if all of it is known.
+impl ArrivalShare {
+    /// Takes in the arrivals since the last look. Returns the seconds since then, or 0 if they are
+    /// not fully known.
     fn look(&mut self, through: Timestamp, variant: &VariantStrides<'_>) -> f64 {
         let strides = variant.replicas.iter().flat_map(|replica| replica.strides);
         self.came += strides.filter_map(|it| it.arrived).map(Requests::requests).sum::<f64>();
@@ -229,15 +246,15 @@ impl Share {
             return 0.0;
         };
 
-        let elapsed = Seconds::from_span(through.duration_since(before)).map(Seconds::seconds);
-        let is_seen = elapsed.is_some_and(|it| it <= GAP_MAX) && !variant.replicas.is_empty();
+        let span = Seconds::from_span(through.duration_since(before)).map(Seconds::seconds);
+        let is_seen = span.is_some_and(|it| it <= GAP_MAX) && !variant.replicas.is_empty();
         if !is_seen {
-            // A gap, a clock that went back, or no replica: what was before says nothing.
+            // After a gap, a clock jump back, or without replicas, earlier arrivals do not count.
             *self = Self { looked: Some(through), starves: self.starves, ..Self::default() };
             return 0.0;
         }
 
-        let elapsed = elapsed.unwrap_or_default();
+        let elapsed = span.unwrap_or_default();
         if elapsed > 0.0 {
             self.known += elapsed;
             // A plain mean at first.
@@ -245,6 +262,7 @@ impl Share {
             self.rate += weight * (self.came / elapsed - self.rate);
             self.came = 0.0;
         }
+
         elapsed
     }
 

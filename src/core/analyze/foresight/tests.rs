@@ -5,13 +5,14 @@ mod routing;
 mod standby;
 
 use super::*;
-use crate::analyze::foresight::capacity::{FirstToken, Limits, carried};
-use crate::analyze::foresight::gateway::Queued;
-use crate::analyze::foresight::pace::Iteration;
+use crate::analyze::foresight::capacity::{CapacityLimits, FirstToken, carried};
+use crate::analyze::foresight::gateway::QueueReading;
+use crate::analyze::foresight::pace::IterationCost;
 use crate::fleet::{Incarnation, ReplicaName};
 use crate::units::{Amount, Tokens};
 
-const TRUTH: Iteration = Iteration { alpha: 0.007_05, beta: 0.000_019_5, delta: 0.000_025_4 };
+const TRUTH: IterationCost =
+    IterationCost { alpha: 0.007_05, beta: 0.000_019_5, delta: 0.000_025_4 };
 const PROMPT: f64 = 1000.0;
 const OUTPUT: f64 = 200.0;
 const ITL: f64 = 0.03;
@@ -24,17 +25,18 @@ fn requests(count: f64) -> Option<Requests> {
     Requests::new(count)
 }
 
-/// What a replica counts in a second at this rate of arrivals, by the model of [`capacity`].
-fn second(now: i64, prompt: f64, rate: f64, waiting: f64) -> Stride {
+/// The counters of a replica over a second at this arrival rate, by the model of [`capacity`].
+fn second(now: i64, prompt: f64, rate: f64, waiting: f64) -> IntervalDelta {
     second_of(TRUTH, now, prompt, rate, waiting)
 }
 
-/// The same of an engine with these iterations.
-fn second_of(of: Iteration, now: i64, prompt: f64, rate: f64, waiting: f64) -> Stride {
+/// The same for an engine with these iterations.
+fn second_of(of: IterationCost, now: i64, prompt: f64, rate: f64, waiting: f64) -> IntervalDelta {
     let work = of.beta * prompt + of.delta * (OUTPUT - 1.0);
     let time = (of.alpha + of.delta) / (1.0 - rate.min(0.95 / work) * work);
     let running = rate * (OUTPUT - 1.0) * time;
-    Stride {
+
+    IntervalDelta {
         arrived: requests(rate),
         lengths: Tokens::new(rate * prompt)
             .zip(Tokens::new(rate * OUTPUT))
@@ -50,18 +52,18 @@ fn second_of(of: Iteration, now: i64, prompt: f64, rate: f64, waiting: f64) -> S
         running: requests(running),
         kv_usage: Fraction::new(running * (prompt + OUTPUT / 2.0) / 900_000.0),
         kv_capacity: Tokens::new(900_000.0),
-        ..Stride::over(at(now), Seconds::literal(1))
+        ..IntervalDelta::over(at(now), Seconds::literal(1))
     }
 }
 
-/// Iterations that take so many times as long.
-fn times_as_slow(factor: f64) -> Iteration {
-    let Iteration { alpha, beta, delta } = TRUTH;
-    Iteration { alpha: factor * alpha, beta: factor * beta, delta: factor * delta }
+/// Iterations that take this multiple of the true time.
+fn times_as_slow(factor: f64) -> IterationCost {
+    let IterationCost { alpha, beta, delta } = TRUTH;
+    IterationCost { alpha: factor * alpha, beta: factor * beta, delta: factor * delta }
 }
 
 impl<'a> VariantStrides<'a> {
-    /// A variant without replicas, of which nothing else is known.
+    /// A variant without replicas, with all other values unknown.
     pub(in crate::analyze::foresight) fn example(spec: &'a VariantSpec) -> Self {
         Self {
             spec,
@@ -73,7 +75,7 @@ impl<'a> VariantStrides<'a> {
             startup: None,
             slowest_start: None,
             losses: 0.0,
-            told: Told::default(),
+            told: EngineLimits::default(),
             arguments: None,
             ttft: None,
             replicas: Vec::new(),
@@ -86,32 +88,35 @@ struct World {
     spec: VariantSpec,
     prompt: f64,
     foresight: Foresight,
-    policy: Policy,
+    policy: ForesightPolicy,
     now: i64,
     replicas: u32,
     waiting: f64,
     queued: Option<f64>,
-    gateway: gateway::Queue,
+    gateway: gateway::GatewayQueue,
     ttft: Option<Histogram>,
     pending: u32,
-    /// The mean square of the lengths of prompts over the square of their mean, where buckets tell it.
+    /// The mean square of the lengths of prompts over the square of their mean, if buckets show it.
     squares: Option<f64>,
     slowest_start: Option<Seconds>,
-    told: Told,
-    /// The only replica at which requests wait, if it is not all.
+    told: EngineLimits,
+    /// The only replica at which requests wait; `None` if they wait at all replicas.
     waits_at: Option<u32>,
     arguments: Option<Arc<EngineArguments>>,
-    /// Which life of its name each replica is in, and how many times as slow its engine is.
+    /// The incarnation of each replica, and the slowdown factor of its engine.
     engines: BTreeMap<u32, (u32, f64)>,
 }
 
 impl World {
     fn new(replicas: u32) -> Self {
-        let policy =
-            Policy { itl: Seconds::new(ITL), startup: Seconds::literal(60), ..Policy::default() };
-        let spec = VariantSpec::example("a");
+        let policy = ForesightPolicy {
+            itl: Seconds::new(ITL),
+            startup: Seconds::literal(60),
+            ..ForesightPolicy::default()
+        };
+
         Self {
-            spec,
+            spec: VariantSpec::example("a"),
             prompt: PROMPT,
             foresight: Foresight::default(),
             policy,
@@ -119,41 +124,47 @@ impl World {
             replicas,
             waiting: 0.0,
             queued: None,
-            gateway: gateway::Queue::default(),
+            gateway: gateway::GatewayQueue::default(),
             ttft: None,
             pending: 0,
             squares: None,
             slowest_start: None,
-            told: Told::default(),
+            told: EngineLimits::default(),
             waits_at: None,
             arguments: None,
             engines: BTreeMap::new(),
         }
     }
 
+    /// The incarnation of a replica, and the slowdown factor of its engine.
+    fn engine(&self, index: u32) -> (u32, f64) {
+        self.engines.get(&index).copied().unwrap_or((0, 1.0))
+    }
+
     /// A second in which the replicas share this rate.
-    fn tick(&mut self, rate: f64) -> Analysis {
+    fn tick(&mut self, rate: f64) -> ForesightAnalysis {
         self.now += 1;
-        let engine = |index: u32| self.engines.get(&index).copied().unwrap_or((0, 1.0));
-        let keys: Vec<ReplicaKey> = (0..self.replicas)
-            .map(|index| ReplicaKey {
-                variant: self.spec.key.clone(),
-                replica: ReplicaName::new(&format!("r{index}")).unwrap(),
-                incarnation: Incarnation::new(&engine(index).0.to_string()),
-            })
-            .collect();
         let each = rate / f64::from(self.replicas.max(1));
         let sum = each * self.prompt;
         let prompt_moments = self.squares.map(|squares| [sum, squares * sum * self.prompt]);
-        let strides: Vec<[Stride; 1]> = (0..self.replicas)
-            .map(|index| {
-                let of = times_as_slow(engine(index).1);
-                let waits = self.waits_at.is_none_or(|at| at == index);
-                let waiting = if waits { self.waiting } else { 0.0 };
-                let stride = second_of(of, self.now, self.prompt, each, waiting);
-                [Stride { prompt_moments, ..stride }]
-            })
-            .collect();
+
+        let mut keys = Vec::new();
+        let mut strides = Vec::new();
+        for index in 0..self.replicas {
+            let (incarnation, slower) = self.engine(index);
+            keys.push(ReplicaKey {
+                variant: self.spec.key.clone(),
+                replica: ReplicaName::new(&format!("r{index}")).unwrap(),
+                incarnation: Incarnation::new(&incarnation.to_string()),
+            });
+
+            let waits = self.waits_at.is_none_or(|at| at == index);
+            let waiting = if waits { self.waiting } else { 0.0 };
+            let of = times_as_slow(slower);
+            let stride = second_of(of, self.now, self.prompt, each, waiting);
+            strides.push([IntervalDelta { prompt_moments, ..stride }]);
+        }
+
         let replicas = keys
             .iter()
             .zip(&strides)
@@ -174,30 +185,31 @@ impl World {
             replicas,
             ..VariantStrides::example(&self.spec)
         };
+
         let model = self.spec.model_key();
         let now = at(self.now);
         let queued = self
             .queued
-            .map(|requests| Queued { requests: Requests::new(requests).unwrap(), at: now });
+            .map(|requests| QueueReading { requests: Requests::new(requests).unwrap(), at: now });
         let heard = queued.map(|queued| ("gateway".to_owned(), queued)).into_iter().collect();
         let grown = self.gateway.take(&heard);
-        let front = Front { queued, grown, ..Front::UNSEEN };
-        analyze(now, (now, front), &self.policy, &model, &[variant], &mut self.foresight)
+        let front = GatewaySignals { queued, grown, ..GatewaySignals::UNSEEN };
+        analyze(now, now, front, &self.policy, &model, &[variant], &mut self.foresight)
     }
 
-    fn run(&mut self, seconds: u32, rate: f64) -> Analysis {
+    fn run(&mut self, seconds: u32, rate: f64) -> ForesightAnalysis {
         (1..seconds).for_each(|_| drop(self.tick(rate)));
         self.tick(rate)
     }
 }
 
-fn carries(analysis: &Analysis) -> f64 {
+fn carries(analysis: &ForesightAnalysis) -> f64 {
     analysis.report.variants[0].per_replica.unwrap().amount()
 }
 
 fn truth() -> f64 {
-    let policy = Policy::default();
-    let requested = capacity::Requested {
+    let policy = ForesightPolicy::default();
+    let requested = capacity::RequestProfile {
         prompt: Tokens::new(PROMPT).unwrap(),
         computed: Tokens::new(PROMPT).unwrap(),
         output: Tokens::new(OUTPUT).unwrap(),
@@ -206,7 +218,8 @@ fn truth() -> f64 {
         pieces: 1.0,
         held: Tokens::new(PROMPT + OUTPUT / 2.0).unwrap(),
     };
-    let limits = Limits {
+
+    let limits = CapacityLimits {
         itl: Seconds::new(ITL),
         first: Some(FirstToken {
             within: policy.ttft,
@@ -219,6 +232,7 @@ fn truth() -> f64 {
         share: policy.limit_share,
         shared: 2.0,
     };
+
     carried(TRUTH, &requested, &limits).unwrap().rate.requests_per_second()
 }
 
@@ -263,13 +277,16 @@ fn a_steady_load_asks_for_what_carries_it_and_no_more() {
     assert_eq!(found.report.total.required, Amount::ZERO);
 }
 
+fn spare(analysis: &ForesightAnalysis) -> f64 {
+    analysis.report.total.spare.amount()
+}
+
 #[test]
 fn nothing_is_spare_before_enough_is_known_and_then_it_is() {
     let mut world = World::new(8);
-    let spare = |analysis: &Analysis| analysis.report.total.spare.amount();
     let early = world.run(100, 2.0 * truth());
     assert!(carries(&early) > 0.0 && spare(&early) <= 0.0);
-    // One load says little of another, and less is believed than is true.
+    // One load gives little evidence about another, so the estimate is below the truth.
     assert!(spare(&world.run(200, 2.0 * truth())) > 3.0 * carries(&early));
 }
 
@@ -279,7 +296,7 @@ fn what_was_needed_is_held_for_the_time_of_the_hold_and_not_longer() {
     drop(world.run(300, 6.0 * truth()));
     let soon = world.run(100, 1.0 * truth());
     assert!(soon.foreseen[&Role::Both].held > 5.5 * truth());
-    // Peaks are looked back to for 15 minutes, but a load that fell has grown by nothing since.
+    // Peaks count for 15 minutes, but a load that fell has not grown since.
     let later = world.run(1200, 1.0 * truth());
     assert!(later.foreseen[&Role::Both].held < 1.5 * truth(), "{:?}", later.foreseen);
 }
@@ -288,10 +305,12 @@ fn what_was_needed_is_held_for_the_time_of_the_hold_and_not_longer() {
 fn a_load_that_rises_steadily_is_met_before_it_is_there() {
     let mut world = World::new(8);
     drop(world.run(300, 2.0 * truth()));
+
     let mut last = None;
     for step in 0..240 {
         last = Some(world.tick(truth() * (2.0 + 2.0 * f64::from(step) / 240.0)));
     }
+
     let need = last.unwrap().foreseen[&Role::Both].need;
     assert!(need.ramp.unwrap() > need.arriving * 1.1, "{need:?}");
 }
@@ -301,10 +320,10 @@ fn a_fleet_of_which_nothing_is_known_grows_by_what_it_has_in_flight() {
     let mut world = World::new(2);
     world.waiting = 100.0;
     let found = world.tick(1.0);
-    let running = second(1, PROMPT, 0.5, 0.0).running.unwrap().requests();
-    let running = running.max(1.0);
+    let running = second(1, PROMPT, 0.5, 0.0).running.unwrap().requests().max(1.0);
     assert_eq!(found.report.unit, Unit::RequestsInFlight);
     assert!(found.report.variants[0].per_replica.is_none() || running >= 1.0);
+
     world.waiting = 0.0;
     let idle = World::new(2).tick(0.0);
     assert_eq!(idle.report.total.required, Amount::ZERO);
@@ -317,6 +336,7 @@ fn a_target_that_nothing_meets_leaves_a_replica_without_a_rate() {
     world.policy.itl = Seconds::new(0.005);
     let found = world.run(120, truth());
     assert_eq!(found.report.variants[0].per_replica, None);
+
     let floor = found.floors[&world.spec.key].to_string();
     assert!(
         floor.starts_with(
@@ -325,7 +345,8 @@ fn a_target_that_nothing_meets_leaves_a_replica_without_a_rate() {
         ),
         "{floor}"
     );
-    // A target that can be met has none.
+
+    // A reachable target has no floor.
     world.policy.itl = Seconds::new(ITL);
     assert!(world.run(10, truth()).floors.is_empty());
 }
@@ -336,54 +357,66 @@ fn what_a_gateway_holds_has_arrived_and_asks_for_more_and_says_what_becomes_of_i
     world.queued = Some(0.0);
     let before = world.run(300, 3.0 * truth()).foreseen[&Role::Both].need;
     assert_eq!(before.gateway, None, "an empty queue asks for nothing");
-    // Half of what arrives is held from now on.
+
+    // From now on the gateway holds half of the arrivals.
     let mut held = 0.0;
     for _ in 0..60 {
         held += 3.0 * truth();
         world.queued = Some(held);
         drop(world.tick(3.0 * truth()));
     }
+
     let found = world.tick(3.0 * truth());
     let seen = found.foreseen[&Role::Both];
     assert!((seen.need.arriving / (6.0 * truth()) - 1.0).abs() < 0.12, "{:?}", seen.need);
+
     let policy = world.policy.gateway.unwrap();
     let gateway = seen.need.gateway.unwrap();
     assert!(gateway.adds > 0.0 && gateway.adds <= policy.cap.fraction() * seen.need.arriving);
+
     let said = seen.to_string();
     assert!(said.contains(&format!("for {held:.0} that queue at the gateway")), "{said}");
     assert!(said.contains("all are late until it is empty"), "{said}");
-    // Without the term, what is held is nothing to anybody.
+
+    // Without the term, the held requests do not count.
     world.policy.gateway = None;
     let found = world.run(30, 3.0 * truth());
     let without = found.foreseen[&Role::Both];
     assert!(without.need.gateway.is_none() && without.need.arriving < 3.5 * truth());
 }
 
+/// Times to first token, of which this share is late.
+fn late(share: f64) -> Option<Histogram> {
+    let in_time = 1000.0 * (1.0 - share);
+    let buckets = vec![(2.0, in_time), (10.0, 1000.0), (f64::INFINITY, 1000.0)];
+    Some(Histogram { sum: 1.0, count: 1000.0, buckets })
+}
+
 #[test]
 fn late_first_tokens_ask_for_more_unless_that_is_coming_already() {
-    let late = |share: f64| {
-        let in_time = 1000.0 * (1.0 - share);
-        let buckets = vec![(2.0, in_time), (10.0, 1000.0), (f64::INFINITY, 1000.0)];
-        Some(Histogram { sum: 1.0, count: 1000.0, buckets })
-    };
     let mut world = World::new(4);
     world.policy.error_budget = Some(policy::ErrorBudget::default());
     world.ttft = late(0.005);
     assert!(world.run(300, 3.0 * truth()).foreseen[&Role::Both].need.budget.unwrap().abs() < 1e-9);
+
     world.ttft = late(0.05);
     let raised = world.run(30, 3.0 * truth());
     let seen = raised.foreseen[&Role::Both];
     assert!((seen.need.budget.unwrap() / seen.need.total - 0.09).abs() < 0.01, "{:?}", seen.need);
     assert!(seen.to_string().contains("because too many first tokens came late"), "{seen}");
+
     world.pending = 1;
     let coming = world.run(30, 3.0 * truth()).foreseen[&Role::Both].need;
     assert!(coming.budget <= seen.need.budget.map(|it| 1.02 * it), "{coming:?}");
+
     world.pending = 0;
     world.ttft = None;
     let unseen = world.run(30, 3.0 * truth()).foreseen[&Role::Both].need;
     assert!(unseen.budget < coming.budget, "what nobody sees adds nothing: {unseen:?}");
-    // A restart goes on from it.
-    let (model, key) = (world.spec.model_key(), world.spec.key.clone());
+
+    // The addition is saved for a restart.
+    let model = world.spec.model_key();
+    let key = world.spec.key.clone();
     let saved = world.foresight.save(&model, &key).unwrap();
     assert!(saved.demands[0].raised > 0.05, "{saved:?}");
 }
@@ -395,16 +428,20 @@ fn a_rise_that_days_have_seen_at_this_hour_is_asked_for_before_it_comes() {
     drop(world.run(200, 2.0 * truth()));
     let key = (world.spec.model_key(), Role::Both);
     let this = at(world.now).as_second().div_euclid(900);
-    // Three days on which seven came in this quarter of an hour.
+
+    // Three days with seven replicas' load in this quarter of an hour.
     let mut levels = vec![None; 672];
     for day in 1..=3 {
         let slot = usize::try_from((this - 96 * day).rem_euclid(672)).unwrap();
         levels[slot] = Some(schedule::TOLD_MAX);
     }
-    let (begun, closed) = (this - 300, this - 1);
+
+    let begun = this - 300;
+    let closed = this - 1;
     let peak = 7.0 * truth();
     let week = schedule::SavedWeek { begun, closed, today: None, peak, levels };
     world.foresight.demands.get_mut(&key).unwrap().week = week.restore();
+
     let seen = world.tick(2.0 * truth()).foreseen[&Role::Both];
     assert!((seen.need.usual.unwrap() / peak - 1.0).abs() < 1e-9 && seen.need.total >= peak);
     assert!(seen.to_string().contains("usually do at this time"), "{seen}");
@@ -412,65 +449,78 @@ fn a_rise_that_days_have_seen_at_this_hour_is_asked_for_before_it_comes() {
     assert_eq!(world.tick(2.0 * truth()).foreseen[&Role::Both].need.usual, None);
 }
 
-/// What a fleet of these replicas is asked to grow to, as the optimizer would round it.
-fn wanted(analysis: &Analysis) -> f64 {
+/// The desired replicas for this analysis, as the optimizer would round them.
+fn wanted(analysis: &ForesightAnalysis) -> f64 {
     let held = analysis.foreseen.get(&Role::Both).map_or(0.0, |found| found.held);
     analysis.report.variants[0].per_replica.map_or(0.0, |each| (held / each.amount() - 0.05).ceil())
 }
 
+/// The rate of a load that rises by one replica in two minutes.
+fn rising(second: i64) -> f64 {
+    truth() * (2.0 + second as f64 / 120.0)
+}
+
 #[test]
 fn a_restart_on_a_ramp_asks_for_no_less_than_going_on_would_have() {
-    let rate = |second: i64| truth() * (2.0 + second as f64 / 120.0);
     let mut world = World::new(8);
-    drop(world.run(300, rate(0)));
-    (0..200).for_each(|second| drop(world.tick(rate(second))));
-    let (model, key) = (world.spec.model_key(), world.spec.key.clone());
+    drop(world.run(300, rising(0)));
+    (0..200).for_each(|second| drop(world.tick(rising(second))));
+
+    let model = world.spec.model_key();
+    let key = world.spec.key.clone();
     let mut saved = world.foresight.save(&model, &key).unwrap();
     assert!(saved.is_sound(), "{saved:?}");
     saved.shorten();
+
     let mut foresight = Foresight::default();
     foresight.recall(&model, &key, &saved);
     assert_eq!(foresight.save(&model, &key).map(|it| it.seen), Some(saved.seen.clone()));
     let mut again = World { foresight, spec: world.spec.clone(), ..World::new(8) };
     let mut cold = World { spec: world.spec.clone(), ..World::new(8) };
-    // Half a minute in which nobody looks; the first page of each replica says nothing yet.
-    (200..230).for_each(|second| drop(world.tick(rate(second))));
+
+    // Half a minute without ticks. The first scrape of each replica gives no rate.
+    (200..230).for_each(|second| drop(world.tick(rising(second))));
     (again.now, cold.now) = (world.now, world.now);
+
     let mut behind = 0;
     for second in 230..420 {
-        let (one, other) = (world.tick(rate(second)), again.tick(rate(second)));
-        let (one, other) = (wanted(&one), wanted(&other));
-        // Until the second page of a replica nobody knows what arrives, and then the need is held.
+        let one = wanted(&world.tick(rising(second)));
+        let other = wanted(&again.tick(rising(second)));
+        // Until the second scrape of a replica no rate is known. After it, the need is held.
         if second > 231 {
             assert!(other >= one - 1.0, "{other} for {one} at {second}");
             behind += usize::from(other < one);
         }
-        let unaware = wanted(&cold.tick(rate(second)));
+
+        let unaware = wanted(&cold.tick(rising(second)));
         if (232..240).contains(&second) {
             assert!(unaware < other, "{unaware} for {other}: nothing is known without a memory");
         }
     }
+
     assert!(behind < 20, "a ramp that nobody saw for half a minute is met again: {behind}");
 }
 
 #[test]
 fn needs_that_are_told_are_few_and_never_less() {
-    let mut hold = Held::default();
+    let mut hold = HoldWindow::default();
     for second in 0..170 {
         let _ = hold.take(at(second), 1000.0 - second as f64, 180.0);
     }
-    let mut demand = Demand { hold: hold.clone(), ..Demand::default() };
+
+    let mut demand = RoleDemand { hold: hold.clone(), ..RoleDemand::default() };
     for second in 0..60 {
         demand.arrivals.add(at(second), Seconds::literal(1), 3.0);
         demand.arrivals.close(at(second));
     }
+
     let mut foresight = Foresight::default();
     let model = VariantSpec::example("a").model_key();
     foresight.learned.insert(model.clone(), at(60));
     foresight.demands.insert((model.clone(), Role::Both), demand);
     let saved = foresight.save(&model, &VariantSpec::example("a").key).unwrap();
     assert!(saved.demands[0].needs.len() <= saved::NEEDS_MAX);
-    let mut again = Held { needs: saved.demands[0].needs.iter().copied().collect() };
+    let mut again = HoldWindow { needs: saved.demands[0].needs.iter().copied().collect() };
     for second in 170..360 {
         let ours = again.take(at(second), 1.0, 180.0).1;
         assert!(ours >= hold.take(at(second), 1.0, 180.0).1, "{second}");
@@ -480,14 +530,15 @@ fn needs_that_are_told_are_few_and_never_less() {
 #[test]
 fn nothing_is_asked_for_at_zero_until_a_request_comes() {
     let mut fleet = World::new(3);
-    // A load that jumps up and down, and whose past says that it grows.
+    // A load that jumps up and down, with growth in its past.
     for _ in 0..4 {
         let _ = fleet.run(120, 5.0);
         let _ = fleet.run(120, 50.0);
     }
+
     assert!(fleet.run(60, 5.0).report.total.demand.amount() > 10.0);
     fleet.replicas = 0;
-    // By then nothing arrives any more, and what was needed is still held.
+    // By then there are no arrivals, and the former need is still held.
     let asked: Vec<f64> =
         (0..900).map(|_| fleet.tick(0.0).report.total.required.amount()).skip(60).collect();
     assert!(asked.iter().all(|asked| *asked <= 0.0), "{asked:?}");
@@ -501,9 +552,11 @@ fn nothing_is_asked_for_at_zero_until_a_request_comes() {
 fn what_waits_is_needed_until_it_is_worked_off_and_no_longer() {
     let mut fleet = World::new(3);
     let steady = fleet.run(900, 20.0).report.total.demand.amount();
+
     fleet.waiting = 60.0;
     let queued = fleet.run(20, 20.0).report.total.demand.amount();
     assert!(queued > steady + 4.0, "{queued} {steady}");
+
     fleet.waiting = 0.0;
     let short = fleet.run(20, 20.0).report.total.demand.amount();
     assert!(short > steady + 4.0, "30 s are not over: {short} {steady}");
@@ -511,21 +564,27 @@ fn what_waits_is_needed_until_it_is_worked_off_and_no_longer() {
     assert!(after < steady + 0.1, "{after} {steady}");
 }
 
+/// The capacity after two minutes in which so many requests wait, and rates alternate.
+fn carried_after(waiting: f64, rates: [f64; 2]) -> f64 {
+    let mut world = World::new(1);
+    let _ = world.run(120, 20.0);
+
+    // Either prompts wait for their turn in an iteration, or requests wait for a place.
+    world.waiting = waiting;
+    for second in 0..120 {
+        let _ = world.tick(rates[second % 2]);
+    }
+
+    carries(&world.tick(rates[1]))
+}
+
 #[test]
 fn a_batch_is_full_where_as_many_run_on_page_after_page_and_not_where_their_number_changes() {
-    let after = |waiting: f64, rates: [f64; 2]| {
-        let mut world = World::new(1);
-        let _ = world.run(120, 20.0);
-        // Prompts wait for their turn in an iteration, or requests for a place.
-        world.waiting = waiting;
-        for second in 0..120 {
-            let _ = world.tick(rates[second % 2]);
-        }
-        carries(&world.tick(rates[1]))
-    };
-    let close = |found: f64, expected: f64| (found / expected - 1.0).abs() < 0.01;
-    let (none, turns) = (after(0.0, [18.0, 22.0]), after(5.0, [18.0, 22.0]));
-    assert!(close(turns, none), "{turns} {none}");
-    let (none, full) = (after(0.0, [20.0, 20.0]), after(5.0, [20.0, 20.0]));
-    assert!(full < 0.75 * none, "{full} {none}");
+    let none = carried_after(0.0, [18.0, 22.0]);
+    let turns = carried_after(5.0, [18.0, 22.0]);
+    assert!((turns / none - 1.0).abs() < 0.01, "{turns} {none}");
+
+    let free = carried_after(0.0, [20.0, 20.0]);
+    let full = carried_after(5.0, [20.0, 20.0]);
+    assert!(full < 0.75 * free, "{full} {free}");
 }

@@ -1,13 +1,14 @@
-//! Replicas that go by a card and never get a request.
+//! Replicas that use a card and never get a request.
 //!
-//! A card takes nothing away, because nobody here has seen that it is true. A fleet without a request
-//! never shows that, and would stay as large as it was made. But what a replica handles hardly matters
-//! while nothing is asked of it: a card that is wrong by half is wrong about a replica or two. So after
-//! an hour without a request the card may take away as well. It says how many are needed as before, and
-//! one request ends that until the replicas have taught or another hour has passed.
+//! A card does not permit scale-down, because no replica that uses it has confirmed it. A fleet
+//! without a request never confirms it, and would never scale down. But without demand, the
+//! capacity per replica hardly matters: a card that is wrong by half is wrong about a replica or
+//! two. So after an hour without a request, the card permits scale-down. Desired replicas are
+//! computed as before. One request ends that until the replicas have taught or another hour has
+//! passed.
 //!
-//! An hour is longer than a start may take and than needs are held. A fleet that is made ready before a
-//! launch has a minimum, or comes within the hour.
+//! An hour is longer than a start may take and than needs are held. A fleet that is prepared for a
+//! launch has a minimum, or gets its first request within the hour.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,25 +16,27 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::analyze::foresight::card::Card;
-use crate::analyze::foresight::seen::Seen;
+use crate::analyze::foresight::seen::VariantModel;
 use crate::analyze::foresight::{Foresight, VariantStrides};
 use crate::fleet::VariantKey;
 use crate::units::{Replicas, Seconds};
 
-/// For how long replicas must have had no request.
+/// The time for which replicas must have had no request.
 const UNUSED: Seconds = Seconds::literal(3600);
 
 // === impl Foresight ===
 
 impl Foresight {
-    /// Notes since when the replicas of these variants that go by a card have had no request.
+    /// Notes the instant since which the replicas of these variants that use a card have had no
+    /// request.
     pub(super) fn note_unused(&mut self, now: Timestamp, variants: &[VariantStrides<'_>]) {
         for variant in variants {
             let key = &variant.spec.key;
             let seen = self.variants.get(key);
             let is_unused = !variant.replicas.is_empty()
                 && variant.silent == Replicas::ZERO
-                && seen.is_some_and(Seen::awaits_load);
+                && seen.is_some_and(VariantModel::awaits_load);
+
             if is_unused {
                 let since = self.unused.entry(key.clone()).or_insert(now);
                 *since = now.min(*since);
@@ -43,7 +46,7 @@ impl Foresight {
         }
     }
 
-    /// The cards that these variants go by.
+    /// The cards that these variants use.
     pub(super) fn cards_of(
         &self,
         variants: &[VariantStrides<'_>],
@@ -52,7 +55,7 @@ impl Foresight {
         keys.filter_map(|key| Some((key.clone(), Arc::clone(self.card(key)?)))).collect()
     }
 
-    /// The variants whose replicas go by a card that takes nothing away.
+    /// The variants whose replicas use a card that does not permit scale-down.
     pub(super) fn bound_by_cards(
         &self,
         now: Timestamp,

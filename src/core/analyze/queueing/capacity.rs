@@ -1,222 +1,240 @@
-//! How many replicas the variants of a model need to keep its latency targets.
+//! The replicas that a model's variants need to meet its latency targets.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use crate::analyze::capacity::{CapacityReport, Confidence, Totals, Unit, VariantCapacity};
-use crate::analyze::queueing::explain::{Sizing, Unsized};
-use crate::analyze::queueing::slo::{Infer, Observed, Slo, Targets, resolve};
-use crate::analyze::queueing::solve::Model;
-use crate::analyze::queueing::{BATCH_DEFAULT, Coefficients, Lengths, QUEUE_DEFAULT, Room, Shape};
+use crate::analyze::queueing::explain::{Sizing, SizingFailure};
+use crate::analyze::queueing::slo::{
+    LatencyTargets, ObservedLatencies, Slo, TargetInference, resolve,
+};
+use crate::analyze::queueing::solve::QueueingModel;
+use crate::analyze::queueing::{
+    BATCH_DEFAULT, Coefficients, MeanLengths, MeanRequest, QUEUE_DEFAULT, ReplicaRoom,
+};
 use crate::fleet::{ReplicaKey, Role, VariantKey};
 use crate::units::{Amount, CostPerHour, Fraction, Replicas, RequestRate, Seconds, Tokens};
 
-/// How a model's variants are sized.
+/// The sizing policy of a model's variants.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Policy {
-    /// The targets that somebody stated.
-    pub targets: Targets,
-    /// How targets are found where none are stated.
-    pub infer: Infer,
-    /// Requests that may wait in the model.
+pub struct QueueingPolicy {
+    /// The configured targets.
+    pub targets: LatencyTargets,
+    /// The inference of targets that are not configured.
+    pub infer: TargetInference,
+    /// Requests that may wait in the queueing model.
     pub queue: u32,
 }
 
-/// What one replica serves. A replica that reports no arrivals has no load that could be stated
-/// here; leaving it out says that it is unknown.
+/// The load of one replica. Leave out a replica that reports no arrivals: its load is unknown.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ReplicaLoad {
-    /// Which replica.
+pub struct QueueingReplicaLoad {
+    /// The replica.
     pub replica: ReplicaKey,
-    /// The requests that arrive at it.
+    /// The rate of arriving requests.
     pub arrival: RequestRate,
-    /// What they look like.
-    pub shape: Option<Shape>,
-    /// Their mean time to first token.
+    /// The shape of the requests.
+    pub shape: Option<MeanRequest>,
+    /// The mean time to first token.
     pub ttft: Option<Seconds>,
-    /// Their mean time between tokens.
+    /// The mean time between tokens.
     pub itl: Option<Seconds>,
-    /// How many of them share an iteration.
+    /// The number of requests that share an iteration.
     pub batch: Option<NonZeroU32>,
 }
 
 /// One variant of a model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct VariantLoad {
-    /// Which variant.
+pub struct QueueingVariantLoad {
+    /// The variant.
     pub key: VariantKey,
-    /// What part of a request it serves.
+    /// The part of a request that the variant serves.
     pub role: Role,
-    /// What one replica costs.
+    /// The cost per replica.
     pub cost: CostPerHour,
-    /// Replicas that carry load.
+    /// Replicas that take load.
     pub replicas: Replicas,
-    /// Replicas that are coming.
+    /// Pending replicas.
     pub pending: Replicas,
-    /// What was learned of its replicas, and how far that can be trusted.
+    /// The coefficients learned for the variant, and their reliability.
     pub learned: Option<(Coefficients, Confidence)>,
-    /// What its replicas serve.
-    pub loads: Vec<ReplicaLoad>,
+    /// The load of each replica.
+    pub loads: Vec<QueueingReplicaLoad>,
 }
 
-/// What the replicas of a variant, or of a model, serve together.
+/// The combined load of a variant's or a model's replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Workload {
-    /// All that arrives.
+pub struct QueueingWorkload {
+    /// The total arrival rate.
     pub arrival: RequestRate,
-    /// The mean shape of it, as far as it is reported.
-    pub shape: Option<Shape>,
-    /// The mean time to first token, as far as it is reported.
+    /// The mean request shape, over the replicas that report one.
+    pub shape: Option<MeanRequest>,
+    /// The mean time to first token, over the replicas that report it.
     pub ttft: Option<Seconds>,
-    /// The mean time between tokens, as far as it is reported.
+    /// The mean time between tokens, over the replicas that report it.
     pub itl: Option<Seconds>,
-    /// The size of the batch of the first replica that reports one.
+    /// The batch size of the first replica that reports one.
     pub batch: Option<NonZeroU32>,
 }
 
-/// What was found of one variant.
+/// The workload and the sizing of one variant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VariantSizing {
-    /// Which variant.
+    /// The variant.
     pub key: VariantKey,
-    /// What it serves.
-    pub workload: Workload,
-    /// What it needs.
+    /// The load of its replicas.
+    pub workload: QueueingWorkload,
+    /// The result of the sizing.
     pub sizing: Sizing,
 }
 
-/// What was found of a model.
+/// The sizing of a model.
 #[must_use]
 #[derive(Clone, Debug, PartialEq)]
-pub struct Analysis {
-    /// The targets that hold, if there are any.
+pub struct QueueingAnalysis {
+    /// The targets in effect, if any.
     pub slo: Option<Slo>,
-    /// Each variant, in the order of their keys.
+    /// The variants, in key order.
     pub variants: Vec<VariantSizing>,
     /// Supply and demand, in requests per second.
     pub report: CapacityReport,
 }
 
-/// Sizes the variants of one model. The order of the input does not matter.
-pub fn analyze(variants: &[VariantLoad], policy: &Policy) -> Analysis {
-    let mut sorted: Vec<&VariantLoad> = variants.iter().collect();
+/// Sizes the variants of one model. The order of the input has no effect.
+pub fn analyze(variants: &[QueueingVariantLoad], policy: &QueueingPolicy) -> QueueingAnalysis {
+    let mut sorted: Vec<&QueueingVariantLoad> = variants.iter().collect();
     sorted.sort_by(|a, b| a.key.cmp(&b.key));
-    let all: Vec<&ReplicaLoad> = sorted.iter().flat_map(|variant| &variant.loads).collect();
+
+    let all: Vec<&QueueingReplicaLoad> = sorted.iter().flat_map(|variant| &variant.loads).collect();
     let model = aggregate(all.iter().copied());
-    let learned: Vec<Model> = sorted
+    let learned: Vec<QueueingModel> = sorted
         .iter()
         .filter_map(|variant| Some(slowed(variant.learned?.0, model.shape?, variant, policy)))
         .collect();
-    let observed = Observed { ttft: model.ttft, itl: model.itl };
+    let observed = ObservedLatencies { ttft: model.ttft, itl: model.itl };
     let slo = resolve(&policy.targets, &policy.infer, &learned, &observed);
 
     let sizings: Vec<VariantSizing> = sorted
         .iter()
         .map(|variant| {
             let workload = aggregate(&variant.loads);
-            let sizing = size(variant, &workload, &Context { model: &model, slo, policy })
+            let sizing = size(variant, &workload, &QueueingContext { model: &model, slo, policy })
                 .unwrap_or_else(Sizing::Unsized);
             VariantSizing { key: variant.key.clone(), workload, sizing }
         })
         .collect();
+
     let report = report(&sorted, &sizings);
-    Analysis { slo, variants: sizings, report }
+    QueueingAnalysis { slo, variants: sizings, report }
 }
 
-/// What replicas serve together. Means are weighted by arrivals, and each is taken over the
-/// replicas that report it: a replica without a mean says nothing about the others.
+/// Combines the loads of replicas. Means are weighted by arrivals, and each mean is taken over the
+/// replicas that report it.
 #[must_use]
-pub fn aggregate<'a>(loads: impl IntoIterator<Item = &'a ReplicaLoad>) -> Workload {
-    let mut busy: Vec<&ReplicaLoad> =
+pub fn aggregate<'a>(loads: impl IntoIterator<Item = &'a QueueingReplicaLoad>) -> QueueingWorkload {
+    let mut busy: Vec<&QueueingReplicaLoad> =
         loads.into_iter().filter(|load| load.arrival > RequestRate::ZERO).collect();
     // The last digits of a sum depend on the order of its terms.
     busy.sort_by(|a, b| a.replica.cmp(&b.replica));
-    let mean = |of: fn(&ReplicaLoad) -> Option<f64>| {
-        let (mut sum, mut weight) = (0.0, 0.0);
-        for load in &busy {
-            if let Some(value) = of(load) {
-                sum += value * load.arrival.requests_per_second();
-                weight += load.arrival.requests_per_second();
-            }
-        }
-        (sum > 0.0).then(|| sum / weight)
-    };
-    let time = |of| mean(of).and_then(Seconds::new);
-    Workload {
+
+    QueueingWorkload {
         arrival: busy.iter().map(|load| load.arrival).sum(),
-        shape: mean_shape(mean),
-        ttft: time(|load| Some(load.ttft?.seconds())),
-        itl: time(|load| Some(load.itl?.seconds())),
+        shape: mean_shape(&busy),
+        ttft: mean(&busy, |load| Some(load.ttft?.seconds())).and_then(Seconds::new),
+        itl: mean(&busy, |load| Some(load.itl?.seconds())).and_then(Seconds::new),
         batch: busy.iter().find_map(|load| load.batch),
     }
 }
 
-/// The shape with the mean lengths; where no prompt has a token, that is their mean length.
-fn mean_shape(mean: impl Fn(fn(&ReplicaLoad) -> Option<f64>) -> Option<f64>) -> Option<Shape> {
-    let output = mean(|load| Some(load.shape?.output().tokens()))?;
-    let input = mean(|load| Some(load.shape?.input().tokens())).unwrap_or(0.0);
-    let variation = mean(|load| Some(load.shape?.input_variation().fraction())).unwrap_or(0.0);
-    let lengths = Lengths { input: Tokens::new(input)?, output: Tokens::new(output)? };
-    Some(Shape::new(lengths)?.with_input_variation(Fraction::new(variation)?))
+/// The mean of a value, weighted by arrivals, over the replicas that report it. `None` if no
+/// replica reports more than zero.
+fn mean(
+    loads: &[&QueueingReplicaLoad],
+    of: fn(&QueueingReplicaLoad) -> Option<f64>,
+) -> Option<f64> {
+    let mut sum = 0.0;
+    let mut weight = 0.0;
+    for load in loads {
+        if let Some(value) = of(load) {
+            sum += value * load.arrival.requests_per_second();
+            weight += load.arrival.requests_per_second();
+        }
+    }
+
+    (sum > 0.0).then(|| sum / weight)
 }
 
-/// The model that says what a slowdown means for a variant.
+/// The shape with the mean lengths. If no prompt has a token, the input length and its variation
+/// are zero.
+fn mean_shape(loads: &[&QueueingReplicaLoad]) -> Option<MeanRequest> {
+    let output = mean(loads, |load| Some(load.shape?.output().tokens()))?;
+    let input = mean(loads, |load| Some(load.shape?.input().tokens())).unwrap_or(0.0);
+    let variation =
+        mean(loads, |load| Some(load.shape?.input_variation().fraction())).unwrap_or(0.0);
+
+    let lengths = MeanLengths { input: Tokens::new(input)?, output: Tokens::new(output)? };
+    Some(MeanRequest::new(lengths)?.with_input_variation(Fraction::new(variation)?))
+}
+
+/// The queueing model that turns a slowdown into latency targets for a variant.
 fn slowed(
     coefficients: Coefficients,
-    shape: Shape,
-    variant: &VariantLoad,
-    policy: &Policy,
-) -> Model {
+    shape: MeanRequest,
+    variant: &QueueingVariantLoad,
+    policy: &QueueingPolicy,
+) -> QueueingModel {
     let batch = variant.loads.iter().find_map(|load| load.batch).unwrap_or(BATCH_DEFAULT);
-    Model::new(coefficients, shape, Room { batch, queue: policy.queue })
+    QueueingModel::new(coefficients, shape, ReplicaRoom { batch, queue: policy.queue })
 }
 
-/// What holds for all variants of a model.
-struct Context<'a> {
-    model: &'a Workload,
+/// The values that are common to all variants of a model.
+struct QueueingContext<'a> {
+    model: &'a QueueingWorkload,
     slo: Option<Slo>,
-    policy: &'a Policy,
+    policy: &'a QueueingPolicy,
 }
 
-/// What one replica of a variant takes, and how many that makes.
+/// Computes the capacity per replica of a variant, and the replicas that it needs.
 fn size(
-    variant: &VariantLoad,
-    workload: &Workload,
-    context: &Context<'_>,
-) -> Result<Sizing, Unsized> {
-    let Context { model, slo, policy } = context;
-    let slo = slo.ok_or(Unsized::NoTarget)?;
-    // An idle variant would serve what the others serve.
+    variant: &QueueingVariantLoad,
+    workload: &QueueingWorkload,
+    context: &QueueingContext<'_>,
+) -> Result<Sizing, SizingFailure> {
+    let QueueingContext { model, slo, policy } = context;
+    let targets = slo.ok_or(SizingFailure::NoTarget)?.targets;
+    // An idle variant would serve the same requests as the other variants.
     let served = workload.shape.or(model.shape);
     let shape = served.ok_or(if workload.arrival > RequestRate::ZERO {
-        Unsized::NoShape
+        SizingFailure::NoShape
     } else {
-        Unsized::NoTraffic
+        SizingFailure::NoTraffic
     })?;
-    let (coefficients, _) = variant.learned.ok_or(Unsized::NotLearned)?;
+    let (coefficients, _) = variant.learned.ok_or(SizingFailure::NotLearned)?;
+
     let batch = workload.batch.unwrap_or(BATCH_DEFAULT);
-    let room = Room { batch, queue: policy.queue };
-    let capacity = Model::new(coefficients, shape, room)
-        .rate_for(&targets_of(variant.role, slo.targets))
-        .map_err(Unsized::Refused)?;
+    let room = ReplicaRoom { batch, queue: policy.queue };
+    let capacity = QueueingModel::new(coefficients, shape, room)
+        .rate_for(&targets_of(variant.role, targets))
+        .map_err(SizingFailure::Refused)?;
+
     let demand = workload.arrival;
     let count = demand.requests_per_second() / capacity.at.throughput.requests_per_second();
     Ok(Sizing::Sized { capacity, demand, needed: whole(count).max(Replicas::ONE) })
 }
 
-/// The targets that a role answers for: the first token is the prefill's, those after it are the
-/// decode's.
-fn targets_of(role: Role, targets: Targets) -> Targets {
+/// The targets that a role is responsible for. Prefill produces the first token, and decode
+/// produces the rest.
+fn targets_of(role: Role, targets: LatencyTargets) -> LatencyTargets {
     match role {
         Role::Both => targets,
-        Role::Prefill => Targets { itl: None, ..targets },
-        Role::Decode => Targets { ttft: None, ..targets },
+        Role::Prefill => LatencyTargets { itl: None, ..targets },
+        Role::Decode => LatencyTargets { ttft: None, ..targets },
     }
 }
 
-/// The report of sizings, which are in the order of the variants.
-fn report(variants: &[&VariantLoad], sizings: &[VariantSizing]) -> CapacityReport {
-    let variants: Vec<VariantCapacity> = variants
+/// The report on these sizings, which are in the order of the variants.
+fn report(variants: &[&QueueingVariantLoad], sizings: &[VariantSizing]) -> CapacityReport {
+    let capacities: Vec<VariantCapacity> = variants
         .iter()
         .zip(sizings)
         .map(|(variant, found)| {
@@ -224,6 +242,7 @@ fn report(variants: &[&VariantLoad], sizings: &[VariantSizing]) -> CapacityRepor
                 Sizing::Sized { capacity, .. } => Some(amount(capacity.at.throughput)),
                 Sizing::Unsized(_) => None,
             };
+
             let learned = variant.learned.map_or(Confidence::Assumed, |(_, confidence)| confidence);
             VariantCapacity {
                 key: variant.key.clone(),
@@ -240,30 +259,34 @@ fn report(variants: &[&VariantLoad], sizings: &[VariantSizing]) -> CapacityRepor
             }
         })
         .collect();
-    let total = totals(variants.iter());
+
+    let total = totals(capacities.iter());
+
     let mut roles = BTreeMap::new();
-    if variants.iter().any(|variant| variant.role != Role::Both) {
+    if capacities.iter().any(|variant| variant.role != Role::Both) {
         for role in [Role::Both, Role::Prefill, Role::Decode] {
-            let mut of = variants.iter().filter(|variant| variant.role == role).peekable();
+            let mut of = capacities.iter().filter(|variant| variant.role == role).peekable();
             if of.peek().is_some() {
                 roles.insert(role, totals(of));
             }
         }
     }
-    CapacityReport { unit: Unit::RequestsPerSecond, variants, total, roles }
+
+    CapacityReport { unit: Unit::RequestsPerSecond, variants: capacities, total, roles }
 }
 
-/// The sums over variants. One whose capacity nobody knows is in none of them: its demand without
-/// its supply would ask for replicas that are there.
+/// The sums over variants. A variant with unknown capacity is left out: its demand without its
+/// supply would request replicas that already exist.
 fn totals<'a>(variants: impl Iterator<Item = &'a VariantCapacity>) -> Totals {
     let mut totals = Totals::default();
     for variant in variants {
-        let Some(per_replica) = variant.per_replica else { continue };
-        let of = |replicas: Replicas| nearest(per_replica.amount() * f64::from(replicas.count()));
-        totals.supply += of(variant.replicas);
-        totals.anticipated += of(variant.replicas + variant.pending);
-        totals.demand += variant.demand;
+        if variant.per_replica.is_some() {
+            totals.supply += variant.carried_by(variant.replicas);
+            totals.anticipated += variant.carried_by(variant.replicas + variant.pending);
+            totals.demand += variant.demand;
+        }
     }
+
     totals.required = nearest(totals.demand.amount() - totals.anticipated.amount());
     totals.spare = nearest(totals.supply.amount() - totals.demand.amount());
     totals
@@ -274,14 +297,15 @@ fn amount(rate: RequestRate) -> Amount {
     nearest(rate.requests_per_second())
 }
 
-/// The amount that is nearest to this number.
+/// The valid amount that is closest to this value.
 fn nearest(value: f64) -> Amount {
     Amount::new(value.clamp(0.0, f64::MAX)).unwrap_or_default()
 }
 
-/// The smallest number of replicas that is not below this.
+/// The value rounded up to a replica count.
 fn whole(count: f64) -> Replicas {
     let limit = f64::from(Replicas::LIMIT.count());
+
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -291,10 +315,14 @@ fn whole(count: f64) -> Replicas {
     Replicas::saturating(whole)
 }
 
-// === impl Policy ===
+// === impl QueueingPolicy ===
 
-impl Default for Policy {
+impl Default for QueueingPolicy {
     fn default() -> Self {
-        Self { targets: Targets::default(), infer: Infer::default(), queue: QUEUE_DEFAULT }
+        Self {
+            targets: LatencyTargets::default(),
+            infer: TargetInference::default(),
+            queue: QUEUE_DEFAULT,
+        }
     }
 }

@@ -11,24 +11,25 @@
 //! p(B + j) = p(B) * r^j,   r = lambda * S(B) / B       for j up to Q, the length of the queue
 //! ```
 //!
-//! so below the batch size the chain is a negative binomial distribution with parameter
-//! `lambda * s1`, and above it a geometric one, whose sums are known in closed form. Only the part
-//! below is walked, and only as far as it weighs anything.
+//! Below the batch size the chain is a negative binomial distribution with parameter `lambda * s1`.
+//! Above it the chain is a geometric distribution, whose sums are known in closed form. Only the
+//! part below is walked, and only until the rest is negligible.
 //!
 //! # Units
 //!
-//! Seconds and requests per second; all numbers here are plain, because they stay inside the model.
+//! Seconds and requests per second. All values here are plain numbers, because they stay inside the
+//! model.
 
 /// Weights above this are scaled down before they overflow.
 const HUGE: f64 = 1e250;
 
-/// Once what is left of the chain weighs less than this share of it, walking on changes nothing
+/// If the rest of the chain weighs less than this share of the chain, further steps change nothing
 /// that a double can hold.
 const NEGLIGIBLE: f64 = 1e-17;
 
-/// The rates of leaving: `S(n) = s0 + n * s1` for one of `n` in service.
+/// The service times: each of `n` requests in service takes `S(n) = s0 + n * s1`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Service {
+pub(super) struct ServiceTimes {
     pub s0: f64,
     pub s1: f64,
     pub batch: u32,
@@ -37,46 +38,49 @@ pub(super) struct Service {
 
 /// Means over the stationary distribution.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Steady {
-    /// Rate of requests that find room.
+pub(super) struct SteadyState {
+    /// The rate of requests that find room.
     pub throughput: f64,
-    /// Mean number in service.
+    /// The mean number of requests in service.
     pub in_service: f64,
-    /// Mean number in the replica, those that wait included.
+    /// The mean number of requests in the replica, waiting requests included.
     pub present: f64,
-    /// Probability that nobody is there.
+    /// The probability that the replica is empty.
     pub empty: f64,
-    /// Probability that an arriving request has to wait for a place in the batch.
+    /// The probability that an arriving request has to wait for a place in the batch.
     pub waits: f64,
 }
 
-// === impl Service ===
+// === impl ServiceTimes ===
 
-impl Service {
-    /// The rate at which `n` requests in service are finished; infinite when they take no time.
+impl ServiceTimes {
+    /// The rate at which `n` requests in service finish; infinite if they take no time.
     pub(super) fn rate(&self, n: u32) -> f64 {
-        let n = f64::from(n);
-        n / (self.s0 + n * self.s1)
+        let present = f64::from(n);
+        present / (self.s0 + present * self.s1)
     }
 
     /// The stationary distribution at this arrival rate, which must be below `rate(batch)`.
-    pub(super) fn steady(&self, lambda: f64) -> Steady {
-        let mut below = Walk { weight: 1.0, empty: 1.0, sum: 1.0, moment: 0.0, next: 1.0 };
+    pub(super) fn steady(&self, lambda: f64) -> SteadyState {
+        let mut below = ChainWalk { weight: 1.0, empty: 1.0, sum: 1.0, moment: 0.0, next: 1.0 };
         let full = self.walk(lambda, &mut below);
-        let Walk { weight, empty, sum, moment, next: _ } = below;
+        let ChainWalk { weight, empty, sum, moment, next: _ } = below;
+
         let places = f64::from(self.batch);
         let (tail, tail_moment, last) = match full {
-            // The chain ended before the batch was full, so nobody waits and nobody is refused.
-            Reached::Negligible => (0.0, 0.0, 0.0),
-            Reached::Full => self.queue(lambda, weight),
+            // The chain ended before the batch was full, so no request waits or is refused.
+            WalkEnd::Negligible => (0.0, 0.0, 0.0),
+            WalkEnd::Full => self.queue(lambda, weight),
         };
+
         let total = sum + tail;
         let in_service = (moment + places * tail) / total;
         let waits = match full {
-            Reached::Negligible => 0.0,
-            Reached::Full => (weight + tail) / total,
+            WalkEnd::Negligible => 0.0,
+            WalkEnd::Full => (weight + tail) / total,
         };
-        Steady {
+
+        SteadyState {
             throughput: lambda * (1.0 - last / total),
             in_service,
             present: in_service + tail_moment / total,
@@ -85,9 +89,10 @@ impl Service {
         }
     }
 
-    /// Walks the states up to the batch size, or until the rest weighs nothing.
-    fn walk(&self, lambda: f64, walk: &mut Walk) -> Reached {
-        let (a, b) = (lambda * self.s0, lambda * self.s1);
+    /// Walks the states up to the batch size, or until the rest is negligible.
+    fn walk(&self, lambda: f64, walk: &mut ChainWalk) -> WalkEnd {
+        let a = lambda * self.s0;
+        let b = lambda * self.s1;
         for _ in 0..self.batch {
             let ratio = a / walk.next + b;
             walk.weight *= ratio;
@@ -97,16 +102,18 @@ impl Service {
             if walk.weight > HUGE {
                 *walk = walk.scaled_down();
             }
-            // The ratio falls with n, so a geometric series with the present one bounds the rest.
+
+            // The ratio falls with n, so a geometric series with the current ratio bounds the rest.
             if ratio < 1.0 && walk.weight * walk.next < NEGLIGIBLE * walk.sum * (1.0 - ratio) {
-                return Reached::Negligible;
+                return WalkEnd::Negligible;
             }
         }
-        Reached::Full
+
+        WalkEnd::Full
     }
 
-    /// Weight of the states with a queue, their mean queue times it, and the weight of the last
-    /// state of all, in which an arriving request is refused.
+    /// The weight of the states with a queue, that weight times their mean queue length, and the
+    /// weight of the last state. In the last state an arriving request is refused.
     fn queue(&self, lambda: f64, full: f64) -> (f64, f64, f64) {
         let ratio = lambda / self.rate(self.batch);
         let length = f64::from(self.queue);
@@ -118,18 +125,18 @@ impl Service {
     }
 }
 
-/// Where walking ended.
+/// The point at which the walk ended.
 #[derive(Clone, Copy)]
-enum Reached {
-    /// At the state with a full batch.
+enum WalkEnd {
+    /// The state with a full batch.
     Full,
-    /// Before it.
+    /// A state before the batch is full.
     Negligible,
 }
 
-/// Sums over the states that were walked.
+/// Sums over the visited states.
 #[derive(Clone, Copy)]
-struct Walk {
+struct ChainWalk {
     weight: f64,
     empty: f64,
     sum: f64,
@@ -137,14 +144,19 @@ struct Walk {
     next: f64,
 }
 
-impl Walk {
-    /// The same sums, all of them smaller by one factor. Apart from the walk, which would otherwise
-    /// make these divisions at every state in case they are needed.
+impl ChainWalk {
+    /// The same sums, divided by one factor. It is a separate function, because otherwise the walk
+    /// would compute these divisions at every state in case they are needed.
     #[cold]
     #[inline(never)]
     fn scaled_down(self) -> Self {
         let Self { weight, empty, sum, moment, next } = self;
-        let [weight, empty, sum, moment] = [weight, empty, sum, moment].map(|it| it / HUGE);
-        Self { weight, empty, sum, moment, next }
+        Self {
+            weight: weight / HUGE,
+            empty: empty / HUGE,
+            sum: sum / HUGE,
+            moment: moment / HUGE,
+            next,
+        }
     }
 }

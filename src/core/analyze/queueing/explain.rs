@@ -1,76 +1,76 @@
-//! What sizing can come to, in types that carry the numbers and say them in a sentence.
+//! The results of sizing, as types that hold the numbers and display them as a sentence.
 
 use std::fmt;
 
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::queueing::slo::{LatencyTarget, Origin, Slo, Statistic, Targets};
-use crate::analyze::queueing::solve::{Capacity, Limit, Metric};
+use crate::analyze::queueing::slo::{LatencyTarget, LatencyTargets, Slo, Statistic, TargetOrigin};
+use crate::analyze::queueing::solve::{LatencyMetric, RateBound, RateCapacity};
 use crate::units::{Replicas, RequestRate, Seconds};
 
-/// What was found of one variant.
+/// The sizing of one variant.
 #[derive(Clone, Copy, Debug, Display, PartialEq)]
 pub enum Sizing {
-    /// What one replica takes, and how many that makes.
+    /// The capacity per replica and the replicas that the demand needs.
     #[display("{demand:.3} requests/s arrive and {capacity}, so {needed} replicas are needed")]
     Sized {
-        /// What one replica takes.
-        capacity: Capacity,
-        /// What arrives at the variant.
+        /// The capacity of one replica.
+        capacity: RateCapacity,
+        /// The rate of requests that arrive at the variant.
         demand: RequestRate,
-        /// The replicas that what arrives needs.
+        /// The replicas that `demand` needs.
         needed: Replicas,
     },
-    /// Nobody can say what one replica takes.
-    Unsized(Unsized),
+    /// The capacity per replica is unknown.
+    Unsized(SizingFailure),
 }
 
-/// Why nobody can say what one replica takes.
+/// The reason why the capacity per replica is unknown.
 #[derive(Clone, Copy, Debug, Display, PartialEq)]
-pub enum Unsized {
-    /// Nothing arrives, so there are no requests to size for.
+pub enum SizingFailure {
+    /// No requests arrive, so there is no demand to size for.
     #[display("nothing arrives, so there is nothing to size for")]
     NoTraffic,
-    /// Requests arrive, and nobody reports how long they are.
+    /// Requests arrive, but no replica reports their lengths.
     #[display("no replica reports how long its requests are")]
     NoShape,
-    /// Nothing was learned of the replicas yet.
+    /// No coefficients have been learned yet.
     #[display("nothing has been learned of its replicas yet")]
     NotLearned,
-    /// There is nothing to keep: no target is stated, and none can be inferred.
+    /// No latency target is configured, and none can be inferred.
     #[display("there is no latency target, stated or inferred")]
     NoTarget,
-    /// The model refuses.
-    Refused(Refusal),
+    /// The queueing model has no answer.
+    Refused(QueueingRefusal),
 }
 
-/// Why a model has no answer.
+/// The reason why the queueing model has no answer.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Refusal {
-    /// No request arrives, so none has a latency.
+pub enum QueueingRefusal {
+    /// No requests arrive, so there is no latency.
     #[display("nothing arrives, so there is no latency")]
     Idle,
-    /// More arrives than a full batch finishes.
+    /// More requests arrive than a full batch finishes.
     #[display(
         "{arrival:.3} requests/s arrive at a replica that finishes {max:.3} requests/s at most"
     )]
     Overload {
-        /// What arrives.
+        /// The arrival rate.
         arrival: RequestRate,
-        /// What the model answers for at most.
+        /// The largest rate that the model accepts.
         max: RequestRate,
     },
-    /// An idle replica misses the target, so no number of replicas meets it.
+    /// An idle replica misses the target, so no replica count meets it.
     #[display(
         "no number of replicas keeps {} at {target}: an idle replica already takes {:.1} ms",
         metric.label(),
         milliseconds(*idle)
     )]
     IdleFloor {
-        /// Of which latency.
-        metric: Metric,
+        /// The latency that misses its target.
+        metric: LatencyMetric,
         /// The target.
         target: LatencyTarget,
         /// The latency of an idle replica.
@@ -81,17 +81,18 @@ pub enum Refusal {
     NoWork,
 }
 
-// === impl Capacity ===
+// === impl RateCapacity ===
 
-impl fmt::Display for Capacity {
+impl fmt::Display for RateCapacity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rate, limit, at } = self;
         write!(f, "one replica takes {rate:.3} requests/s, ")?;
+
         match limit {
-            Limit::Target { metric, target } => {
+            RateBound::Target { metric, target } => {
                 write!(f, "where {} reaches {target}", metric.label())
             }
-            Limit::Throughput => write!(
+            RateBound::Throughput => write!(
                 f,
                 "all that a full batch finishes (TTFT {:.1} ms, ITL {:.1} ms)",
                 milliseconds(at.ttft),
@@ -101,9 +102,9 @@ impl fmt::Display for Capacity {
     }
 }
 
-// === impl Metric ===
+// === impl LatencyMetric ===
 
-impl Metric {
+impl LatencyMetric {
     /// The latency's name.
     #[must_use]
     pub const fn label(self) -> &'static str {
@@ -119,6 +120,7 @@ impl Metric {
 impl fmt::Display for LatencyTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { limit, of } = self;
+
         match of {
             Statistic::Mean => write!(f, "a mean of {:.1} ms", milliseconds(*limit)),
             Statistic::Percentile(percentile) => write!(
@@ -135,19 +137,21 @@ impl fmt::Display for LatencyTarget {
 
 impl fmt::Display for Slo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { targets: Targets { ttft, itl }, origin } = self;
+        let Self { targets: LatencyTargets { ttft, itl }, origin } = self;
+
         if let Some(ttft) = ttft {
             write!(f, "TTFT up to {ttft}, ")?;
         }
         if let Some(itl) = itl {
             write!(f, "ITL up to a mean of {:.1} ms, ", milliseconds(*itl))?;
         }
+
         match origin {
-            Origin::Stated => f.write_str("as stated"),
-            Origin::Slowdown(k) => {
+            TargetOrigin::Stated => f.write_str("as stated"),
+            TargetOrigin::Slowdown(k) => {
                 write!(f, "from iterations that take {:.1} times the idle one", k.times())
             }
-            Origin::Observed { headroom } => {
+            TargetOrigin::Observed { headroom } => {
                 write!(f, "from {headroom:.1} times what is observed")
             }
         }

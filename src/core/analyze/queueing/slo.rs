@@ -1,20 +1,22 @@
-//! Latency targets of a model: stated, inferred from what was learned, or from what is observed.
+//! The latency targets of a model: configured, inferred from learned coefficients, or inferred from
+//! observed latencies.
 //!
 //! # Model
 //!
-//! 1. Targets that are stated count as they are.
-//! 2. Without them, a slowdown `k` infers them from what was learned of each variant: they are the
-//!    latencies that its model predicts at the utilisation `rho = 1 - 1/k`, at which an iteration
-//!    takes `k * alpha`. For the closed form that is
+//! 1. Configured targets apply as they are.
+//! 2. Without them, a slowdown `k` infers targets from each variant's learned coefficients. They
+//!    are the latencies that its model predicts at the utilization `rho = 1 - 1/k`, at which an
+//!    iteration takes `k * alpha`. For the closed form that is
 //!
 //!    ```text
 //!    TTFT = k * alpha + (beta_prefill + gamma) * I
 //!    ITL  = k * alpha + beta_decode + gamma * (I + (O + 1) / 2)
 //!    ```
 //!
-//!    The largest over the variants of a model counts for all, because one stream of requests goes
-//!    to all of them.
-//! 3. Before anything is learned, what is observed times a headroom, up to a cap.
+//!    The largest value over a model's variants applies to all of them, because one stream of
+//!    requests goes to all variants.
+//! 3. Before any coefficients are learned, the targets are the observed latencies times a headroom,
+//!    up to a cap.
 //!
 //! # Source
 //!
@@ -22,15 +24,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::queueing::solve::{Metric, Model};
+use crate::analyze::queueing::solve::{LatencyMetric, QueueingModel};
 use crate::units::{Fraction, Seconds};
 
-/// Latency targets that somebody stated; a latency without one is not limited.
+/// Configured latency targets; a latency without a target is not limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Targets {
-    /// For the time to first token.
+pub struct LatencyTargets {
+    /// The target for the time to first token.
     pub ttft: Option<LatencyTarget>,
-    /// For the mean time between tokens.
+    /// The target for the mean time between tokens.
     pub itl: Option<Seconds>,
 }
 
@@ -39,11 +41,11 @@ pub struct Targets {
 pub struct LatencyTarget {
     /// The limit.
     pub limit: Seconds,
-    /// What of the latency it holds for.
+    /// The statistic that the limit applies to.
     pub of: Statistic,
 }
 
-/// What of a latency a target holds for.
+/// The statistic of a latency that a target applies to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Statistic {
@@ -67,69 +69,69 @@ impl TryFrom<Fraction> for Percentile {
     }
 }
 
-/// How many times the time of an idle iteration is acceptable; more than 1.
+/// The acceptable iteration time, as a multiple of an idle iteration; more than 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slowdown(f64);
 
-/// How targets are found where none are stated.
+/// The inference of targets that are not configured.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Infer {
-    /// From the coefficients.
+pub struct TargetInference {
+    /// The slowdown that infers targets from learned coefficients.
     pub slowdown: Slowdown,
-    /// What is observed is multiplied by it, before anything is learned.
+    /// The factor for observed latencies, before coefficients are learned.
     pub headroom: Fraction,
-    /// The most that observing can make the target for the time to first token.
+    /// The maximum for a TTFT target that is inferred from observed latencies.
     pub ttft_cap: Seconds,
-    /// The most that observing can make the target for the time between tokens.
+    /// The maximum for an ITL target that is inferred from observed latencies.
     pub itl_cap: Seconds,
 }
 
-/// The targets of a model, and where they are from.
+/// The targets of a model and their origin.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slo {
     /// The targets.
-    pub targets: Targets,
-    /// Where they are from.
-    pub origin: Origin,
+    pub targets: LatencyTargets,
+    /// The origin of the targets.
+    pub origin: TargetOrigin,
 }
 
-/// Where targets are from.
+/// The origin of latency targets.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Origin {
-    /// Somebody stated them.
+pub enum TargetOrigin {
+    /// The targets are configured.
     Stated,
-    /// From what was learned.
+    /// The targets are inferred from learned coefficients.
     Slowdown(Slowdown),
-    /// From what is observed.
+    /// The targets are inferred from observed latencies.
     Observed {
-        /// The multiple of it.
+        /// The multiple of the observed latencies.
         headroom: Fraction,
     },
 }
 
-/// What is observed of a model.
+/// The observed latencies of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Observed {
+pub struct ObservedLatencies {
     /// The mean time to first token.
     pub ttft: Option<Seconds>,
     /// The mean time between tokens.
     pub itl: Option<Seconds>,
 }
 
-/// The targets that hold for a model, with what was learned of its variants under the requests that
-/// it gets; `None` when nothing is stated, learned or observed.
+/// The targets in effect for a model. `learned` holds the models of its variants under the requests
+/// that the model receives. `None` if no target is configured and none can be inferred.
 #[must_use]
 pub fn resolve(
-    stated: &Targets,
-    infer: &Infer,
-    learned: &[Model],
-    observed: &Observed,
+    stated: &LatencyTargets,
+    infer: &TargetInference,
+    learned: &[QueueingModel],
+    observed: &ObservedLatencies,
 ) -> Option<Slo> {
     if stated.ttft.is_some() || stated.itl.is_some() {
-        return Some(Slo { targets: *stated, origin: Origin::Stated });
+        return Some(Slo { targets: *stated, origin: TargetOrigin::Stated });
     }
-    let mean = |limit| LatencyTarget { limit, of: Statistic::Mean };
-    // A multiple of nothing is no target.
+
+    // A model whose idle iteration takes no time yields no target.
     let largest = learned
         .iter()
         .filter(|model| model.takes_time())
@@ -137,43 +139,48 @@ pub fn resolve(
         .map(|at| (at.ttft, at.itl))
         .reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)));
     if let Some((ttft, itl)) = largest {
-        let targets = Targets { ttft: Some(mean(ttft)), itl: Some(itl) };
-        return Some(Slo { targets, origin: Origin::Slowdown(infer.slowdown) });
+        let targets = LatencyTargets { ttft: Some(LatencyTarget::mean(ttft)), itl: Some(itl) };
+        return Some(Slo { targets, origin: TargetOrigin::Slowdown(infer.slowdown) });
     }
-    let times = |seconds: Seconds, cap: Seconds| {
-        Seconds::new(seconds.seconds() * infer.headroom.fraction()).unwrap_or(cap).min(cap)
-    };
+
     let (ttft, itl) = observed.ttft.zip(observed.itl)?;
-    let targets = Targets {
-        ttft: Some(mean(times(ttft, infer.ttft_cap))),
-        itl: Some(times(itl, infer.itl_cap)),
+    let targets = LatencyTargets {
+        ttft: Some(LatencyTarget::mean(infer.limit(ttft, infer.ttft_cap))),
+        itl: Some(infer.limit(itl, infer.itl_cap)),
     };
-    Some(Slo { targets, origin: Origin::Observed { headroom: infer.headroom } })
+    Some(Slo { targets, origin: TargetOrigin::Observed { headroom: infer.headroom } })
 }
 
-// === impl Targets ===
+// === impl LatencyTargets ===
 
-impl Targets {
-    /// Each target that there is.
-    pub(super) fn each(&self) -> impl Iterator<Item = (Metric, LatencyTarget)> {
-        let Self { ttft, itl } = *self;
-        let itl = itl.map(|limit| LatencyTarget { limit, of: Statistic::Mean });
-        let of = |metric| move |target| (metric, target);
-        itl.map(of(Metric::Itl)).into_iter().chain(ttft.map(of(Metric::Ttft)))
+impl LatencyTargets {
+    /// Each target that is set.
+    pub(super) fn each(&self) -> impl Iterator<Item = (LatencyMetric, LatencyTarget)> {
+        let ttft = self.ttft.map(|target| (LatencyMetric::Ttft, target));
+        let itl = self.itl.map(|limit| (LatencyMetric::Itl, LatencyTarget::mean(limit)));
+        itl.into_iter().chain(ttft)
+    }
+}
+
+// === impl LatencyTarget ===
+
+impl LatencyTarget {
+    const fn mean(limit: Seconds) -> Self {
+        Self { limit, of: Statistic::Mean }
     }
 }
 
 // === impl Percentile ===
 
 impl Percentile {
-    /// Accepts a share from 0.5 to 0.99: below the median the distribution is not fitted, and
-    /// above the 99th nothing that a queueing model leaves out can be neglected.
+    /// Accepts a share from 0.5 to 0.99. Below the median the distribution is not fitted. Above the
+    /// 99th percentile, effects that a queueing model omits are no longer negligible.
     #[must_use]
     pub fn new(share: Fraction) -> Option<Self> {
         (0.5..=0.99).contains(&share.fraction()).then_some(Self(share))
     }
 
-    /// The share of requests that is faster.
+    /// The share of requests that must be faster than the limit.
     #[must_use]
     pub const fn share(self) -> Fraction {
         self.0
@@ -183,13 +190,13 @@ impl Percentile {
 // === impl Slowdown ===
 
 impl Slowdown {
-    /// How many times an idle iteration.
+    /// The multiple of an idle iteration.
     #[must_use]
     pub const fn times(self) -> f64 {
         self.0
     }
 
-    /// The utilisation at which iterations take so many times the idle one, `1 - 1/k`.
+    /// The utilization at which iterations take this multiple of the idle one, `1 - 1/k`.
     #[must_use]
     pub fn utilisation(self) -> Fraction {
         Fraction::new(1.0 - 1.0 / self.0).unwrap_or_default()
@@ -197,16 +204,23 @@ impl Slowdown {
 }
 
 impl Default for Slowdown {
-    /// Three times: a utilisation of two thirds.
+    /// A factor of 3, which is a utilization of two thirds.
     fn default() -> Self {
         Self(3.0)
     }
 }
 
-// === impl Infer ===
+// === impl TargetInference ===
 
-impl Default for Infer {
-    /// WVA's numbers: a slowdown of 3; 1.5 times what is observed, up to 10 s and 0.5 s.
+impl TargetInference {
+    /// The target for an observed latency: its multiple, up to the cap.
+    fn limit(&self, observed: Seconds, cap: Seconds) -> Seconds {
+        Seconds::new(observed.seconds() * self.headroom.fraction()).unwrap_or(cap).min(cap)
+    }
+}
+
+impl Default for TargetInference {
+    /// WVA's values: a slowdown of 3, and 1.5 times the observed latencies, up to 10 s and 0.5 s.
     fn default() -> Self {
         Self {
             slowdown: Slowdown::default(),

@@ -1,289 +1,317 @@
-//! Latencies at a rate, and the largest rate that keeps targets.
+//! Latencies at a rate, and the largest rate that meets targets.
 
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::queueing::chain::{Service, Steady};
-use crate::analyze::queueing::explain::Refusal;
-use crate::analyze::queueing::slo::{LatencyTarget, Slowdown, Statistic, Targets};
-use crate::analyze::queueing::tail::{Gated, Spread};
-use crate::analyze::queueing::{Coefficients, Room, Shape};
+use crate::analyze::queueing::chain::{ServiceTimes, SteadyState};
+use crate::analyze::queueing::explain::QueueingRefusal;
+use crate::analyze::queueing::slo::{LatencyTarget, LatencyTargets, Slowdown, Statistic};
+use crate::analyze::queueing::tail::{TtftComponents, TtftMoments};
+use crate::analyze::queueing::{Coefficients, MeanRequest, ReplicaRoom};
 use crate::units::{Fraction, RequestRate, Requests, Seconds};
 
-/// The share of the highest service rate up to which the model is asked: at the rate itself the
-/// queue has no stationary length that the coefficients could predict.
+/// The share of the highest service rate up to which the model accepts arrival rates. At the rate
+/// itself, the queue has no stationary length that the coefficients could predict.
 const RATE_MAX_SHARE: f64 = 0.999;
 
 /// The share of the rate of a lone request that stands for an idle replica.
 const RATE_MIN_SHARE: f64 = 0.001;
 
-/// How near to the target the latency at the rate that is found is, as a share of it. A rate is
+/// The relative distance between the target and the latency at the resulting rate. A rate is
 /// published with three digits.
 const TOLERANCE: f64 = 1e-6;
 
-/// The share of the largest rate at which a search looks first. Between it and the largest rate the
-/// queue fills, and the latency is anything but a service time over `1 - rho`.
+/// The share of the largest rate at which a search starts. Between the two rates the queue fills,
+/// and the latency no longer follows a service time over `1 - rho`.
 const KNEE_SHARE: f64 = 0.9;
 
-/// More steps than this no search needs: bisection alone narrows an interval to `2^-60` of it.
+/// The step limit of a search. No search needs more: bisection alone narrows an interval to `2^-60`
+/// of its length.
 const STEPS_MAX: u32 = 60;
 
-/// Which latency.
+/// A latency that can have a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Metric {
+pub enum LatencyMetric {
     /// Time to the first token.
     Ttft,
     /// Time between tokens.
     Itl,
 }
 
-/// What a replica does at an arrival rate.
+/// The predicted state of a replica at an arrival rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prediction {
-    /// Requests that are finished; less than arrive where some are lost.
+    /// The rate of finished requests; less than the arrival rate if some requests are lost.
     pub throughput: RequestRate,
-    /// Mean time from arrival to the last token.
+    /// The mean time from arrival to the last token.
     pub response: Seconds,
-    /// Mean wait for a place in the batch.
+    /// The mean wait for a place in the batch.
     pub wait: Seconds,
-    /// Mean number of requests in the batch.
+    /// The mean number of requests in the batch.
     pub in_service: Requests,
-    /// Mean time from a place in the batch to the first token.
+    /// The mean time from a place in the batch to the first token.
     pub prefill: Seconds,
-    /// Mean time to first token.
+    /// The mean time to first token.
     pub ttft: Seconds,
-    /// Mean time between tokens.
+    /// The mean time between tokens.
     pub itl: Seconds,
-    /// The share of the places in the batch that is taken.
+    /// The share of batch places in use.
     pub batch_use: Fraction,
     /// The share of requests that have to wait for a place.
     pub waiting: Fraction,
-    /// The share of time in which there is no request.
+    /// The share of time in which the replica has no requests.
     pub idle: Fraction,
 }
 
 /// The queueing model of one replica under one kind of request.
 #[derive(Clone, Copy, Debug)]
-pub struct Model {
-    service: Service,
+pub struct QueueingModel {
+    service: ServiceTimes,
     /// `prefill(n) = prefill + n * delta`.
     prefill: f64,
     delta: f64,
     coefficients: Coefficients,
-    shape: Shape,
+    shape: MeanRequest,
 }
 
-/// The largest rate that keeps targets, and what binds it.
+/// The largest rate that meets targets, and the limit that binds it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Capacity {
-    /// The rate that one replica can take.
+pub struct RateCapacity {
+    /// The rate that one replica can handle.
     pub rate: RequestRate,
-    /// What a higher rate would break.
-    pub limit: Limit,
-    /// What the replica does at that rate.
+    /// The limit that a higher rate would exceed.
+    pub limit: RateBound,
+    /// The predicted state of the replica at that rate.
     pub at: Prediction,
 }
 
-/// What keeps a replica from taking more.
+/// The limit on a replica's rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Limit {
+pub enum RateBound {
     /// A latency target.
     Target {
-        /// Of which latency.
-        metric: Metric,
+        /// The latency of the target.
+        metric: LatencyMetric,
         /// The target.
         target: LatencyTarget,
     },
-    /// The rate at which a full batch is finished.
+    /// The rate at which a full batch finishes.
     Throughput,
 }
 
-// === impl Model ===
+// === impl QueueingModel ===
 
-impl Model {
+impl QueueingModel {
     /// The model of one replica.
     #[must_use]
-    pub fn new(coefficients: Coefficients, shape: Shape, room: Room) -> Self {
-        let Coefficients { alpha, beta_prefill, beta_decode, gamma } = coefficients;
-        let (alpha, gamma) = (alpha.seconds(), gamma.seconds_per_token());
-        let beta = [beta_prefill.seconds_per_token(), beta_decode.seconds_per_token()];
-        let (input, output) = (shape.input().tokens(), shape.output().tokens());
-        let delta =
-            (beta[0] * input + beta[1] * output) / (output + 1.0) + gamma * (input + output / 2.0);
-        let prefill = alpha + (beta[0] + gamma) * input;
-        let decode = alpha + beta[1] + gamma * (input + f64::midpoint(output, 1.0));
-        let service = Service {
+    pub fn new(coefficients: Coefficients, shape: MeanRequest, room: ReplicaRoom) -> Self {
+        let alpha = coefficients.alpha.seconds();
+        let beta_prefill = coefficients.beta_prefill.seconds_per_token();
+        let beta_decode = coefficients.beta_decode.seconds_per_token();
+        let gamma = coefficients.gamma.seconds_per_token();
+        let input = shape.input().tokens();
+        let output = shape.output().tokens();
+
+        let delta = (beta_prefill * input + beta_decode * output) / (output + 1.0)
+            + gamma * (input + output / 2.0);
+        let prefill = alpha + (beta_prefill + gamma) * input;
+        let decode = alpha + beta_decode + gamma * (input + f64::midpoint(output, 1.0));
+        let service = ServiceTimes {
             s0: prefill + output * decode,
             s1: delta + output * delta,
             batch: room.batch.get(),
             queue: room.queue,
         };
+
         Self { service, prefill, delta, coefficients, shape }
     }
 
-    /// The largest rate that the model answers for; `None` when iterations take no time, so that
-    /// nothing limits it.
+    /// The largest rate that the model accepts; `None` if iterations take no time, so that the rate
+    /// has no limit.
     #[must_use]
     pub fn rate_max(&self) -> Option<RequestRate> {
         RequestRate::new(RATE_MAX_SHARE * self.saturated())
     }
 
-    /// The rate that stands for an idle replica; `None` when iterations take no time.
+    /// The rate that stands for an idle replica; `None` if iterations take no time.
     #[must_use]
     pub fn rate_min(&self) -> Option<RequestRate> {
         RequestRate::new(RATE_MIN_SHARE * self.service.rate(1))
     }
 
-    /// What the replica does at this arrival rate.
+    /// Predicts the state of the replica at this arrival rate.
     ///
     /// # Errors
     ///
-    /// Refuses a rate of nothing, at which no request has a latency, and a rate above
-    /// [`Model::rate_max`], at which the queue grows without end.
-    pub fn at(&self, arrival: RequestRate) -> Result<Prediction, Refusal> {
+    /// Refuses a rate of zero, at which no request has a latency. Refuses a rate above
+    /// [`QueueingModel::rate_max`], at which the queue grows without end.
+    pub fn at(&self, arrival: RequestRate) -> Result<Prediction, QueueingRefusal> {
         let lambda = arrival.requests_per_second();
         if lambda <= 0.0 {
-            return Err(Refusal::Idle);
+            return Err(QueueingRefusal::Idle);
         }
+
         if let Some(max) = self.rate_max()
             && arrival > max
         {
-            return Err(Refusal::Overload { arrival, max });
+            return Err(QueueingRefusal::Overload { arrival, max });
         }
+
         Ok(self.predict(lambda))
     }
 
-    /// The largest rate that keeps all targets.
+    /// The largest rate that meets all targets.
     ///
     /// # Errors
     ///
-    /// Refuses a target that an idle replica misses already: no number of replicas meets it.
-    pub fn rate_for(&self, targets: &Targets) -> Result<Capacity, Refusal> {
+    /// Refuses a target that even an idle replica misses, because no replica count meets it.
+    /// Refuses a model whose iterations take no time.
+    pub fn rate_for(&self, targets: &LatencyTargets) -> Result<RateCapacity, QueueingRefusal> {
         let Some((floor, ceiling)) = self.rate_min().zip(self.rate_max()) else {
-            return Err(Refusal::NoWork);
+            return Err(QueueingRefusal::NoWork);
         };
-        let (low, high) = (floor.requests_per_second(), ceiling.requests_per_second());
+        let low = floor.requests_per_second();
+        let high = ceiling.requests_per_second();
+
         let idle = self.slack(targets, low);
-        if let Some(Slack { share, metric, target, latency, at: _ }) = idle
+        if let Some(TargetSlack { share, metric, target, latency, at: _ }) = idle
             && share < 0.0
         {
-            return Err(Refusal::IdleFloor { metric, target, idle: latency });
+            return Err(QueueingRefusal::IdleFloor { metric, target, idle: latency });
         }
+
         let full = self.slack(targets, high);
         match (idle, full) {
             (Some(idle), Some(full)) if full.share < 0.0 => {
-                let ends = (End::new(low, &idle), End::new(high, &full));
-                let (rate, binding) = self.narrow(targets, KNEE_SHARE * high, ends);
-                let Slack { metric, target, .. } = binding.unwrap_or(full);
-                let rate = RequestRate::new(rate).unwrap_or(floor);
-                // Nearly always, the search ends where it has just looked.
+                let ends = (IntervalEnd::new(low, &idle), IntervalEnd::new(high, &full));
+                let (found, binding) = self.narrow(targets, KNEE_SHARE * high, ends);
+                let TargetSlack { metric, target, .. } = binding.unwrap_or(full);
+                let rate = RequestRate::new(found).unwrap_or(floor);
+                // The search almost always ends at the rate that it evaluated last.
                 let at = binding
                     .map(|binding| binding.at)
-                    .filter(|at| at.arrival == rate)
-                    .map_or_else(|| self.predict(rate.requests_per_second()), |at| at.prediction);
-                Ok(Capacity { rate, limit: Limit::Target { metric, target }, at })
+                    .filter(|last| last.arrival == rate)
+                    .map_or_else(
+                        || self.predict(rate.requests_per_second()),
+                        |last| last.prediction,
+                    );
+                Ok(RateCapacity { rate, limit: RateBound::Target { metric, target }, at })
             }
             _ => {
                 let at = full.map_or_else(|| self.predict(high), |full| full.at.prediction);
-                Ok(Capacity { rate: ceiling, limit: Limit::Throughput, at })
+                Ok(RateCapacity { rate: ceiling, limit: RateBound::Throughput, at })
             }
         }
     }
 
-    /// What is left up to the target that is nearest at a rate; `None` without a target.
-    fn slack(&self, targets: &Targets, lambda: f64) -> Option<Slack> {
-        let at = At { arrival: RequestRate::new(lambda)?, prediction: self.predict(lambda) };
+    /// The slack of the target that is closest to its limit at a rate; `None` without a target.
+    fn slack(&self, targets: &LatencyTargets, lambda: f64) -> Option<TargetSlack> {
+        let at =
+            RatePrediction { arrival: RequestRate::new(lambda)?, prediction: self.predict(lambda) };
+
         targets
             .each()
             .map(|(metric, target)| {
                 let latency = self.latency(&at.prediction, metric, target.of, lambda);
                 let share = target.limit.seconds() / latency - 1.0;
-                Slack { share, metric, target, latency: seconds(latency), at }
+                TargetSlack { share, metric, target, latency: seconds(latency), at }
             })
             .min_by(|a, b| a.share.total_cmp(&b.share))
     }
 
-    /// The largest rate with slack, between one that has it and one that has not. The latency grows
-    /// with the rate, and its reciprocal is nearly a straight line, because it is a service time
-    /// over `1 - rho`; so false position (the Illinois variant, which keeps the root enclosed)
-    /// needs few steps.
-    fn narrow(&self, targets: &Targets, first: f64, ends: (End, End)) -> (f64, Option<Slack>) {
+    /// The largest rate with slack, between a rate with slack and a rate without. The latency grows
+    /// with the rate. Its reciprocal is nearly a straight line, because it is a service time over
+    /// `1 - rho`. So false position (the Illinois variant, which keeps the root enclosed) needs few
+    /// steps.
+    fn narrow(
+        &self,
+        targets: &LatencyTargets,
+        first: f64,
+        ends: (IntervalEnd, IntervalEnd),
+    ) -> (f64, Option<TargetSlack>) {
         let (mut low, mut high) = ends;
         let mut next = Some(first).filter(|first| low.rate < *first && *first < high.rate);
-        let mut kept = Kept::Neither;
+        let mut kept = KeptEnd::Neither;
         let mut binding = None;
+
         for _ in 0..STEPS_MAX {
             let middle = next.take().unwrap_or_else(|| {
                 (low.rate * high.slack - high.rate * low.slack) / (high.slack - low.slack)
             });
             let Some(slack) = self.slack(targets, middle) else { break };
             binding = Some(slack);
-            let end = End::new(middle, &slack);
+            let end = IntervalEnd::new(middle, &slack);
+
             if slack.share.abs() < TOLERANCE {
                 return (middle, binding);
             }
+
             if slack.share > 0.0 {
                 low = end;
-                // An end that stays twice would hold the next step back.
-                high.slack *= if kept == Kept::High { 0.5 } else { 1.0 };
-                kept = Kept::High;
+                // An end that stays in place twice would slow down the next step.
+                high.slack *= if kept == KeptEnd::High { 0.5 } else { 1.0 };
+                kept = KeptEnd::High;
             } else {
                 high = end;
-                low.slack *= if kept == Kept::Low { 0.5 } else { 1.0 };
-                kept = Kept::Low;
+                low.slack *= if kept == KeptEnd::Low { 0.5 } else { 1.0 };
+                kept = KeptEnd::Low;
             }
+
             if high.rate - low.rate < TOLERANCE * low.rate {
                 break;
             }
         }
+
         (low.rate, binding)
     }
 
-    /// What the replica does at the utilisation of a slowdown: `1 - 1/k` of what a full batch
-    /// finishes. `None` when nothing limits that.
+    /// Predicts the state at the utilization of a slowdown: `1 - 1/k` of the rate of a full batch.
+    /// `None` if that rate has no limit.
     pub(super) fn slowed(&self, slowdown: Slowdown) -> Option<Prediction> {
         let lambda = slowdown.utilisation().fraction() * self.saturated();
         (lambda > 0.0 && lambda.is_finite()).then(|| self.predict(lambda))
     }
 
-    /// The latency that a target speaks of, at a rate of which the means are known.
+    /// The latency statistic of a target, at a rate whose means are known.
     pub(super) fn latency(
         &self,
         at: &Prediction,
-        metric: Metric,
+        metric: LatencyMetric,
         of: Statistic,
         lambda: f64,
     ) -> f64 {
         match (metric, of) {
-            (Metric::Ttft, Statistic::Mean) => at.ttft.seconds(),
-            (Metric::Ttft, Statistic::Percentile(percentile)) => {
+            (LatencyMetric::Ttft, Statistic::Mean) => at.ttft.seconds(),
+            (LatencyMetric::Ttft, Statistic::Percentile(percentile)) => {
                 let spread = self.spread(&self.service.steady(lambda), lambda);
                 at.ttft.seconds() * spread.factor(percentile)
             }
-            (Metric::Itl, Statistic::Mean | Statistic::Percentile(_)) => at.itl.seconds(),
+            (LatencyMetric::Itl, Statistic::Mean | Statistic::Percentile(_)) => at.itl.seconds(),
         }
     }
 
-    /// The rate at which a full batch is finished.
+    /// The rate at which a full batch finishes.
     fn saturated(&self) -> f64 {
         self.service.rate(self.service.batch)
     }
 
-    /// Whether an iteration takes time whatever is in it.
+    /// Returns true if every iteration has a fixed cost.
     pub(super) fn takes_time(&self) -> bool {
         self.coefficients.alpha > Seconds::ZERO
     }
 
-    /// [`Model::at`] without its checks.
+    /// [`QueueingModel::at`] without its checks.
     fn predict(&self, lambda: f64) -> Prediction {
         let steady = self.service.steady(lambda);
-        let Steady { throughput, in_service, present, empty, waits } = steady;
+        let SteadyState { throughput, in_service, present, empty, waits } = steady;
+
         let response = present / throughput;
         let served = in_service / throughput;
         let wait = (response - served).max(0.0);
         let prefill = self.prefill + in_service * self.delta;
         let itl = (served - prefill) / self.shape.output().tokens();
         let first = self.spread(&steady, lambda).mean - wait;
+
         Prediction {
             throughput: RequestRate::new(throughput).unwrap_or_default(),
             response: seconds(response),
@@ -298,14 +326,17 @@ impl Model {
         }
     }
 
-    /// How TTFT spreads at a rate.
-    fn spread(&self, at: &Steady, lambda: f64) -> Spread {
+    /// The distribution of TTFT at a rate.
+    fn spread(&self, at: &SteadyState, lambda: f64) -> TtftMoments {
         let Coefficients { alpha, beta_prefill, beta_decode, gamma } = self.coefficients;
-        let (input, output) = (self.shape.input().tokens(), self.shape.output().tokens());
+        let input = self.shape.input().tokens();
+        let output = self.shape.output().tokens();
+
         let context = gamma.seconds_per_token() * (input + output / 2.0);
         let decoding = at.in_service * output / (output + 1.0);
         let cost = beta_decode.seconds_per_token() + context;
-        Spread::of(&Gated {
+
+        TtftMoments::of(&TtftComponents {
             lambda,
             base: alpha.seconds() + decoding * cost,
             prompt: (beta_prefill.seconds_per_token() + gamma.seconds_per_token()) * input,
@@ -317,50 +348,50 @@ impl Model {
     }
 }
 
-/// What is left up to a target.
+/// The slack between a latency and its target.
 #[derive(Clone, Copy)]
-struct Slack {
-    /// How much more the latency could be, as a share of it; negative when it is missed.
+struct TargetSlack {
+    /// The share by which the latency may grow; negative if it misses the target.
     share: f64,
-    metric: Metric,
+    metric: LatencyMetric,
     target: LatencyTarget,
     latency: Seconds,
-    at: At,
+    at: RatePrediction,
 }
 
-/// What the replica does at a rate.
+/// The predicted state of the replica at a rate.
 #[derive(Clone, Copy)]
-struct At {
+struct RatePrediction {
     arrival: RequestRate,
     prediction: Prediction,
 }
 
-/// One end of the interval in which a rate lies.
-struct End {
+/// One end of the interval that contains a rate.
+struct IntervalEnd {
     rate: f64,
     slack: f64,
 }
 
-impl End {
-    const fn new(rate: f64, slack: &Slack) -> Self {
+impl IntervalEnd {
+    const fn new(rate: f64, slack: &TargetSlack) -> Self {
         Self { rate, slack: slack.share }
     }
 }
 
-/// Which end of an interval the last step left where it was.
+/// The end of the interval that the last step left in place.
 #[derive(Clone, Copy, PartialEq)]
-enum Kept {
+enum KeptEnd {
     Neither,
     Low,
     High,
 }
 
-/// A time that rounding may have put just below zero.
+/// A time that rounding may have moved just below zero.
 fn seconds(value: f64) -> Seconds {
     Seconds::new(value.clamp(0.0, f64::MAX)).unwrap_or_default()
 }
 
-/// A share that rounding may have put just outside.
+/// A share that rounding may have moved just out of range.
 fn share(value: f64) -> Fraction {
     Fraction::new(value.clamp(0.0, 1.0)).unwrap_or_default()
 }

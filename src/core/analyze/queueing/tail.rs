@@ -1,11 +1,12 @@
-//! Time to first token: its mean, and how it spreads.
+//! The distribution of the time to first token.
 //!
 //! # Model
 //!
-//! A request that arrives at a busy replica waits until the iteration in progress ends, and gets
-//! its first token at the end of the next one, which computes the prompts of all that arrived
-//! meanwhile. Iterations without prompts take `D` (`alpha` and the decoding), and each prompt adds
-//! its own work `w`, so the length of one iteration decides how many prompts the next has:
+//! A request that arrives at a busy replica waits until the iteration in progress ends. It gets its
+//! first token at the end of the next iteration, which computes the prompts of all requests that
+//! arrived meanwhile. An iteration without prompts takes `D` (`alpha` and the decoding). Each
+//! prompt adds its own work `w`, so the length of one iteration determines the number of prompts in
+//! the next:
 //!
 //! ```text
 //! T'   = D + sum of w over Poisson(lambda * T) prompts
@@ -13,9 +14,9 @@
 //! V[T] = lambda * E[T] * E[w^2] / (1 - l^2)
 //! ```
 //!
-//! A request is more likely to arrive in a long iteration: it sees `G` with density
-//! `t * f(t) / E[T]`, of which a uniform share `U` is left. With probability `p0` nobody is there,
-//! and it starts at once:
+//! A request is more likely to arrive in a long iteration. It sees `G` with density
+//! `t * f(t) / E[T]`, of which a uniform share `U` remains. With probability `p0` the replica is
+//! idle, and the request starts at once:
 //!
 //! ```text
 //! X       = U * G + (sum of w over Poisson(lambda * G) prompts), or 0 with probability p0
@@ -24,11 +25,11 @@
 //! E[X^2]  = (1 - p0) * (E[G^2] / 12 + (1/2 + l)^2 * E[G^2] + lambda * E[G] * E[w^2])
 //! ```
 //!
-//! with `E[G^k] = E[T^(k+1)] / E[T]`, for which `T - D` is taken to be gamma distributed. A wait
-//! for a place in the batch adds its mean, and the variance of an exponential time that only a
-//! share of the requests has. For a percentile, what cannot vary (`D`, and `w` as far as prompts
-//! are alike) is set aside, and a gamma distribution with the remaining mean and variance takes the
-//! quantile.
+//! with `E[G^k] = E[T^(k+1)] / E[T]`. For these moments `T - D` is assumed to be gamma distributed.
+//! A wait for a place in the batch adds its mean. It adds the variance of an exponential time that
+//! only a share of the requests has. For a percentile, the constant part (`D`, and `w` as far as
+//! prompts are alike) is set aside. The quantile is that of a gamma distribution with the remaining
+//! mean and variance.
 //!
 //! # Units
 //!
@@ -36,58 +37,59 @@
 //!
 //! # Source
 //!
-//! Our derivation: a branching process with immigration for the batches of a gated vacation server
-//! (H. Takagi, *Queueing Analysis* 1, chapter 2), and the inspection paradox. The quantile of the
-//! gamma distribution is that of Wilson and Hilferty (1931), of the normal distribution formula
-//! 26.2.23 of Abramowitz and Stegun.
+//! Plimsoll's own derivation: a branching process with immigration for the batches of a gated
+//! vacation server (H. Takagi, *Queueing Analysis* 1, chapter 2), and the inspection paradox. The
+//! quantile of the gamma distribution is that of Wilson and Hilferty (1931). The quantile of the
+//! normal distribution is formula 26.2.23 of Abramowitz and Stegun.
 //!
 //! # Domain
 //!
-//! Poisson arrivals; prompts that fit the token budget of an iteration, at most about two to an
-//! iteration; a KV cache that is never full. `docs/models.md` says how far it is off.
+//! Poisson arrivals; prompts that fit the token budget of an iteration, at most about two per
+//! iteration; a KV cache that is never full. `docs/models.md` states the errors.
 
 use crate::analyze::queueing::slo::Percentile;
 
 /// The largest share of time in which prompts are computed. Above it, the model has no stationary
-/// length of an iteration.
+/// iteration length.
 const PROMPT_SHARE_MAX: f64 = 0.95;
 
-/// What TTFT is made of.
+/// The components of TTFT.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Gated {
+pub(super) struct TtftComponents {
     /// Arrivals per second.
     pub lambda: f64,
-    /// An iteration without prompts.
+    /// The time of an iteration without prompts.
     pub base: f64,
-    /// What a prompt adds to its iteration, on the average.
+    /// The mean time that a prompt adds to its iteration.
     pub prompt: f64,
-    /// The standard deviation of it, as a share.
+    /// The standard deviation of that time, as a share of its mean.
     pub prompt_variation: f64,
     /// The mean wait for a place in the batch.
     pub wait: f64,
-    /// The share of requests that wait for one.
+    /// The share of requests that wait for a place.
     pub waiting: f64,
-    /// The share of time in which nobody is there.
+    /// The share of time in which the replica is idle.
     pub idle: f64,
 }
 
-/// The first two moments of TTFT, and the part of it that does not vary.
+/// The first two moments of TTFT, and its constant part.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Spread {
+pub(super) struct TtftMoments {
     pub mean: f64,
     pub variance: f64,
     pub fixed: f64,
 }
 
-// === impl Spread ===
+// === impl TtftMoments ===
 
-impl Spread {
-    pub(super) fn of(gated: &Gated) -> Self {
-        let &Gated { lambda, base, prompt, prompt_variation, wait, waiting, idle } = gated;
+impl TtftMoments {
+    pub(super) fn of(gated: &TtftComponents) -> Self {
+        let &TtftComponents { lambda, base, prompt, prompt_variation, wait, waiting, idle } = gated;
         let load = (lambda * prompt).min(PROMPT_SHARE_MAX);
         let square = prompt * prompt * (1.0 + prompt_variation * prompt_variation);
         let mean = base / (1.0 - load);
         let variance = load * mean * square / prompt.max(f64::MIN_POSITIVE) / (1.0 - load * load);
+
         let (gap, gap_square) = biased(base, mean - base, variance);
         let seen = 0.5 + load;
         let met = (1.0 - idle) * seen * gap;
@@ -95,6 +97,7 @@ impl Spread {
             (1.0 - idle) * ((1.0 / 12.0 + seen * seen) * gap_square + lambda * gap * square);
         let prompt_variance = square - prompt * prompt;
         let waited = if waiting > 0.0 { wait * wait * (2.0 / waiting - 1.0) } else { 0.0 };
+
         Self {
             mean: met + base + prompt + wait,
             variance: (met_square - met * met) + prompt_variance + waited,
@@ -109,6 +112,7 @@ impl Spread {
         if rest <= 0.0 || variance <= 0.0 {
             return 1.0;
         }
+
         let shape = rest * rest / variance;
         let ninth = 1.0 / (9.0 * shape);
         let root = 1.0 - ninth + normal_quantile(percentile) * ninth.sqrt();
@@ -116,13 +120,14 @@ impl Spread {
     }
 }
 
-/// The first two moments of the iteration that an arriving request sees, from the length that all
-/// have and the mean and variance of what comes on top.
+/// The first two moments of the iteration that an arriving request sees. `base` is the length
+/// common to all iterations; `excess` and `variance` are the mean and variance of the rest.
 fn biased(base: f64, excess: f64, variance: f64) -> (f64, f64) {
     let mean = base + excess;
     if mean <= 0.0 {
         return (0.0, 0.0);
     }
+
     let second = variance + excess * excess;
     // A gamma distribution with mean m and variance v has E[X^3] = m^3 (1 + r)(1 + 2 r), r = v/m^2.
     let ratio = if excess > 0.0 { variance / (excess * excess) } else { 0.0 };
@@ -132,8 +137,8 @@ fn biased(base: f64, excess: f64, variance: f64) -> (f64, f64) {
     (square / mean, cube / mean)
 }
 
-/// The quantile of the standard normal distribution for a percentile from the median up; off by
-/// less than 4.5e-4.
+/// The quantile of the standard normal distribution for a percentile of at least the median. The
+/// error is less than 4.5e-4.
 fn normal_quantile(percentile: Percentile) -> f64 {
     let t = (-2.0 * (1.0 - percentile.share().fraction()).ln()).sqrt();
     let over = 2.515_517 + t * (0.802_853 + t * 0.010_328);

@@ -21,32 +21,39 @@ fn micros(value: f64) -> TimePerToken {
     TimePerToken::new(value / 1e6).unwrap()
 }
 
-fn shape(input: f64, output: f64) -> Shape {
+fn shape(input: f64, output: f64) -> MeanRequest {
     let lengths =
-        Lengths { input: Tokens::new(input).unwrap(), output: Tokens::new(output).unwrap() };
-    Shape::new(lengths).unwrap()
+        MeanLengths { input: Tokens::new(input).unwrap(), output: Tokens::new(output).unwrap() };
+    MeanRequest::new(lengths).unwrap()
 }
 
-/// The example of the sources: alpha 5 ms, beta 50 us, gamma 50 ns, 512 tokens in and 128 out.
+/// The example of the sources: alpha 5 ms, beta 50 us, gamma 50 ns, 512 input and 128 output
+/// tokens.
 fn m1() -> Coefficients {
     SharedCoefficients { alpha: seconds(5e-3), beta: micros(50.0), gamma: micros(0.05) }.into()
 }
 
-fn model() -> Model {
-    Model::new(m1(), shape(512.0, 128.0), Room::default())
+fn model() -> QueueingModel {
+    QueueingModel::new(m1(), shape(512.0, 128.0), ReplicaRoom::default())
 }
 
 fn mean(limit: f64) -> LatencyTarget {
     LatencyTarget { limit: seconds(limit), of: Statistic::Mean }
 }
 
-/// Asserts that a number is as it is written, to its last digit.
+/// Asserts that two numbers differ by at most `slack`.
 fn assert_near(found: f64, wanted: f64, slack: f64) {
     assert!((found - wanted).abs() <= slack, "{found}, not {wanted}");
 }
 
-fn inferred(model: Model) -> Slo {
-    resolve(&Targets::default(), &Infer::default(), &[model], &Observed::default()).unwrap()
+fn inferred(model: QueueingModel) -> Slo {
+    resolve(
+        &LatencyTargets::default(),
+        &TargetInference::default(),
+        &[model],
+        &ObservedLatencies::default(),
+    )
+    .unwrap()
 }
 
 #[test]
@@ -61,9 +68,10 @@ fn a_slowdown_of_three_allows_two_thirds_of_what_a_full_batch_finishes() {
 #[test]
 fn the_chain_of_an_endless_batch_has_a_closed_mean() {
     // A negative binomial distribution: n = (lambda s0 + rho) / (1 - rho).
-    let room = Room { batch: NonZeroU32::new(4000).unwrap(), queue: 0 };
-    let model = Model::new(m1(), shape(512.0, 128.0), room);
+    let room = ReplicaRoom { batch: NonZeroU32::new(4000).unwrap(), queue: 0 };
+    let model = QueueingModel::new(m1(), shape(512.0, 128.0), room);
     let at = model.at(rate(20.0)).unwrap();
+
     let delta = 50e-6 * 640.0 / 129.0 + 50e-9 * 576.0;
     let rho = 20.0 * 129.0 * delta;
     let s0 = 129.0 * 5e-3 + 50.05e-6 * 512.0 + 128.0 * (50e-6 + 50e-9 * 576.5);
@@ -73,9 +81,9 @@ fn the_chain_of_an_endless_batch_has_a_closed_mean() {
 
 #[test]
 fn a_target_below_the_idle_latency_is_a_verdict() {
-    let targets = Targets { ttft: Some(mean(0.010)), itl: None };
+    let targets = LatencyTargets { ttft: Some(mean(0.010)), itl: None };
     let refusal = model().rate_for(&targets).unwrap_err();
-    assert!(matches!(refusal, Refusal::IdleFloor { metric: Metric::Ttft, .. }));
+    assert!(matches!(refusal, QueueingRefusal::IdleFloor { metric: LatencyMetric::Ttft, .. }));
     assert_eq!(
         refusal.to_string(),
         "no number of replicas keeps TTFT at a mean of 10.0 ms: an idle replica already takes 30.6 ms"
@@ -84,22 +92,22 @@ fn a_target_below_the_idle_latency_is_a_verdict() {
 
 #[test]
 fn a_target_that_nothing_reaches_leaves_the_throughput() {
-    let targets = Targets { ttft: Some(mean(1000.0)), itl: Some(seconds(1000.0)) };
+    let targets = LatencyTargets { ttft: Some(mean(1000.0)), itl: Some(seconds(1000.0)) };
     let capacity = model().rate_for(&targets).unwrap();
-    assert_eq!(capacity.limit, Limit::Throughput);
+    assert_eq!(capacity.limit, RateBound::Throughput);
     assert_eq!(Some(capacity.rate), model().rate_max());
 }
 
 #[test]
 fn nothing_and_too_much_have_no_latency() {
-    assert_eq!(model().at(RequestRate::ZERO), Err(Refusal::Idle));
-    assert!(matches!(model().at(rate(30.0)), Err(Refusal::Overload { .. })));
+    assert_eq!(model().at(RequestRate::ZERO), Err(QueueingRefusal::Idle));
+    assert!(matches!(model().at(rate(30.0)), Err(QueueingRefusal::Overload { .. })));
 }
 
 #[test]
 fn a_replica_with_one_place_has_a_latency() {
-    let room = Room { batch: NonZeroU32::MIN, queue: 0 };
-    let model = Model::new(m1(), shape(512.0, 128.0), room);
+    let room = ReplicaRoom { batch: NonZeroU32::MIN, queue: 0 };
+    let model = QueueingModel::new(m1(), shape(512.0, 128.0), room);
     let at = model.at(rate(1.0)).unwrap();
     // Erlang's loss formula with one server: the share a / (1 + a) is lost.
     let load = 1.0 / model.rate_max().unwrap().requests_per_second() * 0.999;
@@ -108,10 +116,10 @@ fn a_replica_with_one_place_has_a_latency() {
 
 // === variants of a model ===
 
-fn variant(name: &str, arrivals: &[f64], replicas: u32) -> VariantLoad {
+fn variant(name: &str, arrivals: &[f64], replicas: u32) -> QueueingVariantLoad {
     let namespace = Namespace::new("shop").unwrap();
     let key = VariantKey { namespace, variant: VariantName::new(name).unwrap() };
-    let loads = arrivals.iter().enumerate().map(|(index, arrival)| ReplicaLoad {
+    let loads = arrivals.iter().enumerate().map(|(index, arrival)| QueueingReplicaLoad {
         replica: ReplicaKey {
             variant: key.clone(),
             replica: ReplicaName::new(&format!("{name}-{index}")).unwrap(),
@@ -123,7 +131,8 @@ fn variant(name: &str, arrivals: &[f64], replicas: u32) -> VariantLoad {
         itl: Some(seconds(0.010)),
         batch: None,
     });
-    VariantLoad {
+
+    QueueingVariantLoad {
         loads: loads.collect(),
         key,
         role: Role::Both,
@@ -134,7 +143,7 @@ fn variant(name: &str, arrivals: &[f64], replicas: u32) -> VariantLoad {
     }
 }
 
-fn sized(analysis: &Analysis, index: usize) -> u32 {
+fn sized(analysis: &QueueingAnalysis, index: usize) -> u32 {
     match analysis.variants[index].sizing {
         Sizing::Sized { needed, .. } => needed.count(),
         Sizing::Unsized(why) => panic!("{why}"),
@@ -143,12 +152,14 @@ fn sized(analysis: &Analysis, index: usize) -> u32 {
 
 #[test]
 fn what_is_missing_is_required_and_said() {
-    let analysis = analyze(&[variant("a", &[20.0, 25.0], 2)], &Policy::default());
+    let analysis = analyze(&[variant("a", &[20.0, 25.0], 2)], &QueueingPolicy::default());
     assert_eq!(sized(&analysis, 0), 3);
+
     let total = analysis.report.total;
     let per_replica = analysis.report.variants[0].per_replica.unwrap().amount();
     assert_near(total.demand.amount(), 45.0, 1e-9);
     assert_near(total.required.amount(), 45.0 - 2.0 * per_replica, 1e-9);
+
     assert_eq!(
         analysis.variants[0].sizing.to_string(),
         "45.000 requests/s arrive and one replica takes 17.373 requests/s, where TTFT reaches a \
@@ -163,7 +174,7 @@ fn what_is_missing_is_required_and_said() {
 
 #[test]
 fn what_is_too_much_is_spare() {
-    let analysis = analyze(&[variant("a", &[5.0, 5.0, 5.0], 3)], &Policy::default());
+    let analysis = analyze(&[variant("a", &[5.0, 5.0, 5.0], 3)], &QueueingPolicy::default());
     assert_eq!(sized(&analysis, 0), 1);
     let total = analysis.report.total;
     assert_near(total.required.amount(), 0.0, 0.0);
@@ -173,7 +184,7 @@ fn what_is_too_much_is_spare() {
 #[test]
 fn an_idle_variant_is_sized_for_the_requests_of_the_others() {
     let variants = [variant("a", &[10.0], 1), variant("b", &[], 1)];
-    let analysis = analyze(&variants, &Policy::default());
+    let analysis = analyze(&variants, &QueueingPolicy::default());
     assert!(analysis.report.variants[1].per_replica.is_some());
     assert_eq!(analysis.report.variants[1].confidence, Confidence::Remembered);
 }
@@ -192,17 +203,19 @@ fn a_replica_without_means_says_nothing_about_the_others() {
 fn a_variant_of_which_nothing_is_known_is_in_no_sum() {
     let mut unlearned = variant("b", &[10.0], 1);
     unlearned.learned = None;
-    let analysis = analyze(&[variant("a", &[10.0], 1), unlearned], &Policy::default());
-    assert_eq!(analysis.variants[1].sizing, Sizing::Unsized(Unsized::NotLearned));
+    let analysis = analyze(&[variant("a", &[10.0], 1), unlearned], &QueueingPolicy::default());
+    assert_eq!(analysis.variants[1].sizing, Sizing::Unsized(SizingFailure::NotLearned));
     assert_near(analysis.report.total.demand.amount(), 10.0, 1e-9);
 }
 
 #[test]
 fn an_objective_that_nobody_can_meet_asks_for_no_replica() {
-    let targets = Targets { ttft: Some(mean(0.001)), itl: None };
-    let policy = Policy { targets, ..Policy::default() };
+    let targets = LatencyTargets { ttft: Some(mean(0.001)), itl: None };
+    let policy = QueueingPolicy { targets, ..QueueingPolicy::default() };
     let analysis = analyze(&[variant("a", &[500.0], 1)], &policy);
-    let Sizing::Unsized(Unsized::Refused(Refusal::IdleFloor { .. })) = analysis.variants[0].sizing
+
+    let Sizing::Unsized(SizingFailure::Refused(QueueingRefusal::IdleFloor { .. })) =
+        analysis.variants[0].sizing
     else {
         panic!("{:?}", analysis.variants[0].sizing)
     };
@@ -211,31 +224,41 @@ fn an_objective_that_nobody_can_meet_asks_for_no_replica() {
 
 #[test]
 fn roles_answer_for_their_own_latency() {
-    let prefill = VariantLoad { role: Role::Prefill, ..variant("p", &[10.0], 1) };
-    let decode = VariantLoad { role: Role::Decode, ..variant("d", &[10.0], 1) };
-    let analysis = analyze(&[prefill, decode], &Policy::default());
-    let limits: Vec<Metric> = analysis
+    let prefill = QueueingVariantLoad { role: Role::Prefill, ..variant("p", &[10.0], 1) };
+    let decode = QueueingVariantLoad { role: Role::Decode, ..variant("d", &[10.0], 1) };
+    let analysis = analyze(&[prefill, decode], &QueueingPolicy::default());
+
+    let limits: Vec<LatencyMetric> = analysis
         .variants
         .iter()
         .filter_map(|variant| match variant.sizing {
             Sizing::Sized {
-                capacity: Capacity { limit: Limit::Target { metric, .. }, .. },
+                capacity: RateCapacity { limit: RateBound::Target { metric, .. }, .. },
                 ..
             } => Some(metric),
             _ => None,
         })
         .collect();
-    assert_eq!(limits, [Metric::Itl, Metric::Ttft]);
+    assert_eq!(limits, [LatencyMetric::Itl, LatencyMetric::Ttft]);
     assert_eq!(analysis.report.roles.len(), 2);
 }
 
 #[test]
 fn what_is_observed_counts_up_to_its_cap_before_anything_is_learned() {
-    let observed = Observed { ttft: Some(seconds(20.0)), itl: Some(seconds(0.040)) };
-    let slo = resolve(&Targets::default(), &Infer::default(), &[], &observed).unwrap();
+    let observed = ObservedLatencies { ttft: Some(seconds(20.0)), itl: Some(seconds(0.040)) };
+    let slo =
+        resolve(&LatencyTargets::default(), &TargetInference::default(), &[], &observed).unwrap();
     assert_eq!(slo.targets.ttft.unwrap().limit, seconds(10.0));
     assert_near(slo.targets.itl.unwrap().seconds(), 0.06, 1e-12);
-    assert_eq!(resolve(&Targets::default(), &Infer::default(), &[], &Observed::default()), None);
+    assert_eq!(
+        resolve(
+            &LatencyTargets::default(),
+            &TargetInference::default(),
+            &[],
+            &ObservedLatencies::default()
+        ),
+        None
+    );
 }
 
 proptest! {
@@ -247,27 +270,29 @@ proptest! {
         let coefficients = SharedCoefficients {
             alpha: seconds(alpha / 1000.0), beta: micros(beta), gamma: micros(gamma),
         };
-        let room = Room { batch: NonZeroU32::new(batch).unwrap(), queue: 100 };
-        let model = Model::new(coefficients.into(), shape(input, output), room);
+        let room = ReplicaRoom { batch: NonZeroU32::new(batch).unwrap(), queue: 100 };
+        let model = QueueingModel::new(coefficients.into(), shape(input, output), room);
         let max = model.rate_max().unwrap().requests_per_second();
-        let at = |share: f64| model.at(rate(share * max)).unwrap();
-        let (low, high) = (at(share * 0.9), at(share));
+        let low = model.at(rate(share * 0.9 * max)).unwrap();
+        let high = model.at(rate(share * max)).unwrap();
         prop_assert!(low.ttft <= high.ttft);
         prop_assert!(low.in_service < high.in_service);
+
         let limit = high.ttft;
-        let targets = Targets { ttft: Some(LatencyTarget { limit, of: Statistic::Mean }), itl: None };
+        let targets = LatencyTargets { ttft: Some(LatencyTarget { limit, of: Statistic::Mean }), itl: None };
         let found = model.rate_for(&targets).unwrap();
-        // The search ends within a millionth of the rate, and near full load a latency grows some
+        // The search ends within a millionth of the rate, and near full load a latency grows about
         // thirty times as fast.
         prop_assert!((found.at.ttft.seconds() / limit.seconds() - 1.0).abs() < 1e-4);
     }
 
     #[test]
     fn more_arrivals_never_need_fewer_replicas(a in 0.1..200.0_f64, more in 0.0..100.0_f64) {
-        let policy = Policy {
-            targets: Targets { ttft: Some(mean(0.040)), itl: Some(seconds(0.015)) }, ..Policy::default()
+        let policy = QueueingPolicy {
+            targets: LatencyTargets { ttft: Some(mean(0.040)), itl: Some(seconds(0.015)) }, ..QueueingPolicy::default()
         };
-        let of = |arrival| sized(&analyze(&[variant("a", &[arrival], 1)], &policy), 0);
-        prop_assert!(of(a) <= of(a + more));
+        let light = analyze(&[variant("a", &[a], 1)], &policy);
+        let heavy = analyze(&[variant("a", &[a + more], 1)], &policy);
+        prop_assert!(sized(&light, 0) <= sized(&heavy, 0));
     }
 }

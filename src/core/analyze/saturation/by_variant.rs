@@ -1,4 +1,4 @@
-//! What was found of each variant, in the order of their keys.
+//! The analysis of each variant, in key order.
 
 use std::iter::Map;
 use std::ops::Index;
@@ -7,31 +7,34 @@ use std::slice;
 use crate::analyze::saturation::VariantAnalysis;
 use crate::fleet::VariantKey;
 
-/// Walks through findings in the order of their keys.
-type Iter<'a> = Map<slice::Iter<'a, Found>, fn(&'a Found) -> (&'a VariantKey, &'a VariantAnalysis)>;
+/// Iterates over findings in key order.
+type Iter<'a> = Map<
+    slice::Iter<'a, VariantEntry>,
+    fn(&'a VariantEntry) -> (&'a VariantKey, &'a VariantAnalysis),
+>;
 
-/// A variant with what was found of it.
-type Found = (VariantKey, VariantAnalysis);
+/// A variant and its analysis.
+type VariantEntry = (VariantKey, VariantAnalysis);
 
-/// A finding for each variant. A model has few variants, and is analysed every tick: a sorted list
-/// is one allocation of the right size, where a map is several of many times it.
+/// The analysis of each variant. A model has few variants and is analyzed every tick. A sorted list
+/// needs a single allocation of the right size, while a map needs several larger ones.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ByVariant(Vec<Found>);
+pub struct ByVariant(Vec<VariantEntry>);
 
 impl ByVariant {
-    /// Takes findings in the order of their keys, each key once.
-    pub(super) fn from_sorted(found: impl Iterator<Item = Found>) -> Self {
+    /// Takes findings in key order, each key once.
+    pub(super) fn from_sorted(found: impl Iterator<Item = VariantEntry>) -> Self {
         Self(found.collect())
     }
 
-    /// What was found of a variant.
+    /// The analysis of a variant.
     #[must_use]
     pub fn get(&self, variant: &VariantKey) -> Option<&VariantAnalysis> {
         let place = self.0.binary_search_by(|(key, _)| key.cmp(variant)).ok()?;
         Some(&self.0[place].1)
     }
 
-    /// Whether anything was found of a variant.
+    /// Returns true if the variant was analyzed.
     #[must_use]
     pub fn contains_key(&self, variant: &VariantKey) -> bool {
         self.get(variant).is_some()
@@ -43,18 +46,18 @@ impl ByVariant {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no variants.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Each variant with what was found of it.
+    /// Each variant with its analysis.
     pub fn iter(&self) -> Iter<'_> {
         self.0.iter().map(|(key, found)| (key, found))
     }
 
-    /// What was found of each.
+    /// The analysis of each variant.
     pub fn values(&self) -> impl Iterator<Item = &VariantAnalysis> {
         self.0.iter().map(|(_, found)| found)
     }
@@ -72,11 +75,11 @@ impl<'a> IntoIterator for &'a ByVariant {
 impl Index<&VariantKey> for ByVariant {
     type Output = VariantAnalysis;
 
-    /// What was found of a variant that is known to be there.
+    /// The analysis of a variant that was measured.
     ///
     /// # Panics
     ///
-    /// It is not there.
+    /// Panics if the variant was not measured.
     fn index(&self, variant: &VariantKey) -> &VariantAnalysis {
         self.get(variant).expect("the caller knows that the variant was measured")
     }

@@ -1,6 +1,6 @@
-//! What an analysis can come to, in types that carry the numbers and say them in a sentence.
+//! The results of an analysis, as types that hold the numbers and display them as a sentence.
 //!
-//! A number in a sentence is the number that was compared, so an explanation cannot disagree with
+//! Each number in a sentence is the number that was compared, so an explanation always agrees with
 //! the outcome that it explains.
 
 use std::fmt;
@@ -12,45 +12,47 @@ use crate::analyze::saturation::SCALE_DOWN_MIN;
 use crate::fleet::VariantKey;
 use crate::units::{Fraction, Replicas, Requests};
 
-/// Why a variant's target is what it is.
+/// The reason for a variant's target.
 #[derive(Clone, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// Too little spare capacity: one replica more, on the cheapest variant that can grow.
+pub enum SaturationOutcome {
+    /// Headroom is low: one more replica, on the cheapest variant that can scale up.
     SpareLow(SpareLow),
-    /// Too little spare capacity, and another variant grows.
+    /// Headroom is low, and another variant scales up.
     #[display("spare is low and {_0} grows")]
     SpareLowElsewhere(VariantKey),
-    /// Too little spare capacity, and no variant can grow.
+    /// Headroom is low, and no variant can scale up.
     #[display("{_0}, but no variant can grow")]
     SpareLowNoRoom(SpareLow),
-    /// Enough would be left without one replica: one less, on the dearest variant that can shrink.
+    /// Headroom is sufficient without one replica: one less, on the most expensive variant that can
+    /// scale down.
     SpareEnough(SpareEnough),
-    /// Enough would be left without one replica, and another variant shrinks.
+    /// Headroom is sufficient without one replica, and another variant scales down.
     #[display("spare is enough and {_0} shrinks")]
     SpareEnoughElsewhere(VariantKey),
-    /// Spare capacity is not low, and there is a reason not to go down.
+    /// Headroom is not low, and there is a reason not to scale down.
     SpareKept(SpareKept),
-    /// An earlier decision is still being carried out.
+    /// An earlier decision is not fully actuated yet.
     #[display("waiting: {_0}")]
     Transition(Transition),
-    /// Nothing was measured, so the variant keeps what it has.
+    /// No replica was measured, so the variant keeps its replicas.
     #[display("holding: {_0}")]
-    Unmeasured(Unmeasured),
+    Unmeasured(NoMeasurement),
 }
 
-/// Which of the spares is low.
+/// The headroom that is low.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpareLow {
-    /// Mean spare KV cache and the trigger that it is below, if it is.
+    /// The mean KV-cache headroom and its trigger, if the headroom is below it.
     pub kv: Option<(Fraction, Fraction)>,
-    /// Mean spare queue and the trigger that it is below, if it is.
+    /// The mean queue headroom and its trigger, if the headroom is below it.
     pub queue: Option<(Requests, Requests)>,
 }
 
 impl fmt::Display for SpareLow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kv, queue } = self;
+
         match (kv, queue) {
             (Some((kv, kv_trigger)), Some((queue, queue_trigger))) => write!(
                 f,
@@ -66,79 +68,81 @@ impl fmt::Display for SpareLow {
     }
 }
 
-/// Whether one replica less would do.
+/// The verdict on one replica less.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ScaleDown {
-    /// Enough would be left.
+    /// Headroom would be sufficient.
     Safe(SpareEnough),
-    /// Too little would be left.
+    /// Headroom would be too low.
     Unsafe(SpareTight),
-    /// Too few replicas have spare capacity to spread the load of one over the others.
+    /// Too few replicas have headroom to spread the load of one over the others.
     TooFew {
         /// Replicas that are not saturated.
         non_saturated: Replicas,
     },
 }
 
-/// What would be left after one replica is removed.
+/// The headroom after one replica is removed.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[display("spare stays enough without one replica (KV {kv:.3}, queue {queue:.1})")]
 pub struct SpareEnough {
-    /// Mean spare KV cache of those that remain.
+    /// The mean KV-cache headroom of the remaining replicas.
     pub kv: Fraction,
-    /// Mean spare queue of those that remain.
+    /// The mean queue headroom of the remaining replicas.
     pub queue: Requests,
 }
 
-/// Which of the spares would be low after one replica is removed.
+/// The headroom that would be low after one replica is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpareTight {
-    /// The KV cache, if it would be.
-    pub kv: Option<Tight<Fraction>>,
-    /// The queue, if it would be.
-    pub queue: Option<Tight<Requests>>,
+    /// The KV cache, if its headroom would be low.
+    pub kv: Option<TightLoad<Fraction>>,
+    /// The queue, if its headroom would be low.
+    pub queue: Option<TightLoad<Requests>>,
 }
 
-/// A load that leaves less than its trigger up to its threshold.
+/// A load whose distance to the threshold is less than the trigger.
 ///
-/// It states the load and not the spare, which is less than nothing where the load is above the
+/// The type holds the load instead of the headroom, which would be negative for a load above the
 /// threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Tight<Q> {
-    /// Mean load of those that remain.
+pub struct TightLoad<Q> {
+    /// The mean load of the remaining replicas.
     pub load: Q,
     /// The load from which a replica is saturated.
     pub threshold: Q,
-    /// The spare that must be left.
+    /// The minimum headroom.
     pub trigger: Q,
 }
 
 impl fmt::Display for SpareTight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kv, queue } = self;
-        if let Some(Tight { load, threshold, trigger }) = kv {
+        if let Some(TightLoad { load, threshold, trigger }) = kv {
             let left = threshold.fraction() - load.fraction();
             write!(f, "KV spare {left:.3} < {trigger:.3}")?;
         }
+
         if kv.is_some() && queue.is_some() {
             f.write_str(" and ")?;
         }
-        if let Some(Tight { load, threshold, trigger }) = queue {
+        if let Some(TightLoad { load, threshold, trigger }) = queue {
             let left = threshold.requests() - load.requests();
             write!(f, "queue spare {left:.1} < {trigger:.1}")?;
         }
+
         Ok(())
     }
 }
 
-/// Why a model whose spare capacity is not low keeps its replicas.
+/// The reason why a model keeps its replicas although headroom is not low.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SpareKept {
-    /// Too little would be left without one replica.
+    /// Headroom would be too low without one replica.
     #[display("spare is not low, but one replica less would leave {_0}")]
     Tight(SpareTight),
-    /// Too few replicas have spare capacity to spread the load of one over the others.
+    /// Too few replicas have headroom to spread the load of one over the others.
     #[display(
         "spare is not low, and one replica less takes {SCALE_DOWN_MIN} that are not saturated \
          ({non_saturated} < {SCALE_DOWN_MIN})"
@@ -147,30 +151,30 @@ pub enum SpareKept {
         /// Replicas that are not saturated.
         non_saturated: Replicas,
     },
-    /// Enough would be left, but each variant has its minimum or one replica.
+    /// Headroom would be sufficient, but each variant is at its minimum or has one replica.
     #[display("{_0}, but no variant can shrink")]
     NoneToSpare(SpareEnough),
 }
 
-/// What a model waits for.
+/// The condition that a model waits for.
 #[derive(Clone, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transition {
     /// A variant has replicas that are not ready yet.
     #[display("{_0} has replicas that are not ready yet")]
     Pending(VariantKey),
-    /// A variant's replicas are not what was last decided.
+    /// A variant's replicas differ from the last decision.
     #[display("{_0} does not have the replicas of the last decision yet")]
     NotActuated(VariantKey),
-    /// A variant's replicas do not all report.
+    /// Some replicas of a variant are not reporting.
     #[display("not all replicas of {_0} report")]
     NotReporting(VariantKey),
 }
 
-/// Why nothing was measured.
+/// The reason why no replica was measured.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Unmeasured {
+pub enum NoMeasurement {
     /// No replica of the variant has fresh data.
     #[display("no replica has fresh data")]
     NoFreshReplica,

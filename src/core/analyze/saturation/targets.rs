@@ -1,85 +1,91 @@
-//! From what the replicas say to how many of them each variant should have.
+//! Targets: the replicas that each variant should have, from the analysis of its replicas.
 //!
-//! At most one replica of a model and role moves at a time, up on the cheapest variant and down on
-//! the dearest. What a variant already has is the starting point, so the same load gives the same
-//! target however often it is looked at, and a wish that has not been carried out is not added to.
+//! At most one replica of a model and role is added or removed at a time: added on the cheapest
+//! variant, removed on the most expensive. A variant's current replicas are the starting point. So
+//! the same load gives the same target however often it is analyzed, and a pending decision is not
+//! added to.
 
 use std::cmp::Ordering;
 
 use crate::analyze::saturation::explain::{
-    Outcome, ScaleDown, SpareEnough, SpareKept, SpareLow, Transition, Unmeasured,
+    NoMeasurement, SaturationOutcome, ScaleDown, SpareEnough, SpareKept, SpareLow, Transition,
 };
-use crate::analyze::saturation::{Analysis, TransitionRule};
+use crate::analyze::saturation::{SaturationAnalysis, TransitionRule};
 use crate::fleet::{Bounds, VariantKey};
 use crate::units::{CostPerHour, Replicas};
 
-/// What is known of a variant besides its load.
+/// The state of a variant apart from its load.
 #[derive(Clone, Debug, PartialEq)]
-pub struct VariantState {
-    /// Which variant.
+pub struct SaturationVariant {
+    /// The variant.
     pub key: VariantKey,
-    /// The replicas that it has: what its scale target asks for where that is known, else what
-    /// exists. With what exists alone, a replica that a quota keeps from being created would be
-    /// asked for, given up and asked for again for ever.
+    /// The variant's replicas: the replicas that its scale target requests if known, otherwise the
+    /// replicas that exist. With existing replicas alone, a replica blocked by a quota would be
+    /// requested, given up and requested again forever.
     pub current: Replicas,
-    /// Replicas that exist or are asked for and are not ready to be measured yet.
+    /// Replicas that exist or are requested, and are not ready to be measured yet.
     pub pending: Replicas,
-    /// The earlier wish that is still to be carried out; `None` when there is none, or when it no
-    /// longer counts.
+    /// The earlier decision that is not actuated yet; `None` if there is none, or if it no longer
+    /// counts.
     pub desired: Option<Replicas>,
-    /// How long its transition may still block others.
-    pub patience: Patience,
-    /// What one replica costs.
+    /// The patience left for the variant's transition.
+    pub patience: TransitionPatience,
+    /// The cost per replica.
     pub cost: CostPerHour,
-    /// What it may be scaled to.
+    /// The bounds on its replicas.
     pub bounds: Bounds,
 }
 
-/// Whether a variant's transition may block others.
+/// The patience for a variant's transition, during which the transition may block other variants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Patience {
-    /// It may.
+pub enum TransitionPatience {
+    /// The transition may block others.
     #[default]
     Left,
-    /// It has lasted too long: a replica that never becomes ready or never reports must not keep a
-    /// saturated model from growing elsewhere. The variant itself does not grow meanwhile.
+    /// The transition has lasted too long. A replica that never becomes ready or never reports must
+    /// not block a saturated model's scale-up on other variants. The variant itself does not scale
+    /// up meanwhile.
     Exhausted,
 }
 
-/// What a variant should have.
+/// The desired replicas of a variant.
 #[must_use]
 #[derive(Clone, Debug, PartialEq)]
-pub struct Target {
-    /// Which variant.
+pub struct SaturationTarget {
+    /// The variant.
     pub variant: VariantKey,
-    /// The replicas that it has.
+    /// The variant's current replicas.
     pub before: Replicas,
-    /// The replicas that the load asks for; never more than one away from `before`, except where
-    /// an earlier wish is kept.
+    /// The replicas that the load requires. At most one away from `before`, unless an earlier
+    /// decision is kept.
     pub asked: Replicas,
-    /// The same within the variant's bounds.
+    /// `asked`, clamped to the variant's bounds.
     pub after: Replicas,
-    /// Why that many are asked for.
-    pub outcome: Outcome,
+    /// The reason for `asked`.
+    pub outcome: SaturationOutcome,
 }
 
-/// A variant and how many of its replicas were measured.
+/// A variant and its number of measured replicas.
 #[derive(Clone, Copy)]
-struct Candidate<'a> {
-    state: &'a VariantState,
+struct MeasuredVariant<'a> {
+    state: &'a SaturationVariant,
     measured: Replicas,
 }
 
-/// How many replicas each of these variants should have, in the order of their keys.
+/// The target of each of these variants, in key order.
 ///
-/// `states` are the variants of one model and one role, each once; `analysis` is of their replicas.
-/// A replica of a variant without a state counts as load and as spare, but nothing is decided for
-/// its variant.
+/// `states` are the variants of one model and one role, each once; `analysis` covers their
+/// replicas. A replica of a variant without a state counts as load and as headroom, but its variant
+/// gets no target.
 #[must_use]
-pub fn targets(analysis: &Analysis, states: &[VariantState], rule: TransitionRule) -> Vec<Target> {
-    let mut candidates: Vec<Candidate<'_>> = states
+pub fn targets(
+    analysis: &SaturationAnalysis,
+    states: &[SaturationVariant],
+    rule: TransitionRule,
+) -> Vec<SaturationTarget> {
+    let mut candidates: Vec<MeasuredVariant<'_>> = states
         .iter()
-        .map(|state| Candidate {
+        .map(|state| MeasuredVariant {
             state,
             measured: analysis.variants.get(&state.key).map_or(Replicas::ZERO, |v| v.measured),
         })
@@ -87,11 +93,12 @@ pub fn targets(analysis: &Analysis, states: &[VariantState], rule: TransitionRul
     candidates.sort_by(|a, b| a.state.key.cmp(&b.state.key));
 
     if analysis.measured == Replicas::ZERO {
-        return candidates.iter().map(Candidate::unmeasured).collect();
+        return candidates.iter().map(MeasuredVariant::unmeasured).collect();
     }
     if let Some(transition) = blocking(&candidates, rule) {
         return candidates.iter().map(|candidate| candidate.waiting(&transition)).collect();
     }
+
     let step = step(analysis, &candidates, rule);
     candidates
         .iter()
@@ -107,16 +114,16 @@ pub fn targets(analysis: &Analysis, states: &[VariantState], rule: TransitionRul
         .collect()
 }
 
-/// What the whole model waits for, if it waits: the first cause in the order of keys.
-fn blocking(candidates: &[Candidate<'_>], rule: TransitionRule) -> Option<Transition> {
+/// The transition that blocks the whole model, if any: the first in key order.
+fn blocking(candidates: &[MeasuredVariant<'_>], rule: TransitionRule) -> Option<Transition> {
     candidates
         .iter()
-        .filter(|candidate| candidate.state.patience == Patience::Left)
+        .filter(|candidate| candidate.state.patience == TransitionPatience::Left)
         .find_map(|candidate| candidate.blocks(rule))
 }
 
-/// The one move that a model makes.
-enum Step<'a> {
+/// The single step that a model takes.
+enum ModelStep<'a> {
     Up(&'a VariantKey, SpareLow),
     Wait(Transition),
     NoRoom(SpareLow),
@@ -124,70 +131,78 @@ enum Step<'a> {
     Keep(SpareKept),
 }
 
-/// Picks the move: up before down, and at most one of them.
-fn step<'a>(analysis: &Analysis, all: &[Candidate<'a>], rule: TransitionRule) -> Step<'a> {
+/// Picks the step: up before down, and at most one of them.
+fn step<'a>(
+    analysis: &SaturationAnalysis,
+    all: &[MeasuredVariant<'a>],
+    rule: TransitionRule,
+) -> ModelStep<'a> {
     if let Some(low) = analysis.scale_up {
-        // A variant that is all new is no reason to keep replicas that are not needed, but it is
-        // the answer to the deficit that it was started for.
+        // A variant whose replicas are all starting does not block scale-down. It does block
+        // scale-up, because it was started for the current shortfall.
         if let Some(starting) = all.iter().find(|candidate| candidate.is_starting(rule)) {
-            return Step::Wait(Transition::Pending(starting.state.key.clone()));
+            return ModelStep::Wait(Transition::Pending(starting.state.key.clone()));
         }
         return match cheapest(all, rule) {
-            None => Step::NoRoom(low),
+            None => ModelStep::NoRoom(low),
             Some(pick) if pick.has_one_coming(rule) => {
-                Step::Wait(Transition::NotReporting(pick.state.key.clone()))
+                ModelStep::Wait(Transition::NotReporting(pick.state.key.clone()))
             }
-            Some(pick) => Step::Up(&pick.state.key, low),
+            Some(pick) => ModelStep::Up(&pick.state.key, low),
         };
     }
+
     match analysis.scale_down {
         ScaleDown::Safe(enough) => dearest(all, rule)
-            .map_or(Step::Keep(SpareKept::NoneToSpare(enough)), |key| Step::Down(key, enough)),
-        ScaleDown::Unsafe(tight) => Step::Keep(SpareKept::Tight(tight)),
-        ScaleDown::TooFew { non_saturated } => Step::Keep(SpareKept::TooFew { non_saturated }),
+            .map_or(ModelStep::Keep(SpareKept::NoneToSpare(enough)), |key| {
+                ModelStep::Down(key, enough)
+            }),
+        ScaleDown::Unsafe(tight) => ModelStep::Keep(SpareKept::Tight(tight)),
+        ScaleDown::TooFew { non_saturated } => ModelStep::Keep(SpareKept::TooFew { non_saturated }),
     }
 }
 
-/// The cheapest variant that can grow, the alphabetically first of equals.
-fn cheapest<'a>(all: &[Candidate<'a>], rule: TransitionRule) -> Option<Candidate<'a>> {
+/// The cheapest variant that can scale up; of equals, the alphabetically first.
+fn cheapest<'a>(all: &[MeasuredVariant<'a>], rule: TransitionRule) -> Option<MeasuredVariant<'a>> {
     let growing = free(all, rule).copied().filter(|candidate| candidate.can_grow(rule));
-    growing.min_by(Candidate::by_cost)
+    growing.min_by(MeasuredVariant::by_cost)
 }
 
-/// Those over which the load decides.
+/// The variants that the load may scale.
 fn free<'c, 'a>(
-    all: &'c [Candidate<'a>],
+    all: &'c [MeasuredVariant<'a>],
     rule: TransitionRule,
-) -> impl Iterator<Item = &'c Candidate<'a>> {
+) -> impl Iterator<Item = &'c MeasuredVariant<'a>> {
     all.iter().filter(move |candidate| candidate.may_move(rule))
 }
 
-/// The dearest variant that can shrink, the alphabetically last of equals.
+/// The most expensive variant that can scale down; of equals, the alphabetically last.
 ///
-/// A variant above its maximum shrinks whatever the load is. It is then the one that shrinks, lest
-/// the model lose one measured replica to the bounds and another to the load at once.
-fn dearest<'a>(all: &[Candidate<'a>], rule: TransitionRule) -> Option<&'a VariantKey> {
-    let above_max =
-        |candidate: &&Candidate<'a>| candidate.measured > Replicas::ZERO && !candidate.within_max();
-    let shrinking = free(all, rule).filter(above_max).max_by(|a, b| a.by_cost(b));
-    shrinking
-        .or_else(|| all.iter().find(above_max))
+/// A variant above its maximum scales down regardless of the load, so it is picked first. Otherwise
+/// the model could lose two measured replicas at once: one to the bounds and another to the load.
+fn dearest<'a>(all: &[MeasuredVariant<'a>], rule: TransitionRule) -> Option<&'a VariantKey> {
+    free(all, rule)
+        .filter(|c| c.is_above_max())
+        .max_by(|a, b| a.by_cost(b))
+        .or_else(|| all.iter().find(|c| c.is_above_max()))
         .or_else(|| free(all, rule).filter(|c| c.can_shrink()).max_by(|a, b| a.by_cost(b)))
         .map(|candidate| &candidate.state.key)
 }
 
-// === impl Candidate ===
+// === impl MeasuredVariant ===
 
-impl Candidate<'_> {
-    /// Whether an earlier wish is still to be carried out.
+impl MeasuredVariant<'_> {
+    /// Returns true if an earlier decision is not actuated yet.
     fn keeps_wish(&self) -> bool {
-        self.state.patience == Patience::Left
+        self.state.patience == TransitionPatience::Left
             && self.state.desired.is_some_and(|desired| desired != self.state.current)
     }
 
-    /// Whether this variant makes the whole model wait, and what for.
+    /// The transition of this variant that blocks the whole model, if any.
     fn blocks(&self, rule: TransitionRule) -> Option<Transition> {
-        let Candidate { state: VariantState { key, current, pending, .. }, measured } = *self;
+        let MeasuredVariant { state: SaturationVariant { key, current, pending, .. }, measured } =
+            *self;
+
         match rule {
             TransitionRule::PerVariant => None,
             TransitionRule::ModelWide if self.keeps_wish() => {
@@ -206,64 +221,69 @@ impl Candidate<'_> {
         }
     }
 
-    /// Whether none of its replicas reports because they are starting, and the model waits for it.
+    /// Returns true if no replica reports because all are starting, and the model waits for the
+    /// variant.
     fn is_starting(&self, rule: TransitionRule) -> bool {
         rule == TransitionRule::PendingOnly
             && self.measured == Replicas::ZERO
             && self.state.pending > Replicas::ZERO
-            && self.state.patience == Patience::Left
+            && self.state.patience == TransitionPatience::Left
     }
 
-    /// Whether the load decides over this variant.
+    /// Returns true if the load may scale this variant.
     fn may_move(&self, rule: TransitionRule) -> bool {
         self.measured > Replicas::ZERO && !(rule == TransitionRule::PerVariant && self.keeps_wish())
     }
 
-    /// Whether a replica may be added here. Under the rule that waits for nothing but what is
-    /// pending, a replica that does not report does not keep the rest from getting help.
+    /// Returns true if a replica may be added. Under [`TransitionRule::PendingOnly`], a replica
+    /// that is not reporting does not block scale-up of its variant.
     fn can_grow(&self, rule: TransitionRule) -> bool {
         let given_up = rule != TransitionRule::PendingOnly
             && self.is_partly_silent()
-            && self.state.patience == Patience::Exhausted;
+            && self.state.patience == TransitionPatience::Exhausted;
         self.state.pending == Replicas::ZERO
             && self.state.bounds.allow_up(self.state.current)
             && !given_up
     }
 
-    /// Whether a replica may be taken away here. The last one stays: no load is measured as nothing
-    /// to serve.
+    /// Returns true if a replica may be removed. The last replica stays, because no measured load
+    /// shows that there is nothing to serve.
     fn can_shrink(&self) -> bool {
         self.state.current > Replicas::ONE && self.state.bounds.allow_down(self.state.current)
     }
 
-    /// Whether the maximum leaves what this variant has.
-    fn within_max(&self) -> bool {
-        self.state.bounds.max().is_none_or(|max| self.state.current <= max)
+    /// Returns true if the variant is measured and has more replicas than its maximum.
+    fn is_above_max(&self) -> bool {
+        let within_max = self.state.bounds.max().is_none_or(|max| self.state.current <= max);
+        self.measured > Replicas::ZERO && !within_max
     }
 
-    /// Whether growing here means waiting, because replicas that it has do not report yet.
+    /// Returns true if scale-up must wait, because some of the variant's replicas are not reporting
+    /// yet.
     fn has_one_coming(&self, rule: TransitionRule) -> bool {
         match rule {
-            // The documents count from the replicas that report, so that one that is starting is
-            // not added to. Taken literally, that would take away two that do not report.
+            // WVA's documents count from the reporting replicas, so that no replica is added while
+            // one is starting. Taken literally, that would remove two replicas that are not
+            // reporting.
             TransitionRule::ModelWide | TransitionRule::PerVariant => self.is_partly_silent(),
             TransitionRule::PendingOnly => false,
         }
     }
 
-    /// Whether it has replicas that were not measured.
+    /// Returns true if the variant has replicas that were not measured.
     fn is_partly_silent(&self) -> bool {
         self.measured < self.state.current
     }
 
-    /// By cost, then by key.
+    /// Compares by cost, then by key.
     fn by_cost(&self, other: &Self) -> Ordering {
         self.state.cost.compare(other.state.cost).then_with(|| self.state.key.cmp(&other.state.key))
     }
 
-    fn target(&self, asked: Replicas, outcome: Outcome) -> Target {
-        let VariantState { key, current, bounds, .. } = self.state;
-        Target {
+    fn target(&self, asked: Replicas, outcome: SaturationOutcome) -> SaturationTarget {
+        let SaturationVariant { key, current, bounds, .. } = self.state;
+
+        SaturationTarget {
             variant: key.clone(),
             before: *current,
             asked,
@@ -272,43 +292,46 @@ impl Candidate<'_> {
         }
     }
 
-    fn unmeasured(&self) -> Target {
+    fn unmeasured(&self) -> SaturationTarget {
         let current = self.state.current;
         let why = if current == Replicas::ZERO {
-            Unmeasured::NoReplicas
+            NoMeasurement::NoReplicas
         } else {
-            Unmeasured::NoFreshReplica
+            NoMeasurement::NoFreshReplica
         };
-        self.target(current, Outcome::Unmeasured(why))
+        self.target(current, SaturationOutcome::Unmeasured(why))
     }
 
-    fn waiting(&self, transition: &Transition) -> Target {
+    fn waiting(&self, transition: &Transition) -> SaturationTarget {
         let kept = if self.keeps_wish() { self.state.desired } else { None };
         let asked = kept.unwrap_or(self.state.current);
-        self.target(asked, Outcome::Transition(transition.clone()))
+        self.target(asked, SaturationOutcome::Transition(transition.clone()))
     }
 
-    /// What the model's move means for this variant.
-    fn stepping(&self, step: &Step<'_>) -> Target {
-        let VariantState { key, current, .. } = self.state;
+    /// The target that the model's step implies for this variant.
+    fn stepping(&self, step: &ModelStep<'_>) -> SaturationTarget {
+        let SaturationVariant { key, current, .. } = self.state;
+
         match step {
-            Step::Up(picked, low) if *picked == key => {
-                self.target(current.up(), Outcome::SpareLow(*low))
+            ModelStep::Up(picked, low) if *picked == key => {
+                self.target(current.up(), SaturationOutcome::SpareLow(*low))
             }
-            Step::Up(picked, _) => {
-                self.target(*current, Outcome::SpareLowElsewhere((*picked).clone()))
+            ModelStep::Up(picked, _) => {
+                self.target(*current, SaturationOutcome::SpareLowElsewhere((*picked).clone()))
             }
-            Step::Wait(transition) => self.waiting(transition),
-            Step::NoRoom(low) => self.target(*current, Outcome::SpareLowNoRoom(*low)),
-            Step::Down(picked, enough) if *picked == key => {
-                // The bounds may take more; the load never takes the last one.
+            ModelStep::Wait(transition) => self.waiting(transition),
+            ModelStep::NoRoom(low) => {
+                self.target(*current, SaturationOutcome::SpareLowNoRoom(*low))
+            }
+            ModelStep::Down(picked, enough) if *picked == key => {
+                // The bounds may remove more; the load never removes the last replica.
                 let asked = current.down().max(Replicas::ONE);
-                self.target(asked, Outcome::SpareEnough(*enough))
+                self.target(asked, SaturationOutcome::SpareEnough(*enough))
             }
-            Step::Down(picked, _) => {
-                self.target(*current, Outcome::SpareEnoughElsewhere((*picked).clone()))
+            ModelStep::Down(picked, _) => {
+                self.target(*current, SaturationOutcome::SpareEnoughElsewhere((*picked).clone()))
             }
-            Step::Keep(kept) => self.target(*current, Outcome::SpareKept(*kept)),
+            ModelStep::Keep(kept) => self.target(*current, SaturationOutcome::SpareKept(*kept)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The golden numbers, the rules of the analysis, and what the other tests are built from.
+//! The golden numbers, the rules of the analysis, and helpers for the other tests.
 
 mod properties;
 mod targeting;
@@ -41,11 +41,11 @@ fn replica(variant: &str, name: &str) -> ReplicaKey {
 }
 
 /// Replicas of a variant, from `pod-1` on.
-fn loads(variant: &str, peaks: &[(f64, f64)]) -> Vec<ReplicaLoad> {
+fn loads(variant: &str, peaks: &[(f64, f64)]) -> Vec<SaturationReplicaLoad> {
     peaks
         .iter()
         .enumerate()
-        .map(|(index, (kv, queue))| ReplicaLoad {
+        .map(|(index, (kv, queue))| SaturationReplicaLoad {
             replica: replica(variant, &format!("pod-{}", index + 1)),
             kv: Fraction::new(*kv).unwrap(),
             queue: Requests::new(*queue).unwrap(),
@@ -54,17 +54,17 @@ fn loads(variant: &str, peaks: &[(f64, f64)]) -> Vec<ReplicaLoad> {
 }
 
 /// Replicas of several variants, all with the same load.
-fn fleet(variants: &[(&str, usize)], peak: (f64, f64)) -> Vec<ReplicaLoad> {
+fn fleet(variants: &[(&str, usize)], peak: (f64, f64)) -> Vec<SaturationReplicaLoad> {
     variants.iter().flat_map(|(name, number)| loads(name, &vec![peak; *number])).collect()
 }
 
-fn state(variant: &str, current: u32, cost: f64) -> VariantState {
-    VariantState {
+fn state(variant: &str, current: u32, cost: f64) -> SaturationVariant {
+    SaturationVariant {
         key: key(variant),
         current: Replicas::saturating(current),
         pending: Replicas::ZERO,
         desired: None,
-        patience: Patience::Left,
+        patience: TransitionPatience::Left,
         cost: CostPerHour::new(cost).unwrap(),
         bounds: bounds(0, None),
     }
@@ -78,18 +78,18 @@ fn replicas(count: u32) -> Replicas {
     Replicas::saturating(count)
 }
 
-fn analysis(peaks: &[(f64, f64)]) -> Analysis {
+fn analysis(peaks: &[(f64, f64)]) -> SaturationAnalysis {
     analyze(&loads("v", peaks), &thresholds())
 }
 
-fn is_safe(analysis: &Analysis) -> bool {
+fn is_safe(analysis: &SaturationAnalysis) -> bool {
     matches!(analysis.scale_down, ScaleDown::Safe(_))
 }
 
 /// The targets as numbers, in the order of the variants' names.
 fn numbers(
-    replicas: &[ReplicaLoad],
-    states: &[VariantState],
+    replicas: &[SaturationReplicaLoad],
+    states: &[SaturationVariant],
     rule: TransitionRule,
 ) -> Vec<(String, u32)> {
     targets(&analyze(replicas, &thresholds()), states, rule)
@@ -100,19 +100,19 @@ fn numbers(
 
 #[track_caller]
 fn check(
-    replicas: &[ReplicaLoad],
-    states: &[VariantState],
+    replicas: &[SaturationReplicaLoad],
+    states: &[SaturationVariant],
     rule: TransitionRule,
     expect: &[(&str, u32)],
 ) {
-    let expect: Vec<_> = expect.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
-    assert_eq!(numbers(replicas, states, rule), expect, "{rule:?}");
+    let expected: Vec<_> = expect.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
+    assert_eq!(numbers(replicas, states, rule), expected, "{rule:?}");
 }
 
 /// The sentence of each target.
 fn sentences(
-    replicas: &[ReplicaLoad],
-    states: &[VariantState],
+    replicas: &[SaturationReplicaLoad],
+    states: &[SaturationVariant],
     rule: TransitionRule,
 ) -> Vec<String> {
     targets(&analyze(replicas, &thresholds()), states, rule)
@@ -142,6 +142,7 @@ fn golden_rows_1_to_6_decide_up_and_down() {
         assert_eq!(analysis.scale_up.is_some(), up, "row {row}, up");
         assert_eq!(is_safe(&analysis), safe, "row {row}, down");
     }
+
     close(analysis(&[(0.75, 2.0), (0.76, 2.0)]).spare.kv.fraction(), 0.045);
     close(analysis(&[(0.50, 3.0), (0.50, 3.0)]).spare.queue.requests(), 2.0);
 }
@@ -173,12 +174,12 @@ fn golden_rows_9_and_10_name_the_saturated_replicas() {
 
     let all = analysis(&[(0.85, 2.0), (0.50, 6.0), (0.90, 7.0)]);
     assert_eq!((all.measured, all.non_saturated), (replicas(3), Replicas::ZERO));
-    assert_eq!(all.spare, Spare::default());
+    assert_eq!(all.spare, SpareCapacity::default());
     assert!(all.scale_up.is_some());
     assert_eq!(all.scale_down, ScaleDown::TooFew { non_saturated: Replicas::ZERO });
 }
 
-/// Row 11 is about the time at which an analysis was made; an analysis here has none.
+/// Row 11 covers the time of an analysis; Plimsoll's analysis has none.
 #[test]
 fn golden_row_12_states_mean_and_peak_of_the_kv_cache() {
     for (usages, mean, max) in [
@@ -188,13 +189,14 @@ fn golden_row_12_states_mean_and_peak_of_the_kv_cache() {
     ] {
         let peaks: Vec<_> = usages.iter().map(|usage| (*usage, 0.0)).collect();
         let variant = &analysis(&peaks).variants[&key("v")];
+
         close(variant.kv_mean.fraction(), mean);
         close(variant.kv_max.fraction(), max);
     }
 }
 
 /// The three variants of rows 13 and 14, with two replicas each.
-fn three() -> (Vec<(&'static str, usize)>, Vec<VariantState>) {
+fn three() -> (Vec<(&'static str, usize)>, Vec<SaturationVariant>) {
     let names = [("v1-expensive", 20.0), ("v2-cheap", 5.0), ("v3-medium", 15.0)];
     (
         names.iter().map(|(name, _)| (*name, 2)).collect(),
@@ -215,11 +217,11 @@ fn golden_rows_13_and_14_move_the_cheapest_up_and_the_dearest_down() {
 
 #[test]
 fn golden_rows_15_and_16_wait_in_a_transition() {
-    let wish = VariantState { desired: Some(replicas(4)), ..state("v1", 2, 20.0) };
+    let wish = SaturationVariant { desired: Some(replicas(4)), ..state("v1", 2, 20.0) };
     let load = fleet(&[("v1", 2), ("v2", 2)], LOW);
     check(&load, &[wish, state("v2", 2, 5.0)], PendingOnly, &[("v1", 4), ("v2", 2)]);
 
-    let pending = VariantState { pending: Replicas::ONE, ..state("v1", 3, 20.0) };
+    let pending = SaturationVariant { pending: Replicas::ONE, ..state("v1", 3, 20.0) };
     check(&load, &[pending, state("v2", 2, 5.0)], PendingOnly, &[("v1", 3), ("v2", 2)]);
 }
 
@@ -242,7 +244,7 @@ fn golden_row_19_keeps_targets_within_bounds() {
     for (min, max, current, expect) in
         [(3, None, 2, 3), (0, Some(2), 3, 2), (0, None, 9, 9), (2, Some(2), 9, 2)]
     {
-        let bounded = VariantState { bounds: bounds(min, max), ..state("v", current, 1.0) };
+        let bounded = SaturationVariant { bounds: bounds(min, max), ..state("v", current, 1.0) };
         check(&loads("v", &[FAIR]), &[bounded], PendingOnly, &[("v", expect)]);
     }
 }
@@ -250,10 +252,11 @@ fn golden_row_19_keeps_targets_within_bounds() {
 #[test]
 fn golden_row_20_grows_the_next_cheapest_when_the_cheapest_is_at_its_maximum() {
     let states = [
-        VariantState { bounds: bounds(0, Some(3)), ..state("cheap", 3, 5.0) },
+        SaturationVariant { bounds: bounds(0, Some(3)), ..state("cheap", 3, 5.0) },
         state("other", 1, 10.0),
     ];
     let load = fleet(&[("cheap", 3), ("other", 1)], LOW);
+
     for rule in [ModelWide, PerVariant, PendingOnly] {
         check(&load, &states, rule, &[("cheap", 3), ("other", 2)]);
     }
@@ -279,6 +282,7 @@ fn a_spare_that_equals_its_trigger_is_not_low() {
         kv_spare: Fraction::new(0.25).unwrap(),
         ..thresholds()
     };
+
     assert_eq!(analyze(&loads("v", &[(0.5, 2.0)]), &exact).scale_up, None);
     assert!(analyze(&loads("v", &[(0.500_1, 2.0)]), &exact).scale_up.is_some());
     assert!(analyze(&loads("v", &[(0.5, 2.1)]), &exact).scale_up.is_some());
@@ -291,10 +295,12 @@ fn a_spare_that_would_equal_its_trigger_is_enough_to_go_down() {
         kv_spare: Fraction::new(0.25).unwrap(),
         ..thresholds()
     };
-    // Two replicas at a quarter leave one at a half, which spares exactly the trigger.
+
+    // Two replicas at a quarter leave one at a half, so the headroom equals the trigger.
     let safe = analyze(&loads("v", &[(0.25, 1.0), (0.25, 1.0)]), &exact).scale_down;
     let left = SpareEnough { kv: exact.kv_spare, queue: exact.queue_spare };
     assert_eq!(safe, ScaleDown::Safe(left));
+
     let kv = analyze(&loads("v", &[(0.25, 1.0), (0.250_1, 1.0)]), &exact).scale_down;
     assert!(matches!(kv, ScaleDown::Unsafe(SpareTight { kv: Some(_), queue: None })), "{kv:?}");
     let queue = analyze(&loads("v", &[(0.25, 1.0), (0.25, 1.1)]), &exact).scale_down;
@@ -324,7 +330,7 @@ fn a_saturated_replica_has_neither_spare_nor_load_to_hand_over() {
     assert_eq!(with.variants[&key("v")].queue_max, Requests::new(9.0).unwrap());
 }
 
-/// What follows from leaving saturated replicas out of the means: docs/decisions.md says so.
+/// A consequence of excluding saturated replicas from the means; see docs/decisions.md.
 #[test]
 fn a_replica_that_becomes_saturated_can_hide_a_deficit() {
     assert!(analysis(&[(0.79, 1.0), (0.79, 1.0), (0.69, 1.0)]).scale_up.is_some());

@@ -1,8 +1,8 @@
-//! The time between tokens of a variant, as a line over the share of its KV cache in use.
+//! A variant's time between tokens, as a line over the share of its KV cache in use.
 //!
-//! A [`Curve`] keeps the readings that a line is fitted through, and gives them up when they are no
-//! longer readings of the same thing. Least squares rather than anything more clever: within the
-//! domain the relation is straight to a few per cent, and readings that lie apart pin a line well.
+//! A [`Curve`] keeps the readings that a line is fitted through. It drops them when they no longer
+//! describe the same requests or the same pace. It uses plain least squares: within the domain the
+//! relation is linear to a few percent, and readings that are spread out determine a line well.
 
 use std::collections::BTreeMap;
 
@@ -15,44 +15,44 @@ use crate::analyze::tokens::capacity::RequestShape;
 use crate::fleet::VariantKey;
 use crate::units::{Fraction, RequestRate, Seconds, TokenRate, Tokens};
 
-/// Readings that are kept.
+/// The maximum number of readings that a curve keeps.
 const READINGS_MAX: usize = 20;
 
-/// Readings without which a line has no intercept of its own.
+/// The minimum number of readings for a line with its own intercept.
 const READINGS_MIN: usize = 10;
 
-/// How far apart the readings must lie for that: a line through one point is no line.
+/// The minimum spread of the readings for that. Readings at one point don't determine a line.
 const SPREAD_MIN: f64 = 0.30;
 
-/// How long a reading counts.
+/// The age at which a reading expires.
 const READING_AGE_MAX: SignedDuration = SignedDuration::from_mins(30);
 
-/// How long the curve of a variant without readings is kept.
+/// The time for which the curve of a variant without readings is kept.
 const CURVE_AGE_MAX: SignedDuration = SignedDuration::from_mins(60);
 
-/// The domain of the line, both included.
+/// The domain of the line, both ends included.
 const DOMAIN: std::ops::RangeInclusive<f64> = 0.15..=0.85;
 
-/// Time between tokens of an idle engine, where nothing better is known: of 7 to 70 billion
-/// parameters on present accelerators it is 4 to 12 milliseconds.
+/// The assumed time between tokens of an idle engine, if no intercept is known. Models of 7 to 70
+/// billion parameters on current accelerators take 4 to 12 milliseconds.
 const INTERCEPT_ASSUMED: f64 = 0.006;
 
-/// A slope not above this is no slope.
+/// A slope must be above this value.
 const SLOPE_MIN: f64 = 1e-12;
 
-/// How much the length of prompts or outputs may change before readings are of something else.
+/// The relative change in prompt or output length at which earlier readings no longer apply.
 const SHAPE_TOLERANCE: f64 = 0.20;
 
-/// Requests with no more output tokens than this have no time between tokens.
+/// Requests with at most this many output tokens have no time between tokens.
 const OUTPUT_MIN: f64 = 1.0;
 
-/// How far the rate that is seen may be from the predicted one.
+/// The tolerated relative distance between the measured and the predicted rate.
 const RATE_TOLERANCE: f64 = 0.15;
 
-/// The cache in use from which the two are compared: below, noise dominates.
+/// The cache usage from which the two rates are compared; below it noise dominates.
 const RATE_COMPARED_FROM: f64 = 0.30;
 
-/// Comparisons in a row that must fail before the readings are dropped.
+/// Consecutive failed comparisons after which the readings are dropped.
 const DISAGREEMENTS_MAX: u32 = 3;
 
 /// The curves of all variants.
@@ -61,33 +61,34 @@ pub struct Curves {
     curves: BTreeMap<VariantKey, Curve>,
 }
 
-/// What has been learned of one variant's pace; it is said as it is to whoever goes on with it.
+/// The learned pace of one variant. The curve is serialized as it is, to save it or to hand it over
+/// to another replica of Plimsoll.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Curve {
-    /// The requests of the last reading.
+    /// The request shape of the last reading.
     shape: RequestShape,
-    /// The requests that the readings are compared with.
+    /// The request shape that new readings are compared with.
     reference: Option<RequestShape>,
-    /// Its readings, the oldest first. Without them the line stays, and new ones begin another.
+    /// The readings, oldest first. Without them the line stays, and new readings start another.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) readings: Vec<Reading>,
+    pub(super) readings: Vec<CurveReading>,
     /// The intercept of the last line through enough readings, in seconds.
     intercept: Option<f64>,
-    /// The last line.
-    line: Option<Line>,
-    /// What a full replica generates.
+    /// The last fitted line.
+    line: Option<CurveLine>,
+    /// Tokens/s that a full replica generates.
     capacity: Option<TokenRate>,
-    /// Comparisons in a row that have failed.
+    /// Consecutive failed comparisons.
     disagreements: u32,
-    /// When the variant was seen last.
+    /// The time at which the variant was last observed.
     #[serde(with = "crate::units::instants")]
     seen_at: Timestamp,
 }
 
-/// One reading.
+/// One reading of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Reading {
-    /// When.
+pub(super) struct CurveReading {
+    /// The time of the reading.
     #[serde(with = "crate::units::instants")]
     at: Timestamp,
     /// The share of the cache in use.
@@ -96,36 +97,36 @@ pub(super) struct Reading {
     itl: f64,
 }
 
-/// Time between tokens over the share of the KV cache in use.
+/// The time between tokens over the share of the KV cache in use.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[display("{:.1} ms + {:.1} ms * KV usage between tokens", intercept * 1e3, slope * 1e3)]
-pub struct Line {
-    /// How it was fitted.
-    pub fit: Fit,
-    /// Seconds that a full cache adds.
+pub struct CurveLine {
+    /// The method of the fit.
+    pub fit: LineFit,
+    /// The seconds that a full cache adds.
     slope: f64,
-    /// Seconds at an empty cache.
+    /// The seconds at an empty cache.
     intercept: f64,
 }
 
-/// How a line was fitted.
+/// The method by which a line was fitted.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Fit {
-    /// Through readings that lie apart.
+pub enum LineFit {
+    /// A fit through readings that are spread out.
     #[display("fitted to readings that lie apart")]
     Window,
-    /// Through present readings and the intercept of an earlier fit.
+    /// A fit through current readings with the intercept of an earlier fit.
     #[display("fitted to present readings with the intercept of earlier ones")]
     InterceptKept,
-    /// Through present readings and an assumed intercept.
+    /// A fit through current readings with an assumed intercept.
     #[display("fitted to present readings with an assumed intercept")]
     InterceptAssumed,
 }
 
-/// A replica that shows everything.
+/// A replica that reports every required value.
 #[derive(Clone, Copy)]
-struct Usable<'a> {
+struct CompleteReading<'a> {
     replica: &'a ReplicaPace,
     kv: f64,
     itl: f64,
@@ -143,20 +144,21 @@ impl Curves {
         self.curves.get(variant)
     }
 
-    /// The curve of a variant, made if there is none.
+    /// The curve of a variant; creates an empty one if none exists.
     pub(super) fn of(&mut self, variant: &VariantKey, now: Timestamp) -> &mut Curve {
-        // To share a name costs less than to look it up twice.
+        // Cloning the key, which shares its text, costs less than a second lookup.
         self.curves.entry(variant.clone()).or_insert_with(|| Curve::new(now))
     }
 
-    /// Goes on from what was saved of a variant; says whether it could be.
+    /// Resumes from a variant's saved curve. Returns false and ignores the curve if it is not
+    /// sound.
     pub fn restore(&mut self, variant: VariantKey, saved: &Curve) -> bool {
         let sound = saved.is_sound();
         self.curves.extend(sound.then(|| (variant, saved.clone())));
         sound
     }
 
-    /// Drops the curves of variants that have not been seen for an hour.
+    /// Drops the curves of variants that have not been observed for an hour.
     pub fn forget(&mut self, now: Timestamp) {
         self.curves.retain(|_, curve| now.duration_since(curve.seen_at) <= CURVE_AGE_MAX);
     }
@@ -178,27 +180,27 @@ impl Curve {
         }
     }
 
-    /// Whether all of it can be.
+    /// Returns true if every saved value is valid.
     fn is_sound(&self) -> bool {
         self.readings.len() <= READINGS_MAX
             && self.readings.iter().all(|it| it.kv.is_finite() && it.itl.is_finite())
             && self.readings.is_sorted_by(|a, b| a.at <= b.at)
             && self.intercept.is_none_or(f64::is_finite)
-            && self.line.is_none_or(Line::is_sound)
+            && self.line.is_none_or(CurveLine::is_sound)
     }
 
-    /// Leaves out its readings: the line stays, and new ones begin another.
+    /// Drops the readings. The line stays, and new readings start another.
     pub fn shorten(&mut self) {
         self.readings.clear();
     }
 
-    /// The last line.
+    /// The last fitted line.
     #[must_use]
-    pub const fn line(&self) -> Option<Line> {
+    pub const fn line(&self) -> Option<CurveLine> {
         self.line
     }
 
-    /// What a full replica generates.
+    /// Tokens/s that a full replica generates.
     #[must_use]
     pub const fn capacity(&self) -> Option<TokenRate> {
         self.capacity
@@ -219,7 +221,7 @@ impl Curve {
         Tokens::new(held).filter(|held| *held > Tokens::ZERO)
     }
 
-    /// How far apart the readings lie, as shares of the KV cache.
+    /// The spread of the readings, as a share of the KV cache.
     #[must_use]
     pub fn spread(&self) -> Fraction {
         let kv = self.readings.iter().map(|reading| reading.kv);
@@ -229,7 +231,7 @@ impl Curve {
         Fraction::new((high - low).max(0.0)).unwrap_or_default()
     }
 
-    /// Whether the rate that was seen last is not the one that the line predicts.
+    /// Returns true if the last measured rate disagreed with the line's prediction.
     #[must_use]
     pub const fn disagrees(&self) -> bool {
         self.disagreements > 0
@@ -240,18 +242,20 @@ impl Curve {
         if now.duration_since(self.seen_at) > CURVE_AGE_MAX {
             *self = Self::new(now);
         }
+
         self.seen_at = now;
-        let usable = || replicas.iter().filter_map(usable);
-        if let Some(shape) = mean_shape(usable) {
+        let usable = replicas.iter().filter_map(CompleteReading::of);
+        if let Some(shape) = mean_shape(usable.clone()) {
             self.take_shape(shape);
         }
-        for Usable { kv, itl, .. } in usable().filter(|usable| DOMAIN.contains(&usable.kv)) {
+        for CompleteReading { kv, itl, .. } in usable.filter(|usable| DOMAIN.contains(&usable.kv)) {
             if self.readings.len() == READINGS_MAX {
                 self.readings.remove(0);
             }
-            self.readings.push(Reading { at: now, kv, itl });
+            self.readings.push(CurveReading { at: now, kv, itl });
         }
-        // They are in the order in which they were taken.
+
+        // The readings are in the order in which they were taken.
         let old = self
             .readings
             .iter()
@@ -260,17 +264,17 @@ impl Curve {
         self.readings.drain(..old);
     }
 
-    /// Fits a line through what has been observed, and holds it against what is seen.
+    /// Fits a line through the readings, and compares its prediction with the measured rates.
     pub(super) fn conclude(&mut self, replicas: &[ReplicaPace]) {
-        let usable = || replicas.iter().filter_map(usable);
-        if let Some(line) = self.fit(usable) {
+        let usable = replicas.iter().filter_map(CompleteReading::of);
+        if let Some(line) = self.fit(usable.clone()) {
             self.line = Some(line);
             self.capacity = self.mean_rate(line, replicas);
             self.compare(line, usable);
         }
     }
 
-    /// Takes a shape, and drops readings of requests that looked otherwise.
+    /// Records a shape, and drops the readings of requests with a different shape.
     fn take_shape(&mut self, shape: RequestShape) {
         let changed = self.reference.is_some_and(|reference| {
             differs(reference.prompt, shape.prompt) || differs(reference.output, shape.output)
@@ -279,14 +283,16 @@ impl Curve {
             self.readings.clear();
             self.disagreements = 0;
         }
-        // Compared with the last shape, a slow drift would never be seen.
+
+        // A comparison with the last shape would never detect a slow drift.
         if changed || self.reference.is_none() {
             self.reference = Some(shape);
         }
+
         self.shape = shape;
     }
 
-    fn fit<'a, I: Iterator<Item = Usable<'a>>>(&mut self, usable: impl Fn() -> I) -> Option<Line> {
+    fn fit<'a>(&mut self, usable: impl Iterator<Item = CompleteReading<'a>>) -> Option<CurveLine> {
         let apart = self.spread().fraction() >= SPREAD_MIN;
         if self.readings.len() >= READINGS_MIN
             && apart
@@ -295,35 +301,42 @@ impl Curve {
             self.intercept = Some(line.intercept);
             return Some(line);
         }
+
         let (fit, intercept) = match self.intercept {
-            Some(intercept) => (Fit::InterceptKept, intercept),
-            None => (Fit::InterceptAssumed, INTERCEPT_ASSUMED),
+            Some(intercept) => (LineFit::InterceptKept, intercept),
+            None => (LineFit::InterceptAssumed, INTERCEPT_ASSUMED),
         };
-        let (mut product, mut square) = (0.0, 0.0);
-        for Usable { kv, itl, .. } in usable() {
+        let mut product = 0.0;
+        let mut square = 0.0;
+        for CompleteReading { kv, itl, .. } in usable {
             product += (itl - intercept) * kv;
             square += kv * kv;
         }
-        let line = Line { fit, slope: product / square, intercept };
+
+        let line = CurveLine { fit, slope: product / square, intercept };
         line.is_sound().then_some(line)
     }
 
-    /// The mean over the replicas of what each generates when it is full.
-    fn mean_rate(&self, line: Line, replicas: &[ReplicaPace]) -> Option<TokenRate> {
+    /// The mean rate of a full replica, over the replicas.
+    fn mean_rate(&self, line: CurveLine, replicas: &[ReplicaPace]) -> Option<TokenRate> {
         let held = self.held()?;
-        let (mut sum, mut number) = (0.0, 0_u32);
+        let mut sum = 0.0;
+        let mut number = 0_u32;
         for kv_capacity in replicas.iter().filter_map(|replica| replica.kv_capacity) {
             sum += line.rate(full(), kv_capacity, held)?.tokens_per_second();
             number += 1;
         }
+
         TokenRate::new(sum / f64::from(number))
     }
 
-    /// Compares the rates that are seen with the predicted ones, where both can be told.
-    fn compare<'a, I: Iterator<Item = Usable<'a>>>(&mut self, line: Line, usable: impl Fn() -> I) {
+    /// Compares measured rates with predicted rates, for the replicas that have both.
+    fn compare<'a>(&mut self, line: CurveLine, usable: impl Iterator<Item = CompleteReading<'a>>) {
         let Some(held) = self.held() else { return };
-        let (mut compared, mut failed) = (false, false);
-        for Usable { replica, kv, .. } in usable().filter(|usable| usable.kv >= RATE_COMPARED_FROM)
+        let mut compared = false;
+        let mut failed = false;
+        for CompleteReading { replica, kv, .. } in
+            usable.filter(|usable| usable.kv >= RATE_COMPARED_FROM)
         {
             let seen = replica.generation.map_or(0.0, TokenRate::tokens_per_second);
             let predicted = Fraction::new(kv)
@@ -333,6 +346,7 @@ impl Curve {
             compared = true;
             failed |= (predicted.tokens_per_second() - seen).abs() / seen > RATE_TOLERANCE;
         }
+
         if failed {
             self.disagreements += 1;
         } else if compared {
@@ -345,42 +359,56 @@ impl Curve {
     }
 }
 
-/// Whether a length has changed by more than what is tolerated; lengths are above zero here.
+/// Returns true if a length has changed by more than the tolerance. Lengths are above zero here.
 fn differs(before: Option<Tokens>, after: Option<Tokens>) -> bool {
     before.zip(after).is_some_and(|(before, after)| {
         (after.tokens() - before.tokens()).abs() / before.tokens() > SHAPE_TOLERANCE
     })
 }
 
-/// What a replica shows of its pace; `None` where some of it is missing: it generates nothing, its
-/// requests have no more than one output token, or its KV cache is fuller than full.
-fn usable(replica: &ReplicaPace) -> Option<Usable<'_>> {
-    let length =
-        |length: Option<Tokens>| length.map(Tokens::tokens).filter(|length| *length > OUTPUT_MIN);
-    let itl = replica.itl.map(Seconds::seconds).filter(|itl| *itl > 0.0)?;
-    let prompt = length(replica.requests.prompt)?;
-    let output = length(replica.requests.output)?;
-    replica.kv_capacity.filter(|capacity| *capacity > Tokens::ZERO)?;
-    let kv = replica.kv_usage.filter(|kv| *kv <= Fraction::ONE)?.fraction();
-    let hits = replica.requests.prefix_hits.unwrap_or_default().min(Fraction::ONE).fraction();
-    Some(Usable { replica, kv, itl, prompt, output, hits })
+impl<'a> CompleteReading<'a> {
+    /// The measured pace of a replica; `None` if a required value is absent or out of range. That
+    /// includes a replica that generates no tokens, a mean output of at most one token, and a KV
+    /// cache usage above 1.
+    fn of(replica: &'a ReplicaPace) -> Option<Self> {
+        let itl = replica.itl.map(Seconds::seconds).filter(|time| *time > 0.0)?;
+        let prompt = usable_length(replica.requests.prompt)?;
+        let output = usable_length(replica.requests.output)?;
+        replica.kv_capacity.filter(|capacity| *capacity > Tokens::ZERO)?;
+
+        let kv = replica.kv_usage.filter(|usage| *usage <= Fraction::ONE)?.fraction();
+        let hits = replica.requests.prefix_hits.unwrap_or_default().min(Fraction::ONE).fraction();
+        Some(Self { replica, kv, itl, prompt, output, hits })
+    }
+
+    /// Requests that the replica finishes per second; zero if unknown.
+    fn finishing(&self) -> f64 {
+        self.replica.completions.map_or(0.0, RequestRate::requests_per_second)
+    }
 }
 
-/// The mean request, weighted by the requests that finish; each replica weighs the same where none
-/// does.
-fn mean_shape<'a, I: Iterator<Item = Usable<'a>>>(usable: impl Fn() -> I) -> Option<RequestShape> {
-    let finishing = |usable: &Usable<'_>| {
-        usable.replica.completions.map_or(0.0, RequestRate::requests_per_second)
-    };
-    let weighted = usable().any(|usable| finishing(&usable) > 0.0);
-    let (mut prompt, mut output, mut hits, mut weights) = (0.0, 0.0, 0.0, 0.0);
-    for usable in usable() {
-        let weight = if weighted { finishing(&usable) } else { 1.0 };
-        prompt += usable.prompt * weight;
-        output += usable.output * weight;
-        hits += usable.hits * weight;
+fn usable_length(length: Option<Tokens>) -> Option<f64> {
+    length.map(Tokens::tokens).filter(|tokens| *tokens > OUTPUT_MIN)
+}
+
+/// The mean request, weighted by finished requests. If no request finishes, each replica has the
+/// same weight.
+fn mean_shape<'a>(
+    usable: impl Iterator<Item = CompleteReading<'a>> + Clone,
+) -> Option<RequestShape> {
+    let weighted = usable.clone().any(|replica| replica.finishing() > 0.0);
+    let mut prompt = 0.0;
+    let mut output = 0.0;
+    let mut hits = 0.0;
+    let mut weights = 0.0;
+    for replica in usable {
+        let weight = if weighted { replica.finishing() } else { 1.0 };
+        prompt += replica.prompt * weight;
+        output += replica.output * weight;
+        hits += replica.hits * weight;
         weights += weight;
     }
+
     Some(RequestShape {
         prompt: Some(Tokens::new(prompt / weights)?),
         output: Some(Tokens::new(output / weights)?),
@@ -388,25 +416,28 @@ fn mean_shape<'a, I: Iterator<Item = Usable<'a>>>(usable: impl Fn() -> I) -> Opt
     })
 }
 
-/// The line with the least sum of squared distances; `None` when it is no model of a pace.
-fn least_squares(readings: &[Reading]) -> Option<Line> {
+/// The line with the least sum of squared distances; `None` if the line is not a valid pace.
+fn least_squares(readings: &[CurveReading]) -> Option<CurveLine> {
     let number = readings.len() as f64;
-    let mean = |of: fn(&Reading) -> f64| readings.iter().map(of).sum::<f64>() / number;
-    let (kv, itl) = (mean(|reading| reading.kv), mean(|reading| reading.itl));
-    let (mut product, mut square) = (0.0, 0.0);
+    let kv = readings.iter().map(|reading| reading.kv).sum::<f64>() / number;
+    let itl = readings.iter().map(|reading| reading.itl).sum::<f64>() / number;
+
+    let mut product = 0.0;
+    let mut square = 0.0;
     for reading in readings {
         product += (reading.kv - kv) * (reading.itl - itl);
         square += (reading.kv - kv) * (reading.kv - kv);
     }
+
     let slope = product / square;
-    let line = Line { fit: Fit::Window, slope, intercept: itl - slope * kv };
+    let line = CurveLine { fit: LineFit::Window, slope, intercept: itl - slope * kv };
     line.is_sound().then_some(line)
 }
 
-// === impl Line, Fit ===
+// === impl CurveLine, LineFit ===
 
-impl Line {
-    /// Whether time grows with the cache in use, and is above zero where replicas are full.
+impl CurveLine {
+    /// Returns true if the time grows with cache usage and is positive at a full replica.
     fn is_sound(self) -> bool {
         let Self { fit: _, slope, intercept } = self;
         slope.is_finite()
@@ -415,13 +446,13 @@ impl Line {
             && slope * full().fraction() + intercept > 0.0
     }
 
-    /// Time between tokens with this share of the cache in use; `None` outside the domain.
+    /// The time between tokens with this share of the cache in use; `None` outside the domain.
     #[must_use]
     pub fn at(self, kv: Fraction) -> Option<Seconds> {
         Seconds::new(self.slope * kv.fraction() + self.intercept).filter(|itl| *itl > Seconds::ZERO)
     }
 
-    /// Tokens that a replica generates with this share of its cache in use.
+    /// Tokens/s that a replica generates with this share of its cache in use.
     #[must_use]
     pub fn rate(self, kv: Fraction, kv_capacity: Tokens, held: Tokens) -> Option<TokenRate> {
         let batch = Tokens::new(kv.fraction() * kv_capacity.tokens() / held.tokens())?;

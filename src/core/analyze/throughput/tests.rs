@@ -12,8 +12,8 @@ fn n(count: u32) -> Replicas {
     Replicas::saturating(count)
 }
 
-/// A replica whose time between tokens is 6 ms + 73 ms * `kv`, with requests of 5,000 and 200
-/// tokens, a tenth of the prompt cached.
+/// A replica with a time between tokens of 6 ms + 73 ms * `kv`, and requests of 5,000 and 200
+/// tokens. A tenth of the prompt is cached.
 fn pace(kv: f64) -> ReplicaPace {
     ReplicaPace {
         kv_usage: Fraction::new(kv),
@@ -28,8 +28,8 @@ fn pace(kv: f64) -> ReplicaPace {
     }
 }
 
-fn arriving(rate: f64) -> Arrivals {
-    Arrivals { rate: RequestRate::new(rate), waiting: Requests::ZERO }
+fn arriving(rate: f64) -> FrontDemand {
+    FrontDemand { rate: RequestRate::new(rate), waiting: Requests::ZERO }
 }
 
 /// The variants of a model through time.
@@ -43,13 +43,14 @@ impl Bench {
         &mut self,
         now: i64,
         fleet: &[(Role, u32, &[ReplicaPace])],
-        arrivals: Arrivals,
-    ) -> Analysis {
+        arrivals: FrontDemand,
+    ) -> ThroughputAnalysis {
         let specs: Vec<VariantSpec> = ["a", "b", "c"]
             .iter()
             .zip(fleet)
             .map(|(name, (role, ..))| VariantSpec { role: *role, ..VariantSpec::example(name) })
             .collect();
+
         let variants: Vec<VariantPace<'_>> = specs
             .iter()
             .zip(fleet)
@@ -61,14 +62,15 @@ impl Bench {
                 replicas,
             })
             .collect();
-        analyze(at(now), &Policy::default(), &variants, arrivals, &mut self.curves)
+
+        analyze(at(now), &ThroughputPolicy::default(), &variants, arrivals, &mut self.curves)
     }
 
-    fn one(&mut self, now: i64, pace: ReplicaPace, arrivals: Arrivals) -> Analysis {
+    fn one(&mut self, now: i64, pace: ReplicaPace, arrivals: FrontDemand) -> ThroughputAnalysis {
         self.analyze(now, &[(Role::Both, 1, &[pace])], arrivals)
     }
 
-    fn line(&self) -> Line {
+    fn line(&self) -> CurveLine {
         self.curves.get(&VariantSpec::example("a").key).unwrap().line().unwrap()
     }
 
@@ -89,8 +91,9 @@ fn the_worked_example_holds() {
          nobody can say what is asked of 1 replica"
     );
     assert_eq!(analysis.report.total.demand, amount(1_000.0));
+
     let waiting = Requests::new(450.0).unwrap();
-    let queued = bench.one(15, pace(0.5), Arrivals { waiting, ..arriving(5.0) });
+    let queued = bench.one(15, pace(0.5), FrontDemand { waiting, ..arriving(5.0) });
     assert_eq!(queued.report.total.demand, amount(4_000.0));
     assert_eq!(
         queued.report.to_string(),
@@ -106,8 +109,9 @@ fn ten_readings_that_lie_apart_give_a_line_of_their_own() {
         slow.itl = slow.itl.map(|itl| itl + Seconds::new(0.004).unwrap());
         let _ = bench.one(15 * i64::from(reading), slow, arriving(5.0));
     }
+
     let line = bench.line();
-    assert_eq!(line.fit, Fit::Window);
+    assert_eq!(line.fit, LineFit::Window);
     assert_eq!(line.to_string(), "10.0 ms + 73.0 ms * KV usage between tokens");
 }
 
@@ -121,7 +125,8 @@ fn a_slow_drift_of_the_requests_drops_old_readings_too() {
         let _ = bench.one(15 * i64::from(reading), drifting, arriving(5.0));
         prompt *= 1.08;
     }
-    // After three steps of 8 % the prompts are 26 % longer than those of the first reading.
+
+    // After three steps of 8% the prompts are 26% longer than those of the first reading.
     assert_eq!(bench.readings(), 1);
 }
 
@@ -132,6 +137,7 @@ fn prefill_is_neither_required_nor_spare_by_the_rate_of_decoding() {
     let fleet: [(Role, u32, &[ReplicaPace]); 2] =
         [(Role::Prefill, 1, &paces), (Role::Decode, 1, &paces)];
     let analysis = bench.analyze(0, &fleet, arriving(5.0));
+
     assert_eq!(analysis.report.variants.len(), 1);
     assert_eq!(analysis.report.roles.keys().collect::<Vec<_>>(), [&Role::Decode]);
     assert_eq!(analysis.report.roles[&Role::Decode].demand, amount(1_000.0));
@@ -141,9 +147,10 @@ fn prefill_is_neither_required_nor_spare_by_the_rate_of_decoding() {
 fn without_a_count_of_arrivals_the_replicas_say_what_is_asked_and_else_nothing_is_spare() {
     let mut generating = pace(0.3);
     generating.generation = TokenRate::new(1_250.0);
-    let unknown = Arrivals::default();
+    let unknown = FrontDemand::default();
     let analysis = Bench::default().one(0, generating, unknown);
     assert_eq!(analysis.report.total.demand, amount(1_250.0));
+
     let analysis = Bench::default().one(0, pace(0.3), unknown);
     assert_eq!(analysis.spare_withheld, Some(SpareWithheld::DemandUnknown));
     assert_eq!(analysis.report.total.spare, Amount::ZERO);
@@ -152,9 +159,11 @@ fn without_a_count_of_arrivals_the_replicas_say_what_is_asked_and_else_nothing_i
 #[test]
 fn a_silent_replica_keeps_its_supply_and_withholds_spare() {
     let mut bench = Bench::default();
-    let (paces, key) = ([pace(0.5), pace(0.5)], VariantSpec::example("a").key);
+    let paces = [pace(0.5), pace(0.5)];
+    let key = VariantSpec::example("a").key;
     let _ = bench.analyze(0, &[(Role::Both, 2, &paces)], arriving(1.0));
     let analysis = bench.analyze(15, &[(Role::Both, 2, &[])], arriving(1.0));
+
     assert_eq!(analysis.report.variants[0].replicas, n(2));
     assert!(analysis.report.total.supply > amount(5_500.0));
     assert_eq!(analysis.spare_withheld, Some(SpareWithheld::Silent(key)));
@@ -170,6 +179,7 @@ fn a_rate_that_is_not_the_predicted_one_withholds_spare_and_in_the_end_drops_the
         let analysis = bench.one(15 * reading, other.clone(), arriving(0.1));
         assert!(matches!(analysis.spare_withheld, Some(SpareWithheld::Disagrees(_))));
     }
+
     assert_eq!(bench.readings(), 2);
     let _ = bench.one(30, other, arriving(0.1));
     assert_eq!(bench.readings(), 0);
@@ -183,6 +193,7 @@ fn a_replica_that_shows_nothing_of_its_pace_has_no_capacity() {
         ReplicaPace { kv_capacity: None, ..pace(0.5) },
         ReplicaPace { kv_usage: None, ..pace(0.5) },
     ];
+
     for pace in unusable {
         let mut bench = Bench::default();
         let analysis = bench.one(0, pace, arriving(5.0));
@@ -201,15 +212,33 @@ fn a_curve_is_forgotten_after_an_hour() {
     assert_eq!(bench.curves, Curves::default());
 }
 
-/// What a replica generates a second at this filling: each request of the batch a token a step.
+/// Tokens/s that a replica generates at this cache usage: one token per step for each request in
+/// the batch.
 fn generated_at(kv: f64, itl: f64) -> f64 {
     kv * 1_024_000.0 / 4_600.0 / itl
 }
 
-/// A replica at this filling and time between tokens, that generates what it is asked for.
+/// The engine's line: the time between tokens at this cache usage.
+fn itl_at(kv: f64, idle: f64) -> f64 {
+    idle + 0.073 * kv
+}
+
+/// A replica at this cache usage and time between tokens that generates all tokens in demand.
 fn serving(kv: f64, itl: f64) -> ReplicaPace {
     let generation = TokenRate::new(generated_at(kv, itl));
     ReplicaPace { itl: Seconds::new(itl), generation, ..pace(kv) }
+}
+
+/// The demand on such a replica as a share of its supply, from one reading.
+fn share_of(kv: f64, itl: f64) -> f64 {
+    let found = Bench::default().one(0, serving(kv, itl), FrontDemand::default());
+    found.report.total.demand.amount() / found.report.total.supply.amount()
+}
+
+/// The capacity of such a replica, from one reading.
+fn capacity_of(kv: f64, itl: f64) -> f64 {
+    let found = Bench::default().one(0, serving(kv, itl), FrontDemand::default());
+    found.report.variants[0].per_replica.unwrap().amount()
 }
 
 proptest! {
@@ -224,19 +253,19 @@ proptest! {
         for reading in 0..12 {
             let _ = bench.one(15 * i64::from(reading), pace(0.2 + 0.05 * f64::from(reading)), arriving(1.0));
         }
+
         let curves = bench.curves.clone();
         let paces = vec![pace(kv); usize::try_from(replicas).unwrap()];
-        let mut total = |rate| {
-            bench.curves = curves.clone();
-            bench.analyze(180, &[(Role::Both, replicas, &paces)], arriving(rate)).report.total
-        };
-        let (less, more) = (total(rate), total(rate + more));
-        prop_assert!(more.required >= less.required, "{less:?} {more:?}");
-        prop_assert!(more.spare <= less.spare, "{less:?} {more:?}");
+        let fleet = [(Role::Both, replicas, paces.as_slice())];
+        let light = bench.analyze(180, &fleet, arriving(rate)).report.total;
+        bench.curves = curves;
+        let heavy = bench.analyze(180, &fleet, arriving(rate + more)).report.total;
+        prop_assert!(heavy.required >= light.required, "{light:?} {heavy:?}");
+        prop_assert!(heavy.spare <= light.spare, "{light:?} {heavy:?}");
     }
 
-    /// Whatever the line of the engine really is: of one reading with an assumed intercept, the share
-    /// that is used grows with the load, because cache and time between tokens both do.
+    /// This holds for any true line of the engine. With one reading and an assumed intercept, the
+    /// used share grows with the load, because cache usage and time between tokens both grow.
     #[test]
     fn of_one_reading_more_load_is_never_a_smaller_share(
         low in 0.05_f64..0.8,
@@ -244,16 +273,13 @@ proptest! {
         itl in 0.007_f64..0.1,
         slower in 0.0_f64..0.1,
     ) {
-        let share = |kv: f64, itl: f64| {
-            let found = Bench::default().one(0, serving(kv, itl), Arrivals::default());
-            found.report.total.demand.amount() / found.report.total.supply.amount()
-        };
-        let (less, more) = (share(low, itl), share(low + higher, itl + slower));
+        let less = share_of(low, itl);
+        let more = share_of(low + higher, itl + slower);
         prop_assert!(more >= less * (1.0 - 1e-9), "{less} {more}");
     }
 
-    /// Over a window in which the load changes, tokens count where there were more of them, and the
-    /// cache in use counts by time. So a replica looks slower than it is at the mean filling.
+    /// Over a window in which the load changes, the time between tokens is weighted by tokens, and
+    /// the cache usage by time. So a replica looks slower than it is at the mean cache usage.
     #[test]
     fn a_change_of_load_makes_a_replica_look_weaker_and_never_stronger(
         before in 0.16_f64..0.84,
@@ -261,17 +287,20 @@ proptest! {
         since in 0.0_f64..1.0,
         idle in 0.0065_f64..0.02,
     ) {
-        let itl = |kv: f64| idle + 0.073 * kv;
-        let parts = [(before, 1.0 - since), (after, since)];
-        let tokens = |(kv, time): (f64, f64)| generated_at(kv, itl(kv)) * time;
-        let all: f64 = parts.into_iter().map(tokens).sum();
-        let mean: f64 = parts.into_iter().map(|part| itl(part.0) * tokens(part)).sum::<f64>() / all;
-        let kv: f64 = parts.into_iter().map(|(kv, time)| kv * time).sum();
-        let capacity = |kv: f64, itl: f64| {
-            let found = Bench::default().one(0, serving(kv, itl), Arrivals::default());
-            found.report.variants[0].per_replica.unwrap().amount()
-        };
-        let (steady, changing) = (capacity(kv, itl(kv)), capacity(kv, mean));
+        let usages = [before, after];
+        let times = [1.0 - since, since];
+        let tokens = [0, 1].map(|part| {
+            let itl = itl_at(usages[part], idle);
+            generated_at(usages[part], itl) * times[part]
+        });
+
+        let all: f64 = tokens.iter().sum();
+        let weighted: f64 =
+            [0, 1].iter().map(|&part| itl_at(usages[part], idle) * tokens[part]).sum();
+        let usage: f64 = [0, 1].iter().map(|&part| usages[part] * times[part]).sum();
+
+        let steady = capacity_of(usage, itl_at(usage, idle));
+        let changing = capacity_of(usage, weighted / all);
         prop_assert!(changing <= steady * (1.0 + 1e-9), "{changing} of {steady}");
     }
 }

@@ -1,25 +1,25 @@
-//! What one replica carries: the bound of memory, the bound of compute, and what a request takes.
+//! The bounds on one replica's capacity (memory and compute), and the tokens of a request.
 
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::engine_args::EngineArguments;
-use crate::analyze::tokens::Rules;
+use crate::analyze::tokens::TokenRules;
 use crate::fleet::Role;
 use crate::units::{Fraction, Requests, Tokens};
 
-/// What a request looks like on average.
+/// The average shape of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RequestShape {
-    /// Tokens of its prompt.
+    /// Tokens of the prompt.
     pub prompt: Option<Tokens>,
-    /// Tokens that are generated for it.
+    /// Generated tokens.
     pub output: Option<Tokens>,
-    /// Share of the prompt that is found in the prefix cache.
+    /// The share of the prompt that is found in the prefix cache.
     pub prefix_hits: Option<Fraction>,
 }
 
 impl RequestShape {
-    /// This shape, with what is unknown of it taken from another.
+    /// This shape, with unknown values taken from another shape.
     pub(crate) fn or(&self, other: &Self) -> Self {
         Self {
             prompt: self.prompt.or(other.prompt),
@@ -29,23 +29,23 @@ impl RequestShape {
     }
 }
 
-/// Requests that wait before any replica, in a gateway or scheduler.
+/// Requests that wait in front of the replicas, in a gateway or scheduler.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SchedulerQueue {
-    /// How many there are.
+    /// The number of requests.
     pub requests: Requests,
-    /// Tokens of their prompts, as far as their size tells.
+    /// Tokens of their prompts, estimated from their size.
     pub prompt: Tokens,
 }
 
-/// Lengths of output that are told apart, because what binds depends on them.
+/// Classes of output length, because the binding limit depends on the length.
 ///
-/// A replica that answers at length keeps many requests in its cache and is bound by memory; one
-/// that answers briefly spends its steps on prompts and is bound by compute.
+/// A replica with long answers keeps many requests in its cache and is bound by memory. A replica
+/// with short answers spends its steps on prompts and is bound by compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputLength {
-    /// Nobody can say.
+    /// The length is unknown.
     Unknown,
     /// Below 100 tokens.
     Short,
@@ -56,7 +56,7 @@ pub enum OutputLength {
 }
 
 impl OutputLength {
-    /// The length that these tokens are.
+    /// The class of an output of this many tokens.
     #[must_use]
     pub fn of(output: Option<Tokens>) -> Self {
         match output.map(Tokens::tokens) {
@@ -68,35 +68,35 @@ impl OutputLength {
     }
 }
 
-/// Tokens that fit into the KV cache before it is too full: `k1 = kv capacity * threshold`.
+/// Tokens that fit into the KV cache below its threshold: `k1 = kv capacity * threshold`.
 #[must_use]
 pub fn memory_bound(kv_capacity: Tokens, threshold: Fraction) -> Tokens {
     tokens(kv_capacity.tokens() * threshold.fraction())
 }
 
-/// Tokens that are resident when an engine computes as much as it can, from how it was started.
+/// Tokens that are resident when an engine's compute is at its limit, derived from its arguments.
 ///
 /// # Model
 ///
-/// A request is in the batch for `O` steps, one for each output token, and its prompt of `I` tokens
-/// is computed beside the decoding of others. With `N` requests in the batch, a step computes `N`
-/// output tokens, and `N / O` requests begin in it, each with `I` prompt tokens:
+/// A request is in the batch for `O` steps, one for each output token. Its prompt of `I` tokens is
+/// computed alongside the decoding of other requests. With `N` requests in the batch, a step
+/// computes `N` output tokens. `N / O` requests begin in it, each with `I` prompt tokens:
 ///
 /// ```text
 /// N * (1 + d) + N * I' / O = B       so   N = B * O / (I' + (1 + d) * O),  at most S
 /// k2 = N * (I + O / 2)
 /// ```
 ///
-/// with `B` tokens a step, `S` sequences at most, `d` draft tokens a step, and `I'` the part of the
-/// prompt that is not in the prefix cache. A request holds its prompt and, on average over its life,
-/// half of its output.
+/// with `B` tokens per step, at most `S` sequences, `d` draft tokens per step, and `I'` the part of
+/// the prompt that is not in the prefix cache. A request holds its prompt and, on average over its
+/// life, half of its output.
 ///
 /// # Domain
 ///
-/// A steady state with prompts spread over time; `None` without output tokens. An engine chooses
-/// `B` and `S` by its accelerator where nobody prescribes them, and what is not prescribed bounds
-/// nothing; [`Rules::Wva`] takes 8192 and 256. It bounds what a step
-/// may hold and not how long the step takes, so it says what is possible, not what is fast enough.
+/// A steady state with prompts spread over time; `None` without output tokens. If `B` or `S` is not
+/// set, the engine chooses it by accelerator, and it sets no bound; [`TokenRules::Wva`] takes 8192 and
+/// 256. The bound limits the content of a step and not its duration, so it shows the possible load,
+/// which may be too slow.
 ///
 /// # Source
 ///
@@ -105,32 +105,34 @@ pub fn memory_bound(kv_capacity: Tokens, threshold: Fraction) -> Tokens {
 pub fn compute_bound(
     arguments: &EngineArguments,
     requests: &RequestShape,
-    rules: Rules,
+    rules: TokenRules,
 ) -> Option<Tokens> {
     let prompt = requests.prompt.unwrap_or_default();
     let output = requests.output?.tokens();
-    let drafts = arguments.draft_tokens.map_or(0.0, |drafts| f64::from(drafts.get()));
+    let drafts = arguments.draft_tokens.map_or(0.0, |tokens| f64::from(tokens.get()));
     let computed = uncached(prompt, requests.prefix_hits) + (1.0 + drafts) * output;
     if output <= 0.0 {
         return None;
     }
+
     let (step, sequences) = match rules {
-        Rules::Plimsoll => (arguments.step_tokens, arguments.sequences),
-        Rules::Wva => (Some(arguments.tokens_per_step()), Some(arguments.sequences_at_once())),
+        TokenRules::Plimsoll => (arguments.step_tokens, arguments.sequences),
+        TokenRules::Wva => (Some(arguments.tokens_per_step()), Some(arguments.sequences_at_once())),
     };
     let by_step = step.map(|step| step.tokens() * output / computed);
-    let batch = [by_step, sequences.map(Requests::requests)].into_iter().flatten();
-    let batch = batch.reduce(f64::min)?;
+    let by_sequences = sequences.map(Requests::requests);
+    let batch = [by_step, by_sequences].into_iter().flatten().reduce(f64::min)?;
+
     let resident = tokens(batch * (prompt.tokens() + output / 2.0));
     (resident > Tokens::ZERO).then_some(resident)
 }
 
-/// KV tokens that a waiting request will hold on average, over what is there already.
+/// KV tokens that a waiting request will hold on average, in addition to the tokens already there.
 ///
-/// Its prompt without what the prefix cache has, and half of its output, because a running request
-/// holds half of its output on average: a request counts the same before and after it is admitted.
-/// A prefill replica hands the request on and holds its prompt alone. `None` when a length that is
-/// needed is unknown.
+/// This is its prompt without the tokens in the prefix cache, and half of its output. A running
+/// request holds half of its output on average, so a request counts the same before and after its
+/// admission. A prefill replica hands the request on and holds only its prompt. `None` if a
+/// required length is unknown.
 #[must_use]
 pub fn tokens_of_request(requests: &RequestShape, role: Role) -> Option<Tokens> {
     let prompt = uncached(requests.prompt?, requests.prefix_hits);
@@ -140,13 +142,13 @@ pub fn tokens_of_request(requests: &RequestShape, role: Role) -> Option<Tokens> 
     }
 }
 
-/// Tokens of a prompt that the prefix cache does not have.
+/// Tokens of a prompt that are not in the prefix cache.
 fn uncached(prompt: Tokens, hits: Option<Fraction>) -> f64 {
-    let hits = hits.unwrap_or_default().min(Fraction::ONE);
-    prompt.tokens() * (1.0 - hits.fraction())
+    let cached = hits.unwrap_or_default().min(Fraction::ONE);
+    prompt.tokens() * (1.0 - cached.fraction())
 }
 
-/// The tokens nearest to this value: a difference may be below zero, a product above all numbers.
+/// The closest valid number of tokens: a difference may be negative, and a product may be infinite.
 pub(crate) fn tokens(value: f64) -> Tokens {
     Tokens::new(value.clamp(0.0, f64::MAX)).unwrap_or_default()
 }

@@ -1,99 +1,102 @@
-//! How the capacity and demand of a variant come about, in numbers that make a sentence.
+//! The derivation of a variant's capacity and demand, in numbers that display as a sentence.
 
 use std::fmt;
 
 use derive_more::Display;
 
-use crate::analyze::capacity::{Confidence, Counted};
+use crate::analyze::capacity::{Confidence, ReplicaCount};
 use crate::units::{Replicas, Requests, Tokens};
 
-/// What says how much a replica carries.
+/// The source of a capacity per replica.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 pub enum CapacitySource {
-    /// The size of its KV cache; nothing is known to bind earlier.
+    /// The size of the KV cache; no tighter bound is known.
     #[display("by the size of the KV cache")]
     Memory,
-    /// What is in use at this moment, while requests wait.
+    /// The tokens in use at this moment, while requests wait.
     #[display("by what is in use while requests wait")]
     Observed,
-    /// What was in use while compute was the limit.
+    /// The tokens that were in use while compute was the limit.
     #[display("by what was in use while compute was the limit")]
     Learned,
-    /// How its engine is started, and what its requests look like.
+    /// The engine's arguments and the shape of its requests.
     #[display("by the engine's arguments and the length of its requests")]
     Derived,
-    /// What it carried when it had replicas.
+    /// The capacity from the time when the variant had replicas.
     #[display("as it was when there were replicas")]
     Remembered,
-    /// How its engine is started, and what a variant started alike carries.
+    /// The engine's arguments and the capacity of a variant with equivalent arguments.
     #[display("by the engine's arguments")]
     Declared,
-    /// Nothing.
-    Unknown(WhyUnknown),
+    /// No source.
+    Unknown(MissingCapacity),
 }
 
-/// Why nobody can say how much a replica carries.
+/// The reason why the capacity per replica is unknown.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
-pub enum WhyUnknown {
-    /// No replica has ever been measured, neither of the variant nor of one that is started alike.
+pub enum MissingCapacity {
+    /// No replica has ever been measured, neither of the variant nor of a variant with similar
+    /// arguments.
     #[display("no replica has ever been measured")]
     NeverMeasured,
 }
 
-/// One replica.
+/// The bounds and the demand of one replica.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReplicaTokens {
-    /// The size of its KV cache.
+    /// The size of the KV cache.
     pub kv_capacity: Tokens,
-    /// Tokens that fit before it is too full (k1).
+    /// The tokens that fit below the KV cache threshold (k1).
     pub memory: Tokens,
-    /// Tokens that are resident when compute is the limit (k2), if anything says so.
+    /// The tokens that are resident when compute is the limit (k2), if known.
     pub compute: Option<Tokens>,
-    /// What says how much it carries.
+    /// The source of the capacity.
     pub source: CapacitySource,
     /// Tokens in use.
     pub in_use: Tokens,
-    /// Tokens that its waiting requests will hold; `None` when their length is unknown.
+    /// Tokens that the replica's waiting requests will hold; `None` if their length is unknown.
     pub waiting: Option<Tokens>,
 }
 
 impl ReplicaTokens {
-    /// What it carries: the smaller of both bounds.
+    /// The capacity: the smaller of both bounds.
     #[must_use]
     pub fn capacity(&self) -> Tokens {
         self.compute.map_or(self.memory, |compute| self.memory.min(compute))
     }
 
-    /// What is asked of it: what is in use, and what waits as far as its length is known.
+    /// The demand: the tokens in use, plus the tokens of waiting requests with a known length.
     #[must_use]
     pub fn demand(&self) -> Tokens {
         self.in_use + self.waiting.unwrap_or_default()
     }
 }
 
-/// One variant.
+/// The capacity and the demand of one variant.
 #[must_use]
 #[derive(Clone, Debug, PartialEq)]
 pub struct VariantTokens {
-    /// Each replica that was measured.
+    /// Each measured replica.
     pub replicas: Vec<ReplicaTokens>,
-    /// What one replica carries; `None` when nobody can say.
+    /// The capacity per replica; `None` if unknown.
     pub capacity: Option<Tokens>,
-    /// What says so.
+    /// The source of the capacity.
     pub source: CapacitySource,
-    /// How far it can be trusted.
+    /// The reliability of the capacity.
     pub confidence: Confidence,
-    /// Replicas that carry load, those that say nothing included where others speak for them.
+    /// Replicas that take load. Replicas that are not reporting are included if at least one
+    /// replica is.
     pub carrying: Replicas,
-    /// Replicas that are ready and say nothing.
+    /// Ready replicas that are not reporting.
     pub silent: Replicas,
-    /// Replicas that are coming.
+    /// Pending replicas.
     pub pending: Replicas,
-    /// Those of all of them that stay only until others carry load, and are no supply.
+    /// Replicas, ready or pending, that stay only until their replacements take load. They don't
+    /// count as supply.
     pub leaving: Replicas,
-    /// Requests that wait at its replicas.
+    /// Requests that wait on the variant's replicas.
     pub waiting: Requests,
-    /// What is asked of all replicas that carry load.
+    /// The demand on all replicas that take load.
     pub demand: Tokens,
 }
 
@@ -105,6 +108,7 @@ impl fmt::Display for VariantTokens {
             Some(capacity) => write!(f, "a replica carries {capacity:.0} KV tokens, {source}")?,
             None => write!(f, "nobody can say what a replica carries: {source}")?,
         }
+
         if !replicas.is_empty() {
             let in_use: Tokens = replicas.iter().map(|replica| replica.in_use).sum();
             let asked: Option<Tokens> = replicas.iter().map(|replica| replica.waiting).sum();
@@ -116,32 +120,36 @@ impl fmt::Display for VariantTokens {
                     None => f.write_str(", whose length nobody knows")?,
                 }
             }
-            write!(f, ", so {demand:.0} are asked of {}", Counted(*carrying))?;
+
+            write!(f, ", so {demand:.0} are asked of {}", ReplicaCount(*carrying))?;
         }
+
         if *silent > Replicas::ZERO && !replicas.is_empty() {
             write!(f, "; {silent} of them say nothing and count like the others")?;
         } else if *silent > Replicas::ZERO {
             write!(
                 f,
                 "; nothing is heard of {}, so no load and no room is counted",
-                Counted(*silent)
+                ReplicaCount(*silent)
             )?;
         }
+
         if *pending > Replicas::ZERO {
             write!(f, "; {pending} more are coming")?;
         }
+
         Ok(())
     }
 }
 
-/// What waits before any replica.
+/// The demand of requests that wait in front of the replicas.
 #[derive(Clone, Copy, Debug, Display, PartialEq)]
 #[display(
     "{requests:.0} requests wait before the replicas for {prompt:.0} KV tokens of prompts and \
      {output:.0} of output"
 )]
 pub struct QueueDemand {
-    /// Requests.
+    /// The number of waiting requests.
     pub requests: Requests,
     /// KV tokens that their prompts will hold.
     pub prompt: Tokens,

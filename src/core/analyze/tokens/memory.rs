@@ -1,63 +1,70 @@
-//! What is kept of a variant for the time without replicas, and what is said of it then.
+//! Remembered capacities: records kept for variants without replicas.
 
 use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::tokens::capacity::{compute_bound, memory_bound, tokens};
-use crate::analyze::tokens::knowledge::{ModelKnowledge, Record, Source};
+use crate::analyze::tokens::knowledge::{CapacityRecord, ModelKnowledge, RecordSource};
 use crate::analyze::tokens::replica::ranks;
-use crate::analyze::tokens::{CapacitySource, Context};
+use crate::analyze::tokens::{CapacitySource, TokenContext};
 use crate::units::Tokens;
 
-/// The KV cache of a replica that does not say how large its own is: the variant's own, as it was
-/// seen or is prescribed, else that of a variant started alike.
-pub(super) fn declared_size(context: &Context<'_>, known: &ModelKnowledge) -> Option<Tokens> {
+/// The KV cache size for replicas that don't report it. It is the variant's own size, as measured
+/// or as set in its arguments, or else that of a variant with equivalent arguments.
+pub(super) fn declared_size(context: &TokenContext<'_>, known: &ModelKnowledge) -> Option<Tokens> {
     let variant = context.variant;
     if variant.replicas.iter().all(|replica| replica.kv_capacity.is_some()) {
         return None;
     }
+
     let record = known.record(&variant.spec.key);
     let own = record.and_then(|record| record.kv_capacity);
-    let prescribed = || {
-        let arguments = variant.arguments?;
-        Some(tokens(arguments.kv_capacity()?.tokens() * ranks(Some(arguments))))
-    };
-    let alike = || known.like(&variant.spec.key, record?)?.kv_capacity;
-    own.or_else(prescribed).or_else(alike)
+    own.or_else(|| prescribed_size(variant.arguments?))
+        .or_else(|| known.like(&variant.spec.key, record?)?.kv_capacity)
 }
 
-/// What a replica of a variant without any would carry.
+fn prescribed_size(arguments: &EngineArguments) -> Option<Tokens> {
+    Some(tokens(arguments.kv_capacity()?.tokens() * ranks(Some(arguments))))
+}
+
+/// The estimated capacity per replica of a variant without replicas.
 ///
-/// What it carried when it had some; else the least of what is known of it: the bound of memory
-/// where the size of its cache is prescribed, the bound of compute that follows from its arguments,
-/// and what a variant started alike carries.
+/// If the variant had replicas, their capacity. Otherwise the smallest of the known limits:
+///
+/// - the memory bound, if the arguments set the cache size,
+/// - the compute bound that follows from the arguments,
+/// - the capacity of a variant with equivalent arguments.
 pub(super) fn remembered(
-    context: &Context<'_>,
+    context: &TokenContext<'_>,
     known: &mut ModelKnowledge,
 ) -> Option<(Tokens, CapacitySource)> {
-    let Context { now, policy, requests, variant } = context;
+    let TokenContext { now, policy, requests, variant } = context;
     let key = &variant.spec.key;
     if let Some(arguments) = variant.arguments {
-        let record = known.record_or(key, || Record {
+        let record = known.record_or(key, || CapacityRecord {
             accelerator: variant.spec.accelerator.clone(),
             gpus: variant.gpus,
             arguments: None,
             kv_capacity: None,
             capacity: None,
-            source: Source::Declared(*now),
+            source: RecordSource::Declared(*now),
         });
+
         let same = record.arguments.as_ref().is_none_or(|before| before == arguments);
         if !same || record.arguments.is_none() {
             record.arguments = Some(arguments.clone());
         }
         if !same {
-            // What was measured was another engine.
-            (record.kv_capacity, record.capacity) = (None, None);
-            record.source = Source::Declared(*now);
+            // The measurements are of another engine.
+            record.kv_capacity = None;
+            record.capacity = None;
+            record.source = RecordSource::Declared(*now);
         }
     }
+
     let record = known.record(key)?;
-    if let (Source::Measured(_), Some(capacity)) = (record.source, record.capacity) {
+    if let (RecordSource::Measured(_), Some(capacity)) = (record.source, record.capacity) {
         return Some((capacity, CapacitySource::Remembered));
     }
+
     let ranks = ranks(variant.arguments);
     let memory = variant
         .arguments
@@ -66,32 +73,33 @@ pub(super) fn remembered(
     let compute = variant
         .arguments
         .and_then(|arguments| compute_bound(arguments, requests, policy.rules))
-        .map(|compute| tokens(compute.tokens() * ranks));
+        .map(|bound| tokens(bound.tokens() * ranks));
     let alike = known.like(key, record).and_then(|other| other.capacity);
-    // The bound of compute alone is an upper bound that may be many times the memory.
+    // The compute bound alone is an upper bound that may be many times the memory.
     let least = [memory, alike].into_iter().flatten().reduce(Tokens::min)?;
     Some((compute.map_or(least, |compute| least.min(compute)), CapacitySource::Declared))
 }
 
-/// Keeps what was measured for the time without replicas.
+/// Records the measured capacity for the time without replicas.
 pub(super) fn remember(
-    context: &Context<'_>,
+    context: &TokenContext<'_>,
     known: &mut ModelKnowledge,
     kv_capacity: Option<Tokens>,
     capacity: Tokens,
 ) {
-    let Context { now, variant, .. } = context;
-    let record = known.record_or(&variant.spec.key, || Record {
+    let TokenContext { now, variant, .. } = context;
+    let record = known.record_or(&variant.spec.key, || CapacityRecord {
         accelerator: None,
         gpus: None,
         arguments: None,
         kv_capacity: None,
         capacity: None,
-        source: Source::Measured(*now),
+        source: RecordSource::Measured(*now),
     });
+
     record.kv_capacity = kv_capacity;
     record.capacity = Some(capacity);
-    record.source = Source::Measured(*now);
+    record.source = RecordSource::Measured(*now);
     record.gpus = variant.gpus;
     if record.accelerator != variant.spec.accelerator {
         record.accelerator.clone_from(&variant.spec.accelerator);

@@ -32,8 +32,8 @@ fn steady<Q: Copy>(value: Q) -> GaugeSummary<Q> {
 
 /// A replica with 16,000 tokens of cache, of which `used` are in use, and `waiting` requests of
 /// 500 and 100 tokens.
-fn load(used: f64, waiting: f64) -> ReplicaLoad {
-    ReplicaLoad {
+fn load(used: f64, waiting: f64) -> TokenReplicaLoad {
+    TokenReplicaLoad {
         kv_usage: Fraction::new(used / 16_000.0).map(steady),
         kv_capacity: Some(tokens_of(16_000.0)),
         waiting: Requests::new(waiting).map(steady),
@@ -47,7 +47,7 @@ fn load(used: f64, waiting: f64) -> ReplicaLoad {
     }
 }
 
-/// One variant through time, and what is learned of it.
+/// One variant through time, and the knowledge learned from it.
 struct Bench {
     spec: VariantSpec,
     arguments: Option<EngineArguments>,
@@ -66,8 +66,13 @@ impl Bench {
         }
     }
 
-    fn analyze(&mut self, now: Timestamp, current: u32, replicas: &[ReplicaLoad]) -> Analysis {
-        let variant = VariantLoad {
+    fn analyze(
+        &mut self,
+        now: Timestamp,
+        current: u32,
+        replicas: &[TokenReplicaLoad],
+    ) -> TokenAnalysis {
+        let variant = TokenVariantLoad {
             spec: &self.spec,
             gpus: NonZeroU32::new(1),
             current: n(current),
@@ -76,11 +81,12 @@ impl Bench {
             arguments: self.arguments.as_ref(),
             replicas,
         };
-        let policy = Policy::default();
+
+        let policy = TokenPolicy::default();
         analyze(now, &policy, &model(), &[variant], self.queue, &mut self.knowledge)
     }
 
-    fn capacity(&mut self, now: Timestamp, load: ReplicaLoad) -> Tokens {
+    fn capacity(&mut self, now: Timestamp, load: TokenReplicaLoad) -> Tokens {
         let analysis = self.analyze(now, 1, &[load]);
         analysis.variants[0].capacity.unwrap()
     }
@@ -102,11 +108,13 @@ fn the_worked_example_holds() {
         ..EngineArguments::default_of(Engine::Vllm)
     };
     let shape = load(0.0, 0.0).requests;
+
     assert_eq!(
-        memory_bound(tokens_of(16_000.0), Policy::default().kv_threshold),
+        memory_bound(tokens_of(16_000.0), TokenPolicy::default().kv_threshold),
         tokens_of(12_800.0)
     );
-    assert_eq!(compute_bound(&arguments, &shape, Rules::Plimsoll), Some(tokens_of(17_600.0)));
+    assert_eq!(compute_bound(&arguments, &shape, TokenRules::Plimsoll), Some(tokens_of(17_600.0)));
+
     let cached = RequestShape { prefix_hits: Fraction::new(0.8), ..shape };
     assert_eq!(tokens_of_request(&shape, Role::Both), Some(tokens_of(550.0)));
     let each = tokens_of_request(&cached, Role::Both).unwrap();
@@ -146,8 +154,9 @@ fn capacity_is_what_is_in_use_while_compute_is_the_limit_for_a_minute() {
 
 #[test]
 fn a_queue_before_a_full_cache_or_a_stuck_engine_teaches_nothing_of_compute() {
-    let stuck = ReplicaLoad { generation_rate: TokenRate::new(0.0), ..load(3_000.0, 20.0) };
-    let mute = ReplicaLoad { generation_rate: None, ..load(3_000.0, 20.0) };
+    let stuck = TokenReplicaLoad { generation_rate: TokenRate::new(0.0), ..load(3_000.0, 20.0) };
+    let mute = TokenReplicaLoad { generation_rate: None, ..load(3_000.0, 20.0) };
+
     for load in [load(15_000.0, 20.0), stuck, mute] {
         let mut bench = Bench::new();
         for seconds in (0..600).step_by(20) {
@@ -168,12 +177,15 @@ fn a_replica_that_carries_more_without_a_queue_refutes_what_was_learned() {
 fn what_was_learned_fades_and_is_forgotten() {
     let mut bench = Bench::new();
     bound_by_compute(&mut bench, 0);
-    let idle = || load(1_000.0, 0.0);
-    let (half_an_hour, hour) = (1_840, 3_600);
-    assert_eq!(bench.capacity(at(half_an_hour), idle()), tokens_of(3_000.0));
-    let doubled = bench.capacity(at(half_an_hour + hour), idle());
+    let idle = load(1_000.0, 0.0);
+    let half_an_hour = 1_840;
+    let hour = 3_600;
+
+    assert_eq!(bench.capacity(at(half_an_hour), idle.clone()), tokens_of(3_000.0));
+    let doubled = bench.capacity(at(half_an_hour + hour), idle.clone());
     assert!((doubled.tokens() - 6_000.0).abs() < 1e-6, "{doubled:?}");
-    assert_eq!(bench.capacity(at(half_an_hour + 3 * hour), idle()), tokens_of(12_800.0));
+    assert_eq!(bench.capacity(at(half_an_hour + 3 * hour), idle), tokens_of(12_800.0));
+
     bench.knowledge.forget(at(8 * 24 * hour));
     assert_eq!(bench.knowledge, Knowledge::default());
 }
@@ -184,6 +196,7 @@ fn what_is_learned_depends_on_the_engines_arguments_and_not_on_the_namespace() {
     let mut bench = Bench::new();
     bench.arguments = Some(arguments.clone());
     bound_by_compute(&mut bench, 0);
+
     bench.spec.key.namespace = Namespace::new("elsewhere").unwrap();
     assert_eq!(bench.capacity(at(60), load(1_000.0, 0.0)), tokens_of(3_000.0));
     bench.arguments = Some(EngineArguments { kv_tokens: Some(tokens_of(9e5)), ..arguments });
@@ -197,8 +210,9 @@ fn data_parallel_ranks_make_one_replica() {
         sequences: Requests::new(8.0),
         ..EngineArguments::default_of(Engine::Vllm)
     };
-    let one = compute_bound(&arguments, &load(0.0, 0.0).requests, Rules::Plimsoll);
+    let one = compute_bound(&arguments, &load(0.0, 0.0).requests, TokenRules::Plimsoll);
     assert_eq!(one, Some(tokens_of(4_400.0)));
+
     let mut spread = arguments;
     spread.parallel.data = NonZeroU32::new(2).unwrap();
     bench.arguments = Some(spread);
@@ -211,6 +225,7 @@ fn data_parallel_ranks_make_one_replica() {
 fn a_silent_replica_carries_what_the_others_carry_and_nothing_is_spare() {
     let mut bench = Bench::new();
     let analysis = bench.analyze(at(0), 4, &[load(6_000.0, 0.0), load(2_000.0, 0.0)]);
+
     let capacity = &analysis.report.variants[0];
     assert_eq!((capacity.replicas, capacity.demand), (n(4), amount(16_000.0)));
     assert_eq!(analysis.report.total.spare, Amount::ZERO);
@@ -225,8 +240,8 @@ fn a_silent_replica_carries_what_the_others_carry_and_nothing_is_spare() {
 #[test]
 fn a_replica_that_lacks_a_series_is_silent_and_not_idle() {
     for lacking in [
-        ReplicaLoad { kv_usage: None, ..load(9_000.0, 1.0) },
-        ReplicaLoad { waiting: None, ..load(9_000.0, 1.0) },
+        TokenReplicaLoad { kv_usage: None, ..load(9_000.0, 1.0) },
+        TokenReplicaLoad { waiting: None, ..load(9_000.0, 1.0) },
     ] {
         let analysis = Bench::new().analyze(at(0), 1, &[lacking]);
         assert_eq!(analysis.variants[0].silent, n(1));
@@ -238,7 +253,7 @@ fn a_replica_that_lacks_a_series_is_silent_and_not_idle() {
 fn the_size_of_a_cache_is_remembered_when_its_series_is_lost() {
     let mut bench = Bench::new();
     bench.capacity(at(0), load(8_000.0, 0.0));
-    let sizeless = ReplicaLoad { kv_capacity: None, ..load(8_000.0, 0.0) };
+    let sizeless = TokenReplicaLoad { kv_capacity: None, ..load(8_000.0, 0.0) };
     let analysis = bench.analyze(at(15), 1, &[sizeless]);
     let replica = analysis.variants[0].replicas[0];
     assert_eq!((replica.memory, replica.in_use), (tokens_of(12_800.0), tokens_of(8_000.0)));
@@ -250,6 +265,7 @@ fn waiting_requests_of_unknown_length_count_like_running_ones_and_else_withhold_
     young.requests = RequestShape::default();
     let analysis = Bench::new().analyze(at(0), 1, std::slice::from_ref(&young));
     assert_eq!(analysis.variants[0].demand, tokens_of(12_000.0));
+
     let mut blank = load(0.0, 2.0);
     blank.requests = RequestShape::default();
     let analysis = Bench::new().analyze(at(0), 2, &[blank.clone(), blank]);
@@ -267,6 +283,7 @@ fn a_variant_without_replicas_carries_what_it_carried_and_never_what_a_step_comp
         analysis.variants[0].to_string(),
         "nobody can say what a replica carries: no replica has ever been measured"
     );
+
     bench.capacity(at(15), load(8_000.0, 0.0));
     let analysis = bench.analyze(at(30), 0, &[]);
     assert_eq!(analysis.variants[0].capacity, Some(tokens_of(12_800.0)));
@@ -278,6 +295,7 @@ fn a_variant_without_replicas_is_known_by_one_that_is_started_alike() {
     let mut bench = Bench::new();
     bench.arguments = Some(EngineArguments::default_of(Engine::Vllm));
     bench.capacity(at(0), load(8_000.0, 0.0));
+
     bench.spec.key = VariantSpec::example("b").key;
     let analysis = bench.analyze(at(15), 0, &[]);
     assert_eq!(analysis.variants[0].source, CapacitySource::Declared);
@@ -292,6 +310,7 @@ fn what_is_started_alike_on_unknown_accelerators_says_nothing_of_another() {
     bench.arguments = Some(EngineArguments::default_of(Engine::Vllm));
     bound_by_compute(&mut bench, 0);
     assert_eq!(bench.capacity(at(60), load(1_000.0, 0.0)), tokens_of(3_000.0));
+
     bench.spec.key = VariantSpec::example("b").key;
     assert_eq!(bench.analyze(at(75), 0, &[]).variants[0].capacity, None);
     assert_eq!(bench.capacity(at(80), load(1_000.0, 0.0)), tokens_of(12_800.0));
@@ -301,10 +320,10 @@ fn what_is_started_alike_on_unknown_accelerators_says_nothing_of_another() {
 fn what_nobody_prescribes_bounds_nothing() {
     let shape = load(0.0, 0.0).requests;
     let untold = EngineArguments::default_of(Engine::Vllm);
-    assert_eq!(compute_bound(&untold, &shape, Rules::Plimsoll), None);
-    assert_eq!(compute_bound(&untold, &shape, Rules::Wva), Some(tokens_of(140_800.0)));
+    assert_eq!(compute_bound(&untold, &shape, TokenRules::Plimsoll), None);
+    assert_eq!(compute_bound(&untold, &shape, TokenRules::Wva), Some(tokens_of(140_800.0)));
     let stepped = EngineArguments { step_tokens: Some(tokens_of(600.0)), ..untold };
-    assert_eq!(compute_bound(&stepped, &shape, Rules::Plimsoll), Some(tokens_of(55_000.0)));
+    assert_eq!(compute_bound(&stepped, &shape, TokenRules::Plimsoll), Some(tokens_of(55_000.0)));
 }
 
 #[test]
@@ -313,9 +332,12 @@ fn what_was_learned_before_the_arguments_were_known_goes_on_with_them_and_over_a
     bound_by_compute(&mut bench, 0);
     bench.arguments = Some(EngineArguments::default_of(Engine::Vllm));
     assert_eq!(bench.capacity(at(60), load(1_000.0, 0.0)), tokens_of(3_000.0));
-    let (model, key) = (bench.spec.model.clone(), bench.spec.key.clone());
+
+    let model = bench.spec.model.clone();
+    let key = bench.spec.key.clone();
     let saved = bench.knowledge.save(&model, &key);
     assert_eq!(saved.limits.len(), 1);
+
     bench.knowledge = Knowledge::default();
     bench.knowledge.recall(&model, &key, &saved);
     assert_eq!(bench.capacity(at(75), load(1_000.0, 0.0)), tokens_of(3_000.0));
@@ -336,6 +358,7 @@ fn what_waits_in_the_scheduler_is_asked_of_prefill_as_prompts_and_of_decode_whol
     bench.spec.role = Role::Prefill;
     let requests = Requests::new(10.0).unwrap();
     bench.queue = Some(SchedulerQueue { requests, prompt: tokens_of(10_000.0) });
+
     let analysis = bench.analyze(at(0), 1, &[load(0.0, 0.0)]);
     assert_eq!(analysis.report.roles[&Role::Prefill].demand, amount(10_000.0));
     assert_eq!(analysis.report.total.demand, amount(10_500.0));
@@ -352,14 +375,15 @@ proptest! {
         more in (0.0..4_000.0, 0.0..40.0),
         which in 0_usize..5,
     ) {
-        let loads: Vec<ReplicaLoad> =
+        let loads: Vec<TokenReplicaLoad> =
             used.iter().map(|(used, waiting)| load(*used, *waiting)).collect();
-        let mut heavier = used.clone();
-        let which = which % used.len();
-        heavier[which].0 = f64::min(heavier[which].0 + more.0, 16_000.0);
-        heavier[which].1 += more.1;
-        let heavier: Vec<ReplicaLoad> =
-            heavier.iter().map(|(used, waiting)| load(*used, *waiting)).collect();
+        let mut more_used = used.clone();
+        let index = which % used.len();
+        more_used[index].0 = f64::min(more_used[index].0 + more.0, 16_000.0);
+        more_used[index].1 += more.1;
+        let heavier: Vec<TokenReplicaLoad> =
+            more_used.iter().map(|(used, waiting)| load(*used, *waiting)).collect();
+
         let current = u32::try_from(used.len()).unwrap();
         let light = Bench::new().analyze(at(0), current, &loads).report.total;
         let heavy = Bench::new().analyze(at(0), current, &heavier).report.total;
@@ -371,12 +395,14 @@ proptest! {
     fn a_prefix_cache_never_makes_a_request_larger(
         prompt in 0.0..1e5, output in 0.0..1e4, hits in 0.0..1.0,
     ) {
-        let shape = |hits| RequestShape {
-            prompt: Tokens::new(prompt), output: Tokens::new(output), prefix_hits: hits,
+        let uncached = RequestShape {
+            prompt: Tokens::new(prompt), output: Tokens::new(output), prefix_hits: None,
         };
+        let cached = RequestShape { prefix_hits: Fraction::new(hits), ..uncached };
+
         for role in [Role::Both, Role::Prefill, Role::Decode] {
-            let without = tokens_of_request(&shape(None), role).unwrap();
-            prop_assert!(tokens_of_request(&shape(Fraction::new(hits)), role).unwrap() <= without);
+            let without = tokens_of_request(&uncached, role).unwrap();
+            prop_assert!(tokens_of_request(&cached, role).unwrap() <= without);
         }
     }
 }

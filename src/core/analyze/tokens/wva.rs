@@ -1,32 +1,41 @@
-//! The answers of the Workload Variant Autoscaler, where they differ from ours.
+//! The rules of the Workload Variant Autoscaler, where they differ from Plimsoll's defaults.
 //!
-//! Whole tokens, cut off. A replica's bound of compute is, of these, the first that there is: what
-//! is in use while its queue is long, even for a moment; the mean of ten such readings, however old
-//! and of whichever variant on that accelerator; what follows from the engine's arguments; none. A
-//! replica that does not state the size of its cache has what the store says, which may be tokens in
-//! a step. An engine counts as a replica. Source: `internal/engines/analyzers/saturation_v2` of
-//! commit ff40965.
+//! - Tokens are truncated to whole numbers.
+//! - The compute bound of a replica is the first of these that is available: the tokens in use
+//!   while its queue is long, even for a moment; the mean of ten such readings; the bound derived
+//!   from the engine's arguments; none. The readings may be of any age and of any variant on that
+//!   accelerator.
+//! - A replica that does not report its cache size takes the stored capacity, which may be tokens
+//!   per step.
+//! - An engine counts as a replica.
+//!
+//! Source: `internal/engines/analyzers/saturation_v2` of commit ff40965.
 
 use crate::analyze::capacity::Confidence;
 use crate::analyze::tokens::capacity::{
     OutputLength, RequestShape, compute_bound, memory_bound, tokens,
 };
 use crate::analyze::tokens::knowledge::{
-    ConditionsRef, EngineRef, Evidence, ModelKnowledge, Record, Source,
+    CapacityRecord, ComputeEvidence, ConditionsRef, EngineRef, ModelKnowledge, RecordSource,
 };
 use crate::analyze::tokens::{
-    CapacitySource, Context, ReplicaLoad, ReplicaTokens, Rules, VariantTokens, WhyUnknown, count,
+    CapacitySource, MissingCapacity, ReplicaTokens, TokenContext, TokenReplicaLoad, TokenRules,
+    VariantTokens, count,
 };
 use crate::fleet::Role;
 use crate::units::{Fraction, Replicas, Requests, Tokens};
 
-/// Whole numbers from here on do not fit into 64 bits with a sign; they count as nothing.
+/// Whole numbers from this value on don't fit into 64 signed bits; they count as zero.
 const WHOLE_MAX: f64 = 9_223_372_036_854_775_808.0;
 
-/// Analyses one variant.
-pub(super) fn analyze_variant(context: &Context<'_>, known: &mut ModelKnowledge) -> VariantTokens {
+/// Analyzes one variant.
+pub(super) fn analyze_variant(
+    context: &TokenContext<'_>,
+    known: &mut ModelKnowledge,
+) -> VariantTokens {
     let variant = context.variant;
     let ready = variant.current.beyond(variant.pending);
+
     let mut replicas = Vec::with_capacity(variant.replicas.len());
     let mut waiting = Requests::ZERO;
     for load in variant.replicas {
@@ -39,15 +48,18 @@ pub(super) fn analyze_variant(context: &Context<'_>, known: &mut ModelKnowledge)
             waiting += load.waiting.map_or(Requests::ZERO, |waiting| waiting.peak);
         }
     }
+
     if replicas.is_empty() {
         return stored(context, known, ready);
     }
+
     let mut sorted: Vec<&ReplicaTokens> = replicas.iter().collect();
     sorted.sort_by(|a, b| a.capacity().compare(b.capacity()));
     let lower = sorted[(sorted.len() - 1) / 2];
     let upper = sorted[sorted.len() / 2];
     let capacity = whole(f64::midpoint(lower.capacity().tokens(), upper.capacity().tokens()));
     let source = lower.source;
+
     let measured = count(replicas.len());
     let engines = measured.count().checked_div(ready.count()).unwrap_or(0).max(1);
     VariantTokens {
@@ -64,16 +76,16 @@ pub(super) fn analyze_variant(context: &Context<'_>, known: &mut ModelKnowledge)
     }
 }
 
-/// A replica that states the size of its cache.
+/// Analyzes a replica that reports its cache size.
 fn measured(
-    context: &Context<'_>,
+    context: &TokenContext<'_>,
     known: &mut ModelKnowledge,
-    load: &ReplicaLoad,
+    load: &TokenReplicaLoad,
     kv_capacity: Tokens,
 ) -> ReplicaTokens {
-    let Context { now, policy, variant, .. } = context;
+    let TokenContext { now, policy, variant, .. } = context;
     let key = &variant.spec.key;
-    let usage = load.kv_usage.map_or(Fraction::ZERO, |usage| usage.peak);
+    let usage = load.kv_usage.map_or(Fraction::ZERO, |gauge| gauge.peak);
     let in_use = tokens((usage.fraction() * kv_capacity.tokens()).round()).min(kv_capacity);
     let memory = whole(memory_bound(kv_capacity, policy.kv_threshold).tokens());
     let conditions = ConditionsRef {
@@ -82,37 +94,40 @@ fn measured(
         engine: EngineRef::Any,
         output: OutputLength::of(Some(load.requests.output.unwrap_or_default())),
     };
+
     let queue = load.waiting.map_or(Requests::ZERO, |waiting| waiting.peak);
     let queued = queue.requests() >= policy.queue_threshold.requests().trunc();
     let (compute, source) = if queued && in_use > Tokens::ZERO {
         known.evidence_mut(conditions).add(*now, in_use);
         (in_use, CapacitySource::Observed)
+    } else if let Some(mean) = known.evidence(conditions).and_then(ComputeEvidence::mean)
+        && mean > Tokens::ZERO
+    {
+        (whole(mean.tokens()), CapacitySource::Learned)
+    } else if let Some(record) = known.record(key)
+        && let Some(bound) = derived(record, &load.requests)
+    {
+        (bound, CapacitySource::Derived)
     } else {
-        let mean = known.evidence(conditions).and_then(Evidence::mean);
-        let record = known.record(key);
-        let derived = || derived(record?, &load.requests);
-        match (mean.filter(|mean| *mean > Tokens::ZERO), derived) {
-            (Some(mean), _) => (whole(mean.tokens()), CapacitySource::Learned),
-            (None, derived) => derived().map_or((memory, CapacitySource::Memory), |derived| {
-                (derived, CapacitySource::Derived)
-            }),
-        }
+        (memory, CapacitySource::Memory)
     };
+
     let record = known.record_or(key, || empty(context));
     record.accelerator.clone_from(&variant.spec.accelerator);
     record.gpus = variant.gpus;
     record.kv_capacity = Some(kv_capacity);
     record.capacity = Some(memory.min(compute));
-    record.source = Source::Measured(*now);
+    record.source = RecordSource::Measured(*now);
+
     let waiting = Some(waiting_tokens(queue, &load.requests, variant.spec.role));
     ReplicaTokens { kv_capacity, memory, compute: Some(compute), source, in_use, waiting }
 }
 
-/// A replica that does not: a share of what the store says a replica carries.
+/// Analyzes a replica that does not, from a share of its variant's stored capacity.
 fn estimated(
-    context: &Context<'_>,
+    context: &TokenContext<'_>,
     known: &ModelKnowledge,
-    load: &ReplicaLoad,
+    load: &TokenReplicaLoad,
 ) -> Option<ReplicaTokens> {
     let variant = context.variant;
     let stored = known.record(&variant.spec.key)?.capacity?;
@@ -120,7 +135,8 @@ fn estimated(
     if capacity == Tokens::ZERO {
         return None;
     }
-    let usage = load.kv_usage.map_or(Fraction::ZERO, |usage| usage.peak);
+
+    let usage = load.kv_usage.map_or(Fraction::ZERO, |gauge| gauge.peak);
     let queue = load.waiting.map_or(Requests::ZERO, |waiting| waiting.peak);
     let waiting = waiting_tokens(queue, &load.requests, variant.spec.role);
     Some(ReplicaTokens {
@@ -133,14 +149,15 @@ fn estimated(
     })
 }
 
-/// A variant without replicas.
-fn stored(context: &Context<'_>, known: &ModelKnowledge, ready: Replicas) -> VariantTokens {
+/// Analyzes a variant without replicas.
+fn stored(context: &TokenContext<'_>, known: &ModelKnowledge, ready: Replicas) -> VariantTokens {
     let key = &context.variant.spec.key;
     let known_capacity = known.record(key).and_then(|record| {
-        let capacity = record.capacity.filter(|capacity| *capacity > Tokens::ZERO)?;
-        if let Source::Measured(_) = record.source {
+        let capacity = record.capacity.filter(|tokens| *tokens > Tokens::ZERO)?;
+        if let RecordSource::Measured(_) = record.source {
             return Some(capacity);
         }
+
         let Some(derived) = derived(record, context.requests) else { return Some(capacity) };
         let own = record
             .kv_capacity
@@ -152,10 +169,12 @@ fn stored(context: &Context<'_>, known: &ModelKnowledge, ready: Replicas) -> Var
             .reduce(Tokens::min)
             .map_or(Some(derived), |bound| Some(bound.min(derived)))
     });
+
     let source = match known_capacity {
         Some(_) => CapacitySource::Remembered,
-        None => CapacitySource::Unknown(WhyUnknown::NeverMeasured),
+        None => CapacitySource::Unknown(MissingCapacity::NeverMeasured),
     };
+
     VariantTokens {
         replicas: Vec::new(),
         capacity: known_capacity,
@@ -170,14 +189,15 @@ fn stored(context: &Context<'_>, known: &ModelKnowledge, ready: Replicas) -> Var
     }
 }
 
-/// The bound of compute that follows from a record's arguments.
-fn derived(record: &Record, requests: &RequestShape) -> Option<Tokens> {
-    let requests = RequestShape { prefix_hits: None, ..*requests };
-    let bound = whole(compute_bound(record.arguments.as_ref()?, &requests, Rules::Wva)?.tokens());
+/// The compute bound that follows from a record's arguments.
+fn derived(record: &CapacityRecord, requests: &RequestShape) -> Option<Tokens> {
+    let uncached = RequestShape { prefix_hits: None, ..*requests };
+    let bound =
+        whole(compute_bound(record.arguments.as_ref()?, &uncached, TokenRules::Wva)?.tokens());
     (bound > Tokens::ZERO).then_some(bound)
 }
 
-/// Waiting requests, each as long as it will be in the end; nothing when a length is unknown.
+/// The tokens of waiting requests, each at its final length; zero if a length is unknown.
 fn waiting_tokens(queue: Requests, requests: &RequestShape, role: Role) -> Tokens {
     let (Some(prompt), Some(output)) = (requests.prompt, requests.output) else {
         return Tokens::ZERO;
@@ -186,19 +206,20 @@ fn waiting_tokens(queue: Requests, requests: &RequestShape, role: Role) -> Token
         Role::Prefill => prompt,
         Role::Both | Role::Decode => prompt + output,
     };
+
     let product = queue.requests() * each.tokens();
     if product >= WHOLE_MAX { Tokens::ZERO } else { whole(product) }
 }
 
-/// A record without anything in it.
-fn empty(context: &Context<'_>) -> Record {
-    Record {
+/// A record without values.
+fn empty(context: &TokenContext<'_>) -> CapacityRecord {
+    CapacityRecord {
         accelerator: None,
         gpus: None,
         arguments: None,
         kv_capacity: None,
         capacity: None,
-        source: Source::Measured(context.now),
+        source: RecordSource::Measured(context.now),
     }
 }
 

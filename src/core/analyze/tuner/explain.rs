@@ -1,63 +1,64 @@
-//! What an observation can come to, in types that carry the numbers and say them in a sentence.
+//! The results of an observation, as types that hold the numbers and display them as a sentence.
 
 use std::fmt;
 use std::num::NonZeroU32;
 
 use derive_more::Display;
 
-use crate::analyze::tuner::{Apart, Estimate};
-use crate::units::{Requests, Seconds};
+use crate::analyze::tuner::{CoefficientEstimate, TokenSeparation};
+use crate::units::{Requests, Seconds, TimePerToken};
 
-/// What became of one observation.
+/// The effect of one observation.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Lesson {
-    /// The filter starts with it.
+pub enum TuningOutcome {
+    /// The filter starts from it.
     Started {
-        /// Points that the start is fitted to.
+        /// The number of points that the start is fitted to.
         points: usize,
     },
-    /// The filter moved.
+    /// The filter accepted it and updated the estimate.
     Accepted {
-        /// Its distance from the prediction, squared and in units of what was expected.
+        /// The squared distance from the prediction, in units of the expected distance.
         nis: f64,
     },
-    /// It is too far from the prediction, so the estimate stays and becomes less certain.
+    /// The observation is too far from the prediction, so the estimate stays and becomes less
+    /// certain.
     Rejected {
-        /// As above; `None` where the present coefficients predict nothing.
+        /// The distance as above; `None` if the current coefficients predict nothing.
         nis: Option<f64>,
-        /// Rejections since the last one that was accepted, this one included.
+        /// The rejections since the last accepted observation, this one included.
         in_a_row: u32,
     },
-    /// There is nothing to learn from it.
-    Unfit(Unfit),
+    /// The observation can't be learned from.
+    Unfit(UnfitObservation),
 }
 
-/// Why there is nothing to learn from an observation.
+/// The reason why an observation can't be learned from.
 #[derive(Clone, Copy, Debug, Display, PartialEq)]
-pub enum Unfit {
-    /// The replica has not served for long enough.
+pub enum UnfitObservation {
+    /// The replica has not served long enough.
     #[display("the replica is learned from in {remaining:.0} s")]
     Transient {
-        /// How long it takes from now.
+        /// The remaining time.
         remaining: Seconds,
     },
-    /// The batch is full, so the latency is that of the queue.
+    /// The batch is full, so the queue dominates the latency.
     #[display(
         "{present:.0} requests in a replica with {batch} places tell the queue, not the engine"
     )]
     Full {
-        /// Requests that were there.
+        /// The number of requests in the replica.
         present: Requests,
         /// Places in the batch.
         batch: NonZeroU32,
     },
-    /// No coefficients explain what was seen.
+    /// No coefficients explain the latencies.
     #[display("no coefficients explain the latencies")]
     NoFit,
 }
 
-impl fmt::Display for Lesson {
+impl fmt::Display for TuningOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Started { points } => write!(f, "started from {points} operating points"),
@@ -73,31 +74,33 @@ impl fmt::Display for Lesson {
     }
 }
 
-// === impl Unfit ===
+// === impl UnfitObservation ===
 
-// === impl Estimate ===
+// === impl CoefficientEstimate ===
 
-impl fmt::Display for Estimate {
+impl fmt::Display for CoefficientEstimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { coefficients, alpha, beta, gamma, apart, confidence: _ } = self;
-        let micros = |seconds: f64| 1e6 * seconds;
         write!(
             f,
             "alpha {:.3} ms (x/ {:.2}), beta {:.2} us/token (x/ {:.2}), gamma {:.4} us/token (x/ {:.2})",
             1e3 * coefficients.alpha.seconds(),
             alpha.factor(),
-            micros(coefficients.beta_prefill.seconds_per_token()),
+            micros(coefficients.beta_prefill),
             beta.factor(),
-            micros(coefficients.gamma.seconds_per_token()),
+            micros(coefficients.gamma),
             gamma.factor()
         )?;
+
         match apart {
-            Apart::Together => Ok(()),
-            Apart::Separate(_) => write!(
-                f,
-                ", answers {:.2} us/token",
-                micros(coefficients.beta_decode.seconds_per_token())
-            ),
+            TokenSeparation::Together => Ok(()),
+            TokenSeparation::Separate(_) => {
+                write!(f, ", answers {:.2} us/token", micros(coefficients.beta_decode))
+            }
         }
     }
+}
+
+fn micros(time: TimePerToken) -> f64 {
+    1e6 * time.seconds_per_token()
 }

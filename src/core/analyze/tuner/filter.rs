@@ -2,9 +2,9 @@
 //!
 //! # Model
 //!
-//! The state `x` is the logarithm of `(alpha, beta, gamma)`, which stays as it is but for a drift
-//! `Q`; the measurement `h(x)` is the logarithm of `(TTFT, ITL)` of the queueing model, with noise
-//! `R`; `H` is the Jacobian of `h` by central differences.
+//! The state `x` is the logarithm of `(alpha, beta, gamma)`, which is constant except for a drift
+//! `Q`. The measurement `h(x)` is the logarithm of `(TTFT, ITL)` of the queueing model, with noise
+//! `R`. `H` is the Jacobian of `h` by central differences.
 //!
 //! ```text
 //! predict   P <- P + Q
@@ -14,72 +14,73 @@
 //! NIS       y' / S y, chi-square distributed with two degrees of freedom
 //! ```
 //!
-//! This form of the correction, Joseph's, stays symmetric and positive whatever the rounding of `K`.
+//! This is Joseph's form of the correction, which stays symmetric and positive regardless of
+//! rounding errors in `K`.
 
 use nalgebra::{Matrix2, Matrix2x3, Matrix3, Matrix3x2, Vector2, Vector3};
 
 use crate::analyze::queueing::Coefficients;
-use crate::analyze::tuner::{Apart, Latencies, OperatingPoint, SavedFilter};
+use crate::analyze::tuner::{Latencies, OperatingPoint, SavedFilter, TokenSeparation};
 
 /// The 97.5th percentile of the chi-square distribution with two degrees of freedom.
 const NIS_MAX: f64 = 7.378;
 
-/// How far a coefficient is moved to see what it does, as a share.
+/// The step of a central difference, as a share of the coefficient.
 const JACOBIAN_STEP: f64 = 0.01;
 
-/// How much two entries of a covariance that should be the same may differ, as a share of the
-/// largest.
+/// The largest difference between two entries of a covariance that should be equal, as a share of
+/// the largest entry.
 const ASYMMETRY_MAX: f64 = 1e-9;
 
-/// Relative noise of mean latencies over a minute: about a hundred requests, each as variable as
-/// its mean.
+/// The relative noise of mean latencies over a minute: about a hundred requests, each with a
+/// deviation equal to its mean.
 const NOISE: f64 = 0.1;
 
-/// How far the coefficients of an engine move between two observations, as a share.
+/// The drift of an engine's coefficients between two observations, as a share.
 const DRIFT: f64 = 0.01;
 
-/// The standard deviations of the logarithms of coefficients of which nothing is known: `alpha` and
-/// `beta` within a factor of 20 of the guess, `gamma` within a factor of four of its usual share of
-/// `beta`, which is how far models and accelerators are apart.
+/// The standard deviations of the logarithms of unknown coefficients. `alpha` and `beta` lie within
+/// a factor of 20 of the guess. `gamma` lies within a factor of four of its usual share of `beta`,
+/// which is the range over models and accelerators.
 pub(super) const DEVIATIONS_MAX: [f64; 3] = [1.5, 1.5, 0.7];
 
-/// How much less certain of itself a rejection makes the filter, in variance.
+/// The factor by which a rejection increases the variance.
 const DOUBT: f64 = 4.0;
 
-/// What one observation did.
+/// The result of one observation.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Step {
-    /// How far the logarithms of TTFT and ITL are from those predicted, squared and in units of the
+pub struct FilterStep {
+    /// The squared distance of the logarithms of TTFT and ITL from the prediction, in units of the
     /// expected distance.
     pub nis: f64,
-    /// Whether it moved the filter.
-    pub verdict: Verdict,
+    /// The verdict on the observation.
+    pub verdict: FilterVerdict,
 }
 
-/// Whether an observation moved the filter.
+/// The verdict on an observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It did.
+pub enum FilterVerdict {
+    /// The observation updated the filter.
     Accepted,
-    /// It is too far away.
+    /// The observation is too far from the prediction.
     Rejected,
 }
 
-/// Why an observation cannot be compared.
+/// The reason why an observation can't be compared with a prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepError {
-    /// More arrives than the present coefficients allow, so they predict nothing.
+    /// The arrival rate is higher than the current coefficients allow, so they predict nothing.
     NoPrediction,
 }
 
-/// Coefficients as a filter has them.
+/// Coefficients in the form that a filter holds: their logarithms.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct State(pub Vector3<f64>);
+pub(super) struct FilterState(pub Vector3<f64>);
 
 /// An extended Kalman filter.
 #[derive(Clone, Debug)]
-pub struct Filter {
-    apart: Apart,
+pub struct KalmanFilter {
+    apart: TokenSeparation,
     state: Vector3<f64>,
     covariance: Matrix3<f64>,
     drift: Matrix3<f64>,
@@ -88,11 +89,15 @@ pub struct Filter {
     max: Vector3<f64>,
 }
 
-// === impl Filter ===
+// === impl KalmanFilter ===
 
-impl Filter {
-    /// A filter from a fit.
-    pub(super) fn ours(state: &State, covariance: Matrix3<f64>, apart: Apart) -> Self {
+impl KalmanFilter {
+    /// A filter that starts from a fit.
+    pub(super) fn ours(
+        state: &FilterState,
+        covariance: Matrix3<f64>,
+        apart: TokenSeparation,
+    ) -> Self {
         let room = Vector3::repeat(BOUND.ln());
         let mut filter = Self {
             apart,
@@ -103,11 +108,12 @@ impl Filter {
             min: state.0 - room,
             max: state.0 + room,
         };
+
         filter.limit();
         filter
     }
 
-    /// The filter as it is saved.
+    /// The saved state of the filter.
     pub(super) fn save(&self, split: Option<f64>) -> SavedFilter {
         SavedFilter {
             state: self.state.into(),
@@ -117,8 +123,8 @@ impl Filter {
         }
     }
 
-    /// The filter that was saved; `None` where it cannot be one.
-    pub(super) fn from_saved(saved: &SavedFilter, apart: Apart) -> Option<Self> {
+    /// The filter with this saved state; `None` if the state is not valid.
+    pub(super) fn from_saved(saved: &SavedFilter, apart: TokenSeparation) -> Option<Self> {
         let SavedFilter { state, began, covariance, split: _ } = saved;
         let matrix = Matrix3::from_fn(|row, column| covariance[row][column]);
         let numbers = state.iter().chain(began).chain(&matrix);
@@ -126,18 +132,19 @@ impl Filter {
         if !sound || matrix.cholesky().is_none() {
             return None;
         }
-        let filter = Self::ours(&State(Vector3::from(*began)), matrix, apart);
-        let mut filter = Self { state: Vector3::from(*state), ..filter };
+
+        let started = Self::ours(&FilterState(Vector3::from(*began)), matrix, apart);
+        let mut filter = Self { state: Vector3::from(*state), ..started };
         filter.clamp();
         filter.coefficients().map(|_| filter)
     }
 
-    /// Learns from one observation, unless it is too far from what is predicted.
+    /// Learns from one observation, unless it is too far from the prediction.
     ///
     /// # Errors
     ///
-    /// Refuses an observation at an arrival rate that the present coefficients do not allow.
-    pub fn step(&mut self, point: &OperatingPoint) -> Result<Step, StepError> {
+    /// Refuses an observation at an arrival rate that the current coefficients don't allow.
+    pub fn step(&mut self, point: &OperatingPoint) -> Result<FilterStep, StepError> {
         let before = (self.state, self.covariance);
         self.clamp();
         self.covariance += self.drift;
@@ -156,16 +163,16 @@ impl Filter {
         self.clamp();
         self.correct(&gain, &sensitivity);
         let verdict = if distance < NIS_MAX {
-            Verdict::Accepted
+            FilterVerdict::Accepted
         } else {
             (self.state, self.covariance) = before;
             self.doubt();
-            Verdict::Rejected
+            FilterVerdict::Rejected
         };
-        Ok(Step { nis: distance, verdict })
+        Ok(FilterStep { nis: distance, verdict })
     }
 
-    /// Makes the filter less certain of itself.
+    /// Makes the filter less certain of its estimate.
     pub(super) fn doubt(&mut self) {
         self.covariance *= DOUBT;
         self.limit();
@@ -178,11 +185,10 @@ impl Filter {
 
     /// The covariance of the state, row by row.
     fn covariance(&self) -> [[f64; 3]; 3] {
-        let of = |row: usize, column: usize| self.covariance[(row, column)];
-        [0, 1, 2].map(|row| [0, 1, 2].map(|column| of(row, column)))
+        [0, 1, 2].map(|row| [0, 1, 2].map(|column| self.covariance[(row, column)]))
     }
 
-    /// The present coefficients.
+    /// The current coefficients.
     #[must_use]
     pub fn coefficients(&self) -> Option<Coefficients> {
         self.apart.coefficients(self.state())
@@ -193,7 +199,7 @@ impl Filter {
         self.covariance.diagonal().map(|variance| variance.max(0.0).sqrt()).into()
     }
 
-    /// The measurement that a state predicts; `None` where it predicts none.
+    /// The measurement that a state predicts; `None` if it predicts none.
     fn predict(&self, state: &Vector3<f64>, point: &OperatingPoint) -> Option<Vector2<f64>> {
         let coefficients = self.apart.coefficients(state.map(f64::exp).into())?;
         let Latencies { ttft, itl } = point.predict(coefficients)?;
@@ -201,21 +207,31 @@ impl Filter {
         predicted.iter().all(|value| value.is_finite()).then_some(predicted)
     }
 
-    /// How the measurement moves with the state. A direction in which the model predicts nothing
-    /// is one that nothing is learned of.
+    /// The sensitivity of the measurement to the state. If the model predicts nothing in a
+    /// direction, that column is zero, and the filter learns nothing about it.
     fn jacobian(&self, point: &OperatingPoint) -> Matrix2x3<f64> {
         let mut jacobian = Matrix2x3::zeros();
         for column in 0..3 {
-            let moved = |by: f64| {
-                let mut state = self.state;
-                state[column] += by;
-                self.predict(&state, point)
-            };
-            if let Some((above, below)) = moved(JACOBIAN_STEP).zip(moved(-JACOBIAN_STEP)) {
+            let above = self.predict_moved(column, JACOBIAN_STEP, point);
+            let below = self.predict_moved(column, -JACOBIAN_STEP, point);
+            if let Some((above, below)) = above.zip(below) {
                 jacobian.set_column(column, &((above - below) / (2.0 * JACOBIAN_STEP)));
             }
         }
+
         jacobian
+    }
+
+    /// The predicted measurement after one coefficient is moved.
+    fn predict_moved(
+        &self,
+        column: usize,
+        by: f64,
+        point: &OperatingPoint,
+    ) -> Option<Vector2<f64>> {
+        let mut state = self.state;
+        state[column] += by;
+        self.predict(&state, point)
     }
 
     fn correct(&mut self, gain: &Matrix3x2<f64>, sensitivity: &Matrix2x3<f64>) {
@@ -228,14 +244,15 @@ impl Filter {
         self.state = self.state.zip_zip_map(&self.min, &self.max, f64::clamp);
     }
 
-    /// Keeps a direction of which nothing is learned from becoming more uncertain than it was
-    /// before anything was. Scaling rows and columns alike keeps the covariance positive.
+    /// Limits the uncertainty of each coefficient to its initial value. Otherwise a coefficient
+    /// without new information would become ever more uncertain. Scaling rows and columns alike
+    /// keeps the covariance positive.
     fn limit(&mut self) {
         let most = Vector3::from(DEVIATIONS_MAX);
-        let shrink = self.covariance.diagonal().zip_map(&most, |variance, most| {
+        let factors = self.covariance.diagonal().zip_map(&most, |variance, most| {
             if variance > 0.0 { (most / variance.sqrt()).min(1.0) } else { 1.0 }
         });
-        let shrink = Matrix3::from_diagonal(&shrink);
+        let shrink = Matrix3::from_diagonal(&factors);
         self.covariance = shrink * self.covariance * shrink;
     }
 }
@@ -245,13 +262,13 @@ fn is_symmetric(covariance: &Matrix3<f64>) -> bool {
     asymmetry <= ASYMMETRY_MAX * covariance.abs().max()
 }
 
-/// How far a coefficient may move from where a filter starts, as a factor to either side.
+/// The largest factor between a coefficient and its value at the start of the filter.
 pub(super) const BOUND: f64 = 100.0;
 
-// === impl State ===
+// === impl FilterState ===
 
-impl State {
-    /// The logarithms of coefficients; what is zero is taken for the smallest that can be told.
+impl FilterState {
+    /// The logarithms of coefficients; zero is replaced by the smallest representable time.
     pub(super) fn of(coefficients: Coefficients) -> Self {
         let Coefficients { alpha, beta_prefill, beta_decode: _, gamma } = coefficients;
         let values = [alpha.seconds(), beta_prefill.seconds_per_token(), gamma.seconds_per_token()];
@@ -259,5 +276,5 @@ impl State {
     }
 }
 
-/// A time below anything that an engine does: a hundredth of a picosecond.
+/// A time below any duration in an engine: a hundredth of a picosecond.
 const SMALLEST: f64 = 1e-14;

@@ -1,25 +1,27 @@
-//! What a tuner says to whoever goes on with it.
+//! The saved state of a tuner.
 
 use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::queueing::{Lengths, Shape};
-use crate::analyze::tuner::{Apart, Filter, Latencies, OperatingPoint, Split, Tuner, Window};
+use crate::analyze::queueing::{MeanLengths, MeanRequest};
+use crate::analyze::tuner::{
+    DecodeCostRatio, KalmanFilter, Latencies, OperatingPoint, PointWindow, TokenSeparation, Tuner,
+};
 use crate::units::{Fraction, RequestRate};
 
-/// What a tuner says.
+/// The saved state of a tuner.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SavedTuner {
-    /// Its filter, once it has one.
+    /// The filter, once there is one.
     pub filter: Option<SavedFilter>,
-    /// The points of its window, the oldest first. Without them the filter goes on as it is, and
-    /// what starts it anew or tells prompts from answers needs new ones.
+    /// The points of the window, oldest first. Without them the filter continues as it is. A
+    /// restart of the filter, or the separation of prompts and answers, then needs new points.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub points: Vec<SavedPoint>,
-    /// Observations that it has accepted.
+    /// The number of accepted observations.
     pub accepted: u32,
-    /// Observations in a row that it has rejected.
+    /// The number of rejected observations in a row.
     pub rejected: u32,
 }
 
@@ -28,52 +30,56 @@ pub struct SavedTuner {
 pub struct SavedFilter {
     /// `alpha`, `beta` and `gamma`.
     pub state: [f64; 3],
-    /// Where they were when the filter began, around which they are bounded.
+    /// Their values when the filter started, around which they are bounded.
     pub began: [f64; 3],
-    /// The covariance, row by row. It is symmetric but for its last digits, and those count, too.
+    /// The covariance, row by row. It is symmetric except for its last digits, which also count.
     pub covariance: [[f64; 3]; 3],
-    /// The coefficient of answers as a multiple of that of prompts, where they are apart.
+    /// The coefficient of answers as a multiple of the coefficient of prompts, if they are
+    /// separate.
     pub split: Option<f64>,
 }
 
 /// One operating point.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedPoint {
-    /// Requests a second.
+    /// Requests per second.
     pub arrival: RequestRate,
     /// Tokens of a prompt, and of an answer.
-    pub lengths: Lengths,
-    /// The standard deviation of the length of prompts, as a share of the mean.
+    pub lengths: MeanLengths,
+    /// The standard deviation of prompt lengths, as a share of the mean.
     pub input_variation: Fraction,
     /// The places in the batch.
     pub batch: NonZeroU32,
-    /// How long requests took.
+    /// The mean latencies.
     pub latencies: Latencies,
-    /// How many observations it stands for.
+    /// The number of observations that the point represents.
     pub count: f64,
-    /// Whether the filter has agreed with it.
-    pub agreed: Agreed,
+    /// The filter's agreement with the point.
+    pub agreed: FilterAgreement,
 }
 
-/// Whether the filter has agreed with a point.
+/// The filter's agreement with a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Agreed {
-    /// It has.
+pub enum FilterAgreement {
+    /// The filter has accepted an observation since the point was added.
     Yes,
-    /// It has not yet.
+    /// The filter has not accepted an observation since the point was added.
     NotYet,
 }
 
 impl Tuner {
-    /// What it says.
+    /// The state of this tuner.
     #[must_use]
     pub fn save(&self) -> SavedTuner {
         let Self { filter, window, apart, accepted, rejected } = self;
         let split = match apart {
-            Apart::Together => None,
-            Apart::Separate(split) => Some(split.decode_over_prefill),
+            TokenSeparation::Together => None,
+            TokenSeparation::Separate(DecodeCostRatio { decode_over_prefill }) => {
+                Some(*decode_over_prefill)
+            }
         };
+
         SavedTuner {
             filter: filter.as_ref().map(|filter| filter.save(split)),
             points: window.save(),
@@ -82,21 +88,22 @@ impl Tuner {
         }
     }
 
-    /// The tuner that says this; `None` where it cannot be one.
+    /// The tuner with this state; `None` if the state is not valid.
     #[must_use]
     pub fn restore(saved: &SavedTuner) -> Option<Self> {
-        let SavedTuner { filter, points, accepted, rejected } = saved;
-        let window = Window::restore(points)?;
-        let split = filter.as_ref().and_then(|filter| filter.split);
+        let SavedTuner { filter: saved_filter, points, accepted, rejected } = saved;
+        let window = PointWindow::restore(points)?;
+        let split = saved_filter.as_ref().and_then(|filter| filter.split);
         let apart = match split {
             Some(ratio) if ratio.is_finite() && ratio > 0.0 => {
-                Apart::Separate(Split { decode_over_prefill: ratio })
+                TokenSeparation::Separate(DecodeCostRatio { decode_over_prefill: ratio })
             }
             Some(_) => return None,
-            None => Apart::Together,
+            None => TokenSeparation::Together,
         };
-        let filter = match filter {
-            Some(saved) => Some(Filter::from_saved(saved, apart)?),
+
+        let filter = match saved_filter {
+            Some(saved) => Some(KalmanFilter::from_saved(saved, apart)?),
             None => None,
         };
         Some(Self { filter, window, apart, accepted: *accepted, rejected: *rejected })
@@ -104,9 +111,9 @@ impl Tuner {
 }
 
 impl SavedPoint {
-    pub(super) fn of(point: &OperatingPoint, count: f64, agreed: Agreed) -> Self {
+    pub(super) fn of(point: &OperatingPoint, count: f64, agreed: FilterAgreement) -> Self {
         let OperatingPoint { arrival, shape, batch, latencies } = *point;
-        let lengths = Lengths { input: shape.input(), output: shape.output() };
+        let lengths = MeanLengths { input: shape.input(), output: shape.output() };
         let input_variation = shape.input_variation();
         Self { arrival, lengths, input_variation, batch, latencies, count, agreed }
     }
@@ -114,7 +121,7 @@ impl SavedPoint {
     pub(super) fn point(&self) -> Option<OperatingPoint> {
         let Self { arrival, lengths, input_variation, batch, latencies, count: _, agreed: _ } =
             *self;
-        let shape = Shape::new(lengths)?.with_input_variation(input_variation);
+        let shape = MeanRequest::new(lengths)?.with_input_variation(input_variation);
         OperatingPoint::new(arrival, shape, batch, latencies)
     }
 }

@@ -1,4 +1,4 @@
-//! What the tuner learns, from observations that a known engine would give.
+//! Tests of the tuner, on the observations of a known engine.
 
 use std::num::NonZeroU32;
 
@@ -7,40 +7,47 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
 use super::*;
-use crate::analyze::queueing::{LatencyTarget, Lengths, SharedCoefficients, Statistic, Targets};
+use crate::analyze::queueing::{
+    LatencyTarget, LatencyTargets, MeanLengths, SharedCoefficients, Statistic,
+};
 use crate::units::Tokens;
 
-/// The arrivals a minute at which WVA's filter is lost.
+/// The arrivals per minute at which WVA's filter fails.
 const RATES: [f64; 11] =
     [6.0, 60.0, 120.0, 180.0, 240.0, 300.0, 450.0, 600.0, 900.0, 1200.0, 1500.0];
 
 fn coefficients([alpha, beta, gamma]: [f64; 3]) -> Coefficients {
-    let per_token = |value: f64| TimePerToken::new(value / 1000.0).unwrap();
     SharedCoefficients {
         alpha: Seconds::new(alpha / 1000.0).unwrap(),
-        beta: per_token(beta),
-        gamma: per_token(gamma),
+        beta: TimePerToken::new(beta / 1000.0).unwrap(),
+        gamma: TimePerToken::new(gamma / 1000.0).unwrap(),
     }
     .into()
 }
 
-/// The engine that is to be learned: alpha 6 ms, beta 40 us, gamma 60 ns.
+/// The engine to learn: alpha 6 ms, beta 40 us, gamma 60 ns.
 fn truth() -> Coefficients {
     coefficients([6.0, 0.04, 6e-5])
 }
 
-fn shape(input: f64, output: f64) -> Shape {
+fn shape(input: f64, output: f64) -> MeanRequest {
     let lengths =
-        Lengths { input: Tokens::new(input).unwrap(), output: Tokens::new(output).unwrap() };
-    Shape::new(lengths).unwrap()
+        MeanLengths { input: Tokens::new(input).unwrap(), output: Tokens::new(output).unwrap() };
+    MeanRequest::new(lengths).unwrap()
 }
 
-/// What an engine shows, times an error of TTFT and of ITL.
-fn seen(engine: Coefficients, shape: Shape, per_minute: f64, error: [f64; 2]) -> OperatingPoint {
+/// The operating point of an engine, with TTFT and ITL each multiplied by an error.
+fn seen(
+    engine: Coefficients,
+    shape: MeanRequest,
+    per_minute: f64,
+    error: [f64; 2],
+) -> OperatingPoint {
     let arrival = RequestRate::new(per_minute / 60.0).unwrap();
     let batch = NonZeroU32::new(256).unwrap();
     let queue = batch.get() * QUEUE_PER_PLACE;
-    let at = Model::new(engine, shape, Room { batch, queue }).at(arrival).unwrap();
+    let at = QueueingModel::new(engine, shape, ReplicaRoom { batch, queue }).at(arrival).unwrap();
+
     let latencies = Latencies {
         ttft: Seconds::new(at.ttft.seconds() * error[0]).unwrap(),
         itl: Seconds::new(at.itl.seconds() * error[1]).unwrap(),
@@ -48,14 +55,14 @@ fn seen(engine: Coefficients, shape: Shape, per_minute: f64, error: [f64; 2]) ->
     OperatingPoint::new(arrival, shape, batch, latencies).unwrap()
 }
 
-/// The rate that one replica takes, if an engine is what it is thought to be.
+/// The rate that one replica handles with these coefficients.
 fn capacity(coefficients: Coefficients) -> f64 {
     let limit = Seconds::new(0.075).unwrap();
-    let targets = Targets {
+    let targets = LatencyTargets {
         ttft: Some(LatencyTarget { limit, of: Statistic::Mean }),
         itl: Some(Seconds::new(0.018).unwrap()),
     };
-    let model = Model::new(coefficients, shape(512.0, 128.0), Room::default());
+    let model = QueueingModel::new(coefficients, shape(512.0, 128.0), ReplicaRoom::default());
     model.rate_for(&targets).unwrap().rate.requests_per_second()
 }
 
@@ -64,19 +71,19 @@ fn parameters(coefficients: Coefficients) -> [f64; 3] {
     [alpha.seconds(), beta_prefill.seconds_per_token(), gamma.seconds_per_token()]
 }
 
-/// How far an estimate is from an engine, as shares: `alpha`, `beta`, `gamma`.
+/// The relative errors of an estimate against an engine: `alpha`, `beta`, `gamma`.
 fn errors(tuner: &Tuner, engine: Coefficients) -> [f64; 3] {
     let found = parameters(tuner.estimate().unwrap().coefficients);
     let wanted = parameters(engine);
     [0, 1, 2].map(|index| (found[index] / wanted[index] - 1.0).abs())
 }
 
-/// The same for what one replica takes.
+/// The relative error of the capacity per replica.
 fn capacity_error(tuner: &Tuner, engine: Coefficients) -> f64 {
     (capacity(tuner.estimate().unwrap().coefficients) / capacity(engine) - 1.0).abs()
 }
 
-/// Nearly normal errors of 10 %.
+/// Nearly normal errors of 10%.
 fn noise(random: &mut Pcg64) -> [f64; 2] {
     [(); 2].map(|()| {
         let normal = (0..12).map(|_| random.random::<f64>()).sum::<f64>() - 6.0;
@@ -91,8 +98,12 @@ fn exact_observations_at_any_one_rate_are_learned_within_a_tenth() {
         let point = seen(truth(), shape(512.0, 128.0), rate, [1.0; 2]);
         for _ in 0..20 {
             let lesson = tuner.learn(None, &point);
-            assert!(matches!(lesson, Lesson::Started { .. } | Lesson::Accepted { .. }), "{lesson}");
+            assert!(
+                matches!(lesson, TuningOutcome::Started { .. } | TuningOutcome::Accepted { .. }),
+                "{lesson}"
+            );
         }
+
         let errors = errors(&tuner, truth());
         assert!(errors.iter().all(|error| *error < 0.1), "{rate}/min: {errors:.3?}");
         assert!(capacity_error(&tuner, truth()) < 0.1);
@@ -109,6 +120,7 @@ fn noise_of_a_tenth_is_learned_through_at_any_one_rate() {
                 let point = seen(truth(), shape(512.0, 128.0), rate, noise(&mut random));
                 let _ = tuner.learn(None, &point);
             }
+
             let [alpha, beta, _] = errors(&tuner, truth());
             let capacity = capacity_error(&tuner, truth());
             let worst = alpha.max(beta).max(capacity);
@@ -123,7 +135,7 @@ fn one_rate_does_not_tell_gamma_and_the_interval_says_so() {
     for _ in 0..20 {
         let _ = tuner.learn(None, &seen(truth(), shape(512.0, 128.0), 60.0, [1.0; 2]));
     }
-    let Estimate { alpha, beta, gamma, .. } = tuner.estimate().unwrap();
+    let CoefficientEstimate { alpha, beta, gamma, .. } = tuner.estimate().unwrap();
     assert!(alpha.factor() < 1.1 && beta.factor() < 1.1, "{alpha:?} {beta:?}");
     assert!(gamma.factor() > 3.5, "{gamma:?}");
 }
@@ -137,6 +149,7 @@ fn several_rates_tell_all_three_whatever_gamma_is() {
             let rate = [30.0, 900.0, 240.0, 600.0][round % 4];
             let _ = tuner.learn(None, &seen(engine, shape(8192.0, 256.0), rate / 20.0, [1.0; 2]));
         }
+
         let [alpha, beta, _] = errors(&tuner, engine);
         let estimate = tuner.estimate().unwrap();
         assert!(alpha < 0.1 && beta < 0.1, "{gamma}: {estimate}");
@@ -154,15 +167,16 @@ fn an_outlier_is_rejected_and_moves_nothing() {
     for _ in 0..20 {
         let _ = tuner.learn(None, &usual);
     }
+
     let before = tuner.estimate().unwrap();
     let outlier = seen(truth(), shape(512.0, 128.0), 300.0, [8.0, 1.0]);
     let lesson = tuner.learn(None, &outlier);
-    assert!(matches!(lesson, Lesson::Rejected { in_a_row: 1, .. }), "{lesson}");
+    assert!(matches!(lesson, TuningOutcome::Rejected { in_a_row: 1, .. }), "{lesson}");
     let after = tuner.estimate().unwrap();
     assert_eq!(before.coefficients, after.coefficients);
     assert!(after.alpha.factor() > before.alpha.factor());
     assert_eq!(after.confidence, Confidence::Remembered);
-    assert!(matches!(tuner.learn(None, &usual), Lesson::Accepted { .. }));
+    assert!(matches!(tuner.learn(None, &usual), TuningOutcome::Accepted { .. }));
     assert_eq!(tuner.estimate().unwrap().confidence, Confidence::Measured);
 }
 
@@ -176,11 +190,13 @@ fn no_change_of_the_engine_locks_the_filter() {
         for _ in 0..40 {
             let _ = tuner.learn(None, &seen(truth(), shape, 180.0, [1.0; 2]));
         }
+
         let mut rejected = 0;
         for _ in 0..20 {
             let lesson = tuner.learn(None, &seen(engine, shape, 180.0, [1.0; 2]));
-            rejected += u32::from(matches!(lesson, Lesson::Rejected { .. }));
+            rejected += u32::from(matches!(lesson, TuningOutcome::Rejected { .. }));
         }
+
         let errors = errors(&tuner, engine);
         assert!(rejected <= REJECTED_MAX, "{factors:?}: {rejected}");
         assert!(errors[0] < 0.1 && errors[1] < 0.1, "{factors:?}: {errors:.3?}");
@@ -195,9 +211,10 @@ fn a_rate_that_the_estimate_does_not_allow_is_a_rejection() {
     for _ in 0..20 {
         let _ = tuner.learn(None, &seen(slow, shape(512.0, 128.0), 60.0, [1.0; 2]));
     }
-    assert_eq!(tuner.learn(None, &fast), Lesson::Rejected { nis: None, in_a_row: 1 });
-    assert_eq!(tuner.learn(None, &fast), Lesson::Rejected { nis: None, in_a_row: 2 });
-    assert_eq!(tuner.learn(None, &fast), Lesson::Started { points: 1 });
+
+    assert_eq!(tuner.learn(None, &fast), TuningOutcome::Rejected { nis: None, in_a_row: 1 });
+    assert_eq!(tuner.learn(None, &fast), TuningOutcome::Rejected { nis: None, in_a_row: 2 });
+    assert_eq!(tuner.learn(None, &fast), TuningOutcome::Started { points: 1 });
     assert!(capacity_error(&tuner, truth()) < 0.1);
 }
 
@@ -207,28 +224,31 @@ fn a_young_replica_is_not_learned_from() {
     let point = seen(truth(), shape(512.0, 128.0), 60.0, [20.0, 1.0]);
     let lesson = tuner.learn(Seconds::new(90.0), &point);
     let remaining = Seconds::new(30.0).unwrap();
-    assert_eq!(lesson, Lesson::Unfit(Unfit::Transient { remaining }));
+
+    assert_eq!(lesson, TuningOutcome::Unfit(UnfitObservation::Transient { remaining }));
     assert_eq!(lesson.to_string(), "the replica is learned from in 30 s");
     assert_eq!(tuner.estimate(), None);
-    assert!(matches!(tuner.learn(Some(TRANSIENT_DELAY), &point), Lesson::Started { .. }));
+    assert!(matches!(tuner.learn(Some(TRANSIENT_DELAY), &point), TuningOutcome::Started { .. }));
 }
 
 #[test]
 fn a_full_batch_tells_nothing() {
     let mut tuner = Tuner::new();
     let point = seen(truth(), shape(512.0, 128.0), 1700.0, [400.0, 1.0]);
-    assert!(matches!(tuner.learn(None, &point), Lesson::Unfit(Unfit::Full { .. })));
+    assert!(matches!(
+        tuner.learn(None, &point),
+        TuningOutcome::Unfit(UnfitObservation::Full { .. })
+    ));
     assert_eq!(tuner.estimate(), None);
 }
 
-/// An engine that spends five times as long on a token of an answer as on one of a prompt.
+/// An engine that spends five times as long on a token of an answer as on a token of a prompt.
 fn lopsided() -> Coefficients {
-    let per_token = |micros: f64| TimePerToken::new(micros / 1e6).unwrap();
     Coefficients {
         alpha: Seconds::new(6e-3).unwrap(),
-        beta_prefill: per_token(20.0),
-        beta_decode: per_token(100.0),
-        gamma: per_token(0.02),
+        beta_prefill: TimePerToken::new(20.0 / 1e6).unwrap(),
+        beta_decode: TimePerToken::new(100.0 / 1e6).unwrap(),
+        gamma: TimePerToken::new(0.02 / 1e6).unwrap(),
     }
 }
 
@@ -240,8 +260,9 @@ fn prompts_and_answers_are_told_apart_where_shapes_differ() {
         let rate = [60.0, 400.0, 180.0, 700.0][round % 4] / (1.0 + (round % 3) as f64);
         let _ = tuner.learn(None, &seen(lopsided(), shapes[round % 3], rate, [1.0; 2]));
     }
+
     let estimate = tuner.estimate().unwrap();
-    let Apart::Separate(split) = estimate.apart else { panic!("{estimate}") };
+    let TokenSeparation::Separate(split) = estimate.apart else { panic!("{estimate}") };
     let ratio = split.decode_over_prefill;
     assert!((ratio / 5.0 - 1.0).abs() < 0.15, "{ratio}: {estimate}");
 }
@@ -253,7 +274,7 @@ fn prompts_and_answers_stay_together_where_shapes_do_not_differ() {
         let rate = [60.0, 400.0, 180.0, 700.0][round % 4];
         let _ = tuner.learn(None, &seen(lopsided(), shape(1000.0, 200.0), rate, [1.0; 2]));
     }
-    assert_eq!(tuner.estimate().unwrap().apart, Apart::Together);
+    assert_eq!(tuner.estimate().unwrap().apart, TokenSeparation::Together);
 }
 
 #[test]
@@ -264,7 +285,8 @@ fn what_was_learned_survives_a_restart() {
         let of = [shape(512.0, 128.0), shape(4000.0, 128.0), shape(512.0, 900.0)][round % 3];
         let point = seen(truth(), of, RATES[round % 5], noise(&mut random));
         let _ = tuner.learn(None, &point);
-        // From any moment on it learns as the one that was never stopped.
+
+        // After a restart at any round, the tuner learns like one that was never stopped.
         let mut again = Tuner::restore(&tuner.save()).unwrap();
         assert_eq!(again.save(), tuner.save());
         assert_eq!(again.estimate(), tuner.estimate());
@@ -273,7 +295,8 @@ fn what_was_learned_survives_a_restart() {
         assert_eq!(again.learn(None, &next), one.learn(None, &next));
         assert_eq!(again.save(), one.save());
     }
-    // Without its observations it still knows what it has concluded.
+
+    // Without its observations the tuner keeps its estimate.
     let saved = SavedTuner { points: Vec::new(), ..tuner.save() };
     assert_eq!(Tuner::restore(&saved).unwrap().estimate(), tuner.estimate());
     let mut wrong = tuner.save();
@@ -294,6 +317,7 @@ proptest! {
             let batch = NonZeroU32::new(256).unwrap();
             let point = OperatingPoint::new(arrival, shape(input, output), batch, latencies).unwrap();
             let _ = tuner.learn(None, &point);
+
             if let Some(estimate) = tuner.estimate() {
                 for interval in [estimate.alpha, estimate.beta, estimate.gamma] {
                     prop_assert!(interval.factor() >= 1.0 && interval.factor() < 25.0, "{estimate}");

@@ -30,8 +30,8 @@ settings! {
         dwell as "min_dwell": Dwell;
 
         /// Direction changes per hour after which a number is no longer lowered.
-        // Six times up and down again in an hour: a large model that takes minutes to load would be
-        // starting for most of it.
+        // Twelve direction changes are six scale-ups and six scale-downs. A large model that takes
+        // minutes to load would spend most of that hour starting.
         flap_budget: u32 = 12, in 1..=FLAP_BUDGET_MAX;
 
         /// Definition of a burst of demand. Without this section, nothing counts as a burst.
@@ -69,13 +69,13 @@ settings! {
     }
 }
 
-/// The windows of an HPA that this autoscaler waits for again.
+/// The HPA windows that Plimsoll waits for a second time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Deference {
-    /// None: the HPA's window is taken off ours.
+    /// None: the HPA's window is subtracted from Plimsoll's.
     #[default]
     ToHpa,
-    /// All of them, so that the two add up.
+    /// All of them, so the two windows add up.
     None,
 }
 
@@ -106,7 +106,7 @@ pub enum StepType {
 
 settings! { plain: Select; StepType; }
 
-/// How much may change in a period.
+/// The largest change in a period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepPolicy {
     /// The amount.
@@ -118,8 +118,8 @@ pub struct StepPolicy {
 // === impl Rules, StepPolicy ===
 
 impl Rules {
-    /// An HPA's defaults for more replicas: at once, by the larger of four replicas and doubling in
-    /// the period of its loop.
+    /// An HPA's defaults for scale-up: no delay, and per loop period the larger of four replicas
+    /// and a doubling.
     fn up() -> Self {
         let period = Seconds::literal(15);
         let policies =
@@ -127,7 +127,7 @@ impl Rules {
         Self { policies: policies.into(), ..Self::default() }
     }
 
-    /// An HPA's defaults for fewer replicas: after the recommendations of five minutes agree.
+    /// An HPA's defaults for scale-down: after the recommendations of five minutes agree.
     fn down() -> Self {
         let period = Seconds::literal(15);
         Self {

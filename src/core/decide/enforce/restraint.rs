@@ -1,4 +1,4 @@
-//! Why a number is held back or let go, in the words of the rules of [`enforce`].
+//! The reasons why the rules of [`enforce`] hold a value back or release it.
 //!
 //! [`enforce`]: crate::decide::enforce
 
@@ -6,43 +6,43 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::decide::enforce::Direction;
+use crate::decide::enforce::ScalingDirection;
 use crate::units::{Replicas, Seconds};
 
-/// Why a number is held back or let go.
+/// The reason why a rule holds a value back or releases it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Restraint {
-    /// An HPA waits this window by itself, so it is not waited here.
+    /// An HPA waits for this window on its own, so Plimsoll does not.
     LeftToHpa {
         /// The HPA.
         hpa: String,
         /// Its window.
         window: Seconds,
     },
-    /// The number has moved the other way too short a time ago.
+    /// The last change in the other direction is too recent.
     Dwelling {
-        /// Where it would move.
-        direction: Direction,
-        /// How long it takes from now.
+        /// The direction of the blocked change.
+        direction: ScalingDirection,
+        /// Time until the change is allowed.
         remaining: Seconds,
     },
-    /// The number is not lowered, because it has turned too often in the last hour.
+    /// Scale-down is blocked, because the direction has changed too often in the last hour.
     FlapBudgetSpent {
-        /// How often it has turned.
+        /// Direction changes in the last hour.
         turned: u32,
-        /// How long it takes from now until it may be lowered.
+        /// Time until scale-down is allowed again.
         refills_in: Seconds,
     },
-    /// There is, or has just been, a burst of demand.
+    /// A burst of demand is in progress, or ended recently.
     Burst {
-        /// The most that was asked for in the short window.
+        /// The largest recommendation in the short window.
         asked: Replicas,
-        /// The mean of the long window then.
+        /// The mean of the long window at that time.
         mean: f64,
-        /// How long ago it was seen.
+        /// Time since the burst was detected.
         age: Seconds,
-        /// How long it counts from now.
+        /// Time until the burst no longer counts.
         remaining: Seconds,
     },
 }
@@ -55,8 +55,8 @@ impl fmt::Display for Restraint {
             }
             Self::Dwelling { direction, remaining } => {
                 let (now, before) = match direction {
-                    Direction::Up => ("raised", "lowered"),
-                    Direction::Down => ("lowered", "raised"),
+                    ScalingDirection::Up => ("raised", "lowered"),
+                    ScalingDirection::Down => ("lowered", "raised"),
                 };
                 write!(
                     f,
@@ -79,6 +79,7 @@ impl fmt::Display for Restraint {
                 } else {
                     write!(f, "demand jumped {age:.0} s ago")?;
                 }
+
                 write!(
                     f,
                     " to {asked} replicas, from {mean:.1} on average: nothing is lowered for \
@@ -90,7 +91,7 @@ impl fmt::Display for Restraint {
     }
 }
 
-/// Time that is left, in whole seconds: what is not over takes another second.
+/// Rounds the remaining time up to whole seconds.
 fn whole(remaining: Seconds) -> f64 {
     remaining.seconds().ceil()
 }

@@ -1,57 +1,61 @@
-//! What a history says to whoever goes on with it: a daemon that was restarted, or another one.
+//! The saved form of a history, for a restarted daemon or another replica that takes over.
 //!
-//! All instants are the original ones, so that a window is over when it would have been. What no
-//! window can see any more is left out: of the older recommendations only those count that are above,
-//! or below, all that came after them.
+//! All instants are the original ones, so a window ends when it would have ended without the
+//! restart. Entries that no window can see are left out. Of the older recommendations, only those
+//! count that are above, or below, all later ones.
 
 use std::collections::VecDeque;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::decide::enforce::{Burst, Change, History, Moved, Recommendation, Turns};
+use crate::decide::enforce::{
+    Burst, DirectionTurns, PublishedChange, PublishedMove, Recommendation, ScalingHistory,
+};
 use crate::units::Replicas;
 
-/// Recommendations that are written as they are, the newest: a minute of ticks each second, of
-/// which the mean counts where a burst is looked for.
+/// The newest recommendations, which are saved unchanged. They cover a minute at a tick per second,
+/// and burst detection uses their mean.
 const NEWEST: usize = 60;
 
-/// Recommendations that are written at most. Those beyond it become one, the largest.
+/// Maximum number of saved recommendations. Older ones are merged into one, with their largest
+/// value.
 pub const SPANS_MAX: usize = 120;
 
-/// Changes that are written at most, the newest.
+/// Maximum number of saved changes; the newest are kept.
 pub const CHANGES_MAX: usize = 120;
 
-/// What a history says.
+/// The saved form of a [`ScalingHistory`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SavedHistory {
-    /// What was recommended, the oldest first.
+    /// The recommendations, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recommended: Vec<Recommendation>,
-    /// How the published number has changed, the oldest first.
+    /// The changes in the published desired replicas, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub changes: Vec<Change>,
+    pub changes: Vec<PublishedChange>,
     /// The last change.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub moved: Option<Moved>,
-    /// When the number has turned, the oldest first.
+    pub moved: Option<PublishedMove>,
+    /// The instants of direction changes, oldest first.
     #[serde(with = "crate::units::instants", skip_serializing_if = "Vec::is_empty")]
     pub turned: Vec<Timestamp>,
     /// The last burst.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<Burst>,
-    /// When it was written last.
+    /// The last time that the history was written.
     #[serde(with = "crate::units::instants", skip_serializing_if = "Option::is_none")]
     pub latest: Option<Timestamp>,
 }
 
-impl History {
-    /// What it says.
+impl ScalingHistory {
+    /// Returns the saved form.
     #[must_use]
     pub fn save(&self) -> SavedHistory {
         let Self { recommendations, changes, turns, burst, latest } = self;
         let skipped = changes.len().saturating_sub(CHANGES_MAX);
+
         SavedHistory {
             recommended: visible(recommendations),
             changes: changes.iter().skip(skipped).copied().collect(),
@@ -62,7 +66,7 @@ impl History {
         }
     }
 
-    /// The history that says this; `None` where it cannot be one.
+    /// Restores a history from its saved form; `None` if the saved form is invalid.
     #[must_use]
     pub fn restore(saved: &SavedHistory) -> Option<Self> {
         let SavedHistory { recommended, changes, moved, turned, burst, latest } = saved;
@@ -72,46 +76,52 @@ impl History {
             && recommended.is_sorted_by(|a, b| a.last <= b.first)
             && changes.is_sorted_by(|a, b| a.at <= b.at)
             && burst.is_none_or(|burst| burst.mean.is_finite() && burst.mean >= 0.0);
+
         sound.then(|| Self {
             recommendations: recommended.iter().copied().collect(),
             changes: changes.iter().copied().collect(),
-            turns: Turns::new(*moved, turned.iter().copied()),
+            turns: DirectionTurns::new(*moved, turned.iter().copied()),
             burst: *burst,
             latest: *latest,
         })
     }
 
-    /// When it was written last.
+    /// The last time that the history was written.
     #[must_use]
     pub const fn latest(&self) -> Option<Timestamp> {
         self.latest
     }
 
-    /// The last change of the published number.
+    /// The last change in the published desired replicas.
     #[must_use]
-    pub const fn moved(&self) -> Option<Moved> {
+    pub const fn moved(&self) -> Option<PublishedMove> {
         self.turns.last()
     }
 
-    /// What was recommended last, if a window still looks at it.
+    /// The last recommendation, if a window still reads it.
     #[must_use]
     pub fn last_recommended(&self) -> Option<Replicas> {
         self.recommendations.back().map(|latest| latest.replicas)
     }
 }
 
-/// The spans that a window which ends now or later can still see the extremes of.
+/// Selects the spans that can be an extreme in a window that ends now or later.
 fn visible(spans: &VecDeque<Recommendation>) -> Vec<Recommendation> {
     let mut kept: Vec<Recommendation> = Vec::new();
-    let (mut most, mut least) = (Replicas::ZERO, Replicas::LIMIT);
+    let mut most = Replicas::ZERO;
+    let mut least = Replicas::LIMIT;
+
     for (age, span) in spans.iter().rev().enumerate() {
         if age < NEWEST || span.replicas > most || span.replicas < least {
             kept.push(*span);
         }
-        (most, least) = (most.max(span.replicas), least.min(span.replicas));
+        most = most.max(span.replicas);
+        least = least.min(span.replicas);
     }
+
     if kept.len() > SPANS_MAX {
-        // The largest of those beyond: for longer than it was asked for, nothing is lowered.
+        // Takes the largest of the older spans, so scale-down may be blocked for longer than
+        // necessary.
         let beyond = kept.split_off(SPANS_MAX - 1);
         let ends = beyond.last().zip(beyond.first());
         let replicas = beyond.iter().map(|span| span.replicas).max();
@@ -121,6 +131,7 @@ fn visible(spans: &VecDeque<Recommendation>) -> Vec<Recommendation> {
             replicas,
         }));
     }
+
     kept.reverse();
     kept
 }

@@ -1,9 +1,9 @@
-//! How often a number may turn: the time that it stays after a change before it goes the other way,
-//! and how many times an hour it may go the other way at all.
+//! Limits on changes of direction: the dwell time after a change, and the flap budget per hour.
 //!
-//! Windows and step policies bound how fast a number moves in one direction. Neither bounds how often
-//! it turns: a load that swings in the rhythm of the windows starts and stops the same replicas for
-//! ever, and each start of a large model is minutes of an accelerator that serves nobody.
+//! Windows and step policies bound the speed of a change in one direction. Neither limits how often
+//! the direction changes. A load that swings at the rhythm of the windows would start and stop the
+//! same replicas forever. Each start of a large model occupies an accelerator for minutes without
+//! serving a request.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,19 +11,22 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::decide::enforce::{Direction, History, Published, Restraint, remaining, step, within};
+use crate::decide::enforce::{
+    PublishedReplicas, Restraint, ScalingDirection, ScalingHistory, remaining, step, within,
+};
 use crate::decide::{Decision, Reason, Stage};
 use crate::settings;
 use crate::settings::hours;
 use crate::units::{Replicas, Seconds};
 
-/// The time in which turns are counted, and within which a change the other way is one.
+/// The period in which direction changes are counted. A change counts only if it reverses a change
+/// within this period.
 const HOUR: Seconds = Seconds::literal(3600);
 
-/// The largest budget: one turn each half minute, which is less than any model takes to start.
+/// The largest budget: one direction change per half minute, which is faster than any model starts.
 pub(crate) const FLAP_BUDGET_MAX: u32 = 120;
 
-/// Turns that are remembered.
+/// Maximum number of remembered direction changes.
 pub const TURNS_MAX: usize = FLAP_BUDGET_MAX as usize;
 
 settings! {
@@ -38,30 +41,33 @@ settings! {
     }
 }
 
-/// In which direction a published number has moved, and when it turned.
+/// The direction of the last published change, and the instants of direction changes.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Turns {
-    last: Option<Moved>,
+pub struct DirectionTurns {
+    last: Option<PublishedMove>,
     reversals: VecDeque<Timestamp>,
 }
 
-/// A change of a published number.
+/// A change in the published desired replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moved {
-    /// When.
+pub struct PublishedMove {
+    /// The instant of the change.
     #[serde(with = "crate::units::instants")]
     pub at: Timestamp,
-    /// Where to.
-    pub direction: Direction,
+    /// The direction of the change.
+    pub direction: ScalingDirection,
 }
 
-// === impl Turns ===
+// === impl DirectionTurns ===
 
-impl Turns {
-    /// The turns that somebody has remembered, the oldest first. Those beyond [`TURNS_MAX`], or
-    /// not in order, are not taken.
+impl DirectionTurns {
+    /// Restores remembered direction changes, oldest first. Entries beyond [`TURNS_MAX`], or out of
+    /// order, are ignored.
     #[must_use]
-    pub fn new(last: Option<Moved>, reversals: impl IntoIterator<Item = Timestamp>) -> Self {
+    pub fn new(
+        last: Option<PublishedMove>,
+        reversals: impl IntoIterator<Item = Timestamp>,
+    ) -> Self {
         let mut kept = VecDeque::new();
         for at in reversals.into_iter().take(TURNS_MAX) {
             if kept.back().is_none_or(|latest| *latest <= at) {
@@ -73,32 +79,35 @@ impl Turns {
 
     /// The last change, if any is remembered.
     #[must_use]
-    pub const fn last(&self) -> Option<Moved> {
+    pub const fn last(&self) -> Option<PublishedMove> {
         self.last
     }
 
-    /// When the number has turned within the last hour, the oldest first.
+    /// The instants of direction changes within the last hour, oldest first.
     pub fn reversals(&self) -> impl Iterator<Item = Timestamp> + '_ {
         self.reversals.iter().copied()
     }
 
-    /// Notes a change, and forgets turns of more than an hour ago. Instants that are still to come
-    /// are of a clock that has been set back, and mean nothing.
-    pub(super) fn note(&mut self, now: Timestamp, published: Published, flap_budget: u32) {
+    /// Records a change, and drops direction changes older than an hour. Instants in the future
+    /// come from a clock that was set back, and are dropped.
+    pub(super) fn note(&mut self, now: Timestamp, published: PublishedReplicas, flap_budget: u32) {
         self.last = self.last.filter(|last| last.at <= now);
         self.reversals.retain(|at| within(now, *at, HOUR));
+
         let Some(direction) = published.direction() else { return };
         let turns =
             self.last.is_some_and(|last| last.direction != direction && within(now, last.at, HOUR));
         if turns {
             self.reversals.push_back(now);
         }
-        // Of more than the budget, the newest say when it refills.
+
+        // If there are more than the budget, the newest determine when it refills.
         let budget = usize::try_from(flap_budget).unwrap_or(TURNS_MAX).min(TURNS_MAX);
         while self.reversals.len() > budget {
             self.reversals.pop_front();
         }
-        self.last = Some(Moved { at: now, direction });
+
+        self.last = Some(PublishedMove { at: now, direction });
     }
 
     fn within_hour(&self, now: Timestamp) -> impl Iterator<Item = Timestamp> + '_ {
@@ -108,21 +117,22 @@ impl Turns {
 
 // === the rules ===
 
-/// Keeps a number that has just moved one way from moving the other.
+/// Blocks a change that would reverse a recent change.
 pub fn dwell(
     decision: Decision,
     now: Timestamp,
     in_force: Replicas,
-    history: &History,
+    history: &ScalingHistory,
     dwell: Dwell,
 ) -> Decision {
-    let wanted = Published { before: in_force, after: decision.desired() };
+    let wanted = PublishedReplicas { before: in_force, after: decision.desired() };
     let (Some(direction), Some(last)) = (wanted.direction(), history.turns.last) else {
         return decision;
     };
+
     let time = match last.direction {
-        Direction::Up => dwell.after_up,
-        Direction::Down => dwell.after_down,
+        ScalingDirection::Up => dwell.after_up,
+        ScalingDirection::Down => dwell.after_down,
     };
     if last.direction == direction || last.at > now {
         return decision;
@@ -136,23 +146,25 @@ pub fn dwell(
     }
 }
 
-/// Keeps a number that has turned too often in an hour from being lowered. It may always be raised.
+/// Blocks scale-down while the flap budget of the last hour is spent. Scale-up is always allowed.
 pub fn spend_turns(
     decision: Decision,
     now: Timestamp,
     in_force: Replicas,
-    history: &History,
+    history: &ScalingHistory,
     flap_budget: u32,
 ) -> Decision {
     if decision.desired() >= in_force {
         return decision;
     }
+
     let budget = usize::try_from(flap_budget).unwrap_or(usize::MAX);
     let turns: Vec<Timestamp> = history.turns.within_hour(now).collect();
-    // The turn whose end of the hour leaves one fewer than the budget.
+    // The direction change whose expiry leaves one fewer than the budget.
     let Some(frees) = turns.len().checked_sub(budget).and_then(|at| turns.get(at)) else {
         return decision;
     };
+
     let refills_in = remaining(now, *frees, HOUR).unwrap_or_default();
     let turned = u32::try_from(turns.len()).unwrap_or(u32::MAX);
     let why = Restraint::FlapBudgetSpent { turned, refills_in };

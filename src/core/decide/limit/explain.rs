@@ -1,8 +1,8 @@
-//! Cuts in plain words.
+//! The text of cuts.
 
 use std::fmt;
 
-use crate::decide::limit::{Grant, Shadow};
+use crate::decide::limit::{Grant, LimitShadow};
 
 impl fmt::Display for Grant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -14,11 +14,12 @@ impl fmt::Display for Grant {
         if let Some(allowed) = below_min {
             write!(f, "; the minimum is kept, though only {allowed} fit")?;
         }
+
         Ok(())
     }
 }
 
-impl fmt::Display for Shadow {
+impl fmt::Display for LimitShadow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { limit, why, next, per_gpu } = self;
         write!(f, "{limit}: the next replica would be of {next}")?;

@@ -1,24 +1,25 @@
 //! The names of accelerators.
 //!
 //! Nodes and workloads name one accelerator in several ways: `NVIDIA-H100-80GB-HBM3` on a node,
-//! `H100` in a configuration. [`normalised`] makes one name of both, and keeps apart what is not
-//! the same: two cards of one brand, a partition and the whole, a shared device and one's own.
+//! `H100` in a configuration. [`normalised`] gives both the same name and keeps different devices
+//! apart: two cards of one brand, a partition and the whole device, a shared device and a dedicated
+//! one.
 
 use crate::fleet::Accelerator;
 
-/// Words that name a vendor or a brand, and not a card.
+/// Words that name a vendor or a brand instead of a card.
 const BRANDS: [&str; 6] = ["NVIDIA", "AMD", "INTEL", "TESLA", "GEFORCE", "INSTINCT"];
 
-/// How a card is mounted or what memory it has begins here; numbers may follow.
+/// Words that start the description of a card's form factor or memory; digits may follow.
 const FORMS: [&str; 6] = ["SXM", "PCIE", "NVL", "HBM", "OAM", "GENERATION"];
 
-/// The one name of an accelerator.
+/// Returns the normalized name of an accelerator.
 ///
-/// Vendor and brand go, and so does everything from the first word that says how the card is mounted
-/// or how much memory it has: `NVIDIA-A100-SXM4-80GB` is `A100`, `NVIDIA-GeForce-RTX-4090` is
+/// Vendor and brand are removed. So is everything from the first word that describes the card's
+/// form factor or memory: `NVIDIA-A100-SXM4-80GB` is `A100`, `NVIDIA-GeForce-RTX-4090` is
 /// `RTX-4090`, `Intel-Gaudi-2-96GB` is `Gaudi-2`. A partition keeps its profile and a shared device
 /// its mark: `NVIDIA-A100-SXM4-80GB-MIG-1g.10gb` is `A100-MIG-1g.10gb`, `Tesla-T4-SHARED` is
-/// `T4-SHARED`. A name of which nothing would be left stays as it is.
+/// `T4-SHARED`. A name that would become empty stays as it is.
 ///
 /// # Source
 ///
@@ -28,21 +29,31 @@ const FORMS: [&str; 6] = ["SXM", "PCIE", "NVL", "HBM", "OAM", "GENERATION"];
 pub fn normalised(product: &Accelerator) -> Accelerator {
     let words: Vec<&str> =
         product.as_str().split(['-', '_', ' ']).filter(|word| !word.is_empty()).collect();
-    let mark = words
+    let marked = words
         .iter()
         .position(|word| word.eq_ignore_ascii_case("MIG") || word.eq_ignore_ascii_case("SHARED"));
-    let (card, mark) = words.split_at(mark.unwrap_or(words.len()));
-    let is_brand = |word: &str| BRANDS.iter().any(|brand| word.eq_ignore_ascii_case(brand));
-    let name = card.iter().skip_while(|word| is_brand(word)).take_while(|word| !is_form(word));
-    let name: Vec<&str> = name.copied().collect();
+    let (card, mark) = words.split_at(marked.unwrap_or(words.len()));
+
+    let name: Vec<&str> = card
+        .iter()
+        .copied()
+        .skip_while(|word| is_brand(word))
+        .take_while(|word| !is_form(word))
+        .collect();
     if name.is_empty() {
         return product.clone();
     }
+
     let text = [name.as_slice(), mark].concat().join("-");
     Accelerator::new(&text).unwrap_or_else(|| product.clone())
 }
 
-/// Whether a word says how a card is mounted or how much memory it has.
+/// Returns true if a word names a vendor or a brand.
+fn is_brand(word: &str) -> bool {
+    BRANDS.iter().any(|brand| word.eq_ignore_ascii_case(brand))
+}
+
+/// Returns true if a word describes a card's form factor or memory.
 fn is_form(word: &str) -> bool {
     let upper = word.to_ascii_uppercase();
     let memory = upper.trim_end_matches('B').trim_end_matches('I').strip_suffix('G');

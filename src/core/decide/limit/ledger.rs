@@ -1,63 +1,56 @@
-//! What is held of each limit, and what that leaves.
+//! The holdings against each limit, and the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::decide::limit::nodes::{Nodes, Started};
-use crate::decide::limit::{Allowance, Limit, Scope, Source, Want};
-use crate::decide::optimize::{Headroom, Purse, Room};
+use crate::decide::limit::nodes::{Nodes, UnplacedPods};
+use crate::decide::limit::{Allowance, LimitScope, LimitSource, SupplyLimit, Want};
+use crate::decide::optimize::{FreeBudget, Headroom, SupplyHeadroom};
 use crate::fleet::{Accelerator, Namespace, VariantKey};
 use crate::units::{CostPerHour, Gpus, Replicas};
 
-/// What counts against one limit.
+/// The holdings that count against one limit.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Used {
+pub(super) struct LimitUse {
     pub(super) kinds: BTreeMap<Accelerator, Gpus>,
     pub(super) total: Gpus,
     pub(super) cost: CostPerHour,
-    /// What has been started and is on no node yet.
-    pub(super) started: Started,
+    /// Pods that have been started and are on no node yet.
+    pub(super) started: UnplacedPods,
 }
 
 /// The accelerators that are held, by limit.
 ///
-/// To plan many models one after the other, what one of them holds is taken out and put back, and
-/// all others are not counted anew.
+/// To plan many models one after the other, the holdings of one model are taken out and put back.
+/// The other models are not counted again.
 #[derive(Clone, Debug)]
-pub struct Ledger<'a> {
-    limits: &'a [Limit],
-    used: Vec<Used>,
+pub struct AcceleratorLedger<'a> {
+    limits: &'a [SupplyLimit],
+    used: Vec<LimitUse>,
 }
 
-/// The limits that are left for others while these variants keep what they hold.
+/// Returns the limits that are left for others while these variants keep their holdings.
 #[must_use]
-pub fn without(limits: &[Limit], held: &[Want]) -> Vec<Limit> {
-    let mut ledger = Ledger::new(limits);
+pub fn without(limits: &[SupplyLimit], held: &[Want]) -> Vec<SupplyLimit> {
+    let mut ledger = AcceleratorLedger::new(limits);
     for want in held {
         ledger.hold(want, want.current);
     }
-    let left = |(limit, used): (&Limit, &Used)| {
-        let source = match &limit.source {
-            Source::Read(allowance) => Source::Read(used.left_of(allowance)),
-            Source::Held { last, age } => Source::Held { last: used.left_of(last), age: *age },
-            Source::Unread => Source::Unread,
-        };
-        Limit { source, ..limit.clone() }
-    };
-    limits.iter().zip(&ledger.used).map(left).collect()
+
+    limits.iter().zip(&ledger.used).map(|(limit, used)| used.rest_of(limit)).collect()
 }
 
-// === impl Ledger ===
+// === impl AcceleratorLedger ===
 
-impl<'a> Ledger<'a> {
-    /// Nothing is held.
+impl<'a> AcceleratorLedger<'a> {
+    /// Creates a ledger without holdings.
     #[must_use]
-    pub fn new(limits: &'a [Limit]) -> Self {
-        Self { limits, used: vec![Used::default(); limits.len()] }
+    pub fn new(limits: &'a [SupplyLimit]) -> Self {
+        Self { limits, used: vec![LimitUse::default(); limits.len()] }
     }
 
-    /// So many replicas of a variant hold accelerators; those beyond what its scale target asks for
-    /// have to be started.
+    /// Adds the accelerators that these replicas of a variant hold. Replicas beyond the count of
+    /// its scale target have to be started.
     pub fn hold(&mut self, want: &Want, replicas: Replicas) {
         for (limit, used) in self.limits.iter().zip(&mut self.used) {
             if limit.counts(want) {
@@ -67,7 +60,7 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// So many replicas of a variant, which held accelerators, do not.
+    /// Removes the accelerators that these replicas of a variant held.
     pub fn release(&mut self, want: &Want, replicas: Replicas) {
         for (limit, used) in self.limits.iter().zip(&mut self.used) {
             if limit.counts(want) {
@@ -77,40 +70,31 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// What is free for these variants, in the kinds that they run on, and what is left of budgets:
-    /// `None` without limits.
+    /// Returns the free accelerators for these variants, by their kinds, and the rest of the
+    /// budgets; `None` without limits.
     #[must_use]
-    pub fn room(&self, wants: &[Want]) -> Option<Room> {
+    pub fn room(&self, wants: &[Want]) -> Option<SupplyHeadroom> {
         self.limits.first()?;
-        let is_budget =
-            |limit: &Limit| matches!(limit.source.allowance(), Some(Allowance::Budget(_)));
-        let (purses, slots) = (self.purses(wants), self.slots(wants));
-        let mut room = Room { purses, slots, ..Room::default() };
-        if self.limits.iter().all(is_budget) {
+        let purses = self.purses(wants);
+        let slots = self.slots(wants);
+        let mut room = SupplyHeadroom { purses, slots, ..SupplyHeadroom::default() };
+        if self.limits.iter().all(SupplyLimit::is_budget) {
             room.unknown = Headroom::Unlimited;
         }
+
         let kinds: BTreeSet<(&Namespace, &Accelerator)> = wants
             .iter()
             .filter_map(|want| Some((&want.key.namespace, want.accelerator.as_ref()?)))
             .collect();
         for (namespace, kind) in kinds {
-            let free = |holds: &dyn Fn(&Scope) -> bool| {
-                let counted = self.limits.iter().zip(&self.used);
-                counted
-                    .filter(|(limit, _)| holds(&limit.scope))
-                    .map(|(limit, used)| limit.free(kind, used))
-                    .min()
-            };
-            let takes = |want: &Want| {
-                want.key.namespace == *namespace && want.accelerator.as_ref() == Some(kind)
-            };
-            let cluster = free(&|scope| *scope == Scope::Cluster);
+            let cluster = self.free(kind, |scope| *scope == LimitScope::Cluster);
             room.cluster.insert(kind.clone(), cluster.unwrap_or(Headroom::Unlimited));
-            let own = free(&|scope| match scope {
-                Scope::Cluster => false,
-                Scope::Namespace(name) => name == namespace,
-                Scope::Variants(keys) => {
-                    wants.iter().any(|want| takes(want) && keys.contains(&want.key))
+
+            let own = self.free(kind, |scope| match scope {
+                LimitScope::Cluster => false,
+                LimitScope::Namespace(name) => name == namespace,
+                LimitScope::Variants(keys) => {
+                    wants.iter().any(|it| it.takes(namespace, kind) && keys.contains(&it.key))
                 }
             });
             if let Some(own) = own {
@@ -118,24 +102,32 @@ impl<'a> Ledger<'a> {
                 list.insert(kind.clone(), own);
             }
         }
+
         Some(room)
     }
 
-    /// What is left of each budget that counts some of these variants.
-    fn purses(&self, wants: &[Want]) -> Vec<Purse> {
+    /// Returns the smallest free amount of a kind by the limits whose scope `holds`; `None` without
+    /// such a limit.
+    fn free(&self, kind: &Accelerator, holds: impl Fn(&LimitScope) -> bool) -> Option<Headroom> {
+        let counted = self.limits.iter().zip(&self.used).filter(|(limit, _)| holds(&limit.scope));
+        counted.map(|(limit, used)| limit.free(kind, used)).min()
+    }
+
+    /// Returns the rest of each budget that counts some of these variants.
+    fn purses(&self, wants: &[Want]) -> Vec<FreeBudget> {
         let counted = self.limits.iter().zip(&self.used);
         counted
             .filter_map(|(limit, used)| {
                 let Some(Allowance::Budget(budget)) = limit.source.allowance() else { return None };
                 let left = budget.beyond(used.cost);
                 let own = wants.iter().filter(|want| limit.counts(want));
-                Some(Purse { left, counts: own.map(|want| want.key.clone()).collect() })
+                Some(FreeBudget { left, counts: own.map(|want| want.key.clone()).collect() })
             })
             .filter(|purse| !purse.counts.is_empty())
             .collect()
     }
 
-    /// How many replicas more of each variant nodes have a place for, where that is known.
+    /// Returns the additional replicas of each variant that fit on nodes, if that is known.
     fn slots(&self, wants: &[Want]) -> BTreeMap<VariantKey, Replicas> {
         let mut slots = BTreeMap::new();
         for (limit, used) in self.limits.iter().zip(&self.used) {
@@ -148,19 +140,32 @@ impl<'a> Ledger<'a> {
                 slots.insert(want.key.clone(), fit);
             }
         }
+
         slots
     }
 
-    /// What counts against each limit.
-    pub(super) fn into_used(self) -> Vec<Used> {
+    /// Returns the holdings against each limit.
+    pub(super) fn into_used(self) -> Vec<LimitUse> {
         self.used
     }
 }
 
-// === impl Used ===
+// === impl LimitUse ===
 
-impl Used {
-    /// What is left of an allowance.
+impl LimitUse {
+    /// Returns a limit with the rest of its allowance.
+    fn rest_of(&self, limit: &SupplyLimit) -> SupplyLimit {
+        let source = match &limit.source {
+            LimitSource::Read(allowance) => LimitSource::Read(self.left_of(allowance)),
+            LimitSource::Held { last, age } => {
+                LimitSource::Held { last: self.left_of(last), age: *age }
+            }
+            LimitSource::Unread => LimitSource::Unread,
+        };
+        SupplyLimit { source, ..limit.clone() }
+    }
+
+    /// Returns the rest of an allowance.
     fn left_of(&self, allowance: &Allowance) -> Allowance {
         match allowance {
             Allowance::Kinds(kinds) => Allowance::Kinds(self.left_of_kinds(kinds)),
@@ -177,15 +182,17 @@ impl Used {
         &self,
         kinds: &BTreeMap<Accelerator, Headroom>,
     ) -> BTreeMap<Accelerator, Headroom> {
-        let left = |(kind, headroom): (&Accelerator, &Headroom)| {
-            let used = self.kinds.get(kind).copied().unwrap_or_default();
-            (kind.clone(), headroom.without(used))
-        };
-        kinds.iter().map(left).collect()
+        kinds
+            .iter()
+            .map(|(kind, headroom)| {
+                let used = self.kinds.get(kind).copied().unwrap_or_default();
+                (kind.clone(), headroom.without(used))
+            })
+            .collect()
     }
 
-    /// So many replicas need a place on a node.
-    pub(super) fn start(&mut self, limit: &Limit, want: &Want, replicas: Replicas) {
+    /// Records replicas that need a place on a node.
+    pub(super) fn start(&mut self, limit: &SupplyLimit, want: &Want, replicas: Replicas) {
         if let Some(Allowance::Nodes(nodes)) = limit.source.allowance()
             && let Some(kind) = limit.kind(want)
         {
@@ -193,7 +200,7 @@ impl Used {
         }
     }
 
-    pub(super) fn add(&mut self, limit: &Limit, want: &Want, replicas: Replicas) {
+    pub(super) fn add(&mut self, limit: &SupplyLimit, want: &Want, replicas: Replicas) {
         let gpus = want.gpus.times(replicas);
         if let Some(kind) = limit.kind(want) {
             match self.kinds.get_mut(kind) {
@@ -201,12 +208,14 @@ impl Used {
                 None => drop(self.kinds.insert(kind.clone(), gpus)),
             }
         }
+
         self.total += gpus;
         self.cost += want.cost.times(replicas);
     }
 
-    /// Takes out what was added. Sums of costs are not exact; what reads them allows for that.
-    fn remove(&mut self, limit: &Limit, want: &Want, replicas: Replicas) {
+    /// Removes holdings that were added. Sums of costs are not exact; code that reads them allows
+    /// for that.
+    fn remove(&mut self, limit: &SupplyLimit, want: &Want, replicas: Replicas) {
         let gpus = want.gpus.times(replicas);
         if let Some(used) = limit.kind(want).and_then(|kind| self.kinds.get_mut(kind)) {
             *used = used.beyond(gpus);

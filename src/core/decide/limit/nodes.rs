@@ -1,16 +1,17 @@
-//! What fits on nodes: a pod takes its accelerators on one node, or it does not start.
+//! Placement on nodes: a pod gets all its accelerators on one node, or it does not start.
 //!
 //! # Model
 //!
-//! A replica of `g` accelerators has `ceil(g / p)` pods of `p`, and each of them must find `p` on one
-//! node. Pods are placed largest first, each on the node where least is left beside it (best-fit
-//! decreasing, Johnson et al. 1974). A replica fits when all pods that are started beside it, and
-//! its own, find a place.
+//! A replica of `g` accelerators has `ceil(g / p)` pods of `p`, and each pod must find `p` on one
+//! node. Pods are placed largest first, each on the node that it leaves with the least free
+//! (best-fit decreasing, Johnson et al. 1974). A replica fits if all pods that are started with it,
+//! and its own, find a place.
 //!
 //! # Domain
 //!
-//! What schedulers do is at best this: where a pod goes is theirs to say, and what is free moves. Of
-//! a variant of which nobody has seen a pod nothing is known, and the sum over nodes counts.
+//! A scheduler does no better than this, because it chooses the nodes itself and free amounts
+//! change. If no pod of a variant has been observed, nothing is known, and the sum over nodes
+//! counts.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -20,87 +21,93 @@ use crate::decide::optimize::Headroom;
 use crate::fleet::{Accelerator, VariantKey};
 use crate::units::{Gpus, Replicas};
 
-/// What nodes have: sums, and what is free on each.
+/// The accelerators of nodes: the sums, and the free amount on each node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Nodes {
-    /// Of each kind, what is there for variants in all.
+    /// The total for variants, by kind.
     pub kinds: BTreeMap<Accelerator, Headroom>,
-    /// Of each kind, what is free on each node that has any.
+    /// The free amount on each node that has any, by kind.
     pub free: BTreeMap<Accelerator, Vec<Gpus>>,
-    /// What a pod of each variant takes, of those of which one has been seen.
+    /// Accelerators per pod of each variant with an observed pod.
     pub pods: BTreeMap<VariantKey, Gpus>,
 }
 
 /// Pods that are started and are on no node yet.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Started(BTreeMap<VariantKey, Pods>);
+pub(super) struct UnplacedPods(BTreeMap<VariantKey, PodGroup>);
 
 /// Pods of one size.
 #[derive(Clone, Debug)]
-struct Pods {
+struct PodGroup {
     kind: Accelerator,
     each: Gpus,
-    /// Of one replica.
+    /// Pods per replica.
     number: u32,
     replicas: Replicas,
 }
 
 impl Nodes {
-    /// What a replica is made of; `None` where nothing is known of nodes or pods.
-    fn pods(&self, want: &Want, kind: &Accelerator, replicas: Replicas) -> Option<Pods> {
+    /// Returns the pods of these replicas; `None` if nodes or pods are unknown.
+    fn pods(&self, want: &Want, kind: &Accelerator, replicas: Replicas) -> Option<PodGroup> {
         self.free.get(kind)?;
         let each = (*self.pods.get(&want.key)?).min(want.gpus);
         let number = want.gpus.count().div_ceil(each.count().max(1));
-        (each > Gpus::ZERO).then(|| Pods { kind: kind.clone(), each, number, replicas })
+        (each > Gpus::ZERO).then(|| PodGroup { kind: kind.clone(), each, number, replicas })
     }
 
-    /// The largest number of replicas, up to `most`, that fit beside those that are started; `None`
-    /// where nothing is known.
+    /// Returns the largest number of replicas, up to `most`, that fit in addition to the started
+    /// pods; `None` if unknown.
     pub(super) fn fit(
         &self,
-        started: &Started,
+        started: &UnplacedPods,
         want: &Want,
         kind: &Accelerator,
         most: Replicas,
     ) -> Option<Replicas> {
         let there = started.0.get(&want.key).map_or(Replicas::ZERO, |pods| pods.replicas);
         let alone = self.pods(want, kind, there)?;
-        let others: Vec<&Pods> = started
+        let others: Vec<&PodGroup> = started
             .0
             .iter()
             .filter(|(key, pods)| **key != want.key && pods.kind == *kind)
             .map(|(_, pods)| pods)
             .collect();
-        let fits = |more: u32| {
-            let replicas = there + Replicas::saturating(more);
-            self.place(&others, &Pods { replicas, ..alone.clone() })
-        };
-        // No more pods fit than if each node were filled with them.
-        let slots = |free: &Gpus| free.count() / alone.each.count();
-        let slots: u32 = self.free.get(kind)?.iter().map(slots).sum();
-        let (mut low, mut high) = (0, (slots / alone.number).min(most.count()));
+
+        // No more pods fit than if each node held only these pods.
+        let nodes = self.free.get(kind)?.iter();
+        let slots: u32 = nodes.map(|free| free.count() / alone.each.count()).sum();
+
+        let mut low = 0;
+        let mut high = (slots / alone.number).min(most.count());
         while low < high {
             let middle = (low + high).div_ceil(2);
-            if fits(middle) { low = middle } else { high = middle - 1 }
+            let replicas = there + Replicas::saturating(middle);
+            if self.place(&others, &PodGroup { replicas, ..alone.clone() }) {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
         }
+
         Some(Replicas::saturating(low))
     }
 
-    /// What is free of a kind on the node that has most of it.
+    /// Returns the free amount of a kind on the node that has most.
     pub(super) fn largest(&self, kind: &Accelerator) -> Gpus {
         let free = self.free.get(kind).map(Vec::as_slice).unwrap_or_default();
         free.iter().copied().max().unwrap_or_default()
     }
 
-    /// What a pod of a variant takes, if one was seen.
+    /// Returns the accelerators per pod of a variant. Without an observed pod, returns those per
+    /// replica.
     pub(super) fn pod(&self, want: &Want) -> Gpus {
         self.pods.get(&want.key).copied().unwrap_or(want.gpus).min(want.gpus)
     }
 
-    /// Whether all of these find a place.
-    fn place(&self, others: &[&Pods], own: &Pods) -> bool {
+    /// Returns true if all these pods find a place.
+    fn place(&self, others: &[&PodGroup], own: &PodGroup) -> bool {
         let mut free = self.free.get(&own.kind).cloned().unwrap_or_default();
-        let mut all: Vec<&Pods> = others.iter().copied().chain([own]).collect();
+        let mut all: Vec<&PodGroup> = others.iter().copied().chain([own]).collect();
         all.sort_by_key(|pods| Reverse(pods.each));
         for pods in all {
             for _ in 0..pods.number.saturating_mul(pods.replicas.count()) {
@@ -109,12 +116,13 @@ impl Nodes {
                 *node = node.beyond(pods.each);
             }
         }
+
         true
     }
 }
 
-impl Started {
-    /// So many replicas more are started.
+impl UnplacedPods {
+    /// Records replicas that are started.
     pub(super) fn start(
         &mut self,
         nodes: &Nodes,
@@ -125,6 +133,7 @@ impl Started {
         if replicas == Replicas::ZERO {
             return;
         }
+
         if let Some(pods) = self.0.get_mut(&want.key) {
             pods.replicas += replicas;
         } else if let Some(pods) = nodes.pods(want, kind, replicas) {
@@ -132,7 +141,7 @@ impl Started {
         }
     }
 
-    /// So many replicas that were started are not.
+    /// Removes replicas that were started.
     pub(super) fn stop(&mut self, want: &Want, replicas: Replicas) {
         if let Some(pods) = self.0.get_mut(&want.key) {
             pods.replicas = pods.replicas.beyond(replicas);

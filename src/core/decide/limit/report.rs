@@ -1,8 +1,10 @@
-//! What each limit allows and how much of that is held, for whoever looks at it.
+//! The allowance of each limit and the part that is held, for display.
 
-use crate::decide::limit::ledger::Used;
-use crate::decide::limit::{Allowance, Ledger, Limit, LimitName, Source, Want};
-use crate::decide::limited::Price;
+use crate::decide::limit::ledger::LimitUse;
+use crate::decide::limit::{
+    AcceleratorLedger, Allowance, LimitName, LimitSource, SupplyLimit, Want,
+};
+use crate::decide::limited::ShadowPrice;
 use crate::decide::optimize::Headroom;
 use crate::fleet::Accelerator;
 use crate::observe::inventory::NodeStock;
@@ -13,85 +15,93 @@ use crate::units::{CostPerHour, Gpus, Seconds};
 pub struct LimitReport {
     /// Its name.
     pub name: LimitName,
-    /// How far what it says can be relied on.
-    pub reading: Reading,
-    /// What it allows of accelerators; empty for a budget, and while nothing has been read.
-    pub rows: Vec<Row>,
-    /// What it allows to spend, if it is a budget.
+    /// The freshness of its value.
+    pub reading: LimitReading,
+    /// Its allowance for accelerators; empty for a budget, and while nothing has been read.
+    pub rows: Vec<AllowanceRow>,
+    /// Its allowance for spending, if it is a budget.
     pub spending: Option<Spending>,
-    /// What one more would buy, while it cuts and that is known.
-    pub price: Option<Price>,
-    /// What nodes have, if it is what nodes have; products by the names that they go by.
+    /// The gain from one more unit, while the limit cuts and the gain is known.
+    pub price: Option<ShadowPrice>,
+    /// The accelerators on nodes, if the limit counts those; products have their normalized names.
     pub stock: Vec<NodeStock>,
 }
 
-/// How far what a limit says can be relied on.
+/// The freshness of a limit's value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Reading {
-    /// It is known.
+pub enum LimitReading {
+    /// The value is known.
     Known,
-    /// It cannot be read, and what it said so long ago holds.
+    /// The limit cannot be read, and its value of this age applies.
     Held(Seconds),
-    /// It has never been read, and nothing may grow.
+    /// The limit has never been read, and nothing may scale up.
     Unread,
 }
 
-/// What a limit allows of one kind of accelerator.
+/// The allowance for one kind of accelerator.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
-    /// The kind; `None` where all kinds count together.
+pub struct AllowanceRow {
+    /// The kind; `None` if all kinds count together.
     pub kind: Option<Accelerator>,
-    /// What it allows; `None` where it limits nothing.
+    /// The allowance; `None` without a limit.
     pub allowed: Option<Gpus>,
-    /// What variants hold of it.
+    /// The amount that variants hold.
     pub held: Gpus,
 }
 
-/// What a budget allows.
+/// The allowance of a budget.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spending {
-    /// What it allows.
+    /// The allowance.
     pub allowed: CostPerHour,
-    /// What is spent.
+    /// The amount that is spent.
     pub held: CostPerHour,
 }
 
-/// Each limit with what these variants hold of it, in the order of the limits.
+/// Returns each limit with the holdings of these variants, in the order of the limits.
 #[must_use]
-pub fn report(wants: &[Want], limits: &[Limit]) -> Vec<LimitReport> {
-    let mut ledger = Ledger::new(limits);
+pub fn report(wants: &[Want], limits: &[SupplyLimit]) -> Vec<LimitReport> {
+    let mut ledger = AcceleratorLedger::new(limits);
     for want in wants {
         ledger.hold(want, want.current);
     }
-    let row = |(limit, used): (&Limit, Used)| {
-        let reading = match &limit.source {
-            Source::Read(_) => Reading::Known,
-            Source::Held { age, .. } => Reading::Held(*age),
-            Source::Unread => Reading::Unread,
-        };
-        let (mut rows, mut spending) = (Vec::new(), None);
-        match limit.source.allowance() {
-            None => {}
-            Some(allowance @ (Allowance::Kinds(_) | Allowance::Nodes(_))) => {
-                let kinds = allowance.kinds().into_iter().flatten();
-                rows.extend(kinds.map(|(kind, most)| Row {
-                    kind: Some(kind.clone()),
-                    allowed: match most {
-                        Headroom::Limited(gpus) => Some(*gpus),
-                        Headroom::Unlimited => None,
-                    },
-                    held: used.kinds.get(kind).copied().unwrap_or_default(),
-                }));
-            }
-            Some(Allowance::Total(total)) => {
-                rows.push(Row { kind: None, allowed: Some(*total), held: used.total });
-            }
-            Some(Allowance::Budget(allowed)) => {
-                spending = Some(Spending { allowed: *allowed, held: used.cost });
-            }
-        }
-        let (name, price, stock) = (limit.name.clone(), None, Vec::new());
-        LimitReport { name, reading, rows, spending, price, stock }
+
+    let used = ledger.into_used();
+    limits.iter().zip(&used).map(|(limit, used)| report_of(limit, used)).collect()
+}
+
+fn report_of(limit: &SupplyLimit, used: &LimitUse) -> LimitReport {
+    let reading = match &limit.source {
+        LimitSource::Read(_) => LimitReading::Known,
+        LimitSource::Held { age, .. } => LimitReading::Held(*age),
+        LimitSource::Unread => LimitReading::Unread,
     };
-    limits.iter().zip(ledger.into_used()).map(row).collect()
+
+    let mut rows = Vec::new();
+    let mut spending = None;
+    match limit.source.allowance() {
+        None => {}
+        Some(allowance @ (Allowance::Kinds(_) | Allowance::Nodes(_))) => {
+            let kinds = allowance.kinds().into_iter().flatten();
+            rows.extend(kinds.map(|(kind, most)| AllowanceRow {
+                kind: Some(kind.clone()),
+                allowed: match most {
+                    Headroom::Limited(gpus) => Some(*gpus),
+                    Headroom::Unlimited => None,
+                },
+                held: used.kinds.get(kind).copied().unwrap_or_default(),
+            }));
+        }
+        Some(Allowance::Total(total)) => {
+            rows.push(AllowanceRow { kind: None, allowed: Some(*total), held: used.total });
+        }
+        Some(Allowance::Budget(allowed)) => {
+            spending = Some(Spending { allowed: *allowed, held: used.cost });
+        }
+    }
+
+    let name = limit.name.clone();
+    let price = None;
+    let stock = Vec::new();
+    LimitReport { name, reading, rows, spending, price, stock }
 }

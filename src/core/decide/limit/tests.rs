@@ -16,6 +16,7 @@ fn kind(name: &str) -> Accelerator {
 /// A variant of a model of the same name, on H100s.
 fn want(name: &str, gpus: u32, current: u32, desired: u32) -> Want {
     let namespace = Namespace::new("shop").unwrap();
+
     Want {
         key: VariantKey { namespace: namespace.clone(), variant: VariantName::new(name).unwrap() },
         model: ModelKey { namespace, model: ModelName::new(name).unwrap() },
@@ -30,16 +31,16 @@ fn want(name: &str, gpus: u32, current: u32, desired: u32) -> Want {
     }
 }
 
-fn inventory_of(gpus: u32) -> Limit {
+fn inventory_of(gpus: u32) -> SupplyLimit {
     let kinds = BTreeMap::from([(kind("H100"), Headroom::Limited(Gpus::new(gpus)))]);
-    named("inventory", Scope::Cluster, Source::Read(Allowance::Kinds(kinds)))
+    named("inventory", LimitScope::Cluster, LimitSource::Read(Allowance::Kinds(kinds)))
 }
 
-fn named(name: &str, scope: Scope, source: Source) -> Limit {
-    Limit { name: LimitName::new(name).unwrap(), scope, source }
+fn named(name: &str, scope: LimitScope, source: LimitSource) -> SupplyLimit {
+    SupplyLimit { name: LimitName::new(name).unwrap(), scope, source }
 }
 
-fn granted(wants: &[Want], limits: &[Limit]) -> Vec<u32> {
+fn granted(wants: &[Want], limits: &[SupplyLimit]) -> Vec<u32> {
     let grants = limit(wants, limits).grants;
     grants.iter().map(|grant| grant.granted.count()).collect()
 }
@@ -56,19 +57,21 @@ fn what_does_not_suffice_is_shared_by_what_is_wanted_and_by_weight() {
 
 #[test]
 fn the_tightest_of_several_limits_wins_and_is_named() {
-    let budget = Source::Read(Allowance::Budget(CostPerHour::new(30.0).unwrap()));
-    let quota = Source::Read(Allowance::Total(Gpus::new(5)));
+    let budget = LimitSource::Read(Allowance::Budget(CostPerHour::new(30.0).unwrap()));
+    let quota = LimitSource::Read(Allowance::Total(Gpus::new(5)));
     let limits = [
         inventory_of(20),
-        named("budget", Scope::Cluster, budget),
-        named("quota of shop", Scope::Namespace(Namespace::new("shop").unwrap()), quota),
+        named("budget", LimitScope::Cluster, budget),
+        named("quota of shop", LimitScope::Namespace(Namespace::new("shop").unwrap()), quota),
     ];
+
     let grants = limit(&[want("a", 1, 1, 9)], &limits);
     assert_eq!(
         grants.grants[0].to_string(),
         "shop/a: 5 of 9 replicas, limited by quota of shop: a replica takes 1 accelerators and 0 \
          are free"
     );
+
     let grants = limit(&[want("a", 2, 1, 9)], &limits[..2]);
     assert_eq!(
         grants.grants[0].to_string(),
@@ -83,19 +86,21 @@ fn the_tightest_of_several_limits_wins_and_is_named() {
 
 #[test]
 fn what_cannot_be_read_holds_at_what_it_said_and_never_becomes_unlimited() {
-    let Source::Read(last) = inventory_of(3).source else { unreachable!() };
-    let held = Source::Held { last, age: Seconds::new(600.0).unwrap() };
-    assert_eq!(granted(&[want("a", 1, 1, 9)], &[named("nodes", Scope::Cluster, held)]), [3]);
-    let unread = [named("nodes", Scope::Cluster, Source::Unread)];
+    let LimitSource::Read(last) = inventory_of(3).source else { unreachable!() };
+    let held = LimitSource::Held { last, age: Seconds::new(600.0).unwrap() };
+    assert_eq!(granted(&[want("a", 1, 1, 9)], &[named("nodes", LimitScope::Cluster, held)]), [3]);
+
+    let unread = [named("nodes", LimitScope::Cluster, LimitSource::Unread)];
     assert_eq!(granted(&[want("a", 1, 1, 9)], &unread), [1], "nothing grows");
     assert_eq!(granted(&[want("a", 1, 4, 2)], &unread), [2], "and what goes may go");
-    let room = Ledger::new(&unread).room(&[want("a", 1, 1, 9)]).unwrap();
+
+    let room = AcceleratorLedger::new(&unread).room(&[want("a", 1, 1, 9)]).unwrap();
     assert!(room.cluster.values().all(|headroom| *headroom == Headroom::NONE));
 }
 
 #[test]
 fn the_rest_of_a_partial_grant_goes_to_whom_it_fits() {
-    // Three are free: one replica of two, and the third for the one that takes one.
+    // Three are free: one replica takes two, and the third goes to the variant that takes one.
     assert_eq!(granted(&[want("a", 2, 0, 2), want("b", 1, 0, 1)], &[inventory_of(3)]), [1, 1]);
 }
 
@@ -108,6 +113,7 @@ fn a_replica_that_is_going_still_holds_its_accelerators() {
 fn a_minimum_is_kept_where_it_does_not_fit_and_that_is_said() {
     let mut wants = [want("a", 1, 0, 4), want("b", 1, 0, 2)];
     wants[1].bounds = Bounds::new(replicas(2), None).unwrap();
+
     let grants = limit(&wants, &[inventory_of(1)]);
     assert_eq!(grants.grants[0].granted, Replicas::ZERO);
     assert_eq!(grants.grants[1].granted, replicas(2));
@@ -141,6 +147,7 @@ fn one_accelerator_has_one_name_and_two_have_two() {
         ("H100", "H100"),
         ("NVIDIA", "NVIDIA"),
     ];
+
     for (label, name) in names {
         assert_eq!(normalised(&kind(label)).as_str(), name, "{label}");
     }
@@ -178,6 +185,7 @@ proptest! {
             prop_assert_eq!(grant.cut.is_some(), grant.granted < grant.desired);
             prop_assert!(grant.granted == grant.desired || want.gpus.count() > free);
         }
+
         let mut turned = wants.clone();
         turned.rotate_left(turn % rows.len());
         let mut others = limit(&turned, &[inventory_of(gpus)]).grants;

@@ -1,11 +1,11 @@
-//! Plans in plain words.
+//! The text of plans.
 
 use std::fmt;
 
-use crate::decide::optimize::{Cover, Placement, Plan};
+use crate::decide::optimize::{DemandCover, ModelPlan, Placement};
 use crate::units::CostPerHour;
 
-impl fmt::Display for Plan {
+impl fmt::Display for ModelPlan {
     /// `6 -> 5 replicas for 37.00 -> 26.00 an hour: the least cost, exactly (17 steps); …`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { model: _, method, placements, covers, cost_before, cost_after, rankings: _ } =
@@ -15,8 +15,8 @@ impl fmt::Display for Plan {
         write!(
             f,
             "{before} -> {after} replicas for {} -> {} an hour: {method}",
-            Money(*cost_before),
-            Money(*cost_after)
+            MoneyAmount(*cost_before),
+            MoneyAmount(*cost_after)
         )?;
         for cover in covers {
             write!(f, "; {cover}")?;
@@ -29,11 +29,12 @@ impl fmt::Display for Plan {
                 cover.unit
             )?;
         }
+
         Ok(())
     }
 }
 
-impl fmt::Display for Cover {
+impl fmt::Display for DemandCover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { unit, role, wanted, planned } = self;
         write!(f, "carries {planned:.1} of {wanted:.1} {unit} wanted")?;
@@ -47,14 +48,14 @@ impl fmt::Display for Cover {
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, before, after, cost, because } = self;
-        write!(f, "{key}: {before} -> {after} at {} each, {because}", Money(*cost))
+        write!(f, "{key}: {before} -> {after} at {} each, {because}", MoneyAmount(*cost))
     }
 }
 
-/// A price with two digits, or with more when it is very small.
-struct Money(CostPerHour);
+/// A price with two decimals, or with four if it is very small.
+struct MoneyAmount(CostPerHour);
 
-impl fmt::Display for Money {
+impl fmt::Display for MoneyAmount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cost = self.0.per_hour();
         if cost > 0.0 && cost < 0.1 { write!(f, "{cost:.4}") } else { write!(f, "{cost:.2}") }

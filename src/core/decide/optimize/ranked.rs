@@ -1,105 +1,111 @@
-//! Replicas by the rank of their price, and fewer at the least cost.
+//! Plans that add replicas by price rank and remove them at the least cost.
 //!
-//! Where some voice finds something missing, variants are added by [`rank_variants`], round by
-//! round, for one voice after the other: what is added for the first carries for the next as well.
-//! Nothing is exchanged, so nothing goes while something is missing.
+//! If a voice reports a shortfall, [`rank_variants`] adds replicas round by round, for one voice
+//! after the other. Replicas that are added for the first voice also count for the next. Nothing is
+//! exchanged, so nothing is removed during a shortfall.
 //!
-//! Where nothing is missing there is nothing to rank: of what is there the cheapest stays that
-//! carries what is wanted, by the exact search, and goes by the rules of
+//! Without a shortfall there is nothing to rank. The exact search finds the cheapest part of the
+//! current replicas that covers the demand. The rest goes by the rules of
 //! [`least_cost`](crate::decide::optimize::least_cost).
 
-use crate::decide::optimize::least_cost::Question;
-use crate::decide::optimize::sheet::{SLACK, Sheet};
-use crate::decide::optimize::{Because, Candidate, Consent, Method, Model, Plan, Policy, Room};
-use crate::decide::rank::{self, Demand, Ranked, Ranking, Warmth, rank_variants};
+use crate::decide::optimize::least_cost::RoleQuestion;
+use crate::decide::optimize::sheet::{ModelSheet, SLACK};
+use crate::decide::optimize::{
+    Candidate, Consent, ModelPlan, OptimizerPolicy, PlanMethod, PlanModel, PlanReason,
+    SupplyHeadroom,
+};
+use crate::decide::rank::{self, RankedVariant, Ranking, ResidualDemand, Warmth, rank_variants};
 use crate::fleet::VariantKey;
 use crate::units::{Amount, Replicas};
 
-/// Plans one model by the rank of prices, inside what is free if that is limited.
+/// Plans one model by price rank, inside the free room if that is limited.
 pub fn ranked(
-    model: &Model<'_>,
-    room: Option<&Room>,
-    policy: &Policy,
+    model: &PlanModel<'_>,
+    room: Option<&SupplyHeadroom>,
+    policy: &OptimizerPolicy,
     by: &rank::Policy,
     check: &dyn Fn(&VariantKey, Replicas) -> Consent,
-) -> Plan {
-    let sheet = Sheet::new(model);
-    let mut growth = Growth::new(&sheet, room);
+) -> ModelPlan {
+    let sheet = ModelSheet::new(model);
+    let mut growth = RankedGrowth::new(&sheet, room);
     let mut released = Vec::new();
     for group in 0..sheet.groups.len() {
         if growth.lacks(group) {
             growth.add(group, by);
         } else {
-            let question = Question::new(&sheet, group, room, policy).among_what_is_there();
+            let question = RoleQuestion::new(&sheet, group, room, policy).among_what_is_there();
             let verdicts = question.release(&question.ask(), check);
             released.extend(question.members.iter().copied().zip(verdicts));
         }
     }
-    let Growth { mut targets, rankings, .. } = growth;
+
+    let RankedGrowth { mut targets, rankings, .. } = growth;
     for &(member, (replicas, _)) in &released {
         targets[member] = replicas;
     }
-    let mut plan = sheet.plan(Method::Ranked, &targets);
+
+    let mut plan = sheet.plan(PlanMethod::Ranked, &targets);
     for (member, placement) in plan.placements.iter_mut().enumerate() {
         if sheet.voices.iter().all(|voice| voice.sizes[member].is_none()) {
-            placement.because = Because::Unknown;
+            placement.because = PlanReason::Unknown;
         }
     }
+
     for (member, (_, because)) in released {
         plan.placements[member].because = because;
     }
+
     plan.rankings = rankings.into();
     plan
 }
 
-/// Replicas that are added, under way.
-struct Growth<'s, 'a> {
-    sheet: &'s Sheet<'a>,
-    room: Option<Room>,
+/// The state of adding replicas.
+struct RankedGrowth<'s, 'a> {
+    sheet: &'s ModelSheet<'a>,
+    room: Option<SupplyHeadroom>,
     targets: Vec<Replicas>,
     rankings: Vec<Ranking>,
 }
 
-impl<'s, 'a> Growth<'s, 'a> {
-    /// What is there, inside the bounds.
-    fn new(sheet: &'s Sheet<'a>, room: Option<&Room>) -> Self {
-        let inside = |variant: &&Candidate| variant.bounds.clamp(variant.current);
-        let targets = sheet.variants.iter().map(inside).collect();
+impl<'s, 'a> RankedGrowth<'s, 'a> {
+    /// Starts with the current replicas, inside the bounds.
+    fn new(sheet: &'s ModelSheet<'a>, room: Option<&SupplyHeadroom>) -> Self {
+        let targets = sheet.variants.iter().map(|it| it.bounds.clamp(it.current)).collect();
         let mut growth = Self { sheet, room: room.cloned(), targets, rankings: Vec::new() };
+
         if let Some(room) = &mut growth.room {
             for (variant, target) in sheet.variants.iter().zip(&growth.targets) {
                 room.start(variant, target.beyond(variant.current));
             }
         }
+
         growth
     }
 
-    /// Whether some voice finds something missing.
+    /// Returns true if a voice reports a shortfall.
     fn lacks(&self, group: usize) -> bool {
         (0..self.sheet.voices.len()).any(|voice| self.missing(group, voice) > Amount::ZERO)
     }
 
-    /// What is missing in the unit of a voice.
+    /// Returns the shortfall in the unit of a voice.
     fn missing(&self, group: usize, voice: usize) -> Amount {
         let row = &self.sheet.voices[voice];
         let wanted = row.wanted(group).amount();
-        let members = self.sheet.groups[group].members.iter();
-        let carried = members.map(|&member| {
-            row.sizes[member].unwrap_or(0.0) * f64::from(self.targets[member].count())
-        });
-        let missing = wanted - carried.sum::<f64>();
+        let missing = wanted - row.carried(&self.sheet.groups[group].members, &self.targets);
         Amount::new(missing).filter(|_| missing > SLACK * wanted).unwrap_or_default()
     }
 
-    /// Adds what each voice finds missing.
+    /// Adds replicas for the shortfall of each voice.
     fn add(&mut self, group: usize, by: &rank::Policy) {
         for voice in 0..self.sheet.voices.len() {
             let missing = self.missing(group, voice);
             if missing == Amount::ZERO {
                 continue;
             }
-            let (row, of) = (&self.sheet.voices[voice], &self.sheet.groups[group]);
-            let demand = Demand { missing, total: row.wanted(group) };
+
+            let row = &self.sheet.voices[voice];
+            let of = &self.sheet.groups[group];
+            let demand = ResidualDemand { missing, total: row.wanted(group) };
             let there: Vec<(Candidate, Amount, Warmth)> = of
                 .members
                 .iter()
@@ -114,13 +120,16 @@ impl<'s, 'a> Growth<'s, 'a> {
                     Some((Candidate { current, ..variant.clone() }, size, warmth))
                 })
                 .collect();
-            let variants: Vec<Ranked<'_>> = there
+            let variants: Vec<RankedVariant<'_>> = there
                 .iter()
-                .map(|(candidate, size, warmth)| {
-                    let (size, warmth) = (*size, *warmth);
-                    Ranked { candidate, size, list_price: candidate.list_price, warmth }
+                .map(|(candidate, size, warmth)| RankedVariant {
+                    candidate,
+                    size: *size,
+                    list_price: candidate.list_price,
+                    warmth: *warmth,
                 })
                 .collect();
+
             let residual = rank_variants(&variants, &demand, self.room.as_ref(), by);
             for &member in &of.members {
                 let variant = self.sheet.variants[member];
@@ -130,6 +139,7 @@ impl<'s, 'a> Growth<'s, 'a> {
                     room.start(variant, added);
                 }
             }
+
             self.rankings.push(Ranking { unit: row.unit, role: of.role, residual });
         }
     }

@@ -1,7 +1,7 @@
-//! What is free: accelerators of each kind, in the cluster and in each namespace, and money.
+//! Free room: accelerators of each kind, in the cluster and in each namespace, and money.
 //!
-//! A kind that is not listed has nothing free: a source that does not know a kind must not be read
-//! as one that does not limit it.
+//! A kind that is not listed has nothing free. A source that does not know a kind must not count as
+//! a source that does not limit it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,36 +11,37 @@ use crate::decide::optimize::Candidate;
 use crate::fleet::{Accelerator, Namespace, VariantKey};
 use crate::units::{CostPerHour, Gpus, Replicas};
 
-/// How much of one kind is free.
+/// The free amount of one kind.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Headroom {
-    /// So much.
+    /// Limited to this many accelerators.
     #[display("{_0} free")]
     Limited(Gpus),
-    /// Nothing limits it.
+    /// Without a limit.
     #[display("unlimited")]
     Unlimited,
 }
 
-/// What is free, of each kind.
+/// The free room for each kind.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Room {
+pub struct SupplyHeadroom {
     /// In the cluster.
     pub cluster: BTreeMap<Accelerator, Headroom>,
-    /// In namespaces that have a list of their own, which holds beside the cluster's.
+    /// In namespaces with a list of their own, which applies in addition to the cluster's.
     pub namespaces: BTreeMap<Namespace, BTreeMap<Accelerator, Headroom>>,
-    /// For variants of which nobody knows the kind.
+    /// For variants whose kind is unknown.
     pub unknown: Headroom,
-    /// What is left of each budget.
-    pub purses: Vec<Purse>,
-    /// How many replicas more of a variant nodes have a place for; of others nothing is known.
+    /// The rest of each budget.
+    pub purses: Vec<FreeBudget>,
+    /// Additional replicas of a variant that fit on nodes. For a variant without an entry they are
+    /// unknown.
     pub slots: BTreeMap<VariantKey, Replicas>,
 }
 
-/// What is left of a budget.
+/// The rest of a budget.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Purse {
-    /// What replicas that start may cost together.
+pub struct FreeBudget {
+    /// The most that all replicas to be started may cost together.
     pub left: CostPerHour,
     /// The variants that it counts.
     pub counts: BTreeSet<VariantKey>,
@@ -52,7 +53,7 @@ impl Headroom {
     /// Nothing is free.
     pub const NONE: Self = Self::Limited(Gpus::ZERO);
 
-    /// How many replicas fit, if each takes `each`; `None` when nothing limits them.
+    /// Returns the replicas that fit, if each takes `each`; `None` without a limit.
     #[must_use]
     pub fn replicas(self, each: Gpus) -> Option<Replicas> {
         match self {
@@ -61,7 +62,7 @@ impl Headroom {
         }
     }
 
-    /// What is left when `used` is taken.
+    /// Returns the rest after `used` is taken.
     #[must_use]
     pub fn without(self, used: Gpus) -> Self {
         match self {
@@ -72,26 +73,24 @@ impl Headroom {
 }
 
 impl Default for Headroom {
-    /// Nothing: what no list names is not there.
+    /// Nothing: a kind that no list names is not available.
     fn default() -> Self {
         Self::NONE
     }
 }
 
-// === impl Room ===
+// === impl SupplyHeadroom ===
 
-impl Room {
-    /// What a workload of this namespace may still take of this kind.
+impl SupplyHeadroom {
+    /// Returns the amount of this kind that a workload in this namespace may still take.
     #[must_use]
     pub fn free(&self, namespace: &Namespace, kind: &Accelerator) -> Headroom {
-        let listed = |list: &BTreeMap<Accelerator, Headroom>| {
-            list.get(kind).copied().unwrap_or(Headroom::NONE)
-        };
-        let own = self.namespaces.get(namespace).map_or(Headroom::Unlimited, listed);
-        listed(&self.cluster).min(own)
+        let own = self.namespaces.get(namespace);
+        let own_headroom = own.map_or(Headroom::Unlimited, |list| listed(list, kind));
+        listed(&self.cluster, kind).min(own_headroom)
     }
 
-    /// Takes this much of this kind for a workload of this namespace.
+    /// Takes this amount of this kind for a workload in this namespace.
     pub fn take(&mut self, namespace: &Namespace, kind: &Accelerator, used: Gpus) {
         let own = self.namespaces.get_mut(namespace).and_then(|list| list.get_mut(kind));
         for headroom in [self.cluster.get_mut(kind), own].into_iter().flatten() {
@@ -99,7 +98,7 @@ impl Room {
         }
     }
 
-    /// What a variant may take of its kind.
+    /// Returns the amount of its kind that a variant may take.
     pub(crate) fn headroom(&self, candidate: &Candidate) -> Headroom {
         match &candidate.accelerator {
             Some(kind) => self.free(&candidate.key.namespace, kind),
@@ -107,16 +106,16 @@ impl Room {
         }
     }
 
-    /// How many replicas of a variant may start; `None` when nothing limits them.
+    /// Returns the replicas of a variant that may start; `None` without a limit.
     pub(crate) fn fit(&self, candidate: &Candidate) -> Option<Replicas> {
-        let paid = self.purses.iter().filter(|purse| purse.counts.contains(&candidate.key));
-        let paid = paid.filter_map(|purse| purse.left.replicas_of(candidate.cost)).min();
+        let purses = self.purses.iter().filter(|purse| purse.counts.contains(&candidate.key));
+        let paid = purses.filter_map(|purse| purse.left.replicas_of(candidate.cost)).min();
         let started = self.headroom(candidate).replicas(candidate.gpus);
         let placed = self.slots.get(&candidate.key).copied();
         [started, paid, placed].into_iter().flatten().min()
     }
 
-    /// Takes what so many replicas of a variant run on and cost.
+    /// Takes the accelerators, the places and the money for these replicas of a variant.
     pub(crate) fn start(&mut self, candidate: &Candidate, replicas: Replicas) {
         if let Some(kind) = &candidate.accelerator {
             self.take(&candidate.key.namespace, kind, candidate.gpus.times(replicas));
@@ -124,8 +123,14 @@ impl Room {
         if let Some(slots) = self.slots.get_mut(&candidate.key) {
             *slots = slots.beyond(replicas);
         }
+
         for purse in self.purses.iter_mut().filter(|it| it.counts.contains(&candidate.key)) {
             purse.left = purse.left.beyond(candidate.cost.times(replicas));
         }
     }
+}
+
+/// Returns the free amount of a kind; none of a kind that is not listed.
+fn listed(list: &BTreeMap<Accelerator, Headroom>, kind: &Accelerator) -> Headroom {
+    list.get(kind).copied().unwrap_or(Headroom::NONE)
 }

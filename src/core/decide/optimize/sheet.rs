@@ -1,4 +1,4 @@
-//! The numbers of one model in rows and columns: variants by their position, voices by theirs.
+//! The data of one model in rows and columns: variants and voices by their positions.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,55 +7,57 @@ use smallvec::SmallVec;
 
 use crate::analyze::capacity::{CapacityReport, Totals, Unit, VariantCapacity};
 use crate::decide::optimize::{
-    Because, Candidate, Cover, Few, Method, Model, Placement, Plan, Standing,
+    Candidate, DemandCover, Few, ModelPlan, Placement, PlanMethod, PlanModel, PlanReason,
+    ReportFreshness,
 };
 use crate::fleet::{ModelKey, Role, VariantKey};
 use crate::units::{Amount, CostPerHour, Replicas};
 
-/// Sums of capacities differ in their last digits. Less than this share of what is asked is no
+/// Sums of capacities differ in their last digits. A gap below this share of the demand is not a
 /// shortfall.
 pub(crate) const SLACK: f64 = 1e-9;
 
-/// Something of each group: all variants, or those of each of three roles.
+/// A list with an entry per group: all variants, or the variants of each of three roles.
 type PerRole<T> = SmallVec<[T; 3]>;
 
 /// One model, ready for arithmetic.
-pub(crate) struct Sheet<'a> {
+pub(crate) struct ModelSheet<'a> {
     pub(crate) key: &'a ModelKey,
-    /// The variants in the order of their keys.
+    /// The variants in key order.
     pub(crate) variants: Few<&'a Candidate>,
-    /// Variants that can stand in for one another.
-    pub(crate) groups: PerRole<Group>,
-    pub(crate) voices: SmallVec<[Row; 4]>,
+    /// Groups of variants that can replace each other.
+    pub(crate) groups: PerRole<RoleGroup>,
+    pub(crate) voices: SmallVec<[ReportRow; 4]>,
 }
 
 /// The variants of one role.
-pub(crate) struct Group {
-    /// `None` where all variants serve whole requests.
+pub(crate) struct RoleGroup {
+    /// `None` if all variants serve whole requests.
     pub(crate) role: Option<Role>,
-    /// Their positions.
+    /// The positions of the variants.
     pub(crate) members: Few<usize>,
 }
 
-/// What one voice says.
-pub(crate) struct Row {
+/// The report of one voice.
+pub(crate) struct ReportRow {
     pub(crate) unit: Unit,
-    pub(crate) standing: Standing,
-    /// What one replica of each variant carries.
+    pub(crate) standing: ReportFreshness,
+    /// The capacity per replica of each variant.
     pub(crate) sizes: Few<Option<f64>>,
     /// The sums for each group.
     pub(crate) totals: PerRole<Totals>,
 }
 
-impl<'a> Sheet<'a> {
-    pub(crate) fn new(model: &'a Model<'_>) -> Self {
+impl<'a> ModelSheet<'a> {
+    pub(crate) fn new(model: &'a PlanModel<'_>) -> Self {
         let mut variants: Few<&Candidate> = model.candidates.iter().collect();
         variants.sort_by(|a, b| a.key.cmp(&b.key));
+
         let groups = groups(model, &variants);
         let voices = model
             .voices
             .iter()
-            .map(|voice| Row {
+            .map(|voice| ReportRow {
                 unit: voice.report.unit,
                 standing: voice.standing,
                 sizes: sizes(voice.report, &variants),
@@ -65,8 +67,8 @@ impl<'a> Sheet<'a> {
         Self { key: &model.key, variants, groups, voices }
     }
 
-    /// The plan that these numbers are.
-    pub(crate) fn plan(&self, method: Method, after: &[Replicas]) -> Plan {
+    /// Returns the plan with these replicas.
+    pub(crate) fn plan(&self, method: PlanMethod, after: &[Replicas]) -> ModelPlan {
         let placements: Vec<Placement> = self
             .variants
             .iter()
@@ -77,27 +79,27 @@ impl<'a> Sheet<'a> {
                 after: *after,
                 cost: variant.cost,
                 because: match after.cmp(&variant.current) {
-                    std::cmp::Ordering::Equal => Because::Kept,
-                    std::cmp::Ordering::Greater => Because::Added,
-                    std::cmp::Ordering::Less => Because::Removed,
+                    std::cmp::Ordering::Equal => PlanReason::Kept,
+                    std::cmp::Ordering::Greater => PlanReason::Added,
+                    std::cmp::Ordering::Less => PlanReason::Removed,
                 },
             })
             .collect();
-        let cost = |replicas: &dyn Fn(&Placement) -> Replicas| -> CostPerHour {
-            placements.iter().map(|it| it.cost.times(replicas(it))).sum()
-        };
-        Plan {
+
+        let cost_before: CostPerHour = placements.iter().map(|it| it.cost.times(it.before)).sum();
+        let cost_after: CostPerHour = placements.iter().map(|it| it.cost.times(it.after)).sum();
+        ModelPlan {
             model: self.key.clone(),
             method,
             covers: self.covers(after),
-            cost_before: cost(&|it| it.before),
-            cost_after: cost(&|it| it.after),
+            cost_before,
+            cost_after,
             rankings: Arc::default(),
             placements,
         }
     }
 
-    /// Whether no voice asks for more or for less of a group.
+    /// Returns true if no voice asks for more or for less of a group.
     pub(crate) fn stays(&self, group: usize) -> bool {
         self.voices.iter().all(|voice| {
             let Totals { required, spare, .. } = voice.totals[group];
@@ -105,20 +107,20 @@ impl<'a> Sheet<'a> {
         })
     }
 
-    /// Whether some voice asks for more of a group.
+    /// Returns true if a voice asks for more of a group.
     pub(crate) fn is_short(&self, group: usize) -> bool {
         self.voices.iter().any(|voice| voice.totals[group].required > Amount::ZERO)
     }
 
-    /// What each voice asks of each group, against what these numbers carry.
-    fn covers(&self, after: &[Replicas]) -> Vec<Cover> {
+    /// Compares the demand of each voice on each group with the capacity of these replicas.
+    fn covers(&self, after: &[Replicas]) -> Vec<DemandCover> {
         let mut covers = Vec::new();
         for (position, group) in self.groups.iter().enumerate() {
             for voice in &self.voices {
                 let carried = group.members.iter().filter_map(|&member| {
                     Amount::new(voice.sizes[member]?).map(|size| size.times(after[member]))
                 });
-                covers.push(Cover {
+                covers.push(DemandCover {
                     unit: voice.unit,
                     role: group.role,
                     wanted: voice.wanted(position),
@@ -126,52 +128,70 @@ impl<'a> Sheet<'a> {
                 });
             }
         }
+
         covers
     }
 }
 
-impl Row {
-    /// How much the variants of a group must carry.
+impl ReportRow {
+    /// Returns the capacity that the variants of a group must have.
     pub(crate) fn wanted(&self, group: usize) -> Amount {
         let Totals { supply, anticipated, demand: _, required, spare } = self.totals[group];
         if required > Amount::ZERO {
             return anticipated.max(supply) + required;
         }
+
         match self.standing {
-            // What is coming is not given up before it has carried anything.
-            Standing::Live if spare == Amount::ZERO => anticipated.max(supply),
-            Standing::Live => supply.beyond(spare),
-            Standing::Stale => Amount::ZERO,
+            // Pending replicas are not given up before they have served.
+            ReportFreshness::Live if spare == Amount::ZERO => anticipated.max(supply),
+            ReportFreshness::Live => supply.beyond(spare),
+            ReportFreshness::Stale => Amount::ZERO,
         }
     }
+
+    /// Returns the capacity of these replicas of a group's variants.
+    pub(crate) fn carried(&self, members: &[usize], replicas: &[Replicas]) -> f64 {
+        members
+            .iter()
+            .map(|&member| self.sizes[member].unwrap_or(0.0) * f64::from(replicas[member].count()))
+            .sum()
+    }
 }
 
-/// One group, or one a role of a model that serves prefill and decode apart.
-fn groups(model: &Model<'_>, variants: &[&Candidate]) -> PerRole<Group> {
+impl RoleGroup {
+    /// Returns the group of the variants with this role.
+    fn of(role: Role, variants: &[&Candidate]) -> Self {
+        let of_role = variants.iter().enumerate().filter(|(_, variant)| variant.role == role);
+        Self { role: Some(role), members: of_role.map(|(position, _)| position).collect() }
+    }
+}
+
+/// Returns one group, or one group per role of a model that serves prefill and decode apart.
+fn groups(model: &PlanModel<'_>, variants: &[&Candidate]) -> PerRole<RoleGroup> {
     if model.sizing.roles.is_empty() {
-        let all = Group { role: None, members: (0..variants.len()).collect() };
+        let all = RoleGroup { role: None, members: (0..variants.len()).collect() };
         return std::iter::once(all).collect();
     }
+
     let reports = model.voices.iter().map(|voice| voice.report).chain([model.sizing]);
     let roles: BTreeSet<Role> = reports.flat_map(|report| report.roles.keys().copied()).collect();
-    let members = |role: Role| {
-        let of_role = variants.iter().enumerate().filter(|(_, variant)| variant.role == role);
-        of_role.map(|(position, _)| position).collect()
-    };
-    roles.into_iter().map(|role| Group { role: Some(role), members: members(role) }).collect()
+    roles.into_iter().map(|role| RoleGroup::of(role, variants)).collect()
 }
 
-/// What one replica of each variant carries; a capacity of zero is none.
+/// Returns the capacity per replica of each variant; a capacity of zero counts as unknown.
 fn sizes(report: &CapacityReport, variants: &[&Candidate]) -> Few<Option<f64>> {
-    let size = |(position, variant): (usize, &&Candidate)| {
-        let row = row_of(report, position, &variant.key)?;
-        row.per_replica.map(Amount::amount).filter(|size| *size > 0.0)
-    };
-    variants.iter().enumerate().map(size).collect()
+    variants
+        .iter()
+        .enumerate()
+        .map(|(position, variant)| {
+            let row = row_of(report, position, &variant.key)?;
+            row.per_replica.map(Amount::amount).filter(|size| *size > 0.0)
+        })
+        .collect()
 }
 
-/// What a report says of a variant. Reports are nearly always in the order of the keys, so that the
-/// place among the variants is the place in the report.
+/// Returns a variant's row in a report. Reports are nearly always in key order, so the position
+/// among the variants is the position in the report.
 pub(crate) fn row_of<'r>(
     report: &'r CapacityReport,
     position: usize,
@@ -181,17 +201,19 @@ pub(crate) fn row_of<'r>(
     there.or_else(|| report.variants.iter().find(|row| row.key == *key))
 }
 
-fn totals(report: &CapacityReport, groups: &[Group]) -> PerRole<Totals> {
-    let of_group = |group: &Group| match group.role {
-        None => report.total,
-        Some(role) => report.roles.get(&role).copied().unwrap_or_default(),
-    };
-    groups.iter().map(of_group).collect()
+fn totals(report: &CapacityReport, groups: &[RoleGroup]) -> PerRole<Totals> {
+    groups
+        .iter()
+        .map(|group| match group.role {
+            None => report.total,
+            Some(role) => report.roles.get(&role).copied().unwrap_or_default(),
+        })
+        .collect()
 }
 
-/// A whole number of replicas as a count; what no scale target has is cut off.
+/// Converts a whole number of replicas to a count, at most [`Replicas::LIMIT`].
 pub(crate) fn whole_count(whole: f64) -> u32 {
-    // The range is checked, so nothing is lost but a fraction that is not there.
+    // The range is checked and the number is whole, so the cast loses nothing.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped before")]
     {
         whole.clamp(0.0, f64::from(Replicas::LIMIT.count())) as u32

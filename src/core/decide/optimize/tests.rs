@@ -10,7 +10,7 @@ use super::*;
 use crate::analyze::capacity::{Confidence, Totals, VariantCapacity};
 use crate::fleet::{ModelName, Namespace, VariantName};
 
-/// What one variant brings: `(name, cost, capacity of one replica, replicas)`.
+/// One variant: `(name, cost, capacity per replica, replicas)`.
 type Offer<'a> = (&'a str, f64, f64, u32);
 
 pub(super) fn amount(amount: f64) -> Amount {
@@ -28,7 +28,9 @@ pub(super) fn key(name: &str) -> VariantKey {
     }
 }
 
-pub(super) fn candidate((name, cost, _, current): Offer<'_>) -> Candidate {
+pub(super) fn candidate(offer: Offer<'_>) -> Candidate {
+    let (name, cost, _, current) = offer;
+
     Candidate {
         key: key(name),
         role: Role::Both,
@@ -45,7 +47,7 @@ pub(super) fn candidate((name, cost, _, current): Offer<'_>) -> Candidate {
     }
 }
 
-/// A report in KV tokens with what is there, what is missing and what is spare.
+/// A report in KV tokens with the present supply, the shortfall and the headroom.
 pub(super) fn report(offers: &[Offer<'_>], required: f64, spare: f64) -> CapacityReport {
     let supply = offers.iter().map(|offer| offer.2 * f64::from(offer.3)).sum();
     let variants = offers.iter().map(|&offer| VariantCapacity {
@@ -58,6 +60,7 @@ pub(super) fn report(offers: &[Offer<'_>], required: f64, spare: f64) -> Capacit
         demand: Amount::ZERO,
         confidence: Confidence::Measured,
     });
+
     CapacityReport {
         unit: Unit::KvTokens,
         variants: variants.collect(),
@@ -72,15 +75,15 @@ pub(super) fn report(offers: &[Offer<'_>], required: f64, spare: f64) -> Capacit
     }
 }
 
-pub(super) fn model(candidates: Vec<Candidate>, report: &CapacityReport) -> Model<'_> {
-    Model {
+pub(super) fn model(candidates: Vec<Candidate>, report: &CapacityReport) -> PlanModel<'_> {
+    PlanModel {
         key: ModelKey {
             namespace: Namespace::new("shop").unwrap(),
             model: ModelName::new("m").unwrap(),
         },
         candidates,
         sizing: report,
-        voices: vec![Voice { report, standing: Standing::Live }],
+        voices: vec![VotingReport { report, standing: ReportFreshness::Live }],
     }
 }
 
@@ -89,24 +92,25 @@ pub(super) fn consent(_: &VariantKey, _: Replicas) -> Consent {
 }
 
 /// The plan for these offers.
-fn plan(offers: &[Offer<'_>], required: f64, spare: f64) -> Plan {
+fn plan(offers: &[Offer<'_>], required: f64, spare: f64) -> ModelPlan {
     let report = report(offers, required, spare);
     let candidates = offers.iter().map(|offer| candidate(*offer)).collect();
-    least_cost(&model(candidates, &report), None, &Policy::default(), &consent)
+    least_cost(&model(candidates, &report), None, &OptimizerPolicy::default(), &consent)
 }
 
-fn targets(plan: &Plan) -> Vec<u32> {
+fn targets(plan: &ModelPlan) -> Vec<u32> {
     plan.placements.iter().map(|placement| placement.after.count()).collect()
 }
 
 #[test]
 fn the_cheapest_for_what_it_carries_is_not_always_the_cheapest_for_the_need() {
-    // 6 for 6,500 is 0.92 a thousand, against 1.00 of 10 for 10,000. But 20,000 take four of the
-    // first, for 24, and only two of the second, for 20.
+    // The small variant costs 0.92 per thousand, the large one 1.00. But 20,000 take four small
+    // replicas for 24, and only two large ones for 20.
     let offers = [("large", 10.0, 10_000.0, 0), ("small", 6.0, 6_500.0, 0)];
     let exact = plan(&offers, 20_000.0, 0.0);
     assert_eq!(targets(&exact), [2, 0]);
-    assert!(matches!(exact.method, Method::Exact { .. }));
+
+    assert!(matches!(exact.method, PlanMethod::Exact { .. }));
     assert_eq!(
         exact.to_string().replace(|c: char| c.is_ascii_digit(), "#"),
         "# -> # replicas for #.## -> ##.## an hour: the least cost, exactly (# steps); carries \
@@ -124,30 +128,33 @@ fn a_mix_fills_up_with_the_smaller_one() {
 
 #[test]
 fn between_the_thresholds_nothing_moves_unless_an_exchange_pays_for_itself() {
-    // Six at 10 and six at 9.9 carry the same; starting one costs a sixth of it.
+    // Six at 10 and six at 9.9 have the same capacity; starting one costs a sixth of its price.
     assert_eq!(targets(&plan(&[("a", 10.0, 100.0, 6), ("b", 9.9, 100.0, 0)], 0.0, 0.0)), [6, 0]);
-    // At 5 each, an exchange pays. The new ones start first, and the others stay till then.
+
+    // At 5 each, an exchange pays. The new replicas start first, and the others stay until then.
     let exchanged = plan(&[("a", 10.0, 100.0, 6), ("b", 5.0, 100.0, 0)], 0.0, 0.0);
     assert_eq!(targets(&exchanged), [6, 6]);
-    assert_eq!(exchanged.placements[0].because, Because::Serving { planned: Replicas::ZERO });
-    // When they carry load, the others go.
+    assert_eq!(exchanged.placements[0].because, PlanReason::Serving { planned: Replicas::ZERO });
+
+    // When the new replicas serve load, the others go.
     let after = plan(&[("a", 10.0, 100.0, 6), ("b", 5.0, 100.0, 6)], 0.0, 600.0);
     assert_eq!(targets(&after), [0, 6]);
 }
 
 #[test]
 fn what_starts_stays_while_something_is_missing() {
-    // At half the price an exchange would pay, but two of three start and one more is missing.
+    // At half the price an exchange would pay, but two of three replicas start and one more is
+    // missing.
     let offers = [("a", 10.0, 100.0, 3), ("b", 5.0, 100.0, 0)];
     let report = report(&offers, 100.0, 0.0);
-    let starting = |pending| {
-        let mut candidates: Vec<Candidate> = offers.into_iter().map(candidate).collect();
-        candidates[0].pending = replicas(pending);
-        let consent = |_: &VariantKey, _| Consent::Given;
-        targets(&least_cost(&model(candidates, &report), None, &Policy::default(), &consent))
-    };
-    assert_eq!(starting(2), [3, 1]);
-    assert_eq!(starting(0), [3, 4], "serving replicas stay until the others serve");
+    let mut model = model(offers.into_iter().map(candidate).collect(), &report);
+    model.candidates[0].pending = replicas(2);
+    let two_start = least_cost(&model, None, &OptimizerPolicy::default(), &consent);
+    assert_eq!(targets(&two_start), [3, 1]);
+
+    model.candidates[0].pending = Replicas::ZERO;
+    let none_starts = least_cost(&model, None, &OptimizerPolicy::default(), &consent);
+    assert_eq!(targets(&none_starts), [3, 4], "serving replicas stay until the others serve");
 }
 
 #[test]
@@ -158,16 +165,27 @@ fn a_mix_that_was_chosen_is_chosen_again() {
         for (offer, placement) in offers.iter_mut().zip(&first.placements) {
             offer.3 = placement.after.count();
         }
-        // What is asked is what was asked before, and everything that was planned is there.
-        let (wanted, carried) = (first.covers[0].wanted, first.covers[0].planned);
+
+        // The demand is the same as before, and every planned replica exists.
+        let wanted = first.covers[0].wanted;
+        let carried = first.covers[0].planned;
         let second = plan(&offers, 0.0, carried.beyond(wanted).amount());
         assert!(second.cost_after <= first.cost_after, "{second} after {first}");
         for (offer, placement) in offers.iter_mut().zip(&second.placements) {
             offer.3 = placement.after.count();
         }
+
         let carried = second.covers[0].planned;
         let third = plan(&offers, 0.0, carried.beyond(wanted).amount());
         assert_eq!(targets(&third), targets(&second), "{third} after {second}");
+    }
+}
+
+/// Refuses to remove the last replica of `dear`.
+fn one_dear_stays(variant: &VariantKey, after: Replicas) -> Consent {
+    match variant.variant.as_str() {
+        "dear" if after == Replicas::ZERO => Consent::Refused,
+        _ => Consent::Given,
     }
 }
 
@@ -176,17 +194,12 @@ fn removing_goes_from_the_most_expensive_and_asks_before_each() {
     let offers = [("cheap", 5.0, 10_000.0, 3), ("dear", 15.0, 20_000.0, 2)];
     let report = report(&offers, 0.0, 45_000.0);
     let model = model(offers.iter().map(|offer| candidate(*offer)).collect(), &report);
-    let decide = |check: &dyn Fn(&VariantKey, Replicas) -> Consent| {
-        least_cost(&model, None, &Policy::default(), check)
-    };
-    assert_eq!(targets(&decide(&consent)), [3, 0]);
-    let one_stays = |variant: &VariantKey, after: Replicas| match variant.variant.as_str() {
-        "dear" if after == Replicas::ZERO => Consent::Refused,
-        _ => Consent::Given,
-    };
-    let held = decide(&one_stays);
+    let free = least_cost(&model, None, &OptimizerPolicy::default(), &consent);
+    assert_eq!(targets(&free), [3, 0]);
+
+    let held = least_cost(&model, None, &OptimizerPolicy::default(), &one_dear_stays);
     assert_eq!(targets(&held), [3, 1]);
-    assert_eq!(held.placements[1].because, Because::Refused { planned: Replicas::ZERO });
+    assert_eq!(held.placements[1].because, PlanReason::Refused { planned: Replicas::ZERO });
     assert_eq!(
         held.placements[1].to_string(),
         "shop/dear: 2 -> 1 at 15.00 each, 0 are enough, but a check does not let the others go"
@@ -201,6 +214,14 @@ fn without_any_load_one_replica_stays_and_none_is_started() {
     assert_eq!(targets(&plan(&none, 0.0, 0.0)), [0, 0]);
 }
 
+/// Room for this many H100s.
+fn room_of(gpus: u32) -> SupplyHeadroom {
+    let mut room = SupplyHeadroom::default();
+    let kind = Accelerator::new("H100").unwrap();
+    room.cluster.insert(kind, Headroom::Limited(Gpus::new(gpus)));
+    room
+}
+
 #[test]
 fn what_bounds_and_room_do_not_allow_is_said() {
     let offers = [("a", 5.0, 10_000.0, 1), ("b", 15.0, 20_000.0, 0)];
@@ -208,15 +229,15 @@ fn what_bounds_and_room_do_not_allow_is_said() {
     let candidates: Vec<Candidate> = offers.iter().map(|offer| candidate(*offer)).collect();
     let mut model = model(candidates, &report);
     model.candidates[0].bounds = Bounds::new(Replicas::ZERO, Some(replicas(3))).unwrap();
-    let mut room = Room::default();
-    let free = |gpus| Headroom::Limited(Gpus::new(gpus));
-    room.cluster.insert(Accelerator::new("H100").unwrap(), free(5));
-    let plan = least_cost(&model, Some(&room), &Policy::default(), &consent);
-    // 100,000 are wanted and five GPUs are free: one more of the first, and four of the second.
+
+    let mut room = room_of(5);
+    let plan = least_cost(&model, Some(&room), &OptimizerPolicy::default(), &consent);
+    // 100,000 are wanted and five GPUs are free: one more of the first variant, four of the second.
     assert_eq!(targets(&plan), [2, 4]);
     assert!(plan.shortfall().is_none());
-    room.cluster.insert(Accelerator::new("H100").unwrap(), free(3));
-    let plan = least_cost(&model, Some(&room), &Policy::default(), &consent);
+
+    room = room_of(3);
+    let plan = least_cost(&model, Some(&room), &OptimizerPolicy::default(), &consent);
     assert_eq!(targets(&plan), [1, 3]);
     let (cover, missing) = plan.shortfall().unwrap();
     assert_eq!(cover.planned, amount(70_000.0));
@@ -225,8 +246,9 @@ fn what_bounds_and_room_do_not_allow_is_said() {
         plan.to_string()
             .ends_with("30 % of the KV tokens cannot be carried inside the bounds and limits")
     );
+
     model.candidates[1].accelerator = None;
-    let plan = least_cost(&model, Some(&room), &Policy::default(), &consent);
+    let plan = least_cost(&model, Some(&room), &OptimizerPolicy::default(), &consent);
     assert_eq!(targets(&plan), [3, 0], "what runs on something unknown does not grow");
 }
 
@@ -236,27 +258,34 @@ fn a_variant_of_unknown_capacity_stays_inside_its_bounds() {
     let report = report(&offers, 15_000.0, 0.0);
     let mut model = model(offers.iter().map(|offer| candidate(*offer)).collect(), &report);
     model.candidates[1].bounds = Bounds::new(Replicas::ZERO, Some(replicas(3))).unwrap();
-    let plan = least_cost(&model, None, &Policy::default(), &consent);
+    let plan = least_cost(&model, None, &OptimizerPolicy::default(), &consent);
     assert_eq!(targets(&plan), [3, 3]);
-    assert_eq!(plan.placements[1].because, Because::Unknown);
+    assert_eq!(plan.placements[1].because, PlanReason::Unknown);
+}
+
+/// Two variants of unknown capacity and a known one with at most `max` replicas.
+fn plan_with_unknown(max: u32, required: f64, untried: bool) -> ModelPlan {
+    let offers = [("dear", 9.0, 0.0, 0), ("known", 5.0, 10_000.0, 1), ("new", 6.0, 0.0, 0)];
+    let report = report(&offers, required, 0.0);
+    let mut model = model(offers.iter().map(|offer| candidate(*offer)).collect(), &report);
+    model.candidates[0].untried = untried;
+    model.candidates[1].bounds = Bounds::new(Replicas::ONE, Some(replicas(max))).unwrap();
+    model.candidates[2].untried = untried;
+    least_cost(&model, None, &OptimizerPolicy::default(), &consent)
 }
 
 #[test]
 fn what_nobody_knows_is_tried_once_and_only_where_the_others_do_not_suffice() {
-    let plan = |max: u32, required: f64, untried: [bool; 2]| {
-        let offers = [("dear", 9.0, 0.0, 0), ("known", 5.0, 10_000.0, 1), ("new", 6.0, 0.0, 0)];
-        let report = report(&offers, required, 0.0);
-        let mut model = model(offers.iter().map(|offer| candidate(*offer)).collect(), &report);
-        model.candidates[1].bounds = Bounds::new(Replicas::ONE, Some(replicas(max))).unwrap();
-        (model.candidates[0].untried, model.candidates[2].untried) = (untried[0], untried[1]);
-        least_cost(&model, None, &Policy::default(), &consent)
-    };
-    let short = plan(2, 30_000.0, [true, true]);
+    let short = plan_with_unknown(2, 30_000.0, true);
     assert_eq!(targets(&short), [0, 2, 1], "the cheapest of them");
-    assert_eq!(short.placements[2].because, Because::Tried);
-    assert_eq!(targets(&plan(9, 30_000.0, [true, true])), [0, 4, 0], "what is known suffices");
-    assert_eq!(targets(&plan(2, 0.0, [true, true])), [0, 1, 0], "nothing is missing");
-    assert_eq!(targets(&plan(2, 30_000.0, [false, false])), [0, 2, 0], "it is being tried");
+    assert_eq!(short.placements[2].because, PlanReason::Tried);
+
+    let enough = plan_with_unknown(9, 30_000.0, true);
+    assert_eq!(targets(&enough), [0, 4, 0], "what is known suffices");
+    let quiet = plan_with_unknown(2, 0.0, true);
+    assert_eq!(targets(&quiet), [0, 1, 0], "nothing is missing");
+    let tried = plan_with_unknown(2, 30_000.0, false);
+    assert_eq!(targets(&tried), [0, 2, 0], "it is being tried");
 }
 
 #[test]
@@ -266,10 +295,11 @@ fn each_analyzer_is_met_in_its_own_unit() {
     let rates = [("a", 10.0, 2.0, 1), ("b", 12.0, 5.0, 1)];
     let mut requests = report(&rates, 5.0, 0.0);
     requests.unit = Unit::RequestsPerSecond;
+
     let mut model = model(offers.iter().map(|offer| candidate(*offer)).collect(), &tokens);
-    model.voices.push(Voice { report: &requests, standing: Standing::Live });
-    let plan = least_cost(&model, None, &Policy::default(), &consent);
-    // One more of the second meets both: 1,000 tokens and 5 requests a second.
+    model.voices.push(VotingReport { report: &requests, standing: ReportFreshness::Live });
+    let plan = least_cost(&model, None, &OptimizerPolicy::default(), &consent);
+    // One more replica of the second variant meets both: 1,000 tokens and 5 requests/s.
     assert_eq!(targets(&plan), [1, 2]);
     assert_eq!(plan.covers[1].to_string(), "carries 12.0 of 12.0 requests/s wanted");
 }

@@ -1,37 +1,37 @@
 //! Replicas of a pool of `LoRA` adapters: enough for copies, for slots and for load.
 //!
-//! [`copies`] says how many replicas should have an adapter loaded, [`need`] how many replicas that
-//! takes, and [`desired`] what may be asked for.
+//! [`copies`] returns the number of replicas that should have an adapter loaded. [`need`] returns
+//! the replicas that this takes, and [`desired`] the replicas to ask for.
 //!
 //! # Model
 //!
 //! A replica holds at most one copy of an adapter, and serves at most `M` adapters in one step
-//! (`--max-loras`). With `d_a` the copies that adapter `a` wants:
+//! (`--max-loras`). With `d_a` the copies that adapter `a` needs:
 //!
 //! ```text
 //! copies  = max_a d_a              each copy needs a replica of its own
 //! slots   = ceil(sum_a d_a / M)    no replica serves more than M
-//! load    = what the analyzers ask for, whatever the adapters are
+//! load    = replicas that the analyzers ask for, independent of adapters
 //! desired = clamp(max(copies, slots, load), min, max)
 //! ```
 //!
-//! `R = max(copies, slots)` replicas are enough and not one too many: deal the copies out in turn,
-//! adapter by adapter. Since `d_a <= R` no replica gets an adapter twice, and since
-//! `sum d_a <= M * R` none gets more than `M`. [`plan`] finds such a placement with the fewest loads.
+//! `R = max(copies, slots)` replicas are exactly enough: deal the copies out in turn, adapter by
+//! adapter. Since `d_a <= R`, no replica gets an adapter twice. Since `sum d_a <= M * R`, none gets
+//! more than `M`. [`plan`] finds such a placement with the fewest loads.
 //!
 //! # Units
 //!
-//! Copies, slots and replicas are counts; arrival rates are requests a second.
+//! Copies, slots and replicas are counts; arrival rates are requests/s.
 //!
 //! # Source
 //!
-//! Seldon Core 2 knows the first bound alone. With 9 copies of 5 adapters, 3 of one of them, and two
-//! slots it is content with 3 replicas, on which 9 copies share 6 slots and evict each other.
+//! Seldon Core 2 uses the first bound alone. With 9 copies of 5 adapters, 3 of one of them, and two
+//! slots it asks for 3 replicas. On these, 9 copies share 6 slots and evict each other.
 //!
 //! # Domain
 //!
-//! Slots of equal size. Where adapters have different ranks a slot holds the largest, so the count
-//! is right; for models of different sizes on one server it is a lower bound.
+//! Slots of equal size. If adapters have different ranks, a slot holds the largest, so the count is
+//! right. For models of different sizes on one server, the count is a lower bound.
 //!
 //! [`plan`]: crate::decide::pools::plan
 
@@ -44,60 +44,60 @@ use crate::fleet::{Bounds, ModelName};
 use crate::observe::engine::lora::Slots;
 use crate::units::{Fraction, Replicas, RequestRate};
 
-/// What is known of one adapter.
+/// The data about one adapter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adapter {
-    /// Its name, which requests ask for as a model.
+    /// Its name, which requests use as the model.
     pub name: ModelName,
-    /// How few and how many copies it may have.
+    /// The minimum and maximum of its copies.
     pub bounds: Bounds,
-    /// How many copies somebody declares that it needs.
+    /// The copies that are declared for it.
     pub declared: Option<Replicas>,
-    /// What is asked of it, where a gateway counts that.
-    pub traffic: Option<Traffic>,
-    /// Whether it has been seen at work.
-    pub seen: Seen,
+    /// Its traffic, if a gateway counts it.
+    pub traffic: Option<AdapterTraffic>,
+    /// Its activity in the window.
+    pub seen: AdapterActivity,
 }
 
-/// What is asked of an adapter.
+/// The traffic of an adapter.
 #[derive(Clone, Copy, Debug, Display, PartialEq)]
 #[display(
     "{arriving:.3} requests/s arrive, of which a replica takes {:.0} % of {per_replica:.3}",
     target.fraction() * 100.0
 )]
-pub struct Traffic {
+pub struct AdapterTraffic {
     /// Requests that arrive for it.
     pub arriving: RequestRate,
-    /// Requests like these that one replica serves.
+    /// The rate of such requests that one replica serves.
     pub per_replica: RequestRate,
-    /// The share of that which a replica may be used to.
+    /// The share of that rate that may be used.
     pub target: Fraction,
 }
 
-/// Whether an adapter has been seen at work in the window.
+/// The activity of an adapter in the window.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
-pub enum Seen {
-    /// Nobody has looked: not every replica has been read.
+pub enum AdapterActivity {
+    /// It is unknown, because not every replica has been read.
     #[display("not every replica has been read, and it wanted {before} before")]
     Unknown {
-        /// Copies that it wanted when somebody last did.
+        /// Copies that it needed when every replica was last read.
         before: Replicas,
     },
-    /// Not once, on replicas that have all been read.
+    /// It has had no requests, and all replicas have been read.
     #[display("it has had no requests")]
     Idle,
     /// It has had requests.
     #[display("it has had requests")]
     Busy,
-    /// It has had requests, and those of its replicas had no slot for it for most of the window.
+    /// It has had requests, and its replicas had no slot for it for most of the window.
     #[display("none of the {hosts} replicas that it works on had a slot for it")]
     Starved {
-        /// Replicas that it has worked on.
+        /// Replicas that it has run on.
         hosts: Replicas,
     },
 }
 
-/// How many copies an adapter wants, and who says so.
+/// The copies that an adapter needs, and their source.
 #[derive(Clone, Debug, Display, PartialEq)]
 #[display(
     "{adapter} wants {wanted} {}: {source}",
@@ -106,45 +106,49 @@ pub enum Seen {
 pub struct Copies {
     /// The adapter.
     pub adapter: ModelName,
-    /// How many it wants, within its bounds.
+    /// The copies, within its bounds.
     pub wanted: Replicas,
-    /// Who says so.
-    pub source: Source,
+    /// The source.
+    pub source: CopiesSource,
 }
 
-/// Where a number of copies comes from; the first that is known counts.
+/// The source of a number of copies; the first known source counts.
 #[derive(Clone, Copy, Debug, Display, PartialEq)]
-pub enum Source {
-    /// It is declared.
+pub enum CopiesSource {
+    /// The copies are declared.
     #[display("{_0} are declared")]
     Declared(Replicas),
-    /// It follows from what is asked of it.
-    Traffic(Traffic),
-    /// It follows from where it has been seen.
-    Seen(Seen),
+    /// The copies follow from the traffic.
+    Traffic(AdapterTraffic),
+    /// The copies follow from the activity.
+    Seen(AdapterActivity),
 }
 
-/// How many copies an adapter wants. Traffic counts only where a replica's share of it is known.
+/// Returns the copies that an adapter needs. Traffic counts only if a replica's share of it is
+/// known.
 #[must_use]
 pub fn copies(adapter: &Adapter) -> Copies {
     let (wanted, source) = if let Some(declared) = adapter.declared {
-        (declared, Source::Declared(declared))
-    } else if let Some((wanted, traffic)) = adapter.traffic.and_then(Traffic::copies) {
-        (wanted, Source::Traffic(traffic))
+        (declared, CopiesSource::Declared(declared))
+    } else if let Some((wanted, traffic)) = adapter.traffic.and_then(AdapterTraffic::copies) {
+        (wanted, CopiesSource::Traffic(traffic))
     } else {
         let wanted = match adapter.seen {
-            Seen::Unknown { before } => before,
-            Seen::Idle => Replicas::ZERO,
-            Seen::Busy => Replicas::ONE,
-            Seen::Starved { hosts } => hosts.up(),
+            AdapterActivity::Unknown { before } => before,
+            AdapterActivity::Idle => Replicas::ZERO,
+            AdapterActivity::Busy => Replicas::ONE,
+            AdapterActivity::Starved { hosts } => hosts.up(),
         };
-        (wanted, Source::Seen(adapter.seen))
+
+        (wanted, CopiesSource::Seen(adapter.seen))
     };
+
     Copies { adapter: adapter.name.clone(), wanted: adapter.bounds.clamp(wanted), source }
 }
 
-impl Traffic {
-    /// Copies that carry it; `None` when a replica carries nothing, so that none would be enough.
+impl AdapterTraffic {
+    /// Returns the copies that serve the traffic; `None` if a replica serves nothing, so that no
+    /// number is enough.
     fn copies(self) -> Option<(Replicas, Self)> {
         let carried = self.per_replica.requests_per_second() * self.target.fraction();
         let copies = self.arriving.requests_per_second() / carried;
@@ -152,45 +156,45 @@ impl Traffic {
     }
 }
 
-/// The number of replicas nearest to a whole number that is not negative.
+/// Converts a whole number that is not negative to replicas.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "casts saturate")]
 fn whole(number: f64) -> Replicas {
     Replicas::saturating(number as u32)
 }
 
-/// How many replicas a pool needs, by each bound.
+/// The replicas that a pool needs, by each bound.
 #[must_use]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Need {
-    /// The adapter that wants the most copies, and how many; `None` when none wants any.
+pub struct PoolNeed {
+    /// The adapter that needs the most copies, and their number; `None` if none needs any.
     pub copies: Option<(ModelName, Replicas)>,
-    /// What the slots ask for.
+    /// The replicas that the slots require.
     pub slots: SlotNeed,
-    /// What the load asks for; `None` when nobody can say.
+    /// The replicas that the load requires; `None` if unknown.
     pub load: Option<Replicas>,
 }
 
-/// How many replicas the slots ask for.
+/// The replicas that the slots require.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SlotNeed {
-    /// So many.
+    /// The number is known.
     Known {
         /// Copies of all adapters together.
         copies: Replicas,
-        /// Slots of a replica.
+        /// Slots per replica.
         slots: Slots,
-        /// Replicas that have slots for all of them.
+        /// Replicas with slots for all of them.
         replicas: Replicas,
     },
-    /// Nobody knows how many slots a replica has.
+    /// The slots per replica are unknown.
     Unknown,
 }
 
-/// Which bound asks for the most.
+/// The bound that requires the most replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Binding {
-    /// None asks for anything.
+pub enum BindingNeed {
+    /// No bound requires a replica.
     Nothing,
     /// The adapter with the most copies.
     Copies,
@@ -200,69 +204,77 @@ pub enum Binding {
     Load,
 }
 
-/// How many replicas these copies and this load need. Where replicas have different numbers of
-/// slots, the fewest count.
-pub fn need(copies: &[Copies], slots: Option<Slots>, load: Option<Replicas>) -> Need {
+/// Returns the replicas that these copies and this load need. If replicas have different numbers of
+/// slots, `slots` is the fewest.
+pub fn need(copies: &[Copies], slots: Option<Slots>, load: Option<Replicas>) -> PoolNeed {
     let most = copies
         .iter()
         .filter(|copies| copies.wanted > Replicas::ZERO)
         .min_by_key(|copies| (std::cmp::Reverse(copies.wanted), &copies.adapter));
     let total: Replicas = copies.iter().map(|copies| copies.wanted).sum();
-    let slots = slots.map_or(SlotNeed::Unknown, |slots| SlotNeed::Known {
+    let by_slots = slots.map_or(SlotNeed::Unknown, |slots| SlotNeed::Known {
         copies: total,
         slots,
         replicas: Replicas::saturating(total.count().div_ceil(slots.number())),
     });
-    Need { copies: most.map(|most| (most.adapter.clone(), most.wanted)), slots, load }
+
+    PoolNeed { copies: most.map(|most| (most.adapter.clone(), most.wanted)), slots: by_slots, load }
 }
 
-impl Need {
-    /// The most that a bound asks for.
+impl PoolNeed {
+    /// Returns the replicas that the largest bound requires.
     #[must_use]
     pub fn replicas(&self) -> Replicas {
         self.bounds().into_iter().map(|(replicas, _)| replicas).max().unwrap_or_default()
     }
 
-    /// The bound that asks for the most; of several the first, in the order of [`Binding`].
+    /// Returns the bound that requires the most; of several, the first in the order of [`BindingNeed`].
     #[must_use]
-    pub fn binding(&self) -> Binding {
+    pub fn binding(&self) -> BindingNeed {
         let most = self.replicas();
         let bound = self.bounds().into_iter().find(|(replicas, _)| *replicas == most);
-        bound.filter(|_| most > Replicas::ZERO).map_or(Binding::Nothing, |(_, binding)| binding)
+        bound.filter(|_| most > Replicas::ZERO).map_or(BindingNeed::Nothing, |(_, binding)| binding)
     }
 
-    /// Whether every bound is known. Unless they are, the pool may need more than they say.
+    /// Returns true if every bound is known. Otherwise the pool may need more than the known
+    /// bounds.
     #[must_use]
     pub const fn is_complete(&self) -> bool {
         self.load.is_some() && matches!(self.slots, SlotNeed::Known { .. })
     }
 
-    fn bounds(&self) -> [(Replicas, Binding); 3] {
+    fn bounds(&self) -> [(Replicas, BindingNeed); 3] {
         let slots = match self.slots {
             SlotNeed::Known { replicas, .. } => replicas,
             SlotNeed::Unknown => Replicas::ZERO,
         };
+
         [
-            (self.copies.as_ref().map_or(Replicas::ZERO, |(_, copies)| *copies), Binding::Copies),
-            (slots, Binding::Slots),
-            (self.load.unwrap_or_default(), Binding::Load),
+            (
+                self.copies.as_ref().map_or(Replicas::ZERO, |(_, copies)| *copies),
+                BindingNeed::Copies,
+            ),
+            (slots, BindingNeed::Slots),
+            (self.load.unwrap_or_default(), BindingNeed::Load),
         ]
     }
 }
 
-impl fmt::Display for Need {
+impl fmt::Display for PoolNeed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { copies, slots, load } = self;
         match copies {
             Some((adapter, copies)) => write!(f, "{copies} for the copies of {adapter}")?,
             None => f.write_str("none for copies")?,
         }
+
         match slots {
             SlotNeed::Known { copies, slots, replicas } => {
                 write!(f, ", {replicas} for {copies} copies at {slots} slots a replica")?;
             }
             SlotNeed::Unknown => f.write_str(", and nobody knows for slots")?,
         }
+
         match load {
             Some(load) => write!(f, ", {load} for the load"),
             None => f.write_str(", and nobody knows for the load"),
@@ -270,9 +282,9 @@ impl fmt::Display for Need {
     }
 }
 
-/// Whether a pool that nobody needs may have no replicas.
+/// The policy for scaling an unused pool to zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Idle {
+pub enum IdlePoolPolicy {
     /// It keeps one.
     #[default]
     KeepsOne,
@@ -280,19 +292,19 @@ pub enum Idle {
     GoesToZero,
 }
 
-/// What a pool should ask for.
+/// The desired replicas of a pool.
 #[must_use]
 #[derive(Clone, Debug, PartialEq)]
-pub struct Desired {
+pub struct DesiredPool {
     /// Replicas to ask for.
     pub replicas: Replicas,
-    /// What they are needed for.
-    pub need: Need,
+    /// The replicas that it needs, by each bound.
+    pub need: PoolNeed,
     /// Replicas that are needed beyond the maximum.
     pub unmet: Replicas,
 }
 
-impl fmt::Display for Desired {
+impl fmt::Display for DesiredPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { replicas, need, unmet } = self;
         write!(f, "{replicas} replicas: {need}")?;
@@ -303,17 +315,23 @@ impl fmt::Display for Desired {
     }
 }
 
-/// What a pool with `in_force` replicas should ask for. While a bound is unknown, it is not less than
-/// that.
-pub fn desired(need: Need, bounds: Bounds, idle: Idle, in_force: Replicas) -> Desired {
+/// Returns the desired replicas of a pool with `in_force` replicas in effect. While a bound is
+/// unknown, the result is not less than that.
+pub fn desired(
+    need: PoolNeed,
+    bounds: Bounds,
+    idle: IdlePoolPolicy,
+    in_force: Replicas,
+) -> DesiredPool {
     let needed = need.replicas();
     let known = if need.is_complete() { needed } else { needed.max(in_force) };
     let floor = match idle {
-        Idle::KeepsOne => Replicas::ONE,
-        Idle::GoesToZero => Replicas::ZERO,
+        IdlePoolPolicy::KeepsOne => Replicas::ONE,
+        IdlePoolPolicy::GoesToZero => Replicas::ZERO,
     };
+
     let replicas = bounds.clamp(known.max(floor));
-    Desired { replicas, unmet: needed.beyond(replicas), need }
+    DesiredPool { replicas, unmet: needed.beyond(replicas), need }
 }
 
 #[cfg(test)]

@@ -1,22 +1,23 @@
-//! Packing: when a pool may have fewer replicas than it has.
+//! Packing: the conditions for scale-down of a pool.
 //!
-//! Giving back an empty replica moves nothing. Packing moves copies that are in use, which costs
-//! loads and makes the replicas that stay busier; done too readily, it makes the pool grow again.
-//! [`lower`] therefore asks for less only after what is needed has been less for a whole window, and
-//! packs only while nothing else moves, seldom, and not too much at once.
+//! Removing an empty replica moves nothing. Packing moves copies that are in use, which costs loads
+//! and makes the remaining replicas busier. If it is done too readily, the pool scales up again.
+//! [`lower`] therefore scales down only after fewer replicas have been needed for a whole window.
+//! It packs only while nothing else moves, rarely, and not too much at once.
 //!
-//! Seldon draws lots instead: each removal of a copy packs with a probability. That packs at once
-//! when it is lucky, whatever was needed a second ago, and never when no copy is removed.
+//! Seldon packs at random instead: each removal of a copy packs with a probability. That may pack
+//! at once, whatever was needed a second ago. It never packs if no copy is removed.
 //!
 //! # Model
 //!
 //! ```text
-//! needed = the most that was needed at any tick of the window
+//! needed = largest need at any tick of the window
 //! given  = needed < replicas ? max(needed, replicas - empty) : replicas
-//! packed = needed, where packing is safe
+//! packed = needed, if packing is safe
 //! ```
 //!
-//! While a replica is starting or going, nothing is packed: what it holds is not where it will be.
+//! While a replica is starting or leaving, nothing is packed, because its copies are not in their
+//! final place.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -27,133 +28,133 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{Replicas, Seconds};
 
-/// Ticks that a window keeps at most, which with one a second is more than an hour. Only those count
-/// that may still become the largest, so it is rarely more than a handful.
+/// Maximum number of needs in a window, which covers more than an hour at a tick per second. Only
+/// needs that may still become the largest are kept, so there are rarely more than a handful.
 const WINDOW_MAX: usize = 4096;
 
-/// When a pool may have fewer replicas.
+/// The conditions for scale-down of a pool.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PackingPolicy {
-    /// For how long less must have been needed.
+    /// Time for which fewer replicas must have been needed.
     pub window: Seconds,
-    /// How long apart two packings are at least; `None` never packs.
+    /// Minimum time between two packings; `None` never packs.
     pub interval: Option<Seconds>,
     /// Copies that one packing may move.
     pub moved_max: Replicas,
 }
 
 impl Default for PackingPolicy {
-    /// Five minutes, like the window of an HPA; packing at most every half hour, which is what a few
-    /// dozen loads of seconds each are worth; and no more copies than an engine loads in a minute.
+    /// The window is five minutes, like that of an HPA. Packing happens at most every half hour, an
+    /// interval that justifies a few dozen loads of seconds each. It moves no more copies than an
+    /// engine loads in a minute.
     fn default() -> Self {
-        let seconds = |number| Seconds::new(number).unwrap_or_default();
         Self {
-            window: seconds(300.0),
-            interval: Some(seconds(1800.0)),
+            window: Seconds::literal(300),
+            interval: Some(Seconds::literal(1800)),
             moved_max: Replicas::saturating(16),
         }
     }
 }
 
-/// What a pool remembers of what it needed.
+/// The needs that a pool remembers.
 #[derive(Clone, Debug, Default)]
-pub struct Packed {
-    /// Since when it is remembered without a gap.
+pub struct PackedNeeds {
+    /// Start of the record without a gap.
     since: Option<Timestamp>,
-    /// What was needed, the largest first; what a later and larger need hides is gone.
+    /// The needs, largest first; a later and larger need removes earlier ones.
     needs: VecDeque<(Timestamp, Replicas)>,
-    /// When it was last packed.
+    /// The time of the last packing.
     packed: Option<Timestamp>,
 }
 
 /// The replicas of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Present {
+pub struct PoolReplicas {
     /// Replicas that are asked for.
     pub asked: Replicas,
-    /// Replicas that have hosted no work for the whole window.
+    /// Replicas without work for the whole window.
     pub empty: Replicas,
-    /// Replicas that are starting or going.
+    /// Replicas that are starting or leaving.
     pub moving: Replicas,
-    /// Copies that would have to be loaded elsewhere with as few replicas as are needed.
+    /// Copies that would have to be loaded elsewhere if only the needed replicas were left.
     pub moved: Replicas,
 }
 
-/// What a pool may ask for.
+/// The result of the check for scale-down.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lowering {
-    /// At least what it has is needed.
+    /// All current replicas, or more, are needed.
     Needed(Replicas),
-    /// Less is needed, and not for long enough.
+    /// Fewer replicas are needed, but not for long enough.
     Waiting {
-        /// What it has.
+        /// Current replicas.
         asked: Replicas,
-        /// What is needed.
+        /// Needed replicas.
         needed: Replicas,
-        /// For how much longer.
+        /// The remaining time.
         remaining: Seconds,
     },
-    /// Empty replicas are given back.
+    /// Empty replicas are removed.
     Emptied {
-        /// What is left.
+        /// Remaining replicas.
         left: Replicas,
-        /// What is needed.
+        /// Needed replicas.
         needed: Replicas,
         /// Replicas that host nothing.
         empty: Replicas,
-        /// Why it is not packed, if that would leave less.
-        unpacked: Option<Unpacked>,
+        /// The reason why it is not packed, if that would leave fewer.
+        unpacked: Option<NoPacking>,
     },
-    /// Copies are moved so that what is needed is enough.
+    /// Copies are moved so that the needed replicas are enough.
     Packed {
-        /// What it had.
+        /// Replicas before packing.
         asked: Replicas,
-        /// What is left.
+        /// Remaining replicas.
         left: Replicas,
         /// Copies that have to be moved.
         moved: Replicas,
     },
-    /// Less is needed, no replica is empty, and packing is not safe.
+    /// Fewer replicas are needed, no replica is empty, and packing is not safe.
     Kept {
-        /// What it has.
+        /// Current replicas.
         asked: Replicas,
-        /// What is needed.
+        /// Needed replicas.
         needed: Replicas,
-        /// Why it is not packed.
-        unpacked: Unpacked,
+        /// The reason why it is not packed.
+        unpacked: NoPacking,
     },
 }
 
-/// Why a pool is not packed.
+/// The reason why a pool is not packed.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Unpacked {
-    /// It never is.
+pub enum NoPacking {
+    /// Packing is off.
     #[display("packing is off")]
     Off,
-    /// Replicas are starting or going.
+    /// Replicas are starting or leaving.
     #[display("{_0} replicas are starting or going")]
     Moving(Replicas),
-    /// It was packed a while ago.
+    /// The last packing is too recent.
     #[display("the next packing is in {:.0} s at the earliest", remaining.seconds().ceil())]
     Recent {
-        /// How long until it may be again.
+        /// Time until the next packing is allowed.
         remaining: Seconds,
     },
     /// Too many copies would have to be moved.
     #[display("{moved} copies would have to move, and {max} may")]
     TooMany {
-        /// How many.
+        /// Copies that would have to be moved.
         moved: Replicas,
-        /// How many may be.
+        /// Copies that may be moved.
         max: Replicas,
     },
 }
 
 impl Lowering {
-    /// Replicas to ask for.
+    /// Returns the replicas to ask for.
     #[must_use]
     pub const fn replicas(self) -> Replicas {
         match self {
@@ -187,26 +188,28 @@ impl fmt::Display for Lowering {
     }
 }
 
-/// What a pool may ask for, given what is needed at this tick. A packing that is asked for counts as
-/// one only when it is [`Packed::carried_out`].
+/// Returns the allowed scale-down, given the need at this tick. A packing counts only after
+/// [`PackedNeeds::carried_out`].
 pub fn lower(
     now: Timestamp,
-    memory: &mut Packed,
+    memory: &mut PackedNeeds,
     needed: Replicas,
-    present: Present,
+    present: PoolReplicas,
     policy: &PackingPolicy,
 ) -> Lowering {
     memory.remember(now, needed, policy.window);
-    let Present { asked, empty, .. } = present;
+    let PoolReplicas { asked, empty, .. } = present;
     if needed >= asked {
         return Lowering::Needed(needed);
     }
+
     let seen = memory.since.map_or(Seconds::ZERO, |since| span(since, now));
     let largest = memory.largest();
     if largest >= asked || seen < policy.window {
         let remaining = memory.remaining(now, asked, policy.window);
         return Lowering::Waiting { asked, needed, remaining };
     }
+
     match memory.may_pack(now, present, policy) {
         Ok(()) if asked.beyond(empty) > largest => {
             Lowering::Packed { asked, left: largest, moved: present.moved }
@@ -224,14 +227,14 @@ pub fn lower(
     }
 }
 
-impl Packed {
-    /// Notes that what was asked for is in force, so that the next packing takes its interval.
+impl PackedNeeds {
+    /// Records that the last result is in effect, so that the next packing waits for its interval.
     pub fn carried_out(&mut self, now: Timestamp) {
         self.packed = Some(now);
     }
 
-    /// Adds what is needed at this tick. A clock that goes back makes the window begin anew, and so
-    /// does a gap of a quarter of it: what was needed in between is not known.
+    /// Adds the need at this tick. The window restarts if the clock goes back. It also restarts
+    /// after a gap of a quarter of the window, because the needs in between are unknown.
     fn remember(&mut self, now: Timestamp, needed: Replicas, window: Seconds) {
         let latest = self.needs.back().map(|(at, _)| *at);
         let back = latest.max(self.packed).is_some_and(|at| at > now);
@@ -239,10 +242,12 @@ impl Packed {
         if back || gap {
             *self = Self { packed: self.packed.map(|packed| packed.min(now)), ..Self::default() };
         }
+
         self.since.get_or_insert(now);
         while self.needs.back().is_some_and(|(_, earlier)| *earlier <= needed) {
             self.needs.pop_back();
         }
+
         self.needs.push_back((now, needed));
         while self.needs.len() > WINDOW_MAX
             || self.needs.front().is_some_and(|(at, _)| span(*at, now) >= window && *at < now)
@@ -251,42 +256,46 @@ impl Packed {
         }
     }
 
-    /// The most that was needed in the window.
+    /// Returns the largest need in the window.
     fn largest(&self) -> Replicas {
         self.needs.front().map_or(Replicas::ZERO, |(_, needed)| *needed)
     }
 
-    /// How long until less than `asked` has been needed for the window.
+    /// Returns the time until less than `asked` has been needed for the window.
     fn remaining(&self, now: Timestamp, asked: Replicas, window: Seconds) -> Seconds {
         let high = self.needs.iter().rev().find(|(_, needed)| *needed >= asked).map(|(at, _)| *at);
         let from = high.max(self.since).unwrap_or(now);
         Seconds::new(window.seconds() - span(from, now).seconds()).unwrap_or_default()
     }
 
-    /// Whether copies that are in use may be moved.
+    /// Checks whether copies that are in use may be moved.
     fn may_pack(
         &self,
         now: Timestamp,
-        present: Present,
+        present: PoolReplicas,
         policy: &PackingPolicy,
-    ) -> Result<(), Unpacked> {
+    ) -> Result<(), NoPacking> {
         if present.moving > Replicas::ZERO {
-            return Err(Unpacked::Moving(present.moving));
+            return Err(NoPacking::Moving(present.moving));
         }
-        // What is to be spread over fewer replicas is load alone, as anywhere else.
+
+        // Only load is spread over fewer replicas, as in any other scale-down.
         if present.moved == Replicas::ZERO {
             return Ok(());
         }
-        let interval = policy.interval.ok_or(Unpacked::Off)?;
+
+        let interval = policy.interval.ok_or(NoPacking::Off)?;
         if let Some(packed) = self.packed {
             let left = Seconds::new(interval.seconds() - span(packed, now).seconds());
             if let Some(remaining) = left.filter(|left| *left > Seconds::ZERO) {
-                return Err(Unpacked::Recent { remaining });
+                return Err(NoPacking::Recent { remaining });
             }
         }
+
         if present.moved > policy.moved_max {
-            return Err(Unpacked::TooMany { moved: present.moved, max: policy.moved_max });
+            return Err(NoPacking::TooMany { moved: present.moved, max: policy.moved_max });
         }
+
         Ok(())
     }
 }

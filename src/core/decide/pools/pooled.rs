@@ -1,4 +1,4 @@
-//! Why a pool gets its number, and what is published about it beside the number.
+//! The reason for a pool's desired replicas, and the report that is published with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -6,29 +6,29 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::decide::pools::Ordinal;
-use crate::decide::pools::adapters::{Binding, Copies, Need};
+use crate::decide::pools::adapters::{BindingNeed, Copies, PoolNeed};
 use crate::decide::pools::packing::Lowering;
-use crate::decide::pools::plan::{Departure, Plan};
+use crate::decide::pools::plan::{LayoutPlan, RemovalCandidate};
 use crate::fleet::{ModelName, ReplicaName};
 use crate::observe::adapters::Unlisted;
 use crate::observe::engine::lora::Slots;
 use crate::units::{Replicas, Seconds};
 
-/// Why a pool gets its number, in numbers that make a sentence.
+/// The reason for a pool's desired replicas, as values that form a sentence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Pooled {
-    /// What it needs replicas for.
-    pub need: Need,
-    /// Whether it may have fewer.
+pub struct PoolReason {
+    /// The replicas that it needs, by each bound.
+    pub need: PoolNeed,
+    /// The result of the check for scale-down.
     pub lowering: Lowering,
-    /// Why it may need more than is known, if so; it is not lowered then.
-    pub unsure: Option<Unsure>,
+    /// The reason why it may need more than is known, if so. Scale-down is then blocked.
+    pub unsure: Option<PoolUncertainty>,
 }
 
-/// The part of a pool's reason that decides its number.
+/// The part of a pool's reason that decides its desired replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// It may need more than is known.
+pub enum PoolCause {
+    /// The pool may need more than is known.
     Unsure,
     /// Nothing needs a replica.
     Idle,
@@ -38,112 +38,113 @@ pub enum Cause {
     Slots,
     /// The load.
     Load,
-    /// Less is needed, and not for long enough.
+    /// Fewer replicas are needed, but not for long enough.
     Waiting,
-    /// Empty replicas are given back.
+    /// Empty replicas are removed.
     Emptied,
     /// Copies move so that fewer replicas are enough.
     Packed,
-    /// Less is needed, and neither is possible.
+    /// Fewer replicas are needed, and neither is possible.
     Kept,
 }
 
-/// Why a pool may need more than is known.
+/// The reason why a pool may need more than is known.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Unsure {
-    /// Nobody knows which adapters some replicas serve.
+pub enum PoolUncertainty {
+    /// The adapters of some replicas are unknown.
     Unlisted {
-        /// One of them.
+        /// One of these replicas.
         replica: ReplicaName,
-        /// How many they are.
+        /// The number of these replicas.
         replicas: Replicas,
-        /// Why not; `None` where it has no fresh page.
+        /// The reason; `None` if the replica has no fresh scrape.
         why: Option<Unlisted>,
     },
-    /// Adapters have not been watched for long enough to miss one.
+    /// Adapters have not been watched for long enough to be sure that none is missed.
     Unwatched {
-        /// How much longer it takes.
+        /// The remaining time.
         remaining: Seconds,
     },
 }
 
-/// What was found of one pool, beside its number.
+/// The state of one pool, in addition to its desired replicas.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolReport {
-    /// Slots of each replica; `None` when nobody knows.
+    /// Slots per replica; `None` if unknown.
     pub slots: Option<Slots>,
-    /// Each adapter that wants copies or is configured, by name.
-    pub adapters: Vec<PoolAdapter>,
+    /// Each adapter that needs copies or is configured, by name.
+    pub adapters: Vec<AdapterState>,
     /// Each listed replica, by name.
-    pub replicas: Vec<PoolReplica>,
-    /// What replicas are needed for.
-    pub need: Need,
+    pub replicas: Vec<PoolReplicaState>,
+    /// The replicas that it needs, by each bound.
+    pub need: PoolNeed,
     /// Replicas that are needed beyond the maximum.
     pub unmet: Replicas,
-    /// Which copy should be where.
-    pub plan: Plan,
-    /// Which replica has which place in the plan. Places without one are of replicas to come.
+    /// The planned place of each copy.
+    pub plan: LayoutPlan,
+    /// The replica at each place of the plan. Places without a replica are for replicas to come.
     pub places: BTreeMap<Ordinal, ReplicaName>,
-    /// In which order replicas should go; empty where their ordinals decide it.
-    pub departures: Vec<Departure<ReplicaName>>,
+    /// The order in which replicas should be removed; empty if their ordinals decide it.
+    pub departures: Vec<RemovalCandidate<ReplicaName>>,
 }
 
-/// What was found of one adapter.
+/// The state of one adapter.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PoolAdapter {
-    /// How many copies it wants, and who says so.
+pub struct AdapterState {
+    /// The copies that it needs, and their source.
     pub copies: Copies,
-    /// Replicas on which it has had a request lately.
+    /// Replicas on which it has had a request recently.
     pub hosts: Replicas,
     /// Replicas on which it waits for a slot.
     pub starved: Replicas,
 }
 
-/// What was found of one replica of a pool.
+/// The state of one replica of a pool.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PoolReplica {
+pub struct PoolReplicaState {
     /// Its name.
     pub name: ReplicaName,
-    /// Whether its adapters are known.
+    /// True if its adapters are known.
     pub known: bool,
-    /// How many adapters it serves in one step; `None` when nobody knows.
+    /// The adapters that it can serve in one step; `None` if unknown.
     pub slots: Option<Slots>,
-    /// Adapters with a request that runs.
+    /// Adapters with a running request.
     pub running: BTreeSet<ModelName>,
-    /// Adapters with a request that waits.
+    /// Adapters with a waiting request.
     pub waiting: BTreeSet<ModelName>,
-    /// Adapters that it used last, as many as it has slots.
+    /// The adapters that it used last, at most one per slot.
     pub loaded: BTreeSet<ModelName>,
 }
 
-// === impl Pooled ===
+// === impl PoolReason ===
 
-impl Pooled {
-    /// The part of it that decides the number.
+impl PoolReason {
+    /// Returns the part of the reason that decides the desired replicas.
     #[must_use]
-    pub fn cause(&self) -> Cause {
+    pub fn cause(&self) -> PoolCause {
         let Self { need, lowering, unsure } = self;
         match (lowering, unsure) {
-            (Lowering::Needed(_), Some(_)) => Cause::Unsure,
+            (Lowering::Needed(_), Some(_)) => PoolCause::Unsure,
             (Lowering::Needed(_), None) => match need.binding() {
-                Binding::Nothing => Cause::Idle,
-                Binding::Copies => Cause::Copies,
-                Binding::Slots => Cause::Slots,
-                Binding::Load => Cause::Load,
+                BindingNeed::Nothing => PoolCause::Idle,
+                BindingNeed::Copies => PoolCause::Copies,
+                BindingNeed::Slots => PoolCause::Slots,
+                BindingNeed::Load => PoolCause::Load,
             },
-            (Lowering::Waiting { .. }, _) => Cause::Waiting,
-            (Lowering::Emptied { .. }, _) => Cause::Emptied,
-            (Lowering::Packed { .. }, _) => Cause::Packed,
-            (Lowering::Kept { .. }, _) => Cause::Kept,
+            (Lowering::Waiting { .. }, _) => PoolCause::Waiting,
+            (Lowering::Emptied { .. }, _) => PoolCause::Emptied,
+            (Lowering::Packed { .. }, _) => PoolCause::Packed,
+            (Lowering::Kept { .. }, _) => PoolCause::Kept,
         }
     }
 }
 
-impl fmt::Display for Pooled {
+impl fmt::Display for PoolReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { need, lowering, unsure } = self;
         write!(f, "{need}")?;
+
         match (unsure, lowering) {
             (Some(unsure), _) => write!(f, "; not lowered: {unsure}"),
             (None, Lowering::Needed(_)) => Ok(()),
@@ -158,7 +159,7 @@ impl fmt::Display for Pooled {
     }
 }
 
-impl fmt::Display for Unsure {
+impl fmt::Display for PoolUncertainty {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unlisted { replica, replicas, why } => {
@@ -167,6 +168,7 @@ impl fmt::Display for Unsure {
                 } else {
                     f.write_str("the adapters are not known of ")?;
                 }
+
                 write!(f, "{replica}, because ")?;
                 match why {
                     Some(why) => write!(f, "{why}"),
@@ -190,16 +192,17 @@ mod tests {
     #[test]
     fn an_uncertain_pool_says_why() {
         let three = Replicas::saturating(3);
-        let pooled = Pooled {
+        let pooled = PoolReason {
             need: need(&[], Slots::new(2), Some(Replicas::ONE)),
             lowering: Lowering::Needed(three),
-            unsure: Some(Unsure::Unlisted {
+            unsure: Some(PoolUncertainty::Unlisted {
                 replica: ReplicaName::new("p-0").unwrap(),
                 replicas: Replicas::ONE,
                 why: None,
             }),
         };
-        assert_eq!(pooled.cause(), Cause::Unsure);
+
+        assert_eq!(pooled.cause(), PoolCause::Unsure);
         assert_eq!(
             pooled.to_string(),
             "none for copies, 0 for 0 copies at 2 slots a replica, 1 for the load; not lowered: the \

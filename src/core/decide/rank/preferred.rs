@@ -2,27 +2,34 @@
 
 use crate::units::{Amount, Replicas};
 
-/// Which size of replica a model should have.
+/// The preferred replica size of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Preference {
-    /// As many replicas as make the loss of one bearable: with five, a fifth of the capacity.
+    /// As many replicas as make the loss of one bearable. With five, it costs a fifth of the
+    /// capacity.
     Spread(Replicas),
 }
 
 impl Preference {
-    /// The preferred size for a model with this demand, in the same unit: of the sizes that there
-    /// are the nearest by ratio, the smaller of two equally near. `None` without sizes or demand.
+    /// Returns the preferred size for a model with this demand, in the same unit. It is the
+    /// available size that is nearest by ratio; of two equally near sizes, the smaller one. `None`
+    /// without sizes or demand.
     #[must_use]
     pub fn size(self, demand: Amount, sizes: &[Amount]) -> Option<Amount> {
         let Self::Spread(replicas) = self;
         let ideal = demand.amount() / f64::from(replicas.count().max(1));
-        let distance = |size: &Amount| (size.amount() / ideal).ln().abs();
+
         sizes
             .iter()
-            .filter(|size| **size > Amount::ZERO && ideal > 0.0)
-            .min_by(|a, b| distance(a).total_cmp(&distance(b)).then(a.compare(**b)))
             .copied()
+            .filter(|size| *size > Amount::ZERO && ideal > 0.0)
+            .min_by(|a, b| distance(*a, ideal).total_cmp(&distance(*b, ideal)).then(a.compare(*b)))
     }
+}
+
+/// Returns the distance of a size from the ideal one, by ratio.
+fn distance(size: Amount, ideal: f64) -> f64 {
+    (size.amount() / ideal).ln().abs()
 }
 
 impl Default for Preference {

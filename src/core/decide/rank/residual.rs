@@ -1,66 +1,68 @@
-//! Variants of a model by price: the best option is taken, and the rest ranked again.
+//! Variants of a model by price: the best option is taken, and the rest is ranked again.
 //!
 //! # Model
 //!
-//! A variant's option is as many replicas as serve what is left, inside its maximum and what is
-//! free. Its theoretical cost is what its served demand costs on the variant that is cheapest for
-//! what it carries, in fractions of replicas and at the list price, so a discount shows as a ratio
-//! below 1.
+//! A variant's option is the number of replicas that serve the remaining demand, inside its maximum
+//! and the free room. Its theoretical cost is the cost of the demand that it serves, on the variant
+//! with the lowest price per capacity. That cost uses fractions of replicas and the list price, so
+//! a discount shows as a ratio below 1.
 //!
-//! Each variant is taken to be able to serve any of the demand: nothing that is observed tells
-//! demand apart by who can serve it. `docs/decisions.md` says what was looked for.
+//! Each variant is assumed to be able to serve any demand. No observed metric splits the demand by
+//! the variants that can serve it; `docs/decisions.md` lists the metrics that were considered.
 //!
-//! A score does not reward covering more. So the best option is taken, what it serves subtracted,
-//! and the rest ranked anew, until nothing is left or nobody can serve it.
+//! A score does not reward an option that covers more. So the best option is taken, the demand that
+//! it serves is subtracted, and the rest is ranked again. This ends when nothing is left or no
+//! variant can serve the rest.
 //!
-//! Sizes are amounts that one replica carries, the preferred size follows from the whole demand,
-//! and equal scores are decided by the lower cost, fewer replicas, what runs already, and the name.
+//! A size is the capacity of one replica, and the preferred size follows from the whole demand.
+//! Equal scores are decided by lower cost, then fewer replicas, then running variants, then name.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::capacity::Unit;
-use crate::decide::optimize::{Candidate, Room};
-use crate::decide::rank::{Dropped, Formula, Offer, Preference, Record, Start};
+use crate::decide::optimize::{Candidate, SupplyHeadroom};
+use crate::decide::rank::{Formula, NoScore, Offer, Preference, RankRecord, RankStart};
 use crate::fleet::{Role, VariantKey};
 use crate::settings;
 use crate::units::{Amount, CostPerHour, Fraction, Replicas};
 
-/// A share of the demand that is too small to be worth a replica: it comes from rounding.
+/// A share of the demand that is too small to be worth a replica, because it comes from rounding.
 const REST: f64 = 1e-9;
 
-/// Two scores that are nearer than this share are equal: prices are not known better.
+/// Scores that differ by less than this share are equal, because prices are not known more
+/// precisely.
 const TIE: f64 = 1e-9;
 
-/// What is to be served.
+/// The demand to be served.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Demand {
-    /// What is not served.
+pub struct ResidualDemand {
+    /// Demand that is not served.
     pub missing: Amount,
-    /// Everything that is asked of the model, served or not; the preferred size follows from it.
+    /// The whole demand on the model, served or not; the preferred size follows from it.
     pub total: Amount,
 }
 
-/// One variant that may be added to.
+/// A variant that replicas may be added to.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ranked<'a> {
-    /// The variant; `cost` is what is paid for a replica, with any discount.
+pub struct RankedVariant<'a> {
+    /// The variant; `cost` is the price that is paid per replica, with any discount.
     pub candidate: &'a Candidate,
-    /// What one replica carries inside its SLO.
+    /// Capacity per replica inside its SLO.
     pub size: Amount,
-    /// What one replica costs without a discount.
+    /// Cost per replica without a discount.
     pub list_price: CostPerHour,
-    /// Whether it can start quickly.
+    /// The time that it takes to start.
     pub warmth: Warmth,
 }
 
-/// Whether a variant can start quickly.
+/// The time that a variant takes to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Warmth {
-    /// It runs, or its weights are where it would run.
+    /// Short: the variant runs, or its weights are where it would run.
     Warm,
-    /// It must load everything for the first time, or needs a new node.
+    /// Long: the variant must load everything for the first time, or needs a new node.
     Cold,
 }
 
@@ -69,14 +71,14 @@ settings! {
     #[derive(Copy)]
     pub struct Policy {
         /// Number of replicas that a model should have; each then has the preferred size.
-        // The loss of one of a hundred is no loss.
+        // The loss of one replica of a hundred is negligible.
         preference as "preferred_replicas": Preference = 5, in 1..=100;
 
         /// Weight of a replica's distance from the preferred size: 1 as in the Cluster Autoscaler, 0
         /// not at all.
-        // 1, as for nodes, would buy 50 % dearer replicas to have the preferred size; at 1/4 size
-        // decides between prices that are near. At two, size counts with its square, which no price
-        // makes good.
+        // A weight of 1, as for nodes, would buy 50% more expensive replicas to have the preferred
+        // size. At 1/4, the size decides between prices that are close. At 2, the size counts with
+        // its square, which no price makes up for.
         weight: Fraction = 0.25, in 0.0..=2.0;
 
         /// Largest weight of a size, as a factor on the score.
@@ -84,7 +86,7 @@ settings! {
 
         /// Damper of the score for little demand, in replicas of the smallest size at their list
         /// price.
-        // Without any damper there is nothing to hold the cost of a tiny demand against.
+        // Without a damper, the cost of a tiny demand has nothing to be compared with.
         damper: Fraction = 0.5, in 0.01..=100.0;
 
         /// Factor on the score of a variant that has no replicas yet.
@@ -98,38 +100,38 @@ settings! { value:
 
 /// One variant's option in a round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Choice {
+pub struct RankOption {
     /// The variant.
     pub key: VariantKey,
-    /// What its replicas would serve of what is left.
+    /// The part of the remaining demand that its replicas would serve.
     pub served: Amount,
-    /// Its numbers, or why it has no score.
-    pub scored: Result<Record, Dropped>,
+    /// Its values, or the reason why it has no score.
+    pub scored: Result<RankRecord, NoScore>,
 }
 
-/// One round: every option with its numbers, and the one that was taken.
+/// One round: every option with its values, and the option that was taken.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Round {
+pub struct RankRound {
     /// Each variant's option, in the order of their keys.
-    pub options: Vec<Choice>,
-    /// The variant that was taken, with how many replicas.
+    pub options: Vec<RankOption>,
+    /// The variant that was taken, with its replicas.
     pub taken: (VariantKey, Replicas),
-    /// What they serve.
+    /// The demand that they serve.
     pub served: Amount,
 }
 
-/// The variants of a model, ranked for what one analyzer finds missing.
+/// The variants of a model, ranked for the shortfall of one analyzer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ranking {
     /// The unit of all amounts.
     pub unit: Unit,
-    /// The role; `None` where all variants serve whole requests.
+    /// The role; `None` if all variants serve whole requests.
     pub role: Option<Role>,
-    /// What was taken, round by round.
+    /// The options that were taken, round by round.
     pub residual: Residual,
 }
 
-/// How one variant fared when the variants of its model were ranked.
+/// The result of one variant when the variants of its model were ranked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rank {
     /// The variant.
@@ -138,20 +140,20 @@ pub struct Rank {
     pub rankings: Arc<[Ranking]>,
 }
 
-/// Everything that was taken.
+/// All options that were taken.
 #[must_use]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Residual {
-    /// The rounds, in their order.
-    pub rounds: Vec<Round>,
-    /// What nobody can serve.
+    /// The rounds, in order.
+    pub rounds: Vec<RankRound>,
+    /// Demand that no variant can serve.
     pub unserved: Amount,
-    /// The preferred size; `None` when nothing was ranked.
+    /// The preferred size; `None` if nothing was ranked.
     pub preferred: Option<Amount>,
 }
 
 impl Residual {
-    /// How many replicas of a variant were taken.
+    /// Returns the replicas of a variant that were taken.
     #[must_use]
     pub fn added(&self, key: &VariantKey) -> Replicas {
         let of_variant = self.rounds.iter().filter(|round| round.taken.0 == *key);
@@ -159,40 +161,45 @@ impl Residual {
     }
 }
 
-/// Adds variants by price until the demand is served or nobody can serve the rest.
+/// Adds replicas by price until the demand is served or no variant can serve the rest.
 pub fn rank_variants(
-    variants: &[Ranked<'_>],
-    demand: &Demand,
-    room: Option<&Room>,
+    variants: &[RankedVariant<'_>],
+    demand: &ResidualDemand,
+    room: Option<&SupplyHeadroom>,
     policy: &Policy,
 ) -> Residual {
-    let mut order: Vec<&Ranked<'_>> = variants.iter().filter(|it| it.size > Amount::ZERO).collect();
+    let mut order: Vec<&RankedVariant<'_>> =
+        variants.iter().filter(|it| it.size > Amount::ZERO).collect();
     order.sort_by(|a, b| a.candidate.key.cmp(&b.candidate.key));
+
     let sizes: Vec<Amount> = order.iter().map(|variant| variant.size).collect();
-    let mut left = Left {
+    let mut left = RemainingDemand {
         missing: demand.missing,
         whole: demand.total,
         room: room.cloned(),
         added: vec![Replicas::ZERO; order.len()],
     };
+
     let preferred = policy.preference.size(demand.total, &sizes);
     let mut rounds = Vec::new();
     let Some(formula) = preferred.and_then(|size| policy.formula(size, &order)) else {
         return Residual { rounds, unserved: left.missing, preferred };
     };
     let price = order.iter().map(|variant| variant.price()).fold(f64::INFINITY, f64::min);
-    while let Some(round) = left.round(&order, (price, &formula)) {
+    while let Some(round) = left.round(&order, price, &formula) {
         rounds.push(round);
     }
+
     Residual { rounds, unserved: left.missing, preferred }
 }
 
 impl Policy {
-    /// `None` without variants.
-    fn formula(&self, preferred: Amount, variants: &[&Ranked<'_>]) -> Option<Formula> {
+    /// Returns the formula; `None` without variants.
+    fn formula(&self, preferred: Amount, variants: &[&RankedVariant<'_>]) -> Option<Formula> {
         let smallest = variants.iter().map(|variant| variant.size).reduce(Amount::min)?;
         let price = variants.iter().map(|variant| variant.price()).reduce(f64::min)?;
         let damper = CostPerHour::new(self.damper.fraction() * smallest.amount() * price)?;
+
         Some(Formula {
             preferred,
             damper,
@@ -203,68 +210,74 @@ impl Policy {
     }
 }
 
-impl Ranked<'_> {
-    /// The list price of one unit of demand.
+impl RankedVariant<'_> {
+    /// Returns the list price of one unit of demand.
     fn price(&self) -> f64 {
         self.list_price.per_hour() / self.size.amount()
     }
 }
 
-/// What is left between rounds.
-struct Left {
+/// The state between rounds.
+struct RemainingDemand {
     missing: Amount,
     whole: Amount,
-    room: Option<Room>,
+    room: Option<SupplyHeadroom>,
     added: Vec<Replicas>,
 }
 
-impl Left {
-    /// Ranks all options and takes the best; `None` when there is none.
+impl RemainingDemand {
+    /// Ranks all options and takes the best; `None` if there is none.
     fn round(
         &mut self,
-        variants: &[&Ranked<'_>],
-        (price, formula): (f64, &Formula),
-    ) -> Option<Round> {
-        let options: Vec<Choice> = variants
+        variants: &[&RankedVariant<'_>],
+        price: f64,
+        formula: &Formula,
+    ) -> Option<RankRound> {
+        let options: Vec<RankOption> = variants
             .iter()
             .zip(&self.added)
             .map(|(variant, added)| {
                 let (offer, served) = self.offer(variant, *added, price);
                 let key = variant.candidate.key.clone();
-                Choice { key, served, scored: formula.score(&offer) }
+                RankOption { key, served, scored: formula.score(&offer) }
             })
             .collect();
-        let scored = options.iter().enumerate();
-        let scored = scored.filter_map(|(at, option)| Some((at, option.scored.ok()?)));
+
+        let numbered = options.iter().enumerate();
+        let scored = numbered.filter_map(|(at, option)| Some((at, option.scored.ok()?)));
         let (best, record) = scored.reduce(|best, next| {
-            let runs = |at: usize| variants[at].candidate.current == Replicas::ZERO;
+            let best_is_cold = variants[best.0].candidate.current == Replicas::ZERO;
+            let next_is_cold = variants[next.0].candidate.current == Replicas::ZERO;
             let by_score = (best.1.score * (1.0 - TIE)).total_cmp(&next.1.score);
             let is_tie = (best.1.score - next.1.score).abs() <= TIE * best.1.score.abs();
             let order = if is_tie { std::cmp::Ordering::Equal } else { by_score }
                 .then(best.1.real.compare(next.1.real))
                 .then(best.1.count.cmp(&next.1.count))
-                .then(runs(best.0).cmp(&runs(next.0)));
+                .then(best_is_cold.cmp(&next_is_cold));
             if order.is_gt() { next } else { best }
         })?;
+
         let served = self.take(variants[best], record.count);
         self.added[best] += record.count;
         let taken = (variants[best].candidate.key.clone(), record.count);
-        Some(Round { options, taken, served })
+        Some(RankRound { options, taken, served })
     }
 
-    /// The option of a variant: as many replicas as serve what is left, and what they serve, where a
-    /// unit of demand costs `price` on a perfect fit.
-    fn offer(&self, variant: &Ranked<'_>, added: Replicas, price: f64) -> (Offer, Amount) {
+    /// Returns the option of a variant, and the demand that it serves. The option has the replicas
+    /// that serve the remaining demand. A unit of demand costs `price` on a perfect fit.
+    fn offer(&self, variant: &RankedVariant<'_>, added: Replicas, price: f64) -> (Offer, Amount) {
         let candidate = variant.candidate;
         let is_rest = self.missing.amount() <= REST * self.whole.amount();
         let wanted = if is_rest { 0.0 } else { self.missing.amount() };
-        let needed = (wanted / variant.size.amount() * (1.0 - REST)).ceil();
+        let whole = (wanted / variant.size.amount() * (1.0 - REST)).ceil();
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
-        let needed = needed.clamp(0.0, f64::from(Replicas::LIMIT.count())) as u32;
+        let needed = whole.clamp(0.0, f64::from(Replicas::LIMIT.count())) as u32;
+
         let there = candidate.current + added;
         let below_max = candidate.bounds.max().map_or(Replicas::LIMIT, |max| max.beyond(there));
         let fit = self.room.as_ref().and_then(|room| room.fit(candidate));
         let count = Replicas::saturating(needed).min(below_max).min(fit.unwrap_or(Replicas::LIMIT));
+
         let served = self.missing.min(variant.size.times(count));
         let offer = Offer {
             count,
@@ -272,16 +285,17 @@ impl Left {
             theoretical: CostPerHour::new(served.amount() * price).unwrap_or_default(),
             size: variant.size,
             start: match variant.warmth {
-                Warmth::Warm => Start::Warm,
-                Warmth::Cold => Start::Cold,
+                Warmth::Warm => RankStart::Warm,
+                Warmth::Cold => RankStart::Cold,
             },
             mismatch: candidate.mismatch,
         };
+
         (offer, served)
     }
 
-    /// Takes what so many replicas of a variant serve, and what they run on.
-    fn take(&mut self, variant: &Ranked<'_>, count: Replicas) -> Amount {
+    /// Takes the demand that these replicas of a variant serve, and their room.
+    fn take(&mut self, variant: &RankedVariant<'_>, count: Replicas) -> Amount {
         let served = self.missing.min(variant.size.times(count));
         self.missing = self.missing.beyond(served);
         if let Some(room) = &mut self.room {

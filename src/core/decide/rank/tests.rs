@@ -1,11 +1,9 @@
-//! The numbers of the proposal, and the worked examples for variants.
-
-use std::collections::BTreeMap;
+//! The values of the proposal, and the worked examples for variants.
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::decide::optimize::{Candidate, Headroom, Room};
+use crate::decide::optimize::{Candidate, Headroom, SupplyHeadroom};
 use crate::fleet::{Accelerator, Bounds, Namespace, Role, VariantKey, VariantName};
 use crate::units::Gpus;
 
@@ -40,6 +38,7 @@ fn the_suppression_has_the_numbers_of_the_proposal() {
         (20.0, 1.441_325),
         (50.0, 1.008_712),
     ];
+
     for (count, expected) in numbers {
         assert!((suppress(4.0, count) - expected).abs() < 5e-7, "{count}");
     }
@@ -47,7 +46,7 @@ fn the_suppression_has_the_numbers_of_the_proposal() {
 
 #[test]
 fn the_rank_tables_of_the_proposal_follow_where_they_are_not_truncated() {
-    // Theoretical cost, size, real cost, and the rank that the inputs printed there give.
+    // Theoretical cost, size, real cost, and the rank that follows from the inputs in the proposal.
     let rows = [
         (0.003, 2.0, 0.095, 23.3684),
         (0.003, 8.0, 0.380, 20.8421),
@@ -63,15 +62,16 @@ fn the_rank_tables_of_the_proposal_follow_where_they_are_not_truncated() {
             real: cost(real),
             theoretical: cost(theoretical),
             size: amount(size),
-            start: Start::Warm,
+            start: RankStart::Warm,
             mismatch: Fraction::ONE,
         };
+
         let record = formula.score(&offer).unwrap();
         assert!((record.score - expected).abs() < 5e-5, "{record}");
     }
 }
 
-/// Four variants with illustrative prices; sizes in requests a second.
+/// Four variants with illustrative prices; sizes in requests/s.
 fn variants() -> Vec<(Candidate, Amount)> {
     let rows =
         [("l4", 0.8, 4.0), ("a100", 4.0, 24.0), ("h100", 8.0, 60.0), ("h100x2", 16.0, 130.0)];
@@ -91,6 +91,7 @@ fn variants() -> Vec<(Candidate, Amount)> {
                 current: Replicas::ZERO,
                 pending: Replicas::ZERO,
             };
+
             (candidate, amount(size))
         })
         .collect()
@@ -104,27 +105,37 @@ fn key(name: &str) -> VariantKey {
 }
 
 /// The rounds for this demand, with this preferred size and weight.
-fn ranked(demand: f64, preferred: f64, weight: f64, room: Option<&Room>) -> Residual {
-    ranked_of(&variants(), Warmth::Warm, (demand, preferred, weight), room)
+fn ranked(demand: f64, preferred: f64, weight: f64, room: Option<&SupplyHeadroom>) -> Residual {
+    let question = Question { demand, preferred, weight };
+    ranked_of(&variants(), Warmth::Warm, question, room)
+}
+
+/// A demand, the preferred size for it, and the weight of a size.
+#[derive(Clone, Copy)]
+struct Question {
+    demand: f64,
+    preferred: f64,
+    weight: f64,
 }
 
 fn ranked_of(
     variants: &[(Candidate, Amount)],
     warmth: Warmth,
-    (demand, preferred, weight): (f64, f64, f64),
-    room: Option<&Room>,
+    Question { demand, preferred, weight }: Question,
+    room: Option<&SupplyHeadroom>,
 ) -> Residual {
-    let options: Vec<Ranked<'_>> = variants
+    let options: Vec<RankedVariant<'_>> = variants
         .iter()
-        .map(|(candidate, size)| Ranked {
+        .map(|(candidate, size)| RankedVariant {
             candidate,
             size: *size,
             list_price: candidate.list_price,
             warmth,
         })
         .collect();
+
     let replicas = (1..100).min_by_key(|count| {
-        // The number of replicas at which the preferred size is the ideal one.
+        // The replica count at which the preferred size is ideal.
         ordered((demand / f64::from(*count) / preferred).ln().abs())
     });
     let policy = Policy {
@@ -134,16 +145,17 @@ fn ranked_of(
         unfitness_max: Fraction::new(100.0).unwrap(),
         ..Policy::default()
     };
-    let demand = Demand { missing: amount(demand), total: amount(demand) };
-    rank_variants(&options, &demand, room, &policy)
+
+    let missing = ResidualDemand { missing: amount(demand), total: amount(demand) };
+    rank_variants(&options, &missing, room, &policy)
 }
 
-/// A number that is not negative, in its order.
+/// Converts a number that is not negative to an integer of the same order.
 fn ordered(number: f64) -> u64 {
     number.to_bits()
 }
 
-/// The same variants, where `h100` and `h100x2` have something scarce that the model does not need.
+/// The same variants, but `h100` and `h100x2` have scarce hardware that the model does not need.
 fn mismatched(factor: f64) -> Vec<(Candidate, Amount)> {
     let mut variants = variants();
     for (candidate, _) in &mut variants[2..] {
@@ -153,18 +165,19 @@ fn mismatched(factor: f64) -> Vec<(Candidate, Amount)> {
 }
 
 fn score(residual: &Residual, name: &str) -> f64 {
-    let option = residual.rounds[0].options.iter().find(|option| option.key == key(name));
-    option.unwrap().scored.unwrap().score
+    let found = residual.rounds[0].options.iter().find(|option| option.key == key(name));
+    found.unwrap().scored.unwrap().score
 }
 
 #[test]
 fn the_worked_examples_for_variants_come_out() {
-    // Fifty requests a second, 24 preferred. The damper of the examples is 5 requests a second, 1.25
+    // 50 requests/s, with a preferred size of 24. The damper of the examples is 5 requests/s, 1.25
     // times the smallest replica.
     let half = ranked(50.0, 24.0, 0.25, None);
     for (name, expected) in [("l4", 2.475), ("a100", 1.864), ("h100", 1.568), ("h100x2", 3.375)] {
         assert!((score(&half, name) - expected).abs() < 5e-4, "{name}: {}", score(&half, name));
     }
+
     assert_eq!(half.rounds[0].taken, (key("h100"), Replicas::ONE));
     let large = ranked(300.0, 60.0, 1.0, None);
     for (name, expected) in [("l4", 18.33), ("a100", 2.930), ("h100", 1.082), ("h100x2", 2.276)] {
@@ -174,17 +187,12 @@ fn the_worked_examples_for_variants_come_out() {
 
 #[test]
 fn what_one_option_leaves_is_ranked_again_until_everything_is_served() {
-    let free = |gpus| Headroom::Limited(Gpus::new(gpus));
-    let kind = |name| Accelerator::new(name).unwrap();
-    let room = Room {
-        cluster: BTreeMap::from([
-            (kind("l4"), free(20)),
-            (kind("a100"), free(2)),
-            (kind("h100"), free(1)),
-            (kind("h100x2"), free(1)),
-        ]),
-        ..Room::default()
-    };
+    let mut room = SupplyHeadroom::default();
+    for (name, free) in [("l4", 20), ("a100", 2), ("h100", 1), ("h100x2", 1)] {
+        let kind = Accelerator::new(name).unwrap();
+        room.cluster.insert(kind, Headroom::Limited(Gpus::new(free)));
+    }
+
     let residual = ranked(300.0, 60.0, 1.0, Some(&room));
     let taken: Vec<_> = residual
         .rounds
@@ -202,16 +210,12 @@ fn what_one_option_leaves_is_ranked_again_until_everything_is_served() {
     );
 }
 
-/// Fifty requests a second, 60 preferred: three A100s are 1.2 replicas of the preferred size, which
-/// makes 4.622.
+/// 50 requests/s, with a preferred size of 60: three A100s are 1.2 replicas of the preferred size,
+/// which makes 4.622.
 #[test]
 fn what_is_scarce_and_not_needed_is_taken_up_to_its_factor() {
-    let pick = |factor: f64| {
-        let variants = mismatched(factor);
-        let residual = ranked_of(&variants, Warmth::Warm, (50.0, 60.0, 1.0), None);
-        let score = score(&residual, "h100");
-        (residual.rounds[0].taken.0.variant.to_string(), score)
-    };
+    let question = Question { demand: 50.0, preferred: 60.0, weight: 1.0 };
+
     for (factor, expected, taken) in [
         (1.0, 1.273, "h100"),
         (2.0, 2.546, "h100"),
@@ -219,9 +223,10 @@ fn what_is_scarce_and_not_needed_is_taken_up_to_its_factor() {
         (3.64, 4.633, "a100"),
         (1000.0, 1272.7, "a100"),
     ] {
-        let (first, score) = pick(factor);
+        let residual = ranked_of(&mismatched(factor), Warmth::Warm, question, None);
+        let score = score(&residual, "h100");
         assert!((score - expected).abs() < 1e-3 * expected, "{factor}: {score}");
-        assert_eq!(first, taken, "{factor}");
+        assert_eq!(residual.rounds[0].taken.0.variant.as_str(), taken, "{factor}");
     }
 }
 
@@ -231,13 +236,15 @@ fn what_is_scarce_is_the_last_choice_and_still_a_choice() {
     for ((candidate, _), most) in variants.iter_mut().zip([20, 2, 9, 9]) {
         candidate.bounds = Bounds::new(Replicas::ZERO, Replicas::new(most)).unwrap();
     }
-    let residual = ranked_of(&variants, Warmth::Warm, (300.0, 60.0, 1.0), None);
+
+    let question = Question { demand: 300.0, preferred: 60.0, weight: 1.0 };
+    let residual = ranked_of(&variants, Warmth::Warm, question, None);
     let taken: Vec<_> = residual
         .rounds
         .iter()
         .map(|round| (round.taken.0.variant.as_str(), round.taken.1.count()))
         .collect();
-    // 48 and 80 are all that A100s and L4s carry; without the factor five H100s would do.
+    // A100s and L4s handle only 48 and 80; without the factor, five H100s would be enough.
     assert_eq!(taken, [("a100", 2), ("l4", 20), ("h100", 3)]);
     assert_eq!(residual.unserved, Amount::ZERO);
     let said = residual.rounds[2].to_string();
@@ -253,7 +260,9 @@ fn demand_that_nobody_can_serve_is_said() {
     for (candidate, _) in &mut variants {
         candidate.bounds = Bounds::new(Replicas::ZERO, Replicas::new(1)).unwrap();
     }
-    let residual = ranked_of(&variants, Warmth::Cold, (223.0, 60.0, 0.25), None);
+
+    let question = Question { demand: 223.0, preferred: 60.0, weight: 0.25 };
+    let residual = ranked_of(&variants, Warmth::Cold, question, None);
     assert_eq!(residual.rounds.len(), 4);
     assert_eq!(residual.unserved, amount(5.0));
     assert!(residual.to_string().ends_with("; 5.0 cannot be served by anything"), "{residual}");
@@ -282,15 +291,18 @@ proptest! {
         count in 1_u32..100,
     ) {
         let formula = formula();
-        let offer = |real| Offer {
-            count: Replicas::saturating(count),
-            real: cost(real),
-            theoretical: cost(0.5),
-            size: amount(2.0),
-            start: Start::Warm,
-            mismatch: Fraction::ONE,
-        };
-        let [less, more] = [real, real + more].map(|real| formula.score(&offer(real)).unwrap().score);
+        let [less, more] = [real, real + more].map(|real| {
+            let offer = Offer {
+                count: Replicas::saturating(count),
+                real: cost(real),
+                theoretical: cost(0.5),
+                size: amount(2.0),
+                start: RankStart::Warm,
+                mismatch: Fraction::ONE,
+            };
+            formula.score(&offer).unwrap().score
+        });
+
         prop_assert!(less <= more);
     }
 }

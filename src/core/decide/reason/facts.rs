@@ -2,36 +2,38 @@
 
 use std::fmt;
 
-use crate::analyze::ballot::{Analyzer, Verdict};
+use crate::analyze::ballot::{Analyzer, BallotVerdict};
 use crate::analyze::foresight::standby::Bridge;
-use crate::analyze::queueing::Refusal as Unsolvable;
-use crate::analyze::saturation::{SpareEnough, SpareKept, SpareLow, SpareTight, Tight, Transition};
+use crate::analyze::queueing::QueueingRefusal;
+use crate::analyze::saturation::{
+    SpareEnough, SpareKept, SpareLow, SpareTight, TightLoad, Transition,
+};
 use crate::decide::check::Violation;
-use crate::decide::enforce::Direction;
-use crate::decide::limit::{Cut, Refusal};
-use crate::decide::optimize::Because;
+use crate::decide::enforce::ScalingDirection;
+use crate::decide::limit::{Cut, GrantRefusal};
+use crate::decide::optimize::PlanReason;
 use crate::decide::pools::packing::Lowering;
-use crate::decide::pools::pooled::Pooled;
-use crate::decide::sized::{Sized, Unmeetable};
-use crate::decide::unheard::Unheard;
-use crate::decide::zero::{Evidence, Idleness, Unproved};
+use crate::decide::pools::pooled::PoolReason;
+use crate::decide::sized::{SizedReason, UnmeetableTarget};
+use crate::decide::unheard::UnusableSignal;
+use crate::decide::zero::{IdleEvidence, Idleness, UnknownIdleness};
 use crate::fleet::{Accelerator, LimitName, ModelName, VariantKey, VariantName};
 use crate::units::{CostPerHour, Fraction, Gpus, Replicas, RequestRate, Requests, Seconds, Tokens};
 
 /// A value that a reason states.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Fact {
+pub struct ReasonFact {
     /// Its name in the reason.
     pub name: &'static str,
     /// The value.
-    pub value: Value,
-    /// Its unit; `None` of a text, and of a number that counts what its name says.
+    pub value: FactValue,
+    /// Its unit; `None` for a text, and for a count of the things that its name states.
     pub unit: Option<&'static str>,
 }
 
 /// The value of a fact.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
+pub enum FactValue {
     /// A number.
     Number(f64),
     /// A name or a word.
@@ -40,25 +42,26 @@ pub enum Value {
 
 /// Something that a reason states in one or more facts.
 pub(super) trait Stated {
-    /// Adds its facts; one that has no better name gets this one.
-    fn state(&self, name: &'static str, facts: &mut Vec<Fact>);
+    /// Adds its facts. A fact without a more specific name gets this name.
+    fn state(&self, name: &'static str, facts: &mut Vec<ReasonFact>);
 }
 
-// === impl Fact ===
+// === impl ReasonFact ===
 
-impl Fact {
+impl ReasonFact {
     fn number(name: &'static str, number: f64, unit: &'static str) -> Self {
-        Self { name, value: Value::Number(number), unit: Some(unit) }
+        Self { name, value: FactValue::Number(number), unit: Some(unit) }
     }
 }
 
-impl fmt::Display for Fact {
-    /// The value as a headline has it: `3 replicas`, `37.6 req/s`, `44%`.
+impl fmt::Display for ReasonFact {
+    /// Writes the value as in a headline: `3 replicas`, `37.6 req/s`, `44%`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = match &self.value {
-            Value::Number(number) => *number,
-            Value::Text(text) => return f.write_str(text),
+            FactValue::Number(value) => *value,
+            FactValue::Text(text) => return f.write_str(text),
         };
+
         match self.unit {
             Some(RATIO) => write!(f, "{}%", ThreeDigits(100.0 * number)),
             Some(SECONDS) if number > 0.0 && number < 1.0 => {
@@ -101,16 +104,16 @@ const RATIO: &str = "ratio";
 /// The unit of time.
 const SECONDS: &str = "s";
 
-/// The unit of a number of replicas.
+/// The unit of a replica count.
 const REPLICAS: &str = "replicas";
 
 /// States quantities in their units.
 macro_rules! quantities {
     ($($quantity:ty, $number:expr, $unit:expr;)*) => {$(
         impl Stated for $quantity {
-            fn state(&self, name: &'static str, facts: &mut Vec<Fact>) {
-                let number: fn($quantity) -> f64 = $number;
-                facts.push(Fact::number(name, number(*self), $unit));
+            fn state(&self, name: &'static str, facts: &mut Vec<ReasonFact>) {
+                let convert: fn($quantity) -> f64 = $number;
+                facts.push(ReasonFact::number(name, convert(*self), $unit));
             }
         }
     )*};
@@ -132,8 +135,8 @@ quantities! {
 macro_rules! texts {
     ($($text:ty),*) => {$(
         impl Stated for $text {
-            fn state(&self, name: &'static str, facts: &mut Vec<Fact>) {
-                facts.push(Fact { name, value: Value::Text(self.to_string()), unit: None });
+            fn state(&self, name: &'static str, facts: &mut Vec<ReasonFact>) {
+                facts.push(ReasonFact { name, value: FactValue::Text(self.to_string()), unit: None });
             }
         }
     )*};
@@ -142,13 +145,13 @@ macro_rules! texts {
 texts!(str, String, Analyzer, VariantKey, VariantName, LimitName, ModelName, Accelerator);
 
 impl Stated for u32 {
-    fn state(&self, name: &'static str, facts: &mut Vec<Fact>) {
-        facts.push(Fact { name, value: Value::Number(f64::from(*self)), unit: None });
+    fn state(&self, name: &'static str, facts: &mut Vec<ReasonFact>) {
+        facts.push(ReasonFact { name, value: FactValue::Number(f64::from(*self)), unit: None });
     }
 }
 
 impl<T: Stated> Stated for Option<T> {
-    fn state(&self, name: &'static str, facts: &mut Vec<Fact>) {
+    fn state(&self, name: &'static str, facts: &mut Vec<ReasonFact>) {
         if let Some(stated) = self {
             stated.state(name, facts);
         }
@@ -158,12 +161,13 @@ impl<T: Stated> Stated for Option<T> {
 // === the analysis ===
 
 impl Stated for SpareLow {
-    fn state(&self, _: &'static str, facts: &mut Vec<Fact>) {
+    fn state(&self, _: &'static str, facts: &mut Vec<ReasonFact>) {
         let Self { kv, queue } = self;
         if let Some((spare, trigger)) = kv {
             spare.state("kv_spare", facts);
             trigger.state("kv_trigger", facts);
         }
+
         if let Some((spare, trigger)) = queue {
             spare.state("queue_spare", facts);
             trigger.state("queue_trigger", facts);
@@ -172,22 +176,23 @@ impl Stated for SpareLow {
 }
 
 impl Stated for SpareEnough {
-    fn state(&self, _: &'static str, facts: &mut Vec<Fact>) {
+    fn state(&self, _: &'static str, facts: &mut Vec<ReasonFact>) {
         self.kv.state("kv_spare", facts);
         self.queue.state("queue_spare", facts);
     }
 }
 
 impl Stated for SpareKept {
-    fn state(&self, name: &'static str, facts: &mut Vec<Fact>) {
+    fn state(&self, name: &'static str, facts: &mut Vec<ReasonFact>) {
         match self {
             Self::Tight(SpareTight { kv, queue }) => {
-                if let Some(Tight { load, threshold, trigger }) = kv {
+                if let Some(TightLoad { load, threshold, trigger }) = kv {
                     load.state("kv_load", facts);
                     threshold.state("kv_threshold", facts);
                     trigger.state("kv_trigger", facts);
                 }
-                if let Some(Tight { load, threshold, trigger }) = queue {
+
+                if let Some(TightLoad { load, threshold, trigger }) = queue {
                     load.state("queue_load", facts);
                     threshold.state("queue_threshold", facts);
                     trigger.state("queue_trigger", facts);
@@ -200,7 +205,7 @@ impl Stated for SpareKept {
 }
 
 impl Stated for Transition {
-    fn state(&self, _: &'static str, facts: &mut Vec<Fact>) {
+    fn state(&self, _: &'static str, facts: &mut Vec<ReasonFact>) {
         match self {
             Self::Pending(variant) | Self::NotActuated(variant) | Self::NotReporting(variant) => {
                 variant.state("variant", facts);
@@ -211,31 +216,32 @@ impl Stated for Transition {
 
 // === sizing ===
 
-impl Stated for Verdict {
-    fn state(&self, _: &'static str, facts: &mut Vec<Fact>) {
+impl Stated for BallotVerdict {
+    fn state(&self, _: &'static str, facts: &mut Vec<ReasonFact>) {
         let (Self::Grow(binding) | Self::Shrink(binding)) = self else { return };
         let unit = binding.unit.label();
         let supply = binding.supply.amount();
         let amount = binding.amount.amount();
 
         binding.analyzer.state("analyzer", facts);
-        facts.push(Fact::number("capacity", supply, unit));
+        facts.push(ReasonFact::number("capacity", supply, unit));
         if matches!(self, Self::Grow(_)) {
-            facts.push(Fact::number("shortfall", amount, unit));
-            facts.push(Fact::number("demand", supply + amount, unit));
+            facts.push(ReasonFact::number("shortfall", amount, unit));
+            facts.push(ReasonFact::number("demand", supply + amount, unit));
         } else {
-            facts.push(Fact::number("spare", amount, unit));
-            facts.push(Fact::number("demand", (supply - amount).max(0.0), unit));
+            facts.push(ReasonFact::number("spare", amount, unit));
+            facts.push(ReasonFact::number("demand", (supply - amount).max(0.0), unit));
         }
     }
 }
 
-impl Stated for Sized {
-    fn state(&self, name: &'static str, facts: &mut Vec<Fact>) {
+impl Stated for SizedReason {
+    fn state(&self, name: &'static str, facts: &mut Vec<ReasonFact>) {
         let Self { verdict, because, stuck, unplaced, absent, .. } = self;
         let Self { foreseen, carries, card, starving, .. } = self;
         verdict.state(name, facts);
-        if let Because::Serving { planned } | Because::Refused { planned } = because {
+
+        if let PlanReason::Serving { planned } | PlanReason::Refused { planned } = because {
             planned.state("planned", facts);
         }
         if *stuck > Replicas::ZERO {
@@ -247,60 +253,63 @@ impl Stated for Sized {
         for (analyzer, _) in absent {
             analyzer.state("absent", facts);
         }
+
         if let Some(foreseen) = foreseen {
-            facts.push(Fact::number("forecast", foreseen.held, "requests/s"));
+            facts.push(ReasonFact::number("forecast", foreseen.held, "requests/s"));
         }
         if let Some(carries) = carries {
             carries.rate.state("capacity_per_replica", facts);
         }
         if let Some(starving) = starving {
-            facts.push(Fact::number("starving_arrivals", starving.arriving, "requests/s"));
-            facts.push(Fact::number("starving_queue", starving.waiting, "requests"));
+            facts.push(ReasonFact::number("starving_arrivals", starving.arriving, "requests/s"));
+            facts.push(ReasonFact::number("starving_queue", starving.waiting, "requests"));
         }
+
         card.as_ref().and_then(|card| card.from.clone()).state("card_of", facts);
     }
 }
 
 impl Stated for Bridge {
-    fn state(&self, _: &'static str, facts: &mut Vec<Fact>) {
+    fn state(&self, _: &'static str, facts: &mut Vec<ReasonFact>) {
         let Self { replicas, missing, startup } = *self;
         replicas.state("replicas", facts);
-        facts.push(Fact::number("bridged", missing, "requests/s"));
-        facts.push(Fact::number("startup", startup, SECONDS));
+        facts.push(ReasonFact::number("bridged", missing, "requests/s"));
+        facts.push(ReasonFact::number("startup", startup, SECONDS));
     }
 }
 
-impl Stated for Unmeetable {
-    fn state(&self, _: &'static str, facts: &mut Vec<Fact>) {
+impl Stated for UnmeetableTarget {
+    fn state(&self, _: &'static str, facts: &mut Vec<ReasonFact>) {
         match self {
             Self::Foresight(floor) => {
                 floor.target.state("target", facts);
                 floor.alone.state("idle", facts);
             }
-            Self::Queueing(Unsolvable::IdleFloor { metric, target, idle }) => {
+            Self::Queueing(QueueingRefusal::IdleFloor { metric, target, idle }) => {
                 metric.label().state("metric", facts);
                 target.limit.state("target", facts);
                 idle.state("idle", facts);
             }
-            Self::Queueing(Unsolvable::Overload { arrival, max }) => {
+            Self::Queueing(QueueingRefusal::Overload { arrival, max }) => {
                 arrival.state("demand", facts);
                 max.state("capacity", facts);
             }
-            Self::Queueing(Unsolvable::Idle | Unsolvable::NoWork) => {}
+            Self::Queueing(QueueingRefusal::Idle | QueueingRefusal::NoWork) => {}
         }
     }
 }
 
 // === pools ===
 
-impl Stated for Pooled {
-    fn state(&self, _: &'static str, facts: &mut Vec<Fact>) {
+impl Stated for PoolReason {
+    fn state(&self, _: &'static str, facts: &mut Vec<ReasonFact>) {
         let Self { need, lowering, unsure: _ } = self;
         need.replicas().state("needed", facts);
         if let Some((adapter, copies)) = &need.copies {
             adapter.state("adapter", facts);
             copies.state("copies", facts);
         }
+
         need.load.state("load", facts);
         match lowering {
             Lowering::Needed(_) | Lowering::Kept { .. } => {}
@@ -313,8 +322,8 @@ impl Stated for Pooled {
 
 // === rules ===
 
-impl Stated for Direction {
-    fn state(&self, name: &'static str, facts: &mut Vec<Fact>) {
+impl Stated for ScalingDirection {
+    fn state(&self, name: &'static str, facts: &mut Vec<ReasonFact>) {
         match self {
             Self::Up => "up".state(name, facts),
             Self::Down => "down".state(name, facts),
@@ -322,8 +331,8 @@ impl Stated for Direction {
     }
 }
 
-impl Stated for Unheard {
-    fn state(&self, _: &'static str, facts: &mut Vec<Fact>) {
+impl Stated for UnusableSignal {
+    fn state(&self, _: &'static str, facts: &mut Vec<ReasonFact>) {
         match self {
             Self::Never | Self::NoNumber => {}
             Self::For(age) => age.state("age", facts),
@@ -333,9 +342,9 @@ impl Stated for Unheard {
 }
 
 impl Stated for Idleness {
-    fn state(&self, _: &'static str, facts: &mut Vec<Fact>) {
+    fn state(&self, _: &'static str, facts: &mut Vec<ReasonFact>) {
         match self {
-            Self::Proved { retention, evidence: Evidence { replicas, pages: _ } } => {
+            Self::Proved { retention, evidence: IdleEvidence { replicas, pages: _ } } => {
                 retention.state("retention", facts);
                 replicas.state("replicas", facts);
             }
@@ -344,44 +353,49 @@ impl Stated for Idleness {
                 on_replicas.state("on_replicas", facts);
                 in_front.state("in_front", facts);
             }
-            Self::Unproved(Unproved::TooShort { seen, retention }) => {
+            Self::Unproved(UnknownIdleness::TooShort { seen, retention }) => {
                 seen.state("seen", facts);
                 retention.state("retention", facts);
             }
-            Self::Unproved(Unproved::Starting(starting)) => starting.state("starting", facts),
-            Self::Unproved(Unproved::Finished | Unproved::OnReplicas | Unproved::InFront) => {}
+            Self::Unproved(UnknownIdleness::Starting(starting)) => {
+                starting.state("starting", facts)
+            }
+            Self::Unproved(
+                UnknownIdleness::Finished | UnknownIdleness::OnReplicas | UnknownIdleness::InFront,
+            ) => {}
         }
     }
 }
 
 impl Stated for Cut {
-    fn state(&self, _: &'static str, facts: &mut Vec<Fact>) {
+    fn state(&self, _: &'static str, facts: &mut Vec<ReasonFact>) {
         let Self { limit, why } = self;
         limit.state("limit", facts);
+
         match why {
-            Refusal::Accelerators { kind, needed, free } => {
+            GrantRefusal::Accelerators { kind, needed, free } => {
                 kind.state("accelerator", facts);
                 needed.state("needed", facts);
                 free.state("free", facts);
             }
-            Refusal::Scattered { kind, needed, largest, free } => {
+            GrantRefusal::Scattered { kind, needed, largest, free } => {
                 kind.state("accelerator", facts);
                 needed.state("needed", facts);
                 free.state("free", facts);
                 largest.state("free_on_one_node", facts);
             }
-            Refusal::Budget { needed, left } => {
+            GrantRefusal::Budget { needed, left } => {
                 needed.state("needed", facts);
                 left.state("free", facts);
             }
-            Refusal::NotListed(kind) => kind.state("accelerator", facts),
-            Refusal::UnknownKind | Refusal::Unread => {}
+            GrantRefusal::NotListed(kind) => kind.state("accelerator", facts),
+            GrantRefusal::UnknownKind | GrantRefusal::Unread => {}
         }
     }
 }
 
 impl Stated for Violation {
-    fn state(&self, name: &'static str, facts: &mut Vec<Fact>) {
+    fn state(&self, name: &'static str, facts: &mut Vec<ReasonFact>) {
         self.label().state(name, facts);
     }
 }

@@ -3,19 +3,19 @@
 //! # Templates
 //!
 //! `{name}` stands for the fact of that name, with its unit. A part in square brackets is left out
-//! unless the reason states all its facts; of several parts separated by `|`, the first that is
-//! complete stands.
+//! unless the reason states all its facts. Of several parts separated by `|`, the first complete
+//! part is used.
 
 use std::cmp::Ordering;
 
 use crate::decide::Step;
-use crate::decide::reason::{Fact, Reason};
+use crate::decide::reason::{Reason, ReasonFact};
 
-/// Characters of a headline at most: it fits into a cell of a table.
+/// The maximum length of a headline in characters, so that it fits into a table cell.
 const LENGTH_MAX: usize = 80;
 
 impl Reason {
-    /// The reason in a few words.
+    /// Returns the reason in a few words.
     #[must_use]
     pub fn headline(&self) -> String {
         fill(self.code().template(), &self.facts())
@@ -23,8 +23,8 @@ impl Reason {
 }
 
 impl Step {
-    /// The step in at most 80 characters, such as `Scale up 2 -> 3: demand 37.6 req/s exceeds
-    /// capacity 29.3 req/s`.
+    /// Returns the step in at most 80 characters, such as `Scale up 2 -> 3: demand 37.6 req/s
+    /// exceeds capacity 29.3 req/s`.
     #[must_use]
     pub fn headline(&self) -> String {
         let Self { before, after, reason, stage: _ } = self;
@@ -37,8 +37,8 @@ impl Step {
     }
 }
 
-/// The template with its facts.
-fn fill(template: &str, facts: &[Fact]) -> String {
+/// Returns the template with its facts.
+fn fill(template: &str, facts: &[ReasonFact]) -> String {
     let mut filled = String::new();
     let mut rest = template;
 
@@ -48,11 +48,12 @@ fn fill(template: &str, facts: &[Fact]) -> String {
         filled += &optional.split('|').find_map(|part| complete(part, facts)).unwrap_or_default();
         rest = after;
     }
+
     filled + &complete(rest, facts).unwrap_or_default()
 }
 
-/// The part with its facts; `None` when one of them is not stated.
-fn complete(part: &str, facts: &[Fact]) -> Option<String> {
+/// Returns the part with its facts; `None` if one of them is not stated.
+fn complete(part: &str, facts: &[ReasonFact]) -> Option<String> {
     let mut filled = String::new();
     let mut rest = part;
 
@@ -63,10 +64,11 @@ fn complete(part: &str, facts: &[Fact]) -> Option<String> {
         filled += &fact.to_string();
         rest = after;
     }
+
     Some(filled + rest)
 }
 
-/// The text, cut where it is too long.
+/// Returns the text, shortened if it is too long.
 fn shortened(text: String) -> String {
     match text.char_indices().nth(LENGTH_MAX) {
         None => text,

@@ -1,4 +1,4 @@
-//! What going to zero and coming back did to a number, and why.
+//! The effects of scale to zero and wake-up on desired replicas, with their reasons.
 
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
@@ -7,17 +7,17 @@ use crate::decide::zero::Idleness;
 use crate::fleet::VariantName;
 use crate::units::{Replicas, Requests, Seconds};
 
-/// Why a number goes to zero, comes back, or stays.
+/// The reason why desired replicas go to zero, come back, or stay.
 #[derive(Clone, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Move {
-    /// It goes down as far as its minimum.
+    /// The variant scales down to its minimum.
     ToZero(Idleness),
-    /// It might go to zero, if it were proved that the model is idle.
+    /// The variant would scale to zero if the model were proved to be idle.
     #[display("not to zero: {_0}")]
     Stays(Idleness),
-    /// The model is idle, but a variant of the other role must have replicas, and serves nothing
-    /// without this one.
+    /// The model is idle. A variant of the other role must have replicas, and it serves nothing
+    /// without this variant.
     #[display("not to zero: idle, but {with} must have {min} and needs this one")]
     Paired {
         /// The other variant.
@@ -25,22 +25,22 @@ pub enum Move {
         /// Replicas that it must have.
         min: Replicas,
     },
-    /// Something queues in front of a model without replicas.
+    /// A queue has formed in front of a model without replicas.
     #[display("woken: {signal} says {queued}")]
     Woken {
-        /// How much, in whatever the signal counts.
+        /// The length of the queue, in the unit of the signal.
         queued: Requests,
-        /// The signal that says so.
+        /// The signal that reports the queue.
         signal: String,
     },
-    /// It was woken, and is not sent back before it has served.
+    /// The model was woken, and does not scale to zero before it has served.
     #[display(
         "kept awake: woken {ago:.0} s ago, and stays until it has served and for {at_least:.0} s"
     )]
     KeptAwake {
-        /// How long ago.
+        /// Time since it was woken.
         ago: Seconds,
-        /// How long it stays in any case.
+        /// The minimum time that it stays.
         at_least: Seconds,
     },
 }

@@ -20,8 +20,8 @@ fn key(name: &str) -> VariantKey {
     }
 }
 
-fn candidate(name: &str, cost: f64, current: u32, target: u32) -> Candidate {
-    Candidate {
+fn candidate(name: &str, cost: f64, current: u32, target: u32) -> ZeroVariant {
+    ZeroVariant {
         variant: key(name),
         cost: CostPerHour::new(cost),
         current: Replicas::new(current),
@@ -30,15 +30,15 @@ fn candidate(name: &str, cost: f64, current: u32, target: u32) -> Candidate {
     }
 }
 
-/// Nothing has happened for the whole retention, and everything was seen.
-fn silence() -> Work {
-    Work {
+/// No work for the whole retention, and everything was observed.
+fn silence() -> ObservedWork {
+    ObservedWork {
         finished: Some(Requests::ZERO),
         on_replicas: Some(Requests::ZERO),
-        in_front: InFront::Queued(Requests::ZERO),
+        in_front: FrontQueue::Queued(Requests::ZERO),
         seen_for: Seconds::new(RETENTION).unwrap(),
         starting: Replicas::ZERO,
-        evidence: Evidence::default(),
+        evidence: IdleEvidence::default(),
     }
 }
 
@@ -46,7 +46,7 @@ fn after_idle() -> ZeroPolicy {
     ZeroPolicy::AfterIdle(Seconds::new(RETENTION).unwrap())
 }
 
-fn settled(work: &Work, candidates: &[Candidate]) -> Settled {
+fn settled(work: &ObservedWork, candidates: &[ZeroVariant]) -> SettledTargets {
     settle(after_idle(), work, candidates)
 }
 
@@ -64,23 +64,25 @@ fn a_model_that_is_proved_idle_goes_to_zero_and_says_why() {
 fn whatever_is_missing_proves_nothing() {
     let silence = silence();
     let cases = [
-        Work { finished: None, ..silence },
-        Work { on_replicas: None, ..silence },
-        Work { in_front: InFront::Unknown, ..silence },
-        Work { seen_for: Seconds::new(RETENTION - 1.0).unwrap(), ..silence },
-        Work { starting: Replicas::ONE, ..silence },
+        ObservedWork { finished: None, ..silence },
+        ObservedWork { on_replicas: None, ..silence },
+        ObservedWork { in_front: FrontQueue::Unknown, ..silence },
+        ObservedWork { seen_for: Seconds::new(RETENTION - 1.0).unwrap(), ..silence },
+        ObservedWork { starting: Replicas::ONE, ..silence },
     ];
+
     for work in cases {
         let settled = settled(&work, &[candidate("a", 1.0, 1, 1)]);
         assert_eq!(settled.targets, [Replicas::ONE], "{work:?}");
-        assert!(matches!(settled.outcome, Outcome::NotIdle(Idleness::Unproved(_))), "{work:?}");
+        assert!(matches!(settled.outcome, ZeroOutcome::NotIdle(Idleness::Unproved(_))), "{work:?}");
     }
 }
 
 #[test]
 fn a_replica_that_was_woken_for_a_long_request_is_not_taken_away() {
-    let work = Work { on_replicas: Some(requests(1.0)), ..silence() };
+    let work = ObservedWork { on_replicas: Some(requests(1.0)), ..silence() };
     let woken = [candidate("a", 1.0, 1, 1)];
+
     let ours = settled(&work, &woken);
     assert_eq!(ours.targets, [Replicas::ONE]);
     assert_eq!(
@@ -92,14 +94,14 @@ fn a_replica_that_was_woken_for_a_long_request_is_not_taken_away() {
 #[test]
 fn a_model_that_grows_or_queues_is_not_idle() {
     let growing = settled(&silence(), &[candidate("a", 1.0, 1, 2)]);
-    assert_eq!(growing.outcome, Outcome::Growing(key("a")));
-    let queued = Work { in_front: InFront::Queued(requests(0.5)), ..silence() };
+    assert_eq!(growing.outcome, ZeroOutcome::Growing(key("a")));
+    let queued = ObservedWork { in_front: FrontQueue::Queued(requests(0.5)), ..silence() };
     assert_eq!(settled(&queued, &[candidate("a", 1.0, 1, 1)]).targets, [Replicas::ONE]);
 }
 
 #[test]
 fn a_variant_with_a_minimum_keeps_it_and_the_others_go() {
-    let held = Candidate {
+    let held = ZeroVariant {
         bounds: Bounds::new(Replicas::ONE, None).unwrap(),
         ..candidate("held", 1.0, 2, 2)
     };
@@ -117,7 +119,8 @@ fn the_last_replica_of_the_cheapest_variant_that_has_one_stays() {
 
 #[test]
 fn a_model_that_is_not_proved_idle_is_not_left_without_replicas() {
-    let unseen = Work { finished: None, ..silence() };
+    let unseen = ObservedWork { finished: None, ..silence() };
+
     let kept = settled(&unseen, &[candidate("a", 1.0, 1, 0)]);
     assert_eq!(kept.targets, [Replicas::ONE]);
     assert_eq!(
@@ -138,15 +141,21 @@ prop_compose! {
         in_front in prop::option::of(any_count()),
         seen in 0_u32..1200,
         starting in 0_u32..2,
-    ) -> Work {
-        let in_front = match in_front {
-            None => InFront::NoQueue,
-            Some(None) => InFront::Unknown,
-            Some(Some(queued)) => InFront::Queued(queued),
+    ) -> ObservedWork {
+        let queue = match in_front {
+            None => FrontQueue::NoQueue,
+            Some(None) => FrontQueue::Unknown,
+            Some(Some(queued)) => FrontQueue::Queued(queued),
         };
-        let seen_for = Seconds::new(f64::from(seen)).unwrap();
-        let (starting, evidence) = (replicas(starting), Evidence::default());
-        Work { finished, on_replicas, in_front, seen_for, starting, evidence }
+
+        ObservedWork {
+            finished,
+            on_replicas,
+            in_front: queue,
+            seen_for: Seconds::new(f64::from(seen)).unwrap(),
+            starting: replicas(starting),
+            evidence: IdleEvidence::default(),
+        }
     }
 }
 
@@ -156,21 +165,23 @@ proptest! {
         work in any_work(),
         counts in prop::collection::vec((0_u32..4, 0_u32..4), 1..5),
     ) {
-        let candidates: Vec<Candidate> = counts
+        let candidates: Vec<ZeroVariant> = counts
             .iter()
             .enumerate()
             .map(|(at, (current, target))| candidate(&format!("v{at}"), 1.0, *current, *target))
             .collect();
+
         let settled = settled(&work, &candidates);
         let proved = work.finished == Some(Requests::ZERO)
             && work.on_replicas == Some(Requests::ZERO)
-            && [InFront::NoQueue, InFront::Queued(Requests::ZERO)].contains(&work.in_front)
+            && [FrontQueue::NoQueue, FrontQueue::Queued(Requests::ZERO)].contains(&work.in_front)
             && work.starting == Replicas::ZERO
             && work.seen_for.seconds() >= RETENTION;
         for (candidate, target) in candidates.iter().zip(&settled.targets) {
             prop_assert!(proved || *target >= candidate.target);
             prop_assert_eq!(candidate.bounds.clamp(*target), *target);
         }
+
         let left: Replicas = settled.targets.iter().copied().sum();
         prop_assert!(proved || left > Replicas::ZERO);
     }

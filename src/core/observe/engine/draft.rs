@@ -1,27 +1,27 @@
-//! One rank's samples, put together.
+//! One rank's samples, combined.
 
-use crate::observe::engine::family::{Family, Part, Place};
+use crate::observe::engine::family::{MetricFamily, SampleKind, SamplePosition};
 use crate::observe::engine::number::{cumulative, gauge, number};
-use crate::observe::engine::page::Spot;
+use crate::observe::engine::page::ValuePosition;
 use crate::observe::engine::{BUCKETS_MAX, SampleError, Unreadable};
 use crate::observe::histogram::Histogram;
 use crate::observe::{FinishedReading, RankReading};
 use crate::units::{Fraction, Requests, Tokens};
 
-/// The largest share of the KV cache that is taken for one. Engines report 0 to 1, and rounding
-/// may add a little; a page that says 37 means per cent, and guessing so would be a guess.
+/// The largest value that is accepted as a share of the KV cache. Engines report 0 to 1, and
+/// rounding may add a little. A value of 37 probably means percent, but the reader does not guess.
 const KV_USAGE_MAX: f64 = 1.01;
 
 /// One number of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Value {
+pub(super) enum RankValue {
     Running,
     Waiting,
     WaitingCapacity,
     WaitingDeferred,
     /// Requests of `SGLang` that wait for a grammar to be compiled.
     QueueGrammar,
-    /// Requests of `SGLang` that a prefill server has not connected to a decode server yet.
+    /// Requests of `SGLang` that a prefill server has not yet connected to a decode server.
     QueueBootstrap,
     /// Requests of `SGLang` that a decode server has no room for yet.
     QueuePrealloc,
@@ -43,17 +43,17 @@ pub(super) enum Value {
     FinishedLength,
     FinishedAbort,
     FinishedError,
-    /// Finished for a reason that the engine does not tell.
+    /// Finished for a reason that the engine does not report.
     FinishedAny,
 }
 
-impl Value {
-    /// The value as it is kept; `None` for a gauge that means nothing.
+impl RankValue {
+    /// The value to store; `None` for an unusable gauge.
     fn accept(self, value: f64) -> Result<Option<f64>, SampleError> {
         if self.is_cumulative() { cumulative(value).map(Some) } else { Ok(gauge(value)) }
     }
 
-    /// Whether the number only ever grows while the process lives.
+    /// Returns true if the number only grows during the life of the process.
     const fn is_cumulative(self) -> bool {
         match self {
             Self::PromptTokens
@@ -99,31 +99,31 @@ pub(super) enum Distribution {
     StepTokens,
 }
 
-/// What has been read of one rank. A rank has some twenty numbers and nine histograms, so both
-/// are looked up by walking a list.
+/// The samples of one rank. A rank has some twenty numbers and nine histograms, so both are
+/// searched linearly.
 #[derive(Clone, Debug)]
 pub(super) struct RankDraft {
     rank: u32,
-    numbers: Vec<Number>,
+    numbers: Vec<SeriesNumber>,
     distributions: Vec<DistributionDraft>,
     finished_other: Option<f64>,
 }
 
-/// One series' number; `None` when the page has it but it means nothing.
+/// One series' number; `None` if the response has an unusable value.
 #[derive(Clone, Debug)]
-struct Number {
-    of: Value,
+struct SeriesNumber {
+    of: RankValue,
     spelling: u8,
     class: u8,
     shard: u64,
     value: Option<f64>,
 }
 
-/// One series' histogram, as far as it has been read.
+/// One series' histogram, as read so far.
 #[derive(Clone, Debug)]
 struct DistributionDraft {
     of: Distribution,
-    family: &'static Family,
+    family: &'static MetricFamily,
     class: u8,
     sum: Sum,
     count: Option<f64>,
@@ -139,9 +139,10 @@ enum Sum {
 
 impl RankDraft {
     pub(super) fn new(rank: u32) -> Self {
-        /// Room for what a vLLM rank reports.
+        /// Capacity for the metrics of a vLLM rank.
         const USUAL: (usize, usize) = (24, 8);
-        let (numbers, distributions) = (Vec::with_capacity(USUAL.0), Vec::with_capacity(USUAL.1));
+        let numbers = Vec::with_capacity(USUAL.0);
+        let distributions = Vec::with_capacity(USUAL.1);
         Self { rank, numbers, distributions, finished_other: None }
     }
 
@@ -149,96 +150,103 @@ impl RankDraft {
         self.rank
     }
 
-    /// Sets one number, and says where that is. Of shards that repeat it, the lowest stays.
+    /// Sets one number and returns its spot. If shards repeat the number, the lowest shard's stays.
     pub(super) fn set(
         &mut self,
-        of: Value,
+        of: RankValue,
         spelling: u8,
-        place: &Place<'_>,
+        place: &SamplePosition<'_>,
         value: f64,
-    ) -> Result<Spot, SampleError> {
-        let value = of.accept(value)?;
-        let &Place { class, shard, .. } = place;
+    ) -> Result<ValuePosition, SampleError> {
+        let accepted = of.accept(value)?;
+        let &SamplePosition { class, shard, .. } = place;
         let known = self
             .numbers
             .iter()
-            .position(|known| known.of == of && known.spelling == spelling && known.class == class);
-        let number = Number { of, spelling, class, shard, value };
+            .position(|it| it.of == of && it.spelling == spelling && it.class == class);
+
+        let number = SeriesNumber { of, spelling, class, shard, value: accepted };
         let Some(at) = known else {
             self.numbers.push(number);
-            return Ok(Spot::at(Spot::Number, self.numbers.len() - 1));
+            return Ok(ValuePosition::at(ValuePosition::Number, self.numbers.len() - 1));
         };
+
         match &mut self.numbers[at] {
             known if known.shard == shard => Err(SampleError::Duplicate),
             known if known.shard > shard => {
                 *known = number;
-                Ok(Spot::at(Spot::Number, at))
+                Ok(ValuePosition::at(ValuePosition::Number, at))
             }
-            _ if of.is_cumulative() => Ok(Spot::Checked),
-            _ => Ok(Spot::PassedOver),
+            _ if of.is_cumulative() => Ok(ValuePosition::Checked),
+            _ => Ok(ValuePosition::PassedOver),
         }
     }
 
-    /// Puts another value where one of the same series went.
+    /// Stores another value of the same series in its spot.
     ///
     /// # Errors
     ///
-    /// The value is nothing that the series can mean.
+    /// The value is impossible for the series.
     #[inline]
-    pub(super) fn put(&mut self, spot: Spot, value: f64) -> Result<(), SampleError> {
+    pub(super) fn put(&mut self, spot: ValuePosition, value: f64) -> Result<(), SampleError> {
         match spot {
-            Spot::Number(at) => {
+            ValuePosition::Number(at) => {
                 let number = &mut self.numbers[usize::from(at)];
                 number.value = number.of.accept(value)?;
             }
-            Spot::Bucket(at, bucket) => {
+            ValuePosition::Bucket(at, bucket) => {
                 let draft = &mut self.distributions[usize::from(at)];
                 draft.buckets[usize::from(bucket)].1 = cumulative(value)?;
             }
-            Spot::Count(at) => {
+            ValuePosition::Count(at) => {
                 self.distributions[usize::from(at)].count = Some(cumulative(value)?);
             }
-            Spot::Sum(at) => self.distributions[usize::from(at)].sum = Sum::of(value),
-            Spot::FinishedOther => {
+            ValuePosition::Sum(at) => self.distributions[usize::from(at)].sum = Sum::of(value),
+            ValuePosition::FinishedOther => {
                 let sum = self.finished_other.unwrap_or(0.0);
                 self.finished_other = Some(sum + cumulative(value)?);
             }
-            Spot::PassedOver
-            | Spot::Checked
-            | Spot::Started
-            | Spot::Http(_)
-            | Spot::Rejected
-            | Spot::Lora
-            | Spot::Unsteady => {}
+            ValuePosition::PassedOver
+            | ValuePosition::Checked
+            | ValuePosition::Started
+            | ValuePosition::Http(_)
+            | ValuePosition::Rejected
+            | ValuePosition::Lora
+            | ValuePosition::Unsteady => {}
         }
+
         Ok(())
     }
 
-    /// Forgets the sums that values are added to, so that they can be added again.
+    /// Clears the sums that values are added to, so that they can be added again.
     pub(super) fn clear_sums(&mut self) {
         self.finished_other = None;
     }
 
-    /// Sets what a label says, where it is a whole number above zero.
-    pub(super) fn set_from_label(&mut self, of: Value, label: &[u8]) -> Result<(), SampleError> {
+    /// Sets the number in a label, if it is a whole number above zero.
+    pub(super) fn set_from_label(
+        &mut self,
+        of: RankValue,
+        label: &[u8],
+    ) -> Result<(), SampleError> {
         let number = std::str::from_utf8(label).ok().and_then(|text| text.parse::<u64>().ok());
         let value = number.filter(|&number| number > 0).map(|number| number as f64);
         if self.has(of) {
             return Err(SampleError::Duplicate);
         }
-        self.numbers.push(Number { of, spelling: 0, class: 0, shard: 0, value });
+        self.numbers.push(SeriesNumber { of, spelling: 0, class: 0, shard: 0, value });
         Ok(())
     }
 
-    /// Takes one sample of a histogram, and says which histogram that is and where in it.
+    /// Takes one sample of a histogram. Returns the histogram's position and the spot in it.
     pub(super) fn observe(
         &mut self,
         of: Distribution,
-        family: &'static Family,
-        part: Part,
-        place: &Place<'_>,
+        family: &'static MetricFamily,
+        part: SampleKind,
+        place: &SamplePosition<'_>,
         value: f64,
-    ) -> Result<(usize, Spot), SampleError> {
+    ) -> Result<(usize, ValuePosition), SampleError> {
         let known = self.distributions.iter().rposition(|draft| {
             draft.of == of && draft.family.spelling == family.spelling && draft.class == place.class
         });
@@ -248,63 +256,67 @@ impl RankDraft {
         });
         let draft = &mut self.distributions[at];
         let spot = match (part, place.detail) {
-            (Part::Bucket, Some(le)) => draft.set_bucket(at, edge(le)?, cumulative(value)?)?,
-            (Part::Count, _) if draft.count.is_none() => {
+            (SampleKind::Bucket, Some(le)) => {
+                draft.set_bucket(at, edge(le)?, cumulative(value)?)?
+            }
+            (SampleKind::Count, _) if draft.count.is_none() => {
                 draft.count = Some(cumulative(value)?);
-                Spot::at(Spot::Count, at)
+                ValuePosition::at(ValuePosition::Count, at)
             }
-            (Part::Sum, _) if matches!(draft.sum, Sum::Missing) => {
+            (SampleKind::Sum, _) if matches!(draft.sum, Sum::Missing) => {
                 draft.sum = Sum::of(value);
-                Spot::at(Spot::Sum, at)
+                ValuePosition::at(ValuePosition::Sum, at)
             }
-            (Part::Count | Part::Sum, _) => return Err(SampleError::Duplicate),
-            (Part::Bucket, None) | (Part::Whole, _) => Spot::PassedOver,
+            (SampleKind::Count | SampleKind::Sum, _) => return Err(SampleError::Duplicate),
+            (SampleKind::Bucket, None) | (SampleKind::Whole, _) => ValuePosition::PassedOver,
         };
+
         Ok((at, spot))
     }
 
-    /// Takes another bucket of the histogram that is there, and says where that is.
+    /// Takes another bucket of the histogram at `at` and returns its spot.
     #[inline]
     pub(super) fn observe_next(
         &mut self,
         at: usize,
         le: &[u8],
         value: f64,
-    ) -> Result<Spot, SampleError> {
+    ) -> Result<ValuePosition, SampleError> {
         self.distributions[at].set_bucket(at, edge(le)?, cumulative(value)?)
     }
 
-    /// Whether the page has the number, usable or not.
-    pub(super) fn has(&self, of: Value) -> bool {
+    /// Returns true if the response has the number, usable or not.
+    pub(super) fn has(&self, of: RankValue) -> bool {
         self.numbers.iter().any(|number| number.of == of)
     }
 
-    /// The number in the spelling that counts, its classes added up.
-    pub(super) fn value(&self, of: Value) -> Option<f64> {
+    /// The number in the preferred spelling, its classes added up.
+    pub(super) fn value(&self, of: RankValue) -> Option<f64> {
         let mut best: Option<(u8, Option<f64>)> = None;
         for number in self.numbers.iter().filter(|number| number.of == of) {
             best = match best {
                 Some((spelling, _)) if spelling < number.spelling => continue,
                 Some((spelling, sum)) if spelling == number.spelling => {
-                    let sum = sum.zip(number.value).map(|(sum, value)| sum + value);
-                    Some((spelling, sum))
+                    let both = sum.zip(number.value);
+                    Some((spelling, both.map(|(sum, value)| sum + value)))
                 }
                 // Adding zero makes the two zeros one.
                 Some(_) | None => Some((number.spelling, number.value.map(|value| value + 0.0))),
             };
         }
+
         best?.1
     }
 
-    fn requests(&self, of: Value) -> Option<Requests> {
+    fn requests(&self, of: RankValue) -> Option<Requests> {
         self.value(of).and_then(Requests::new)
     }
 
-    fn tokens(&self, of: Value) -> Option<Tokens> {
+    fn tokens(&self, of: RankValue) -> Option<Tokens> {
         self.value(of).and_then(Tokens::new)
     }
 
-    /// The histogram in the spelling that counts, its classes added up; it is handed over.
+    /// Takes the histogram in the preferred spelling, its classes added up.
     fn distribution(&mut self, of: Distribution) -> Option<Histogram> {
         let spellings = self.distributions.iter().filter(|draft| draft.of == of);
         let spelling = spellings.map(|draft| draft.family.spelling).min()?;
@@ -315,32 +327,36 @@ impl RankDraft {
             .reduce(|one, other| Some(one?.plus(&other?)))?
     }
 
-    /// The size of this rank's KV cache: as the engine says, or else blocks times block size.
+    /// The size of this rank's KV cache: as the engine reports it, otherwise blocks times block
+    /// size.
     ///
     /// vLLM reports the blocks of all engines of the process on each of them. On models that mix
-    /// kinds of layers the block size is only the smallest of several, and the product is wrong;
-    /// such models are left out where the page shows it (`vllm::take_cache_config`).
+    /// kinds of layers, the block size is only the smallest of several, and the product is wrong.
+    /// The reader skips such models if the response identifies them (`vllm::take_cache_config`).
     fn kv_capacity(&self, engines: usize) -> Option<Tokens> {
-        let told = self.value(Value::KvTokens).filter(|&tokens| tokens > 0.0);
+        let told = self.value(RankValue::KvTokens).filter(|&tokens| tokens > 0.0);
         told.or_else(|| {
-            let blocks = self.value(Value::KvBlocks)?;
-            let tokens = blocks * self.value(Value::KvBlockSize)? / engines as f64;
+            let blocks = self.value(RankValue::KvBlocks)?;
+            let tokens = blocks * self.value(RankValue::KvBlockSize)? / engines as f64;
             (tokens > 0.0).then_some(tokens)
         })
         .and_then(Tokens::new)
     }
 
-    /// Whether the engine sleeps, if it says so: a state that is none of the known ones does not.
+    /// The sleep state, if the engine reports a known one.
     fn asleep(&self) -> Option<bool> {
-        let is_on = |state| self.value(state).is_some_and(|value| value > 0.0);
-        if is_on(Value::Offloaded) || is_on(Value::Discarded) {
+        if self.is_on(RankValue::Offloaded) || self.is_on(RankValue::Discarded) {
             Some(true)
         } else {
-            is_on(Value::Awake).then_some(false)
+            self.is_on(RankValue::Awake).then_some(false)
         }
     }
 
-    /// What this rank reports, one of `engines` on its page.
+    fn is_on(&self, state: RankValue) -> bool {
+        self.value(state).is_some_and(|value| value > 0.0)
+    }
+
+    /// The reading of this rank, one of `engines` in its response.
     pub(super) fn reading(&mut self, engines: usize) -> Result<RankReading, Unreadable> {
         for draft in &self.distributions {
             if let Some(missing) = draft.missing() {
@@ -348,28 +364,29 @@ impl RankDraft {
                 return Err(Unreadable::CutHistogram { family, rank: self.rank, missing });
             }
         }
-        let kv_usage = self.value(Value::KvUsage).filter(|&share| share <= KV_USAGE_MAX);
-        let other = [self.value(Value::FinishedAny), self.finished_other];
-        let other = other.into_iter().flatten().reduce(|one, other| one + other);
+
+        let kv_usage = self.value(RankValue::KvUsage).filter(|&share| share <= KV_USAGE_MAX);
+        let parts = [self.value(RankValue::FinishedAny), self.finished_other];
+        let other = parts.into_iter().flatten().reduce(|one, two| one + two);
         Ok(RankReading {
             rank: self.rank,
-            running: self.requests(Value::Running),
-            waiting: self.requests(Value::Waiting),
-            waiting_capacity: self.requests(Value::WaitingCapacity),
-            waiting_deferred: self.requests(Value::WaitingDeferred),
+            running: self.requests(RankValue::Running),
+            waiting: self.requests(RankValue::Waiting),
+            waiting_capacity: self.requests(RankValue::WaitingCapacity),
+            waiting_deferred: self.requests(RankValue::WaitingDeferred),
             kv_usage: kv_usage.and_then(Fraction::new),
             kv_capacity: self.kv_capacity(engines),
             asleep: self.asleep(),
-            prompt_tokens: self.tokens(Value::PromptTokens),
-            generation_tokens: self.tokens(Value::GenerationTokens),
-            prefix_queries: self.tokens(Value::PrefixQueries),
-            prefix_hits: self.tokens(Value::PrefixHits),
-            preemptions: self.requests(Value::Preemptions),
+            prompt_tokens: self.tokens(RankValue::PromptTokens),
+            generation_tokens: self.tokens(RankValue::GenerationTokens),
+            prefix_queries: self.tokens(RankValue::PrefixQueries),
+            prefix_hits: self.tokens(RankValue::PrefixHits),
+            preemptions: self.requests(RankValue::Preemptions),
             finished: FinishedReading {
-                stop: self.requests(Value::FinishedStop),
-                length: self.requests(Value::FinishedLength),
-                abort: self.requests(Value::FinishedAbort),
-                error: self.requests(Value::FinishedError),
+                stop: self.requests(RankValue::FinishedStop),
+                length: self.requests(RankValue::FinishedLength),
+                abort: self.requests(RankValue::FinishedAbort),
+                error: self.requests(RankValue::FinishedError),
                 other: other.and_then(Requests::new),
             },
             ttft: self.distribution(Distribution::Ttft),
@@ -392,39 +409,46 @@ impl Sum {
 }
 
 impl DistributionDraft {
-    fn new(of: Distribution, family: &'static Family, class: u8) -> Self {
-        /// Room for the buckets of any of vLLM's histograms.
+    fn new(of: Distribution, family: &'static MetricFamily, class: u8) -> Self {
+        /// Capacity for the buckets of any of vLLM's histograms.
         const USUAL: usize = 24;
         let buckets = Vec::with_capacity(USUAL);
         Self { of, family, class, sum: Sum::Missing, count: None, buckets }
     }
 
-    /// Adds a bucket in order of its edge. Pages list edges ascending, so this is nearly always
-    /// at the end. `own` is the place of this histogram in its rank.
+    /// Adds a bucket in order of its edge. Responses list edges in ascending order, so this is
+    /// nearly always at the end. `own` is the position of this histogram in its rank.
     #[inline]
-    fn set_bucket(&mut self, own: usize, edge: f64, count: f64) -> Result<Spot, SampleError> {
+    fn set_bucket(
+        &mut self,
+        own: usize,
+        edge: f64,
+        count: f64,
+    ) -> Result<ValuePosition, SampleError> {
         if self.buckets.len() >= BUCKETS_MAX {
             return match self.place_of(edge) {
                 Ok(_) => Err(SampleError::Duplicate),
                 Err(_) => Err(SampleError::TooManyBuckets),
             };
         }
+
         if self.buckets.last().is_none_or(|&(last, _)| last < edge) {
             self.buckets.push((edge, count));
-            return Ok(Spot::bucket(own, self.buckets.len() - 1));
+            return Ok(ValuePosition::bucket(own, self.buckets.len() - 1));
         }
+
         let at = self.place_of(edge).err().ok_or(SampleError::Duplicate)?;
         self.buckets.insert(at, (edge, count));
-        // The buckets behind it have moved.
-        Ok(Spot::Unsteady)
+        // The buckets after it have moved.
+        Ok(ValuePosition::Unsteady)
     }
 
-    /// Where the bucket with this edge is, or else where it belongs.
+    /// The position of the bucket with this edge, or the position to insert it at.
     fn place_of(&self, edge: f64) -> Result<usize, usize> {
         self.buckets.binary_search_by(|(known, _)| known.total_cmp(&edge))
     }
 
-    /// What every complete histogram has and this one lacks.
+    /// The part of a complete histogram that this one lacks.
     fn missing(&self) -> Option<&'static str> {
         if self.count.is_none() {
             Some("_count")

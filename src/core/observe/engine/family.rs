@@ -1,55 +1,56 @@
-//! Families of metrics: what their names stand for.
+//! Metric families: the meanings of their names.
 
 use crate::observe::engine::Engine;
-use crate::observe::engine::draft::{Distribution, Value};
+use crate::observe::engine::draft::{Distribution, RankValue};
 
-/// What a wanted name stands for; only a [`Reader`](crate::observe::engine::Reader) makes and reads these.
+/// The meaning of a wanted name. Only a
+/// [`ReadingBuilder`](crate::observe::engine::ReadingBuilder) creates and reads these.
 #[derive(Clone, Copy, Debug)]
 pub struct Series {
-    pub(super) family: &'static Family,
-    pub(super) part: Part,
+    pub(super) family: &'static MetricFamily,
+    pub(super) part: SampleKind,
 }
 
 impl Series {
-    /// Whether samples are buckets of a histogram.
+    /// Returns true if samples are buckets of a histogram.
     #[must_use]
     pub fn is_bucket(self) -> bool {
-        self.part == Part::Bucket
+        self.part == SampleKind::Bucket
     }
 }
 
-/// A family that a reading is made of.
+/// A family that contributes to a reading.
 #[derive(Debug)]
-pub(super) struct Family {
-    /// Its name on the page; of an engine's family, without the prefix.
+pub(super) struct MetricFamily {
+    /// Its name in the response, without the engine's prefix if an engine owns it.
     pub(super) name: &'static str,
-    /// What it says.
-    pub(super) signal: Signal,
-    /// Its place among the spellings of one signal; the lowest that is on the page counts.
+    /// The signal that it reports.
+    pub(super) signal: EngineSignal,
+    /// Its rank among the spellings of one signal. The lowest one in the response counts.
     pub(super) spelling: u8,
 }
 
-impl Family {
-    pub(super) const fn new(name: &'static str, signal: Signal) -> Self {
+impl MetricFamily {
+    pub(super) const fn new(name: &'static str, signal: EngineSignal) -> Self {
         Self { name, signal, spelling: 0 }
     }
 
     /// An older name of the same signal.
-    pub(super) const fn older(name: &'static str, signal: Signal) -> Self {
+    pub(super) const fn older(name: &'static str, signal: EngineSignal) -> Self {
         Self { name, signal, spelling: 1 }
     }
 }
 
-/// What a family says.
+/// The signal that a family reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Signal {
-    /// When the process started.
+pub(super) enum EngineSignal {
+    /// The start time of the process.
     Started,
     /// HTTP answers by handler, method and status.
     Http,
-    /// Requests that admission control turned away, by reason.
+    /// Requests that admission control rejected, by reason.
     Rejected,
-    /// Labels with the adapters that have requests; the value says when.
+    /// Labels with the adapters that have requests; the value is their time.
     Lora,
     /// Labels with the size of the KV cache.
     CacheConfig,
@@ -59,15 +60,15 @@ pub(super) enum Signal {
     WaitingByReason,
     /// Finished requests by reason.
     Finished,
-    /// One number a rank.
-    Value(Value),
-    /// One histogram a rank.
+    /// One number per rank.
+    Value(RankValue),
+    /// One histogram per rank.
     Distribution(Distribution),
 }
 
-/// Which sample of a family a name is.
+/// The sample of a family that a name refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum SampleKind {
     Whole,
     Bucket,
     Sum,
@@ -75,53 +76,58 @@ pub(super) enum Part {
 }
 
 /// Families that no engine owns.
-pub(super) const COMMON: &[Family] = &[
-    Family::new("process_start_time_seconds", Signal::Started),
-    Family::new("http_requests_total", Signal::Http),
+pub(super) const COMMON: &[MetricFamily] = &[
+    MetricFamily::new("process_start_time_seconds", EngineSignal::Started),
+    MetricFamily::new("http_requests_total", EngineSignal::Http),
 ];
 
-/// Where a sample belongs on its page, by its labels.
-pub(super) struct Place<'a> {
+/// The position of a sample in its response, by its labels.
+pub(super) struct SamplePosition<'a> {
     pub(super) rank: u32,
-    /// Which of the series that add up to one value; 0 where there is only one.
+    /// The index among the series that add up to one value; 0 if there is only one.
     pub(super) class: u8,
-    /// Of series that repeat one value, the lowest shard counts.
+    /// The shard. If series repeat one value, the lowest shard counts.
     pub(super) shard: u64,
     pub(super) model: Option<&'a [u8]>,
     /// The value of the label that the signal is split by.
     pub(super) detail: Option<&'a [u8]>,
 }
 
-/// The name without the engine's prefix, if it has it.
+/// The name without the engine's prefix, if it has the prefix.
 pub(super) fn bare(engine: Engine, name: &[u8]) -> Option<&[u8]> {
     engine.prefixes().iter().find_map(|prefix| name.strip_prefix(prefix.as_bytes()))
 }
 
-/// What samples of this name stand for on a page of this engine.
+/// The meaning of samples with this name in a response of this engine.
 pub(super) fn series(engine: Engine, name: &[u8]) -> Option<Series> {
-    const PARTS: [(&[u8], Part); 3] =
-        [(b"_bucket", Part::Bucket), (b"_sum", Part::Sum), (b"_count", Part::Count)];
-    let name = bare(engine, name)?;
-    // Times of creation, which a third of the names on a page are, are never wanted.
-    if name.ends_with(b"_created") {
+    const PARTS: [(&[u8], SampleKind); 3] = [
+        (b"_bucket", SampleKind::Bucket),
+        (b"_sum", SampleKind::Sum),
+        (b"_count", SampleKind::Count),
+    ];
+    let bare_name = bare(engine, name)?;
+    // Creation times, a third of the names in a response, are never wanted.
+    if bare_name.ends_with(b"_created") {
         return None;
     }
+
     let (base, part) = PARTS
         .iter()
-        .find_map(|&(suffix, part)| Some((name.strip_suffix(suffix)?, part)))
-        .unwrap_or((name, Part::Whole));
-    let family = engine.families().iter().find(|family| family.name.as_bytes() == base)?;
-    let is_distribution = matches!(family.signal, Signal::Distribution(_));
-    (is_distribution == (part != Part::Whole)).then_some(Series { family, part })
+        .find_map(|&(suffix, part)| Some((bare_name.strip_suffix(suffix)?, part)))
+        .unwrap_or((bare_name, SampleKind::Whole));
+    let family = engine.families().iter().find(|it| it.name.as_bytes() == base)?;
+    let is_distribution = matches!(family.signal, EngineSignal::Distribution(_));
+    (is_distribution == (part != SampleKind::Whole)).then_some(Series { family, part })
 }
 
-/// The length of the name that `line` starts with, if it is not wanted because `unwanted`, another
-/// of the same engine, is not: the parts of a histogram are wanted together or not at all, and
-/// times of creation never are. Nearly all names on a page come after a sibling.
+/// The length of the name at the start of `line`, if the name is not wanted because its sibling
+/// `unwanted` is not. The parts of a histogram are wanted together or not at all, and creation
+/// times never are. Nearly all names in a response follow a sibling.
 #[must_use]
 pub fn unwanted_sibling(unwanted: &[u8], line: &[u8]) -> Option<usize> {
     const CREATED: &[u8] = b"created";
     const PARTS: [&[u8]; 3] = [b"bucket", b"count", b"sum"];
+
     let stem = memchr::memrchr(b'_', unwanted)? + 1;
     let (stem, known) = unwanted.split_at(stem);
     let rest = line.strip_prefix(stem)?;
@@ -132,10 +138,12 @@ pub fn unwanted_sibling(unwanted: &[u8], line: &[u8]) -> Option<usize> {
     } else {
         return None;
     };
+
     matches!(rest.get(suffix.len()), Some(b'{' | b' ')).then_some(stem.len() + suffix.len())
 }
 
-/// The part of a name that tells whose it is: up to the first colon, else the first underscore.
+/// The prefix that identifies the owner of a name: up to the first colon, otherwise the first
+/// underscore.
 pub(super) fn prefix(name: &[u8]) -> &[u8] {
     let end = memchr::memchr(b':', name).or_else(|| memchr::memchr(b'_', name));
     end.and_then(|end| name.get(..=end)).unwrap_or(name)

@@ -1,4 +1,4 @@
-//! `LoRA` adapters: what `vllm:lora_requests_info` says.
+//! `LoRA` adapters, as `vllm:lora_requests_info` reports them.
 //!
 //! # Shape
 //!
@@ -7,17 +7,16 @@
 //! ```
 //!
 //! A gauge since vLLM 0.6.4 whose value is the Unix time at which its labels were true. It has no
-//! `model_name` and no `engine`. Each combination of labels is a series of its own that stays on the
-//! page for ever, and the same adapters in another order are another combination; so the newest value
-//! alone counts. Without `--enable-lora` there is no sample.
+//! `model_name` and no `engine`. Each combination of labels is a series of its own that stays in
+//! the response forever. The same adapters in another order are another combination, so only the
+//! newest value counts. Without `--enable-lora` there is no sample.
 //!
-//! # What it does not say
+//! # Limits
 //!
-//! An adapter is listed while it has requests, so one that is loaded and idle is not seen. vLLM 0.32
-//! gives both labels the same adapters, those that run, so an adapter that waits for a slot is on
-//! neither list: that some do is known from `num_requests_waiting_by_reason`. With
-//! several API servers the values of all are added up to an instant that has not come, and cannot be
-//! taken apart.
+//! An adapter is listed while it has requests, so a loaded idle adapter is not seen. vLLM 0.32
+//! gives both labels the same adapters, those that run. So an adapter that waits for a slot is on
+//! neither list; only `num_requests_waiting_by_reason` shows that some do. With several API servers
+//! the values of all are added up to an instant in the future, and cannot be separated.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -32,15 +31,15 @@ use crate::observe::engine::Label;
 use crate::observe::engine::number::timestamp;
 use crate::units::Seconds;
 
-/// How far ahead of ours an engine's clock may be. A sum of two Unix times is decades ahead.
+/// The maximum lead of an engine's clock. A sum of two Unix times is decades ahead.
 const SKEW_MAX: SignedDuration = SignedDuration::from_secs(300);
 
-/// Adapters that one label may name. vLLM allows as many requests in a step as `max_num_seqs`, which
-/// is rarely above 1024; what is beyond that says nothing new.
+/// The maximum of adapters in one label. vLLM allows as many requests in a step as `max_num_seqs`,
+/// which is rarely above 1024. Further names add no information.
 const ADAPTERS_MAX: usize = 4096;
 
-/// One series of the gauge: its labels as they are, and its value. A label that is empty may be
-/// missing, because a Prometheus drops it.
+/// One series of the gauge: its raw labels and its value. An empty label may be missing, because
+/// Prometheus drops it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LoraSample<'p> {
     /// `max_lora`.
@@ -53,15 +52,15 @@ pub(super) struct LoraSample<'p> {
     value: f64,
 }
 
-/// The newest series of a page. Those of one and the same value are put together, because nothing
-/// says which of them came last.
+/// The newest series of a response. Series with the same value are combined, because their order is
+/// not known.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoraPage {
-    /// The value: a Unix time, if it means anything.
+    /// The value: a Unix time, if it is valid.
     #[serde(with = "crate::observe::exact")]
     pub value: f64,
-    /// How many adapters the replica can serve in one step; of several numbers the least, and
-    /// `None` when one is not a number above 0.
+    /// The adapters that the replica can serve in one step. The smallest if there are several
+    /// values, and `None` if one is not a number above 0.
     pub slots: Option<Slots>,
     /// Adapters with a request that runs.
     pub running: BTreeSet<ModelName>,
@@ -69,7 +68,7 @@ pub struct LoraPage {
     pub waiting: BTreeSet<ModelName>,
 }
 
-/// How many adapters a replica can serve in one step.
+/// The number of adapters that a replica can serve in one step.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u32")]
 pub struct Slots(u32);
@@ -83,13 +82,13 @@ impl TryFrom<u32> for Slots {
 }
 
 impl Slots {
-    /// So many, but not none.
+    /// Creates a count of slots; `None` for 0.
     #[must_use]
     pub const fn new(number: u32) -> Option<Self> {
         if number > 0 { Some(Self(number)) } else { None }
     }
 
-    /// How many.
+    /// The number of slots.
     #[must_use]
     pub const fn number(self) -> u32 {
         self.0
@@ -99,43 +98,43 @@ impl Slots {
 /// The adapters of one replica at one instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoraReading {
-    /// How many it can serve in one step.
+    /// The adapters that it can serve in one step.
     pub slots: Slots,
-    /// Those with a request that runs.
+    /// Adapters with a running request.
     pub running: BTreeSet<ModelName>,
-    /// Those with a request that waits.
+    /// Adapters with a waiting request.
     pub waiting: BTreeSet<ModelName>,
-    /// When that was.
+    /// The instant.
     pub at: Timestamp,
 }
 
-/// What a page says of `LoRA` adapters.
+/// The `LoRA` adapters in a response.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Lora {
-    /// There is no sample: `LoRA` is off, or nothing has been asked yet.
+    /// There is no sample: `LoRA` is off, or there was no request yet.
     Absent,
     /// The newest sample.
     Read(LoraReading),
-    /// The newest sample is older than asked for. A replica that works does not leave it so, one
-    /// without requests does.
+    /// The newest sample is older than allowed. A working replica keeps it fresh; a replica without
+    /// requests does not.
     Stale {
-        /// What it said.
+        /// The last reading.
         last: LoraReading,
-        /// How old it is.
+        /// Its age.
         age: Seconds,
     },
-    /// The newest sample means nothing.
+    /// The newest sample is invalid.
     Unusable(WhyUnusable),
 }
 
-/// Why a sample means nothing.
+/// The reason why a sample is invalid.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WhyUnusable {
     /// Its value is not an instant.
     #[display("the value {_0} is not an instant")]
     NotAnInstant(#[serde(with = "crate::observe::exact")] f64),
-    /// Its value lies ahead: several processes have added theirs up.
+    /// Its value lies ahead: it is the sum of several processes' values.
     #[display("the value is {_0}, which lies ahead: values of processes were added up")]
     Ahead(Timestamp),
     /// `max_lora` is not a number above 0.
@@ -143,7 +142,7 @@ pub enum WhyUnusable {
     NoSlots,
 }
 
-/// Judges what a page says at `now`, when it was asked for.
+/// Assesses the adapters of a response that was requested at `now`.
 #[must_use]
 pub fn lora(now: Timestamp, page: Option<&LoraPage>, fresh_for: Seconds) -> Lora {
     let Some(LoraPage { value, slots, running, waiting }) = page else { return Lora::Absent };
@@ -154,6 +153,7 @@ pub fn lora(now: Timestamp, page: Option<&LoraPage>, fresh_for: Seconds) -> Lora
     if age < -SKEW_MAX {
         return Lora::Unusable(WhyUnusable::Ahead(at));
     }
+
     let Some(slots) = *slots else { return Lora::Unusable(WhyUnusable::NoSlots) };
     let reading = LoraReading { slots, running: running.clone(), waiting: waiting.clone(), at };
     match Seconds::from_span(age).filter(|age| *age > fresh_for) {
@@ -166,33 +166,32 @@ pub fn lora(now: Timestamp, page: Option<&LoraPage>, fresh_for: Seconds) -> Lora
 
 impl<'p> LoraSample<'p> {
     pub(super) fn new(labels: &[Label<'p>], value: f64) -> Self {
-        let label =
-            |name: &[u8]| Label::find(labels, name).map(|it| it.value.clone()).unwrap_or_default();
         Self {
-            slots: label(b"max_lora"),
-            running: label(b"running_lora_adapters"),
-            waiting: label(b"waiting_lora_adapters"),
+            slots: label_value(labels, b"max_lora"),
+            running: label_value(labels, b"running_lora_adapters"),
+            waiting: label_value(labels, b"waiting_lora_adapters"),
             value,
         }
     }
 
-    /// Adds a series to the newest ones, unless it is older than they are. Old ones cost nothing:
-    /// a server of many adapters has thousands. One whose value is no number is at no time, newest or
-    /// not, and says nothing.
+    /// Adds a series to the newest ones, unless it is older. Old ones cost nothing: a server with
+    /// many adapters has thousands. A series whose value is NaN has no time and is ignored.
     pub(super) fn add_to(newest: &mut Vec<Self>, labels: &[Label<'p>], value: f64) {
         if value.is_nan() {
             return;
         }
+
         let than_known = newest.first().map(|known| value.total_cmp(&known.value));
         match than_known {
             Some(Ordering::Less) => return,
             Some(Ordering::Greater) => newest.clear(),
             Some(Ordering::Equal) | None => {}
         }
+
         newest.push(Self::new(labels, value));
     }
 
-    /// What the newest series say; `None` when there are none.
+    /// Combines the newest series; `None` when there are none.
     pub(super) fn together(newest: &[Self]) -> Option<LoraPage> {
         let value = newest.first()?.value;
         Some(LoraPage {
@@ -204,11 +203,16 @@ impl<'p> LoraSample<'p> {
     }
 }
 
+/// The value of a label; empty if it is missing.
+fn label_value<'p>(labels: &[Label<'p>], name: &[u8]) -> Cow<'p, [u8]> {
+    Label::find(labels, name).map(|it| it.value.clone()).unwrap_or_default()
+}
+
 fn slots(label: &[u8]) -> Option<Slots> {
     std::str::from_utf8(label).ok()?.trim().parse().ok().and_then(Slots::new)
 }
 
-/// The names in a list that is separated by commas; an empty one names nothing.
+/// The names in a comma-separated list; an empty list has no names.
 fn adapters(list: &[u8]) -> BTreeSet<ModelName> {
     let names = list.split(|byte| *byte == b',').take(ADAPTERS_MAX);
     names.filter_map(|name| ModelName::new(String::from_utf8_lossy(name).trim())).collect()
@@ -219,27 +223,26 @@ mod tests {
     use super::*;
 
     fn sample<'p>(running: &'p str, waiting: &'p str, value: f64) -> LoraSample<'p> {
-        let bytes = |text: &'p str| Cow::Borrowed(text.as_bytes());
-        let (running, waiting) = (bytes(running), bytes(waiting));
-        LoraSample { slots: bytes("2"), running, waiting, value }
+        let [slots, running, waiting] = ["2", running, waiting].map(|it| it.as_bytes().into());
+        LoraSample { slots, running, waiting, value }
     }
 
     fn page(samples: &[LoraSample<'_>]) -> Option<LoraPage> {
         let mut newest = Vec::new();
         for LoraSample { slots, running, waiting, value } in samples {
-            let label = |name: &'static [u8], value: &Cow<'static, [u8]>| Label {
-                name: Cow::Borrowed(name),
-                value: value.clone(),
-            };
-            let owned = |text: &[u8]| Cow::Owned(text.to_vec());
             let labels = [
-                label(b"max_lora", &owned(slots)),
-                label(b"running_lora_adapters", &owned(running)),
-                label(b"waiting_lora_adapters", &owned(waiting)),
+                label(b"max_lora", slots),
+                label(b"running_lora_adapters", running),
+                label(b"waiting_lora_adapters", waiting),
             ];
             LoraSample::add_to(&mut newest, &labels, *value);
         }
+
         LoraSample::together(&newest)
+    }
+
+    fn label(name: &'static [u8], value: &[u8]) -> Label<'static> {
+        Label { name: Cow::Borrowed(name), value: Cow::Owned(value.to_vec()) }
     }
 
     fn lora(now: Timestamp, samples: &[LoraSample<'_>], fresh_for: Seconds) -> Lora {
@@ -303,7 +306,8 @@ mod tests {
 
     #[test]
     fn a_value_that_is_no_number_says_nothing_and_hides_nothing() {
-        let (nothing, something) = (sample("a", "", f64::NAN), sample("b", "", 900.0));
+        let nothing = sample("a", "", f64::NAN);
+        let something = sample("b", "", 900.0);
         assert_eq!(page(std::slice::from_ref(&nothing)), None);
         for samples in [[nothing.clone(), something.clone()], [something, nothing]] {
             let read = page(&samples);

@@ -1,16 +1,16 @@
-//! The names of all that a reading is made of, for a source that must be told what to send.
+//! The names of all series that contribute to a reading, for sources that are queried by name.
 //!
-//! Whoever scrapes gets a page and takes from it what [`Reader::wants`]. Whoever asks a database
-//! has to say beforehand which series are worth sending; the two must never differ, so both come
-//! from the same tables.
+//! A scrape returns all series, and the reader takes those that [`ReadingBuilder::wants`]. A query
+//! to a database must name the series in advance. The two must never differ, so both use the same
+//! tables.
 //!
-//! [`Reader::wants`]: crate::observe::engine::Reader::wants
+//! [`ReadingBuilder::wants`]: crate::observe::engine::ReadingBuilder::wants
 
 use crate::observe::engine::Engine;
-use crate::observe::engine::family::{COMMON, Family, Signal};
+use crate::observe::engine::family::{COMMON, EngineSignal, MetricFamily};
 
-/// Labels that engines themselves put on the series that they write, in every dialect. A label of
-/// any other name may as well come from whoever scraped the page.
+/// Labels that engines put on the series that they write, in every dialect. A label with any other
+/// name may come from the scraping server.
 pub const PAGE_LABELS: [&str; 18] = [
     "dp_rank",
     "engine",
@@ -32,17 +32,17 @@ pub const PAGE_LABELS: [&str; 18] = [
     "waiting_lora_adapters",
 ];
 
-/// Which samples of an engine's families are meant.
+/// Selects samples of an engine's families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Samples {
-    /// Everything but buckets: gauges, counters, and the sums and counts of histograms. The bare
-    /// names of the histograms are among them, under which a database keeps native ones.
+    /// All samples except buckets: gauges, counters, and the sums and counts of histograms.
+    /// Includes the bare names of the histograms, under which a database keeps native ones.
     Numbers,
     /// The buckets of histograms.
     Buckets,
 }
 
-/// Names of families that no engine owns and a reading uses.
+/// Names of families that no engine owns and that contribute to a reading.
 pub fn common() -> impl Iterator<Item = &'static str> {
     COMMON.iter().map(|family| family.name)
 }
@@ -55,22 +55,23 @@ impl Engine {
         self.prefixes()
     }
 
-    /// The names of the samples that a reading is made of, without prefix.
+    /// The names of the samples that contribute to a reading, without prefix.
     #[must_use]
     pub fn names(self, samples: Samples) -> Vec<String> {
         self.families().iter().flat_map(|family| names(family, samples)).collect()
     }
 
-    /// Whether the name starts like one of this engine's.
+    /// Returns true if the name starts with one of this engine's prefixes.
     #[must_use]
     pub fn owns(self, name: &[u8]) -> bool {
         self.prefixes().iter().any(|prefix| name.starts_with(prefix.as_bytes()))
     }
 }
 
-fn names(family: &Family, samples: Samples) -> Vec<String> {
+fn names(family: &MetricFamily, samples: Samples) -> Vec<String> {
     let name = family.name;
-    let is_distribution = matches!(family.signal, Signal::Distribution(_));
+    let is_distribution = matches!(family.signal, EngineSignal::Distribution(_));
+
     match (samples, is_distribution) {
         (Samples::Numbers, false) => vec![name.to_owned()],
         (Samples::Numbers, true) => {
@@ -84,7 +85,7 @@ fn names(family: &Family, samples: Samples) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::engine::Reader;
+    use crate::observe::engine::ReadingBuilder;
 
     #[test]
     fn what_is_asked_for_is_what_a_reader_wants_but_for_native_histograms() {
@@ -94,9 +95,9 @@ mod tests {
                     for family in engine.families() {
                         for name in names(family, samples) {
                             let native = name == family.name
-                                && matches!(family.signal, Signal::Distribution(_));
+                                && matches!(family.signal, EngineSignal::Distribution(_));
                             let name = format!("{prefix}{name}");
-                            let wanted = Reader::new().wants(name.as_bytes()).is_some();
+                            let wanted = ReadingBuilder::new().wants(name.as_bytes()).is_some();
                             assert_eq!(wanted, !native, "{name}");
                             assert!(engine.owns(name.as_bytes()));
                         }
@@ -104,8 +105,9 @@ mod tests {
                 }
             }
         }
+
         for name in common() {
-            assert!(Reader::new().wants(name.as_bytes()).is_some(), "{name}");
+            assert!(ReadingBuilder::new().wants(name.as_bytes()).is_some(), "{name}");
         }
     }
 }

@@ -1,24 +1,24 @@
-//! Numbers as pages write them, and which of them mean something.
+//! Numbers as responses contain them, and their validity.
 
 use jiff::{SignedDuration, Timestamp, Unit};
 
 use crate::observe::engine::SampleError;
 
-/// A Unix time; of today's times, digits beyond the microsecond are noise of the `f64`.
+/// A Unix time. For current times, digits beyond the microsecond are noise of the `f64`.
 pub(super) fn timestamp(seconds: f64) -> Option<Timestamp> {
     let since_epoch = SignedDuration::try_from_secs_f64(seconds).ok()?;
     let timestamp = Timestamp::from_duration(since_epoch).ok()?;
     timestamp.round(Unit::Microsecond).ok().filter(|timestamp| *timestamp > Timestamp::UNIX_EPOCH)
 }
 
-/// A number as pages write it, in a value or in a label; `NaN` and `Inf` in any case.
+/// A number in a value or in a label; `NaN` and `Inf` in any case.
 #[must_use]
 pub fn number(text: &[u8]) -> Option<f64> {
     decimal(text).or_else(|| std::str::from_utf8(text).ok()?.parse().ok())
 }
 
-/// A short number without sign and exponent, such as `443.0`, which nearly all are: quicker to
-/// read than numbers in general, and as exact.
+/// A short number without sign and exponent, such as `443.0`. Nearly all numbers are short. They
+/// are faster to read than numbers in general, and as exact.
 #[inline]
 #[must_use]
 pub fn decimal(text: &[u8]) -> Option<f64> {
@@ -46,11 +46,12 @@ pub fn leading_decimal(text: &[u8]) -> Option<(f64, usize)> {
         }
         _ => (number, whole, 0),
     };
+
     let is_short = (1..=DIGITS_MAX).contains(&(whole + places)) && length <= DIGITS_MAX;
     is_short.then(|| (number as f64 / POWERS[places], length))
 }
 
-/// A number with the digits that a text starts with behind it, and how many there are.
+/// A number extended by the digits at the start of a text, and the count of those digits.
 #[inline]
 fn digits(mut number: u64, text: &[u8]) -> (u64, usize) {
     let mut length = 0;
@@ -62,6 +63,7 @@ fn digits(mut number: u64, text: &[u8]) -> (u64, usize) {
         number = number * 10 + u64::from(digit);
         length += 1;
     }
+
     (number, length)
 }
 
@@ -70,7 +72,7 @@ pub(super) fn cumulative(value: f64) -> Result<f64, SampleError> {
     gauge(value).ok_or(SampleError::NotCumulative { value })
 }
 
-/// A gauge's value, if it means anything.
+/// A gauge's value, if it is valid.
 pub(super) fn gauge(value: f64) -> Option<f64> {
     (value.is_finite() && value >= 0.0).then_some(value)
 }
@@ -107,6 +109,7 @@ mod tests {
                 "{text}"
             );
         }
+
         assert!(number(b"NaN").is_some_and(f64::is_nan));
         for text in ["", ".", "1.2.3", "1_0", "0x1", "one", "1 "] {
             assert_eq!(number(text.as_bytes()), None, "{text}");

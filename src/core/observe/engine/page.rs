@@ -1,8 +1,8 @@
-//! One page's samples, put together, and where each value went.
+//! One response's samples, combined, and the slot of each value.
 //!
-//! A server writes the same series page after page and only the values differ. A [`Template`] is
-//! what such a page comes to without its values, and a [`Slot`] where the value of one series goes,
-//! so that whoever knows that a line is the same as before need not look at its labels again.
+//! A server writes the same series in each response, and only the values differ. A [`PageTemplate`]
+//! is such a response without its values, and a [`SeriesPosition`] is the position of one series'
+//! value. A caller that knows that a line is the same as before need not read its labels again.
 
 use jiff::Timestamp;
 
@@ -16,47 +16,47 @@ use crate::observe::engine::{
 use crate::observe::{HttpReading, Reading};
 use crate::units::Requests;
 
-/// What a page says of its process' start.
+/// The process start time in a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Started {
+enum ProcessStart {
     #[default]
     Missing,
     Unusable,
     At(Timestamp),
 }
 
-/// What the samples of one page have come to.
+/// The combined samples of one response.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PageDraft {
     pub(super) engine: Option<Engine>,
     models: Vec<ModelName>,
-    started: Started,
+    started: ProcessStart,
     http: [Option<f64>; 3],
     rejected: Option<f64>,
     /// In order of rank.
     pub(super) ranks: Vec<RankDraft>,
 }
 
-/// Where the value of one series goes.
+/// The position of one series' value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
-    /// The rank's number until a template is made, then its place among the ranks.
+pub struct SeriesPosition {
+    /// The rank's number until a template is made, then its position among the ranks.
     rank: u32,
-    spot: Spot,
+    spot: ValuePosition,
 }
 
-/// Where in its rank, or on its page, a value goes.
+/// The position of a value in its rank or its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spot {
-    /// Nowhere, whatever it is.
+pub(super) enum ValuePosition {
+    /// The value is ignored without a check.
     PassedOver,
-    /// Nowhere, but it must be something that can have been counted.
+    /// The value is ignored, but must be a valid cumulative number.
     Checked,
     /// The start of the process.
     Started,
     /// A class of HTTP answers.
     Http(u16),
-    /// The requests that were turned away.
+    /// The rejected requests.
     Rejected,
     /// Finished requests for other reasons.
     FinishedOther,
@@ -68,29 +68,29 @@ pub(super) enum Spot {
     Count(u16),
     /// The sum of a histogram.
     Sum(u16),
-    /// Among the adapters, which are in the labels.
+    /// Among the adapters, whose data is in the labels.
     Lora,
-    /// Somewhere that does not stay, because a bucket came before those of smaller edges. No engine
-    /// writes them so.
+    /// A position that does not stay, because a bucket came before those with smaller edges. No
+    /// engine writes them in such an order.
     Unsteady,
 }
 
-/// What a page is made of that has certain series, without their values.
+/// A response with certain series, without their values.
 #[derive(Clone, Debug)]
-pub struct Template {
+pub struct PageTemplate {
     page: PageDraft,
 }
 
-/// A page that is made of a [`Template`] and values.
+/// A response built from a [`PageTemplate`] and values.
 #[derive(Debug)]
 pub struct Filling<'p> {
     page: PageDraft,
     lora: Vec<LoraSample<'p>>,
 }
 
-// === impl Spot ===
+// === impl ValuePosition ===
 
-impl Spot {
+impl ValuePosition {
     /// A spot in one of a rank's lists, which are all short.
     #[inline]
     pub(super) fn at(spot: impl FnOnce(u16) -> Self, place: usize) -> Self {
@@ -105,67 +105,67 @@ impl Spot {
     }
 }
 
-// === impl Slot ===
+// === impl SeriesPosition ===
 
-impl Slot {
-    /// The slot of what does not count.
-    pub(super) const PASSED_OVER: Self = Self::of_page(Spot::PassedOver);
+impl SeriesPosition {
+    /// The slot of ignored samples.
+    pub(super) const PASSED_OVER: Self = Self::of_page(ValuePosition::PassedOver);
 
-    /// Whether what a sample says is in its labels, so that these are never twice the same.
+    /// Returns true if the sample's data is in its labels, so that the labels always differ.
     #[must_use]
     pub fn is_in_labels(self) -> bool {
-        self.spot == Spot::Lora
+        self.spot == ValuePosition::Lora
     }
 
-    /// A spot that is no rank's.
-    pub(super) const fn of_page(spot: Spot) -> Self {
+    /// A spot that belongs to no rank.
+    pub(super) const fn of_page(spot: ValuePosition) -> Self {
         Self { rank: 0, spot }
     }
 
     /// A spot of this rank.
     #[inline]
-    pub(super) const fn of(draft: &RankDraft, spot: Spot) -> Self {
+    pub(super) const fn of(draft: &RankDraft, spot: ValuePosition) -> Self {
         Self { rank: draft.rank(), spot }
     }
 }
 
-// === impl Template ===
+// === impl PageTemplate ===
 
-impl Template {
+impl PageTemplate {
     pub(super) fn new(page: &PageDraft) -> Self {
-        let mut page = page.clone();
-        page.started = Started::Missing;
-        page.http = [None; 3];
-        page.rejected = None;
-        page.ranks.iter_mut().for_each(RankDraft::clear_sums);
-        Self { page }
+        let mut cleared = page.clone();
+        cleared.started = ProcessStart::Missing;
+        cleared.http = [None; 3];
+        cleared.rejected = None;
+        cleared.ranks.iter_mut().for_each(RankDraft::clear_sums);
+        Self { page: cleared }
     }
 
-    /// The slot on pages of this template; `None` when there is none that stays the same.
+    /// The slot in responses of this template; `None` if no position stays the same.
     #[must_use]
-    pub fn place(&self, slot: Slot) -> Option<Slot> {
-        let Slot { rank, spot } = slot;
+    pub fn place(&self, slot: SeriesPosition) -> Option<SeriesPosition> {
+        let SeriesPosition { rank, spot } = slot;
         match spot {
-            Spot::Unsteady => None,
-            Spot::PassedOver
-            | Spot::Checked
-            | Spot::Started
-            | Spot::Http(_)
-            | Spot::Rejected
-            | Spot::Lora => Some(slot),
-            Spot::FinishedOther
-            | Spot::Number(_)
-            | Spot::Bucket(..)
-            | Spot::Count(_)
-            | Spot::Sum(_) => {
+            ValuePosition::Unsteady => None,
+            ValuePosition::PassedOver
+            | ValuePosition::Checked
+            | ValuePosition::Started
+            | ValuePosition::Http(_)
+            | ValuePosition::Rejected
+            | ValuePosition::Lora => Some(slot),
+            ValuePosition::FinishedOther
+            | ValuePosition::Number(_)
+            | ValuePosition::Bucket(..)
+            | ValuePosition::Count(_)
+            | ValuePosition::Sum(_) => {
                 let place = self.page.ranks.binary_search_by_key(&rank, RankDraft::rank).ok()?;
-                Some(Slot { rank: u32::try_from(place).ok()?, spot })
+                Some(SeriesPosition { rank: u32::try_from(place).ok()?, spot })
             }
         }
     }
 
-    /// A page to fill. Every slot must be given a value exactly once, in the order of the page that
-    /// the template was made from.
+    /// A response to fill. Every slot must get a value exactly once, in the order of the response
+    /// that the template was made from.
     #[must_use]
     pub fn fill<'p>(&self) -> Filling<'p> {
         Filling { page: self.page.clone(), lora: Vec::new() }
@@ -175,39 +175,39 @@ impl Template {
 // === impl Filling ===
 
 impl<'p> Filling<'p> {
-    /// Puts a value where [`Template::place`] says that it goes.
+    /// Puts a value into its slot from [`PageTemplate::place`].
     ///
     /// # Errors
     ///
-    /// The value is nothing that the series can mean.
+    /// The value is impossible for the series.
     #[inline]
-    pub fn put(&mut self, slot: Slot, value: f64) -> Result<(), SampleError> {
+    pub fn put(&mut self, slot: SeriesPosition, value: f64) -> Result<(), SampleError> {
         match slot.spot {
-            Spot::FinishedOther
-            | Spot::Number(_)
-            | Spot::Bucket(..)
-            | Spot::Count(_)
-            | Spot::Sum(_) => self.page.ranks[slot.rank as usize].put(slot.spot, value),
-            Spot::PassedOver
-            | Spot::Checked
-            | Spot::Started
-            | Spot::Http(_)
-            | Spot::Rejected
-            | Spot::Lora
-            | Spot::Unsteady => self.page.put(slot, value).map(|_| ()),
+            ValuePosition::FinishedOther
+            | ValuePosition::Number(_)
+            | ValuePosition::Bucket(..)
+            | ValuePosition::Count(_)
+            | ValuePosition::Sum(_) => self.page.ranks[slot.rank as usize].put(slot.spot, value),
+            ValuePosition::PassedOver
+            | ValuePosition::Checked
+            | ValuePosition::Started
+            | ValuePosition::Http(_)
+            | ValuePosition::Rejected
+            | ValuePosition::Lora
+            | ValuePosition::Unsteady => self.page.put(slot, value).map(|_| ()),
         }
     }
 
-    /// Takes a sample whose slot [`Slot::is_in_labels`].
+    /// Takes a sample whose slot [`SeriesPosition::is_in_labels`].
     pub fn take_labels(&mut self, labels: &[Label<'p>], value: f64) {
         LoraSample::add_to(&mut self.lora, labels, value);
     }
 
-    /// The reading of the page.
+    /// The reading of the response.
     ///
     /// # Errors
     ///
-    /// As for [`Reader::finish`](crate::observe::engine::Reader::finish).
+    /// As for [`ReadingBuilder::finish`](crate::observe::engine::ReadingBuilder::finish).
     pub fn finish(self) -> Result<Reading, Unreadable> {
         self.page.finish(Vec::new(), &self.lora)
     }
@@ -216,38 +216,45 @@ impl<'p> Filling<'p> {
 // === impl PageDraft ===
 
 impl PageDraft {
-    /// Adds what goes to one of the sums, and says where it went.
-    pub(super) fn put(&mut self, slot: Slot, value: f64) -> Result<Slot, SampleError> {
+    /// Adds a value to its sum or spot, and returns its slot.
+    pub(super) fn put(
+        &mut self,
+        slot: SeriesPosition,
+        value: f64,
+    ) -> Result<SeriesPosition, SampleError> {
         match slot.spot {
-            Spot::Checked => drop(cumulative(value)?),
-            Spot::Started => self.started = timestamp(value).map_or(Started::Unusable, Started::At),
-            Spot::Http(class) => {
-                let value = cumulative(value)?;
+            ValuePosition::Checked => drop(cumulative(value)?),
+            ValuePosition::Started => {
+                self.started = timestamp(value).map_or(ProcessStart::Unusable, ProcessStart::At)
+            }
+            ValuePosition::Http(class) => {
+                let more = cumulative(value)?;
                 if let Some(total) = self.http.get_mut(usize::from(class)) {
-                    *total = Some(total.unwrap_or(0.0) + value);
+                    *total = Some(total.unwrap_or(0.0) + more);
                 }
             }
-            Spot::Rejected => {
+            ValuePosition::Rejected => {
                 self.rejected = Some(self.rejected.unwrap_or(0.0) + cumulative(value)?);
             }
-            Spot::FinishedOther
-            | Spot::Number(_)
-            | Spot::Bucket(..)
-            | Spot::Count(_)
-            | Spot::Sum(_) => {
+            ValuePosition::FinishedOther
+            | ValuePosition::Number(_)
+            | ValuePosition::Bucket(..)
+            | ValuePosition::Count(_)
+            | ValuePosition::Sum(_) => {
                 let rank = self.rank(slot.rank)?;
                 self.ranks[rank].put(slot.spot, value)?;
             }
-            Spot::PassedOver | Spot::Lora | Spot::Unsteady => {}
+            ValuePosition::PassedOver | ValuePosition::Lora | ValuePosition::Unsteady => {}
         }
+
         Ok(slot)
     }
 
-    pub(super) fn take_started(&mut self, value: f64) -> Result<Slot, SampleError> {
-        if self.started != Started::Missing {
+    pub(super) fn take_started(&mut self, value: f64) -> Result<SeriesPosition, SampleError> {
+        if self.started != ProcessStart::Missing {
             return Err(SampleError::Duplicate);
         }
-        self.put(Slot::of_page(Spot::Started), value)
+        self.put(SeriesPosition::of_page(ValuePosition::Started), value)
     }
 
     pub(super) fn note_model(&mut self, name: &[u8]) {
@@ -259,7 +266,7 @@ impl PageDraft {
         }
     }
 
-    /// The place of a rank in `ranks`, made if need be.
+    /// The position of a rank in `ranks`. Creates the rank if it is missing.
     pub(super) fn rank(&mut self, rank: u32) -> Result<usize, SampleError> {
         match self.ranks.binary_search_by_key(&rank, RankDraft::rank) {
             Ok(at) => Ok(at),
@@ -271,7 +278,8 @@ impl PageDraft {
         }
     }
 
-    /// The reading. `prefixes` are those of the page's metrics, for when it is no known engine's.
+    /// The reading. `prefixes` are those of the response's metrics, for the error if no known
+    /// engine wrote it.
     pub(super) fn finish(
         self,
         prefixes: Vec<String>,
@@ -282,7 +290,7 @@ impl PageDraft {
             return Err(Unreadable::UnknownEngine { prefixes: telling(prefixes) });
         };
         let engines = ranks.len();
-        let ranks = ranks
+        let readings = ranks
             .into_iter()
             .map(|mut draft| {
                 let mut reading = draft.reading(engines)?;
@@ -293,29 +301,33 @@ impl PageDraft {
                 Ok(reading)
             })
             .collect::<Result<Vec<_>, Unreadable>>()?;
+
         let [success, client_error, server_error] = http.map(|n| n.and_then(Requests::new));
         Ok(Reading {
             engine,
-            // Whoever reads the page counts them.
+            // The caller counts the samples.
             samples: 0,
             started: match started {
-                Started::At(timestamp) => Some(timestamp),
-                Started::Missing | Started::Unusable => None,
+                ProcessStart::At(timestamp) => Some(timestamp),
+                ProcessStart::Missing | ProcessStart::Unusable => None,
             },
             models,
             http: HttpReading { success, client_error, server_error },
             rejected: rejected.and_then(Requests::new),
             lora: LoraSample::together(lora).map(Box::new),
-            ranks,
+            ranks: readings,
         })
     }
 }
 
 /// The prefixes without those of language runtimes, unless there is nothing else.
 fn telling(prefixes: Vec<String>) -> Vec<String> {
-    let is_runtime = |prefix: &String| RUNTIME_PREFIXES.contains(&prefix.as_str());
-    if prefixes.iter().all(is_runtime) {
+    if prefixes.iter().all(|prefix| is_runtime(prefix)) {
         return prefixes;
     }
     prefixes.into_iter().filter(|prefix| !is_runtime(prefix)).collect()
+}
+
+fn is_runtime(prefix: &str) -> bool {
+    RUNTIME_PREFIXES.contains(&prefix)
 }

@@ -1,62 +1,77 @@
 //! `SGLang`'s names and labels.
 //!
 //! The label `dp_rank` is the data-parallel rank. Tensor-, pipeline- and expert-parallel ranks of
-//! one data-parallel rank repeat the same numbers when all schedulers report, so the lowest of
-//! them counts and the others are passed over. With priority scheduling the total is the series
-//! whose `priority` is empty, and the others are parts of it. Request metrics are split by
-//! `is_streaming`, and the parts are added up.
+//! one data-parallel rank repeat the same numbers when all schedulers report, so only the lowest of
+//! them counts. With priority scheduling, the series with an empty `priority` is the total, and the
+//! others are parts of it. Request metrics are split by `is_streaming`, and the parts are added up.
 
 use crate::observe::RankReading;
-use crate::observe::engine::draft::{Distribution, RankDraft, Value};
-use crate::observe::engine::family::{Family, Place, Signal};
+use crate::observe::engine::draft::{Distribution, RankDraft, RankValue};
+use crate::observe::engine::family::{EngineSignal, MetricFamily, SamplePosition};
 use crate::observe::engine::number::rank_label;
 use crate::observe::engine::{Label, SampleError};
 use crate::units::Requests;
 
 pub(super) const PREFIXES: [&str; 2] = ["sglang:", "sglang_"];
 
-pub(super) const FAMILIES: &[Family] = &[
-    Family::new("num_running_reqs", Signal::Value(Value::Running)),
-    Family::new("num_queue_reqs", Signal::Value(Value::WaitingCapacity)),
-    Family::new("num_grammar_queue_reqs", Signal::Value(Value::QueueGrammar)),
-    Family::new("num_prefill_bootstrap_queue_reqs", Signal::Value(Value::QueueBootstrap)),
-    Family::new("num_decode_prealloc_queue_reqs", Signal::Value(Value::QueuePrealloc)),
-    Family::new("num_decode_transfer_queue_reqs", Signal::Value(Value::QueueTransfer)),
-    Family::new("token_usage", Signal::Value(Value::KvUsage)),
-    Family::new("max_total_num_tokens", Signal::Value(Value::KvTokens)),
-    Family::new("prompt_tokens_total", Signal::Value(Value::PromptTokens)),
-    Family::new("generation_tokens_total", Signal::Value(Value::GenerationTokens)),
-    Family::new("num_requests_total", Signal::Value(Value::FinishedAny)),
-    Family::new("num_aborted_requests_total", Signal::Value(Value::FinishedAbort)),
-    Family::new("time_to_first_token_seconds", Signal::Distribution(Distribution::Ttft)),
-    Family::new("inter_token_latency_seconds", Signal::Distribution(Distribution::Itl)),
-    Family::older("time_per_output_token_seconds", Signal::Distribution(Distribution::Itl)),
-    Family::new("e2e_request_latency_seconds", Signal::Distribution(Distribution::E2e)),
-    Family::new("queue_time_seconds", Signal::Distribution(Distribution::QueueTime)),
-    Family::new("prompt_tokens_histogram", Signal::Distribution(Distribution::PromptLength)),
-    Family::new(
+pub(super) const FAMILIES: &[MetricFamily] = &[
+    MetricFamily::new("num_running_reqs", EngineSignal::Value(RankValue::Running)),
+    MetricFamily::new("num_queue_reqs", EngineSignal::Value(RankValue::WaitingCapacity)),
+    MetricFamily::new("num_grammar_queue_reqs", EngineSignal::Value(RankValue::QueueGrammar)),
+    MetricFamily::new(
+        "num_prefill_bootstrap_queue_reqs",
+        EngineSignal::Value(RankValue::QueueBootstrap),
+    ),
+    MetricFamily::new(
+        "num_decode_prealloc_queue_reqs",
+        EngineSignal::Value(RankValue::QueuePrealloc),
+    ),
+    MetricFamily::new(
+        "num_decode_transfer_queue_reqs",
+        EngineSignal::Value(RankValue::QueueTransfer),
+    ),
+    MetricFamily::new("token_usage", EngineSignal::Value(RankValue::KvUsage)),
+    MetricFamily::new("max_total_num_tokens", EngineSignal::Value(RankValue::KvTokens)),
+    MetricFamily::new("prompt_tokens_total", EngineSignal::Value(RankValue::PromptTokens)),
+    MetricFamily::new("generation_tokens_total", EngineSignal::Value(RankValue::GenerationTokens)),
+    MetricFamily::new("num_requests_total", EngineSignal::Value(RankValue::FinishedAny)),
+    MetricFamily::new("num_aborted_requests_total", EngineSignal::Value(RankValue::FinishedAbort)),
+    MetricFamily::new(
+        "time_to_first_token_seconds",
+        EngineSignal::Distribution(Distribution::Ttft),
+    ),
+    MetricFamily::new("inter_token_latency_seconds", EngineSignal::Distribution(Distribution::Itl)),
+    MetricFamily::older(
+        "time_per_output_token_seconds",
+        EngineSignal::Distribution(Distribution::Itl),
+    ),
+    MetricFamily::new("e2e_request_latency_seconds", EngineSignal::Distribution(Distribution::E2e)),
+    MetricFamily::new("queue_time_seconds", EngineSignal::Distribution(Distribution::QueueTime)),
+    MetricFamily::new(
+        "prompt_tokens_histogram",
+        EngineSignal::Distribution(Distribution::PromptLength),
+    ),
+    MetricFamily::new(
         "generation_tokens_histogram",
-        Signal::Distribution(Distribution::GenerationLength),
+        EngineSignal::Distribution(Distribution::GenerationLength),
     ),
 ];
 
-/// Where a sample belongs; `None` for a series that is part of another.
+/// The place of a sample; `None` for a series that is part of another.
 pub(super) fn place<'a>(
     labels: &'a [Label<'_>],
     detail: Option<&'static str>,
-) -> Result<Option<Place<'a>>, SampleError> {
-    let mut place = Place { rank: 0, class: 0, shard: 0, model: None, detail: None };
-    let (mut pipeline, mut tensor, mut expert) = (0, 0, 0);
+) -> Result<Option<SamplePosition<'a>>, SampleError> {
+    let mut place = SamplePosition { rank: 0, class: 0, shard: 0, model: None, detail: None };
+    let mut pipeline = 0;
+    let mut tensor = 0;
+    let mut expert = 0;
     for label in labels {
-        let rank = |name| match &*label.value {
-            b"" => Ok(0),
-            value => rank_label(name, value),
-        };
         match &*label.name {
-            b"dp_rank" => place.rank = rank("dp_rank")?,
-            b"pp_rank" => pipeline = rank("pp_rank")?,
-            b"tp_rank" => tensor = rank("tp_rank")?,
-            b"moe_ep_rank" => expert = rank("moe_ep_rank")?,
+            b"dp_rank" => place.rank = rank_or_zero("dp_rank", &label.value)?,
+            b"pp_rank" => pipeline = rank_or_zero("pp_rank", &label.value)?,
+            b"tp_rank" => tensor = rank_or_zero("tp_rank", &label.value)?,
+            b"moe_ep_rank" => expert = rank_or_zero("moe_ep_rank", &label.value)?,
             b"model_name" => place.model = Some(&label.value),
             b"is_streaming" => place.class = streaming(&label.value)?,
             b"priority" if !label.value.is_empty() => return Ok(None),
@@ -66,8 +81,14 @@ pub(super) fn place<'a>(
             _ => {}
         }
     }
+
     place.shard = shard(pipeline, tensor, expert);
     Ok(Some(place))
+}
+
+/// The rank in a label; 0 if the value is empty.
+fn rank_or_zero(label: &'static str, value: &[u8]) -> Result<u32, SampleError> {
+    if value.is_empty() { Ok(0) } else { rank_label(label, value) }
 }
 
 /// The parallel ranks as one number that orders them.
@@ -88,17 +109,22 @@ fn streaming(value: &[u8]) -> Result<u8, SampleError> {
     }
 }
 
-/// Adds up the queues. `SGLang` has a queue for each thing that a request can wait for; what vLLM
-/// calls waiting is all of them, and the main one is the one that more capacity shortens.
+/// Adds up the queues. `SGLang` has a queue for each reason to wait; vLLM's waiting requests
+/// include all of them. More capacity shortens the main queue.
 pub(super) fn add_queues(draft: &RankDraft, reading: &mut RankReading) {
-    let queues =
-        [Value::QueueGrammar, Value::QueueBootstrap, Value::QueuePrealloc, Value::QueueTransfer];
+    let queues = [
+        RankValue::QueueGrammar,
+        RankValue::QueueBootstrap,
+        RankValue::QueuePrealloc,
+        RankValue::QueueTransfer,
+    ];
     let mut present = queues.into_iter().filter(|&queue| draft.has(queue)).peekable();
     if present.peek().is_none() {
         reading.waiting = reading.waiting_capacity;
         return;
     }
-    // A queue that is on the page and means nothing must not read as an empty one.
+
+    // A queue with an unusable value must not read as an empty one.
     let deferred = present.map(|queue| draft.value(queue)).sum::<Option<f64>>();
     reading.waiting_deferred = deferred.and_then(Requests::new);
     reading.waiting =

@@ -1,16 +1,15 @@
-//! Buckets as they are serialized: the edges, and what was observed between each edge and the one
-//! before it.
+//! Serialized buckets: the edges, and the observations between each edge and the one before it.
 //!
-//! Buckets are cumulative, so one observation raises all that come after its own. Written by
-//! itself, it changes one number, and the others are as on the page before. Where adding up does
-//! not give back the same bits, as with counts beyond 2^53, the cumulative counts are written.
+//! Buckets are cumulative, so one observation increases all buckets after its own. The differences
+//! change only in one number, and the others are the same as in the previous scrape. If adding up
+//! does not restore the same bits, as with counts beyond 2^53, the cumulative counts are written.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::observe::exact::Exact;
 
-/// Buckets as they are written: one of the two lists of counts.
+/// Buckets in their written form, with one of the two lists of counts.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 struct BucketLists {
@@ -47,7 +46,7 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(
     Ok(written.edges.iter().zip(&counts).map(|(edge, count)| (edge.0, count.0)).collect())
 }
 
-/// By how much each count is above the one before; `None` where these do not add up to the same
+/// The difference of each count from the one before; `None` if these do not add up to the same
 /// bits.
 fn differences(counts: &[Exact]) -> Option<Vec<Exact>> {
     let mut before = 0.0;
@@ -80,16 +79,15 @@ mod tests {
 
     #[test]
     fn an_observation_is_one_number_however_many_buckets_it_raises() {
-        let histogram = |counts: [f64; 3]| Histogram {
-            sum: 0.5,
-            count: counts[2],
-            buckets: [0.1, 1.0, f64::INFINITY].into_iter().zip(counts).collect(),
-        };
-        let text = |counts| serde_json::to_string(&histogram(counts)).unwrap();
         let before = r#"{"sum":0.5,"count":9,"buckets":{"edges":[0.1,1,"+Inf"],"within":[2,3,4]}}"#;
         assert_eq!(text([2.0, 5.0, 9.0]), before);
         let after = before.replace("[2,3,4]", "[3,3,4]").replace(":9,", ":10,");
         assert_eq!(text([3.0, 6.0, 10.0]), after);
+    }
+
+    fn text(counts: [f64; 3]) -> String {
+        let buckets = [0.1, 1.0, f64::INFINITY].into_iter().zip(counts).collect();
+        serde_json::to_string(&Histogram { sum: 0.5, count: counts[2], buckets }).unwrap()
     }
 
     proptest! {
@@ -109,7 +107,7 @@ mod tests {
         prop_oneof![(0_u32..5).prop_map(f64::from), 0.0..1.0, 1e16..1e18, prop::num::f64::ANY]
     }
 
-    /// The bits of all numbers; any one for those that are no number.
+    /// The bits of all numbers; the same bits for every NaN.
     fn bits(histogram: &Histogram) -> Vec<u64> {
         let buckets = histogram.buckets.iter().flat_map(|(edge, count)| [*edge, *count]);
         let numbers = [histogram.sum, histogram.count].into_iter().chain(buckets);

@@ -1,13 +1,15 @@
-//! The record of one rank of a replica: by how much what it counts has grown.
+//! The record of one rank of a replica: the growth of its counters.
 
 use crate::observe::histogram::Histogram;
 use crate::observe::record::snapshots::Snapshots;
-use crate::observe::window::{Columns, Counter, Increase, Page, Totals, Window};
+use crate::observe::window::{
+    Columns, Counter, HistogramTotals, Increase, ScrapeTime, ScrapeWindow,
+};
 use crate::observe::{FinishedReading, RankReading};
 use crate::units::{Requests, Tokens};
 
-/// Columns of a rank's window. Requests finished are one column for all reasons, because nobody
-/// asks for one of them.
+/// Columns of a rank's window. Finished requests are one column for all reasons, because no reader
+/// needs a single reason.
 pub(crate) mod column {
     use crate::observe::window::Columns;
 
@@ -20,30 +22,31 @@ pub(crate) mod column {
     pub(crate) const ALL: usize = 8;
 }
 
-/// By how much what ranks count has grown, in the order of the columns.
-pub(crate) type Grown = [Option<Increase>; column::ALL];
+/// The growth of ranks' counters, in the order of the columns.
+pub(crate) type CounterIncreases = [Option<Increase>; column::ALL];
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RankRecord {
+pub(crate) struct RankCounters {
     pub(crate) rank: u32,
-    pub(crate) window: Window<0, { column::ALL }>,
+    pub(crate) window: ScrapeWindow<0, { column::ALL }>,
     prompt_tokens: Counter,
     generation_tokens: Counter,
     finished: [Counter; 5],
     asked: Counter,
-    ttft: Totals,
-    itl: Totals,
+    ttft: HistogramTotals,
+    itl: HistogramTotals,
     pub(crate) ttft_buckets: Snapshots,
 }
 
-impl RankRecord {
+impl RankCounters {
     pub(crate) fn new(rank: u32) -> Self {
         Self { rank, ..Self::default() }
     }
 
-    pub(crate) fn take(&mut self, page: &Page, rank: &RankReading) {
+    pub(crate) fn take(&mut self, page: &ScrapeTime, rank: &RankReading) {
         self.ttft_buckets.push(page, rank.ttft.as_ref(), &self.ttft);
-        let asked = rank.completions_asked.as_ref().map(|asked| asked.count);
+        let asked = rank.completions_asked.as_ref().map(|it| it.count);
+
         let mut growths = [None; column::ALL];
         growths[column::PROMPT_TOKENS] =
             grow_tokens(&mut self.prompt_tokens, page, rank.prompt_tokens);
@@ -56,9 +59,14 @@ impl RankRecord {
         self.window.push(page, [], growths);
     }
 
-    /// Requests finished, for whatever reason. A reason that a page lacks is made up for by the
-    /// page that has it again.
-    fn finish(&mut self, page: &Page, finished: FinishedReading) -> Option<f64> {
+    /// The growth of the counters in the window; times are in nanoseconds.
+    pub(crate) fn grown(&self, at: i64, window: i64) -> CounterIncreases {
+        self.window.pane(at, window).increases()
+    }
+
+    /// Requests finished, for any reason. If a scrape lacks a reason, the next scrape with that
+    /// reason makes up for it.
+    fn finish(&mut self, page: &ScrapeTime, finished: FinishedReading) -> Option<f64> {
         let FinishedReading { stop, length, abort, error, other } = finished;
         let values = [stop, length, abort, error, other];
         let counters = self.finished.iter_mut().zip(values);
@@ -70,13 +78,17 @@ impl RankRecord {
 
 // === helpers ===
 
-pub(crate) fn grow(counter: &mut Counter, page: &Page, value: Option<Requests>) -> Option<f64> {
+pub(crate) fn grow(
+    counter: &mut Counter,
+    page: &ScrapeTime,
+    value: Option<Requests>,
+) -> Option<f64> {
     counter.grow(page, value.map(Requests::requests))
 }
 
 pub(crate) fn grow_tokens(
     counter: &mut Counter,
-    page: &Page,
+    page: &ScrapeTime,
     value: Option<Tokens>,
 ) -> Option<f64> {
     counter.grow(page, value.map(Tokens::tokens))
@@ -84,8 +96,8 @@ pub(crate) fn grow_tokens(
 
 /// The growth of a histogram's sum and count.
 pub(crate) fn grow_totals<const N: usize>(
-    totals: &mut Totals,
-    page: &Page,
+    totals: &mut HistogramTotals,
+    page: &ScrapeTime,
     value: Option<&Histogram>,
     growths: &mut [Option<f64>; N],
     columns: Columns,
@@ -99,7 +111,7 @@ pub(crate) fn grow_totals<const N: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::histogram::Life;
+    use crate::observe::histogram::ProcessLife;
 
     /// A minute.
     const WINDOW: i64 = 60_000_000_000;
@@ -108,16 +120,18 @@ mod tests {
         (1_795_000_000 + second) * 1_000_000_000
     }
 
-    /// What has finished in the last minute of these pages: `stop` by one a second, and `abort`.
+    /// Finished requests in the last minute of these scrapes: `stop` by one per second, and
+    /// `abort`.
     fn finished(seconds: i64, abort: impl Fn(i64) -> Option<f64>) -> f64 {
-        let mut record = RankRecord::new(0);
+        let mut record = RankCounters::new(0);
         for second in 0..=seconds {
             let stop = Requests::new(f64::from(i32::try_from(second).unwrap()));
             let abort = abort(second).and_then(Requests::new);
             let finished = FinishedReading { stop, abort, ..FinishedReading::default() };
-            let page = Page { at: at(second), life: Life::Same, window: WINDOW };
+            let page = ScrapeTime { at: at(second), life: ProcessLife::Same, window: WINDOW };
             record.take(&page, &RankReading { finished, ..RankReading::default() });
         }
+
         let [_, _, finished, ..] = record.window.pane(at(seconds), WINDOW).increases();
         finished.unwrap().amount
     }
@@ -125,16 +139,18 @@ mod tests {
     #[test]
     #[expect(clippy::float_cmp, reason = "sums of small whole numbers are exact")]
     fn a_reason_that_pages_lack_is_made_up_for_unless_it_was_away_for_a_window() {
-        let grown = |second: i64| (second >= 100).then_some(7.0);
         assert_eq!(finished(100, |_| Some(2.0)), 60.0);
-        assert_eq!(
-            finished(100, |second| if second < 90 { Some(2.0) } else { grown(second) }),
-            65.0
-        );
-        assert_eq!(
-            finished(100, |second| if second < 30 { Some(2.0) } else { grown(second) }),
-            60.0
-        );
-        assert_eq!(finished(100, grown), 60.0, "nobody has seen when it grew");
+        assert_eq!(finished(100, |second| away_from(90, second)), 65.0);
+        assert_eq!(finished(100, |second| away_from(30, second)), 60.0);
+        assert_eq!(finished(100, |second| away_from(0, second)), 60.0, "nobody saw when it grew");
+    }
+
+    /// A count of 2 that is away from a second on, and is back as 7 at second 100.
+    fn away_from(from: i64, second: i64) -> Option<f64> {
+        match second {
+            100.. => Some(7.0),
+            _ if second < from => Some(2.0),
+            _ => None,
+        }
     }
 }

@@ -2,17 +2,17 @@
 
 use std::collections::VecDeque;
 
-use crate::observe::histogram::{Histogram, Life};
-use crate::observe::window::{Page, Totals, starts_anew, within};
+use crate::observe::histogram::{Histogram, ProcessLife};
+use crate::observe::window::{HistogramTotals, ScrapeTime, starts_anew, within};
 
-/// How many snapshots a window keeps. Quantiles then span between 15/16 of the window and all of
-/// it, at a sixteenth of the memory of one snapshot a scrape.
+/// The snapshots that a window keeps. Quantiles then span between 15/16 of the window and all of
+/// it, at a sixteenth of the memory of one snapshot per scrape.
 const SNAPSHOTS: i64 = 16;
 
-/// Room for the snapshots, the one that the window starts from and the latest.
+/// Capacity for the snapshots, the one that the window starts from, and the latest.
 const ROOM: usize = 18;
 
-/// Snapshots that are forgotten before their places are used again, because that moves all others.
+/// Snapshots that are forgotten before their memory is reused, because reuse moves all others.
 const FORGOTTEN_MAX: usize = 4;
 
 /// Snapshots of one histogram in one life of its process.
@@ -20,16 +20,16 @@ const FORGOTTEN_MAX: usize = 4;
 pub(crate) struct Snapshots {
     /// The upper edges of the buckets, the same in every snapshot.
     edges: Vec<f64>,
-    taken: VecDeque<Taken>,
+    taken: VecDeque<SnapshotTotals>,
     /// The numbers of observations up to each edge, one snapshot after the other.
     counts: Vec<f64>,
-    /// How many of these are of snapshots that are forgotten.
+    /// The leading counts that belong to forgotten snapshots.
     forgotten: usize,
 }
 
-/// A snapshot but for its buckets.
+/// A snapshot without its buckets.
 #[derive(Clone, Copy, Debug)]
-struct Taken {
+struct SnapshotTotals {
     /// Nanoseconds since the epoch.
     at: i64,
     sum: f64,
@@ -39,15 +39,21 @@ struct Taken {
 // === impl Snapshots ===
 
 impl Snapshots {
-    /// Keeps what a page says, instead of the latest snapshot where that is near the one before.
-    /// `totals` is what the histogram was on the page before.
-    pub(crate) fn push(&mut self, page: &Page, value: Option<&Histogram>, totals: &Totals) {
-        let Page { at, window, .. } = *page;
+    /// Keeps the histogram of a scrape. Replaces the latest snapshot if that is close to the one
+    /// before. `totals` is the histogram's state at the previous scrape.
+    pub(crate) fn push(
+        &mut self,
+        page: &ScrapeTime,
+        value: Option<&Histogram>,
+        totals: &HistogramTotals,
+    ) {
+        let ScrapeTime { at, window, .. } = *page;
         let life = value.map_or(page.life, |value| totals.life(value, page.life));
         let is_gap = self.taken.back().is_some_and(|last| starts_anew(last.at, at, window));
-        if life == Life::New || is_gap {
+        if life == ProcessLife::New || is_gap {
             self.clear();
         }
+
         let Some(value) = value else { return };
         self.keep_edges(value);
         let mut latest = self.taken.iter().rev().map(|taken| taken.at);
@@ -59,8 +65,9 @@ impl Snapshots {
             self.taken.pop_back();
             self.counts.truncate(self.forgotten + self.taken.len() * self.edges.len());
         }
+
         let Histogram { sum, count, buckets } = value;
-        self.taken.push_back(Taken { at, sum: *sum, count: *count });
+        self.taken.push_back(SnapshotTotals { at, sum: *sum, count: *count });
         self.counts.extend(buckets.iter().map(|(_, count)| *count));
         while self.taken.get(1).is_some_and(|second| !within(at, second.at, window)) {
             self.forget_first();
@@ -82,15 +89,16 @@ impl Snapshots {
         self.forgotten = 0;
     }
 
-    /// Begins anew where the edges are others: there is no difference by bucket then.
+    /// Restarts if the edges changed, because buckets then have no difference.
     fn keep_edges(&mut self, value: &Histogram) {
-        // Edges are the same text on both pages, so they are the same bits.
-        let same = |(one, (other, _)): (&f64, &(f64, f64))| one.to_bits() == other.to_bits();
+        // Edges are the same text in both scrapes, so they are the same bits.
+        let mut pairs = self.edges.iter().zip(&value.buckets);
         if self.edges.len() == value.buckets.len()
-            && self.edges.iter().zip(&value.buckets).all(same)
+            && pairs.all(|(one, (other, _))| one.to_bits() == other.to_bits())
         {
             return;
         }
+
         self.edges = value.buckets.iter().map(|(edge, _)| *edge).collect();
         self.clear();
         self.counts = Vec::with_capacity((ROOM + FORGOTTEN_MAX) * self.edges.len());
@@ -101,12 +109,14 @@ impl Snapshots {
         let (Some(first), Some(last)) = (self.taken.front(), self.taken.back()) else { return };
         let width = self.edges.len();
         let latest = &self.counts[self.counts.len() - width..];
-        let counts = || latest.iter().zip(&self.counts[self.forgotten..]);
-        // A bucket that went down shows a restart that nothing else did; see `Histogram::since`.
-        let fell = last.count < first.count || counts().any(|(later, earlier)| later < earlier);
-        let since = |(later, earlier): (&f64, &f64)| if fell { *later } else { later - earlier };
-        let buckets = self.edges.iter().copied().zip(counts().map(since));
-        let Taken { sum, count, .. } = *last;
+        let counts = latest.iter().zip(&self.counts[self.forgotten..]);
+        // A bucket that went down is a restart that nothing else has shown; see `Histogram::since`.
+        let fell =
+            last.count < first.count || counts.clone().any(|(later, earlier)| later < earlier);
+        let growths = counts.map(|(later, earlier)| if fell { *later } else { later - earlier });
+        let buckets = self.edges.iter().copied().zip(growths);
+
+        let SnapshotTotals { sum, count, .. } = *last;
         let (sum, count) =
             if fell { (sum, count) } else { ((sum - first.sum).max(0.0), count - first.count) };
         match all {
@@ -130,13 +140,13 @@ mod tests {
     /// A histogram and its snapshots, as a rank has them.
     #[derive(Default)]
     struct Kept {
-        totals: Totals,
+        totals: HistogramTotals,
         snapshots: Snapshots,
     }
 
     impl Kept {
-        fn push(&mut self, second: i64, life: Life, value: Option<&Histogram>) {
-            let page = Page { at: at(second), life, window: WINDOW };
+        fn push(&mut self, second: i64, life: ProcessLife, value: Option<&Histogram>) {
+            let page = ScrapeTime { at: at(second), life, window: WINDOW };
             self.snapshots.push(&page, value, &self.totals);
             self.totals.grow(&page, value);
         }
@@ -160,11 +170,12 @@ mod tests {
         let mut kept = Kept::default();
         for second in 0..600 {
             let count = f64::from(i32::try_from(second).unwrap());
-            kept.push(second, Life::Same, Some(&page(count, EDGES)));
+            kept.push(second, ProcessLife::Same, Some(&page(count, EDGES)));
             let Snapshots { taken, counts, forgotten, .. } = &kept.snapshots;
             assert_eq!(counts.len(), forgotten + 2 * taken.len());
             assert!(counts.capacity() <= 2 * (ROOM + FORGOTTEN_MAX));
         }
+
         let taken = kept.snapshots.taken.len();
         assert!(taken <= ROOM, "{taken}");
         let seen = kept.difference().unwrap();
@@ -176,35 +187,36 @@ mod tests {
     fn a_new_life_and_other_edges_begin_anew() {
         let mut kept = Kept::default();
         for second in 0..20 {
-            kept.push(second, Life::Same, Some(&page(100.0, EDGES)));
+            kept.push(second, ProcessLife::Same, Some(&page(100.0, EDGES)));
         }
-        kept.push(20, Life::New, Some(&page(300.0, EDGES)));
+
+        kept.push(20, ProcessLife::New, Some(&page(300.0, EDGES)));
         assert_eq!(kept.difference(), Some(page(0.0, EDGES)));
-        kept.push(30, Life::Same, Some(&page(304.0, EDGES)));
+        kept.push(30, ProcessLife::Same, Some(&page(304.0, EDGES)));
         assert_eq!(kept.difference(), Some(page(4.0, EDGES)));
         let other = [0.7, f64::INFINITY];
-        kept.push(40, Life::Same, Some(&page(308.0, other)));
+        kept.push(40, ProcessLife::Same, Some(&page(308.0, other)));
         assert_eq!(kept.difference(), Some(page(0.0, other)));
     }
 
     #[test]
     fn a_bucket_that_went_down_means_that_all_of_it_is_new() {
         let mut kept = Kept::default();
-        kept.push(0, Life::Same, Some(&page(100.0, EDGES)));
+        kept.push(0, ProcessLife::Same, Some(&page(100.0, EDGES)));
         let mut later = page(200.0, EDGES);
         later.buckets[0].1 = 10.0;
-        kept.push(10, Life::Same, Some(&later));
+        kept.push(10, ProcessLife::Same, Some(&later));
         assert_eq!(kept.difference(), Some(later));
     }
 
     #[test]
     fn a_histogram_that_a_new_life_first_lacks_has_nothing_of_the_old_one() {
         let mut kept = Kept::default();
-        kept.push(0, Life::Same, Some(&page(100.0, EDGES)));
-        kept.push(10, Life::New, None);
-        kept.push(20, Life::Same, Some(&page(300.0, EDGES)));
+        kept.push(0, ProcessLife::Same, Some(&page(100.0, EDGES)));
+        kept.push(10, ProcessLife::New, None);
+        kept.push(20, ProcessLife::Same, Some(&page(300.0, EDGES)));
         assert_eq!(kept.difference(), Some(page(0.0, EDGES)));
-        kept.push(30, Life::Same, Some(&page(306.0, EDGES)));
+        kept.push(30, ProcessLife::Same, Some(&page(306.0, EDGES)));
         assert_eq!(kept.difference(), Some(page(6.0, EDGES)));
     }
 }

@@ -6,18 +6,20 @@ use crate::decide::enforce::{Behavior, Rules, Select};
 use crate::fleet::{Fleet, ReplicaKey, VariantSpec};
 use crate::observe::engine::Engine;
 use crate::observe::engine::lora::LoraPage;
-use crate::observe::{HttpReading, Listing, RankReading, Reading, Scale, ScaleState, Scrape, Way};
+use crate::observe::{
+    HttpReading, RankReading, Reading, ReplicaListing, Scale, ScaleState, Scrape, ScrapeRoute,
+};
 use crate::pipeline::Policy;
-use crate::pipeline::limits::Limits;
+use crate::pipeline::limits::LimitPolicy;
 use crate::pipeline::zero::Zero;
 use crate::units::{Fraction, Requests};
 
-/// A pool of replicas that each say which adapters run.
+/// A pool of replicas that each report their adapters.
 struct World {
     pipeline: Pipeline,
     second: i64,
     names: Vec<String>,
-    /// What each replica says, in the order of names; `None` is a page without a list.
+    /// The report of each replica, in the order of names; `None` is a scrape without a list.
     pages: Vec<Option<(&'static [&'static str], &'static [&'static str])>>,
     wanted: u32,
 }
@@ -34,8 +36,8 @@ fn model(name: &str) -> ModelName {
     ModelName::new(name).unwrap()
 }
 
-fn policy() -> Pool {
-    Pool {
+fn policy() -> AdapterPool {
+    AdapterPool {
         slots: None,
         copies: Bounds::new(Replicas::ZERO, None).unwrap(),
         adapters: BTreeMap::new(),
@@ -49,10 +51,14 @@ fn spec() -> VariantSpec {
     VariantSpec { bounds, ..VariantSpec::example("pool") }
 }
 
+fn names(list: &[&str]) -> BTreeSet<ModelName> {
+    list.iter().map(|name| model(name)).collect()
+}
+
 impl World {
-    fn new(pool: Pool, names: &[&str]) -> Self {
-        let still = |window| Rules {
-            stabilization_window: window,
+    fn new(pool: AdapterPool, names: &[&str]) -> Self {
+        let unlimited = Rules {
+            stabilization_window: Seconds::ZERO,
             select: Select::Max,
             policies: Vec::new(),
         };
@@ -70,16 +76,17 @@ impl World {
             transition: TransitionRule::PendingOnly,
             transition_patience: seconds(300),
             behavior: Behavior {
-                scale_up: still(Seconds::ZERO),
-                scale_down: still(Seconds::ZERO),
+                scale_up: unlimited.clone(),
+                scale_down: unlimited,
                 flap_budget: u32::MAX,
                 ..Behavior::default()
             },
             sizing: None,
             zero: Zero::default(),
-            limits: Limits::default(),
+            limits: LimitPolicy::default(),
             pools: [(spec().key, pool)].into(),
         };
+
         Self {
             pipeline: Pipeline::new(policy),
             second: 1_000_000,
@@ -100,12 +107,14 @@ impl World {
     fn tick(&mut self) -> Decisions {
         self.second += 5;
         let now = Timestamp::from_second(self.second).unwrap();
-        let names = |list: &[&str]| list.iter().map(|name| model(name)).collect();
         let scrapes = self.names.iter().zip(&self.pages).map(|(name, page)| {
             let lora = page.map(|(running, waiting)| {
-                let (running, waiting) = (names(running), names(waiting));
-                let value = f64::from(u32::try_from(self.second).unwrap());
-                Box::new(LoraPage { value, slots: Slots::new(2), running, waiting })
+                Box::new(LoraPage {
+                    value: f64::from(u32::try_from(self.second).unwrap()),
+                    slots: Slots::new(2),
+                    running: names(running),
+                    waiting: names(waiting),
+                })
             });
             let some = page.is_none_or(|(running, waiting)| running.len() + waiting.len() > 0);
             let rank = RankReading {
@@ -115,6 +124,7 @@ impl World {
                 kv_usage: Fraction::new(0.1),
                 ..RankReading::default()
             };
+
             let reading = Reading {
                 engine: Engine::Vllm,
                 samples: 1,
@@ -125,8 +135,10 @@ impl World {
                 lora,
                 ranks: vec![rank],
             };
+
             Scrape { replica: Self::key(name), at: now, outcome: Ok(reading) }
         });
+
         let count = n(u32::try_from(self.names.len()).unwrap());
         let scale = ScaleState {
             wanted: n(self.wanted),
@@ -135,19 +147,22 @@ impl World {
             pending: n(self.wanted).beyond(count),
             bounds: None,
         };
-        let listing = Listing {
+
+        let listing = ReplicaListing {
             replicas: self.names.iter().map(|name| Self::key(name)).collect(),
             unready: Vec::new(),
             scale: Scale::Known(scale),
-            way: Way::Scraped,
+            way: ScrapeRoute::Scraped,
             as_of: now,
         };
+
         let inputs = Inputs {
             fleet: Fleet::new([spec()]).into(),
             listings: [(spec().key, listing)].into(),
             scrapes: scrapes.collect(),
             ..Inputs::default()
         };
+
         self.pipeline.tick(now, &inputs)
     }
 
@@ -156,9 +171,11 @@ impl World {
         for _ in 1..ticks {
             found = self.tick();
         }
+
         let decision = found.decisions.pop().unwrap();
-        let step = decision.steps.iter().find(|step| step.stage == Stage::Pool).unwrap();
-        let (desired, text) = (decision.desired().count(), step.to_string());
+        let step = decision.steps.iter().find(|it| it.stage == Stage::Pool).unwrap();
+        let desired = decision.desired().count();
+        let text = step.to_string();
         (desired, text, found.pools.remove(&spec().key).unwrap())
     }
 }
@@ -176,8 +193,8 @@ fn a_pool_grows_at_once_to_what_its_slots_need() {
 
 #[test]
 fn copies_that_are_declared_need_a_replica_each() {
-    let wish = AdapterWish { bounds: policy().copies, declared: Some(n(3)) };
-    let pool = Pool { adapters: [(model("a"), wish)].into(), ..policy() };
+    let wish = AdapterRule { bounds: policy().copies, declared: Some(n(3)) };
+    let pool = AdapterPool { adapters: [(model("a"), wish)].into(), ..policy() };
     let mut world = World::new(pool, &["p-0", "p-1"]);
     let (desired, text, report) = world.after(1);
     assert_eq!(desired, 3, "{text}");
@@ -232,13 +249,11 @@ fn adapters_must_be_watched_before_one_is_missed() {
 fn an_adapter_that_waits_where_slots_are_enough_gets_one_more_copy_and_no_third() {
     let mut world = World::new(policy(), &["p-0", "p-1"]);
     world.pages = vec![Some((&["a", "b"], &["c"])), Some((&[], &[]))];
-    let (_, _, report) = world.after(20);
-    let wanted = |report: &PoolReport| {
-        let wanted = report.adapters.iter().map(|it| it.copies.wanted.count());
-        wanted.collect::<Vec<_>>()
-    };
-    assert_eq!(wanted(&report), [1, 1, 2]);
-    assert_eq!(wanted(&world.after(40).2), [1, 1, 2], "it is not repeated");
+    for (ticks, why) in [(20, "the third waits"), (40, "it is not repeated")] {
+        let (_, _, report) = world.after(ticks);
+        let copies = report.adapters.iter().map(|it| it.copies.wanted.count());
+        assert_eq!(copies.collect::<Vec<_>>(), [1, 1, 2], "{why}");
+    }
 }
 
 #[test]
@@ -268,12 +283,14 @@ proptest! {
             Some((&[], &[])),
         ];
         let mut world = World::new(policy(), &["p-0", "p-1", "p-2"]);
-        let (mut before, mut silent) = (None, 0);
+        let mut before = None;
+        let mut silent = 0;
         for (tick, pages) in ticks.iter().enumerate() {
             world.pages = pages.iter().map(|page| says[(*page).min(4)]).collect();
             if world.pages.contains(&None) {
                 silent = tick;
             }
+
             let (desired, text, report) = world.after(1);
             prop_assert!((1..=8).contains(&desired));
             prop_assert!(report.need.replicas().count() <= desired, "{text}");
@@ -281,6 +298,7 @@ proptest! {
                 // A minute of ticks every five seconds.
                 prop_assert!(tick - silent >= 12, "tick {tick} after {silent}: {text}");
             }
+
             before = Some(desired);
         }
     }

@@ -1,7 +1,7 @@
-//! A silence, said to whoever goes on with it.
+//! The saved form of a silence, for the process that continues it.
 //!
-//! A restart leaves a time that nobody saw. What was proved before it stands where the counters of
-//! every replica go on from where they were: then nothing has happened in between, either.
+//! A restart leaves an unobserved time. The earlier proof stays valid if the counters of every
+//! replica continue from their saved values. Then nothing has happened in between, either.
 
 use std::collections::BTreeSet;
 
@@ -11,38 +11,39 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::fleet::{Incarnation, ModelKey, ReplicaKey, ReplicaName, VariantKey};
 use crate::pipeline::PAUSE_MAX;
-use crate::pipeline::silence::{By, COUNTERS, Heard, Recalled, Silence, Silences};
+use crate::pipeline::silence::{
+    COUNTERS, LastScrape, RestoredSilence, ScrapeOrigin, Silence, Silences,
+};
 
-/// Replicas of a variant that are written at most. What is idle has few; with more, the proof begins
-/// anew.
+/// The maximum of saved replicas per variant. An idle model has few. With more, the proof restarts.
 const REPLICAS_MAX: usize = 32;
 
-/// Since when a model has had nothing to do.
+/// The time since which a model has had no work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedSilence {
-    /// Since when.
+    /// The start of the silence.
     #[serde(with = "crate::units::instants")]
     pub since: Timestamp,
-    /// Pages that have said so.
+    /// Scrapes that confirm it.
     pub pages: u64,
-    /// The last page of each replica of the variant.
-    pub replicas: Vec<SavedHeard>,
+    /// The last scrape of each replica of the variant.
+    pub replicas: Vec<SavedScrape>,
 }
 
-/// The last page of a replica.
+/// The last scrape of a replica.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SavedHeard {
+pub struct SavedScrape {
     /// Its name.
     pub replica: ReplicaName,
-    /// Which life of it.
+    /// The replica's incarnation.
     pub incarnation: Option<Incarnation>,
-    /// When it was.
+    /// The time of the scrape.
     #[serde(with = "crate::units::instants")]
     pub at: Timestamp,
-    /// When the engine's process started, if the page says so.
+    /// The start time of the engine's process, if reported.
     #[serde(with = "crate::units::instants")]
     pub started: Option<Timestamp>,
-    /// Requests finished, answered and turned away, and tokens read and written.
+    /// Requests finished, answered and rejected, and tokens read and written.
     #[serde(deserialize_with = "counters")]
     pub counted: [Option<f64>; COUNTERS],
 }
@@ -59,24 +60,31 @@ fn counters<'de, D: Deserializer<'de>>(
     }
 }
 
+impl LastScrape {
+    /// The saved form, with instants to the millisecond.
+    fn save(&self, key: &ReplicaKey) -> Option<SavedScrape> {
+        Some(SavedScrape {
+            replica: key.replica.clone(),
+            incarnation: key.incarnation.clone(),
+            at: to_millisecond(self.at)?,
+            started: self.started.and_then(to_millisecond),
+            counted: self.counted,
+        })
+    }
+}
+
+fn to_millisecond(at: Timestamp) -> Option<Timestamp> {
+    Timestamp::from_millisecond(at.as_millisecond()).ok()
+}
+
 impl Silences {
-    /// What a variant knows of its model's silence; `None` while something happens.
+    /// The variant's part of its model's silence; `None` while the model has work.
     pub(crate) fn save(&self, model: &ModelKey, variant: &VariantKey) -> Option<SavedSilence> {
         let silence = self.models.get(model)?;
         let ours = self.replicas.iter().filter(|(key, _)| key.variant == *variant);
-        let heard = |(key, heard): (&ReplicaKey, &Heard)| {
-            Some(SavedHeard {
-                replica: key.replica.clone(),
-                incarnation: key.incarnation.clone(),
-                at: Timestamp::from_millisecond(heard.at.as_millisecond()).ok()?,
-                started: heard
-                    .started
-                    .and_then(|at| Timestamp::from_millisecond(at.as_millisecond()).ok()),
-                counted: heard.counted,
-            })
-        };
-        let replicas: Vec<SavedHeard> = ours.filter_map(heard).collect();
-        let since = Timestamp::from_millisecond(silence.since.as_millisecond()).ok()?;
+        let replicas: Vec<SavedScrape> = ours.filter_map(|(key, heard)| heard.save(key)).collect();
+
+        let since = to_millisecond(silence.since)?;
         (replicas.len() <= REPLICAS_MAX && silence.pages > 0).then_some(SavedSilence {
             since,
             pages: silence.pages,
@@ -84,8 +92,8 @@ impl Silences {
         })
     }
 
-    /// Goes on from what was known, as soon as every replica has been heard again. What is known
-    /// here already stays.
+    /// Restores a silence, which becomes valid as soon as every replica has reported again. A
+    /// silence that is already known stays.
     pub(crate) fn recall(
         &mut self,
         now: Timestamp,
@@ -94,21 +102,21 @@ impl Silences {
         saved: &SavedSilence,
     ) {
         let SavedSilence { since, pages, replicas } = saved;
-        let recent = |heard: &SavedHeard| {
-            (0.0..=PAUSE_MAX).contains(&now.duration_since(heard.at).as_secs_f64())
-        };
+        let mut ages = replicas.iter().map(|it| now.duration_since(it.at).as_secs_f64());
+        let all_recent = ages.all(|age| (0.0..=PAUSE_MAX).contains(&age));
         let known = self.models.get(model);
         let is_known = known.is_some_and(|silence| silence.recalled.is_none());
-        if is_known || *since > now || !replicas.iter().all(recent) {
+        if is_known || *since > now || !all_recent {
             return;
         }
+
         let silence = self.models.entry(model.clone()).or_insert_with(|| Silence {
             since: *since,
             pages: *pages,
-            recalled: Some(Recalled { at: now, awaited: BTreeSet::new() }),
+            recalled: Some(RestoredSilence { at: now, awaited: BTreeSet::new() }),
         });
         silence.since = silence.since.max(*since);
-        for SavedHeard { replica, incarnation, at, started, counted } in replicas {
+        for SavedScrape { replica, incarnation, at, started, counted } in replicas {
             let key = ReplicaKey {
                 variant: variant.clone(),
                 replica: replica.clone(),
@@ -117,8 +125,9 @@ impl Silences {
             if let Some(recalled) = &mut silence.recalled {
                 recalled.awaited.insert(key.clone());
             }
-            let by = By::Predecessor;
-            let heard = Heard { at: *at, started: *started, counted: *counted, by };
+
+            let by = ScrapeOrigin::Predecessor;
+            let heard = LastScrape { at: *at, started: *started, counted: *counted, by };
             self.replicas.entry(key).or_insert(heard);
         }
     }

@@ -1,10 +1,10 @@
-//! The analyzers as sizing sees them: each learns, judges, and is remembered in the same way.
+//! The analyzers as sizing sees them: each learns, judges and is saved in the same way.
 
-mod foresight;
+pub(crate) mod foresight;
 mod loads;
-mod queueing;
-mod throughput;
-mod tokens;
+pub(crate) mod queueing;
+pub(crate) mod throughput;
+pub(crate) mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,94 +15,93 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::analyze::analyzers::{Analyzer, each_analyzer};
 use crate::analyze::capacity::CapacityReport;
-use crate::analyze::foresight::Foreseen;
-use crate::analyze::foresight::admissible::Admissible;
+use crate::analyze::foresight::DemandForecast;
+use crate::analyze::foresight::admissible::AdmissibleRate;
 use crate::analyze::foresight::card::Card;
-use crate::analyze::foresight::estimate::Estimate;
-use crate::analyze::foresight::outlier::Slowest;
+use crate::analyze::foresight::estimate::CapacityEstimate;
+use crate::analyze::foresight::outlier::SlowestReplica;
 use crate::analyze::foresight::starving::Starvation;
-use crate::decide::sized::Unmeetable;
+use crate::decide::sized::UnmeetableTarget;
 use crate::fleet::{ModelKey, Role, VariantKey};
 use crate::pipeline::sizing::bridged::Bridges;
-use crate::pipeline::sizing::queued::Fronts;
-use crate::pipeline::sizing::{Moment, Sizable, Sizing};
+use crate::pipeline::sizing::queued::QueueSignals;
+use crate::pipeline::sizing::{Sizing, SizingInputs, VariantInput};
 use crate::pipeline::workloads::Workloads;
 
-pub use crate::pipeline::sizing::analyzers::queueing::SavedTaught;
+pub use crate::pipeline::sizing::analyzers::queueing::SavedTrainedTuner;
 
-/// What an analyzer has learned of models and variants, and how it judges by that.
+/// The learned state of an analyzer, and its judgment based on that state.
 pub(crate) trait Learner {
-    /// What it judges by.
+    /// The policy of its judgment.
     type Policy;
-    /// What is remembered of one variant.
+    /// The saved state of one variant.
     type Saved: Savable;
 
-    /// Learns from one model, and says what is found of it.
-    fn judge(&mut self, scene: &mut Scene<'_>, policy: &Self::Policy) -> Judgment;
+    /// Learns from one model and returns the judgment on it.
+    fn judge(&mut self, scene: &mut AnalyzerInput<'_>, policy: &Self::Policy) -> AnalyzerFindings;
 
-    /// Forgets what is of no use any more, and what is gone.
+    /// Forgets state that is of no further use, and models or variants that are gone.
     fn forget(&mut self, now: Timestamp, roster: &Roster<'_>);
 
-    /// What is remembered of one variant; `None` where nothing is known.
+    /// The state to save for one variant; `None` if nothing is known.
     fn save(&self, model: &ModelKey, variant: &VariantKey) -> Option<Self::Saved>;
 
-    /// Goes on from what was remembered. What is known here already stays, and what cannot be is left
-    /// out.
+    /// Restores saved state. Existing state stays, and invalid state is skipped.
     fn recall(&mut self, model: &ModelKey, variant: &VariantKey, saved: &Self::Saved);
 }
 
-/// What is remembered of what an analyzer has learned.
+/// Saved state of an analyzer.
 pub(crate) trait Savable {
-    /// Whether all of it can be.
+    /// Returns true if all values are possible.
     fn is_sound(&self) -> bool {
         true
     }
 
-    /// Leaves out the observations that it was learned from.
+    /// Drops the observations that the state was learned from.
     fn shorten(&mut self) {}
 }
 
 /// One model as an analyzer sees it.
-pub(crate) struct Scene<'a> {
-    pub(crate) moment: Moment<'a>,
+pub(crate) struct AnalyzerInput<'a> {
+    pub(crate) moment: SizingInputs<'a>,
     pub(crate) model: &'a ModelKey,
-    pub(crate) members: &'a [Sizable<'a>],
+    pub(crate) members: &'a [VariantInput<'a>],
     pub(crate) workloads: &'a Workloads,
-    pub(crate) fronts: &'a mut Fronts,
-    /// What was learned elsewhere of engines like these.
+    pub(crate) fronts: &'a mut QueueSignals,
+    /// Capacity cards: coefficients learned elsewhere from engines like these.
     pub(crate) cards: &'a Arc<[Arc<Card>]>,
 }
 
-/// The models and variants that there are.
+/// The existing models and variants.
 pub(crate) struct Roster<'a> {
     pub(crate) models: BTreeSet<&'a ModelKey>,
     pub(crate) variants: BTreeSet<&'a VariantKey>,
 }
 
-/// What an analyzer finds of one model.
-pub(crate) struct Judgment {
+/// An analyzer's findings on one model.
+pub(crate) struct AnalyzerFindings {
     pub(crate) report: CapacityReport,
-    /// Why no number of replicas of a variant meets a latency target, where none does.
-    pub(crate) floors: BTreeMap<VariantKey, Unmeetable>,
-    pub(crate) outlook: Option<Outlook>,
+    /// The variants for which no replica count meets a latency target, with the reason.
+    pub(crate) floors: BTreeMap<VariantKey, UnmeetableTarget>,
+    pub(crate) outlook: Option<ForesightFindings>,
 }
 
-/// The findings of `foresight` that its report has no place for.
+/// The findings of `foresight` that its report has no fields for.
 #[derive(Debug, Default)]
-pub(crate) struct Outlook {
-    /// What is foreseen of each role.
-    pub(crate) foreseen: BTreeMap<Role, Foreseen>,
-    /// The cards that variants go by.
+pub(crate) struct ForesightFindings {
+    /// The forecast of each role.
+    pub(crate) foreseen: BTreeMap<Role, DemandForecast>,
+    /// The capacity card that each variant uses.
     pub(crate) cards: BTreeMap<VariantKey, Arc<Card>>,
-    /// What one replica carries.
-    pub(crate) estimates: BTreeMap<VariantKey, Estimate>,
-    /// Rates that a gateway may let through.
-    pub(crate) admissible: BTreeMap<VariantKey, Admissible>,
+    /// The estimated capacity per replica.
+    pub(crate) estimates: BTreeMap<VariantKey, CapacityEstimate>,
+    /// Rates that a gateway may admit.
+    pub(crate) admissible: BTreeMap<VariantKey, AdmissibleRate>,
     /// The slowest replica of each variant.
-    pub(crate) slowest: BTreeMap<VariantKey, Slowest>,
-    /// What carries load until others serve, beside the plan.
+    pub(crate) slowest: BTreeMap<VariantKey, SlowestReplica>,
+    /// Bridging replicas, which serve in addition to the plan until others are ready.
     pub(crate) bridges: Bridges,
-    /// The variants whose card takes nothing away.
+    /// The variants whose card must not remove replicas.
     pub(crate) bound: BTreeSet<VariantKey>,
     /// The variants that starve next to idle ones.
     pub(crate) starving: BTreeMap<VariantKey, Starvation>,
@@ -110,13 +109,13 @@ pub(crate) struct Outlook {
 
 macro_rules! analyzers {
     ($($(#[$doc:meta])* $Name:ident $word:ident,)*) => {
-        /// What every analyzer has learned.
+        /// The learned state of every analyzer.
         #[derive(Clone, Debug, Default)]
         pub(crate) struct Analyzers {
             $($(#[$doc])* pub(crate) $word: $word::State,)*
         }
 
-        /// What is remembered of what every analyzer has learned of a variant.
+        /// The saved state of every analyzer for one variant.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct SavedAnalyzers {
@@ -131,9 +130,9 @@ macro_rules! analyzers {
             pub(crate) fn judge(
                 &mut self,
                 analyzer: Analyzer,
-                scene: &mut Scene<'_>,
+                scene: &mut AnalyzerInput<'_>,
                 policy: &Sizing,
-            ) -> Judgment {
+            ) -> AnalyzerFindings {
                 match analyzer {
                     $(Analyzer::$Name => Learner::judge(&mut self.$word, scene, &policy.$word),)*
                 }
@@ -160,7 +159,7 @@ macro_rules! analyzers {
         }
 
         impl SavedAnalyzers {
-            /// Leaves out the observations that something was learned from.
+            /// Drops the observations that the state was learned from.
             pub(crate) fn shorten(&mut self) {
                 $(self.$word.iter_mut().for_each(Savable::shorten);)*
             }
@@ -183,10 +182,10 @@ where
     }
 }
 
-// === impl Judgment ===
+// === impl AnalyzerFindings ===
 
-impl Judgment {
-    /// A report alone.
+impl AnalyzerFindings {
+    /// A judgment that consists of a report only.
     pub(crate) const fn of(report: CapacityReport) -> Self {
         Self { report, floors: BTreeMap::new(), outlook: None }
     }

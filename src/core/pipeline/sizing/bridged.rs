@@ -1,37 +1,37 @@
-//! What carries load until others serve, beside the plan.
+//! Bridging replicas, which serve load in addition to the plan until other replicas are ready.
 
 use std::collections::BTreeMap;
 
 use crate::analyze::foresight::standby::Bridge;
 use crate::fleet::VariantKey;
-use crate::pipeline::sizing::Sizable;
+use crate::pipeline::sizing::VariantInput;
 use crate::units::Replicas;
 
-/// What standby carries until others serve.
+/// The bridging replicas of each standby variant.
 pub(super) type Bridges = BTreeMap<VariantKey, Bridge>;
 
-/// The number of a variant of standby while it carries load until others serve.
+/// The desired replicas of a standby variant while it bridges.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Bridged {
-    /// What it has at least.
+pub(crate) struct BridgeTarget {
+    /// The minimum replicas of the variant.
     pub(crate) after: Replicas,
     pub(crate) why: Bridge,
 }
 
-// === impl Bridged ===
+// === impl BridgeTarget ===
 
-impl Bridged {
-    /// Replicas that do not start carry nothing, and stay on top.
+impl BridgeTarget {
+    /// Replicas that do not start have no capacity, and stay on top.
     pub(super) fn of(bridge: Bridge, stuck: Replicas) -> Self {
         Self { after: bridge.replicas + stuck, why: bridge }
     }
 }
 
-// === impl Sizable ===
+// === impl VariantInput ===
 
-impl Sizable<'_> {
-    /// Replicas that it may have in addition: none while some of it do not start, for nobody can
-    /// rely on more of them.
+impl VariantInput<'_> {
+    /// Replicas that the variant may add. Zero while some of its replicas do not start, because
+    /// more of them would not be reliable.
     pub(super) fn room(&self) -> Replicas {
         if self.stuck > Replicas::ZERO {
             return Replicas::ZERO;

@@ -1,114 +1,126 @@
-//! Exchanges: replicas that a plan does without, and what takes their place.
+//! Exchanges: replicas that a plan removes, and their replacements.
 //!
-//! What is replaced stays until what replaces it carries load. Meanwhile it is no supply any more, or
-//! each plan would replace it once more: it is *leaving*. So much of it as what was published for the
-//! others carries, and no more: where a limit leaves a replacement out, nothing has been replaced.
+//! Replaced replicas stay until their replacements serve load. Meanwhile they are *leaving* and no
+//! longer count as supply. Otherwise each plan would replace them once more.
+//!
+//! Replicas leave only up to the published capacity of the other variants. If a limit cuts a
+//! replacement, nothing has been replaced.
 
-use crate::analyze::capacity::CapacityReport;
 use crate::decide::Decision;
-use crate::decide::optimize::{Because, Cover, Placement, Plan, SLACK, whole_count};
+use crate::decide::optimize::{DemandCover, ModelPlan, Placement, PlanReason, SLACK, whole_count};
 use crate::fleet::VariantKey;
 use crate::pipeline::Pipeline;
-use crate::pipeline::sizing::{Judged, Sizable};
+use crate::pipeline::sizing::{ModelAssessment, VariantInput};
 use crate::units::{Amount, CostPerHour, Replicas};
 
-/// A plan that does without replicas that are there.
+/// A plan that removes current replicas.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Exchange {
-    /// What must be carried, by each analyzer and for each role.
+    /// The capacity that must be covered, per analyzer and role.
     wanted: Vec<f64>,
-    members: Vec<Part>,
+    members: Vec<ExchangeMember>,
 }
 
-/// One variant of it.
+/// One variant of the exchange.
 #[derive(Clone, Debug, PartialEq)]
-struct Part {
+struct ExchangeMember {
     key: VariantKey,
     cost: CostPerHour,
-    /// What a replica carries of each that is wanted; 0 where nobody knows, or of another role.
+    /// The capacity per replica for each entry of `wanted`; 0 if it is not known or belongs to
+    /// another role.
     carries: Vec<f64>,
     stuck: Replicas,
     counted: Replicas,
-    leaves: Leaves,
+    leaves: LeavingReplicas,
 }
 
-/// What goes of a variant.
+/// The replicas of a variant that leave.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Leaves {
-    /// What is there beyond so many.
+enum LeavingReplicas {
+    /// All replicas beyond this count.
     Beyond(Replicas),
-    /// So many.
+    /// This count of replicas.
     These(Replicas),
 }
 
 // === impl Pipeline ===
 
 impl Pipeline {
-    /// Notes what is leaving from now on.
+    /// Records the replicas that are leaving from now on.
     pub(crate) fn note_exchanges(&mut self, exchanges: &[Exchange], decisions: &[Decision]) {
         self.leaving.clear();
-        // Decisions are in the order of their keys.
-        let published = |key: &VariantKey| {
-            let at = decisions.binary_search_by(|it| it.variant.cmp(key)).ok()?;
-            Some(decisions[at].desired())
-        };
-        self.leaving.extend(exchanges.iter().flat_map(|it| it.leaving(&published)));
+        self.leaving.extend(exchanges.iter().flat_map(|it| it.leaving(decisions)));
     }
 }
 
-// === impl Judged ===
+/// The desired replicas of a variant among decisions, which are ordered by key.
+fn published(decisions: &[Decision], key: &VariantKey) -> Option<Replicas> {
+    let at = decisions.binary_search_by(|it| it.variant.cmp(key)).ok()?;
+    Some(decisions[at].desired())
+}
 
-impl Judged<'_> {
-    /// What a plan does without; `None` where that is nothing.
-    pub(crate) fn exchange(&self, plan: &Plan) -> Option<Exchange> {
-        let adds = plan.placements.iter().any(|it| it.because == Because::Added);
-        let mut parts: Vec<(&Sizable<'_>, Leaves)> = Vec::new();
+// === impl ModelAssessment ===
+
+impl ModelAssessment<'_> {
+    /// The replicas that a plan removes; `None` if it removes none.
+    pub(crate) fn exchange(&self, plan: &ModelPlan) -> Option<Exchange> {
+        let adds = plan.placements.iter().any(|it| it.because == PlanReason::Added);
+        let mut parts: Vec<(&VariantInput<'_>, LeavingReplicas)> = Vec::new();
         for member in &self.members {
             let placement = plan.placements.iter().find(|it| it.key == member.spec.key)?;
             let bridges = self.outlook.bridges.get(&member.spec.key).map(|it| it.replicas);
             let leaves = match bridges {
-                // What bridges goes as soon as the rest serves.
-                Some(bridges) if bridges > placement.after => Leaves::Beyond(placement.after),
+                // Bridging replicas leave as soon as the rest serves.
+                Some(bridges) if bridges > placement.after => {
+                    LeavingReplicas::Beyond(placement.after)
+                }
                 Some(_) | None => member.leaves(placement, adds),
             };
             parts.push((member, leaves));
         }
-        if parts.iter().all(|(_, leaves)| *leaves == Leaves::These(Replicas::ZERO)) {
+
+        if parts.iter().all(|(_, leaves)| *leaves == LeavingReplicas::These(Replicas::ZERO)) {
             return None;
         }
-        // Of each group, one for each report.
-        let covers = || plan.covers.iter().zip(self.reports.iter().cycle());
-        let carries = |member: &Sizable<'_>| {
-            let of = |(Cover { role, .. }, (_, report)): (&Cover, &(_, CapacityReport))| {
-                let is_of = role.is_none_or(|role| role == member.spec.role);
-                let row = report.variants.iter().find(|it| it.key == member.spec.key);
-                let each = row.filter(|_| is_of).and_then(|row| row.per_replica);
-                each.map_or(0.0, Amount::amount)
-            };
-            covers().map(of).collect()
-        };
-        let members = parts.iter().map(|(member, leaves)| Part {
+
+        let members = parts.iter().map(|(member, leaves)| ExchangeMember {
             key: member.spec.key.clone(),
             cost: member.spec.cost,
-            carries: carries(member),
+            carries: self.carries(member, &plan.covers),
             stuck: member.stuck,
             counted: member.counted(),
             leaves: *leaves,
         });
+
         let wanted = plan.covers.iter().map(|cover| cover.wanted.amount()).collect();
         Some(Exchange { wanted, members: members.collect() })
     }
+
+    /// The capacity per replica of a variant for each cover. Each group has one cover per report.
+    fn carries(&self, member: &VariantInput<'_>, covers: &[DemandCover]) -> Vec<f64> {
+        let reports = self.reports.iter().cycle();
+        covers
+            .iter()
+            .zip(reports)
+            .map(|(cover, (_, report))| {
+                let is_of = cover.role.is_none_or(|role| role == member.spec.role);
+                let row = report.variants.iter().find(|it| it.key == member.spec.key);
+                let each = row.filter(|_| is_of).and_then(|row| row.per_replica);
+                each.map_or(0.0, Amount::amount)
+            })
+            .collect()
+    }
 }
 
-// === impl Sizable ===
+// === impl VariantInput ===
 
-impl Sizable<'_> {
-    /// The replicas that count: those that are there, and those that will be.
+impl VariantInput<'_> {
+    /// The replicas that count: those that are present, and those that are starting.
     pub(super) fn counted(&self) -> Replicas {
         self.wanted.beyond(self.stuck)
     }
 
-    /// Those of them that no earlier plan does without.
+    /// The counted replicas that no earlier plan removes.
     pub(super) fn staying(&self) -> Replicas {
         self.counted().beyond(self.leaving)
     }
@@ -117,77 +129,83 @@ impl Sizable<'_> {
         self.pending.beyond(self.stuck).min(self.counted())
     }
 
-    /// Why the variant gets its number.
-    pub(crate) fn because(&self, placement: &Placement) -> Because {
+    /// The reason for the variant's replicas.
+    pub(crate) fn because(&self, placement: &Placement) -> PlanReason {
         match placement.because {
-            Because::Removed if self.leaving > Replicas::ZERO => Because::Replaced,
+            PlanReason::Removed if self.leaving > Replicas::ZERO => PlanReason::Replaced,
             because => because,
         }
     }
 
-    /// What a plan does without. What was leaving leaves until it is gone, however long somebody
-    /// takes to carry that out.
-    fn leaves(&self, placement: &Placement, adds: bool) -> Leaves {
+    /// The replicas that a plan removes. Leaving replicas keep leaving until they are gone, however
+    /// long the actuation takes.
+    fn leaves(&self, placement: &Placement, adds: bool) -> LeavingReplicas {
         match placement.because {
-            Because::Serving { planned } => Leaves::Beyond(planned),
-            // What nobody needs and may not go is replaced only where something is added for it.
-            Because::Refused { planned } if adds => Leaves::Beyond(planned),
-            Because::Refused { planned } => {
-                Leaves::These(self.leaving.min(self.counted().beyond(planned)))
+            PlanReason::Serving { planned } => LeavingReplicas::Beyond(planned),
+            // Replicas that are not needed but may not go are replaced only if the plan adds others
+            // for them.
+            PlanReason::Refused { planned } if adds => LeavingReplicas::Beyond(planned),
+            PlanReason::Refused { planned } => {
+                LeavingReplicas::These(self.leaving.min(self.counted().beyond(planned)))
             }
-            Because::Kept
-            | Because::Added
-            | Because::Tried
-            | Because::Removed
-            | Because::Replaced => {
-                Leaves::These(self.leaving.min(self.counted().beyond(placement.after)))
+            PlanReason::Kept
+            | PlanReason::Added
+            | PlanReason::Tried
+            | PlanReason::Removed
+            | PlanReason::Replaced => {
+                LeavingReplicas::These(self.leaving.min(self.counted().beyond(placement.after)))
             }
-            // What was known of it is true for as long as nobody knows more.
-            Because::Unknown => Leaves::These(self.leaving),
+            // The last known state stays valid until new data arrives.
+            PlanReason::Unknown => LeavingReplicas::These(self.leaving),
         }
     }
 }
 
-// === impl Exchange ===
+// === impl ExchangeMember, Exchange ===
+
+impl ExchangeMember {
+    /// The replicas that are there or published. Removed replicas stay until the removal is
+    /// actuated.
+    fn there(&self, decisions: &[Decision]) -> Replicas {
+        let asked = published(decisions, &self.key);
+        asked.map_or(self.counted, |it| it.beyond(self.stuck)).max(self.counted)
+    }
+}
 
 impl Exchange {
-    /// What is leaving of each variant, with these numbers published.
-    fn leaving(
-        &self,
-        published: &impl Fn(&VariantKey) -> Option<Replicas>,
-    ) -> Vec<(VariantKey, Replicas)> {
-        let there = |part: &Part| {
-            let asked = published(&part.key).map_or(part.counted, |it| it.beyond(part.stuck));
-            // What was let go stays until somebody carries that out.
-            asked.max(part.counted)
-        };
+    /// The leaving replicas of each variant, given the published decisions.
+    fn leaving(&self, decisions: &[Decision]) -> Vec<(VariantKey, Replicas)> {
         let mut leaving: Vec<Replicas> = self
             .members
             .iter()
             .map(|part| match part.leaves {
-                Leaves::Beyond(planned) => there(part).beyond(planned),
-                Leaves::These(leaving) => leaving,
+                LeavingReplicas::Beyond(planned) => part.there(decisions).beyond(planned),
+                LeavingReplicas::These(count) => count,
             })
             .collect();
+
         let mut order: Vec<usize> = (0..self.members.len()).collect();
         order.sort_by(|&a, &b| self.members[a].cost.compare(self.members[b].cost));
         for (want, wanted) in self.wanted.iter().enumerate() {
-            let stays = |leaving: &[Replicas]| -> f64 {
-                let parts = self.members.iter().zip(leaving);
-                parts
-                    .map(|(it, out)| it.carries[want] * f64::from(there(it).beyond(*out).count()))
-                    .sum()
-            };
-            // The cheapest stays first.
+            // The cheapest replicas stay first.
             for &at in &order {
-                let missing = wanted * (1.0 - SLACK) - stays(&leaving);
+                let parts = self.members.iter().zip(&leaving);
+                let staying: f64 = parts
+                    .map(|(part, out)| {
+                        let count = part.there(decisions).beyond(*out).count();
+                        part.carries[want] * f64::from(count)
+                    })
+                    .sum();
+
+                let missing = wanted * (1.0 - SLACK) - staying;
                 let each = self.members[at].carries[want];
                 if missing > 0.0 && each > 0.0 {
-                    let stays = Replicas::saturating(whole_count((missing / each).ceil()));
-                    leaving[at] = leaving[at].beyond(stays);
+                    let kept = Replicas::saturating(whole_count((missing / each).ceil()));
+                    leaving[at] = leaving[at].beyond(kept);
                 }
             }
         }
+
         let keys = self.members.iter().map(|part| part.key.clone());
         keys.zip(leaving).filter(|(_, leaving)| *leaving > Replicas::ZERO).collect()
     }

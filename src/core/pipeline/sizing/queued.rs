@@ -1,52 +1,53 @@
-//! What queues in front of a model, as requests that can be counted.
+//! Queues in front of a model, as requests that can be counted.
 //!
-//! A signal that wakes a model may say anything above 0. Only one that counts requests says how many
-//! have arrived.
+//! A wake signal may report any value above 0. Only a signal that counts requests shows the number
+//! of arrivals.
 //!
-//! One that may be for any model is for those that it has named: what it never counted has kept no
-//! number up, so no number needs to wait for it.
+//! A signal that may be for any model counts only for the models that it has named. For other
+//! models it has never kept replicas up, so no scale-down needs to wait for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
 use crate::analyze::ballot::Analyzer;
-use crate::analyze::foresight::gateway::{Front, Queue, Queued};
-use crate::analyze::foresight::schedule::Sight;
+use crate::analyze::foresight::gateway::{GatewayQueue, GatewaySignals, QueueReading};
+use crate::analyze::foresight::schedule::ArrivalCoverage;
 use crate::decide::Reason;
-use crate::decide::unheard::Unheard;
+use crate::decide::unheard::UnusableSignal;
 use crate::fleet::ModelKey;
-use crate::observe::{Counts, Demand, Inputs, Naming, Seen};
+use crate::observe::{DemandSignal, Inputs, Naming, SignalQuantity, SignalValue};
 use crate::pipeline::Pipeline;
-use crate::pipeline::group::Group;
-use crate::pipeline::sizing::Moment;
+use crate::pipeline::group::VariantGroup;
+use crate::pipeline::sizing::SizingInputs;
 use crate::units::{Requests, Seconds};
 
-/// Who counts the requests in front of each model.
+/// The signals that count the requests in front of each model.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Fronts {
-    /// The signals that have ever named a model, however silent they are now.
+pub(crate) struct QueueSignals {
+    /// The signals that have ever named a model, even if they are not reporting now.
     named: BTreeMap<ModelKey, BTreeSet<String>>,
-    /// What they have last said.
-    queues: BTreeMap<ModelKey, Queue>,
+    /// The last queue that each signal reported.
+    queues: BTreeMap<ModelKey, GatewayQueue>,
     /// The last counts of rejected requests.
-    rejections: BTreeMap<ModelKey, Queue>,
+    rejections: BTreeMap<ModelKey, GatewayQueue>,
 }
 
 impl Pipeline {
-    /// Why no number of the group may be lowered, where nobody says what queues in front of it. What
-    /// a signal has counted is not gone because it is silent, and a number that it has kept up must
-    /// not fall with it.
+    /// The reason why the group must not scale down while a signal that counts its queue is not
+    /// reporting. The requests that the signal counted have not disappeared. Replicas that the
+    /// signal kept up must stay.
     pub(crate) fn unheard(
         &self,
         now: Timestamp,
         inputs: &Inputs,
-        group: &Group<'_>,
+        group: &VariantGroup<'_>,
     ) -> Option<Reason> {
         let sizing = self.policy.sizing.as_ref()?;
         if sizing.foresight.gateway.is_none() || !sizing.analyzers.contains(&Analyzer::Foresight) {
             return None;
         }
+
         let signals = inputs.demand.get(&group.model)?;
         let mut counting = self.learned.fronts.counting(&group.model, signals);
         let (signal, why) = counting.find_map(|it| Some((&it.signal, of_late(now, it).err()?)))?;
@@ -54,14 +55,15 @@ impl Pipeline {
     }
 }
 
-// === impl Fronts ===
+// === impl QueueSignals ===
 
-impl Fronts {
-    /// Notes who names whom, and forgets signals and models that are not there any more.
-    pub(crate) fn note(&mut self, demand: &BTreeMap<ModelKey, Vec<Demand>>) {
+impl QueueSignals {
+    /// Records the models that each signal names, and forgets signals and models that are gone.
+    pub(crate) fn note(&mut self, demand: &BTreeMap<ModelKey, Vec<DemandSignal>>) {
         self.named.retain(|model, _| demand.contains_key(model));
         self.queues.retain(|model, _| demand.contains_key(model));
         self.rejections.retain(|model, _| demand.contains_key(model));
+
         for (model, signals) in demand {
             if let Some(named) = self.named.get_mut(model) {
                 named.retain(|name| signals.iter().any(|it| it.signal == *name));
@@ -74,49 +76,49 @@ impl Fronts {
         }
     }
 
-    /// Who has named a model, for whoever goes on with it.
+    /// The signals that have named a model, for a successor to restore.
     pub(crate) fn save(&self, model: &ModelKey) -> Vec<String> {
         self.named.get(model).into_iter().flatten().cloned().collect()
     }
 
-    /// Goes on from that.
+    /// Restores the result of [`QueueSignals::save`].
     pub(crate) fn recall(&mut self, model: &ModelKey, named: &[String]) {
         if !named.is_empty() {
             self.named.entry(model.clone()).or_default().extend(named.iter().cloned());
         }
     }
 
-    /// What is known of the requests in front of a model: the most that one of the signals says that
-    /// count requests, because several that are added up might count the same ones; and whether all
-    /// of them were heard of late.
-    pub(crate) fn front(&mut self, moment: &Moment<'_>, model: &ModelKey) -> Front {
-        let Some(signals) = moment.demand.get(model) else { return Front::UNSEEN };
+    /// The known requests in front of a model. Several signals may count the same requests, so the
+    /// highest counting signal is used instead of the sum. The result also shows if all of these
+    /// signals have reported recently.
+    pub(crate) fn front(&mut self, moment: &SizingInputs<'_>, model: &ModelKey) -> GatewaySignals {
+        let Some(signals) = moment.demand.get(model) else { return GatewaySignals::UNSEEN };
         let mut heard = BTreeMap::new();
         let mut rejections = BTreeMap::new();
-        let mut sight = Sight::Whole;
+        let mut sight = ArrivalCoverage::Whole;
         for signal in signals.iter().filter(|it| is_counting(it)) {
             if let Ok((requests, at)) = of_late(moment.now, signal) {
                 let counted = match signal.counts {
-                    Counts::Rejected => &mut rejections,
-                    Counts::Something | Counts::Requests => &mut heard,
+                    SignalQuantity::Rejected => &mut rejections,
+                    SignalQuantity::Something | SignalQuantity::Requests => &mut heard,
                 };
-                counted.insert(signal.signal.clone(), Queued { requests, at });
+                counted.insert(signal.signal.clone(), QueueReading { requests, at });
             } else if self.has_named(model, &signal.signal) {
-                sight = Sight::Partial;
+                sight = ArrivalCoverage::Partial;
             }
         }
 
-        let queued = Queued::most(heard.values().copied());
+        let queued = QueueReading::most(heard.values().copied());
         let grown = self.queues.entry(model.clone()).or_default().take(&heard);
-        // A counter that went back has begun again.
+        // A counter that decreased has restarted.
         let rejected = self.rejections.entry(model.clone()).or_default().take(&rejections);
-        Front { queued, grown, rejected: rejected.filter(|it| it.requests > 0.0), sight }
+        GatewaySignals { queued, grown, rejected: rejected.filter(|it| it.requests > 0.0), sight }
     }
 
-    /// Whether requests queue in front of a model, as signals said of late.
-    pub(crate) fn has_queue(moment: &Moment<'_>, model: &ModelKey) -> bool {
+    /// Returns true if requests queue in front of a model, according to recent signals.
+    pub(crate) fn has_queue(moment: &SizingInputs<'_>, model: &ModelKey) -> bool {
         let signals = moment.demand.get(model).into_iter().flatten();
-        let mut queues = signals.filter(|it| it.counts == Counts::Requests);
+        let mut queues = signals.filter(|it| it.counts == SignalQuantity::Requests);
         queues.any(|it| of_late(moment.now, it).is_ok_and(|(queued, _)| queued > Requests::ZERO))
     }
 
@@ -124,11 +126,13 @@ impl Fronts {
     fn counting<'a>(
         &self,
         model: &ModelKey,
-        signals: &'a [Demand],
-    ) -> impl Iterator<Item = &'a Demand> {
+        signals: &'a [DemandSignal],
+    ) -> impl Iterator<Item = &'a DemandSignal> {
         let named = self.named.get(model);
-        let has_named = move |it: &&Demand| named.is_some_and(|named| named.contains(&it.signal));
-        signals.iter().filter(|it| is_counting(it)).filter(has_named)
+        signals
+            .iter()
+            .filter(|it| is_counting(it))
+            .filter(move |it| named.is_some_and(|named| named.contains(&it.signal)))
     }
 
     fn has_named(&self, model: &ModelKey, signal: &str) -> bool {
@@ -136,20 +140,26 @@ impl Fronts {
     }
 }
 
-fn is_counting(signal: &Demand) -> bool {
-    matches!(signal.counts, Counts::Requests | Counts::Rejected)
+fn is_counting(signal: &DemandSignal) -> bool {
+    matches!(signal.counts, SignalQuantity::Requests | SignalQuantity::Rejected)
 }
 
-/// What a signal says, or what is missing of it. What is old is as if it had said nothing.
-fn of_late(now: Timestamp, signal: &Demand) -> Result<(Requests, Timestamp), Unheard> {
+/// The last count of a signal, or the reason why there is none. A stale count is treated as
+/// missing.
+fn of_late(now: Timestamp, signal: &DemandSignal) -> Result<(Requests, Timestamp), UnusableSignal> {
     let at = match signal.seen {
-        Seen::Never => return Err(Unheard::Never),
-        Seen::NoNumber(at) | Seen::Number(_, at) => at,
+        SignalValue::Never => return Err(UnusableSignal::Never),
+        SignalValue::NoNumber(seen_at) | SignalValue::Number(_, seen_at) => seen_at,
     };
     let seconds = now.duration_since(at).as_secs_f64();
-    if seconds.abs() > Demand::STALE.seconds() {
+    if seconds.abs() > DemandSignal::STALE.seconds() {
         let length = Seconds::new(seconds.abs()).unwrap_or_default();
-        return Err(if seconds > 0.0 { Unheard::For(length) } else { Unheard::Ahead(length) });
+        return Err(if seconds > 0.0 {
+            UnusableSignal::For(length)
+        } else {
+            UnusableSignal::Ahead(length)
+        });
     }
-    signal.seen.number().ok_or(Unheard::NoNumber)
+
+    signal.seen.number().ok_or(UnusableSignal::NoNumber)
 }

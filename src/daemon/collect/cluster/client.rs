@@ -1,19 +1,20 @@
-//! A client of the API server.
+//! The client for the API server.
 
 use std::path::{Path, PathBuf};
 
 use kube::Client;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 
-/// Why there is no client. None of these asks the API server, which may be away for now.
+/// The reason why there is no client. None of these errors involves the API server, which may be
+/// temporarily unavailable.
 #[derive(Debug, thiserror::Error)]
-pub enum ClientError {
+pub enum KubernetesClientError {
     /// The kubeconfig file cannot be read.
     #[error("cannot read the kubeconfig {}", .path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the file system or the YAML reader says.
+        /// The error from the file system or the YAML parser.
         #[source]
         source: Box<kube::config::KubeconfigError>,
     },
@@ -28,33 +29,33 @@ pub enum ClientError {
     Credentials(#[source] Box<kube::Error>),
 }
 
-/// Builds a client: from this kubeconfig, else from `KUBECONFIG` or `~/.kube/config`, else as the
-/// service account of the pod that this process runs in. A context is looked up in a kubeconfig.
+/// Builds a client from this kubeconfig. Without one, `KUBECONFIG` or `~/.kube/config` is used, and
+/// otherwise the service account of this process's pod. A context is looked up in a kubeconfig.
 ///
 /// # Errors
 ///
-/// The configuration is missing or cannot be used. Whether the API server answers is not tried.
+/// The configuration is missing or cannot be used. The API server is not contacted.
 pub async fn client(
     kubeconfig: Option<&Path>,
     context: Option<&str>,
-) -> Result<Client, ClientError> {
+) -> Result<Client, KubernetesClientError> {
     let options = KubeConfigOptions { context: context.map(str::to_owned), ..Default::default() };
     let config = match (kubeconfig, context) {
         (Some(path), _) => {
-            let file = Kubeconfig::read_from(path).map_err(|source| ClientError::Read {
-                path: path.to_owned(),
-                source: Box::new(source),
+            let file = Kubeconfig::read_from(path).map_err(|source| {
+                KubernetesClientError::Read { path: path.to_owned(), source: Box::new(source) }
             })?;
             Config::from_custom_kubeconfig(file, &options)
                 .await
-                .map_err(|source| ClientError::Context(Box::new(source)))?
+                .map_err(|source| KubernetesClientError::Context(Box::new(source)))?
         }
         (None, Some(_)) => Config::from_kubeconfig(&options)
             .await
-            .map_err(|source| ClientError::Context(Box::new(source)))?,
-        (None, None) => {
-            Config::infer().await.map_err(|source| ClientError::Infer(Box::new(source)))?
-        }
+            .map_err(|source| KubernetesClientError::Context(Box::new(source)))?,
+        (None, None) => Config::infer()
+            .await
+            .map_err(|source| KubernetesClientError::Infer(Box::new(source)))?,
     };
-    Client::try_from(config).map_err(|source| ClientError::Credentials(Box::new(source)))
+
+    Client::try_from(config).map_err(|source| KubernetesClientError::Credentials(Box::new(source)))
 }

@@ -1,13 +1,13 @@
-//! `ConfigMap`s: what containers take from them of how their engine is started.
+//! `ConfigMap`s: the parts of them that determine how containers start their engine.
 //!
-//! A pod template names `ConfigMap`s and does not have what is in them: variables by name
-//! (`env.valueFrom.configMapKeyRef`), all of one (`envFrom`), and files that are mounted, of which
-//! the one that `--config` names matters. [`Draft`] is a container as it is written;
-//! [`Draft::maps`] are the `ConfigMap`s without which its command line cannot be read, and
-//! [`Draft::container`] puts in what they say.
+//! A pod template refers to `ConfigMap`s without including their contents: single variables
+//! (`env.valueFrom.configMapKeyRef`), all variables of one (`envFrom`), and mounted files. Of the
+//! files, only the one that `--config` names matters. [`ContainerTemplate`] is a container as its
+//! template defines it. [`ContainerTemplate::maps`] lists the `ConfigMap`s that are needed to read
+//! its command line. [`ContainerTemplate::container`] inserts their contents.
 //!
-//! Secrets are never read: what is in one is nobody's business but the container's, so a variable
-//! that may come from one has no known value.
+//! Secrets are never read, because they are meant only for the container. A variable that may come
+//! from one therefore has no known value.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,51 +16,53 @@ use k8s_openapi::api::core::v1 as core;
 
 use crate::collect::cluster::follow::ObjectName;
 use crate::collect::cluster::keys::{TargetKey, WatchKey};
-use crate::collect::cluster::template::Written;
-use crate::collect::cluster::world::{Feed, World};
+use crate::collect::cluster::template::ObjectTemplate;
+use crate::collect::cluster::world::{ClusterView, WatchedObjects};
 use plimsoll_core::fleet::Namespace;
-use plimsoll_core::observe::template::{Container, Template, VLLM_GENERATION, expand_references};
+use plimsoll_core::observe::template::{
+    Container, PodTemplate, VLLM_GENERATION, expand_references,
+};
 
-/// The longest text that is kept of a `ConfigMap`: many times an engine's configuration, and a small
-/// part of the megabyte that a `ConfigMap` may hold.
+/// The longest text that is kept of a `ConfigMap`. It is many times the size of an engine's
+/// configuration, and a small part of the megabyte that a `ConfigMap` may hold.
 const TEXT_MAX: usize = 64 * 1024;
 
-/// The flag of both engines that names a file of arguments.
+/// The flag, in both engines, that names a file of arguments.
 const FILE_FLAG: &str = "--config";
 
-/// What a `ConfigMap` says, by its keys.
+/// The texts of a `ConfigMap`, by key.
 pub(crate) type Texts = BTreeMap<String, String>;
 
-/// A container as its pod's template writes it.
+/// A container as its pod template defines it.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Draft {
+pub(crate) struct ContainerTemplate {
     image: String,
     command: Vec<String>,
     args: Vec<String>,
-    /// What gives variables, in the order in which Kubernetes goes through them.
+    /// The sources of its variables, in the order in which Kubernetes applies them.
     variables: Vec<Variable>,
     mounts: Vec<Mount>,
-    /// Where paths start that do not start at the root, with a slash at its end; the image decides
-    /// where it is not written.
+    /// The folder of relative paths, with a trailing slash. `None` if the template does not set it,
+    /// and the image decides.
     working_folder: Option<String>,
 }
 
-/// What gives a container variables.
+/// A source of a container's variables.
 #[derive(Clone, Debug, PartialEq)]
 enum Variable {
-    /// A text, which may refer to variables before it.
+    /// A text, which may refer to earlier variables.
     Text { name: String, value: String },
     /// A key of a `ConfigMap`.
     Key { name: String, map: String, key: String },
-    /// All keys of a `ConfigMap`, with this before their names.
+    /// All keys of a `ConfigMap`, with this prefix before their names.
     All { prefix: String, map: String },
-    /// Something of which nobody here may know the value.
+    /// A variable whose value is not available to Plimsoll.
     Hidden { name: String },
-    /// Something that may give any variable a value that nobody here may know.
+    /// A source that may set any variable to a value that is not available to Plimsoll.
     AllHidden,
 }
 
-/// What of a `ConfigMap` is a file.
+/// A part of a `ConfigMap` that is mounted as files.
 #[derive(Clone, Debug, PartialEq)]
 enum Mount {
     /// One key.
@@ -69,42 +71,42 @@ enum Mount {
     Folder { path: String, map: String },
 }
 
-/// What is kept of a `ConfigMap`.
+/// Extracts the texts to keep of a `ConfigMap`.
 pub(crate) fn texts(object: core::ConfigMap) -> Arc<Texts> {
     let texts = object.data.unwrap_or_default().into_iter();
     Arc::new(texts.filter(|(_, text)| text.len() <= TEXT_MAX).collect())
 }
 
-// === impl Draft ===
+// === impl ContainerTemplate ===
 
-impl Draft {
+impl ContainerTemplate {
     /// Reads a container of a pod.
     pub(crate) fn new(pod: &core::PodSpec, from: &core::Container) -> Self {
         let every = from.env_from.iter().flatten().map(all_of);
         let each = from.env.iter().flatten().map(one_of);
         let mounts = from.volume_mounts.iter().flatten().flat_map(|mount| files(pod, mount));
+
         Self {
             image: from.image.clone().unwrap_or_default(),
             command: from.command.clone().unwrap_or_default(),
             args: from.args.clone().unwrap_or_default(),
-            // What is named wins over what comes with all the rest.
+            // Variables by name override those from `envFrom`.
             variables: every.chain(each).collect(),
             mounts: mounts.collect(),
             working_folder: from.working_dir.as_deref().map(|folder| joined(folder, "")),
         }
     }
 
-    /// The `ConfigMap`s without which the command line cannot be read.
+    /// Returns the `ConfigMap`s that are needed to read the command line.
     pub(crate) fn maps(&self) -> BTreeSet<String> {
         let mut maps = BTreeSet::new();
         let mut texts: Vec<&str> = self.words().collect();
-        let refers = |texts: &[&str], name: &str| texts.iter().any(|text| refers_to(text, name));
-        // A text refers to variables before it, so those after it are settled first.
+        // A text refers only to earlier variables, so later variables are settled first.
         for variable in self.variables.iter().rev() {
             match variable {
-                Variable::Text { name, value } if refers(&texts, name) => texts.push(value),
+                Variable::Text { name, value } if any_refers_to(&texts, name) => texts.push(value),
                 Variable::Key { name, map, key: _ }
-                    if refers(&texts, name) || name == VLLM_GENERATION =>
+                    if any_refers_to(&texts, name) || name == VLLM_GENERATION =>
                 {
                     maps.insert(map.clone());
                 }
@@ -118,60 +120,56 @@ impl Draft {
                 | Variable::AllHidden => {}
             }
         }
+
         if self.names_file() {
-            let mentioned = |path: &str| {
-                let path = path.trim_end_matches('/');
-                let written = [Some(path), self.below_working_folder(path)];
-                texts.iter().any(|text| written.iter().flatten().any(|path| text.contains(path)))
-            };
-            let holds_working_folder = |path: &str| {
-                self.working_folder.as_ref().is_some_and(|at| at.starts_with(&joined(path, "")))
-            };
             maps.extend(self.mounts.iter().filter_map(|mount| match mount {
-                Mount::File { path, map, .. } => mentioned(path).then(|| map.clone()),
+                Mount::File { path, map, .. } => {
+                    self.is_mentioned(path, &texts).then(|| map.clone())
+                }
                 Mount::Folder { path, map } => {
-                    (mentioned(path) || holds_working_folder(path)).then(|| map.clone())
+                    let is_needed = self.is_mentioned(path, &texts) || self.works_below(path);
+                    is_needed.then(|| map.clone())
                 }
             }));
         }
+
         maps
     }
 
-    /// The container, with what these `ConfigMap`s say. Of variables only those are kept that the
-    /// command line refers to, and of files those that it names.
+    /// Returns the container, completed from these `ConfigMap`s. Only the variables that the
+    /// command line refers to and the files that it names are kept.
     pub(crate) fn container<'a>(&self, of: &dyn Fn(&str) -> Option<&'a Texts>) -> Container {
         let mut environment = self.environment(of);
-        let wanted =
-            |name: &str| name == VLLM_GENERATION || self.words().any(|word| refers_to(word, name));
         let mut files = BTreeMap::new();
         if self.names_file() {
             let words: Vec<String> =
                 self.words().map(|word| expand_references(word, &environment)).collect();
             let texts: Vec<&String> = words.iter().chain(environment.values()).collect();
-            let mentioned = |path: &str| texts.iter().any(|word| word.contains(path));
             for (path, text) in self.mounts.iter().flat_map(|mount| mount.files(of)) {
-                if mentioned(&path) {
-                    files.insert(path, text.clone());
-                } else if let Some(path) =
-                    self.below_working_folder(&path).filter(|it| mentioned(it))
-                {
-                    files.insert(path.to_owned(), text.clone());
+                let spellings = [Some(path.as_str()), self.below_working_folder(&path)];
+                let mut names = spellings.into_iter().flatten();
+                let named = names.find(|it| texts.iter().any(|text| text.contains(*it)));
+                if let Some(name) = named {
+                    files.insert(name.to_owned(), text.clone());
                 }
             }
         }
-        environment.retain(|name, _| wanted(name));
+
+        environment.retain(|name, _| {
+            name == VLLM_GENERATION || self.words().any(|word| refers_to(word, name))
+        });
         let Self { image, command, args, .. } = self.clone();
         Container { image, command, args, environment, files }
     }
 
-    /// All variables whose values are known.
+    /// Returns all variables whose values are known.
     fn environment<'a>(&self, of: &dyn Fn(&str) -> Option<&'a Texts>) -> Texts {
         let mut environment = Texts::new();
         for variable in &self.variables {
             match variable {
                 Variable::Text { name, value } => {
-                    let value = expand_references(value, &environment);
-                    environment.insert(name.clone(), value);
+                    let expanded = expand_references(value, &environment);
+                    environment.insert(name.clone(), expanded);
                 }
                 Variable::Key { name, map, key } => {
                     match of(map).and_then(|texts| texts.get(key)) {
@@ -181,12 +179,11 @@ impl Draft {
                 }
                 Variable::All { prefix, map } => match of(map) {
                     Some(texts) => {
-                        let named = |(key, text): (&String, &String)| {
-                            (format!("{prefix}{key}"), text.clone())
-                        };
-                        environment.extend(texts.iter().map(named));
+                        for (key, text) in texts {
+                            environment.insert(format!("{prefix}{key}"), text.clone());
+                        }
                     }
-                    // It may say anything of what came before it.
+                    // This `ConfigMap` may override any earlier variable.
                     None => environment.clear(),
                 },
                 Variable::Hidden { name } => {
@@ -195,6 +192,7 @@ impl Draft {
                 Variable::AllHidden => environment.clear(),
             }
         }
+
         environment
     }
 
@@ -202,13 +200,25 @@ impl Draft {
         self.command.iter().chain(&self.args).map(String::as_str)
     }
 
-    /// How a path is written that starts where the container does.
+    /// Returns a path relative to the working folder, if it is below it.
     fn below_working_folder<'a>(&self, path: &'a str) -> Option<&'a str> {
-        let path = path.strip_prefix(self.working_folder.as_deref()?)?;
-        Some(path).filter(|path| !path.is_empty())
+        let below = path.strip_prefix(self.working_folder.as_deref()?)?;
+        Some(below).filter(|below| !below.is_empty())
     }
 
-    /// Whether arguments are read from a file.
+    /// Returns true if a text contains a mount's path, whole or relative to the working folder.
+    fn is_mentioned(&self, path: &str, texts: &[&str]) -> bool {
+        let trimmed = path.trim_end_matches('/');
+        let written = [Some(trimmed), self.below_working_folder(trimmed)];
+        texts.iter().any(|text| written.iter().flatten().any(|path| text.contains(path)))
+    }
+
+    /// Returns true if the working folder is this folder or below it.
+    fn works_below(&self, path: &str) -> bool {
+        self.working_folder.as_ref().is_some_and(|at| at.starts_with(&joined(path, "")))
+    }
+
+    /// Returns true if arguments are read from a file.
     fn names_file(&self) -> bool {
         self.words().any(|word| word.contains(FILE_FLAG))
     }
@@ -217,7 +227,7 @@ impl Draft {
 // === impl Mount ===
 
 impl Mount {
-    /// The files that it is, with their texts.
+    /// Returns the mounted files, with their texts.
     fn files<'a>(&self, of: &dyn Fn(&str) -> Option<&'a Texts>) -> Vec<(String, &'a String)> {
         match self {
             Self::File { path, map, key } => {
@@ -232,26 +242,40 @@ impl Mount {
     }
 }
 
-// === impl World ===
+// === impl ClusterView ===
 
-impl World {
-    /// The watches of the `ConfigMap`s that a target's pods take something from.
+impl ClusterView {
+    /// Returns the watches of the `ConfigMap`s that a target's pods use.
     pub(crate) fn borrowed(&self, key: &TargetKey) -> impl Iterator<Item = WatchKey> {
         let feed = self.targets.get(&key.watch(self.reach));
         let written = feed.and_then(|feed| feed.get(&key.object())?.template.as_ref());
-        let maps = written.into_iter().flat_map(Written::maps);
+        let maps = written.into_iter().flat_map(ObjectTemplate::maps);
         maps.map(|map| watch_of(&key.namespace, map))
     }
 
-    /// The template with what its `ConfigMap`s say; `None` while one of them has never been heard of:
-    /// a template that is out of sight has not changed.
-    pub(crate) fn template(&self, key: &TargetKey, written: &Written) -> Option<Arc<Template>> {
-        let feed = |map: &str| self.config_maps.get(&watch_of(&key.namespace, map));
-        let object =
-            |map: &str| ObjectName { namespace: key.namespace.to_string(), name: map.to_owned() };
-        let texts = |map: &str| feed(map)?.get(&object(map)).map(Arc::as_ref);
-        let is_answered = |map| feed(map).is_some_and(Feed::is_answered);
-        written.maps().all(is_answered).then(|| written.template(&texts))
+    /// Returns the template, completed from its `ConfigMap`s. `None` while one of them has no
+    /// answer yet, because an unread template does not count as changed.
+    pub(crate) fn template(
+        &self,
+        key: &TargetKey,
+        written: &ObjectTemplate,
+    ) -> Option<Arc<PodTemplate>> {
+        let mut feeds = written.maps().map(|map| self.config_map_feed(&key.namespace, map));
+        let is_answered = feeds.all(|feed| feed.is_some_and(WatchedObjects::is_answered));
+        is_answered.then(|| written.template(&|map| self.config_map_texts(&key.namespace, map)))
+    }
+
+    fn config_map_feed(
+        &self,
+        namespace: &Namespace,
+        name: &str,
+    ) -> Option<&WatchedObjects<Arc<Texts>>> {
+        self.config_maps.get(&watch_of(namespace, name))
+    }
+
+    fn config_map_texts(&self, namespace: &Namespace, name: &str) -> Option<&Texts> {
+        let object = ObjectName { namespace: namespace.to_string(), name: name.to_owned() };
+        self.config_map_feed(namespace, name)?.get(&object).map(Arc::as_ref)
     }
 }
 
@@ -259,7 +283,7 @@ fn watch_of(namespace: &Namespace, name: &str) -> WatchKey {
     WatchKey::ConfigMap { namespace: namespace.clone(), name: name.to_owned() }
 }
 
-// === what is written in a template ===
+// === reading of templates ===
 
 fn all_of(from: &core::EnvFromSource) -> Variable {
     let prefix = from.prefix.clone().unwrap_or_default();
@@ -272,24 +296,28 @@ fn all_of(from: &core::EnvFromSource) -> Variable {
 fn one_of(from: &core::EnvVar) -> Variable {
     let name = from.name.clone();
     let key = from.value_from.as_ref().map(|source| source.config_map_key_ref.as_ref());
+
     match key {
-        // Without either the variable is empty.
+        // Without either, the variable is empty.
         None => Variable::Text { name, value: from.value.clone().unwrap_or_default() },
         Some(Some(key)) => Variable::Key { name, map: key.name.clone(), key: key.key.clone() },
         Some(None) => Variable::Hidden { name },
     }
 }
 
-/// What a mount shows of `ConfigMap`s.
+/// Returns the `ConfigMap` files that a mount contains.
 fn files(pod: &core::PodSpec, mount: &core::VolumeMount) -> Vec<Mount> {
     let Some(volume) = pod.volumes.iter().flatten().find(|volume| volume.name == mount.name) else {
         return Vec::new();
     };
+
     let alone = volume.config_map.iter().map(|source| (&source.name, &source.items));
-    let projected = volume.projected.iter().flat_map(|it| it.sources.iter().flatten());
-    let projected = projected.filter_map(|source| source.config_map.as_ref());
-    let projected = projected.map(|source| (&source.name, &source.items));
+    let projections = volume.projected.iter().flat_map(|it| it.sources.iter().flatten());
+    let projected = projections
+        .filter_map(|projection| projection.config_map.as_ref())
+        .map(|source| (&source.name, &source.items));
     let sources: Vec<_> = alone.chain(projected).collect();
+
     let inside = match (&mount.sub_path, &mount.sub_path_expr) {
         (_, Some(_)) => return Vec::new(),
         (Some(path), None) => path.trim_matches('/'),
@@ -298,37 +326,46 @@ fn files(pod: &core::PodSpec, mount: &core::VolumeMount) -> Vec<Mount> {
     sources.into_iter().flat_map(|(map, items)| shown(mount, inside, map, items.as_ref())).collect()
 }
 
-/// What a mount of a part of a volume, all of it where the part has no name, shows of one source.
+/// Returns the files from one source in a mount. The mount shows one part of the volume, or all of
+/// it if the part's name is empty.
 fn shown(
     mount: &core::VolumeMount,
     inside: &str,
     map: &str,
     items: Option<&Vec<core::KeyToPath>>,
 ) -> Vec<Mount> {
-    let (map, path) = (map.to_owned(), mount.mount_path.clone());
+    let root = &mount.mount_path;
     let Some(items) = items.filter(|items| !items.is_empty()) else {
-        // A key is a file at the top, so the part is the file of that key.
-        let file = || Mount::File { path: path.clone(), map: map.clone(), key: inside.to_owned() };
-        let whole = || Mount::Folder { path: path.clone(), map: map.clone() };
-        return vec![if inside.is_empty() { whole() } else { file() }];
+        // Each key is a file at the top level, so the part is the file of that key.
+        return vec![if inside.is_empty() {
+            Mount::Folder { path: root.clone(), map: map.to_owned() }
+        } else {
+            Mount::File { path: root.clone(), map: map.to_owned(), key: inside.to_owned() }
+        }];
     };
-    let file = |item: &core::KeyToPath| {
+
+    let files = items.iter().filter_map(|item| {
         let below = item.path.strip_prefix(inside)?;
         let path = match (inside, below) {
-            (_, "") => path.clone(),
-            ("", below) => joined(&path, below),
-            (_, below) => joined(&path, below.strip_prefix('/')?),
+            (_, "") => root.clone(),
+            ("", below) => joined(root, below),
+            (_, below) => joined(root, below.strip_prefix('/')?),
         };
-        Some(Mount::File { path, map: map.clone(), key: item.key.clone() })
-    };
-    items.iter().filter_map(file).collect()
+        Some(Mount::File { path, map: map.to_owned(), key: item.key.clone() })
+    });
+
+    files.collect()
 }
 
 fn joined(folder: &str, name: &str) -> String {
     format!("{}/{name}", folder.trim_end_matches('/'))
 }
 
-/// Whether a word has this variable in it, as Kubernetes (`$(NAME)`) or a shell writes it.
+fn any_refers_to(words: &[&str], name: &str) -> bool {
+    words.iter().any(|word| refers_to(word, name))
+}
+
+/// Returns true if a word refers to this variable, as Kubernetes (`$(NAME)`) or a shell writes it.
 fn refers_to(word: &str, name: &str) -> bool {
     word.match_indices(name).any(|(at, _)| {
         let before = word[..at].trim_end_matches(['(', '{']);
@@ -343,22 +380,23 @@ mod tests {
     use super::*;
 
     /// The only container of a pod with these volumes.
-    fn draft(container: &Value, volumes: &Value) -> Draft {
+    fn draft(container: &Value, volumes: &Value) -> ContainerTemplate {
         let mut all = json!({"name": "engine", "image": "vllm/vllm-openai"});
         all.as_object_mut().unwrap().extend(container.as_object().unwrap().clone());
-        let pod = json!({"containers": [all], "volumes": volumes});
-        let pod: core::PodSpec = serde_json::from_value(pod).unwrap();
-        Draft::new(&pod, &pod.containers[0])
+        let written = json!({"containers": [all], "volumes": volumes});
+        let pod: core::PodSpec = serde_json::from_value(written).unwrap();
+        ContainerTemplate::new(&pod, &pod.containers[0])
     }
 
     fn maps(maps: &[(&str, &[(&str, &str)])]) -> BTreeMap<String, Texts> {
-        let texts = |texts: &[(&str, &str)]| {
-            texts.iter().map(|&(key, text)| (key.to_owned(), text.to_owned())).collect()
-        };
-        maps.iter().map(|&(map, of)| (map.to_owned(), texts(of))).collect()
+        maps.iter().map(|&(map, of)| (map.to_owned(), owned(of))).collect()
     }
 
-    fn container(draft: &Draft, maps: &BTreeMap<String, Texts>) -> Container {
+    fn owned(pairs: &[(&str, &str)]) -> Texts {
+        pairs.iter().map(|&(key, text)| (key.to_owned(), text.to_owned())).collect()
+    }
+
+    fn container(draft: &ContainerTemplate, maps: &BTreeMap<String, Texts>) -> Container {
         draft.container(&|map| maps.get(map))
     }
 
@@ -366,23 +404,30 @@ mod tests {
         of.iter().map(|(key, text)| (key.as_str(), text.as_str())).collect()
     }
 
+    /// Returns a container that reads its arguments from a file in this mount, and the file's path.
+    fn file(path: &str, mut mount: Value, mut volume: Value) -> (ContainerTemplate, String) {
+        mount["name"] = json!("settings");
+        volume["name"] = json!("settings");
+        let container = json!({"args": ["--config", path], "volumeMounts": [mount]});
+        (draft(&container, &json!([volume])), path.to_owned())
+    }
+
+    fn at(path: &str) -> Value {
+        json!({"mountPath": path})
+    }
+
+    fn part(path: &str, part: &str) -> Value {
+        json!({"mountPath": path, "subPath": part})
+    }
+
     #[test]
     fn a_file_of_arguments_is_found_however_its_config_map_is_mounted() {
-        let file = |path: &str, mount: Value, volume: Value| {
-            let mut mount = mount;
-            mount["name"] = json!("settings");
-            let mut volume = volume;
-            volume["name"] = json!("settings");
-            let container = json!({"args": ["--config", path], "volumeMounts": [mount]});
-            (draft(&container, &json!([volume])), path.to_owned())
-        };
         let items = json!([{"key": "engine", "path": "v1/engine.yaml"}]);
         let alone = json!({"configMap": {"name": "engine"}});
         let placed = json!({"configMap": {"name": "engine", "items": items}});
         let projected = json!({"projected": {"sources": [
             {"secret": {"name": "token"}}, {"configMap": {"name": "engine", "items": items}}]}});
-        let at = |path: &str| json!({"mountPath": path});
-        let part = |path: &str, part: &str| json!({"mountPath": path, "subPath": part});
+
         for (draft, path) in [
             file("/etc/vllm/engine", at("/etc/vllm"), alone.clone()),
             file("/etc/vllm/engine", at("/etc/vllm/"), alone.clone()),
@@ -399,15 +444,18 @@ mod tests {
             assert!(container(&draft, &maps(&[])).files.is_empty());
             assert!(container(&draft, &maps(&[("engine", &[])])).files.is_empty());
         }
+
         for (draft, _) in [
-            // Another file than the one that is named; one whose name the container makes up.
+            // A file that `--config` does not name, and one with a name that the container
+            // computes.
             file("/etc/vllm/engine", at("/etc/sglang"), alone.clone()),
             file("/x", json!({"mountPath": "/x", "subPathExpr": "$(POD)"}), alone),
             file("/etc/vllm/engine", at("/etc/vllm"), json!({"secret": {"secretName": "engine"}})),
         ] {
             assert!(draft.maps().is_empty(), "{draft:?}");
         }
-        // What is mounted for something else is none of our business.
+
+        // Files that are mounted for another purpose are ignored.
         let template = json!({"args": ["--chat-template", "/chat/llama"],
                               "volumeMounts": [{"name": "chat", "mountPath": "/chat"}]});
         let draft = draft(&template, &json!([{"name": "chat", "configMap": {"name": "chat"}}]));
@@ -423,22 +471,26 @@ mod tests {
         });
         let draft = draft(&written, &json!([{"name": "s", "configMap": {"name": "engine"}}]));
         assert_eq!(draft.maps(), ["engine".to_owned()].into());
+
         let found = container(&draft, &maps(&[("engine", &[("a", "x"), ("b", "y")])]));
         assert_eq!(pairs(&found.files), [("/etc/vllm/a", "x")]);
     }
 
+    /// Returns the name of the file that a container in this folder finds at the path.
+    fn found(working_folder: Option<&str>, path: &str) -> Option<String> {
+        let written = json!({"args": ["serve", "m", "--config", path],
+                             "workingDir": working_folder,
+                             "volumeMounts": [{"name": "s", "mountPath": "/etc/vllm"}]});
+        let draft = draft(&written, &json!([{"name": "s", "configMap": {"name": "engine"}}]));
+        let known = maps(&[("engine", &[("engine.yaml", "max-num-seqs: 8"), ("b", "y")])]);
+        let files = container(&draft, &known).files;
+        assert_eq!(draft.maps().is_empty(), files.is_empty(), "{written}");
+
+        files.into_iter().next().map(|(path, _)| path)
+    }
+
     #[test]
     fn a_path_that_does_not_start_at_the_root_starts_where_the_container_does() {
-        let found = |working_folder: Option<&str>, path: &str| {
-            let written = json!({"args": ["serve", "m", "--config", path],
-                                 "workingDir": working_folder,
-                                 "volumeMounts": [{"name": "s", "mountPath": "/etc/vllm"}]});
-            let draft = draft(&written, &json!([{"name": "s", "configMap": {"name": "engine"}}]));
-            let known = maps(&[("engine", &[("engine.yaml", "max-num-seqs: 8"), ("b", "y")])]);
-            let files = container(&draft, &known).files;
-            assert_eq!(draft.maps().is_empty(), files.is_empty(), "{written}");
-            files.into_iter().next().map(|(path, _)| path)
-        };
         assert_eq!(found(Some("/etc/vllm"), "engine.yaml").as_deref(), Some("engine.yaml"));
         assert_eq!(found(Some("/etc/"), "vllm/engine.yaml").as_deref(), Some("vllm/engine.yaml"));
         assert_eq!(found(Some("/etc/vllm"), "./engine.yaml").as_deref(), Some("engine.yaml"));
@@ -446,7 +498,8 @@ mod tests {
             found(Some("/"), "etc/vllm/engine.yaml").as_deref(),
             Some("etc/vllm/engine.yaml")
         );
-        // The image says where it starts, and nobody here can ask it.
+
+        // The image determines the working folder, and Plimsoll cannot read it.
         assert_eq!(found(None, "engine.yaml"), None);
         assert_eq!(found(Some("/srv"), "engine.yaml"), None);
     }
@@ -467,6 +520,7 @@ mod tests {
                 {"name": "UNUSED", "valueFrom": {"configMapKeyRef": {"name": "fourth", "key": "k"}}},
             ],
         });
+
         let draft = draft(&written, &json!([]));
         let needed: Vec<String> = draft.maps().into_iter().collect();
         assert_eq!(needed, ["first", "second", "third"]);
@@ -487,13 +541,13 @@ mod tests {
         let secret = json!({"secretRef": {"name": "s"}});
         let map = json!({"configMapRef": {"name": "m"}});
         let known = maps(&[("m", &[("A", "1"), ("B", "2")])]);
-        let environment = |sources: &[&Value]| {
+
+        for (sources, want) in [([&secret, &map], &[("A", "1")][..]), ([&map, &secret], &[])] {
             let written = json!({"args": ["$(A) $(B)"], "envFrom": sources, "env": [
                 {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]});
-            container(&draft(&written, &json!([])), &known).environment
-        };
-        assert_eq!(pairs(&environment(&[&secret, &map])), [("A", "1")], "what comes later wins");
-        assert_eq!(pairs(&environment(&[&map, &secret])), []);
+            let found = container(&draft(&written, &json!([])), &known);
+            assert_eq!(pairs(&found.environment), want, "what comes later wins");
+        }
     }
 
     #[test]

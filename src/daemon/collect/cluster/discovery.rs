@@ -1,14 +1,14 @@
-//! Discovery: variants that objects of the cluster declare by their annotations.
+//! Discovery: variants that cluster objects declare through annotations.
 //!
-//! An HPA, a KEDA `ScaledObject` or a workload that names a model in its annotations is a variant:
-//! nothing of it needs to be in the configuration. [`variant`] reads one object, and is pure; which
-//! of several objects is in force, and what becomes of one that can no longer be read, is
-//! [`ledger`]'s part. docs/discovery.md has the annotations in a table.
+//! An HPA, a KEDA `ScaledObject` or a workload that names a model in its annotations is a variant.
+//! It needs no entry in the configuration. [`variant`] reads one object and is pure. [`ledger`]
+//! decides which of several objects is in effect, and keeps the last valid reading of an object
+//! that has become invalid. docs/discovery.md has a table of the annotations.
 //!
-//! An object speaks one of two vocabularies: ours (`plimsoll.dev/model`), or that of the workload
-//! variant autoscaler (`llm-d.ai/managed`), so that what was annotated for it goes on under Plimsoll
-//! as it is. They differ in the default name and in the default cost, and in nothing else: with
-//! either, all annotations of ours are read.
+//! An object uses one of two vocabularies: Plimsoll's (`plimsoll.dev/model`), or that of the
+//! workload variant autoscaler (`llm-d.ai/managed`). Objects that were annotated for that
+//! autoscaler therefore work with Plimsoll unchanged. The vocabularies differ only in the default
+//! name and the default cost. All Plimsoll annotations are read with either.
 
 pub(crate) mod ledger;
 mod read;
@@ -23,57 +23,59 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::collect::cluster::WantedTarget;
 pub use crate::collect::cluster::discovery::ledger::{
-    Cause, Claimant, Discovery, Kept, Objection, Standing,
+    Claimant, Discovery, Objection, ObjectionCause, ReadingFallback, Standing,
 };
-use crate::collect::cluster::discovery::read::Read;
+use crate::collect::cluster::discovery::read::ObjectReader;
 use crate::collect::targets::Scheme;
-use plimsoll_core::fleet::{Accelerator, Bounds, ModelName, Namespace, Role, VariantKey, ZeroWish};
+use plimsoll_core::fleet::{
+    Accelerator, Bounds, ModelName, Namespace, Role, VariantKey, ZeroPreference,
+};
 use plimsoll_core::units::{CostPerHour, Fraction, Gpus, Seconds};
 
-/// What all annotations of ours begin with.
+/// Prefix of all Plimsoll annotations.
 pub(crate) const PREFIX: &str = "plimsoll.dev/";
 
 /// Marks an object for the workload variant autoscaler when it is `"true"`.
 const WVA_MANAGED: &str = "llm-d.ai/managed";
-/// The model in its vocabulary.
+/// The annotation with the model in that autoscaler's vocabulary.
 const WVA_MODEL: &str = "llm-d.ai/model-id";
-/// The cost of a replica in its vocabulary.
+/// The annotation with the cost of a replica in that vocabulary.
 const WVA_COST: &str = "llm-d.ai/variant-cost";
-/// The label with the accelerator in its vocabulary.
+/// The label with the accelerator in that vocabulary.
 const WVA_ACCELERATOR: &str = "inference.optimization/acceleratorName";
-/// The label of pods with their role in its vocabulary.
+/// The pod label with the role in that vocabulary.
 pub(crate) const WVA_ROLE: &str = "llm-d.ai/role";
 
-/// Annotations of a namespace whose objects are left alone when one of them is `"true"`.
+/// Namespace annotations that exclude the namespace's objects if one of them is `"true"`.
 const EXCLUDE: [&str; 2] = ["plimsoll.dev/exclude", "wva.llmd.ai/exclude"];
 
-/// What a replica costs where nothing says it: as in the configuration.
+/// Default cost of a replica, the same as in the configuration.
 const COST: f64 = 1.0;
-/// The same in the other vocabulary.
+/// Default cost of a replica in the workload variant autoscaler's vocabulary.
 const WVA_DEFAULT_COST: f64 = 10.0;
-/// As in the configuration.
+/// Accepted costs, the same as in the configuration.
 const COSTS: RangeInclusive<f64> = 0.0..=1e9;
 
-/// As in the configuration.
+/// Accepted mismatch factors, the same as in the configuration.
 const MISMATCHES: RangeInclusive<f64> = 1.0..=1000.0;
 
-/// What is looked for, and where.
+/// The scope of discovery.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Discover {
-    /// The namespaces that are looked at; all of the cluster's where there are none.
+pub struct DiscoveryScope {
+    /// The namespaces to search; all of the cluster if empty.
     pub namespaces: Vec<Namespace>,
-    /// Which objects are looked at, by their labels.
+    /// Selects objects by their labels.
     pub filter: Filter,
-    /// Whether the annotations of the workload variant autoscaler count too.
+    /// The vocabularies to accept.
     pub wva: Vocabulary,
 }
 
-/// Which vocabularies are understood.
+/// The annotation vocabularies that are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vocabulary {
-    /// Ours.
+    /// Plimsoll's only.
     Own,
-    /// Ours, and that of the workload variant autoscaler.
+    /// Plimsoll's, and the workload variant autoscaler's.
     WithWva,
 }
 
@@ -97,14 +99,16 @@ pub struct ObjectRef {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// What tells it from another object of that name; `None` where the API server has not said.
+    /// Its uid, which differs from that of another object with the same name; `None` until the API
+    /// server has assigned one.
     pub uid: Option<String>,
 }
 
-/// What an object is to a variant. Of two on one target, the lesser one here is in force: who scales
-/// knows the bounds, and a `ScaledObject` makes the HPA beside it.
+/// The role of an object for a variant. If two objects share one target, the lesser value is in
+/// effect. Scalers come before workloads because they define the bounds, and a `ScaledObject` comes
+/// before the HPA that KEDA creates for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Source {
+pub enum ObjectRole {
     /// A KEDA `ScaledObject`, which scales the target.
     ScaledObject,
     /// An HPA, which scales the target.
@@ -115,16 +119,16 @@ pub enum Source {
 
 /// An object with annotations that may declare a variant.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Marked {
-    /// Which object.
+pub struct AnnotatedObject {
+    /// Reference to the object.
     pub object: ObjectRef,
-    /// What it is to the variant.
-    pub source: Source,
-    /// When it was created.
+    /// Its role for the variant.
+    pub source: ObjectRole,
+    /// Its creation time.
     pub created: Option<Timestamp>,
-    /// What is scaled.
+    /// The scale target.
     pub target: WantedTarget,
-    /// Its annotations, as far as they belong to a vocabulary.
+    /// Its annotations in either vocabulary.
     pub annotations: BTreeMap<String, String>,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
@@ -132,66 +136,67 @@ pub struct Marked {
 
 /// A variant that an object declares.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Discovered {
-    /// Which object.
+pub struct DiscoveredVariant {
+    /// The object that declares it.
     pub object: ObjectRef,
     /// The variant's key.
     pub key: VariantKey,
-    /// What is scaled.
+    /// The scale target.
     pub target: WantedTarget,
     /// The model that it serves.
     pub model: ModelName,
-    /// Other names under which its engines' pages may know the model.
+    /// Other model names that its engines may report in their metrics.
     pub aliases: Vec<ModelName>,
-    /// What it runs on, if the object says so.
+    /// The accelerator it runs on, if the object sets it.
     pub accelerator: Option<Accelerator>,
-    /// Accelerators that one replica takes, if the object says so.
+    /// Accelerators per replica, if the object sets them.
     pub gpus: Option<Gpus>,
-    /// Whether its model may have no replicas, as far as the object says it.
-    pub zero: ZeroWish,
-    /// What part of a request it serves; `None` where its pods say it.
+    /// Scale-to-zero settings, as far as the object sets them.
+    pub zero: ZeroPreference,
+    /// The part of a request that it serves; `None` to use the role that its pods report.
     pub role: Option<Role>,
-    /// What one replica costs.
+    /// The cost of one replica.
     pub cost: CostPerHour,
-    /// What it costs without a discount, if the object says that it is something else.
+    /// The cost without a discount, if the object sets a different one.
     pub list_price: Option<CostPerHour>,
-    /// Factor on its rank for something scarce that the model does not need, if the object has one.
+    /// Factor on its rank for a scarce resource that the model does not need, if the object sets
+    /// one.
     pub mismatch: Option<Fraction>,
-    /// How long one replica takes from being asked for to serving, if the object says so.
+    /// Time from requesting a replica until it serves, if the object sets it.
     pub start_time: Option<Seconds>,
-    /// Between which counts it is scaled where nothing that scales it has bounds.
+    /// Replica bounds, used if no scaler of the target has any.
     pub bounds: Bounds,
-    /// The scheme of a page's URL, if the object says so.
+    /// The scheme of the metrics URL, if the object sets it.
     pub scheme: Option<Scheme>,
-    /// The port of a page's URL, if the object says so.
+    /// The port of the metrics URL, if the object sets it.
     pub port: Option<u16>,
-    /// The path of a page's URL, if the object says so.
+    /// The path of the metrics URL, if the object sets it.
     pub path: Option<String>,
-    /// That the replicas are scraped here although there is a Prometheus, if the object says so.
-    pub scraped: Option<Scraped>,
-    /// What has no effect, and was probably meant to.
-    pub doubts: Vec<Problem>,
+    /// Set if Plimsoll must scrape the replicas although a Prometheus is configured.
+    pub scraped: Option<ScrapeRequest>,
+    /// Annotations without effect that were probably meant to have one.
+    pub doubts: Vec<AnnotationProblem>,
 }
 
-/// What an object may say of who reads its replicas. Prometheus is the default wherever there is
-/// one, and nothing that an object could ask for where there is none.
+/// An object's request that Plimsoll scrape its replicas. If a Prometheus is configured, it is the
+/// default source. If none is configured, an object cannot request one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Scraped;
+pub struct ScrapeRequest;
 
-/// What is wrong with one annotation.
+/// A problem with one annotation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Problem {
+pub struct AnnotationProblem {
     /// The annotation.
     pub annotation: String,
-    /// What must hold of it.
+    /// The rule that it must satisfy.
     pub rule: String,
-    /// What is there instead; `None` when nothing is, or the rule says it all.
+    /// The value that was found; `None` if there is none or the rule alone explains the problem.
     pub found: Option<String>,
 }
 
 macro_rules! annotations {
     ($($(#[$doc:meta])* $id:ident = $name:literal,)*) => {
-        /// An annotation of ours.
+        /// A Plimsoll annotation.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Annotation {
             $($(#[$doc])* $id,)*
@@ -201,7 +206,7 @@ macro_rules! annotations {
             /// All of them, in the order of their documentation.
             pub const ALL: &[Self] = &[$(Self::$id),*];
 
-            /// Its name on an object.
+            /// The annotation's key on an object.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -213,41 +218,41 @@ macro_rules! annotations {
 }
 
 annotations! {
-    /// The model, as its engines call it; it marks the object.
+    /// The model name that its engines report; marks the object as a variant.
     Model = "model",
     /// The variant's name.
     Variant = "variant",
-    /// Other names under which the engines' pages may know the model.
+    /// Other model names that its engines may report in their metrics.
     ModelAliases = "model-aliases",
     /// What one replica costs for an hour.
     Cost = "cost",
-    /// What it costs without a discount.
+    /// Cost of one replica without a discount.
     ListPrice = "list-price",
-    /// Factor on its rank for something scarce that the model does not need.
+    /// Factor on the variant's rank for a scarce resource that the model does not need.
     Mismatch = "mismatch",
-    /// How long one replica takes from being asked for to serving.
+    /// Time from requesting a replica until it serves.
     StartTime = "start-time",
     /// The kind of accelerator.
     Accelerator = "accelerator",
-    /// What part of a request the variant serves.
+    /// The part of a request that the variant serves.
     Role = "role",
-    /// The port of a page's URL.
+    /// The port of the metrics URL.
     Port = "port",
-    /// The path of a page's URL.
+    /// The path of the metrics URL.
     Path = "path",
     /// The scheme of a page's URL.
     Scheme = "scheme",
-    /// Who reads the replicas' metrics.
+    /// The source of the replicas' metrics.
     Source = "source",
     /// The lower bound of a workload.
     MinReplicas = "min-replicas",
     /// The upper bound of a workload.
     MaxReplicas = "max-replicas",
-    /// Accelerators that one replica takes.
+    /// Accelerators per replica.
     Gpus = "gpus",
-    /// Whether the model may have no replicas.
+    /// True if the model may have no replicas.
     ScaleToZero = "scale-to-zero",
-    /// How long it must be proved to be idle.
+    /// Time that the model must be idle before it is scaled to zero.
     ScaleToZeroAfter = "scale-to-zero-after",
 }
 
@@ -260,7 +265,8 @@ impl Filter {
         Self { text: None, accepts: Arc::new(|_| true) }
     }
 
-    /// Accepts the objects whose labels the predicate accepts, which this selector stands for.
+    /// Accepts the objects whose labels the predicate accepts. `text` is the selector that the
+    /// predicate implements.
     pub fn new(
         text: &str,
         accepts: impl Fn(&BTreeMap<String, String>) -> bool + Send + Sync + 'static,
@@ -295,7 +301,7 @@ impl fmt::Display for ObjectRef {
 }
 
 impl ObjectRef {
-    /// The reference of an object of this kind.
+    /// Returns the reference of an object of this kind.
     pub(crate) fn of(api_version: &str, kind: &str, metadata: &ObjectMeta) -> Self {
         Self {
             api_version: api_version.to_owned(),
@@ -307,25 +313,26 @@ impl ObjectRef {
     }
 }
 
-// === impl Marked ===
+// === impl AnnotatedObject ===
 
-impl Marked {
-    /// What matters of an object with annotations of any vocabulary; `None` for all others, which
-    /// are most of a cluster and are not kept.
+impl AnnotatedObject {
+    /// Extracts the relevant parts of an object with annotations in any vocabulary. Returns `None`
+    /// for all other objects, which are the bulk of a cluster and are not kept.
     pub(crate) fn new(
         object: ObjectRef,
-        source: Source,
+        source: ObjectRole,
         target: WantedTarget,
         metadata: &ObjectMeta,
     ) -> Option<Self> {
-        let annotations = metadata.annotations.iter().flatten();
-        let annotations: BTreeMap<String, String> = annotations
+        let written = metadata.annotations.iter().flatten();
+        let annotations: BTreeMap<String, String> = written
             .filter(|(key, _)| {
                 key.starts_with(PREFIX)
                     || [WVA_MANAGED, WVA_MODEL, WVA_COST].contains(&key.as_str())
             })
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
+
         let ours = Annotation::ALL.iter().any(|one| annotations.contains_key(one.name()));
         (ours || annotations.contains_key(WVA_MANAGED)).then(|| Self {
             object,
@@ -337,66 +344,78 @@ impl Marked {
         })
     }
 
-    /// Whether the object declares a variant, however badly, and in which vocabulary.
+    /// Returns the vocabulary in which the object declares a variant, even if its annotations are
+    /// invalid.
     fn speaks(&self, understood: Vocabulary) -> Option<Vocabulary> {
         if self.annotations.contains_key(Annotation::Model.name()) {
             return Some(Vocabulary::Own);
         }
         let managed = self.annotations.get(WVA_MANAGED).is_some_and(|value| value == "true");
-        let scaler = self.source != Source::Workload;
+        let scaler = self.source != ObjectRole::Workload;
         (understood == Vocabulary::WithWva && managed && scaler).then_some(Vocabulary::WithWva)
     }
 
-    /// Whether there is anything to say about the object.
+    /// Returns true if the object must be read: it declares a variant, or has a Plimsoll
+    /// annotation.
     pub(crate) fn concerns(&self, understood: Vocabulary) -> bool {
         let ours = Annotation::ALL.iter().any(|one| self.annotations.contains_key(one.name()));
         ours || self.speaks(understood).is_some()
     }
 
-    /// Whether the object means to declare a variant. One that has lost its mark has taken it back,
-    /// which is no mistake in it.
+    /// Returns true if the object intends to declare a variant. Removing the annotation that marks
+    /// it withdraws the declaration, which is not an error.
     pub(crate) fn declares(&self, understood: Vocabulary) -> bool {
         self.speaks(understood).is_some()
     }
 }
 
-/// Whether a namespace wants its objects left alone.
+/// Returns true if a namespace excludes its objects from discovery.
 pub(crate) fn is_excluded(metadata: &ObjectMeta) -> bool {
     let annotations = metadata.annotations.as_ref();
-    let is = |key: &&str| annotations.and_then(|all| all.get(*key)).is_some_and(|is| is == "true");
-    EXCLUDE.iter().any(is)
+    EXCLUDE.iter().filter_map(|key| annotations?.get(*key)).any(|value| value == "true")
 }
 
 /// Reads the variant that an object declares.
 ///
 /// # Errors
 ///
-/// An annotation is missing or has a value that is not allowed; all such problems are listed.
-pub fn variant(marked: &Marked, understood: Vocabulary) -> Result<Discovered, Vec<Problem>> {
+/// An annotation is missing or has an invalid value. The error lists all such problems.
+pub fn variant(
+    marked: &AnnotatedObject,
+    understood: Vocabulary,
+) -> Result<DiscoveredVariant, Vec<AnnotationProblem>> {
     let Some(spoken) = marked.speaks(understood) else {
         return Err(vec![missing(Annotation::Model.name(), "is missing: it names the model")]);
     };
-    let mut read = Read { marked, spoken, problems: Vec::new(), doubts: Vec::new() };
+
+    let mut read = ObjectReader { marked, spoken, problems: Vec::new(), doubts: Vec::new() };
     let model = read.model();
     let name = read.name();
     let namespace = Namespace::new(&marked.object.namespace);
     let aliases = read.aliases();
-    let (cost, list_price, mismatch) = (read.cost(), read.list_price(), read.mismatch());
-    let (start_time, accelerator, role) = (read.start_time(), read.accelerator(), read.role());
+    let cost = read.cost();
+    let list_price = read.list_price();
+    let mismatch = read.mismatch();
+    let start_time = read.start_time();
+    let accelerator = read.accelerator();
+    let role = read.role();
     let bounds = read.bounds();
-    let (gpus, zero) = (read.gpus(), read.zero());
+    let gpus = read.gpus();
+    let zero = read.zero();
     let scheme = read.scheme();
     let port = read.number(Annotation::Port, &(1..=u16::MAX));
     let path = read.path();
     let scraped = read.scraped();
     read.doubt_unknown();
-    let Read { problems, doubts, .. } = read;
+
+    let ObjectReader { problems, doubts, .. } = read;
     let (Some(model), Some(variant), Some(namespace), Some(cost), true) =
         (model, name, namespace, cost, problems.is_empty())
     else {
         return Err(problems);
     };
-    Ok(Discovered {
+
+    Ok(DiscoveredVariant {
         object: marked.object.clone(),
         key: VariantKey { namespace, variant },
         target: marked.target.clone(),
@@ -419,13 +438,13 @@ pub fn variant(marked: &Marked, understood: Vocabulary) -> Result<Discovered, Ve
     })
 }
 
-fn missing(annotation: &str, rule: &str) -> Problem {
-    Problem { annotation: annotation.to_owned(), rule: rule.to_owned(), found: None }
+fn missing(annotation: &str, rule: &str) -> AnnotationProblem {
+    AnnotationProblem { annotation: annotation.to_owned(), rule: rule.to_owned(), found: None }
 }
 
-// === impl Problem ===
+// === impl AnnotationProblem ===
 
-impl fmt::Display for Problem {
+impl fmt::Display for AnnotationProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { annotation, rule, found } = self;
         write!(f, "annotation {annotation} {rule}")?;
@@ -442,21 +461,25 @@ mod tests {
 
     use super::*;
     use crate::collect::targets::Scheme;
-    use plimsoll_core::fleet::Rest;
+    use plimsoll_core::fleet::ZeroPermission;
     use plimsoll_core::units::Seconds;
 
-    fn marked(source: Source, metadata: Value) -> Option<Marked> {
-        let metadata: ObjectMeta = serde_json::from_value(metadata).unwrap();
+    fn marked(source: ObjectRole, written: Value) -> Option<AnnotatedObject> {
+        let metadata: ObjectMeta = serde_json::from_value(written).unwrap();
         let target = WantedTarget::Scale {
             api_version: "apps/v1".to_owned(),
             kind: "Deployment".to_owned(),
             name: "llama".to_owned(),
         };
+
         let object = ObjectRef::of("v1", "Kind", &metadata);
-        Marked::new(object, source, target, &metadata)
+        AnnotatedObject::new(object, source, target, &metadata)
     }
 
-    fn read(source: Source, annotations: &Value) -> Result<Discovered, Vec<Problem>> {
+    fn read(
+        source: ObjectRole,
+        annotations: &Value,
+    ) -> Result<DiscoveredVariant, Vec<AnnotationProblem>> {
         let metadata = json!({
             "name": "scaler", "namespace": "shop", "annotations": annotations,
             "labels": {"inference.optimization/acceleratorName": "H100"},
@@ -472,15 +495,19 @@ mod tests {
 
     #[test]
     fn a_model_is_enough_and_all_else_has_its_default() {
-        let found = read(Source::Hpa, &json!({"plimsoll.dev/model": "meta/llama"})).unwrap();
+        let found = read(ObjectRole::Hpa, &json!({"plimsoll.dev/model": "meta/llama"})).unwrap();
         assert_eq!(found.key.to_string(), "shop/llama", "the target's name");
         assert_eq!(found.model.as_str(), "meta/llama");
         assert_eq!(found.cost, CostPerHour::new(1.0).unwrap());
+
         assert_eq!((found.list_price, found.mismatch), (None, None));
         assert_eq!(found.bounds, Bounds::default());
         assert_eq!((found.accelerator, found.role), (None, None));
         assert_eq!((found.scheme, found.port, found.path), (None, None, None));
-        assert_eq!((found.scraped, found.gpus, found.zero), (None, None, ZeroWish::default()));
+        assert_eq!(
+            (found.scraped, found.gpus, found.zero),
+            (None, None, ZeroPreference::default())
+        );
         assert_eq!((found.aliases, found.doubts), (Vec::new(), Vec::new()));
     }
 
@@ -506,8 +533,9 @@ mod tests {
             "plimsoll.dev/scale-to-zero": "true",
             "plimsoll.dev/scale-to-zero-after": "1h30m",
         });
+
         assert_eq!(annotations.as_object().unwrap().len(), Annotation::ALL.len());
-        let found = read(Source::Workload, &annotations).unwrap();
+        let found = read(ObjectRole::Workload, &annotations).unwrap();
         assert_eq!(found.key.variant.as_str(), "llama-h100");
         let aliases: Vec<&str> = found.aliases.iter().map(ModelName::as_str).collect();
         assert_eq!(aliases, ["llama", "llama-3"]);
@@ -518,9 +546,10 @@ mod tests {
         assert_eq!(found.accelerator, Accelerator::new("H100"));
         assert_eq!(found.role, Some(Role::Decode));
         assert_eq!((found.scheme, found.port), (Some(Scheme::Https), Some(9000)));
-        assert_eq!((found.path.as_deref(), found.scraped), (Some("/m"), Some(Scraped)));
+        assert_eq!((found.path.as_deref(), found.scraped), (Some("/m"), Some(ScrapeRequest)));
         assert_eq!(found.bounds.to_string(), "2..9");
-        let zero = ZeroWish { may: Some(Rest::Allowed), after: Seconds::new(5400.0) };
+        let zero =
+            ZeroPreference { may: Some(ZeroPermission::Allowed), after: Seconds::new(5400.0) };
         assert_eq!((found.gpus, found.zero), (Some(Gpus::new(8)), zero));
         assert_eq!(found.doubts, []);
     }
@@ -563,15 +592,16 @@ mod tests {
             ("scale-to-zero-after", "1s", "from 10s to 168h"),
             ("scale-to-zero-after", "-15m", "from 10s to 168h"),
         ] {
-            let problems = read(Source::Workload, &with(name, value)).unwrap_err();
+            let problems = read(ObjectRole::Workload, &with(name, value)).unwrap_err();
             let [problem] = problems.as_slice() else { panic!("{name}={value}: {problems:?}") };
             let text = problem.to_string();
             let start = format!("annotation plimsoll.dev/{name} ");
             assert!(text.starts_with(&start) && text.contains(said), "{name}={value}: {text}");
         }
+
         let inverted = json!({"plimsoll.dev/model": "m", "plimsoll.dev/min-replicas": "3",
                               "plimsoll.dev/max-replicas": "2"});
-        let problems = read(Source::Workload, &inverted).unwrap_err();
+        let problems = read(ObjectRole::Workload, &inverted).unwrap_err();
         assert_eq!(
             problems[0].to_string(),
             "annotation plimsoll.dev/max-replicas must not be below plimsoll.dev/min-replicas, \
@@ -582,14 +612,14 @@ mod tests {
     #[test]
     fn what_has_no_effect_is_said_and_refuses_nothing() {
         for (source, name, doubts) in [
-            (Source::Workload, "min-replicas", 0),
-            (Source::Hpa, "min-replicas", 1),
-            (Source::ScaledObject, "max-replicas", 1),
-            (Source::Hpa, "prot", 1),
+            (ObjectRole::Workload, "min-replicas", 0),
+            (ObjectRole::Hpa, "min-replicas", 1),
+            (ObjectRole::ScaledObject, "max-replicas", 1),
+            (ObjectRole::Hpa, "prot", 1),
         ] {
             let found = read(source, &with(name, "3")).unwrap();
             assert_eq!(found.doubts.len(), doubts, "{name} on {source:?}");
-            if source != Source::Workload {
+            if source != ObjectRole::Workload {
                 assert_eq!(found.bounds, Bounds::default());
             }
         }
@@ -599,8 +629,9 @@ mod tests {
     fn a_time_until_zero_that_the_switch_beside_it_forbids_is_said_to_have_no_effect() {
         let annotations = json!({"plimsoll.dev/model": "m", "plimsoll.dev/scale-to-zero": "false",
                                  "plimsoll.dev/scale-to-zero-after": "15m"});
-        let found = read(Source::Hpa, &annotations).unwrap();
-        assert_eq!(found.zero.may, Some(Rest::Forbidden));
+        let found = read(ObjectRole::Hpa, &annotations).unwrap();
+
+        assert_eq!(found.zero.may, Some(ZeroPermission::Forbidden));
         assert_eq!(
             found.doubts[0].to_string(),
             "annotation plimsoll.dev/scale-to-zero-after has no effect: \
@@ -608,56 +639,67 @@ mod tests {
         );
     }
 
+    /// Returns the annotations that declare a variant in WVA's vocabulary, and these.
+    fn managed(more: &Value) -> Value {
+        let mut annotations = json!({"llm-d.ai/managed": "true", "llm-d.ai/model-id": "m"});
+        annotations.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        annotations
+    }
+
+    fn cost(number: f64) -> CostPerHour {
+        CostPerHour::new(number).unwrap()
+    }
+
+    fn declares(source: ObjectRole, annotations: &Value) -> bool {
+        marked(source, json!({"name": "a", "namespace": "b", "annotations": annotations}))
+            .is_some_and(|marked| marked.declares(Vocabulary::WithWva))
+    }
+
     #[test]
     fn the_other_vocabulary_marks_scalers_and_has_its_own_name_and_cost() {
-        let managed = |more: Value| {
-            let mut annotations = json!({"llm-d.ai/managed": "true", "llm-d.ai/model-id": "m"});
-            annotations.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            annotations
-        };
-        let cost = |number| CostPerHour::new(number).unwrap();
         for (more, name, costs, accelerator) in [
             (json!({}), "scaler", cost(10.0), Some("H100")),
             (json!({"llm-d.ai/variant-cost": "40.5"}), "scaler", cost(40.5), Some("H100")),
             (json!({"plimsoll.dev/cost": "2"}), "scaler", cost(2.0), Some("H100")),
             (json!({"plimsoll.dev/variant": "a"}), "a", cost(10.0), Some("H100")),
             (json!({"plimsoll.dev/accelerator": "L4"}), "scaler", cost(10.0), Some("L4")),
-            // What names its model in our words is ours.
+            // An object that names its model in Plimsoll's vocabulary uses that vocabulary.
             (json!({"plimsoll.dev/model": "n"}), "llama", cost(1.0), None),
         ] {
-            let found = read(Source::Hpa, &managed(more.clone())).unwrap();
+            let found = read(ObjectRole::Hpa, &managed(&more)).unwrap();
             assert_eq!(found.key.variant.as_str(), name, "{more}");
             assert_eq!(found.cost, costs, "{more}");
             assert_eq!(found.accelerator, accelerator.and_then(Accelerator::new), "{more}");
         }
+
         for more in [
             json!({"llm-d.ai/model-id": ""}),
             json!({"llm-d.ai/variant-cost": "NaN"}),
             json!({"llm-d.ai/variant-cost": "Inf"}),
             json!({"llm-d.ai/variant-cost": "-1"}),
         ] {
-            assert_eq!(read(Source::Hpa, &managed(more.clone())).unwrap_err().len(), 1, "{more}");
+            assert_eq!(read(ObjectRole::Hpa, &managed(&more)).unwrap_err().len(), 1, "{more}");
         }
-        let one = |source, annotations: Value| {
-            marked(source, json!({"name": "a", "namespace": "b", "annotations": annotations}))
-                .is_some_and(|marked| marked.declares(Vocabulary::WithWva))
-        };
-        assert!(one(Source::ScaledObject, managed(json!({}))));
-        assert!(!one(Source::Workload, managed(json!({}))), "only what scales");
-        assert!(!one(Source::Hpa, managed(json!({"llm-d.ai/managed": "false"}))));
-        assert!(!one(Source::Hpa, json!({"llm-d.ai/model-id": "m"})));
+
+        let none = json!({});
+        let unmanaged = json!({"llm-d.ai/managed": "false"});
+        assert!(declares(ObjectRole::ScaledObject, &managed(&none)));
+        assert!(!declares(ObjectRole::Workload, &managed(&none)), "only what scales");
+        assert!(!declares(ObjectRole::Hpa, &managed(&unmanaged)));
+        assert!(!declares(ObjectRole::Hpa, &json!({"llm-d.ai/model-id": "m"})));
     }
 
     #[test]
     fn annotations_without_the_model_are_an_oversight_and_those_of_others_are_nothing() {
-        let problems = read(Source::Hpa, &json!({"plimsoll.dev/cost": "1"})).unwrap_err();
+        let problems = read(ObjectRole::Hpa, &json!({"plimsoll.dev/cost": "1"})).unwrap_err();
         assert_eq!(
             problems[0].to_string(),
             "annotation plimsoll.dev/model is missing: it names the model"
         );
+
         for annotations in [json!({}), json!({"a": "b"}), json!({"plimsoll.dev/else": "b"})] {
             let metadata = json!({"name": "a", "namespace": "b", "annotations": annotations});
-            assert_eq!(marked(Source::Hpa, metadata), None, "{annotations}");
+            assert_eq!(marked(ObjectRole::Hpa, metadata), None, "{annotations}");
         }
     }
 
@@ -665,7 +707,7 @@ mod tests {
     fn a_target_whose_name_cannot_be_a_variants_needs_one() {
         let metadata = json!({"name": "a", "namespace": "b", "annotations": {
             "llm-d.ai/managed": "true", "llm-d.ai/model-id": "m"}});
-        let mut marked = marked(Source::Hpa, metadata).unwrap();
+        let mut marked = marked(ObjectRole::Hpa, metadata).unwrap();
         marked.object.name = "a".repeat(64);
         let problems = variant(&marked, Vocabulary::WithWva).unwrap_err();
         assert!(problems[0].to_string().starts_with("annotation plimsoll.dev/variant must be set"));

@@ -1,4 +1,4 @@
-//! One `ConfigMap`, watched, with when it reached us.
+//! A watch of one `ConfigMap`, with the time at which each version arrived.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,71 +12,95 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument as _, info_span};
 
 use crate::clock::Clock;
-use crate::collect::cluster::follow::{Change, Pace, follow};
+use crate::collect::cluster::follow::{WatchChange, WatchTiming, follow};
 use crate::collect::cluster::registration::{log_broken, named};
 
-/// How long a watch that is whole again may deliver what it has missed.
+/// Time for which a recovered watch may deliver changes that it missed.
 const CATCHING_UP: Duration = Duration::from_secs(2);
 
-/// A `ConfigMap` as it was last seen.
+/// The last seen version of a `ConfigMap`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sighting {
+pub struct DocumentVersion {
     /// The object.
     pub object: Arc<ConfigMap>,
-    /// When it was seen, on the monotonic clock.
+    /// The time at which it was seen, on the monotonic clock.
     pub elapsed: Duration,
-    /// When it was seen, on the wall clock.
+    /// The time at which it was seen, on the wall clock.
     pub now: Timestamp,
-    /// Whether the watch was sound when it was written, so that it came at once.
+    /// True if the watch was healthy when the object was written, so that it arrived immediately.
     pub prompt: bool,
 }
 
-/// Watches a `ConfigMap` until `stop`; `None` until it is seen. What was last seen stays while the
-/// watch is broken, and when the object is deleted.
+/// Watches a `ConfigMap` until `stop`; `None` until it is seen. The last seen version is kept while
+/// the watch is broken and when the object is deleted.
 pub fn document(
     client: Client,
-    (namespace, name): (&str, &str),
-    pace: Pace,
+    namespace: &str,
+    name: &str,
+    pace: WatchTiming,
     clock: Clock,
     tracker: &TaskTracker,
     stop: CancellationToken,
-) -> watch::Receiver<Option<Sighting>> {
+) -> watch::Receiver<Option<DocumentVersion>> {
     let (sender, receiver) = watch::channel(None);
     let api: Api<ConfigMap> = Api::namespaced(client, namespace);
-    let (selection, shown) = (named(name), name.to_owned());
-    // What comes before the watch is sound again may have been written any time before.
-    let mut sound_from = None;
-    let tell = move |change| {
-        let (elapsed, now) = (clock.elapsed(), clock.now());
-        let seen = match change {
-            Change::Synced(objects) => {
-                sound_from = None;
-                objects.into_values().next().map(|object| (object, false))
-            }
-            Change::Applied(_, object) => {
-                Some((object, sound_from.is_some_and(|from| elapsed >= from)))
-            }
-            Change::Alive => {
-                sound_from.get_or_insert(elapsed + CATCHING_UP);
-                None
-            }
-            Change::Broken(failure) => {
-                sound_from = None;
-                log_broken(&shown, &failure);
-                None
-            }
-            // To resume takes a moment, in which little is missed, and that is delivered next.
-            Change::Deleted(_) | Change::Resuming => None,
-        };
-        if let Some((object, prompt)) = seen {
-            sender.send_replace(Some(Sighting { object, elapsed, now, prompt }));
-        }
-        std::future::ready(())
-    };
-    let facts = |object: ConfigMap| Some(Arc::new(object));
+    let selection = named(name);
+    let mut lookout = DocumentWatcher { name: name.to_owned(), clock, sender, sound_from: None };
+    let following = follow(
+        api,
+        selection,
+        pace,
+        |object: ConfigMap| Some(Arc::new(object)),
+        move |change| {
+            lookout.hear(change);
+            std::future::ready(())
+        },
+    );
+
     let task = async move {
-        stop.run_until_cancelled(follow(api, selection, pace, facts, tell)).await;
+        stop.run_until_cancelled(following).await;
     };
     tracker.spawn(task.instrument(info_span!("document")));
     receiver
+}
+
+/// Publishes the sightings of a `ConfigMap`.
+struct DocumentWatcher {
+    name: String,
+    clock: Clock,
+    sender: watch::Sender<Option<DocumentVersion>>,
+    /// Absent until the watch is healthy. Before, an object may have been written at any earlier
+    /// time.
+    sound_from: Option<Duration>,
+}
+
+impl DocumentWatcher {
+    fn hear(&mut self, change: WatchChange<Arc<ConfigMap>>) {
+        let elapsed = self.clock.elapsed();
+        let now = self.clock.now();
+        let seen = match change {
+            WatchChange::Synced(objects) => {
+                self.sound_from = None;
+                objects.into_values().next().map(|object| (object, false))
+            }
+            WatchChange::Applied(_, object) => {
+                Some((object, self.sound_from.is_some_and(|from| elapsed >= from)))
+            }
+            WatchChange::Alive => {
+                self.sound_from.get_or_insert(elapsed + CATCHING_UP);
+                None
+            }
+            WatchChange::Broken(failure) => {
+                self.sound_from = None;
+                log_broken(&self.name, &failure);
+                None
+            }
+            // Resuming takes a moment. Few changes are missed in it, and they are delivered next.
+            WatchChange::Deleted(_) | WatchChange::Resuming => None,
+        };
+
+        if let Some((object, prompt)) = seen {
+            self.sender.send_replace(Some(DocumentVersion { object, elapsed, now, prompt }));
+        }
+    }
 }

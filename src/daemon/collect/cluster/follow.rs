@@ -1,9 +1,9 @@
-//! One watch, followed for ever: list, watch, resume, start over.
+//! One watch, followed forever: list, watch, resume, start over.
 //!
-//! `kube::runtime::watcher` does the same but keeps to itself when a broken watch is whole again
-//! and when a quiet one gives a sign of life, and it takes five minutes to notice a connection
-//! that died without a word. Both decide here how far a listing can be trusted, so this file
-//! reports them: every change of state of the watch is a [`Change`].
+//! `kube::runtime::watcher` does the same, but takes five minutes to notice a connection that died
+//! silently. It also does not report when a broken watch recovers, or when an idle one is alive.
+//! Both determine how far a listing can be trusted, so this module reports them. Every state change
+//! of the watch is a [`WatchChange`].
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -19,15 +19,16 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-/// Objects in one page of a list, which bounds what the API server and we hold at once.
+/// Objects per page of a list. This bounds the memory that the API server and Plimsoll need at
+/// once.
 const PAGE: u32 = 500;
 
-/// Refusals in a row that are taken for an API server that does not know its own rules yet, once it
-/// has granted the same request: after a start it refuses everybody for some seconds. With the
-/// default delays these are about ten seconds.
+/// Consecutive refusals that are treated as temporary, once the API server has granted the same
+/// request. After a start, an API server does not know its own rules yet and refuses all clients
+/// for some seconds. With the default delays, these refusals span about ten seconds.
 pub(crate) const REFUSALS_IN_PASSING: u32 = 6;
 
-/// Runs a task until `stop`, and for as long as its guard is kept.
+/// Runs a task until `stop` or until its guard is dropped.
 pub(crate) fn guarded(
     tracker: &TaskTracker,
     stop: &CancellationToken,
@@ -35,31 +36,32 @@ pub(crate) fn guarded(
 ) -> DropGuard {
     let token = stop.child_token();
     let guard = token.clone().drop_guard();
-    let task = async move {
+    let guarded = async move {
         token.run_until_cancelled(task).await;
     };
-    tracker.spawn(task.in_current_span());
+    tracker.spawn(guarded.in_current_span());
     guard
 }
 
-/// How the cluster is watched.
+/// The timing of watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
-    /// How long one watch request lasts. The API server ends it, and it is resumed where it ended.
-    /// So this, with `grace`, is how long a connection that died silently goes unnoticed.
+pub struct WatchTiming {
+    /// Duration of one watch request. The API server ends it, and the next one resumes from there.
+    /// Together with `grace`, this is how long a silently dead connection goes unnoticed.
     pub window: Duration,
-    /// How much longer than the window a watch may be silent, or a list take, before it is given up.
+    /// Time beyond the window after which an unresponsive watch or list is abandoned.
     pub grace: Duration,
     /// The first delay after a failure; it doubles up to `retry_max`.
     pub retry_min: Duration,
     /// The longest delay after a failure.
     pub retry_max: Duration,
-    /// How often the state is published though nothing changed, to say that it is still true.
+    /// Interval at which an unchanged state is published, to confirm that it is still true.
     pub heartbeat: Duration,
 }
 
-impl Default for Pace {
-    /// Half a minute bounds the unnoticed silence at two requests a minute and watch.
+impl Default for WatchTiming {
+    /// Half a minute bounds the time that a dead connection goes unnoticed, at two requests per
+    /// minute and watch.
     fn default() -> Self {
         Self {
             window: Duration::from_secs(30),
@@ -71,14 +73,14 @@ impl Default for Pace {
     }
 }
 
-/// Which objects are watched.
+/// The selection of objects to watch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Selection {
     pub(crate) labels: Option<String>,
     pub(crate) fields: Option<String>,
 }
 
-/// Which object of a watch. Those of one namespace are beside each other.
+/// The name of an object within a watch. Objects in one namespace are adjacent in order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ObjectName {
     /// Empty for an object that is in no namespace.
@@ -86,50 +88,50 @@ pub(crate) struct ObjectName {
     pub(crate) name: String,
 }
 
-/// What a watch says. Objects go by their names.
+/// A report from a watch. Objects are identified by their names.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Change<T> {
-    /// These are all the objects.
+pub(crate) enum WatchChange<T> {
+    /// The complete set of objects.
     Synced(BTreeMap<ObjectName, T>),
-    /// This object is new or different.
+    /// This object is new or has changed.
     Applied(ObjectName, T),
-    /// This object is gone.
+    /// This object was deleted.
     Deleted(ObjectName),
     /// Nothing changed, and the watch is connected.
     Alive,
-    /// The watch is being resumed or started over; what is known may be behind until it is.
+    /// The watch is being resumed or started over. Until it is, the known state may be outdated.
     Resuming,
-    /// The watch failed, and is tried again.
-    Broken(Failure),
+    /// The watch failed, and is being retried.
+    Broken(WatchFailure),
 }
 
-/// Why a request gives nothing.
+/// The reason why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub(crate) enum WatchFailure {
     /// The API server refuses.
     Forbidden(String),
     /// There is no such resource.
     Absent(String),
-    /// The API server does not answer, or not sensibly.
+    /// The API server does not respond, or its response is not usable.
     Away(String),
 }
 
-/// How a watch ended.
-enum End {
+/// The way in which a watch ended.
+enum WatchEnd {
     /// The API server closed it, as it does when the window is over.
     Closed,
-    /// The API server no longer knows our place.
+    /// The API server no longer has the resource version to resume from.
     Expired,
-    /// Something failed.
-    Failed(Failure),
+    /// The request failed.
+    Failed(WatchFailure),
 }
 
-/// Delays that grow, and refusals that are counted, until something succeeds.
+/// Growing delays, and a count of refusals, until a request succeeds.
 #[derive(Debug)]
-pub(crate) struct Retry {
-    pace: Pace,
+pub(crate) struct RetryDelay {
+    pace: WatchTiming,
     next: Duration,
-    /// How many more refusals are in passing.
+    /// Remaining refusals that are treated as temporary.
     lenient: u32,
 }
 
@@ -142,78 +144,79 @@ impl ObjectName {
     }
 }
 
-// === impl Retry ===
+// === impl RetryDelay ===
 
-impl Retry {
-    pub(crate) fn new(pace: Pace) -> Self {
+impl RetryDelay {
+    pub(crate) fn new(pace: WatchTiming) -> Self {
         Self { pace, next: pace.retry_min, lenient: 0 }
     }
 
-    /// What a failure means: a refusal of what was granted before may be in passing.
-    pub(crate) fn judge(&mut self, failure: Failure) -> Failure {
+    /// Classifies a failure. A refusal of a request that was granted before may be temporary.
+    pub(crate) fn judge(&mut self, failure: WatchFailure) -> WatchFailure {
         match failure {
-            Failure::Forbidden(error) if self.lenient > 0 => {
+            WatchFailure::Forbidden(error) if self.lenient > 0 => {
                 self.lenient -= 1;
-                Failure::Away(error)
+                WatchFailure::Away(error)
             }
             other => other,
         }
     }
 
-    /// Waits after a failure. The delays are spread, so that a restarted API server does not get
-    /// every watch of every client at once.
+    /// Waits after a failure. The delays are randomized, so that a restarted API server does not
+    /// get the watches of all clients at once.
     pub(crate) async fn wait(&mut self) {
         let delay = self.next.mul_f64(rand::random_range(0.5..=1.0));
         self.next = (self.next * 2).min(self.pace.retry_max);
         sleep(delay).await;
     }
 
-    /// Something has succeeded.
+    /// Resets the delays after a success.
     pub(crate) fn reset(&mut self) {
         self.next = self.pace.retry_min;
         self.lenient = REFUSALS_IN_PASSING;
     }
 }
 
-/// Watches for ever. `facts` takes from an object what is kept of it; `tell` gets every change in
+/// Watches forever. `facts` extracts the part of an object to keep. `tell` receives every change in
 /// order.
 pub(crate) async fn follow<K, T, F, Tell, Told>(
     api: Api<K>,
     selection: Selection,
-    pace: Pace,
+    pace: WatchTiming,
     facts: F,
     mut tell: Tell,
 ) where
     K: Resource + Clone + Debug + DeserializeOwned,
     F: Fn(K) -> Option<T>,
-    Tell: FnMut(Change<T>) -> Told,
+    Tell: FnMut(WatchChange<T>) -> Told,
     Told: Future<Output = ()>,
 {
-    let mut retry = Retry::new(pace);
+    let mut retry = RetryDelay::new(pace);
     loop {
         let (objects, mut version) = match list(&api, &selection, pace, &facts).await {
             Ok(listed) => listed,
             Err(failure) => {
-                tell(Change::Broken(retry.judge(failure))).await;
+                tell(WatchChange::Broken(retry.judge(failure))).await;
                 retry.wait().await;
                 continue;
             }
         };
-        tell(Change::Synced(objects)).await;
+
+        tell(WatchChange::Synced(objects)).await;
         retry.reset();
         loop {
             match watch(&api, &selection, pace, &mut version, &facts, &mut tell, &mut retry).await {
-                // A watch that is closed at once, again and again, must not spin.
-                End::Closed => {
-                    tell(Change::Resuming).await;
+                // A watch that closes immediately, again and again, must not spin.
+                WatchEnd::Closed => {
+                    tell(WatchChange::Resuming).await;
                     sleep(pace.retry_min / 5).await;
                 }
-                End::Expired => {
-                    tell(Change::Resuming).await;
+                WatchEnd::Expired => {
+                    tell(WatchChange::Resuming).await;
                     break;
                 }
-                End::Failed(failure) => {
-                    tell(Change::Broken(retry.judge(failure))).await;
+                WatchEnd::Failed(failure) => {
+                    tell(WatchChange::Broken(retry.judge(failure))).await;
                     retry.wait().await;
                 }
             }
@@ -221,14 +224,15 @@ pub(crate) async fn follow<K, T, F, Tell, Told>(
     }
 }
 
-/// What is kept of all objects, and the resource version from which to watch. No more than a page
-/// of the objects themselves is held at once: a cluster may have more pods than fit in memory.
+/// Lists all objects. Returns the kept parts and the resource version from which to watch. At most
+/// one page of full objects is held at once, because a cluster may have more pods than fit in
+/// memory.
 async fn list<K, T>(
     api: &Api<K>,
     selection: &Selection,
-    pace: Pace,
+    pace: WatchTiming,
     facts: &impl Fn(K) -> Option<T>,
-) -> Result<(BTreeMap<ObjectName, T>, String), Failure>
+) -> Result<(BTreeMap<ObjectName, T>, String), WatchFailure>
 where
     K: Resource + Clone + Debug + DeserializeOwned,
 {
@@ -239,6 +243,7 @@ where
         limit: Some(PAGE),
         ..ListParams::default()
     };
+
     let mut objects = BTreeMap::new();
     loop {
         let part = answer(pace, api.list(&params)).await?;
@@ -253,61 +258,68 @@ where
     }
 }
 
-/// One watch request, from `version` on, which it moves along.
+/// Runs one watch request from `version` on, and advances `version`.
 async fn watch<K, T, F, Tell, Told>(
     api: &Api<K>,
     selection: &Selection,
-    pace: Pace,
+    pace: WatchTiming,
     version: &mut String,
     facts: &F,
     tell: &mut Tell,
-    retry: &mut Retry,
-) -> End
+    retry: &mut RetryDelay,
+) -> WatchEnd
 where
     K: Resource + Clone + Debug + DeserializeOwned,
     F: Fn(K) -> Option<T>,
-    Tell: FnMut(Change<T>) -> Told,
+    Tell: FnMut(WatchChange<T>) -> Told,
     Told: Future<Output = ()>,
 {
     let Selection { labels, fields } = selection.clone();
     let params = WatchParams {
         label_selector: labels,
         field_selector: fields,
-        // The API server takes no fractions; a window below a second is for tests.
+        // The API server accepts no fractions. Only tests use a window below one second.
         timeout: Some(u32::try_from(pace.window.as_secs()).unwrap_or(u32::MAX).max(1)),
         bookmarks: true,
         ..WatchParams::default()
     };
-    // The whole history may be asked for only by listing again.
+
+    // The full history is available only through a new list.
     if version.is_empty() {
-        return End::Expired;
+        return WatchEnd::Expired;
     }
+
     let mut events = match timeout(pace.window + pace.grace, api.watch(&params, version)).await {
-        Ok(Ok(events)) => std::pin::pin!(events),
-        Ok(Err(kube::Error::Api(status))) if is_gone(&status) => return End::Expired,
-        Ok(Err(error)) => return End::Failed(failure(&error)),
-        Err(_) => return End::Failed(Failure::Away("the watch was not answered in time".into())),
+        Ok(Ok(stream)) => std::pin::pin!(stream),
+        Ok(Err(kube::Error::Api(status))) if is_gone(&status) => return WatchEnd::Expired,
+        Ok(Err(error)) => return WatchEnd::Failed(failure(&error)),
+        Err(_) => {
+            return WatchEnd::Failed(WatchFailure::Away(
+                "the watch was not answered in time".into(),
+            ));
+        }
     };
-    tell(Change::Alive).await;
+
+    tell(WatchChange::Alive).await;
     retry.reset();
     loop {
         let change = match next(&mut events, pace).await {
             Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
                 advance(version, object.meta().resource_version.as_deref());
                 let name = ObjectName::of(&object);
-                facts(object).map_or(Change::Alive, |facts| Change::Applied(name, facts))
+                facts(object).map_or(WatchChange::Alive, |facts| WatchChange::Applied(name, facts))
             }
             Ok(WatchEvent::Deleted(object)) => {
                 advance(version, object.meta().resource_version.as_deref());
-                Change::Deleted(ObjectName::of(&object))
+                WatchChange::Deleted(ObjectName::of(&object))
             }
             Ok(WatchEvent::Bookmark(bookmark)) => {
                 advance(version, Some(&bookmark.metadata.resource_version));
-                Change::Alive
+                WatchChange::Alive
             }
-            Ok(WatchEvent::Error(status)) if is_gone(&status) => return End::Expired,
+            Ok(WatchEvent::Error(status)) if is_gone(&status) => return WatchEnd::Expired,
             Ok(WatchEvent::Error(status)) => {
-                return End::Failed(failure(&kube::Error::Api(status)));
+                return WatchEnd::Failed(failure(&kube::Error::Api(status)));
             }
             Err(end) => return end,
         };
@@ -317,14 +329,14 @@ where
 
 async fn next<K>(
     events: &mut (impl Stream<Item = kube::Result<WatchEvent<K>>> + Unpin),
-    pace: Pace,
-) -> Result<WatchEvent<K>, End> {
+    pace: WatchTiming,
+) -> Result<WatchEvent<K>, WatchEnd> {
     match timeout(pace.window + pace.grace, events.next()).await {
         Ok(Some(Ok(event))) => Ok(event),
-        Ok(Some(Err(kube::Error::Api(status)))) if is_gone(&status) => Err(End::Expired),
-        Ok(Some(Err(error))) => Err(End::Failed(failure(&error))),
-        Ok(None) => Err(End::Closed),
-        Err(_) => Err(End::Failed(Failure::Away("the watch has gone silent".into()))),
+        Ok(Some(Err(kube::Error::Api(status)))) if is_gone(&status) => Err(WatchEnd::Expired),
+        Ok(Some(Err(error))) => Err(WatchEnd::Failed(failure(&error))),
+        Ok(None) => Err(WatchEnd::Closed),
+        Err(_) => Err(WatchEnd::Failed(WatchFailure::Away("the watch has gone silent".into()))),
     }
 }
 
@@ -338,35 +350,37 @@ fn is_gone(status: &Status) -> bool {
     status.code == 410
 }
 
-/// Waits for an answer, but not for ever: a connection may be dead without a word.
+/// Waits for a response, but not forever: a connection may have died silently.
 pub(crate) async fn answer<T>(
-    pace: Pace,
+    pace: WatchTiming,
     request: impl Future<Output = kube::Result<T>>,
-) -> Result<T, Failure> {
+) -> Result<T, WatchFailure> {
     match timeout(pace.window + pace.grace, request).await {
         Ok(answer) => answer.map_err(|error| failure(&error)),
-        Err(_) => Err(Failure::Away("there was no answer in time".to_owned())),
+        Err(_) => Err(WatchFailure::Away("there was no answer in time".to_owned())),
     }
 }
 
-/// What an error means for what we know.
-pub(crate) fn failure(error: &kube::Error) -> Failure {
+/// Classifies an error.
+pub(crate) fn failure(error: &kube::Error) -> WatchFailure {
     match error {
-        // Not 401: an API server that starts cannot check tokens yet, and says so in that way.
+        // 401 is excluded: a starting API server returns it while it cannot check tokens yet.
         kube::Error::Api(status) if status.is_forbidden() => {
-            Failure::Forbidden(status.message.clone())
+            WatchFailure::Forbidden(status.message.clone())
         }
-        // Of a whole group that it does not have an API server says so in plain text.
+        // For a missing API group, the API server responds with 404 in plain text.
         kube::Error::Api(status) if status.is_not_found() || status.code == 404 => {
-            Failure::Absent(status.message.clone())
+            WatchFailure::Absent(status.message.clone())
         }
-        kube::Error::Api(status) => Failure::Away(format!("{} {}", status.code, status.message)),
-        kube::Error::Discovery(error) => Failure::Absent(error.to_string()),
-        other => Failure::Away(chain(other)),
+        kube::Error::Api(status) => {
+            WatchFailure::Away(format!("{} {}", status.code, status.message))
+        }
+        kube::Error::Discovery(error) => WatchFailure::Absent(error.to_string()),
+        other => WatchFailure::Away(chain(other)),
     }
 }
 
-/// The error with its sources, which is where "connection refused" is found.
+/// Formats the error with its sources, which include causes such as "connection refused".
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -378,5 +392,6 @@ fn chain(error: &dyn std::error::Error) -> String {
         }
         source = error.source();
     }
+
     text
 }

@@ -1,10 +1,10 @@
-//! HPAs: what bounds they impose, and whether they will do what they are told.
+//! HPAs: the bounds that they impose, and the desired replicas that they will not follow.
 //!
-//! A stock HPA that reads the desired number as an External metric with `AverageValue` 1 proposes
-//! the number itself, but only outside its tolerance band. Ten replicas and a number of 11 are a
-//! ratio of 1.1, which the default tolerance of 10 % swallows: the HPA does nothing and says
-//! nothing. No encoding of the number avoids the band, because the same value feeds the ratio and
-//! the result. So the band is computed here as the HPA computes it, and the gap is reported.
+//! A stock HPA that reads the desired replicas as an External metric with `AverageValue` 1 proposes
+//! exactly that count, but only outside its tolerance band. Ten replicas and a desired count of 11
+//! are a ratio of 1.1. The default tolerance of 10% hides it: the HPA does nothing and reports
+//! nothing. No encoding of the metric avoids the band, because the same value determines the ratio
+//! and the result. This module therefore computes the band as the HPA does, and reports the gap.
 
 use std::fmt;
 
@@ -15,12 +15,13 @@ use k8s_openapi::api::autoscaling::v2::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::collect::cluster::WantedTarget;
-use crate::collect::cluster::discovery::{Marked, ObjectRef, Source};
-use crate::collect::cluster::keda::{MADE_FOR, Paused};
+use crate::collect::cluster::discovery::{AnnotatedObject, ObjectRef, ObjectRole};
+use crate::collect::cluster::keda::{MADE_FOR, ScaledObjectPause};
 use plimsoll_core::fleet::{Bounds, VariantName};
 use plimsoll_core::units::{Fraction, Replicas, Seconds};
 
-/// The External metrics that carry a desired number: ours, and the one whose HPAs we also serve.
+/// The External metrics with desired replicas: Plimsoll's, and the one of the workload variant
+/// autoscaler, whose HPAs Plimsoll also serves.
 const METRICS: [&str; 2] = ["plimsoll_desired_replicas", "wva_desired_replicas"];
 
 /// The label by which the metrics of KEDA's HPAs are selected.
@@ -30,61 +31,61 @@ const KEDA_LABEL: &str = "scaledobject.keda.sh/name";
 const VARIANT_LABELS: [&str; 2] = ["variant", "variant_name"];
 
 /// The cluster-wide default of `--horizontal-pod-autoscaler-tolerance`. It cannot be read through
-/// the API, so an operator who changed it must set the tolerance in each HPA to be understood.
+/// the API. An operator who changes it must therefore set the tolerance in each HPA.
 const DEFAULT_TOLERANCE: f64 = 0.1;
 
-/// The part of an HPA that matters here.
+/// The relevant parts of an HPA.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Hpa {
+pub(crate) struct HpaFacts {
     /// The group of the object that it scales.
     pub(crate) group: String,
     /// The kind of the object that it scales.
     pub(crate) kind: String,
     /// The name of the object that it scales.
     pub(crate) target: String,
-    /// Between which counts it scales; `None` when the object contradicts itself.
+    /// Its replica bounds; `None` if they contradict each other.
     pub(crate) bounds: Option<Bounds>,
-    /// The `ScaledObject` that KEDA has made it for, if it has.
+    /// The `ScaledObject` for which KEDA created it, if any.
     pub(crate) made_for: Option<String>,
-    /// What it says of a variant, if it does.
-    pub(crate) marked: Option<Marked>,
+    /// Its annotations, if it may declare a variant.
+    pub(crate) marked: Option<AnnotatedObject>,
     tolerances: Tolerances,
     windows: Windows,
-    reads: Vec<Read>,
+    reads: Vec<ExternalMetric>,
 }
 
 /// One External metric of a known name in an HPA.
 #[derive(Clone, Debug, PartialEq)]
-struct Read {
+struct ExternalMetric {
     metric: String,
     variant: Option<String>,
     target: TargetValue,
 }
 
-/// How an HPA compares a metric.
+/// The way in which an HPA compares a metric.
 #[derive(Clone, Debug, PartialEq)]
 enum TargetValue {
-    /// By its share for each replica.
+    /// By its share per replica.
     Average(String),
-    /// By the type that is named here.
+    /// By this target type.
     Other(String),
 }
 
-/// The shares by which the number may differ from the replicas without the HPA acting.
+/// The fractions by which desired replicas may differ from current ones without the HPA acting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerances {
-    /// How far it may be above.
+    /// Tolerance above the current replicas.
     pub up: Fraction,
-    /// How far it may be below.
+    /// Tolerance below the current replicas.
     pub down: Fraction,
 }
 
-/// The stabilisation windows that an HPA states.
+/// The stabilization windows that an HPA sets.
 ///
-/// Without one, scaling up waits for nothing, and scaling down for
-/// `--horizontal-pod-autoscaler-downscale-stabilization`, which cannot be read through the API. To
-/// take that flag's default for granted could leave a number with no window at all, so what is not
-/// stated counts as nothing.
+/// Without a window, an HPA scales up immediately. It scales down after
+/// `--horizontal-pod-autoscaler-downscale-stabilization`, which cannot be read through the API.
+/// Assuming that flag's default could leave a variant without any window, so a window that is not
+/// set counts as 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Windows {
     /// Before it adds replicas.
@@ -93,33 +94,34 @@ pub struct Windows {
     pub down: Seconds,
 }
 
-/// An HPA that reads a variant's desired number and would follow it exactly but for its tolerance.
+/// An HPA that reads a variant's desired replicas and follows them exactly, except for its
+/// tolerance.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Follower {
+pub struct HpaFollower {
     /// The HPA's name.
     pub hpa: String,
     /// Its tolerances.
     pub tolerances: Tolerances,
-    /// How long it waits by itself.
+    /// Its stabilization windows.
     pub windows: Windows,
 }
 
-/// A desired number that an HPA does not act on.
+/// A change of desired replicas that an HPA does not act on.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ignored {
+pub struct IgnoredChange {
     /// The HPA's name.
     pub hpa: String,
     /// The replicas that exist.
     pub current: Replicas,
-    /// The number that is ignored.
+    /// The desired replicas that the HPA ignores.
     pub desired: Replicas,
-    /// Where the number points.
+    /// The direction of the ignored change.
     pub direction: Direction,
-    /// The tolerance that hides it.
+    /// The tolerance that hides the change.
     pub tolerance: Fraction,
 }
 
-/// Where a number points.
+/// The direction of a change of replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// More replicas.
@@ -128,10 +130,10 @@ pub enum Direction {
     Down,
 }
 
-/// Something in an HPA that keeps it from following a variant's desired number.
+/// A problem that keeps an HPA from following a variant's desired replicas.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Finding {
-    /// The HPA compares the number by another type than `AverageValue`.
+    /// The HPA compares the metric by a target type other than `AverageValue`.
     WrongTargetType {
         /// The HPA's name.
         hpa: String,
@@ -140,41 +142,42 @@ pub enum Finding {
         /// The type that it uses.
         found: String,
     },
-    /// The HPA divides the number by something other than 1.
+    /// The HPA divides the metric by a value other than 1.
     WrongAverageValue {
         /// The HPA's name.
         hpa: String,
         /// The metric that it reads.
         metric: String,
-        /// What it divides by.
+        /// The divisor that it uses.
         found: String,
     },
-    /// Nothing acts on the number: the scale target's HPA does not read it, or there is no HPA.
+    /// No HPA acts on the desired replicas: the target's HPA does not read them, or there is none.
     NotRead {
         /// The scale target's HPA, if there is one.
         hpa: Option<String>,
     },
-    /// KEDA has been told to leave the replicas alone.
+    /// KEDA is paused, so it leaves the replicas alone.
     Paused {
         /// The `ScaledObject`'s name.
         scaled_object: String,
-        /// How.
-        how: Paused,
+        /// The kind of pause.
+        how: ScaledObjectPause,
     },
 }
 
-// === impl Hpa ===
+// === impl HpaFacts ===
 
-impl Hpa {
+impl HpaFacts {
     /// Reads the object.
     pub(crate) fn new(object: HorizontalPodAutoscaler) -> Self {
-        let HorizontalPodAutoscaler { metadata, spec, status: _ } = object;
-        let spec = spec.unwrap_or_default();
+        let HorizontalPodAutoscaler { metadata, spec: written, status: _ } = object;
+        let spec = written.unwrap_or_default();
         let api_version = spec.scale_target_ref.api_version.as_deref().unwrap_or_default();
         let labels = metadata.labels.as_ref();
         let made_for = labels.and_then(|labels| labels.get(MADE_FOR)).cloned();
-        // KEDA copies the annotations of a `ScaledObject` to the HPA that it makes for it.
+        // KEDA copies the annotations of a `ScaledObject` to the HPA that it creates for it.
         let marked = if made_for.is_some() { None } else { marked(&metadata, &spec) };
+
         Self {
             group: group_of(api_version).to_owned(),
             kind: spec.scale_target_ref.kind.clone(),
@@ -188,22 +191,27 @@ impl Hpa {
         }
     }
 
-    /// What keeps this HPA from following the variant's number, or that it follows it.
+    /// Returns the follower if this HPA follows the variant's desired replicas, and the problems in
+    /// how it reads them.
     pub(crate) fn follow(
         &self,
         name: &str,
         variant: &VariantName,
-    ) -> (Option<Follower>, Vec<Finding>) {
+    ) -> (Option<HpaFollower>, Vec<Finding>) {
         let mut follower = None;
         let mut findings = Vec::new();
-        let ours = |read: &&Read| read.variant.as_ref().is_none_or(|name| name == variant.as_str());
-        for read in self.reads.iter().filter(ours) {
+        let ours = self
+            .reads
+            .iter()
+            .filter(|read| read.variant.as_ref().is_none_or(|name| name == variant.as_str()));
+        for read in ours {
             let hpa = name.to_owned();
             let metric = read.metric.clone();
             match &read.target {
                 TargetValue::Average(found) if is_one(found) => {
-                    let (tolerances, windows) = (self.tolerances, self.windows);
-                    follower = Some(Follower { hpa, tolerances, windows });
+                    let tolerances = self.tolerances;
+                    let windows = self.windows;
+                    follower = Some(HpaFollower { hpa, tolerances, windows });
                 }
                 TargetValue::Average(found) => {
                     findings.push(Finding::WrongAverageValue { hpa, metric, found: found.clone() });
@@ -213,19 +221,21 @@ impl Hpa {
                 }
             }
         }
+
         if follower.is_none() && findings.is_empty() {
             findings.push(Finding::NotRead { hpa: Some(name.to_owned()) });
         }
+
         (follower, findings)
     }
 }
 
-/// The group in an `apiVersion`: `apps` of `apps/v1`, nothing of `v1`.
+/// Returns the group in an `apiVersion`: `apps` for `apps/v1`, empty for `v1`.
 pub(crate) fn group_of(api_version: &str) -> &str {
     api_version.split_once('/').map_or("", |(group, _)| group)
 }
 
-fn marked(metadata: &ObjectMeta, spec: &HorizontalPodAutoscalerSpec) -> Option<Marked> {
+fn marked(metadata: &ObjectMeta, spec: &HorizontalPodAutoscalerSpec) -> Option<AnnotatedObject> {
     let object = ObjectRef::of("autoscaling/v2", "HorizontalPodAutoscaler", metadata);
     let reference = &spec.scale_target_ref;
     let target = WantedTarget::Scale {
@@ -233,48 +243,55 @@ fn marked(metadata: &ObjectMeta, spec: &HorizontalPodAutoscalerSpec) -> Option<M
         kind: reference.kind.clone(),
         name: reference.name.clone(),
     };
-    Marked::new(object, Source::Hpa, target, metadata)
+
+    AnnotatedObject::new(object, ObjectRole::Hpa, target, metadata)
 }
 
 fn bounds(spec: &HorizontalPodAutoscalerSpec) -> Option<Bounds> {
-    let count = |n: i32| u32::try_from(n).ok().map(Replicas::saturating);
     // The API server's default minimum is 1.
     Bounds::new(count(spec.min_replicas.unwrap_or(1))?, Some(count(spec.max_replicas)?))
 }
 
+fn count(n: i32) -> Option<Replicas> {
+    u32::try_from(n).ok().map(Replicas::saturating)
+}
+
 fn tolerances(spec: &HorizontalPodAutoscalerSpec) -> Tolerances {
-    let of = |rules: Option<&HPAScalingRules>| {
-        rules
-            .and_then(|rules| rules.tolerance.as_ref())
-            .and_then(|tolerance| quantity(&tolerance.0))
-            .and_then(Fraction::new)
-            .or_else(|| Fraction::new(DEFAULT_TOLERANCE))
-            .unwrap_or_default()
-    };
     let behavior = spec.behavior.as_ref();
     Tolerances {
-        up: of(behavior.and_then(|behavior| behavior.scale_up.as_ref())),
-        down: of(behavior.and_then(|behavior| behavior.scale_down.as_ref())),
+        up: tolerance(behavior.and_then(|behavior| behavior.scale_up.as_ref())),
+        down: tolerance(behavior.and_then(|behavior| behavior.scale_down.as_ref())),
     }
+}
+
+fn tolerance(rules: Option<&HPAScalingRules>) -> Fraction {
+    rules
+        .and_then(|rules| rules.tolerance.as_ref())
+        .and_then(|tolerance| quantity(&tolerance.0))
+        .and_then(Fraction::new)
+        .or_else(|| Fraction::new(DEFAULT_TOLERANCE))
+        .unwrap_or_default()
 }
 
 fn windows(spec: &HorizontalPodAutoscalerSpec) -> Windows {
-    let of = |rules: Option<&HPAScalingRules>| {
-        let stated = rules.and_then(|rules| rules.stabilization_window_seconds);
-        stated.and_then(|seconds| Seconds::new(f64::from(seconds))).unwrap_or_default()
-    };
     let behavior = spec.behavior.as_ref();
     Windows {
-        up: of(behavior.and_then(|behavior| behavior.scale_up.as_ref())),
-        down: of(behavior.and_then(|behavior| behavior.scale_down.as_ref())),
+        up: window(behavior.and_then(|behavior| behavior.scale_up.as_ref())),
+        down: window(behavior.and_then(|behavior| behavior.scale_down.as_ref())),
     }
 }
 
-fn reads(spec: HorizontalPodAutoscalerSpec) -> Vec<Read> {
+fn window(rules: Option<&HPAScalingRules>) -> Seconds {
+    let stated = rules.and_then(|rules| rules.stabilization_window_seconds);
+    stated.and_then(|seconds| Seconds::new(f64::from(seconds))).unwrap_or_default()
+}
+
+fn reads(spec: HorizontalPodAutoscalerSpec) -> Vec<ExternalMetric> {
     let external = spec.metrics.into_iter().flatten().filter_map(|metric| metric.external);
+
     external
         .filter(|external| METRICS.contains(&external.metric.name.as_str()) || is_keda(external))
-        .map(|external| Read {
+        .map(|external| ExternalMetric {
             metric: external.metric.name,
             variant: external
                 .metric
@@ -286,8 +303,8 @@ fn reads(spec: HorizontalPodAutoscalerSpec) -> Vec<Read> {
         .collect()
 }
 
-/// Whether this is the metric of a prometheus trigger of KEDA that can only be a number of replicas:
-/// the query is not in the HPA, but nothing else is divided by 1.
+/// Returns true if this metric of a KEDA prometheus trigger can only be desired replicas. The HPA
+/// does not contain the query, but no other metric is divided by 1.
 fn is_keda(external: &ExternalMetricSource) -> bool {
     let trigger = external.metric.name.strip_prefix('s').and_then(|rest| rest.split_once('-'));
     let is_prometheus = trigger.is_some_and(|(index, kind)| {
@@ -298,7 +315,8 @@ fn is_keda(external: &ExternalMetricSource) -> bool {
     is_prometheus && by_one && labels.is_some_and(|labels| labels.contains_key(KEDA_LABEL))
 }
 
-/// An average value wins over everything else, whatever the type says: so the HPA controller.
+/// Returns the target to compare with. The HPA controller prefers an average value to any other
+/// field, whatever the type.
 fn target_value(target: MetricTarget) -> TargetValue {
     let MetricTarget { average_value, average_utilization: _, type_, value: _ } = target;
     average_value.map_or(TargetValue::Other(type_), |average| TargetValue::Average(average.0))
@@ -308,7 +326,7 @@ fn is_one(text: &str) -> bool {
     quantity(text).is_some_and(|value| (value - 1.0).abs() < 1e-9)
 }
 
-/// The number that a Kubernetes quantity stands for; `None` when the text is not one.
+/// Parses a Kubernetes quantity; `None` if the text is not one.
 fn quantity(text: &str) -> Option<f64> {
     const SUFFIXES: [(&str, f64); 16] = [
         ("Ki", 1024.0),
@@ -328,50 +346,59 @@ fn quantity(text: &str) -> Option<f64> {
         ("E", 1e18),
         ("", 1.0),
     ];
+
     let (digits, factor) = SUFFIXES
         .iter()
         .find_map(|(suffix, factor)| text.strip_suffix(suffix).map(|digits| (digits, factor)))?;
-    // `f64::from_str` also knows words such as `inf`, which are not quantities.
+    // `f64::from_str` also accepts words such as `inf`, which are not quantities.
     let numeric = digits.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c))
         && digits.ends_with(|c: char| c.is_ascii_digit() || c == '.');
     numeric.then(|| digits.parse::<f64>().ok()).flatten().map(|value| value * factor)
 }
 
-// === impl Follower ===
+// === impl HpaFollower ===
 
-impl Follower {
-    /// Whether the HPA will leave `current` replicas alone though `desired` differs.
+impl HpaFollower {
+    /// Returns the ignored change if the HPA will keep `current` replicas although `desired`
+    /// differs.
     ///
     /// # Model
     ///
-    /// `ratio = desired / current`; the HPA proposes `current` while
-    /// `1 - down <= ratio <= 1 + up`, both ends included, and `desired` otherwise. With no replicas
-    /// the ratio is infinite or undefined, and both are outside.
+    /// `ratio = desired / current`; the HPA proposes `current` while `1 - down <= ratio <= 1 + up`,
+    /// both ends included, and `desired` otherwise. With `current` at 0, the ratio is infinite or
+    /// undefined, and both are outside the band.
     ///
     /// # Source
     ///
     /// Kubernetes 1.33 and later, `pkg/controller/podautoscaler/replica_calculator.go`. Older
     /// releases compare `|1 - ratio| <= tolerance`, which differs only on the boundary.
     #[must_use]
-    pub fn ignored(&self, current: Replicas, desired: Replicas) -> Option<Ignored> {
+    pub fn ignored(&self, current: Replicas, desired: Replicas) -> Option<IgnoredChange> {
         if current == desired || current == Replicas::ZERO {
             return None;
         }
+
         let Tolerances { up, down } = self.tolerances;
         let ratio = f64::from(desired.count()) / f64::from(current.count());
         let within = (1.0 - down.fraction()..=1.0 + up.fraction()).contains(&ratio);
         let (direction, tolerance) =
             if desired > current { (Direction::Up, up) } else { (Direction::Down, down) };
-        within.then(|| Ignored { hpa: self.hpa.clone(), current, desired, direction, tolerance })
+        within.then(|| IgnoredChange {
+            hpa: self.hpa.clone(),
+            current,
+            desired,
+            direction,
+            tolerance,
+        })
     }
 }
 
-// === impl Ignored ===
+// === impl IgnoredChange ===
 
-impl Ignored {
-    /// The lines that make the HPA follow the number exactly, to be merged into its manifest.
+impl IgnoredChange {
+    /// The lines to merge into the HPA's manifest so that it follows desired replicas exactly.
     ///
-    /// Both directions, because a number that rises by one also falls by one.
+    /// They set both directions, because replicas that scale up by one also scale down by one.
     #[must_use]
     pub fn remedy(&self) -> String {
         "spec:\n  behavior:\n    scaleUp:\n      tolerance: \"0\"\n    scaleDown:\n      tolerance: \"0\"\n"
@@ -379,7 +406,7 @@ impl Ignored {
     }
 }
 
-impl fmt::Display for Ignored {
+impl fmt::Display for IgnoredChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { hpa, current, desired, direction, tolerance } = self;
         write!(
@@ -393,7 +420,7 @@ impl fmt::Display for Ignored {
 }
 
 impl Direction {
-    /// The direction as the HPA's fields name it.
+    /// The direction, named as the HPA's fields name it.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -420,10 +447,10 @@ impl fmt::Display for Finding {
                 write!(f, "HPA {hpa} scales the target but does not read the desired number")
             }
             Self::NotRead { hpa: None } => f.write_str("no HPA scales the target"),
-            Self::Paused { scaled_object, how: Paused::AsItIs } => {
+            Self::Paused { scaled_object, how: ScaledObjectPause::AsItIs } => {
                 write!(f, "KEDA is paused by an annotation of ScaledObject {scaled_object}")
             }
-            Self::Paused { scaled_object, how: Paused::At(replicas) } => write!(
+            Self::Paused { scaled_object, how: ScaledObjectPause::At(replicas) } => write!(
                 f,
                 "KEDA is paused at {replicas} replicas by an annotation of ScaledObject \
                  {scaled_object}"
@@ -438,7 +465,7 @@ mod tests {
 
     use super::*;
 
-    fn hpa(target: &Value, behavior: &Value) -> Hpa {
+    fn hpa(target: &Value, behavior: &Value) -> HpaFacts {
         let object = json!({
             "spec": {
                 "maxReplicas": 64,
@@ -451,7 +478,8 @@ mod tests {
                 "behavior": behavior,
             }
         });
-        Hpa::new(serde_json::from_value(object).unwrap())
+
+        HpaFacts::new(serde_json::from_value(object).unwrap())
     }
 
     fn average(value: &str) -> Value {
@@ -468,34 +496,39 @@ mod tests {
 
     #[test]
     fn a_window_counts_only_if_it_is_stated() {
-        let windows = |behavior| {
-            let (follower, _) = hpa(&average("1"), &behavior).follow("llama", &variant());
-            let Windows { up, down } = follower.unwrap().windows;
-            (up.seconds(), down.seconds())
-        };
-        assert_eq!(windows(json!(null)), (0.0, 0.0));
         let stated = json!({"scaleUp": {"stabilizationWindowSeconds": 30},
             "scaleDown": {"stabilizationWindowSeconds": 120}});
-        assert_eq!(windows(stated), (30.0, 120.0));
-        assert_eq!(windows(json!({"scaleDown": {"tolerance": "0"}})), (0.0, 0.0));
+        for (behavior, want) in [
+            (json!(null), (0.0, 0.0)),
+            (stated, (30.0, 120.0)),
+            (json!({"scaleDown": {"tolerance": "0"}}), (0.0, 0.0)),
+        ] {
+            let (follower, _) = hpa(&average("1"), &behavior).follow("llama", &variant());
+            let Windows { up, down } = follower.unwrap().windows;
+            assert_eq!((up.seconds(), down.seconds()), want, "{behavior}");
+        }
+    }
+
+    /// Follows the HPA that KEDA creates for a trigger with this metric.
+    fn keda(name: &str, label: &str, average: &str) -> (Option<HpaFollower>, Vec<Finding>) {
+        let object = json!({"spec": {
+            "maxReplicas": 9,
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "llama"},
+            "metrics": [{"type": "External", "external": {
+                "metric": {"name": name, "selector": {"matchLabels": {label: "llama"}}},
+                "target": {"type": "AverageValue", "averageValue": average},
+            }}],
+        }});
+
+        HpaFacts::new(serde_json::from_value(object).unwrap()).follow("keda-hpa-llama", &variant())
     }
 
     #[test]
     fn the_hpa_of_a_prometheus_trigger_of_keda_follows_where_its_threshold_is_1() {
-        let keda = |name: &str, label: &str, average: &str| {
-            let object = json!({"spec": {
-                "maxReplicas": 9,
-                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "llama"},
-                "metrics": [{"type": "External", "external": {
-                    "metric": {"name": name, "selector": {"matchLabels": {label: "llama"}}},
-                    "target": {"type": "AverageValue", "averageValue": average},
-                }}],
-            }});
-            Hpa::new(serde_json::from_value(object).unwrap()).follow("keda-hpa-llama", &variant())
-        };
         let (follower, findings) = keda("s0-prometheus", KEDA_LABEL, "1");
         assert_eq!(follower.unwrap().hpa, "keda-hpa-llama");
         assert_eq!(findings, []);
+
         for (name, label, average) in [
             ("s0-prometheus", KEDA_LABEL, "50"),
             ("s0-kafka-lag", KEDA_LABEL, "1"),
@@ -532,7 +565,7 @@ mod tests {
     #[test]
     fn a_number_inside_the_band_is_ignored_and_outside_it_is_not() {
         for (behavior, current, desired, ignored) in [
-            // The default of 10 %, both ends included.
+            // The default of 10%, both ends included.
             (json!({}), 10, 11, true),
             (json!({}), 10, 9, true),
             (json!({}), 10, 12, false),
@@ -542,7 +575,7 @@ mod tests {
             (json!({}), 10, 10, false),
             (json!({}), 0, 3, false),
             (json!({}), 3, 0, false),
-            // Each direction has its own.
+            // Each direction has its own tolerance.
             (json!({"scaleUp": {"tolerance": "0"}}), 10, 11, false),
             (json!({"scaleUp": {"tolerance": "0"}}), 10, 9, true),
             (json!({"scaleDown": {"tolerance": "0"}}), 10, 9, false),
@@ -571,6 +604,7 @@ mod tests {
             "spec:\n  behavior:\n    scaleUp:\n      tolerance: \"0\"\n    scaleDown:\n      \
              tolerance: \"0\"\n"
         );
+
         let remedied = json!({"scaleUp": {"tolerance": "0"}, "scaleDown": {"tolerance": "0"}});
         let (follower, _) = hpa(&average("1"), &remedied).follow("llama", &variant());
         assert_eq!(follower.unwrap().ignored(replicas(10), replicas(11)), None);
@@ -578,7 +612,8 @@ mod tests {
 
     #[test]
     fn what_keeps_an_hpa_from_following_is_found() {
-        let (hpa_name, metric) = ("llama".to_owned(), "plimsoll_desired_replicas".to_owned());
+        let hpa_name = "llama".to_owned();
+        let metric = "plimsoll_desired_replicas".to_owned();
         let wrong_type = Finding::WrongTargetType {
             hpa: hpa_name.clone(),
             metric: metric.clone(),
@@ -586,6 +621,7 @@ mod tests {
         };
         let wrong_value =
             Finding::WrongAverageValue { hpa: hpa_name.clone(), metric, found: "2".to_owned() };
+
         for (target, findings) in [
             (average("1"), vec![]),
             (average("1000m"), vec![]),

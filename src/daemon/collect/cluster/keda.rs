@@ -1,8 +1,8 @@
-//! KEDA's `ScaledObject`s: between which counts they scale, and whether they do at all.
+//! KEDA's `ScaledObject`s: their bounds, and their pauses.
 //!
-//! A `ScaledObject` makes an HPA for itself, which carries its bounds but not all of them: the HPA's
-//! minimum is 1 where the `ScaledObject`'s is 0, because KEDA's operator itself goes between none and
-//! one. So the `ScaledObject` is what is read, and its HPA is left out.
+//! KEDA creates an HPA for each `ScaledObject`. The HPA's bounds differ: its minimum is 1 if the
+//! `ScaledObject`'s is 0, because KEDA's operator itself scales between 0 and 1. Plimsoll therefore
+//! reads the `ScaledObject`'s bounds and ignores its HPA's.
 //!
 //! # Shape
 //!
@@ -18,29 +18,29 @@ use kube::api::DynamicObject;
 use serde_json::Value;
 
 use crate::collect::cluster::WantedTarget;
-use crate::collect::cluster::discovery::{Marked, ObjectRef, Source};
+use crate::collect::cluster::discovery::{AnnotatedObject, ObjectRef, ObjectRole};
 use crate::collect::cluster::hpa::group_of;
 use plimsoll_core::fleet::Bounds;
 use plimsoll_core::units::Replicas;
 
 /// The API version of `ScaledObject`s.
 pub(crate) const API_VERSION: &str = "keda.sh/v1alpha1";
-/// Their kind.
+/// The kind of `ScaledObject`s.
 pub(crate) const KIND: &str = "ScaledObject";
 
-/// The label of everything that KEDA makes for a `ScaledObject`, with its name.
+/// The label, on every object that KEDA creates for a `ScaledObject`, with the latter's name.
 pub(crate) const MADE_FOR: &str = "scaledobject.keda.sh/name";
 
-/// Keeps the replicas as they are, unless it is false.
+/// Pauses scaling at the current replicas, unless it is false.
 const PAUSED: &str = "autoscaling.keda.sh/paused";
-/// Sets the replicas to a number and keeps them there.
+/// Scales to this many replicas and pauses there.
 const PAUSED_REPLICAS: &str = "autoscaling.keda.sh/paused-replicas";
 
 /// KEDA's defaults.
 const MIN: u32 = 0;
 const MAX: u32 = 100;
 
-/// The part of a `ScaledObject` that matters here.
+/// The relevant parts of a `ScaledObject`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ScaledObject {
     /// The group of the object that it scales.
@@ -49,64 +49,65 @@ pub(crate) struct ScaledObject {
     pub(crate) kind: String,
     /// The name of the object that it scales.
     pub(crate) target: String,
-    /// Whether it has been told to leave the replicas alone.
-    pub(crate) paused: Option<Paused>,
-    /// What it says of a variant, if it does.
-    pub(crate) marked: Option<Marked>,
+    /// The pause in effect, if any.
+    pub(crate) paused: Option<ScaledObjectPause>,
+    /// Its annotations, if it may declare a variant.
+    pub(crate) marked: Option<AnnotatedObject>,
     bounds: Option<Bounds>,
     idle: Option<Replicas>,
 }
 
-/// How a `ScaledObject` has been told to leave the replicas alone.
+/// The kind of a `ScaledObject`'s pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Paused {
-    /// As they are.
+pub enum ScaledObjectPause {
+    /// At the current replicas.
     AsItIs,
-    /// At this number.
+    /// At these replicas.
     At(Replicas),
 }
 
 // === impl ScaledObject ===
 
 impl ScaledObject {
-    /// Reads the object; `None` for one that scales nothing, which the API server does not accept.
+    /// Reads the object; `None` if it has no scale target, which the API server does not accept.
     pub(crate) fn new(object: &DynamicObject) -> Option<Self> {
         let spec = object.data.get("spec")?;
         let reference = spec.get("scaleTargetRef")?;
-        let text = |key: &str, default: &str| {
-            let written = reference.get(key).and_then(Value::as_str);
-            written.filter(|text| !text.is_empty()).unwrap_or(default).to_owned()
-        };
-        let (api_version, kind) = (text("apiVersion", "apps/v1"), text("kind", "Deployment"));
+        let api_version = text(reference, "apiVersion", "apps/v1");
+        let kind = text(reference, "kind", "Deployment");
         let target = reference.get("name").and_then(Value::as_str)?.to_owned();
-        let count = |key: &str| {
-            let written = spec.get(key).and_then(Value::as_u64)?;
-            Some(Replicas::saturating(u32::try_from(written).unwrap_or(u32::MAX)))
-        };
-        let min = count("minReplicaCount").unwrap_or(Replicas::saturating(MIN));
-        let max = count("maxReplicaCount").unwrap_or(Replicas::saturating(MAX));
+        let min = count(spec, "minReplicaCount").unwrap_or(Replicas::saturating(MIN));
+        let max = count(spec, "maxReplicaCount").unwrap_or(Replicas::saturating(MAX));
+
         let wanted = WantedTarget::Scale {
             api_version: api_version.clone(),
             kind: kind.clone(),
             name: target.clone(),
         };
         let reference = ObjectRef::of(API_VERSION, KIND, &object.metadata);
+
         Some(Self {
             group: group_of(&api_version).to_owned(),
             kind,
             target,
             paused: paused(object),
-            marked: Marked::new(reference, Source::ScaledObject, wanted, &object.metadata),
+            marked: AnnotatedObject::new(
+                reference,
+                ObjectRole::ScaledObject,
+                wanted,
+                &object.metadata,
+            ),
             bounds: Bounds::new(min, Some(max)),
-            idle: count("idleReplicaCount"),
+            idle: count(spec, "idleReplicaCount"),
         })
     }
 
-    /// Between which counts it scales a target that is wanted to have so many replicas; `None` when
-    /// the object contradicts itself.
+    /// Returns the bounds for a target with this many wanted replicas; `None` if the object
+    /// contradicts itself.
     ///
-    /// A `ScaledObject` with an idle count goes there, below its minimum, while nothing triggers it.
-    /// At that count the minimum is not what holds, or the number alone would wake the target.
+    /// A `ScaledObject` with an idle count scales to it, below its minimum, while no trigger is
+    /// active. At that count the minimum does not apply. Otherwise it alone would raise the desired
+    /// replicas and wake the target.
     pub(crate) fn bounds(&self, wanted: Replicas) -> Option<Bounds> {
         let bounds = self.bounds?;
         match self.idle {
@@ -116,16 +117,27 @@ impl ScaledObject {
     }
 }
 
-fn paused(object: &DynamicObject) -> Option<Paused> {
+fn text(reference: &Value, key: &str, default: &str) -> String {
+    let written = reference.get(key).and_then(Value::as_str);
+    written.filter(|text| !text.is_empty()).unwrap_or(default).to_owned()
+}
+
+fn count(spec: &Value, key: &str) -> Option<Replicas> {
+    let written = spec.get(key).and_then(Value::as_u64)?;
+    Some(Replicas::saturating(u32::try_from(written).unwrap_or(u32::MAX)))
+}
+
+fn paused(object: &DynamicObject) -> Option<ScaledObjectPause> {
     let annotations = object.metadata.annotations.as_ref()?;
     if let Some(count) = annotations.get(PAUSED_REPLICAS) {
-        // KEDA itself ignores the number when it is none, and is paused all the same.
-        let count = count.parse().ok().map(Replicas::saturating);
-        return Some(count.map_or(Paused::AsItIs, Paused::At));
+        // If the count is not a number, KEDA ignores it but still pauses.
+        let replicas = count.parse().ok().map(Replicas::saturating);
+        return Some(replicas.map_or(ScaledObjectPause::AsItIs, ScaledObjectPause::At));
     }
+
     let paused = annotations.get(PAUSED)?;
     (!matches!(paused.as_str(), "0" | "f" | "F" | "false" | "False" | "FALSE"))
-        .then_some(Paused::AsItIs)
+        .then_some(ScaledObjectPause::AsItIs)
 }
 
 #[cfg(test)]
@@ -176,16 +188,16 @@ mod tests {
     fn a_paused_object_is_known() {
         for (annotations, paused) in [
             (json!({}), None),
-            (json!({"autoscaling.keda.sh/paused": "true"}), Some(Paused::AsItIs)),
+            (json!({"autoscaling.keda.sh/paused": "true"}), Some(ScaledObjectPause::AsItIs)),
             (json!({"autoscaling.keda.sh/paused": "false"}), None),
             (
                 json!({"autoscaling.keda.sh/paused-replicas": "3"}),
-                Some(Paused::At(Replicas::saturating(3))),
+                Some(ScaledObjectPause::At(Replicas::saturating(3))),
             ),
             (
                 json!({"autoscaling.keda.sh/paused-replicas": "0",
                        "autoscaling.keda.sh/paused": "false"}),
-                Some(Paused::At(Replicas::ZERO)),
+                Some(ScaledObjectPause::At(Replicas::ZERO)),
             ),
         ] {
             let spec = json!({"scaleTargetRef": {"name": "llama"}});

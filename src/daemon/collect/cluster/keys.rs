@@ -1,4 +1,4 @@
-//! Which watch, and which of its objects.
+//! Keys that identify watches and their objects.
 
 use std::fmt;
 
@@ -6,37 +6,37 @@ use k8s_openapi::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
 
 use crate::collect::cluster::follow::ObjectName;
-use crate::collect::cluster::{Wanted, WantedTarget};
+use crate::collect::cluster::{WantedTarget, WatchedVariant};
 use plimsoll_core::fleet::Namespace;
 
-/// How far watches go.
+/// The reach of watches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Reach {
-    /// Each sees one namespace, so that no right is needed beyond those with variants.
+pub(crate) enum WatchReach {
+    /// Each watch covers one namespace, so rights are needed only in namespaces with variants.
     #[default]
     Namespaces,
-    /// Each sees the whole cluster, so that there is one of a kind however many namespaces there are.
+    /// Each watch covers the cluster, so there is one per kind, whatever the number of namespaces.
     Cluster,
 }
 
-/// Where a watch looks.
+/// The scope of a watch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Scope {
-    /// In all namespaces.
+pub(crate) enum WatchScope {
+    /// All namespaces.
     Cluster,
-    /// In this one.
+    /// This namespace.
     Namespace(Namespace),
 }
 
-/// Which watch.
+/// The key of a watch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum WatchKey {
     /// All objects of a kind.
-    Targets { scope: Scope, api_version: String, kind: String },
+    Targets { scope: WatchScope, api_version: String, kind: String },
     /// HPAs.
-    Hpas(Scope),
+    Hpas(WatchScope),
     /// KEDA's `ScaledObject`s.
-    ScaledObjects(Scope),
+    ScaledObjects(WatchScope),
     /// The pods of a namespace that a label selector matches.
     Pods { namespace: Namespace, selector: String },
     /// The metadata of all namespaces.
@@ -54,22 +54,22 @@ pub(crate) struct TargetKey {
     pub(crate) name: String,
 }
 
-// === impl Reach ===
+// === impl WatchReach ===
 
-impl Reach {
-    /// Where a watch looks that sees what is in a namespace.
-    pub(crate) fn scope(self, namespace: &Namespace) -> Scope {
+impl WatchReach {
+    /// Returns the scope of a watch that covers this namespace.
+    pub(crate) fn scope(self, namespace: &Namespace) -> WatchScope {
         match self {
-            Self::Namespaces => Scope::Namespace(namespace.clone()),
-            Self::Cluster => Scope::Cluster,
+            Self::Namespaces => WatchScope::Namespace(namespace.clone()),
+            Self::Cluster => WatchScope::Cluster,
         }
     }
 }
 
-// === impl Scope ===
+// === impl WatchScope ===
 
-impl Scope {
-    /// The objects there.
+impl WatchScope {
+    /// Returns the API for the objects in this scope.
     pub(crate) fn api<K>(&self, client: Client) -> Api<K>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
@@ -81,7 +81,7 @@ impl Scope {
     }
 }
 
-impl fmt::Display for Scope {
+impl fmt::Display for WatchScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cluster => f.write_str("all namespaces"),
@@ -93,7 +93,7 @@ impl fmt::Display for Scope {
 // === impl WatchKey ===
 
 impl WatchKey {
-    /// Whether a cluster without such a kind is as it should be.
+    /// Returns true if the cluster may lack this kind.
     pub(crate) fn is_optional(&self) -> bool {
         match self {
             Self::ScaledObjects(_) => true,
@@ -121,8 +121,8 @@ impl fmt::Display for WatchKey {
 // === impl TargetKey ===
 
 impl TargetKey {
-    /// The scale target that is wanted, if it is one.
-    pub(crate) fn of(want: &Wanted) -> Option<Self> {
+    /// Returns the wanted scale target, if there is one.
+    pub(crate) fn of(want: &WatchedVariant) -> Option<Self> {
         match want.target.clone() {
             WantedTarget::Scale { api_version, kind, name } => {
                 let namespace = want.variant.namespace.clone();
@@ -132,13 +132,13 @@ impl TargetKey {
         }
     }
 
-    /// The watch that sees this object.
-    pub(crate) fn watch(&self, reach: Reach) -> WatchKey {
+    /// Returns the watch that covers this object.
+    pub(crate) fn watch(&self, reach: WatchReach) -> WatchKey {
         let Self { namespace, api_version, kind, name: _ } = self.clone();
         WatchKey::Targets { scope: reach.scope(&namespace), api_version, kind }
     }
 
-    /// The object's name in that watch.
+    /// Returns the object's name in that watch.
     pub(crate) fn object(&self) -> ObjectName {
         ObjectName { namespace: self.namespace.to_string(), name: self.name.clone() }
     }

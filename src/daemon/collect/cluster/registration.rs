@@ -1,10 +1,11 @@
-//! The two objects that tie an aggregated API server to the cluster that it serves.
+//! The two objects that connect an aggregated API server to its cluster.
 //!
-//! `kube-system/extension-apiserver-authentication` says whom to believe when a request claims to
-//! come from the API server. `v1beta1.external.metrics.k8s.io` says who answers for the group, and
-//! there can be only one. A second provider that is installed later takes it over without a word,
-//! and KEDA's operator rewrites its `caBundle` by name; in both cases HPAs stop getting numbers and
-//! nothing in our own process fails, so it is watched.
+//! `kube-system/extension-apiserver-authentication` lists the authorities that authenticate
+//! requests from the API server. `v1beta1.external.metrics.k8s.io` registers the Service for the
+//! API group, and only one can be registered. A second provider that is installed later replaces it
+//! silently, and KEDA's operator rewrites its `caBundle` by name. In both cases HPAs no longer get
+//! metrics, although nothing fails in Plimsoll's own process. Plimsoll therefore watches the
+//! registration.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,42 +17,42 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument as _, debug, info_span, warn};
 
-use crate::collect::cluster::follow::{Change, Failure, Pace, Selection, follow};
+use crate::collect::cluster::follow::{Selection, WatchChange, WatchFailure, WatchTiming, follow};
 use crate::collect::replace;
 
 const AUTHENTICATION_NAMESPACE: &str = "kube-system";
 const AUTHENTICATION_NAME: &str = "extension-apiserver-authentication";
-/// The one object that says who answers for external metrics.
+/// The object that registers the Service for external metrics.
 pub const API_SERVICE: &str = "v1beta1.external.metrics.k8s.io";
 
-/// What the `APIService` should say. What is `None` is not checked.
+/// The expected fields of the `APIService`. A field that is `None` is not checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Expected {
-    /// Namespace and name of the Service that should answer.
+pub struct ApiServiceFields {
+    /// Namespace and name of the Service.
     pub service: Option<(String, String)>,
-    /// PEM of the authority that signed the certificate that we serve with.
+    /// PEM of the authority that signed Plimsoll's serving certificate.
     pub ca_bundle: Option<Vec<u8>>,
 }
 
-/// Who answers for `external.metrics.k8s.io`.
+/// The registration of `external.metrics.k8s.io`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Registration {
-    /// We do, and the API server reaches us.
+    /// Plimsoll is registered, and the API server reaches it.
     Ours,
-    /// Nobody is registered.
+    /// No Service is registered.
     Absent,
     /// Another Service is registered.
     ForeignService {
-        /// Its namespace; empty when the API server itself is meant to answer.
+        /// Its namespace; empty if the API server itself serves the group.
         namespace: String,
-        /// Its name; empty when the API server itself is meant to answer.
+        /// Its name; empty if the API server itself serves the group.
         name: String,
     },
-    /// We are registered, but with another authority's certificate, so that every call fails.
+    /// Plimsoll is registered with another authority's certificate, so every call fails.
     ForeignCaBundle,
-    /// We are registered, and the API server does not reach us.
+    /// Plimsoll is registered, but the API server does not reach it.
     Unavailable {
-        /// What the API server says.
+        /// The reason that the API server reports.
         reason: String,
     },
 }
@@ -73,9 +74,9 @@ impl Registration {
         }
     }
 
-    /// What the object, or its absence, means.
+    /// Classifies the object, or its absence.
     #[must_use]
-    pub fn judge(object: Option<&APIService>, expected: &Expected) -> Self {
+    pub fn judge(object: Option<&APIService>, expected: &ApiServiceFields) -> Self {
         let Some(object) = object else { return Self::Absent };
         let spec = object.spec.clone().unwrap_or_default();
         let service = spec.service.unwrap_or_default();
@@ -84,13 +85,15 @@ impl Registration {
             let (namespace, name) = found;
             return Self::ForeignService { namespace, name };
         }
-        let bundle = spec.ca_bundle.map(|bundle| bundle.0).unwrap_or_default();
+
         let checked = !spec.insecure_skip_tls_verify.unwrap_or(false);
-        // A bundle may hold an old and a new authority while they are being rotated.
-        let trusted = |ca: &Vec<u8>| !certificates(ca).is_disjoint(&certificates(&bundle));
-        if checked && expected.ca_bundle.as_ref().is_some_and(|ca| !trusted(ca)) {
+        // During a rotation, a bundle may hold an old and a new authority.
+        let trusted = certificates(&spec.ca_bundle.map(|pem| pem.0).unwrap_or_default());
+        let ours = expected.ca_bundle.as_ref();
+        if checked && ours.is_some_and(|ca| certificates(ca).is_disjoint(&trusted)) {
             return Self::ForeignCaBundle;
         }
+
         let conditions = object.status.as_ref().and_then(|status| status.conditions.as_ref());
         let available = conditions.and_then(|all| all.iter().find(|is| is.type_ == "Available"));
         match available {
@@ -117,49 +120,57 @@ fn certificates(pem: &[u8]) -> BTreeSet<String> {
         .collect()
 }
 
-/// Watches who answers for the external metrics, until `stop`; `None` until it is known. What was
-/// last known stays while the watch is broken. What is expected is asked for anew each time,
+/// Watches the registration for external metrics, until `stop`; `None` until it is known. The last
+/// known registration is kept while the watch is broken. `expected` is called for every change,
 /// because certificates rotate.
 pub fn registration(
     client: Client,
-    expected: impl Fn() -> Expected + Send + 'static,
-    pace: Pace,
+    expected: impl Fn() -> ApiServiceFields + Send + 'static,
+    pace: WatchTiming,
     tracker: &TaskTracker,
     stop: CancellationToken,
 ) -> watch::Receiver<Option<Registration>> {
     let (sender, receiver) = watch::channel(None);
     let api: Api<APIService> = Api::all(client);
-    let tell = move |change| {
+    let following = follow(api, named(API_SERVICE), pace, Some, move |change| {
         note_registration(&sender, &expected(), change);
         std::future::ready(())
-    };
+    });
+
     let task = async move {
-        stop.run_until_cancelled(follow(api, named(API_SERVICE), pace, Some, tell)).await;
+        stop.run_until_cancelled(following).await;
     };
     tracker.spawn(task.instrument(info_span!("registration")));
     receiver
 }
 
-/// Watches whom the API server's requests are to be authenticated by, until `stop`: the data of
+/// Watches the authorities that authenticate the API server's requests, until `stop`: the data of
 /// `kube-system/extension-apiserver-authentication`; `None` until it is known.
 ///
-/// What was last known stays when the watch breaks, and when the object is deleted: an API server
-/// writes it again, and a server that forgets whom to trust in the meantime serves nobody.
+/// The last known data is kept while the watch is broken and when the object is deleted. An API
+/// server recreates the object. A server that forgot its trusted authorities in the meantime would
+/// reject all requests.
 pub fn authentication(
     client: Client,
-    pace: Pace,
+    pace: WatchTiming,
     tracker: &TaskTracker,
     stop: CancellationToken,
 ) -> watch::Receiver<Option<BTreeMap<String, String>>> {
     let (sender, receiver) = watch::channel(None);
     let api: Api<ConfigMap> = Api::namespaced(client, AUTHENTICATION_NAMESPACE);
-    let tell = move |change| {
-        note_authentication(&sender, change);
-        std::future::ready(())
-    };
-    let facts = |object: ConfigMap| Some(object.data.unwrap_or_default());
+    let following = follow(
+        api,
+        named(AUTHENTICATION_NAME),
+        pace,
+        |object: ConfigMap| Some(object.data.unwrap_or_default()),
+        move |change| {
+            note_authentication(&sender, change);
+            std::future::ready(())
+        },
+    );
+
     let task = async move {
-        stop.run_until_cancelled(follow(api, named(AUTHENTICATION_NAME), pace, facts, tell)).await;
+        stop.run_until_cancelled(following).await;
     };
     tracker.spawn(task.instrument(info_span!("authentication")));
     receiver
@@ -167,8 +178,8 @@ pub fn authentication(
 
 fn note_registration(
     sender: &watch::Sender<Option<Registration>>,
-    expected: &Expected,
-    change: Change<APIService>,
+    expected: &ApiServiceFields,
+    change: WatchChange<APIService>,
 ) {
     hand_over(API_SERVICE, change, |object| {
         replace(sender, Some(Registration::judge(object.as_ref(), expected)));
@@ -177,7 +188,7 @@ fn note_registration(
 
 fn note_authentication(
     sender: &watch::Sender<Option<BTreeMap<String, String>>>,
-    change: Change<BTreeMap<String, String>>,
+    change: WatchChange<BTreeMap<String, String>>,
 ) {
     hand_over(AUTHENTICATION_NAME, change, |data| {
         if data.is_none() {
@@ -188,28 +199,29 @@ fn note_authentication(
     });
 }
 
-/// Hands over the one object of this name, or that it is gone, if a change is of either.
-fn hand_over<T>(name: &str, change: Change<T>, take: impl FnOnce(Option<T>)) {
+/// Passes on the object with this name, or its deletion, if the change is either of these.
+fn hand_over<T>(name: &str, change: WatchChange<T>, take: impl FnOnce(Option<T>)) {
     match change {
-        Change::Synced(objects) => take(objects.into_values().next()),
-        Change::Applied(_, object) => take(Some(object)),
-        Change::Deleted(_) => take(None),
-        Change::Broken(failure) => log_broken(name, &failure),
-        Change::Alive | Change::Resuming => {}
+        WatchChange::Synced(objects) => take(objects.into_values().next()),
+        WatchChange::Applied(_, object) => take(Some(object)),
+        WatchChange::Deleted(_) => take(None),
+        WatchChange::Broken(failure) => log_broken(name, &failure),
+        WatchChange::Alive | WatchChange::Resuming => {}
     }
 }
 
-/// The one object of this name. Roles that allow one name allow no list without this selector.
+/// Selects the object with this name. Roles that allow a single name deny lists without this
+/// selector.
 pub(crate) fn named(name: &str) -> Selection {
     Selection { labels: None, fields: Some(format!("metadata.name={name}")) }
 }
 
-pub(crate) fn log_broken(object: &str, failure: &Failure) {
+pub(crate) fn log_broken(object: &str, failure: &WatchFailure) {
     match failure {
-        Failure::Forbidden(error) => {
+        WatchFailure::Forbidden(error) => {
             warn!(object, %error, "Watch is forbidden: grant list and watch");
         }
-        Failure::Absent(error) | Failure::Away(error) => {
+        WatchFailure::Absent(error) | WatchFailure::Away(error) => {
             debug!(object, %error, "Watch is broken: keeping the last known state");
         }
     }
@@ -238,12 +250,13 @@ mod tests {
         if let Some(spec) = &mut object.spec {
             spec.ca_bundle = Some(k8s_openapi::ByteString(bundle.into()));
         }
+
         object
     }
 
     #[test]
     fn a_registration_is_ours_only_when_service_authority_and_availability_agree() {
-        let expected = Expected {
+        let expected = ApiServiceFields {
             service: Some(("plimsoll".to_owned(), "metrics".to_owned())),
             ca_bundle: Some(OURS.into()),
         };
@@ -253,6 +266,7 @@ mod tests {
         };
         let unavailable =
             Registration::Unavailable { reason: "FailedDiscoveryCheck: why".to_owned() };
+
         let both = format!("{OTHER}{OURS}");
         let rewrapped = OURS.replace("AAAA\nBBBB", "AAAABBBB\r");
         for (object, registration) in [
@@ -275,6 +289,9 @@ mod tests {
     #[test]
     fn what_is_not_expected_is_not_checked() {
         let object = object("keda", OTHER, Some(("True", "Passed")));
-        assert_eq!(Registration::judge(Some(&object), &Expected::default()), Registration::Ours);
+        assert_eq!(
+            Registration::judge(Some(&object), &ApiServiceFields::default()),
+            Registration::Ours
+        );
     }
 }

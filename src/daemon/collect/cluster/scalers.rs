@@ -1,87 +1,90 @@
-//! What scales a target: HPAs, and KEDA's `ScaledObject`s with the HPAs that they make.
+//! Scalers of a target: HPAs, and KEDA's `ScaledObject`s with the HPAs that KEDA creates for them.
 
 use std::collections::BTreeMap;
 
 use crate::collect::cluster::follow::ObjectName;
-use crate::collect::cluster::hpa::{Finding, Follower, Hpa, group_of};
+use crate::collect::cluster::hpa::{Finding, HpaFacts, HpaFollower, group_of};
 use crate::collect::cluster::keda::ScaledObject;
 use crate::collect::cluster::keys::TargetKey;
 use plimsoll_core::fleet::{Bounds, VariantName};
 use plimsoll_core::units::Replicas;
 
-/// Everything that scales something, by what it scales.
+/// All scalers, by target.
 #[derive(Debug, Default)]
-pub(crate) struct Scalers<'a>(BTreeMap<Scaled<'a>, Of<'a>>);
+pub(crate) struct Scalers<'a>(BTreeMap<ScalerTarget<'a>, TargetScalers<'a>>);
 
-/// What is scaled; versions of one group are views of one object.
+/// The target of a scaler. Versions of one API group are views of the same object.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Scaled<'a> {
+struct ScalerTarget<'a> {
     namespace: &'a str,
     group: &'a str,
     kind: &'a str,
     name: &'a str,
 }
 
-/// What scales one target, by name.
+/// The scalers of one target, with their names.
 #[derive(Debug, Default)]
-pub(crate) struct Of<'a> {
-    hpas: Vec<(&'a str, &'a Hpa)>,
-    /// The HPAs that KEDA has made for the `ScaledObject`s that are here.
-    made: Vec<(&'a str, &'a Hpa)>,
+pub(crate) struct TargetScalers<'a> {
+    hpas: Vec<(&'a str, &'a HpaFacts)>,
+    /// The HPAs that KEDA created for `scaled_objects`.
+    made: Vec<(&'a str, &'a HpaFacts)>,
     scaled_objects: Vec<(&'a str, &'a ScaledObject)>,
 }
 
 // === impl Scalers ===
 
 impl<'a> Scalers<'a> {
-    /// Sorts these by what they scale.
+    /// Groups scalers by their target.
     pub(crate) fn new(
-        hpas: impl Iterator<Item = (&'a ObjectName, &'a Hpa)>,
+        hpas: impl Iterator<Item = (&'a ObjectName, &'a HpaFacts)>,
         scaled_objects: impl Iterator<Item = (&'a ObjectName, &'a ScaledObject)>,
     ) -> Self {
-        let mut all: BTreeMap<Scaled<'a>, Of<'a>> = BTreeMap::new();
+        let mut all: BTreeMap<ScalerTarget<'a>, TargetScalers<'a>> = BTreeMap::new();
         for (ObjectName { namespace, name }, hpa) in hpas {
-            let Hpa { group, kind, target, .. } = hpa;
-            let scaled = Scaled { namespace, group, kind, name: target };
+            let HpaFacts { group, kind, target, .. } = hpa;
+            let scaled = ScalerTarget { namespace, group, kind, name: target };
             all.entry(scaled).or_default().hpas.push((name, hpa));
         }
+
         for (ObjectName { namespace, name }, object) in scaled_objects {
             let ScaledObject { group, kind, target, .. } = object;
-            let scaled = Scaled { namespace, group, kind, name: target };
+            let scaled = ScalerTarget { namespace, group, kind, name: target };
             all.entry(scaled).or_default().scaled_objects.push((name, object));
         }
+
         for of in all.values_mut() {
-            let Of { hpas, made, scaled_objects } = of;
-            // What KEDA makes is not a second owner. It may have been made for an object that is
-            // gone or cannot be seen; then it is all that there is.
+            let TargetScalers { hpas, made, scaled_objects } = of;
+            // An HPA from KEDA is not a second owner. If its `ScaledObject` is gone or not visible,
+            // the HPA is the only known scaler.
             let all = std::mem::take(hpas);
             (*made, *hpas) = all.into_iter().partition(|(_, hpa)| {
                 scaled_objects.iter().any(|(name, _)| hpa.made_for.as_deref() == Some(*name))
             });
         }
+
         Self(all)
     }
 
-    /// What scales this target.
-    pub(crate) fn of<'s>(&'s self, target: &'s TargetKey) -> Option<&'s Of<'a>> {
+    /// Returns the scalers of this target.
+    pub(crate) fn of<'s>(&'s self, target: &'s TargetKey) -> Option<&'s TargetScalers<'a>> {
         let TargetKey { namespace, api_version, kind, name } = target;
         let group = group_of(api_version);
-        self.0.get(&Scaled { namespace: namespace.as_str(), group, kind, name })
+        self.0.get(&ScalerTarget { namespace: namespace.as_str(), group, kind, name })
     }
 }
 
-// === impl Of ===
+// === impl TargetScalers ===
 
-impl Of<'_> {
-    /// Each by its kind and name.
+impl TargetScalers<'_> {
+    /// Names each scaler with its kind.
     pub(crate) fn names(&self) -> Vec<String> {
         let hpas = self.hpas.iter().map(|(name, _)| format!("HPA {name}"));
         let objects = self.scaled_objects.iter().map(|(name, _)| format!("ScaledObject {name}"));
         objects.chain(hpas).collect()
     }
 
-    /// Between which counts a target is scaled that is wanted to have so many replicas, where only
-    /// one thing scales it and does not contradict itself.
+    /// Returns the bounds of a target with this many wanted replicas, if exactly one scaler exists
+    /// and it does not contradict itself.
     pub(crate) fn bounds(&self, wanted: Replicas) -> Option<Bounds> {
         match (self.scaled_objects.as_slice(), self.hpas.as_slice()) {
             ([(_, object)], []) => object.bounds(wanted),
@@ -90,9 +93,10 @@ impl Of<'_> {
         }
     }
 
-    /// Who follows the variant's number, and what keeps it from being followed. Which of several
-    /// would win cannot be said; that there are several is said elsewhere.
-    pub(crate) fn follow(&self, variant: &VariantName) -> (Option<Follower>, Vec<Finding>) {
+    /// Returns the HPA that follows the variant's desired replicas, and the problems that keep them
+    /// from being followed. Of several scalers, the winner is not known; [`TargetScalers::names`]
+    /// exposes the conflict.
+    pub(crate) fn follow(&self, variant: &VariantName) -> (Option<HpaFollower>, Vec<Finding>) {
         match (self.scaled_objects.as_slice(), self.hpas.as_slice()) {
             ([], [(name, hpa)]) => hpa.follow(name, variant),
             ([(name, object)], []) => {
@@ -120,7 +124,7 @@ mod tests {
     fn versions_of_one_group_are_one_target_and_groups_and_namespaces_are_not() {
         let object = json!({"spec": {"maxReplicas": 8, "scaleTargetRef": {
             "apiVersion": "apps/v1", "kind": "Deployment", "name": "llama"}}});
-        let hpa = Hpa::new(serde_json::from_value(object).unwrap());
+        let hpa = HpaFacts::new(serde_json::from_value(object).unwrap());
         let name = ObjectName { namespace: "shop".to_owned(), name: "llama".to_owned() };
         let scalers = Scalers::new(std::iter::once((&name, &hpa)), std::iter::empty());
         for (namespace, api_version, scaled) in [
@@ -135,6 +139,7 @@ mod tests {
                 kind: "Deployment".to_owned(),
                 name: "llama".to_owned(),
             };
+
             assert_eq!(scalers.of(&key).is_some(), scaled, "{namespace} {api_version}");
         }
     }

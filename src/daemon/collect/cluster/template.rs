@@ -1,17 +1,16 @@
-//! Pod templates: what is kept of a scale target's.
+//! Pod templates: the parts of a scale target's template that Plimsoll keeps.
 //!
-//! A workload's object has the pods that it will make in one of two places: `spec.template`, as
-//! Deployments, `StatefulSet`s and most kinds with a scale subresource do, or
-//! `spec.leaderWorkerTemplate`, where a `LeaderWorkerSet` has a template for the leader of a group
-//! and one for its workers. Whatever is in neither place, or cannot be read there, has no template,
-//! and is a target as before.
+//! A workload's object defines its pods in one of two places. Deployments, `StatefulSet`s and most
+//! kinds with a scale subresource use `spec.template`. A `LeaderWorkerSet` uses
+//! `spec.leaderWorkerTemplate`, with one template for a group's leader and one for its workers. An
+//! object with a readable template in neither place is still a scale target, but has no template.
 //!
-//! Most workloads of a cluster are no engines. Of those that neither take accelerators nor name an
-//! engine nothing is kept, and of a container's variables only those that its command line refers
-//! to: the others are none of our business.
+//! Most workloads in a cluster are not engines. A template is kept only if it requests accelerators
+//! or names an engine. Of a container's variables, only those that its command line refers to are
+//! kept.
 //!
-//! Where a command line needs `ConfigMap`s to be read, [`Written`] says which, and is made a
-//! [`Template`] with what they say.
+//! If a command line needs `ConfigMap`s, [`ObjectTemplate`] lists them, and turns into a
+//! [`PodTemplate`] once their contents are known.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,49 +19,53 @@ use k8s_openapi::api::core::v1 as core;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
-use crate::collect::cluster::config_maps::{Draft, Texts};
+use crate::collect::cluster::ClusterState;
+use crate::collect::cluster::config_maps::{ContainerTemplate, Texts};
 use crate::collect::cluster::inventory::{asked, product};
-use crate::collect::cluster::{ClusterState, VariantState};
-use plimsoll_core::fleet::{Resource, VariantKey};
+use plimsoll_core::fleet::{Accelerator, Resource};
 use plimsoll_core::observe::inventory::{Inventory, ReplicaUnit, UnitSource};
-use plimsoll_core::observe::template::{Container, Template, Templates};
+use plimsoll_core::observe::template::{Container, PodTemplate, Templates};
 use plimsoll_core::units::Gpus;
 
-/// What names an engine in an image or on a command line.
+/// Names of engines, as they occur in images and command lines.
 const ENGINES: [&str; 2] = ["vllm", "sglang"];
 
-/// What an object says of the pods that it makes.
+/// The pod template of an object.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Written {
-    /// The template without what `ConfigMap`s say.
-    bare: Arc<Template>,
-    /// Its containers, where some need `ConfigMap`s; none otherwise.
-    drafts: Vec<Draft>,
+pub(crate) struct ObjectTemplate {
+    /// The template without the contents of `ConfigMap`s.
+    bare: Arc<PodTemplate>,
+    /// Its containers, if some need `ConfigMap`s; otherwise empty.
+    drafts: Vec<ContainerTemplate>,
     maps: BTreeSet<String>,
 }
 
-// === impl Written ===
+// === impl ObjectTemplate ===
 
-impl Written {
-    /// What an object of any kind says, if it matters.
+impl ObjectTemplate {
+    /// Reads the template of an object of any kind, if it is relevant.
     pub(crate) fn new(object: &DynamicObject) -> Option<Self> {
         let spec = object.data.get("spec")?;
         let (unit, drafts) = match spec.get("leaderWorkerTemplate") {
             Some(group) => of_group(group)?,
             None => of_pods(&pod(spec.get("template")?)?, None),
         };
-        let bare = Template { unit, containers: containers(&drafts, &|_| None) };
+        let bare = PodTemplate { unit, containers: containers(&drafts, &|_| None) };
         if !names_engine(&bare) {
-            let drafts = Vec::new();
-            let (bare, maps) = (Arc::new(bare), BTreeSet::new());
-            return bare.unit.is_some().then_some(Self { bare, drafts, maps });
+            let has_unit = bare.unit.is_some();
+            return has_unit.then(|| Self {
+                bare: Arc::new(bare),
+                drafts: Vec::new(),
+                maps: BTreeSet::new(),
+            });
         }
-        let maps: BTreeSet<String> = drafts.iter().flat_map(Draft::maps).collect();
-        let drafts = if maps.is_empty() { Vec::new() } else { drafts };
-        Some(Self { bare: Arc::new(bare), drafts, maps })
+
+        let maps: BTreeSet<String> = drafts.iter().flat_map(ContainerTemplate::maps).collect();
+        let kept = if maps.is_empty() { Vec::new() } else { drafts };
+        Some(Self { bare: Arc::new(bare), drafts: kept, maps })
     }
 
-    /// What a replica takes, which no `ConfigMap` says.
+    /// The accelerators of one replica, which do not depend on `ConfigMap`s.
     pub(crate) fn unit(&self) -> Option<&ReplicaUnit> {
         self.bare.unit.as_ref()
     }
@@ -72,26 +75,29 @@ impl Written {
         self.maps.iter().map(String::as_str)
     }
 
-    /// The template with what these `ConfigMap`s say.
-    pub(crate) fn template<'a>(&self, of: &dyn Fn(&str) -> Option<&'a Texts>) -> Arc<Template> {
+    /// Returns the template, completed from these `ConfigMap`s.
+    pub(crate) fn template<'a>(&self, of: &dyn Fn(&str) -> Option<&'a Texts>) -> Arc<PodTemplate> {
         if self.drafts.is_empty() {
             return Arc::clone(&self.bare);
         }
         let unit = self.bare.unit.clone();
-        Arc::new(Template { unit, containers: containers(&self.drafts, of) })
+        Arc::new(PodTemplate { unit, containers: containers(&self.drafts, of) })
     }
 }
 
-fn containers<'a>(drafts: &[Draft], of: &dyn Fn(&str) -> Option<&'a Texts>) -> Vec<Container> {
+fn containers<'a>(
+    drafts: &[ContainerTemplate],
+    of: &dyn Fn(&str) -> Option<&'a Texts>,
+) -> Vec<Container> {
     drafts.iter().map(|draft| draft.container(of)).collect()
 }
 
-/// A replica that is one pod, or a group with as many workers beside the leader: what it takes, and
-/// the containers of the pod that answers.
+/// Reads a replica that is one pod, or a group of a leader and this number of workers. Returns its
+/// accelerators and the leader's containers, which serve the requests.
 fn of_pods(
     leader: &core::PodSpec,
     workers: Option<(&core::PodSpec, u32)>,
-) -> (Option<ReplicaUnit>, Vec<Draft>) {
+) -> (Option<ReplicaUnit>, Vec<ContainerTemplate>) {
     let mut takes: BTreeMap<Resource, Gpus> = asked(leader);
     if let Some((worker, number)) = workers {
         for (resource, gpus) in asked(worker) {
@@ -99,65 +105,74 @@ fn of_pods(
             *takes.entry(resource).or_default() += all;
         }
     }
-    // A replica that asks for several resources is counted by the first, as its pods are.
+
+    // A replica that requests several resources is counted by the first, as its pods are.
     let unit = takes.into_iter().find(|(_, gpus)| *gpus > Gpus::ZERO).map(|(resource, gpus)| {
-        let chosen = |pod: &core::PodSpec| {
-            product(resource.as_str(), pod.node_selector.as_ref().unwrap_or(&BTreeMap::new()))
-        };
-        let product = chosen(leader).or_else(|| chosen(workers?.0));
+        let product = chosen(&resource, leader).or_else(|| chosen(&resource, workers?.0));
         ReplicaUnit { resource, gpus, product, source: UnitSource::Template }
     });
-    (unit, leader.containers.iter().map(|container| Draft::new(leader, container)).collect())
+
+    (
+        unit,
+        leader
+            .containers
+            .iter()
+            .map(|container| ContainerTemplate::new(leader, container))
+            .collect(),
+    )
 }
 
-/// A group of a `LeaderWorkerSet`, whose size counts the leader; without a template of its own the
-/// leader is like the workers.
-fn of_group(group: &Value) -> Option<(Option<ReplicaUnit>, Vec<Draft>)> {
+/// Returns the product that a pod's node selector requires.
+fn chosen(resource: &Resource, pod: &core::PodSpec) -> Option<Accelerator> {
+    product(resource.as_str(), pod.node_selector.as_ref().unwrap_or(&BTreeMap::new()))
+}
+
+/// Reads a group of a `LeaderWorkerSet`, whose size includes the leader. Without a template of its
+/// own, the leader is like the workers.
+fn of_group(group: &Value) -> Option<(Option<ReplicaUnit>, Vec<ContainerTemplate>)> {
     let workers = pod(group.get("workerTemplate")?)?;
-    let leader = group.get("leaderTemplate").filter(|template| !template.is_null());
-    let leader = leader.map_or_else(|| Some(workers.clone()), pod)?;
+    let written = group.get("leaderTemplate").filter(|template| !template.is_null());
+    let leader = written.map_or_else(|| Some(workers.clone()), pod)?;
     let size = group.get("size").and_then(Value::as_u64).unwrap_or(1);
     let beside = u32::try_from(size.saturating_sub(1)).ok()?;
     Some(of_pods(&leader, Some((&workers, beside))))
 }
 
-/// The pods of a template; `None` where a kind of its own has something else in that place.
+/// Reads the pods of a template; `None` if a custom kind has another structure there.
 fn pod(template: &Value) -> Option<core::PodSpec> {
     serde_json::from_value(template.get("spec")?.clone()).ok()
 }
 
-fn names_engine(template: &Template) -> bool {
+fn names_engine(template: &PodTemplate) -> bool {
     let mut texts = template.containers.iter().flat_map(|container| {
         std::iter::once(&container.image).chain(&container.command).chain(&container.args)
     });
     texts.any(|text| {
-        let text = text.to_ascii_lowercase();
-        ENGINES.iter().any(|engine| text.contains(engine))
+        let lowercase = text.to_ascii_lowercase();
+        ENGINES.iter().any(|engine| lowercase.contains(engine))
     })
 }
 
-// === what follows for the variants ===
+// === impl ClusterState ===
 
 impl ClusterState {
-    /// What the pod templates of the variants say, of those that have one.
+    /// Returns the pod templates of all variants that have one.
     #[must_use]
     pub fn templates(&self) -> Templates {
-        let template = |(key, state): (&VariantKey, &VariantState)| {
-            Some((key.clone(), state.template.clone()?))
-        };
-        self.variants.iter().filter_map(template).collect()
+        let variants = self.variants.iter();
+        variants.filter_map(|(key, state)| Some((key.clone(), state.template.clone()?))).collect()
     }
 
-    /// Takes in what replicas take: what the templates say before what pods were seen to take,
-    /// which is what replicas took that may not be made any more.
+    /// Sets the inventory. Templates override the accelerators of observed pods, which may come
+    /// from an outdated template.
     pub(crate) fn take_inventory(&mut self, seen: &Arc<Inventory>) {
         self.inventory = Arc::clone(seen);
         for (key, state) in &self.variants {
             let Some(unit) = state.unit.clone() else { continue };
             let units = &mut Arc::make_mut(&mut self.inventory).units;
             let product = units.get(key).and_then(|seen| seen.product.clone());
-            let unit = ReplicaUnit { product: unit.product.or(product), ..unit };
-            units.insert(key.clone(), unit);
+            let completed = ReplicaUnit { product: unit.product.or(product), ..unit };
+            units.insert(key.clone(), completed);
         }
     }
 }
@@ -167,7 +182,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use plimsoll_core::fleet::Accelerator;
 
     fn object(spec: &Value) -> DynamicObject {
         serde_json::from_value(json!({"metadata": {"name": "a"}, "spec": spec})).unwrap()
@@ -180,13 +194,13 @@ mod tests {
         json!({"spec": {"containers": [container]}})
     }
 
-    /// The template without any `ConfigMap`.
-    fn template(object: &DynamicObject) -> Option<Arc<Template>> {
-        Written::new(object).map(|written| written.template(&|_| None))
+    /// Returns the template without any `ConfigMap`.
+    fn template(object: &DynamicObject) -> Option<Arc<PodTemplate>> {
+        ObjectTemplate::new(object).map(|written| written.template(&|_| None))
     }
 
     fn gpus(spec: &Value) -> Option<u32> {
-        let written = Written::new(&object(spec))?;
+        let written = ObjectTemplate::new(&object(spec))?;
         assert_eq!(written.unit(), written.template(&|_| None).unit.as_ref());
         written.unit().map(|unit| unit.gpus.count())
     }
@@ -194,6 +208,7 @@ mod tests {
     #[test]
     fn a_replica_takes_what_all_its_pods_ask_for() {
         assert_eq!(gpus(&json!({"template": engine(4, &json!({}))})), Some(4));
+
         let workers = engine(8, &json!({}));
         let alike = json!({"size": 4, "workerTemplate": workers});
         assert_eq!(gpus(&json!({"leaderWorkerTemplate": alike})), Some(32));
@@ -240,6 +255,7 @@ mod tests {
         ] {
             assert_eq!(template(&object(&spec)), None, "{spec}");
         }
+
         let bare: DynamicObject = serde_json::from_value(json!({"metadata": {}})).unwrap();
         assert_eq!(template(&bare), None);
     }
@@ -259,6 +275,7 @@ mod tests {
                 {"name": "VLLM_USE_V1", "value": "0"},
             ],
         });
+
         let found = template(&object(&json!({"template": engine(1, &more)}))).unwrap();
         let kept: Vec<(&str, &str)> = found.containers[0]
             .environment

@@ -1,37 +1,40 @@
-//! What the watches have said, and what follows from it for each variant.
+//! The state of all watches, and the state of each variant that follows from it.
 //!
-//! A [`Feed`] is one watch's objects with how far they can be trusted; [`World`] is all feeds; and
-//! [`World::judge`] is the pure step from there to a [`ClusterState`]. A feed that breaks keeps its
-//! objects: the cluster does not change because we cannot see it. Only its time stands still.
+//! [`WatchedObjects`] holds the objects of one watch and how far they can be trusted.
+//! [`ClusterView`] holds those of all watches. [`ClusterView::judge`] is the pure step that
+//! computes a [`ClusterState`] from them. If a watch breaks, its objects are kept, because losing
+//! sight of the cluster does not change it. Only the time of the watch stops.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::autoscaling::v1;
 use kube::api::DynamicObject;
 
 use crate::collect::cluster::config_maps::Texts;
 use crate::collect::cluster::discovery::ledger::{Claim, Discovery};
-use crate::collect::cluster::discovery::{Discover, Marked, ObjectRef, Source};
-use crate::collect::cluster::follow::{Change, Failure, ObjectName};
-use crate::collect::cluster::hpa::{Finding, Hpa};
+use crate::collect::cluster::discovery::{AnnotatedObject, DiscoveryScope, ObjectRef, ObjectRole};
+use crate::collect::cluster::follow::{ObjectName, WatchChange, WatchFailure};
+use crate::collect::cluster::hpa::{Finding, HpaFacts};
 use crate::collect::cluster::keda::ScaledObject;
-use crate::collect::cluster::keys::{Reach, Scope, TargetKey, WatchKey};
-use crate::collect::cluster::scalers::{Of, Scalers};
-use crate::collect::cluster::template::Written;
-use crate::collect::cluster::{ClusterState, Pod, VariantState, Wanted, WantedTarget};
+use crate::collect::cluster::keys::{TargetKey, WatchKey, WatchReach, WatchScope};
+use crate::collect::cluster::scale::{ScaleAnswer, ScaleEntry, ScaleFacts};
+use crate::collect::cluster::scalers::{Scalers, TargetScalers};
+use crate::collect::cluster::template::ObjectTemplate;
+use crate::collect::cluster::{
+    ClusterPod, ClusterState, VariantState, WantedTarget, WatchedVariant,
+};
 use plimsoll_core::fleet::Namespace;
-use plimsoll_core::observe::{Scale, ScaleState, WhyUnknown};
+use plimsoll_core::observe::{Scale, ScaleState, WhyScaleUnknown};
 use plimsoll_core::units::Replicas;
 
 /// An instant on both clocks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Now {
-    /// Wall-clock time, which is what `as_of` means.
+pub(crate) struct ClockReading {
+    /// Wall-clock time, which `as_of` uses.
     pub(crate) wall: Timestamp,
-    /// Monotonic time, which decides how long a watch has been silent.
+    /// Monotonic time, which measures how long a watch has reported nothing.
     pub(crate) elapsed: Duration,
 }
 
@@ -42,90 +45,62 @@ pub(crate) const WORKLOADS: [(&str, &str); 3] = [
     ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),
 ];
 
-/// How a watch is.
+/// The health of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Health {
-    /// It is being started, resumed or started over.
+pub(crate) enum WatchHealth {
+    /// It is starting, resuming or starting over.
     Waiting,
     /// It is connected.
     Live,
-    /// It failed, and is tried again.
-    Broken(Failure),
+    /// It failed, and is being retried.
+    Broken(WatchFailure),
 }
 
 /// The objects of one watch, by name.
 #[derive(Clone, Debug)]
-pub(crate) struct Feed<T> {
+pub(crate) struct WatchedObjects<T> {
     items: BTreeMap<ObjectName, T>,
-    pub(crate) health: Health,
+    pub(crate) health: WatchHealth,
     synced: bool,
-    /// Whether the API server has ever said what there is, or that it will not.
+    /// True once the API server has listed the objects, or has answered that it cannot.
     answered: bool,
     heard: Duration,
     true_at: Option<Timestamp>,
 }
 
-/// What the scale subresource of one target says. It cannot be watched, so it is read again
-/// whenever the object has changed, and is as old as the version of the object it was read for.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ScaleEntry {
-    answered: Option<(String, ScaleAnswer)>,
-    /// The last facts that were told; a refusal afterwards does not undo them.
-    facts: Option<ScaleFacts>,
-    true_at: Option<Timestamp>,
-}
-
-/// The answer to a read of the scale subresource.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ScaleAnswer {
-    Known(ScaleFacts),
-    Forbidden,
-    /// The object is gone, or its kind cannot be scaled.
-    Absent,
-}
-
-/// The scale subresource.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ScaleFacts {
-    wanted: Replicas,
-    current: Replicas,
-    /// Absent when the kind does not say which pods are its own.
-    selector: Option<String>,
-}
-
-/// A scale target, as far as it matters.
+/// The relevant parts of a scale target.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TargetObject {
-    /// Its resource version: that it has changed is all that scaling needs to know of it.
+    /// Its resource version. For scaling, only a change of version matters.
     pub(crate) version: String,
-    /// What it says of a variant, if it does.
-    pub(crate) marked: Option<Marked>,
-    /// What it says of the pods that it makes, if they matter.
-    pub(crate) template: Option<Written>,
+    /// Its annotations, if it may declare a variant.
+    pub(crate) marked: Option<AnnotatedObject>,
+    /// Its pod template, if relevant.
+    pub(crate) template: Option<ObjectTemplate>,
 }
 
-/// What all watches have said.
+/// The latest state of all watches.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct World {
-    pub(crate) reach: Reach,
-    pub(crate) targets: BTreeMap<WatchKey, Feed<TargetObject>>,
+pub(crate) struct ClusterView {
+    pub(crate) reach: WatchReach,
+    pub(crate) targets: BTreeMap<WatchKey, WatchedObjects<TargetObject>>,
     pub(crate) scales: BTreeMap<TargetKey, ScaleEntry>,
-    pub(crate) hpas: BTreeMap<WatchKey, Feed<Hpa>>,
-    pub(crate) scaled_objects: BTreeMap<WatchKey, Feed<ScaledObject>>,
-    pub(crate) pods: BTreeMap<WatchKey, Feed<Pod>>,
-    /// Whether each namespace wants its objects left alone.
-    pub(crate) namespaces: BTreeMap<WatchKey, Feed<bool>>,
-    /// What pod templates take from `ConfigMap`s, each watched by its name.
-    pub(crate) config_maps: BTreeMap<WatchKey, Feed<Arc<Texts>>>,
+    pub(crate) hpas: BTreeMap<WatchKey, WatchedObjects<HpaFacts>>,
+    pub(crate) scaled_objects: BTreeMap<WatchKey, WatchedObjects<ScaledObject>>,
+    pub(crate) pods: BTreeMap<WatchKey, WatchedObjects<ClusterPod>>,
+    /// True for each namespace that excludes its objects from discovery.
+    pub(crate) namespaces: BTreeMap<WatchKey, WatchedObjects<bool>>,
+    /// The `ConfigMap`s that pod templates refer to, each watched by name.
+    pub(crate) config_maps: BTreeMap<WatchKey, WatchedObjects<Arc<Texts>>>,
 }
 
-// === impl Feed ===
+// === impl WatchedObjects ===
 
-impl<T> Default for Feed<T> {
+impl<T> Default for WatchedObjects<T> {
     fn default() -> Self {
         Self {
             items: BTreeMap::new(),
-            health: Health::Waiting,
+            health: WatchHealth::Waiting,
             synced: false,
             answered: false,
             heard: Duration::ZERO,
@@ -134,102 +109,88 @@ impl<T> Default for Feed<T> {
     }
 }
 
-impl<T> Feed<T> {
-    pub(crate) fn absorb(&mut self, now: Now, change: Change<T>) {
+impl<T> WatchedObjects<T> {
+    pub(crate) fn absorb(&mut self, now: ClockReading, change: WatchChange<T>) {
         match change {
-            Change::Synced(items) => {
+            WatchChange::Synced(items) => {
                 self.items = items;
                 self.synced = true;
                 self.answered = true;
             }
-            Change::Applied(name, item) => {
+            WatchChange::Applied(name, item) => {
                 self.items.insert(name, item);
             }
-            Change::Deleted(name) => {
+            WatchChange::Deleted(name) => {
                 self.items.remove(&name);
             }
-            Change::Alive => {}
-            Change::Resuming => {
-                self.health = Health::Waiting;
+            WatchChange::Alive => {}
+            WatchChange::Resuming => {
+                self.health = WatchHealth::Waiting;
                 return;
             }
-            Change::Broken(failure) => {
-                self.answered |= !matches!(failure, Failure::Away(_));
-                self.health = Health::Broken(failure);
+            WatchChange::Broken(failure) => {
+                self.answered |= !matches!(failure, WatchFailure::Away(_));
+                self.health = WatchHealth::Broken(failure);
                 return;
             }
         }
-        self.health = Health::Live;
+
+        self.health = WatchHealth::Live;
         self.heard = now.elapsed;
         self.true_at = Some(now.wall);
     }
 
-    /// Time has passed: what a connected watch says is still true, unless it has been silent for
-    /// longer than a sound one can be.
-    pub(crate) fn age(&mut self, now: Now, quiet: Duration) {
-        if self.health == Health::Live && now.elapsed.saturating_sub(self.heard) <= quiet {
+    /// Advances time. The state of a connected watch stays true, unless the watch has reported
+    /// nothing for longer than a healthy one can.
+    pub(crate) fn age(&mut self, now: ClockReading, quiet: Duration) {
+        if self.health == WatchHealth::Live && now.elapsed.saturating_sub(self.heard) <= quiet {
             self.true_at = Some(now.wall);
         }
     }
 
-    /// The object of this name.
+    /// Returns the object with this name.
     pub(crate) fn get(&self, name: &ObjectName) -> Option<&T> {
         self.items.get(name)
     }
 
-    /// All objects.
+    /// Returns all objects.
     pub(crate) fn objects(&self) -> impl Iterator<Item = (&ObjectName, &T)> {
         self.items.iter()
     }
 
-    /// Whether the API server has ever said what there is, or that it will not.
+    /// Returns true once the API server has listed the objects, or has answered that it cannot.
     pub(crate) const fn is_answered(&self) -> bool {
         self.answered
     }
 
-    /// When all of this was last known to be true; `None` while it has never been told.
+    /// The last instant at which all of this was known to be true; `None` before the first list.
     pub(crate) fn known(&self) -> Option<Timestamp> {
         self.true_at.filter(|_| self.synced)
     }
 
-    /// Whether there is no object of this name, as opposed to not knowing.
+    /// Returns true if it is known that no object has this name.
     fn lacks(&self, name: &ObjectName) -> bool {
         self.synced && !self.items.contains_key(name)
     }
 
-    /// Why these objects cannot be spoken of, if so.
-    fn unknown(&self) -> Option<WhyUnknown> {
+    /// The reason why these objects are unknown, if so.
+    fn unknown(&self) -> Option<WhyScaleUnknown> {
         match &self.health {
-            Health::Broken(Failure::Forbidden(_)) => Some(WhyUnknown::Forbidden),
-            Health::Broken(Failure::Absent(_)) => Some(WhyUnknown::NoSuchTarget),
-            Health::Broken(Failure::Away(_)) | Health::Waiting | Health::Live => {
-                (!self.synced).then_some(WhyUnknown::NotListed)
-            }
+            WatchHealth::Broken(WatchFailure::Forbidden(_)) => Some(WhyScaleUnknown::Forbidden),
+            WatchHealth::Broken(WatchFailure::Absent(_)) => Some(WhyScaleUnknown::NoSuchTarget),
+            WatchHealth::Broken(WatchFailure::Away(_))
+            | WatchHealth::Waiting
+            | WatchHealth::Live => (!self.synced).then_some(WhyScaleUnknown::NotListed),
         }
     }
 }
 
-// === impl ScaleAnswer ===
+// === impl ClusterView ===
 
-impl ScaleAnswer {
-    /// Reads the subresource. A count of zero is left out on the wire, so absent means zero.
-    pub(crate) fn new(scale: v1::Scale) -> Self {
-        let count = |n: i32| Replicas::saturating(u32::try_from(n).unwrap_or(0));
-        let status = scale.status.unwrap_or_default();
-        Self::Known(ScaleFacts {
-            wanted: count(scale.spec.and_then(|spec| spec.replicas).unwrap_or(0)),
-            current: count(status.replicas),
-            selector: status.selector.filter(|selector| !selector.is_empty()),
-        })
-    }
-}
-
-// === impl World ===
-
-impl World {
-    /// The watches that these variants need, as far as is known yet: which pods are a target's is
-    /// known only when its scale subresource has been read.
-    pub(crate) fn needed(&self, wanted: &[Wanted]) -> BTreeSet<WatchKey> {
+impl ClusterView {
+    /// Returns the watches that these variants need, as far as known yet. A target's pods are known
+    /// only after its scale subresource has been read.
+    pub(crate) fn needed(&self, wanted: &[WatchedVariant]) -> BTreeSet<WatchKey> {
         let mut needed = BTreeSet::new();
         for want in wanted {
             let namespace = want.variant.namespace.clone();
@@ -245,6 +206,7 @@ impl World {
                 WantedTarget::Elsewhere => {}
             }
         }
+
         for key in wanted.iter().filter_map(TargetKey::of) {
             needed.insert(key.watch(self.reach));
             needed.extend(self.borrowed(&key));
@@ -252,12 +214,13 @@ impl World {
                 needed.insert(WatchKey::Pods { namespace: key.namespace, selector });
             }
         }
+
         needed
     }
 
-    /// The objects that may declare a variant; `None` while one of the watches has never been
-    /// answered, because what is in force depends on all of them.
-    pub(crate) fn marked(&self, discover: &Discover) -> Option<Vec<&Marked>> {
+    /// Returns the objects that may declare a variant. `None` while one of the watches has no
+    /// answer yet, because precedence depends on all of them.
+    pub(crate) fn marked(&self, discover: &DiscoveryScope) -> Option<Vec<&AnnotatedObject>> {
         let mut marked = Vec::new();
         for key in needed_to_discover(discover) {
             let found = match &key {
@@ -269,80 +232,78 @@ impl World {
                 WatchKey::Namespaces => marks(self.namespaces.get(&key), |_| None),
                 WatchKey::Pods { .. } | WatchKey::ConfigMap { .. } => None,
             };
+
             marked.extend(found?);
         }
-        let excluded = |namespace: &str| {
-            let name = ObjectName { namespace: String::new(), name: namespace.to_owned() };
-            let feed = self.namespaces.get(&WatchKey::Namespaces);
-            feed.and_then(|feed| feed.items.get(&name)).is_some_and(|excluded| *excluded)
-        };
-        marked
-            .retain(|one| discover.filter.accepts(&one.labels) && !excluded(&one.object.namespace));
+
+        marked.retain(|one| {
+            discover.filter.accepts(&one.labels) && !self.is_excluded(&one.object.namespace)
+        });
         Some(marked)
     }
 
-    /// The targets whose scale subresource has not been read for their present version, with it.
-    pub(crate) fn unread(&self, wanted: &[Wanted]) -> BTreeMap<TargetKey, String> {
+    fn is_excluded(&self, namespace: &str) -> bool {
+        let name = ObjectName { namespace: String::new(), name: namespace.to_owned() };
+        let feed = self.namespaces.get(&WatchKey::Namespaces);
+        feed.and_then(|feed| feed.items.get(&name)).is_some_and(|excluded| *excluded)
+    }
+
+    /// Returns the targets whose scale subresource has not been read for their current version,
+    /// with that version.
+    pub(crate) fn unread(&self, wanted: &[WatchedVariant]) -> BTreeMap<TargetKey, String> {
         let mut unread = BTreeMap::new();
         for key in wanted.iter().filter_map(TargetKey::of) {
             let Some(version) = self.version(&key) else { continue };
-            let answered = self.scales.get(&key).and_then(|entry| entry.answered.as_ref());
-            // A refusal is not an answer: it is asked again until it is granted.
-            let current = |(read, answer): &(String, ScaleAnswer)| {
-                read == version && *answer != ScaleAnswer::Forbidden
-            };
-            if !answered.is_some_and(current) {
+            if !self.scales.get(&key).is_some_and(|entry| entry.is_read_for(version)) {
                 unread.insert(key, version.to_owned());
             }
         }
+
         unread
     }
 
-    /// Takes in the answer to a read that was made for this version of the object.
-    pub(crate) fn read(&mut self, now: Now, key: TargetKey, version: String, answer: ScaleAnswer) {
+    /// Stores the answer to a read for this version of the object.
+    pub(crate) fn read(
+        &mut self,
+        now: ClockReading,
+        key: TargetKey,
+        version: String,
+        answer: ScaleAnswer,
+    ) {
         let entry = self.scales.entry(key).or_default();
         match &answer {
             ScaleAnswer::Known(facts) => entry.facts = Some(facts.clone()),
             ScaleAnswer::Absent => entry.facts = None,
             ScaleAnswer::Forbidden => {}
         }
+
         if answer != ScaleAnswer::Forbidden {
             entry.true_at = Some(now.wall);
         }
+
         entry.answered = Some((version, answer));
     }
 
-    /// Forgets the scale of objects that are not wanted or do not exist.
-    pub(crate) fn forget(&mut self, wanted: &[Wanted]) {
-        let wanted: BTreeSet<TargetKey> = wanted.iter().filter_map(TargetKey::of).collect();
-        let gone: Vec<TargetKey> = self
-            .scales
-            .keys()
-            .filter(|key| {
-                let feed = self.targets.get(&key.watch(self.reach));
-                !wanted.contains(key) || feed.is_some_and(|feed| feed.lacks(&key.object()))
-            })
-            .cloned()
-            .collect();
-        for key in gone {
-            self.scales.remove(&key);
-        }
+    /// Removes the scale of objects that are not wanted or do not exist.
+    pub(crate) fn forget(&mut self, wanted: &[WatchedVariant]) {
+        let keys: BTreeSet<TargetKey> = wanted.iter().filter_map(TargetKey::of).collect();
+        self.scales.retain(|key, _| {
+            let feed = self.targets.get(&key.watch(self.reach));
+            keys.contains(key) && !feed.is_some_and(|feed| feed.lacks(&key.object()))
+        });
     }
 
-    /// Lets time pass for every feed.
-    pub(crate) fn age(&mut self, now: Now, quiet: Duration) {
+    /// Advances time for every feed.
+    pub(crate) fn age(&mut self, now: ClockReading, quiet: Duration) {
         self.targets.values_mut().for_each(|feed| feed.age(now, quiet));
         self.hpas.values_mut().for_each(|feed| feed.age(now, quiet));
         self.scaled_objects.values_mut().for_each(|feed| feed.age(now, quiet));
         self.pods.values_mut().for_each(|feed| feed.age(now, quiet));
+
         let current: Vec<(TargetKey, Option<Timestamp>)> = self
             .scales
             .iter()
-            .filter(|(key, entry)| {
-                let read = entry.answered.as_ref().map(|(version, _)| version.as_str());
-                let told = !matches!(entry.answered, Some((_, ScaleAnswer::Forbidden)));
-                told && read.is_some() && read == self.version(key)
-            })
+            .filter(|(key, entry)| self.version(key).is_some_and(|it| entry.is_read_for(it)))
             .map(|(key, _)| {
                 let feed = self.targets.get(&key.watch(self.reach));
                 (key.clone(), feed.and_then(|feed| feed.true_at))
@@ -355,10 +316,10 @@ impl World {
         }
     }
 
-    /// What follows for each variant. `since` is the age of what nothing has been heard of.
+    /// Computes the state of each variant. `since` is the `as_of` of variants without any data.
     pub(crate) fn judge(
         &self,
-        wanted: &[Wanted],
+        wanted: &[WatchedVariant],
         discovery: &Arc<Discovery>,
         since: Timestamp,
     ) -> ClusterState {
@@ -368,6 +329,7 @@ impl World {
             let owner = format!("variant {}", want.variant.variant);
             owners.entry(claim).or_default().push(owner);
         }
+
         let scalers = Scalers::new(
             self.hpas.values().flat_map(|feed| &feed.items),
             self.scaled_objects.values().flat_map(|feed| &feed.items),
@@ -384,31 +346,38 @@ impl World {
                 }
                 WantedTarget::Elsewhere => return None,
             };
+
             Some((want.variant.clone(), state))
         });
-        let (variants, discovery) = (variants.collect(), Arc::clone(discovery));
-        ClusterState { variants, discovery, inventory: Arc::default() }
+
+        ClusterState {
+            variants: variants.collect(),
+            discovery: Arc::clone(discovery),
+            inventory: Arc::default(),
+        }
     }
 
     fn judge_target(
         &self,
-        want: &Wanted,
+        want: &WatchedVariant,
         key: &TargetKey,
-        scalers: Option<&Of<'_>>,
+        scalers: Option<&TargetScalers<'_>>,
         claims: &[String],
         since: Timestamp,
     ) -> VariantState {
-        let mut state = VariantState::unknown(WhyUnknown::NotListed, since);
+        let mut state = VariantState::unknown(WhyScaleUnknown::NotListed, since);
         let Some(feed) = self.targets.get(&key.watch(self.reach)) else { return state };
         if feed.lacks(&key.object()) {
             state.as_of = feed.true_at.unwrap_or(since);
-            state.scale = Scale::Unknown(feed.unknown().unwrap_or(WhyUnknown::NoSuchTarget));
+            state.scale = Scale::Unknown(feed.unknown().unwrap_or(WhyScaleUnknown::NoSuchTarget));
             return state;
         }
+
         if let Some(written) = feed.get(&key.object()).and_then(|it| it.template.as_ref()) {
             state.unit = written.unit().cloned();
             state.template = self.template(key, written);
         }
+
         let entry = self.scales.get(key);
         let scope = self.reach.scope(&key.namespace);
         let hpas = self.hpas.get(&WatchKey::Hpas(scope.clone()));
@@ -421,38 +390,41 @@ impl World {
             hpas.and_then(|feed| feed.true_at),
             pods.and_then(|feed| feed.true_at),
         ];
-        // A cluster without KEDA has nothing here that could grow old.
+        // Without KEDA in the cluster, there is no data here that could become outdated.
         let keda = scaled_objects.filter(|feed| feed.synced).map(|feed| feed.true_at);
-        let ages = ages.into_iter().chain(keda);
-        state.as_of = ages.map(|at| at.unwrap_or(since)).min().unwrap_or(since);
+        let oldest = ages.into_iter().chain(keda).map(|at| at.unwrap_or(since)).min();
+        state.as_of = oldest.unwrap_or(since);
         state.current = facts.map(|facts| facts.current);
         state.pods = pods.into_iter().flat_map(|pods| pods.items.values().cloned()).collect();
         state.role = state.pods.iter().filter(|pod| pod.counts()).find_map(|pod| pod.role);
         let unheard = !scaled_objects.is_some_and(|feed| feed.answered);
         if !unheard && hpas.is_some_and(|feed| feed.unknown().is_none()) {
-            let not_read = || (None, vec![Finding::NotRead { hpa: None }]);
-            (state.follower, state.findings) =
-                scalers.map_or_else(not_read, |of| of.follow(&want.variant.variant));
+            (state.follower, state.findings) = match scalers {
+                Some(of) => of.follow(&want.variant.variant),
+                None => (None, vec![Finding::NotRead { hpa: None }]),
+            };
         }
-        let answer = entry.and_then(|entry| entry.answered.as_ref()).map(|(_, answer)| answer);
+
+        let answered = entry.and_then(|entry| entry.answered.as_ref());
         let blind = feed
             .unknown()
-            .or_else(|| hpas.map_or(Some(WhyUnknown::NotListed), Feed::unknown))
-            .or_else(|| unheard.then_some(WhyUnknown::NotListed));
-        state.scale = match (blind, answer) {
+            .or_else(|| hpas.map_or(Some(WhyScaleUnknown::NotListed), WatchedObjects::unknown))
+            .or_else(|| unheard.then_some(WhyScaleUnknown::NotListed));
+        state.scale = match (blind, answered.map(|(_, answer)| answer)) {
             (Some(why), _) => Scale::Unknown(why),
-            (None, None) => Scale::Unknown(WhyUnknown::NotListed),
-            (None, Some(ScaleAnswer::Forbidden)) => Scale::Unknown(WhyUnknown::Forbidden),
-            (None, Some(ScaleAnswer::Absent)) => Scale::Unknown(WhyUnknown::NoSuchTarget),
+            (None, None) => Scale::Unknown(WhyScaleUnknown::NotListed),
+            (None, Some(ScaleAnswer::Forbidden)) => Scale::Unknown(WhyScaleUnknown::Forbidden),
+            (None, Some(ScaleAnswer::Absent)) => Scale::Unknown(WhyScaleUnknown::NoSuchTarget),
             (None, Some(ScaleAnswer::Known(facts))) => scale(facts, pods, scalers, claims),
         };
+
         state
     }
 
-    /// Without a scale target the pods themselves are what is wanted.
+    /// Judges a variant without a scale target, whose existing pods count as the wanted replicas.
     fn judge_selector(
         &self,
-        want: &Wanted,
+        want: &WatchedVariant,
         selector: &str,
         claims: &[String],
         since: Timestamp,
@@ -462,14 +434,16 @@ impl World {
             selector: selector.to_owned(),
         };
         let Some(feed) = self.pods.get(&key) else {
-            return VariantState::unknown(WhyUnknown::NotListed, since);
+            return VariantState::unknown(WhyScaleUnknown::NotListed, since);
         };
-        let pods: Vec<Pod> = feed.items.values().cloned().collect();
+        let pods: Vec<ClusterPod> = feed.items.values().cloned().collect();
         let existing = count(pods.iter().filter(|pod| pod.counts()));
         let ready = count(pods.iter().filter(|pod| pod.serves()));
         let scale = match feed.unknown() {
             Some(why) => Scale::Unknown(why),
-            None if claims.len() > 1 => Scale::Unknown(WhyUnknown::DuplicateOwners(claims.into())),
+            None if claims.len() > 1 => {
+                Scale::Unknown(WhyScaleUnknown::DuplicateOwners(claims.into()))
+            }
             None => Scale::Known(ScaleState {
                 wanted: existing,
                 current: existing,
@@ -478,6 +452,7 @@ impl World {
                 bounds: None,
             }),
         };
+
         let as_of = feed.true_at.unwrap_or(since);
         VariantState {
             pods,
@@ -497,19 +472,23 @@ impl World {
         feed.items.get(&key.object()).map(|object| object.version.as_str())
     }
 
-    /// What the target's scale subresource last told.
+    /// Returns the last known values of the target's scale subresource.
     pub(crate) fn facts(&self, key: &TargetKey) -> Option<&ScaleFacts> {
         self.scales.get(key)?.facts.as_ref()
     }
 
-    fn pods_of(&self, namespace: &Namespace, facts: &ScaleFacts) -> Option<&Feed<Pod>> {
+    fn pods_of(
+        &self,
+        namespace: &Namespace,
+        facts: &ScaleFacts,
+    ) -> Option<&WatchedObjects<ClusterPod>> {
         let selector = facts.selector.clone()?;
         self.pods.get(&WatchKey::Pods { namespace: namespace.clone(), selector })
     }
 }
 
-/// The watches that see everything that may declare a variant.
-pub(crate) fn needed_to_discover(discover: &Discover) -> BTreeSet<WatchKey> {
+/// Returns the watches that see all objects that may declare a variant.
+pub(crate) fn needed_to_discover(discover: &DiscoveryScope) -> BTreeSet<WatchKey> {
     let mut needed = BTreeSet::new();
     for scope in scopes(discover) {
         needed.insert(WatchKey::Hpas(scope.clone()));
@@ -519,49 +498,57 @@ pub(crate) fn needed_to_discover(discover: &Discover) -> BTreeSet<WatchKey> {
             api_version: api_version.to_owned(),
             kind: kind.to_owned(),
         }));
-        if scope == Scope::Cluster {
+        if scope == WatchScope::Cluster {
             needed.insert(WatchKey::Namespaces);
         }
     }
+
     needed
 }
 
-/// Where variants are looked for.
-pub(crate) fn scopes(discover: &Discover) -> Vec<Scope> {
+/// The scopes in which variants are discovered.
+pub(crate) fn scopes(discover: &DiscoveryScope) -> Vec<WatchScope> {
     if discover.namespaces.is_empty() {
-        return vec![Scope::Cluster];
+        return vec![WatchScope::Cluster];
     }
-    discover.namespaces.iter().cloned().map(Scope::Namespace).collect()
+    discover.namespaces.iter().cloned().map(WatchScope::Namespace).collect()
 }
 
-/// The marks on the objects of a watch; `None` while it has never been answered.
-fn marks<T>(feed: Option<&Feed<T>>, marked: fn(&T) -> Option<&Marked>) -> Option<Vec<&Marked>> {
-    let feed = feed.filter(|feed| feed.answered)?;
-    Some(feed.items.values().filter_map(marked).collect())
+/// Returns the marked objects of a watch; `None` while it has no answer yet.
+fn marks<T>(
+    feed: Option<&WatchedObjects<T>>,
+    marked: fn(&T) -> Option<&AnnotatedObject>,
+) -> Option<Vec<&AnnotatedObject>> {
+    let listed = feed.filter(|feed| feed.answered)?;
+    Some(listed.items.values().filter_map(marked).collect())
 }
 
-/// The state of a target whose scale subresource is known.
+/// Returns the state of a target whose scale subresource is known.
 fn scale(
     facts: &ScaleFacts,
-    pods: Option<&Feed<Pod>>,
-    scalers: Option<&Of<'_>>,
+    pods: Option<&WatchedObjects<ClusterPod>>,
+    scalers: Option<&TargetScalers<'_>>,
     claims: &[String],
 ) -> Scale {
-    let owners = scalers.map(Of::names).unwrap_or_default();
+    let owners = scalers.map(TargetScalers::names).unwrap_or_default();
     if owners.len() > 1 {
-        return Scale::Unknown(WhyUnknown::DuplicateOwners(owners));
+        return Scale::Unknown(WhyScaleUnknown::DuplicateOwners(owners));
     }
     if claims.len() > 1 {
-        return Scale::Unknown(WhyUnknown::DuplicateOwners(claims.into()));
+        return Scale::Unknown(WhyScaleUnknown::DuplicateOwners(claims.into()));
     }
-    // A kind that does not say which pods are its own cannot be followed, nor can an HPA scale it.
+
+    // If a kind reports no selector, its pods cannot be followed, and an HPA cannot scale it
+    // either.
     if facts.selector.is_none() {
-        return Scale::Unknown(WhyUnknown::NoSuchTarget);
+        return Scale::Unknown(WhyScaleUnknown::NoSuchTarget);
     }
-    let Some(pods) = pods else { return Scale::Unknown(WhyUnknown::NotListed) };
+
+    let Some(pods) = pods else { return Scale::Unknown(WhyScaleUnknown::NotListed) };
     if let Some(why) = pods.unknown() {
         return Scale::Unknown(why);
     }
+
     let ScaleFacts { wanted, current, selector: _ } = *facts;
     let ready = count(pods.items.values().filter(|pod| pod.serves()));
     let bounds = scalers.and_then(|of| of.bounds(wanted));
@@ -569,7 +556,7 @@ fn scale(
     Scale::Known(ScaleState { wanted, current, ready, pending, bounds })
 }
 
-fn count<'a>(pods: impl Iterator<Item = &'a Pod>) -> Replicas {
+fn count<'a>(pods: impl Iterator<Item = &'a ClusterPod>) -> Replicas {
     Replicas::saturating(u32::try_from(pods.count()).unwrap_or(u32::MAX))
 }
 
@@ -578,35 +565,38 @@ fn count<'a>(pods: impl Iterator<Item = &'a Pod>) -> Replicas {
 impl TargetObject {
     /// Reads an object of this kind.
     pub(crate) fn new(api_version: &str, kind: &str, object: DynamicObject) -> Option<Self> {
-        let template = Written::new(&object);
+        let template = ObjectTemplate::new(&object);
         let metadata = object.metadata;
+
         let target = WantedTarget::Scale {
             api_version: api_version.to_owned(),
             kind: kind.to_owned(),
             name: metadata.name.clone()?,
         };
         let object = ObjectRef::of(api_version, kind, &metadata);
-        let marked = Marked::new(object, Source::Workload, target, &metadata);
+        let marked = AnnotatedObject::new(object, ObjectRole::Workload, target, &metadata);
         Some(Self { version: metadata.resource_version?, marked, template })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::autoscaling::v1;
+
     use super::*;
     use plimsoll_core::fleet::{VariantKey, VariantName};
 
     const QUIET: Duration = Duration::from_secs(35);
 
-    fn at(second: i64) -> Now {
-        Now {
+    fn at(second: i64) -> ClockReading {
+        ClockReading {
             wall: Timestamp::from_second(1_000 + second).unwrap(),
             elapsed: Duration::from_secs(second.try_into().unwrap()),
         }
     }
 
-    fn want() -> Wanted {
-        Wanted {
+    fn want() -> WatchedVariant {
+        WatchedVariant {
             variant: VariantKey {
                 namespace: Namespace::new("shop").unwrap(),
                 variant: VariantName::new("llama").unwrap(),
@@ -635,22 +625,22 @@ mod tests {
         TargetObject { version: version.to_owned(), marked: None, template: None }
     }
 
-    fn synced<T>(now: Now, items: BTreeMap<ObjectName, T>) -> Feed<T> {
-        let mut feed = Feed::default();
-        feed.absorb(now, Change::Synced(items));
+    fn synced<T>(now: ClockReading, items: BTreeMap<ObjectName, T>) -> WatchedObjects<T> {
+        let mut feed = WatchedObjects::default();
+        feed.absorb(now, WatchChange::Synced(items));
         feed
     }
 
-    /// Everything that one variant needs, known at this instant for version 1 of its target.
-    fn world(now: Now) -> World {
+    /// The complete state for one variant, known at this instant for version 1 of its target.
+    fn world(now: ClockReading) -> ClusterView {
         let key = TargetKey::of(&want()).unwrap();
-        let mut world = World::default();
-        let scope = Scope::Namespace(key.namespace.clone());
+        let mut world = ClusterView::default();
+        let scope = WatchScope::Namespace(key.namespace.clone());
         let targets = BTreeMap::from([(name(), at_version("1"))]);
-        world.targets.insert(key.watch(Reach::Namespaces), synced(now, targets));
+        world.targets.insert(key.watch(WatchReach::Namespaces), synced(now, targets));
         world.hpas.insert(WatchKey::Hpas(scope.clone()), synced(now, BTreeMap::new()));
-        let mut no_keda = Feed::default();
-        no_keda.absorb(now, Change::Broken(Failure::Absent("no such group".to_owned())));
+        let mut no_keda = WatchedObjects::default();
+        no_keda.absorb(now, WatchChange::Broken(WatchFailure::Absent("no such group".to_owned())));
         world.scaled_objects.insert(WatchKey::ScaledObjects(scope), no_keda);
         world.read(now, key, "1".to_owned(), known(1));
         for pods in world.needed(&[want()]) {
@@ -658,10 +648,11 @@ mod tests {
                 world.pods.insert(pods, synced(now, BTreeMap::new()));
             }
         }
+
         world
     }
 
-    fn state(world: &World) -> VariantState {
+    fn state(world: &ClusterView) -> VariantState {
         let state = world.judge(&[want()], &Arc::default(), at(0).wall);
         state.variants[&want().variant].clone()
     }
@@ -671,22 +662,25 @@ mod tests {
         let mut world = world(at(0));
         world.age(at(35), QUIET);
         assert_eq!(state(&world).as_of, at(35).wall);
-        // Of the three watches two give a sign of life, and one does not.
-        world.targets.values_mut().for_each(|feed| feed.absorb(at(35), Change::Alive));
-        world.hpas.values_mut().for_each(|feed| feed.absorb(at(35), Change::Alive));
+
+        // Two of the three watches report that they are alive. The third does not.
+        world.targets.values_mut().for_each(|feed| feed.absorb(at(35), WatchChange::Alive));
+        world.hpas.values_mut().for_each(|feed| feed.absorb(at(35), WatchChange::Alive));
         world.age(at(36), QUIET);
         assert_eq!(state(&world).as_of, at(35).wall, "a silent watch vouches for nothing");
-        world.pods.values_mut().for_each(|feed| feed.absorb(at(40), Change::Alive));
+
+        world.pods.values_mut().for_each(|feed| feed.absorb(at(40), WatchChange::Alive));
         world.age(at(41), QUIET);
         assert_eq!(state(&world).as_of, at(41).wall);
     }
 
     #[test]
     fn a_broken_or_resuming_watch_keeps_its_objects_and_its_age() {
-        let away = Change::Broken(Failure::Away("refused".to_owned()));
-        for change in [away, Change::Resuming] {
+        let away = WatchChange::Broken(WatchFailure::Away("refused".to_owned()));
+        for change in [away, WatchChange::Resuming] {
             let mut world = world(at(0));
             let before = state(&world);
+
             world.targets.values_mut().for_each(|feed| feed.absorb(at(5), change.clone()));
             world.age(at(6), QUIET);
             assert_eq!(state(&world), before, "{change:?}");
@@ -699,7 +693,7 @@ mod tests {
         let key = TargetKey::of(&want()).unwrap();
         assert_eq!(world.unread(&[want()]), BTreeMap::new());
 
-        let applied = Change::Applied(name(), at_version("2"));
+        let applied = WatchChange::Applied(name(), at_version("2"));
         world.targets.values_mut().for_each(|feed| feed.absorb(at(3), applied.clone()));
         world.age(at(9), QUIET);
         let unread = BTreeMap::from([(key.clone(), "2".to_owned())]);
@@ -717,7 +711,7 @@ mod tests {
         let unread = BTreeMap::from([(key, "2".to_owned())]);
         assert_eq!(world.unread(&[want()]), unread, "a refusal is asked again");
         let refused = state(&world);
-        assert_eq!(refused.scale, Scale::Unknown(WhyUnknown::Forbidden));
+        assert_eq!(refused.scale, Scale::Unknown(WhyScaleUnknown::Forbidden));
         assert_eq!(refused.current, after.current, "what was told before is kept");
         world.age(at(13), QUIET);
         assert_eq!(state(&world).as_of, at(11).wall, "a refusal vouches for nothing");
@@ -731,9 +725,10 @@ mod tests {
             status: Some(v1::ScaleStatus { replicas: 2, selector: Some(String::new()) }),
             ..v1::Scale::default()
         };
+
         let key = TargetKey::of(&want()).unwrap();
         world.read(at(1), key, "1".to_owned(), ScaleAnswer::new(scale));
-        assert_eq!(state(&world).scale, Scale::Unknown(WhyUnknown::NoSuchTarget));
+        assert_eq!(state(&world).scale, Scale::Unknown(WhyScaleUnknown::NoSuchTarget));
     }
 
     #[test]
@@ -743,10 +738,11 @@ mod tests {
         if let WantedTarget::Scale { api_version, .. } = &mut other.target {
             *api_version = "apps/v1beta2".to_owned();
         }
+
         let world = world(at(0));
         let state = world.judge(&[want(), other], &Arc::default(), at(0).wall);
         let owners = vec!["variant llama".to_owned(), "variant other".to_owned()];
-        let duplicate = Scale::Unknown(WhyUnknown::DuplicateOwners(owners));
+        let duplicate = Scale::Unknown(WhyScaleUnknown::DuplicateOwners(owners));
         assert_eq!(state.variants[&want().variant].scale, duplicate);
     }
 }

@@ -1,22 +1,22 @@
-//! The queue of an endpoint picker: what the flow control of the Gateway API inference extension
-//! and of llm-d says of requests that no replica has yet.
+//! The queue of an endpoint picker: requests without a replica, according to the flow control of
+//! the Gateway API inference extension and of llm-d.
 //!
-//! Its metrics have had four prefixes, and releases write several of them side by side for a while:
-//! the first of this list that is on a page counts, and they are never added. They are there only
-//! with the feature gate `flowControl`.
+//! The metrics have had four prefixes, and some releases export several of them side by side. The
+//! first prefix of this list that is present counts; they are never added up. The metrics exist
+//! only with the feature gate `flowControl`.
 //!
-//! A model has a series from its first request on. Where flow control is on, a model without a
-//! series has never queued, which is nothing; where no metric of it is on the page, nobody can say.
-//! After a thousand names, further models are counted together as `other`, and while something of
-//! these queues nobody can say of a model without a series either.
+//! A model has a series from its first request on. If the response has flow control metrics, a
+//! model without a series has never queued, which counts as 0. If it has none, the amount is
+//! unknown. After a thousand names, further models are counted together as `other`. While `other`
+//! has queued requests, the amount of a model without a series is also unknown.
 
 use std::collections::BTreeMap;
 
-use crate::collect::demand::{Amounts, Rest};
-use crate::collect::exposition::samples::Sample;
+use crate::collect::demand::{QueuedAmounts, UnnamedAmount};
+use crate::collect::exposition::samples::ExpositionSample;
 use plimsoll_core::units::Requests;
 
-/// The prefixes, the newest first: llm-d-router since 0.9, two names of before, and the inference
+/// The prefixes, newest first: llm-d-router since 0.9, two earlier names, and the inference
 /// extension up to 1.5.
 const PREFIXES: [&str; 4] = [
     "llm_d_epp_flow_control_",
@@ -25,40 +25,45 @@ const PREFIXES: [&str; 4] = [
     "inference_extension_flow_control_",
 ];
 
-/// The gauge of requests that queue, after the prefix.
+/// The gauge of queued requests, without its prefix.
 const QUEUE: &str = "queue_size";
 
-/// The labels with the model, the more exact one first: the name after rewriting, and as asked for.
+/// The labels with the model, the more exact one first: the rewritten name, and the requested name.
 const MODEL: [&str; 2] = ["target_model_name", "model_name"];
 
-/// What stands for all models beyond the picker's limit of names.
+/// The name for all models beyond the picker's limit on names.
 const OTHER: &str = "other";
 
-/// Whether a metric is one of flow control.
+/// Returns true if a metric belongs to flow control.
 pub(crate) fn wants(name: &str) -> bool {
     PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// What queues of each model; `None` where the page has no metric of flow control.
-pub(crate) fn read(samples: &[Sample]) -> Option<Amounts> {
-    let is_there = |prefix: &&&str| samples.iter().any(|sample| sample.name.starts_with(**prefix));
-    let prefix = PREFIXES.iter().find(is_there)?;
+/// Reads the queued requests of each model; `None` if there are no flow control metrics.
+pub(crate) fn read(samples: &[ExpositionSample]) -> Option<QueuedAmounts> {
+    let prefix = PREFIXES
+        .iter()
+        .find(|start| samples.iter().any(|sample| sample.name.starts_with(**start)))?;
+
     let mut models: BTreeMap<String, Option<Requests>> = BTreeMap::new();
-    let is_queue = |sample: &&Sample| sample.name.strip_prefix(prefix) == Some(QUEUE);
-    for sample in samples.iter().filter(is_queue) {
+    for sample in samples {
+        if sample.name.strip_prefix(prefix) != Some(QUEUE) {
+            continue;
+        }
         let mut names = MODEL.iter().filter_map(|label| sample.labels.get(*label));
         let Some(name) = names.find(|name| !name.is_empty()) else { continue };
         let amount = Requests::new(sample.value);
         let known = models.entry(name.clone()).or_insert(Some(Requests::ZERO));
         *known = known.zip(amount).map(|(a, b)| a + b);
     }
+
     let others = models.remove(OTHER);
     let rest = if others.is_none_or(|it| it == Some(Requests::ZERO)) {
-        Rest::Nothing
+        UnnamedAmount::Nothing
     } else {
-        Rest::Unknown
+        UnnamedAmount::Unknown
     };
-    Some(Amounts::ByModel { models, rest })
+    Some(QueuedAmounts::ByModel { models, rest })
 }
 
 #[cfg(test)]
@@ -67,7 +72,7 @@ mod tests {
     use crate::collect::exposition::samples::samples;
     use plimsoll_core::fleet::ModelName;
 
-    /// What a page says of the model `m`.
+    /// Shows the queued requests of the model `m`.
     fn says(page: &str) -> String {
         let amounts = read(&samples(page.as_bytes(), None, &wants).unwrap());
         let Some(amounts) = amounts else { return "no flow control".to_owned() };
@@ -75,13 +80,17 @@ mod tests {
         queued.map_or_else(|| "unknown".to_owned(), |queued| queued.requests().to_string())
     }
 
+    fn one(name: &str, labels: &str, value: &str) -> String {
+        format!("{name}{{{labels}}} {value}\n")
+    }
+
     #[test]
     fn what_queues_is_the_sum_over_priorities_by_the_newest_name() {
         let old = "inference_extension_flow_control_queue_size";
         let new = "llm_d_epp_flow_control_queue_size";
-        let one = |name: &str, labels: &str, value: &str| format!("{name}{{{labels}}} {value}\n");
         let both = "priority=\"0\",model_name=\"asked\",target_model_name=\"m\"";
         let more = "priority=\"1\",model_name=\"asked\",target_model_name=\"m\"";
+
         for (page, queued) in [
             (one(old, both, "2"), "2"),
             (one(old, both, "2") + &one(new, both, "2") + &one(new, more, "3"), "5"),

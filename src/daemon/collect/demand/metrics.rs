@@ -1,4 +1,4 @@
-//! What reading the signals comes to.
+//! Metrics about the readings of wake signals.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,17 +7,17 @@ use prometheus::{IntCounterVec, Registry};
 
 use crate::telemetry::registrar::Registrar;
 
-/// The outcomes.
+/// The values of the `outcome` label.
 const OUTCOMES: [&str; 2] = ["read", "failed"];
 
 /// Counts the readings of each signal.
 #[derive(Clone, Debug)]
-pub struct Metrics {
+pub struct SignalMetrics {
     reads: IntCounterVec,
     signals: Arc<Mutex<BTreeSet<String>>>,
 }
 
-impl Metrics {
+impl SignalMetrics {
     /// Registers the metrics.
     ///
     /// # Errors
@@ -33,7 +33,7 @@ impl Metrics {
         Ok(Self { reads, signals: Arc::default() })
     }
 
-    /// Lets the series of a signal begin at 0, so that a rate sees the first reading.
+    /// Starts the series of a signal at 0, so that a rate includes the first reading.
     pub(crate) fn begin(&self, signal: &str) {
         for outcome in OUTCOMES {
             let _begun = self.reads.with_label_values(&[signal, outcome]);
@@ -46,15 +46,17 @@ impl Metrics {
         self.reads.with_label_values(&[signal, outcome]).inc();
     }
 
-    /// Lets go of the series of all other signals.
+    /// Removes the series of all other signals.
     pub(crate) fn keep<'a>(&self, signals: impl Iterator<Item = &'a String>) {
         let stay: BTreeSet<String> = signals.cloned().collect();
         let mut known = self.signals.lock().unwrap_or_else(PoisonError::into_inner);
+
         for gone in known.difference(&stay) {
             for outcome in OUTCOMES {
                 let _gone = self.reads.remove_label_values(&[gone.as_str(), outcome]);
             }
         }
+
         known.retain(|signal| stay.contains(signal));
     }
 }

@@ -1,43 +1,44 @@
 //! The grammar of one sample line.
 //!
 //! ```text
-//! sample   = (name [ "{" labels "}" ] | "{" quoted-name [ "," labels ] "}") value [time] [exemplar]
+//! sample   = (name [ "{" labels "}" ] | "{" quoted-name [ "," labels ] "}")
+//!            value [time] [exemplar]
 //! labels   = [ label { "," label } [ "," ] ]
 //! label    = (name | quoted-name) "=" quoted
 //! exemplar = "#" "{" labels "}" value [time]
 //! ```
 //!
-//! Blanks (spaces and tabs) may stand between any two of these. Quoted text knows the escapes
-//! `\\`, `\"` and `\n`. One grammar serves all formats; they differ in what a time is, and a
-//! page that uses more than its format allows is still read in the only way that it can be meant.
+//! Blanks (spaces and tabs) may stand between any two of these. Quoted text has the escapes `\\`,
+//! `\"` and `\n`. One grammar covers all formats, which differ only in the syntax of a time. A
+//! response that uses more than its format allows is still read in its only possible meaning.
 
 use std::borrow::Cow;
 
 use memchr::{memchr2, memrchr};
 
-use crate::collect::exposition::{Format, LINE_MAX};
+use crate::collect::exposition::{ExpositionFormat, LINE_MAX};
 use plimsoll_core::observe::engine::{Label, decimal, leading_decimal, number};
 
-/// Where a line stops being a sample, and what should have been there.
+/// The position at which a line is not a valid sample, and the text that was expected there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(super) struct SyntaxFault {
     /// Offset in the line.
     pub(super) at: usize,
-    /// What should have been there.
+    /// The expected text.
     pub(super) expected: &'static str,
 }
 
-const fn fault<T>(at: usize, expected: &'static str) -> Result<T, Fault> {
-    Err(Fault { at, expected })
+const fn fault<T>(at: usize, expected: &'static str) -> Result<T, SyntaxFault> {
+    Err(SyntaxFault { at, expected })
 }
 
-/// Bytes that can be in a label's name; the digits cannot start one.
+/// Bytes that a label's name may contain. Digits cannot start a name.
 static LABEL: [bool; 256] = alphanumerics_and(b"_");
 
-/// Bytes that can be in a metric's name; the digits cannot start one.
+/// Bytes that a metric's name may contain. Digits cannot start a name.
 static NAME: [bool; 256] = alphanumerics_and(b"_:");
 
-/// ASCII letters and digits, and some more.
+/// Returns the set of ASCII letters, digits and `some`.
 const fn alphanumerics_and(some: &[u8]) -> [bool; 256] {
     let mut set = [false; 256];
     let mut byte: u8 = 0;
@@ -45,19 +46,21 @@ const fn alphanumerics_and(some: &[u8]) -> [bool; 256] {
         set[byte as usize] = byte.is_ascii_alphanumeric();
         byte += 1;
     }
+
     let mut index = 0;
     while index < some.len() {
         set[some[index] as usize] = true;
         index += 1;
     }
+
     set
 }
 
-const fn is_blank(byte: u8) -> bool {
+pub(super) const fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 
-/// The offset of the first byte that is not blank.
+/// Returns the offset of the first byte that is not blank.
 pub(super) fn skip_blanks(line: &[u8], mut at: usize) -> usize {
     while line.get(at).copied().is_some_and(is_blank) {
         at += 1;
@@ -65,16 +68,17 @@ pub(super) fn skip_blanks(line: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// The end of the bare metric name that starts here; `at` itself when there is none.
+/// Returns the end of the bare metric name that starts here; `at` if there is none.
 pub(super) fn name_end(line: &[u8], at: usize) -> usize {
     let rest = line.get(at..).unwrap_or_default();
-    // Nearly every name ends here, and to check that it is one is quicker for all of it at once.
+    // Nearly every name ends here, and checking all of its bytes at once is faster.
     if let Some(end) = memchr2(b'{', b' ', rest)
         && rest[..end].iter().fold(true, |all, &byte| all & NAME[usize::from(byte)])
     {
         let is_name = !rest.first().is_none_or(u8::is_ascii_digit);
         return if is_name { at + end } else { at };
     }
+
     run_end(line, at, &NAME)
 }
 
@@ -86,35 +90,39 @@ fn run_end(line: &[u8], at: usize, of: &[bool; 256]) -> usize {
     at + rest.iter().position(|&byte| !of[usize::from(byte)]).unwrap_or(rest.len())
 }
 
-/// Whether a line whose name ends at `name_end` is shaped like `name number` or
-/// `name{...} number`: the last word starts like a number and ends with a digit, and before it is
-/// the closing brace or the name. What is between the braces is not looked at, which makes this
-/// cheap; a line that fails may still be a sample and must be read in full to know.
+/// Returns true if a line whose name ends at `name_end` has the shape `name number` or
+/// `name{...} number`. The last word must start like a number and end with a digit. Before it must
+/// be the closing brace or the name. The text between the braces is not checked, which makes this
+/// cheap. A line that fails this check may still be a sample, so it must be read in full.
 pub(super) fn is_plain(line: &[u8], name_end: usize) -> bool {
     let rest = line.get(name_end..).unwrap_or_default();
-    // Most numbers are short, over before a search for the blank has started.
+    // Most numbers are so short that a linear scan ends before a search would start.
     let near = rest.len().saturating_sub(8);
     let blank = rest[near..].iter().rposition(|&byte| byte == b' ').map(|at| near + at);
     let Some(blank) = blank.or_else(|| memrchr(b' ', rest)) else { return false };
-    let (labels, number) = (&rest[..blank], &rest[blank + 1..]);
+
+    let labels = &rest[..blank];
+    let number = &rest[blank + 1..];
     is_number_shaped(number) && (labels.is_empty() || matches!(labels, [b'{', .., b'}']))
 }
 
-/// Reads a sample whose name is quoted and stands between the braces. `at` is after the brace.
-/// Returns the name and the offset of its value.
+/// Reads a sample whose name is quoted and stands between the braces. `at` is the offset after the
+/// brace. Returns the name and the offset of its value.
 pub(super) fn quoted_name<'p>(
     line: &'p [u8],
     at: usize,
     labels: &mut Vec<Label<'p>>,
-) -> Result<(Cow<'p, [u8]>, usize), Fault> {
-    let at = skip_blanks(line, at);
-    if line.get(at) != Some(&b'"') {
-        return fault(at, "a metric name in quotes");
+) -> Result<(Cow<'p, [u8]>, usize), SyntaxFault> {
+    let start = skip_blanks(line, at);
+    if line.get(start) != Some(&b'"') {
+        return fault(start, "a metric name in quotes");
     }
-    let (name, end) = quoted(line, at + 1)?;
+
+    let (name, end) = quoted(line, start + 1)?;
     if name.is_empty() {
         return fault(at, "a metric name that is not empty");
     }
+
     let at = skip_blanks(line, end);
     match line.get(at) {
         Some(b',') => Ok((name, self::labels(line, at + 1, labels)?)),
@@ -123,13 +131,13 @@ pub(super) fn quoted_name<'p>(
     }
 }
 
-/// Adds labels up to the closing brace to `labels` and returns the offset after it. `at` is after
-/// the opening brace.
+/// Adds the labels before the closing brace to `labels`, and returns the offset after the brace.
+/// `at` is the offset after the opening brace.
 pub(super) fn labels<'p>(
     line: &'p [u8],
     mut at: usize,
     labels: &mut Vec<Label<'p>>,
-) -> Result<usize, Fault> {
+) -> Result<usize, SyntaxFault> {
     let first = labels.len();
     loop {
         if let Some((label, end)) = plain_label(line, at)
@@ -142,20 +150,24 @@ pub(super) fn labels<'p>(
             }
             continue;
         }
+
         at = skip_blanks(line, at);
         if line.get(at) == Some(&b'}') {
             return Ok(at + 1);
         }
+
         let start = at;
         let (name, end) = label_name(line, at)?;
         at = skip_blanks(line, end);
         if line.get(at) != Some(&b'=') {
             return fault(at, "`=` after the label name");
         }
+
         at = skip_blanks(line, at + 1);
         if line.get(at) != Some(&b'"') {
             return fault(at, "a label value in quotes");
         }
+
         let (value, end) = quoted(line, at + 1)?;
         add_label(labels, first, Label { name, value }, start)?;
         at = skip_blanks(line, end);
@@ -167,33 +179,35 @@ pub(super) fn labels<'p>(
     }
 }
 
-/// A label as all clients write it, `name="value"` without blanks and escapes, and the offset
-/// after its closing quote. Any other may be a label as well.
+/// Reads a label in the form that all clients write, `name="value"` without blanks and escapes.
+/// Returns it with the offset after its closing quote. Text in another form may also be a label.
 #[inline]
 fn plain_label(line: &[u8], at: usize) -> Option<(Label<'_>, usize)> {
     let end = run_end(line, at, &LABEL);
-    let value = line.get(end..)?.strip_prefix(b"=\"")?;
-    let length = value_end(value)?;
-    if end == at || value[length] != b'"' {
+    let rest = line.get(end..)?.strip_prefix(b"=\"")?;
+    let length = value_end(rest)?;
+    if end == at || rest[length] != b'"' {
         return None;
     }
-    let (name, value) = (Cow::Borrowed(&line[at..end]), Cow::Borrowed(&value[..length]));
+
+    let name = Cow::Borrowed(&line[at..end]);
+    let value = Cow::Borrowed(&rest[..length]);
     Some((Label { name, value }, end + 2 + length + 1))
 }
 
-/// Where a quoted value ends or has its first escape.
+/// Returns the offset at which a quoted value ends or has its first escape.
 #[inline]
 fn value_end(quoted: &[u8]) -> Option<usize> {
-    // Most values are a digit or a word, over before a search for the quote has started.
-    let is_end = |&byte: &u8| matches!(byte, b'"' | b'\\');
-    let near = quoted.iter().take(8).position(is_end);
+    // Most values are so short that a linear scan ends before a search would start.
+    let near = quoted.iter().take(8).position(|byte| matches!(byte, b'"' | b'\\'));
     near.or_else(|| memchr2(b'"', b'\\', quoted))
 }
 
-fn label_name(line: &[u8], at: usize) -> Result<(Cow<'_, [u8]>, usize), Fault> {
+fn label_name(line: &[u8], at: usize) -> Result<(Cow<'_, [u8]>, usize), SyntaxFault> {
     if line.get(at) == Some(&b'"') {
         return quoted(line, at + 1);
     }
+
     let end = run_end(line, at, &LABEL);
     if end == at {
         return fault(at, "a label name or `}`");
@@ -201,15 +215,15 @@ fn label_name(line: &[u8], at: usize) -> Result<(Cow<'_, [u8]>, usize), Fault> {
     Ok((Cow::Borrowed(&line[at..end]), end))
 }
 
-/// Adds a label unless its name is among those from `first` on. Clients sort labels, so that a name
-/// is nearly always behind the last one and needs no search.
+/// Adds a label unless its name is among those from `first` on. Clients sort labels, so a name
+/// nearly always sorts after the last one and needs no search.
 #[inline]
 fn add_label<'p>(
     labels: &mut Vec<Label<'p>>,
     first: usize,
     label: Label<'p>,
     start: usize,
-) -> Result<(), Fault> {
+) -> Result<(), SyntaxFault> {
     let known = labels.get(first..).unwrap_or_default();
     let is_sorted = known.last().is_none_or(|last| {
         let (last, name): (&[u8], &[u8]) = (&last.name, &label.name);
@@ -218,13 +232,14 @@ fn add_label<'p>(
     if !is_sorted && known.iter().any(|known| known.name == label.name) {
         return fault(start, "a label name that is not there twice");
     }
+
     labels.push(label);
     Ok(())
 }
 
-/// Reads quoted text and returns it with the offset after the closing quote. `at` is after the
-/// opening quote. Only text with an escape is copied.
-fn quoted(line: &[u8], at: usize) -> Result<(Cow<'_, [u8]>, usize), Fault> {
+/// Reads quoted text and returns it with the offset after the closing quote. `at` is the offset
+/// after the opening quote. Only text with an escape is copied.
+fn quoted(line: &[u8], at: usize) -> Result<(Cow<'_, [u8]>, usize), SyntaxFault> {
     const UNCLOSED: &str = "a closing `\"`";
     let rest = line.get(at..).unwrap_or_default();
     let Some(first) = value_end(rest) else {
@@ -233,6 +248,7 @@ fn quoted(line: &[u8], at: usize) -> Result<(Cow<'_, [u8]>, usize), Fault> {
     if rest[first] == b'"' {
         return Ok((Cow::Borrowed(&rest[..first]), at + first + 1));
     }
+
     let mut text = Vec::with_capacity(rest.len().min(2 * first + 16));
     let mut from = 0;
     let mut next = first;
@@ -254,76 +270,89 @@ fn quoted(line: &[u8], at: usize) -> Result<(Cow<'_, [u8]>, usize), Fault> {
     }
 }
 
-/// Reads what follows name and labels: value, time and exemplar. Returns the value and its offset.
-pub(super) fn value(line: &[u8], at: usize, format: Format) -> Result<(f64, usize), Fault> {
+/// Reads the part after name and labels: value, time and exemplar. Returns the value and its
+/// offset.
+pub(super) fn value(
+    line: &[u8],
+    at: usize,
+    format: ExpositionFormat,
+) -> Result<(f64, usize), SyntaxFault> {
     let start = skip_blanks(line, at);
-    // Nearly always the number is the rest of the line.
+    // The rest of the line is nearly always the number.
     if let Some(value) = line.get(start..).and_then(decimal) {
         return Ok((value, start));
     }
+
     let end = token_end(line, start);
     let Some(value) = number(&line[start..end]) else { return fault(start, "a number") };
     let at = skip_blanks(line, end);
     if at < line.len() {
         after_value(line, at, format)?;
     }
+
     Ok((value, start))
 }
 
-/// Checks a time and an exemplar. Neither is used: engines write no times, and an exemplar says
-/// nothing that the sample does not.
-fn after_value(line: &[u8], at: usize, format: Format) -> Result<(), Fault> {
-    let at = time(line, at, format)?;
-    if at == line.len() {
+/// Checks a time and an exemplar. Neither is used: engines write no times, and an exemplar adds no
+/// information to its sample.
+fn after_value(line: &[u8], at: usize, format: ExpositionFormat) -> Result<(), SyntaxFault> {
+    let exemplar = time(line, at, format)?;
+    if exemplar == line.len() {
         return Ok(());
     }
-    if line[at] != b'#' {
-        return fault(at, "the end of the line");
+    if line[exemplar] != b'#' {
+        return fault(exemplar, "the end of the line");
     }
-    let at = skip_blanks(line, at + 1);
-    if line.get(at) != Some(&b'{') {
-        return fault(at, "`{` of an exemplar");
+
+    let brace = skip_blanks(line, exemplar + 1);
+    if line.get(brace) != Some(&b'{') {
+        return fault(brace, "`{` of an exemplar");
     }
-    let at = skip_blanks(line, labels(line, at + 1, &mut Vec::new())?);
-    let end = token_end(line, at);
-    if number(&line[at..end]).is_none() {
-        return fault(at, "an exemplar's value");
+
+    let value = skip_blanks(line, labels(line, brace + 1, &mut Vec::new())?);
+    let value_end = token_end(line, value);
+    if number(&line[value..value_end]).is_none() {
+        return fault(value, "an exemplar's value");
     }
-    let at = time(line, skip_blanks(line, end), Format::OpenMetrics)?;
-    if at == line.len() { Ok(()) } else { fault(at, "the end of the line") }
+
+    let end = time(line, skip_blanks(line, value_end), ExpositionFormat::OpenMetrics)?;
+    if end == line.len() { Ok(()) } else { fault(end, "the end of the line") }
 }
 
-/// Skips a time, if there is one: whole milliseconds in text, seconds in `OpenMetrics`.
-fn time(line: &[u8], at: usize, format: Format) -> Result<usize, Fault> {
+/// Skips a time, if present: whole milliseconds in text, seconds in `OpenMetrics`.
+fn time(line: &[u8], at: usize, format: ExpositionFormat) -> Result<usize, SyntaxFault> {
     if at == line.len() || line[at] == b'#' {
         return Ok(at);
     }
+
     let end = token_end(line, at);
     let token = &line[at..end];
     let (is_time, expected) = match format {
-        Format::Text => {
+        ExpositionFormat::Text => {
             let digits = token.strip_prefix(b"-").unwrap_or(token);
             let is_whole = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
             (is_whole, "a time in milliseconds, or the end of the line")
         }
-        Format::OpenMetrics => (
+        ExpositionFormat::OpenMetrics => (
             number(token).is_some_and(f64::is_finite),
             "a time in seconds, an exemplar, or the end of the line",
         ),
     };
+
     if is_time { Ok(skip_blanks(line, end)) } else { fault(at, expected) }
 }
 
-/// Longer than any edge or value that a program writes; what is longer is read in full.
+/// A length above that of any edge or value that programs write. Longer words are read in full.
 const WORD_MAX: usize = 32;
 
-/// The number that `page` starts with, if its line ends there, and its length.
+/// Returns the value that `page` starts with, if its line ends there, and its length.
 #[inline]
 pub(super) fn last_value(page: &[u8]) -> Option<(f64, usize)> {
     // Half of all buckets are empty.
     if page.starts_with(b"0.0\n") {
         return Some((0.0, 3));
     }
+
     match leading_decimal(page) {
         Some((value, length)) if page.get(length) == Some(&b'\n') => Some((value, length)),
         Some(_) | None => {
@@ -334,18 +363,19 @@ pub(super) fn last_value(page: &[u8]) -> Option<(f64, usize)> {
     }
 }
 
-/// The length of the word that `page` starts with, if its line ends there and it is shaped like the
-/// number of a line that [`is_plain`].
+/// Returns the length of the word that `page` starts with, if its line ends there. The word must
+/// have the shape that [`is_plain`] requires of a number.
 #[inline]
 pub(super) fn last_word(page: &[u8]) -> Option<usize> {
     if page.starts_with(b"0.0\n") {
         return Some(3);
     }
+
     let mut length = 0;
-    for &word in page.as_chunks::<8>().0.iter().take(WORD_MAX / 8) {
-        let word = u64::from_le_bytes(word);
+    for &bytes in page.as_chunks::<8>().0.iter().take(WORD_MAX / 8) {
+        let word = u64::from_le_bytes(bytes);
         let newlines = zeros(word ^ (LOW * 0x0a));
-        // Up to the first end of a line, or all eight.
+        // The bytes before the first newline, or all eight.
         let before = newlines.wrapping_sub(1) & !newlines;
         if before & (zeros(word ^ (LOW * 0x20)) | word & HIGH) != 0 {
             return None;
@@ -354,9 +384,11 @@ pub(super) fn last_word(page: &[u8]) -> Option<usize> {
             length += newlines.trailing_zeros() as usize / 8;
             return is_number_shaped(&page[..length]).then_some(length);
         }
+
         length += 8;
     }
-    // So short a rest is only at the end of a page.
+
+    // A remainder this short occurs only at the end of a response.
     let near = &page[..page.len().min(WORD_MAX)];
     let length = near.iter().position(|&byte| byte == b'\n')?;
     let word = &near[..length];
@@ -366,33 +398,33 @@ pub(super) fn last_word(page: &[u8]) -> Option<usize> {
 const LOW: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = LOW * 0x80;
 
-/// The high bit of each byte that is zero. Bytes above the lowest of these may have theirs set as
-/// well.
+/// Returns the high bit of each byte that is zero. Bytes above the lowest such byte may also have
+/// it set.
 #[inline]
 const fn zeros(word: u64) -> u64 {
     word.wrapping_sub(LOW) & !word & HIGH
 }
 
-/// Whether a word starts like a number and ends with a digit.
+/// Returns true if a word starts like a number and ends with a digit.
 #[inline]
 fn is_number_shaped(word: &[u8]) -> bool {
     matches!(word.first(), Some(b'0'..=b'9' | b'+' | b'-' | b'.'))
         && word.last().is_some_and(u8::is_ascii_digit)
 }
 
-/// Whether what stands before a number has the shape that [`is_plain`] asks for: the name and a
-/// blank, or the name, braces and a blank.
+/// Returns true if the text before a number has the shape that [`is_plain`] requires: the name and
+/// a blank, or the name, braces and a blank.
 pub(super) fn is_plain_head(head: &[u8], name_end: usize) -> bool {
     matches!(head.get(name_end..), Some([b' '] | [b'{', .., b'}', b' ']))
 }
 
-/// Reads what follows the name of a sample, which ends at `name_end`; returns the value.
+/// Reads the part after the name of a sample, which ends at `name_end`. Returns the value.
 pub(super) fn sample<'p>(
     line: &'p [u8],
     name_end: usize,
-    format: Format,
+    format: ExpositionFormat,
     into: &mut Vec<Label<'p>>,
-) -> Result<f64, Fault> {
+) -> Result<f64, SyntaxFault> {
     let start = skip_blanks(line, name_end);
     let after = match line.get(start) {
         Some(b'{') => labels(line, start + 1, into)?,
@@ -401,22 +433,23 @@ pub(super) fn sample<'p>(
     value(line, after, format).map(|(value, _)| value)
 }
 
-/// A bucket's line without its `le` and its number. The lines of one histogram differ in nothing
-/// else, and they are most of what is read, so the labels are taken apart only once for all.
+/// The line of a bucket without its `le` and its value. The lines of one histogram differ only in
+/// these two, and most needed lines are buckets. The labels are therefore parsed once for all of
+/// them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bucket<'p> {
-    /// Up to the opening quote of `le`, which is included.
+pub(super) struct BucketLine<'p> {
+    /// The line's start, including the opening quote of `le`.
     head: &'p [u8],
     /// From the closing quote of `le` to the closing brace, both included.
     tail: &'p [u8],
 }
 
-/// A line that is another bucket of the histogram that was last read.
+/// A line with another bucket of the last histogram.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NextBucket<'p> {
     /// The line without its end.
     pub(super) line: &'p [u8],
-    /// The bucket's edge as it is written.
+    /// The bucket's edge as text.
     pub(super) le: &'p [u8],
     /// The sample's value.
     pub(super) value: f64,
@@ -424,26 +457,27 @@ pub(super) struct NextBucket<'p> {
     pub(super) at: usize,
 }
 
-impl<'p> Bucket<'p> {
-    /// The parts of a line whose labels end before `end`; `None` when it is no plain bucket.
+impl<'p> BucketLine<'p> {
+    /// Splits a line whose labels end before `end`; `None` if it is not a plain bucket.
     pub(super) fn of(line: &'p [u8], end: usize, labels: &[Label<'p>]) -> Option<Self> {
         let le = labels.iter().find(|label| *label.name == *b"le")?;
         let Cow::Borrowed(le) = le.value else { return None };
-        // The value is a part of the line; this is where.
+        // The value is a slice of the line, so its address yields its offset.
         let start = le.as_ptr().addr().checked_sub(line.as_ptr().addr())?;
         let tail = line.get(start + le.len()..end)?;
         tail.starts_with(b"\"").then_some(Self { head: &line[..start], tail })
     }
 
-    /// The line that `page` starts with, if it differs from the one before only in its `le` and
-    /// its value and nothing follows that. The head ends inside quotes and the tail starts where
-    /// they close, so equal bytes are equal labels. The end of such a line need not be searched.
+    /// Returns the line that `page` starts with, if it differs from the previous line only in its
+    /// `le` and its value, and ends after them. The head ends inside quotes and the tail starts
+    /// where they close, so equal bytes are equal labels. The end of such a line needs no search.
     #[inline]
     pub(super) fn next(self, page: &'p [u8]) -> Option<NextBucket<'p>> {
         let le_on = page.strip_prefix(self.head)?;
         let near = le_on.get(..WORD_MAX).unwrap_or(le_on);
         let le = &near[..near.iter().position(|byte| matches!(byte, b'"' | b'\\' | b'\n'))?];
         let value_on = le_on[le.len()..].strip_prefix(self.tail)?.strip_prefix(b" ")?;
+
         let at = page.len() - value_on.len();
         let (value, length) = last_value(value_on)?;
         let line = &page[..at + length];

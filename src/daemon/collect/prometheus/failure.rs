@@ -1,27 +1,27 @@
-//! What can become of a query, each told apart because each is mended in another place.
+//! The outcomes of a query. Each outcome that needs a different fix is distinct.
 
 use crate::collect::chain;
 
-/// The longest text that is kept of an error, in bytes. Part of it comes from the server.
+/// The longest error text that is kept, in bytes. Part of it comes from the server.
 const DETAIL_MAX: usize = 400;
 
-/// How much of a body that is no answer is shown.
+/// The maximum number of bytes that are shown of a body that is not an answer.
 const SHOWN_MAX: usize = 200;
 
-/// What became of a query.
+/// The outcome of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Outcome {
-    /// A whole answer.
+pub enum QueryOutcome {
+    /// A complete answer.
     Answered,
-    /// A whole answer without a series.
+    /// A complete answer without any series.
     Empty,
-    /// An answer that lacks what some part of the database could not be asked for.
+    /// An answer without the data that some part of the database could not provide.
     Partial,
-    /// Histograms that are kept as native ones, which have no buckets to read.
+    /// The histograms are native ones, which have no buckets to read.
     NativeHistograms,
-    /// Nothing listens.
+    /// No server listens.
     Refused,
-    /// There was no whole answer in time.
+    /// The complete answer did not arrive in time.
     Timeout,
     /// TLS failed.
     Tls,
@@ -29,7 +29,7 @@ pub enum Outcome {
     Connection,
     /// A file with credentials cannot be used.
     Credentials,
-    /// 401: there are no credentials, or wrong ones, or no tenant.
+    /// 401: credentials are missing or wrong, or the tenant is missing.
     Unauthorized,
     /// 403: the credentials do not allow it.
     Forbidden,
@@ -41,12 +41,12 @@ pub enum Outcome {
     RateLimited,
     /// Any other 4xx: the query itself was refused.
     Rejected,
-    /// 5xx: the server, or what is behind it, has failed.
+    /// 5xx: the server, or its backend, has failed.
     ServerError,
-    /// 422, or `status: error` in an answer that HTTP calls a success: the query was understood and
-    /// could not be computed, such as one that loads too many samples.
+    /// 422, or `status: error` in an answer with a success status. The query was valid but could
+    /// not be computed, for example because it loads too many samples.
     QueryError,
-    /// The body is no JSON: a page of a proxy or of a login.
+    /// The body is not JSON, for example a proxy's error or a login form.
     NotJson,
     /// The body ends early.
     Truncated,
@@ -54,14 +54,14 @@ pub enum Outcome {
     TooLarge,
     /// There are more series than `series_limit`.
     TooManySeries,
-    /// JSON that is not an answer of the query API.
+    /// The JSON is not an answer of the query API.
     Malformed,
-    /// An answer of another type than a matrix.
+    /// The answer's type is not a matrix.
     WrongType,
 }
 
-impl Outcome {
-    /// Every outcome, in the order in which they are documented.
+impl QueryOutcome {
+    /// All outcomes, in the order of their documentation.
     pub const ALL: [Self; 23] = [
         Self::Answered,
         Self::Empty,
@@ -118,36 +118,36 @@ impl Outcome {
         }
     }
 
-    /// Whether the answer was whole and can be read in full.
+    /// Returns true if the answer was complete and can be fully read.
     #[must_use]
     pub const fn is_whole(self) -> bool {
         matches!(self, Self::Answered | Self::NativeHistograms)
     }
 }
 
-/// Why a query gave nothing that can be used: the class, and the detail that a person needs.
+/// The reason why a query returned no usable answer: the class, and a detail for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct QueryFailure {
     /// The class.
-    pub outcome: Outcome,
-    /// What exactly happened and how to mend it, in at most 400 bytes.
+    pub outcome: QueryOutcome,
+    /// The exact problem and its fix, in at most 400 bytes.
     pub detail: String,
 }
 
-impl Failure {
-    /// A failure whose detail is made printable and cut to its limit.
+impl QueryFailure {
+    /// Creates a failure, and makes its detail printable and cuts it to the limit.
     #[must_use]
-    pub fn new(outcome: Outcome, detail: &str) -> Self {
+    pub fn new(outcome: QueryOutcome, detail: &str) -> Self {
         Self { outcome, detail: cut(detail, DETAIL_MAX) }
     }
 
-    /// A failure whose detail is an error and its sources.
-    pub(crate) fn from_error(outcome: Outcome, error: &dyn std::error::Error) -> Self {
+    /// Creates a failure with an error and its sources as its detail.
+    pub(crate) fn from_error(outcome: QueryOutcome, error: &dyn std::error::Error) -> Self {
         Self::new(outcome, &chain(error))
     }
 }
 
-/// The start of a body that is no answer, on one line.
+/// Returns the start of a body that is not an answer, on one line.
 pub(crate) fn shown(body: &[u8]) -> String {
     let start = &body[..body.len().min(SHOWN_MAX)];
     let text = String::from_utf8_lossy(start);
@@ -156,13 +156,13 @@ pub(crate) fn shown(body: &[u8]) -> String {
     format!("{}{mark}", words.join(" "))
 }
 
-/// Text without control characters, of at most so many bytes.
+/// Replaces control characters in a text, and cuts it to `most` bytes.
 pub(crate) fn cut(text: &str, most: usize) -> String {
-    let printable = |c: char| if c.is_control() { ' ' } else { c };
-    let text: String = text.chars().take(most + 1).map(printable).collect();
-    let end = text.floor_char_boundary(most);
-    let mark = if end < text.len() { "..." } else { "" };
-    format!("{}{mark}", &text[..end])
+    let start = text.chars().take(most + 1);
+    let printable: String = start.map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let end = printable.floor_char_boundary(most);
+    let mark = if end < printable.len() { "..." } else { "" };
+    format!("{}{mark}", &printable[..end])
 }
 
 #[cfg(test)]
@@ -172,14 +172,14 @@ mod tests {
 
     #[test]
     fn every_outcome_has_a_label_of_its_own() {
-        let labels: BTreeSet<_> = Outcome::ALL.map(Outcome::label).into();
-        assert_eq!(labels.len(), Outcome::ALL.len());
+        let labels: BTreeSet<_> = QueryOutcome::ALL.map(QueryOutcome::label).into();
+        assert_eq!(labels.len(), QueryOutcome::ALL.len());
     }
 
     #[test]
     fn what_a_server_wrote_is_shown_short_and_printable() {
         let page = format!("<html>\n\t<title>\u{1b}[31mLogin</title>{}", "x".repeat(500));
-        let said = Failure::new(Outcome::NotJson, &shown(page.as_bytes())).detail;
+        let said = QueryFailure::new(QueryOutcome::NotJson, &shown(page.as_bytes())).detail;
         assert!(said.starts_with("<html> <title> [31mLogin</title>xxx"), "{said}");
         assert!(said.ends_with("...") && said.len() < 210, "{said}");
         assert_eq!(cut(&"é".repeat(300), 401), format!("{}...", "é".repeat(200)));

@@ -1,22 +1,23 @@
-//! From the series of two answers to one reading for each replica and instant.
+//! Groups the series of two answers into one reading for each replica and instant.
 //!
-//! All samples of one scrape have the very same time, to the millisecond. So the samples of one
-//! replica at one time are what its page said then, and they go through the same dialect that reads
-//! pages: the reading is the one that a scrape of our own would have given at that instant.
+//! All samples of one scrape have the same time, to the millisecond. The samples of one replica at
+//! one time are therefore its metrics at that time. They go through the same dialect that reads
+//! /metrics responses. The reading is the one that Plimsoll's own scrape would have returned at
+//! that instant.
 //!
-//! Four things stand between a database and a page:
+//! A database differs from a /metrics response in four ways:
 //!
-//! - **Labels.** Whoever scraped has added labels, those of `up`, and has renamed the page's own
-//!   labels of the same names to `exported_…`. Both are undone.
-//! - **Sources.** One replica may be scraped by two servers, or by two jobs, and its numbers are
-//!   then there twice, under labels that differ in what was added. They are never put together:
-//!   the source whose labels come first counts, as long as it keeps up with the others.
-//! - **Completeness.** Databases that are written to remotely show the series of one scrape one
-//!   after the other. A group that has fewer samples than the replica's last one waits until
-//!   another answer has shown it unchanged. In an answer that is known to lack something it waits
-//!   on: there is no telling what is missing.
-//! - **Clocks.** A sample from the future shows that the clocks of server and daemon differ. How
-//!   old any of the replica's samples are is then unknown, so none is taken.
+//! - **Labels.** The scraper has added the labels of `up`, and has renamed metric labels with the
+//!   same names to `exported_…`. Both changes are undone.
+//! - **Sources.** If two servers or two jobs scrape one replica, its values occur twice. Their
+//!   labels differ in the added ones. The two are never combined. The source whose labels sort
+//!   first counts, as long as it keeps up with the others.
+//! - **Completeness.** Databases with remote write show the series of one scrape one after the
+//!   other. A group with fewer samples than the replica's last one waits until another answer shows
+//!   it unchanged. If an answer is known to be incomplete, the group continues to wait, because the
+//!   missing part is unknown.
+//! - **Clocks.** A sample from the future shows that the clocks of server and daemon differ. The
+//!   age of all of the replica's samples is then unknown, so none is used.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,123 +27,124 @@ use jiff::Timestamp;
 use crate::collect::exposition::PageError;
 use crate::collect::prometheus::decode::Point;
 use crate::collect::prometheus::query::UP;
-use crate::collect::prometheus::{LabelNames, Wanted, Which};
-use crate::collect::scrape::{Failure, wrong_model};
+use crate::collect::prometheus::{LabelNames, SeriesSelection, VariantQuery};
+use crate::collect::scrape::{ScrapeError, wrong_model};
 use plimsoll_core::fleet::{ModelName, ReplicaKey, ReplicaName, VariantKey};
-use plimsoll_core::observe::engine::{Engine, Label, PAGE_LABELS, Reader, SampleError};
+use plimsoll_core::observe::engine::{Engine, Label, PAGE_LABELS, ReadingBuilder, SampleError};
 use plimsoll_core::observe::{Reading, ScrapeFailure};
 
-/// How far the source that counts may lag behind another of the same replica, in milliseconds,
-/// before the other takes its place: two scrapes at the usual interval.
+/// The lag of the current source behind another source of the same replica, in milliseconds, above
+/// which the other replaces it: two scrapes at the usual interval.
 const LAG_MAX: i64 = 30_000;
 
-/// How far ahead of ours the time of a sample may be, in milliseconds. Clocks that are kept by NTP
-/// differ by far less.
+/// The tolerated lead of a sample's time over the daemon's clock, in milliseconds. Clocks that NTP
+/// synchronizes differ by far less.
 const AHEAD_MAX: i64 = 5_000;
 
-/// Replicas that one variant may have by its labels. More are a matcher that matches too much.
+/// The maximum number of replicas that a label match may find for one variant. More indicate a
+/// matcher that matches too much.
 const INSTANCES_MAX: usize = 20_000;
 
-/// What is known of a replica from earlier answers.
+/// The state of a replica from earlier answers.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Known {
-    /// The time of the last sample that was taken, in milliseconds.
+pub(crate) struct ReplicaProgress {
+    /// The time of the last reading, in milliseconds.
     pub(crate) taken: Option<i64>,
-    /// How many samples the last group had.
+    /// The number of samples in the last group.
     pub(crate) expected: Option<usize>,
-    /// How many samples each group had that is waited for.
+    /// The number of samples in each waiting group.
     pub(crate) waiting: BTreeMap<i64, usize>,
-    /// The added labels of the source that counts.
-    pub(crate) source: Own,
+    /// The labels that the current source has added.
+    pub(crate) source: ScraperLabels,
     /// The time of the newest sample of any kind, in milliseconds.
     pub(crate) newest: Option<i64>,
-    /// The two last times between samples that were taken, in milliseconds.
+    /// The last two intervals between readings, in milliseconds.
     pub(crate) intervals: [i64; 2],
 }
 
-/// Labels that were added by whoever scraped.
-pub(crate) type Own = BTreeMap<Box<[u8]>, Box<[u8]>>;
+/// Labels that the scraper has added.
+pub(crate) type ScraperLabels = BTreeMap<Box<[u8]>, Box<[u8]>>;
 
-/// Whether an answer is known to be whole.
+/// The completeness of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Completeness {
-    /// The server says nothing else.
+    /// The server does not report missing data.
     Whole,
-    /// The server says that something is missing.
+    /// The server reports missing data.
     Partial,
-    /// It is about a time that is over, of which no sample is still to come.
+    /// The answer covers a past time, for which no sample can still arrive.
     Past,
 }
 
-/// What one replica's page said at one instant.
+/// One replica's metrics at one instant.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Taken {
+pub(crate) struct ReplicaScrape {
     /// The replica.
     pub(crate) replica: ReplicaKey,
-    /// When it was scraped.
+    /// The time of the scrape.
     pub(crate) at: Timestamp,
-    /// What it said.
-    pub(crate) outcome: Result<Reading, Failure>,
+    /// The reading, or the failure of the scrape.
+    pub(crate) outcome: Result<Reading, ScrapeError>,
 }
 
-/// What the answers of one kind have come to.
+/// The result of grouping the answers for one kind.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Grouped {
-    /// Readings and failures, each replica's in order of time.
-    pub(crate) taken: Vec<Taken>,
-    /// Every replica that has series, and what is known of it now.
-    pub(crate) replicas: BTreeMap<ReplicaKey, Known>,
+pub(crate) struct AnswerGroups {
+    /// Readings and failures, in order of time for each replica.
+    pub(crate) taken: Vec<ReplicaScrape>,
+    /// The current state of every replica that has series.
+    pub(crate) replicas: BTreeMap<ReplicaKey, ReplicaProgress>,
     /// Replicas whose samples are from the future.
     pub(crate) ahead: Vec<ReplicaKey>,
-    /// Series that two variants claim: an example of their replica, and how many.
+    /// The series that two variants claim: an example of their replica, and their number.
     pub(crate) claimed: Option<(String, usize)>,
 }
 
-/// Puts answers together.
+/// Groups the series of answers by replica and instant.
 pub(crate) struct Grouping<'w, 'p> {
     labels: &'w LabelNames,
     listed: BTreeMap<(&'w [u8], &'w [u8]), Vec<&'w ReplicaKey>>,
-    matched: Vec<&'w Wanted>,
+    matched: Vec<&'w VariantQuery>,
     models: BTreeMap<&'w ReplicaKey, &'w [ModelName]>,
     models_of_matched: BTreeMap<&'w VariantKey, &'w [ModelName]>,
     instances: BTreeMap<(usize, Vec<u8>), ReplicaKey>,
-    candidates: BTreeMap<ReplicaKey, Candidate<'p>>,
+    candidates: BTreeMap<ReplicaKey, ReplicaSeries<'p>>,
     claimed: Option<(String, usize)>,
-    /// Labels of a series without what was added; kept because all series share it.
+    /// The labels of a series without the added ones; kept to reuse its memory for all series.
     page: Vec<Label<'p>>,
 }
 
-/// A replica whose series are being put together.
+/// A replica whose series are being grouped.
 #[derive(Default)]
-struct Candidate<'p> {
-    known: Known,
-    series: Vec<Held<'p>>,
-    source: Source,
-    groups: BTreeMap<i64, Group<'p>>,
+struct ReplicaSeries<'p> {
+    known: ReplicaProgress,
+    series: Vec<BufferedSeries<'p>>,
+    source: SeriesSource,
+    groups: BTreeMap<i64, SampleGroup<'p>>,
     is_ahead: bool,
 }
 
-/// A series that waits until it is known which labels were added.
-struct Held<'p> {
+/// A series that is held until the added labels are known.
+struct BufferedSeries<'p> {
     labels: Vec<Label<'p>>,
     points: Vec<Point>,
 }
 
-/// Who has scraped a replica, by the labels that it adds.
+/// The scraper of a replica, identified by the labels that it adds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Source {
-    /// The labels that tell it from other sources.
-    own: Own,
-    /// Those that it adds and engines have too.
-    shared: Own,
+struct SeriesSource {
+    /// The added labels that distinguish it from other sources.
+    own: ScraperLabels,
+    /// The added labels that engines also use.
+    shared: ScraperLabels,
 }
 
-/// What one source says of one replica at one instant.
+/// The samples from one source for one replica at one instant.
 #[derive(Default)]
-struct Group<'p> {
-    reader: Reader<'p>,
+struct SampleGroup<'p> {
+    reader: ReadingBuilder<'p>,
     up: Option<f64>,
-    /// Samples of any kind, by which it is told whether all have come.
+    /// The number of samples of any kind, which determines whether the group is complete.
     count: usize,
     samples: usize,
     has_engine: bool,
@@ -152,12 +154,12 @@ struct Group<'p> {
 // === impl Grouping ===
 
 impl<'w, 'p> Grouping<'w, 'p> {
-    /// A grouping of the series of these replicas, with what is known of them, and of which
-    /// variants anything was known before.
+    /// Creates a grouping for these replicas, with their known state. `asked` are the variants that
+    /// were queried before.
     pub(crate) fn new(
-        wanted: &[&'w Wanted],
+        wanted: &[&'w VariantQuery],
         labels: &'w LabelNames,
-        known: &BTreeMap<ReplicaKey, Known>,
+        known: &BTreeMap<ReplicaKey, ReplicaProgress>,
         asked: &BTreeSet<VariantKey>,
         now: i64,
     ) -> Self {
@@ -172,48 +174,54 @@ impl<'w, 'p> Grouping<'w, 'p> {
             claimed: None,
             page: Vec::new(),
         };
+
         for one in wanted {
             let (replicas, namespace) = match &one.which {
-                Which::Pods(replicas) => (replicas, one.variant.namespace.as_str()),
-                Which::Instances(replicas) => (replicas, ""),
-                Which::Match(_) => {
+                SeriesSelection::Pods(replicas) => (replicas, one.variant.namespace.as_str()),
+                SeriesSelection::Instances(replicas) => (replicas, ""),
+                SeriesSelection::Match(_) => {
                     grouping.matched.push(one);
                     grouping.models_of_matched.insert(&one.variant, &one.models);
                     continue;
                 }
             };
+
             for replica in replicas {
                 let name = (namespace.as_bytes(), replica.replica.as_str().as_bytes());
                 grouping.listed.entry(name).or_default().push(replica);
                 grouping.models.insert(replica, &one.models);
-                let mut known = known.get(replica).cloned();
-                // A pod that comes later may have the name of one that is gone, whose samples
-                // are still there.
+                let mut state = known.get(replica).cloned();
+                // A new pod may have the name of a deleted one, whose samples still exist.
                 if asked.contains(&one.variant) && replica.incarnation.is_some() {
-                    known = known.or_else(|| Some(Known { taken: Some(now), ..Known::default() }));
+                    state = state.or_else(|| {
+                        Some(ReplicaProgress { taken: Some(now), ..ReplicaProgress::default() })
+                    });
                 }
+
                 let candidate =
-                    Candidate { known: known.unwrap_or_default(), ..Candidate::default() };
+                    ReplicaSeries { known: state.unwrap_or_default(), ..ReplicaSeries::default() };
                 grouping.candidates.insert(replica.clone(), candidate);
             }
         }
+
         for (replica, known) in known {
             if grouping.models_of_matched.contains_key(&replica.variant) {
-                let candidate = Candidate { known: known.clone(), ..Candidate::default() };
+                let candidate = ReplicaSeries { known: known.clone(), ..ReplicaSeries::default() };
                 grouping.candidates.insert(replica.clone(), candidate);
             }
         }
+
         grouping
     }
 
-    /// Takes a series of the answer that has everything but buckets.
+    /// Adds a series from the first answer, which contains all samples except buckets.
     pub(crate) fn number(&mut self, labels: &[Label<'p>], points: &[Point]) {
         let Some(candidate) = self.candidate(labels) else { return };
-        let held = Held { labels: labels.to_vec(), points: points.to_vec() };
+        let held = BufferedSeries { labels: labels.to_vec(), points: points.to_vec() };
         candidate.series.push(held);
     }
 
-    /// Ends the first answer: finds out who has scraped each replica, and begins its groups.
+    /// Ends the first answer: determines each replica's source, and begins its groups.
     pub(crate) fn begin_groups(&mut self, now: i64) {
         for candidate in self.candidates.values_mut() {
             candidate.choose_source();
@@ -221,139 +229,145 @@ impl<'w, 'p> Grouping<'w, 'p> {
         }
     }
 
-    /// Takes a series of the answer that has the buckets.
+    /// Adds a series from the second answer, which contains the buckets.
     pub(crate) fn bucket(&mut self, labels: &[Label<'p>], points: &[Point]) {
         let mut page = std::mem::take(&mut self.page);
         if let Some(candidate) = self.candidate(labels) {
-            candidate.add(labels, points, Begin::No, &mut page);
+            candidate.add(labels, points, GroupStart::No, &mut page);
         }
         self.page = page;
     }
 
-    /// The readings.
-    pub(crate) fn finish(self, completeness: Completeness) -> Grouped {
+    /// Returns the readings.
+    pub(crate) fn finish(self, completeness: Completeness) -> AnswerGroups {
         let Self { candidates, claimed, models, models_of_matched, .. } = self;
-        let mut grouped = Grouped { claimed, ..Grouped::default() };
+        let mut grouped = AnswerGroups { claimed, ..AnswerGroups::default() };
         for (replica, candidate) in candidates {
-            let models = models.get(&replica).or_else(|| models_of_matched.get(&replica.variant));
-            let models = models.copied().unwrap_or_default();
+            let own = models.get(&replica).or_else(|| models_of_matched.get(&replica.variant));
+            let models = own.copied().unwrap_or_default();
             if candidate.is_ahead {
                 grouped.ahead.push(replica.clone());
             }
+
             let known = candidate.finish(&replica, models, completeness, &mut grouped.taken);
             grouped.replicas.insert(replica, known);
         }
+
         grouped
     }
 
-    /// The replica that a series belongs to.
-    fn candidate(&mut self, labels: &[Label<'_>]) -> Option<&mut Candidate<'p>> {
-        let value = |name: &str| {
-            let label = labels.iter().find(|label| *label.name == *name.as_bytes());
-            label.map(|label| &*label.value)
-        };
-        let LabelNames { namespace, pod, instance } = self.labels;
-        let pods = value(namespace).zip(value(pod)).and_then(|name| self.listed.get(&name));
-        let instances = value(instance).and_then(|name| self.listed.get(&(b"".as_slice(), name)));
+    /// Returns the replica that a series belongs to.
+    fn candidate(&mut self, labels: &[Label<'_>]) -> Option<&mut ReplicaSeries<'p>> {
+        let namespace = value_of(labels, &self.labels.namespace);
+        let pod = value_of(labels, &self.labels.pod);
+        let instance = value_of(labels, &self.labels.instance);
+        let pods = namespace.zip(pod).and_then(|name| self.listed.get(&name));
+        let instances = instance.and_then(|name| self.listed.get(&(b"".as_slice(), name)));
         let listed: &[&ReplicaKey] = pods.or(instances).map_or(&[], Vec::as_slice);
-        let fits = |one: &Wanted| match &one.which {
-            Which::Match(wanted) => {
-                wanted.iter().all(|(name, want)| value(name).unwrap_or_default() == want.as_bytes())
-            }
-            Which::Pods(_) | Which::Instances(_) => false,
-        };
-        let mut matched = self.matched.iter().enumerate().filter(|(_, one)| fits(one));
-        let (first, second) = (matched.next(), matched.next());
+
+        let mut matched = self.matched.iter().enumerate().filter(|(_, one)| fits(one, labels));
+        let first = matched.next();
+        let second = matched.next();
         let claims = listed.len() + usize::from(first.is_some()) + usize::from(second.is_some());
         match (claims, listed.first(), first) {
-            // Of another replica than those that are wanted.
+            // The series belongs to a replica that is not wanted.
             (0, ..) => None,
             (1, Some(replica), _) => self.candidates.get_mut(*replica),
             (1, None, Some((at, one))) => {
-                let name = value(instance)?.to_vec();
+                let name = instance?.to_vec();
                 if self.instances.len() >= INSTANCES_MAX {
                     return None;
                 }
-                let replica = match self.instances.entry((at, name)) {
+                let key = match self.instances.entry((at, name)) {
                     std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
                     std::collections::btree_map::Entry::Vacant(new) => {
-                        let replica = ReplicaKey {
-                            variant: one.variant.clone(),
-                            replica: ReplicaName::new(&String::from_utf8_lossy(&new.key().1))?,
-                            incarnation: None,
-                        };
-                        new.insert(replica)
+                        let replica = ReplicaName::new(&String::from_utf8_lossy(&new.key().1))?;
+                        let variant = one.variant.clone();
+                        new.insert(ReplicaKey { variant, replica, incarnation: None })
                     }
                 };
-                if !self.candidates.contains_key(replica) {
-                    self.candidates.insert(replica.clone(), Candidate::default());
+
+                if !self.candidates.contains_key(key) {
+                    self.candidates.insert(key.clone(), ReplicaSeries::default());
                 }
-                self.candidates.get_mut(replica)
+
+                self.candidates.get_mut(key)
             }
             _ => {
-                let count = self.claimed.as_ref().map_or(0, |(_, count)| *count);
-                let name = value(pod).or(value(instance)).unwrap_or_default();
+                let before = self.claimed.as_ref().map_or(0, |(_, count)| *count);
+                let name = pod.or(instance).unwrap_or_default();
                 let example = String::from_utf8_lossy(name).into_owned();
-                self.claimed = Some((example, count + 1));
+                self.claimed = Some((example, before + 1));
                 None
             }
         }
     }
 }
 
-/// Whether a sample begins a group that is not there yet.
+/// Returns true if a label match selects a series with these labels.
+fn fits(one: &VariantQuery, labels: &[Label<'_>]) -> bool {
+    let SeriesSelection::Match(wanted) = &one.which else { return false };
+    wanted.iter().all(|(name, want)| value_of(labels, name).unwrap_or_default() == want.as_bytes())
+}
+
+/// Controls whether a sample may begin a new group.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Begin {
+enum GroupStart {
     Yes,
     No,
 }
 
-// === impl Candidate ===
+// === impl ReplicaSeries ===
 
-impl<'p> Candidate<'p> {
-    /// Finds the source that counts.
+impl<'p> ReplicaSeries<'p> {
+    /// Determines the source that counts.
     fn choose_source(&mut self) {
         let newest = self.series.iter().flat_map(|held| &held.points).map(|(at, _)| *at).max();
         self.known.newest = self.known.newest.max(newest);
         let sources = sources(&self.series);
-        let at = |source: &Source| {
-            let own = self.series.iter().filter(|it| it.is_engine() && source.has(&it.labels));
-            own.flat_map(|held| &held.points).map(|(at, _)| *at).max()
-        };
-        // Of a pod with a sidecar, the target with engine metrics is the replica.
-        let engines: Vec<(&Source, i64)> =
-            sources.iter().filter_map(|source| Some((source, at(source)?))).collect();
+
+        // If a pod has a sidecar, the target with engine metrics is the replica.
+        let engines: Vec<(&SeriesSource, i64)> =
+            sources.iter().filter_map(|it| Some((it, self.newest_of_engine(it)?))).collect();
         let best = engines.iter().map(|(_, at)| *at).max();
-        let keeps_up = |at: i64| best.is_some_and(|best| best.saturating_sub(at) <= LAG_MAX);
-        let chosen = engines.iter().find(|(_, at)| keeps_up(*at)).map(|(source, _)| *source);
-        let before = || sources.iter().find(|source| source.own == self.known.source);
-        let chosen = chosen.or_else(before).or(sources.first());
-        self.source = chosen.cloned().unwrap_or_default();
+        let current = engines
+            .iter()
+            .find(|(_, at)| best.is_some_and(|best| best.saturating_sub(*at) <= LAG_MAX))
+            .map(|(source, _)| *source);
+        let before = sources.iter().find(|source| source.own == self.known.source);
+        self.source = current.or(before).or(sources.first()).cloned().unwrap_or_default();
         if best.is_some() {
             self.known.source = self.source.own.clone();
         }
+    }
+
+    /// Returns the time of the newest engine sample from a source.
+    fn newest_of_engine(&self, source: &SeriesSource) -> Option<i64> {
+        let own = self.series.iter().filter(|it| it.is_engine() && source.has(&it.labels));
+        own.flat_map(|held| &held.points).map(|(at, _)| *at).max()
     }
 
     fn begin_groups(&mut self, now: i64, page: &mut Vec<Label<'p>>) {
         let series = std::mem::take(&mut self.series);
         let latest = now.saturating_add(AHEAD_MAX);
         self.is_ahead = series.iter().flat_map(|held| &held.points).any(|(at, _)| *at > latest);
-        for Held { labels, points } in series {
-            self.add(&labels, &points, Begin::Yes, page);
+        for BufferedSeries { labels, points } in series {
+            self.add(&labels, &points, GroupStart::Yes, page);
         }
     }
 
-    /// Adds a series of the source that counts to the groups of its samples.
+    /// Adds a series from the current source to the groups of its samples.
     fn add(
         &mut self,
         labels: &[Label<'p>],
         points: &[Point],
-        begin: Begin,
+        begin: GroupStart,
         page: &mut Vec<Label<'p>>,
     ) {
         if self.is_ahead || !self.source.has(labels) {
             return;
         }
+
         let Some(name) = name(labels) else { return };
         let is_engine = is_engine(name);
         self.source.undo(labels, page);
@@ -362,8 +376,8 @@ impl<'p> Candidate<'p> {
                 continue;
             }
             let group = match begin {
-                Begin::Yes => Some(self.groups.entry(at).or_default()),
-                Begin::No => self.groups.get_mut(&at),
+                GroupStart::Yes => Some(self.groups.entry(at).or_default()),
+                GroupStart::No => self.groups.get_mut(&at),
             };
             let Some(group) = group else { continue };
             group.count += 1;
@@ -381,8 +395,8 @@ impl<'p> Candidate<'p> {
         replica: &ReplicaKey,
         models: &[ModelName],
         completeness: Completeness,
-        all: &mut Vec<Taken>,
-    ) -> Known {
+        all: &mut Vec<ReplicaScrape>,
+    ) -> ReplicaProgress {
         let Self { mut known, groups, .. } = self;
         let before = std::mem::take(&mut known.waiting);
         for (at, group) in groups {
@@ -392,25 +406,28 @@ impl<'p> Candidate<'p> {
                 known.waiting.insert(at, count);
                 continue;
             }
+
             if !group.is_down() {
                 known.expected = Some(count);
             }
             if let Some(last) = known.taken {
                 known.intervals = [known.intervals[1], at - last];
             }
+
             known.taken = Some(at);
             let outcome = group.finish(models);
-            all.push(Taken { replica: replica.clone(), at: time, outcome });
+            all.push(ReplicaScrape { replica: replica.clone(), at: time, outcome });
         }
-        // What is older than what was taken is never taken.
+
+        // Samples older than the last reading are never used.
         known.waiting.retain(|at, _| known.taken.is_none_or(|taken| *at > taken));
         known
     }
 }
 
-/// Whether all samples of a scrape have come.
+/// Returns true if all samples of a scrape have arrived.
 fn is_complete(
-    known: &Known,
+    known: &ReplicaProgress,
     before: &BTreeMap<i64, usize>,
     at: i64,
     count: usize,
@@ -425,15 +442,17 @@ fn is_complete(
     }
 }
 
-// === impl Group ===
+// === impl SampleGroup ===
 
-impl<'p> Group<'p> {
+impl<'p> SampleGroup<'p> {
     fn take(&mut self, name: &[u8], labels: &[Label<'p>], value: f64) {
         let Some(series) = self.reader.wants(name) else { return };
         self.samples += 1;
+
         match self.reader.take(series, labels, value) {
             Ok(_) => {}
-            // A database keeps a mark where a series has ended; on a page it would not be there.
+            // A database marks the end of a series with NaN. A /metrics response would not contain
+            // it.
             Err(SampleError::NotCumulative { value }) if value.is_nan() => {}
             Err(error) => {
                 self.error.get_or_insert_with(|| (name.to_vec(), error));
@@ -441,25 +460,27 @@ impl<'p> Group<'p> {
         }
     }
 
-    /// Whether it says that the replica could not be scraped.
+    /// Returns true if the group shows that the replica could not be scraped.
     fn is_down(&self) -> bool {
         !self.has_engine && self.up.is_some_and(|up| up <= 0.0)
     }
 
-    fn finish(self, models: &[ModelName]) -> Result<Reading, Failure> {
+    fn finish(self, models: &[ModelName]) -> Result<Reading, ScrapeError> {
         if self.is_down() {
             let detail =
                 "up is 0: Prometheus could not scrape it; its page Status > Targets says why";
-            return Err(Failure::new(ScrapeFailure::Down, detail));
+            return Err(ScrapeError::new(ScrapeFailure::Down, detail));
         }
+
         if let Some((name, error)) = self.error {
-            let name = String::from_utf8_lossy(&name);
-            let detail = format!("the series {name} is unusable: {error}");
-            return Err(Failure::new(ScrapeFailure::Malformed, &detail));
+            let series = String::from_utf8_lossy(&name);
+            let detail = format!("the series {series} is unusable: {error}");
+            return Err(ScrapeError::new(ScrapeFailure::Malformed, &detail));
         }
+
         let samples = self.samples;
-        let reading = self.reader.finish().map_err(PageError::from);
-        let reading = reading.map_err(|error| Failure::from_error(error.failure(), &error))?;
+        let read = self.reader.finish().map_err(PageError::from);
+        let reading = read.map_err(|error| ScrapeError::from_error(error.failure(), &error))?;
         match wrong_model(&reading.models, models) {
             Some(failure) => Err(failure),
             None => Ok(Reading { samples, ..reading }),
@@ -467,26 +488,31 @@ impl<'p> Group<'p> {
     }
 }
 
-// === impl Held ===
+// === impl BufferedSeries ===
 
-impl Held<'_> {
+impl BufferedSeries<'_> {
     fn is_engine(&self) -> bool {
         name(&self.labels).is_some_and(is_engine)
     }
+
+    fn label_names(&self) -> BTreeSet<&[u8]> {
+        self.labels.iter().map(|label| &*label.name).collect()
+    }
 }
 
-// === impl Source ===
+// === impl SeriesSource ===
 
-impl Source {
-    /// Whether a series with these labels may be its own: none of them says otherwise. A label may
-    /// be missing, because rules may drop it from what is scraped and not from `up`.
+impl SeriesSource {
+    /// Returns true if a series with these labels may come from this source, because no label
+    /// contradicts it. A label may be missing, because rules may drop it from scraped series but
+    /// not from `up`.
     fn has(&self, labels: &[Label<'_>]) -> bool {
         labels
             .iter()
             .all(|label| self.own.get(&*label.name).is_none_or(|value| **value == *label.value))
     }
 
-    /// The labels that are on the page, without those that this source has added.
+    /// Restores a series' original labels, without those that this source has added.
     fn undo<'p>(&self, labels: &[Label<'p>], page: &mut Vec<Label<'p>>) {
         page.clear();
         for label in labels {
@@ -499,46 +525,38 @@ impl Source {
         }
     }
 
-    /// The name that a label has on the page.
+    /// Returns the original name of a label.
     fn unexported<'p>(&self, name: Cow<'p, [u8]>) -> Cow<'p, [u8]> {
         const EXPORTED: &[u8] = b"exported_";
-        let added = |rest: &[u8]| self.own.contains_key(rest) || self.shared.contains_key(rest);
+        let is_exported = name
+            .strip_prefix(EXPORTED)
+            .is_some_and(|rest| self.own.contains_key(rest) || self.shared.contains_key(rest));
+
         match name {
-            Cow::Borrowed(whole) => match whole.strip_prefix(EXPORTED) {
-                Some(rest) if added(rest) => Cow::Borrowed(rest),
-                Some(_) | None => Cow::Borrowed(whole),
-            },
-            Cow::Owned(whole) => match whole.strip_prefix(EXPORTED) {
-                Some(rest) if added(rest) => Cow::Owned(rest.to_vec()),
-                Some(_) | None => Cow::Owned(whole),
-            },
+            Cow::Borrowed(whole) if is_exported => Cow::Borrowed(&whole[EXPORTED.len()..]),
+            Cow::Owned(whole) if is_exported => Cow::Owned(whole[EXPORTED.len()..].to_vec()),
+            whole => whole,
         }
     }
 }
 
-/// Who has scraped a replica with these series, in order of the labels.
+/// Returns the sources of these series, in the order of their labels.
 ///
-/// The labels of `up` are those that were added. Where nothing has kept `up`, those that all series
-/// have in common but for the ones that engines write.
-fn sources(series: &[Held<'_>]) -> Vec<Source> {
-    let is_up = |held: &&Held<'_>| name(&held.labels) == Some(UP.as_bytes());
-    let mut sources: BTreeSet<Source> =
-        series.iter().filter(is_up).map(|held| source(&held.labels, |_| true)).collect();
-    let without: Vec<&Held<'_>> = series
+/// The labels of `up` are the added ones. Without `up`, the added labels are those that all series
+/// have in common, except those that engines write.
+fn sources(series: &[BufferedSeries<'_>]) -> Vec<SeriesSource> {
+    let mut sources: BTreeSet<SeriesSource> = series
+        .iter()
+        .filter(|held| name(&held.labels) == Some(UP.as_bytes()))
+        .map(|held| source(&held.labels, |_| true))
+        .collect();
+    let without: Vec<&BufferedSeries<'_>> = series
         .iter()
         .filter(|held| !sources.iter().any(|source| source.has(&held.labels)))
         .collect();
     let added: BTreeSet<&[u8]> = if sources.is_empty() {
-        let names = |held: &Held<'_>| -> BTreeSet<Box<[u8]>> {
-            held.labels.iter().map(|label| label.name.as_ref().into()).collect()
-        };
-        let all = without.iter().map(|held| names(held));
-        let common = all.reduce(|common, names| &common & &names).unwrap_or_default();
-        let is_common = |label: &&Label<'_>| common.contains(&*label.name);
-        let first = without.first();
-        first
-            .map(|held| held.labels.iter().filter(is_common).map(|label| &*label.name).collect())
-            .unwrap_or_default()
+        let all = without.iter().map(|held| held.label_names());
+        all.reduce(|some, names| &some & &names).unwrap_or_default()
     } else {
         without
             .iter()
@@ -547,7 +565,8 @@ fn sources(series: &[Held<'_>]) -> Vec<Source> {
             .filter(|name| sources.iter().any(|source| source.own.contains_key(*name)))
             .collect()
     };
-    let more: Vec<Source> = without
+
+    let more: Vec<SeriesSource> = without
         .iter()
         .map(|held| source(&held.labels, |name| added.contains(name) && !is_page_label(name)))
         .collect();
@@ -555,8 +574,8 @@ fn sources(series: &[Held<'_>]) -> Vec<Source> {
     sources.into_iter().collect()
 }
 
-fn source(labels: &[Label<'_>], keep: impl Fn(&[u8]) -> bool) -> Source {
-    let mut source = Source::default();
+fn source(labels: &[Label<'_>], keep: impl Fn(&[u8]) -> bool) -> SeriesSource {
+    let mut source = SeriesSource::default();
     for label in labels.iter().filter(|label| *label.name != *b"__name__" && keep(&label.name)) {
         let of = if is_page_label(&label.name) { &mut source.shared } else { &mut source.own };
         of.insert(label.name.as_ref().into(), label.value.as_ref().into());
@@ -573,5 +592,9 @@ fn is_engine(name: &[u8]) -> bool {
 }
 
 fn name<'a>(labels: &'a [Label<'_>]) -> Option<&'a [u8]> {
-    labels.iter().find(|label| *label.name == *b"__name__").map(|label| &*label.value)
+    value_of(labels, "__name__")
+}
+
+fn value_of<'a>(labels: &'a [Label<'_>], name: &str) -> Option<&'a [u8]> {
+    labels.iter().find(|label| *label.name == *name.as_bytes()).map(|label| &*label.value)
 }

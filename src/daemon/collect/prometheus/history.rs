@@ -1,9 +1,9 @@
-//! The past, as a Prometheus has it: the readings of a span of time, for whoever asks about a time
-//! in which nobody was there to see it.
+//! The past, as recorded by a Prometheus: the readings of a span of time in which no daemon ran.
 //!
-//! What is asked and how it is read is what a [`Source`](crate::collect::prometheus::Source) does,
-//! with two differences. The past is whole: no sample is still to come, so no reading waits. And a
-//! failure is the caller's to deal with, because nothing grows old meanwhile.
+//! Queries and decoding are those of a
+//! [`PrometheusSource`](crate::collect::prometheus::PrometheusSource), with two differences. The
+//! past is complete: no sample can still arrive, so no reading waits. The caller must handle
+//! failures, because no later round replaces the data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,86 +11,94 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::collect::prometheus::client::{Client, Question};
+use crate::collect::prometheus::client::{PrometheusClient, Question};
 use crate::collect::prometheus::decode::decode;
-use crate::collect::prometheus::failure::{Failure, Outcome};
-use crate::collect::prometheus::group::{Completeness, Grouped, Grouping, Known, Taken};
-use crate::collect::prometheus::query::{Kind, kinds, selector};
-use crate::collect::prometheus::{Settings, Wanted};
-use crate::collect::scrape::Failure as Failed;
+use crate::collect::prometheus::failure::{QueryFailure, QueryOutcome};
+use crate::collect::prometheus::group::{
+    AnswerGroups, Completeness, Grouping, ReplicaProgress, ReplicaScrape,
+};
+use crate::collect::prometheus::query::{MatchKind, kinds, selector};
+use crate::collect::prometheus::{PrometheusSettings, VariantQuery};
+use crate::collect::scrape::ScrapeError;
 use plimsoll_core::fleet::{ReplicaKey, VariantKey};
 use plimsoll_core::observe::Scrape;
 use plimsoll_core::observe::engine::Samples;
 
-/// How often the files with certificates and tokens are looked at again.
+/// Interval at which the files with certificates and tokens are checked for changes.
 const CREDENTIALS_REFRESH: Duration = Duration::from_secs(10);
 
-/// Asks one Prometheus about the past.
-pub struct History {
-    settings: Arc<Settings>,
-    client: Client,
-    replicas: BTreeMap<ReplicaKey, Known>,
+/// Queries one Prometheus about the past.
+pub struct PrometheusHistory {
+    settings: Arc<PrometheusSettings>,
+    client: PrometheusClient,
+    replicas: BTreeMap<ReplicaKey, ReplicaProgress>,
 }
 
-/// What a span of time had.
+/// The readings of a span of time.
 #[derive(Debug, Default)]
-pub struct Past {
-    /// The readings and failures, in the order of time.
+pub struct PastReadings {
+    /// The readings and failures, in the order of their times.
     pub scrapes: Vec<Scrape>,
-    /// Of each variant of which some failed, why the first one did.
+    /// The reason of the first failure, for each variant with failures.
     pub details: BTreeMap<VariantKey, String>,
-    /// Where the server says that something is missing: what it says.
+    /// The server's message, if it reports that data is missing.
     pub missing: Option<String>,
 }
 
-impl History {
-    /// Asks the server in the settings.
+impl PrometheusHistory {
+    /// Creates a client for the server in the settings.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
-        let settings = Arc::new(settings);
-        let client = Client::new(Arc::clone(&settings), CREDENTIALS_REFRESH);
-        Self { settings, client, replicas: BTreeMap::new() }
+    pub fn new(settings: PrometheusSettings) -> Self {
+        let shared = Arc::new(settings);
+        let client = PrometheusClient::new(Arc::clone(&shared), CREDENTIALS_REFRESH);
+        Self { settings: shared, client, replicas: BTreeMap::new() }
     }
 
-    /// What was scraped after `from` and up to `to`. Spans are asked for in the order of time.
+    /// Returns the scrapes after `from` and up to `to`. Spans must be queried in the order of time.
     /// `elapsed` is the monotonic time.
     ///
     /// # Errors
     ///
-    /// There is no whole answer of the query API in time. The same span may be asked for again.
+    /// The query API did not return a complete answer in time. The same span may be queried again.
     pub async fn between(
         &mut self,
-        wanted: &[Wanted],
-        (from, to): (Timestamp, Timestamp),
+        wanted: &[VariantQuery],
+        from: Timestamp,
+        to: Timestamp,
         elapsed: Duration,
-    ) -> Result<Past, Failure> {
-        let mut past = Past::default();
+    ) -> Result<PastReadings, QueryFailure> {
+        let mut past = PastReadings::default();
         let mut replicas = BTreeMap::new();
         for (kind, own) in kinds(wanted) {
             let mut bodies = Vec::new();
             for samples in [Samples::Numbers, Samples::Buckets] {
-                let question = self.question(&own, samples, (from, to));
+                let question = self.question(&own, samples, from, to);
                 bodies.push(self.client.ask(&question, elapsed).await?);
             }
+
             let grouped = self.read(&kind, wanted, &bodies, to, &mut past)?;
-            let Some(Grouped { taken, replicas: known, claimed, .. }) = grouped else { continue };
+            let Some(AnswerGroups { taken, replicas: known, claimed, .. }) = grouped else {
+                continue;
+            };
             replicas.extend(known);
             if let Some((example, count)) = claimed {
                 past.missing.get_or_insert_with(|| {
                     format!("{count} series, such as of {example}, match several variants; none gets them")
                 });
             }
-            for Taken { replica, at, outcome } in taken {
+
+            for ReplicaScrape { replica, at, outcome: reading } in taken {
                 if at <= from || at > to {
                     continue;
                 }
-                let outcome = outcome.map_err(|Failed { class, detail }| {
+                let outcome = reading.map_err(|ScrapeError { class, detail }| {
                     past.details.entry(replica.variant.clone()).or_insert(detail);
                     class
                 });
                 past.scrapes.push(Scrape { replica, at, outcome });
             }
         }
+
         self.replicas.extend(replicas);
         past.scrapes.sort_by(|a, b| (a.at, &a.replica).cmp(&(b.at, &b.replica)));
         Ok(past)
@@ -98,9 +106,10 @@ impl History {
 
     fn question(
         &self,
-        own: &[&Wanted],
+        own: &[&VariantQuery],
         samples: Samples,
-        (from, to): (Timestamp, Timestamp),
+        from: Timestamp,
+        to: Timestamp,
     ) -> Question {
         let range = Duration::try_from(to.duration_since(from)).unwrap_or_default();
         let room = self.client.room();
@@ -109,17 +118,19 @@ impl History {
 
     fn read(
         &self,
-        kind: &Kind,
-        wanted: &[Wanted],
+        kind: &MatchKind,
+        wanted: &[VariantQuery],
         bodies: &[bytes::Bytes],
         to: Timestamp,
-        past: &mut Past,
-    ) -> Result<Option<Grouped>, Failure> {
+        past: &mut PastReadings,
+    ) -> Result<Option<AnswerGroups>, QueryFailure> {
         let [numbers, buckets] = bodies else {
-            return Err(Failure::new(Outcome::Malformed, "there are not two answers"));
+            return Err(QueryFailure::new(QueryOutcome::Malformed, "there are not two answers"));
         };
-        let own: Vec<&Wanted> = wanted.iter().filter(|one| Kind::of(&one.which) == *kind).collect();
-        let (limit, now) = (self.settings.series_limit, to.as_millisecond());
+        let own: Vec<&VariantQuery> =
+            wanted.iter().filter(|one| MatchKind::of(&one.which) == *kind).collect();
+        let limit = self.settings.series_limit;
+        let now = to.as_millisecond();
         let labels = &self.settings.labels;
         let mut grouping = Grouping::new(&own, labels, &self.replicas, &BTreeSet::new(), now);
         let first = decode(numbers, limit, &mut |labels, points| grouping.number(labels, points))?;
@@ -135,6 +146,7 @@ impl History {
                 });
             }
         }
+
         Ok((first.series > 0).then(|| grouping.finish(Completeness::Past)))
     }
 }

@@ -1,20 +1,20 @@
-//! What the source says about itself.
+//! The source's own metrics.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, Registry};
 
-use crate::collect::prometheus::failure::Outcome;
+use crate::collect::prometheus::failure::QueryOutcome;
 use crate::telemetry::registrar::Registrar;
 
-/// Seconds: an answer of ten replicas takes milliseconds, one of a thousand a second or two, and
-/// servers give up after two minutes at the latest.
+/// Buckets in seconds. An answer for ten replicas takes milliseconds, one for a thousand takes a
+/// second or two. Servers abandon queries after at most two minutes.
 const DURATION_BUCKETS: [f64; 10] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
 
 /// The source's own metrics. No label has a replica's name.
 #[derive(Clone, Debug)]
-pub struct Metrics {
+pub struct PrometheusMetrics {
     queries: IntCounterVec,
     duration: Histogram,
     body_bytes: IntCounter,
@@ -31,8 +31,8 @@ pub struct Metrics {
     pub(crate) interval: Gauge,
 }
 
-impl Metrics {
-    /// Registers the metrics; every outcome is there from the start, with 0.
+impl PrometheusMetrics {
+    /// Registers the metrics. Every outcome is exported from the start, with 0.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ impl Metrics {
             "Queries to Prometheus, by what became of them.",
             &["outcome"],
         )?;
-        for outcome in Outcome::ALL {
+        for outcome in QueryOutcome::ALL {
             queries.with_label_values(&[outcome.label()]);
         }
 
@@ -111,7 +111,7 @@ impl Metrics {
         self.body_bytes.inc_by(bytes.unwrap_or_default() as u64);
     }
 
-    pub(crate) fn answered(&self, outcome: Outcome, samples: usize) {
+    pub(crate) fn answered(&self, outcome: QueryOutcome, samples: usize) {
         self.queries.with_label_values(&[outcome.label()]).inc();
         self.samples.inc_by(samples as u64);
     }
@@ -125,7 +125,7 @@ impl Metrics {
     }
 }
 
-/// A count as a gauge.
+/// Converts a count to a gauge value.
 pub(crate) fn count(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -1,100 +1,107 @@
-//! What is asked: selectors of raw samples.
+//! The queries: selectors of raw samples.
 //!
 //! ```text
 //! {__name__=~"up|…|(?:vllm:|vllm_)(?:num_requests_running|…)",namespace=~"llm",pod=~"a|b"}[45s]
 //! ```
 //!
-//! A range selector, evaluated at one instant, gives the samples as they were scraped, each with its
-//! own time; a function such as `rate` or an instant selector would give the time of the question.
+//! A range selector, evaluated at one instant, returns the samples as they were scraped, each with
+//! its own time. A function such as `rate` or an instant selector would return the time of the
+//! query.
 //!
-//! The replicas that are asked for are told apart by their labels in as few selectors as there are
-//! kinds of labels to match on, and each selector is asked twice, once for the numbers and once for
-//! the buckets, which are four fifths of the series: each half stays below the limits that servers
-//! and proxies have for one answer. The number of queries so depends on neither models nor
-//! replicas. Series that a selector brings too many of are left out after the answer.
+//! Each kind of label to match on has one selector for all replicas of that kind. Each selector is
+//! queried twice, once for the numbers and once for the buckets, which are four fifths of the
+//! series. Each half thus stays below the limits that servers and proxies have for one answer. The
+//! number of queries therefore depends on neither models nor replicas. Excess series that a
+//! selector returns are dropped after the answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::collect::prometheus::{LabelNames, Wanted, Which};
+use crate::collect::prometheus::{LabelNames, SeriesSelection, VariantQuery};
 use plimsoll_core::observe::engine::{Engine, Samples, common};
 
-/// The name of the series that says whether a target answered.
+/// The name of the series that shows whether a target responded to its scrape.
 pub(crate) const UP: &str = "up";
 
 /// The longest selector. `VictoriaMetrics` refuses queries of more than 16 KiB.
 const SELECTOR_MAX: usize = 12 << 10;
 
-/// The longest selector in a URL, which proxies refuse from 8 KiB on; escapes may double it.
+/// The longest selector in a URL. Proxies refuse URLs from 8 KiB on, and escapes may double the
+/// length.
 const SELECTOR_MAX_GET: usize = 4 << 10;
 
-/// Which series are asked for together: one kind of label to match on.
+/// The kind of label to match on. Series of one kind share a query.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum MatchKind {
     /// Pods that the cluster lists.
     Pods,
-    /// Instances that something else lists.
+    /// Instances that a source outside the cluster lists.
     Instances,
-    /// Whatever has these labels.
+    /// All series that have these labels.
     Match(BTreeSet<String>),
 }
 
-impl Kind {
-    /// The kind of what a variant is matched on.
-    pub(crate) fn of(which: &Which) -> Self {
+impl MatchKind {
+    /// Returns the kind of label that a variant is matched on.
+    pub(crate) fn of(which: &SeriesSelection) -> Self {
         match which {
-            Which::Pods(_) => Self::Pods,
-            Which::Instances(_) => Self::Instances,
-            Which::Match(labels) => Self::Match(labels.keys().cloned().collect()),
+            SeriesSelection::Pods(_) => Self::Pods,
+            SeriesSelection::Instances(_) => Self::Instances,
+            SeriesSelection::Match(labels) => Self::Match(labels.keys().cloned().collect()),
         }
     }
 }
 
-/// The variants by kind. A kind of which no replica is listed is not asked for.
-pub(crate) fn kinds(wanted: &[Wanted]) -> BTreeMap<Kind, Vec<&Wanted>> {
-    let mut kinds: BTreeMap<Kind, Vec<&Wanted>> = BTreeMap::new();
+/// Groups the variants by kind. A kind without a listed replica is not queried.
+pub(crate) fn kinds(wanted: &[VariantQuery]) -> BTreeMap<MatchKind, Vec<&VariantQuery>> {
+    let mut kinds: BTreeMap<MatchKind, Vec<&VariantQuery>> = BTreeMap::new();
     for one in wanted {
         match &one.which {
-            Which::Pods(replicas) | Which::Instances(replicas) if replicas.is_empty() => {}
-            Which::Pods(_) | Which::Instances(_) | Which::Match(_) => {
-                kinds.entry(Kind::of(&one.which)).or_default().push(one);
+            SeriesSelection::Pods(replicas) | SeriesSelection::Instances(replicas)
+                if replicas.is_empty() => {}
+            SeriesSelection::Pods(_)
+            | SeriesSelection::Instances(_)
+            | SeriesSelection::Match(_) => {
+                kinds.entry(MatchKind::of(&one.which)).or_default().push(one);
             }
         }
     }
+
     kinds
 }
 
-/// Whether a query goes into the URL.
+/// The part of the request that contains a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
-    /// The query is in the body.
+pub(crate) enum QueryPlacement {
+    /// The body.
     Body,
-    /// The query is in the URL.
+    /// The URL.
     Url,
 }
 
-/// The selector of some samples of all replicas of one kind, over the last `range`.
+/// Returns the selector for these samples of all replicas of one kind, over the last `range`.
 pub(crate) fn selector(
-    wanted: &[&Wanted],
+    wanted: &[&VariantQuery],
     samples: Samples,
     labels: &LabelNames,
     range: Duration,
-    room: Room,
+    room: QueryPlacement,
 ) -> String {
     let names = format!("__name__=~\"{}\"", escaped(&names(samples)));
     let most = match room {
-        Room::Body => SELECTOR_MAX,
-        Room::Url => SELECTOR_MAX_GET,
+        QueryPlacement::Body => SELECTOR_MAX,
+        QueryPlacement::Url => SELECTOR_MAX_GET,
     };
+
     let [narrow, wide] = matchers(wanted, labels);
-    // Too many names to list them all: what is too much is left out after the answer.
+    // If there are too many names to list, excess series are dropped after the answer.
     let matchers = if names.len() + narrow.len() < most { narrow } else { wide };
-    let range = range.as_secs() + u64::from(range.subsec_nanos() > 0);
-    format!("{{{names}{matchers}}}[{range}s]")
+    let seconds = range.as_secs() + u64::from(range.subsec_nanos() > 0);
+    format!("{{{names}{matchers}}}[{seconds}s]")
 }
 
-/// A regular expression that matches the names of the samples.
+/// Returns a regular expression that matches the names of the samples.
 fn names(samples: Samples) -> String {
     let mut names = match samples {
         Samples::Numbers => std::iter::once(UP).chain(common()).collect::<Vec<_>>().join("|") + "|",
@@ -102,70 +109,73 @@ fn names(samples: Samples) -> String {
     };
     for (at, engine) in Engine::ALL.into_iter().enumerate() {
         let bar = if at > 0 { "|" } else { "" };
-        let (prefixes, own) = (engine.spellings().join("|"), engine.names(samples).join("|"));
+        let prefixes = engine.spellings().join("|");
+        let own = engine.names(samples).join("|");
         let _infallible = write!(names, "{bar}(?:{prefixes})(?:{own})");
     }
+
     names
 }
 
-/// The matchers that name each replica, and those that stay short.
-fn matchers(wanted: &[&Wanted], labels: &LabelNames) -> [String; 2] {
+/// Returns the matchers that name each replica, and shorter ones without those names.
+fn matchers(wanted: &[&VariantQuery], labels: &LabelNames) -> [String; 2] {
     let LabelNames { namespace, pod, instance } = labels;
     let mut values: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    let mut add = |name, value| {
-        values.entry(name).or_default().insert(value);
-    };
     let mut listed = None;
     for one in wanted {
         match &one.which {
-            Which::Pods(replicas) => {
+            SeriesSelection::Pods(replicas) => {
                 listed = Some(pod);
-                add(namespace, one.variant.namespace.as_str());
+                values.entry(namespace).or_default().insert(one.variant.namespace.as_str());
                 for key in replicas {
-                    add(pod, key.replica.as_str());
+                    values.entry(pod).or_default().insert(key.replica.as_str());
                 }
             }
-            Which::Instances(replicas) => {
+            SeriesSelection::Instances(replicas) => {
                 listed = Some(instance);
                 for key in replicas {
-                    add(instance, key.replica.as_str());
+                    values.entry(instance).or_default().insert(key.replica.as_str());
                 }
             }
-            Which::Match(matched) => {
+            SeriesSelection::Match(matched) => {
                 for (name, value) in matched {
-                    add(name, value);
+                    values.entry(name).or_default().insert(value);
                 }
             }
         }
     }
-    let matcher = |(name, values): (&&str, &BTreeSet<&str>)| {
-        let literals: Vec<String> = values.iter().map(|value| literal(value)).collect();
-        format!(",{name}=~\"{}\"", escaped(&literals.join("|")))
-    };
-    let narrow: String = values.iter().map(matcher).collect();
-    let short = values.iter().filter(|(name, _)| listed.is_none_or(|listed| listed != **name));
-    let wide: String = short.map(matcher).collect();
+
+    let narrow: String = values.iter().map(|(name, values)| matcher(name, values)).collect();
+    let others = values.iter().filter(|(name, _)| listed.is_none_or(|listed| listed != **name));
+    let short: String = others.map(|(name, values)| matcher(name, values)).collect();
     // A series without the label belongs to no replica.
     let wide = match listed {
-        Some(listed) => format!("{wide},{listed}!=\"\""),
-        None => wide,
+        Some(listed) => format!("{short},{listed}!=\"\""),
+        None => short,
     };
     [narrow, wide]
 }
 
-/// A regular expression that matches this text and nothing else.
+/// Returns a matcher of a label with one of these values.
+fn matcher(name: &str, values: &BTreeSet<&str>) -> String {
+    let literals: Vec<String> = values.iter().map(|value| literal(value)).collect();
+    format!(",{name}=~\"{}\"", escaped(&literals.join("|")))
+}
+
+/// Returns a regular expression that matches only this text.
 fn literal(text: &str) -> String {
-    let special = |c: char| r"\.+*?()|[]{}^$".contains(c);
-    text.chars().fold(String::new(), |mut literal, c| {
-        if special(c) {
+    let mut literal = String::new();
+    for c in text.chars() {
+        if r"\.+*?()|[]{}^$".contains(c) {
             literal.push('\\');
         }
         literal.push(c);
-        literal
-    })
+    }
+
+    literal
 }
 
-/// Text as it stands between the quotes of a matcher.
+/// Escapes text for the quotes of a matcher.
 fn escaped(text: &str) -> String {
     text.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
 }
@@ -175,35 +185,35 @@ mod tests {
     use super::*;
     use plimsoll_core::fleet::{Namespace, ReplicaKey, ReplicaName, VariantKey, VariantName};
 
-    fn wanted(variant: &str, which: impl FnOnce(&VariantKey) -> Which) -> Wanted {
+    fn wanted(name: &str, which: impl FnOnce(&VariantKey) -> SeriesSelection) -> VariantQuery {
         let variant = VariantKey {
             namespace: Namespace::new("llm").unwrap(),
-            variant: VariantName::new(variant).unwrap(),
+            variant: VariantName::new(name).unwrap(),
         };
         let which = which(&variant);
-        Wanted { variant, models: Vec::new(), which }
+        VariantQuery { variant, models: Vec::new(), which }
     }
 
     fn replicas(variant: &VariantKey, names: &[String]) -> Vec<ReplicaKey> {
-        let key = |name: &String| ReplicaKey {
+        let keys = names.iter().map(|name| ReplicaKey {
             variant: variant.clone(),
             replica: ReplicaName::new(name).unwrap(),
             incarnation: None,
-        };
-        names.iter().map(key).collect()
+        });
+        keys.collect()
     }
 
-    fn pods(variant: &str, count: usize) -> Wanted {
+    fn pods(variant: &str, count: usize) -> VariantQuery {
         let names: Vec<String> = (0..count).map(|at| format!("{variant}-{at}")).collect();
-        wanted(variant, |key| Which::Pods(replicas(key, &names)))
+        wanted(variant, |key| SeriesSelection::Pods(replicas(key, &names)))
     }
 
-    fn matched(variant: &str, labels: &[(&str, &str)]) -> Wanted {
-        let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        wanted(variant, |_| Which::Match(labels.iter().map(own).collect()))
+    fn matched(variant: &str, labels: &[(&str, &str)]) -> VariantQuery {
+        let pairs = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        wanted(variant, |_| SeriesSelection::Match(pairs.collect()))
     }
 
-    fn select(wanted: &[&Wanted], room: Room) -> String {
+    fn select(wanted: &[&VariantQuery], room: QueryPlacement) -> String {
         let range = Duration::from_millis(44_500);
         let text = selector(wanted, Samples::Buckets, &LabelNames::default(), range, room);
         let (names, rest) = text.split_once(")\"").unwrap();
@@ -213,20 +223,26 @@ mod tests {
 
     #[test]
     fn pods_are_named_while_there_is_room_and_their_namespaces_always() {
-        let (a, b) = (pods("a", 2), pods("b", 1));
-        assert_eq!(select(&[&a, &b], Room::Body), ",namespace=~\"llm\",pod=~\"a-0|a-1|b-0\"}[45s]");
+        let a = pods("a", 2);
+        let b = pods("b", 1);
+        assert_eq!(
+            select(&[&a, &b], QueryPlacement::Body),
+            ",namespace=~\"llm\",pod=~\"a-0|a-1|b-0\"}[45s]"
+        );
+
         let many = pods("many", 2000);
-        assert_eq!(select(&[&many], Room::Body), ",namespace=~\"llm\",pod!=\"\"}[45s]");
+        assert_eq!(select(&[&many], QueryPlacement::Body), ",namespace=~\"llm\",pod!=\"\"}[45s]");
+
         let some = pods("some", 600);
-        assert!(select(&[&some], Room::Body).contains("some-599"));
-        assert!(!select(&[&some], Room::Url).contains("some-599"));
+        assert!(select(&[&some], QueryPlacement::Body).contains("some-599"));
+        assert!(!select(&[&some], QueryPlacement::Url).contains("some-599"));
     }
 
     #[test]
     fn what_labels_hold_is_taken_literally() {
         let odd = matched("odd", &[("job", "a.b|\"c\\"), ("zone", "1")]);
         let want = r#",job=~"a\\.b\\|\"c\\\\",zone=~"1"}[45s]"#;
-        assert_eq!(select(&[&odd], Room::Body), want);
+        assert_eq!(select(&[&odd], QueryPlacement::Body), want);
     }
 
     #[test]
@@ -239,6 +255,7 @@ mod tests {
             matched("e", &[("job", "e"), ("zone", "1")]),
             pods("none", 0),
         ];
+
         let kinds = kinds(&all);
         let sizes: Vec<usize> = kinds.values().map(Vec::len).collect();
         assert_eq!(sizes, [2, 2, 1], "pods, {{job}}, {{job, zone}}");

@@ -1,4 +1,4 @@
-//! A round: two queries of each kind, and what they say about every replica.
+//! A round: two queries per kind of selector, and the readings of each replica that they return.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,68 +9,77 @@ use jiff::{SignedDuration, Timestamp};
 use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
-use crate::collect::prometheus::client::{Client, Question};
-use crate::collect::prometheus::decode::{Answer, decode};
-use crate::collect::prometheus::failure::{Failure, Outcome};
-use crate::collect::prometheus::group::{Completeness, Grouped, Grouping, Known, Taken};
-use crate::collect::prometheus::metrics::{Metrics, count};
-use crate::collect::prometheus::query::{Kind, kinds, selector};
-use crate::collect::prometheus::{Found, Instances, Settings, Wanted, Which};
-use crate::collect::scrape::Board;
-use crate::collect::scrape::health::{Change, Entry, record};
+use crate::collect::prometheus::client::{PrometheusClient, Question};
+use crate::collect::prometheus::decode::{AnswerSummary, decode};
+use crate::collect::prometheus::failure::{QueryFailure, QueryOutcome};
+use crate::collect::prometheus::group::{
+    AnswerGroups, Completeness, Grouping, ReplicaProgress, ReplicaScrape,
+};
+use crate::collect::prometheus::metrics::{PrometheusMetrics, count};
+use crate::collect::prometheus::query::{MatchKind, kinds, selector};
+use crate::collect::prometheus::{
+    InstanceList, Instances, PrometheusSettings, SeriesSelection, VariantQuery,
+};
+use crate::collect::scrape::TargetBoard;
+use crate::collect::scrape::health::{StatusChange, StatusEntry, record};
 use plimsoll_core::fleet::{ReplicaKey, VariantKey};
 use plimsoll_core::observe::Scrape;
 use plimsoll_core::observe::engine::Samples;
 
-/// How much older than the last sample that was taken the samples are that are asked for again.
-/// A scrape is written when it ends, at most ten seconds after its time unless configured, and
-/// remote writing adds some seconds to that.
+/// Overlap with the range before the last reading. Prometheus writes a scrape when it ends, by
+/// default at most ten seconds after its time. Remote write adds some seconds.
 const OVERLAP: SignedDuration = SignedDuration::from_secs(30);
 
-/// How far into the future is asked. If the server's clock is ahead of ours, that is where its
-/// newest samples are; servers allow ten minutes at least.
+/// Distance into the future of the evaluation time. If the server's clock is ahead of the daemon's,
+/// its newest samples are there. Servers allow at least ten minutes.
 const AHEAD: SignedDuration = SignedDuration::from_mins(1);
 
-/// How often the files with certificates and tokens are looked at again.
+/// Interval at which the files with certificates and tokens are checked for changes.
 const CREDENTIALS_REFRESH: Duration = Duration::from_secs(10);
 
-/// Rounds, and what is known from one to the next.
-pub(crate) struct Rounds {
-    settings: Arc<Settings>,
-    client: Client,
+/// Runs the rounds, and keeps the state from one to the next.
+pub(crate) struct QueryRounds {
+    settings: Arc<PrometheusSettings>,
+    client: PrometheusClient,
     clock: Clock,
-    metrics: Metrics,
-    board: Board,
-    replicas: BTreeMap<ReplicaKey, Known>,
-    /// Variants that have been asked for before.
+    metrics: PrometheusMetrics,
+    board: TargetBoard,
+    replicas: BTreeMap<ReplicaKey, ReplicaProgress>,
+    /// Variants that earlier rounds have queried.
     asked: BTreeSet<VariantKey>,
-    entries: BTreeMap<ReplicaKey, Entry>,
+    entries: BTreeMap<ReplicaKey, StatusEntry>,
     instances: Instances,
-    /// What the last round of each kind came to.
-    outcomes: BTreeMap<Kind, Outcome>,
-    /// Variants with listed replicas, of which none has had series.
+    /// The outcome of the last round for each kind.
+    outcomes: BTreeMap<MatchKind, QueryOutcome>,
+    /// Variants with listed replicas but without any series so far.
     unmatched: BTreeSet<VariantKey>,
     ahead: bool,
     claimed: bool,
     slow: bool,
 }
 
-/// What one kind's queries came to.
-struct Answers {
-    outcome: Outcome,
+/// The result of one kind's queries.
+struct RoundResult {
+    outcome: QueryOutcome,
     detail: String,
     series: usize,
-    grouped: Option<Grouped>,
+    grouped: Option<AnswerGroups>,
 }
 
-// === impl Rounds ===
+// === impl QueryRounds ===
 
-impl Rounds {
-    pub(crate) fn new(settings: Settings, clock: Clock, metrics: Metrics, board: Board) -> Self {
-        let settings = Arc::new(settings);
-        let client = Client::new(Arc::clone(&settings), CREDENTIALS_REFRESH);
+impl QueryRounds {
+    pub(crate) fn new(
+        settings: PrometheusSettings,
+        clock: Clock,
+        metrics: PrometheusMetrics,
+        board: TargetBoard,
+    ) -> Self {
+        let shared = Arc::new(settings);
+        let client = PrometheusClient::new(Arc::clone(&shared), CREDENTIALS_REFRESH);
+
         Self {
-            settings,
+            settings: shared,
             client,
             clock,
             metrics,
@@ -87,21 +96,24 @@ impl Rounds {
         }
     }
 
-    /// The replicas that were found by labels.
+    /// The replicas that label matches have found.
     pub(crate) fn instances(&self) -> Instances {
         self.instances.clone()
     }
 
-    /// Asks for everything once.
+    /// Runs one round.
     pub(crate) async fn turn(
         &mut self,
-        wanted: &Arc<Vec<Wanted>>,
+        wanted: &Arc<Vec<VariantQuery>>,
         tracker: &TaskTracker,
     ) -> Vec<Scrape> {
         let kinds = kinds(wanted);
         self.forget(wanted, &kinds);
-        let (mut scrapes, mut series, mut all_whole) = (Vec::new(), 0, true);
-        let (mut ahead, mut claimed) = (Vec::new(), None);
+        let mut scrapes = Vec::new();
+        let mut series = 0;
+        let mut all_whole = true;
+        let mut ahead = Vec::new();
+        let mut claimed = None;
         for kind in kinds.keys() {
             let now = self.clock.now();
             let answers = self.ask(kind, wanted, now, tracker).await;
@@ -113,28 +125,31 @@ impl Rounds {
             claimed = claimed.or(grouped.claimed.take());
             scrapes.extend(self.take(kind, wanted, now, answers.outcome, grouped));
         }
+
         if kinds.is_empty() {
             return scrapes;
         }
+
         self.metrics.up.set(i64::from(all_whole));
         self.metrics.series.set(count(series));
         if all_whole {
             self.metrics.succeeded(self.clock.now());
         }
+
         self.tell_ahead(&ahead);
         self.tell_claimed(claimed);
         self.tell_intervals();
         scrapes
     }
 
-    /// Asks for one kind of replicas.
+    /// Queries one kind of replicas.
     async fn ask(
         &self,
-        kind: &Kind,
-        wanted: &Arc<Vec<Wanted>>,
+        kind: &MatchKind,
+        wanted: &Arc<Vec<VariantQuery>>,
         now: Timestamp,
         tracker: &TaskTracker,
-    ) -> Answers {
+    ) -> RoundResult {
         let mut bodies = Vec::new();
         for samples in [Samples::Numbers, Samples::Buckets] {
             let question = self.question(kind, wanted, now, samples);
@@ -147,7 +162,8 @@ impl Rounds {
                 Err(failure) => return self.failed(&failure),
             }
         }
-        let reading = Reading {
+
+        let reading = RoundInput {
             wanted: Arc::clone(wanted),
             kind: kind.clone(),
             settings: Arc::clone(&self.settings),
@@ -155,49 +171,52 @@ impl Rounds {
             asked: self.asked.clone(),
             now: now.as_millisecond(),
         };
-        // An answer of a thousand replicas takes a second to read, and a tick must not wait for it.
+
+        // The answer for a thousand replicas takes a second to decode, and a tick must not wait for
+        // it.
         let metrics = self.metrics.clone();
         let read = tracker.spawn_blocking(move || reading.read(&bodies, &metrics)).await;
         match read {
             Ok(Ok(answers)) => answers,
             Ok(Err(failure)) => self.failed(&failure),
-            // The process ends.
-            Err(ended) => self.failed(&Failure::from_error(Outcome::Malformed, &ended)),
+            // The process is shutting down.
+            Err(ended) => self.failed(&QueryFailure::from_error(QueryOutcome::Malformed, &ended)),
         }
     }
 
-    fn failed(&self, failure: &Failure) -> Answers {
-        let Failure { outcome, detail } = failure.clone();
+    fn failed(&self, failure: &QueryFailure) -> RoundResult {
+        let QueryFailure { outcome, detail } = failure.clone();
         self.metrics.answered(outcome, 0);
-        Answers { outcome, detail, series: 0, grouped: None }
+        RoundResult { outcome, detail, series: 0, grouped: None }
     }
 
     fn question(
         &self,
-        kind: &Kind,
-        wanted: &[Wanted],
+        kind: &MatchKind,
+        wanted: &[VariantQuery],
         now: Timestamp,
         samples: Samples,
     ) -> Question {
         let own = of_kind(wanted, kind);
         let at = now.saturating_add(AHEAD).unwrap_or(now);
-        let range = Duration::try_from(at.duration_since(self.since(kind, &own, now)));
-        let range = range.unwrap_or(self.settings.lookback);
+        let span = at.duration_since(self.since(kind, &own, now));
+        let range = Duration::try_from(span).unwrap_or(self.settings.lookback);
         let labels = &self.settings.labels;
         let query = selector(&own, samples, labels, range, self.client.room());
         Question { query, at }
     }
 
-    /// From when on samples are asked for: from what the replica that lags most was last seen at,
-    /// of those that are still there.
-    fn since(&self, kind: &Kind, own: &[&Wanted], now: Timestamp) -> Timestamp {
+    /// Returns the start of the range to query: [`OVERLAP`] before the last reading of the replica
+    /// that lags most, among those that still exist.
+    fn since(&self, kind: &MatchKind, own: &[&VariantQuery], now: Timestamp) -> Timestamp {
         let lookback = SignedDuration::try_from(self.settings.lookback).unwrap_or(OVERLAP);
         let earliest = now.saturating_sub(lookback).unwrap_or(now);
         let latest = now.saturating_sub(OVERLAP).unwrap_or(now);
-        // What does not fit into one answer is asked for in as short a range as can be.
-        if self.outcomes.get(kind) == Some(&Outcome::TooLarge) {
+        // If an answer was too large, the range is as short as possible.
+        if self.outcomes.get(kind) == Some(&QueryOutcome::TooLarge) {
             return latest;
         }
+
         let variants: BTreeSet<&VariantKey> = own.iter().map(|one| &one.variant).collect();
         let known = self.replicas.iter().filter(|(key, _)| variants.contains(&key.variant));
         let taken = known.filter_map(|(_, known)| Timestamp::from_millisecond(known.taken?).ok());
@@ -206,61 +225,66 @@ impl Rounds {
         since.unwrap_or(earliest).clamp(earliest, latest)
     }
 
-    /// Takes over what the answers of one kind say.
+    /// Applies the answers for one kind.
     fn take(
         &mut self,
-        kind: &Kind,
-        wanted: &[Wanted],
+        kind: &MatchKind,
+        wanted: &[VariantQuery],
         now: Timestamp,
-        outcome: Outcome,
-        grouped: Grouped,
+        outcome: QueryOutcome,
+        grouped: AnswerGroups,
     ) -> Vec<Scrape> {
-        let Grouped { taken, replicas, .. } = grouped;
+        let AnswerGroups { taken, replicas, .. } = grouped;
         let newest = replicas.values().filter_map(|known| known.newest).max();
         if let Some(newest) = newest.and_then(|newest| Timestamp::from_millisecond(newest).ok()) {
             self.metrics.saw(newest);
         }
+
         self.replicas.extend(replicas);
         self.asked.extend(of_kind(wanted, kind).into_iter().map(|one| one.variant.clone()));
         if outcome.is_whole() {
             self.list(kind, wanted, now);
             self.tell_unmatched(wanted, kind);
         }
+
         taken.into_iter().map(|taken| self.tell_reading(taken)).collect()
     }
 
-    /// Writes down which replicas the labels find. An answer that is not whole is no list.
-    fn list(&mut self, kind: &Kind, wanted: &[Wanted], now: Timestamp) {
+    /// Updates the replicas that label matches find. Only a complete answer is a valid list.
+    fn list(&mut self, kind: &MatchKind, wanted: &[VariantQuery], now: Timestamp) {
         let lookback = i64::try_from(self.settings.lookback.as_millis()).unwrap_or(i64::MAX);
         let earliest = now.as_millisecond().saturating_sub(lookback);
+
         for one in of_kind(wanted, kind) {
-            let Which::Match(_) = &one.which else { continue };
+            let SeriesSelection::Match(_) = &one.which else { continue };
             self.replicas.retain(|key, known| {
                 key.variant != one.variant || known.newest.is_some_and(|newest| newest >= earliest)
             });
             let own = self.replicas.keys().filter(|key| key.variant == one.variant);
-            let found = Found { replicas: own.cloned().collect(), as_of: now };
-            // A variant without a single series may as well have a matcher that is wrong.
+            let found = InstanceList { replicas: own.cloned().collect(), as_of: now };
+            // A variant without a single series may have a wrong matcher.
             if !found.replicas.is_empty() {
                 self.instances.insert(one.variant.clone(), found);
             }
         }
     }
 
-    /// Forgets what is no longer wanted.
-    fn forget(&mut self, wanted: &[Wanted], kinds: &BTreeMap<Kind, Vec<&Wanted>>) {
+    /// Forgets all state that is no longer wanted.
+    fn forget(&mut self, wanted: &[VariantQuery], kinds: &BTreeMap<MatchKind, Vec<&VariantQuery>>) {
         let mut listed: BTreeSet<&ReplicaKey> = BTreeSet::new();
         let mut matched: BTreeSet<&VariantKey> = BTreeSet::new();
         for one in wanted {
             match &one.which {
-                Which::Pods(replicas) | Which::Instances(replicas) => listed.extend(replicas),
-                Which::Match(_) => {
+                SeriesSelection::Pods(replicas) | SeriesSelection::Instances(replicas) => {
+                    listed.extend(replicas)
+                }
+                SeriesSelection::Match(_) => {
                     matched.insert(&one.variant);
                 }
             }
         }
-        let stays = |key: &ReplicaKey| listed.contains(key) || matched.contains(&key.variant);
-        self.replicas.retain(|key, _| stays(key));
+
+        self.replicas.retain(|key, _| listed.contains(key) || matched.contains(&key.variant));
         let replicas = &self.replicas;
         self.entries.retain(|key, _| {
             let stays = replicas.contains_key(key);
@@ -269,35 +293,38 @@ impl Rounds {
             }
             stays
         });
+
         self.instances.retain(|key, _| matched.contains(key));
         self.asked.retain(|key| wanted.iter().any(|one| one.variant == *key));
         self.outcomes.retain(|kind, _| kinds.contains_key(kind));
         self.metrics.replicas.set(count(self.replicas.len()));
     }
 
-    /// Says what became of a kind's queries, when it is not what it was.
-    fn tell(&mut self, kind: &Kind, answers: &Answers) {
-        let Answers { outcome, detail, .. } = answers;
+    /// Logs the outcome of a kind's queries if it has changed.
+    fn tell(&mut self, kind: &MatchKind, answers: &RoundResult) {
+        let RoundResult { outcome, detail, .. } = answers;
         let before = self.outcomes.insert(kind.clone(), *outcome);
         if before == Some(*outcome) {
             tracing::debug!(outcome = outcome.label(), detail, "Prometheus was asked");
             return;
         }
-        let (url, label) = (&self.settings.url, outcome.label());
+
+        let url = &self.settings.url;
+        let label = outcome.label();
         match outcome {
-            Outcome::Answered => tracing::info!(url, "Prometheus answers in full"),
-            Outcome::Empty => tracing::warn!(
+            QueryOutcome::Answered => tracing::info!(url, "Prometheus answers in full"),
+            QueryOutcome::Empty => tracing::warn!(
                 url,
                 outcome = label,
                 "Prometheus has no series of these replicas; is it the right server or tenant, \
                  does it scrape them, and do the labels match? {detail}"
             ),
-            Outcome::Partial => tracing::warn!(
+            QueryOutcome::Partial => tracing::warn!(
                 url,
                 outcome = label,
                 "Prometheus gives partial answers: {detail}. No number is lowered on them"
             ),
-            Outcome::NativeHistograms => tracing::warn!(
+            QueryOutcome::NativeHistograms => tracing::warn!(
                 url,
                 outcome = label,
                 "Prometheus keeps {detail} as a native histogram, which has no classic buckets, so \
@@ -308,45 +335,47 @@ impl Rounds {
                 url,
                 outcome = label,
                 error = detail,
-                "Prometheus cannot be used; what is known grows old and no number changes"
+                "Prometheus cannot be used; known data grows old and desired replicas do not change"
             ),
         }
     }
 
-    /// Writes a reading on the board and into the log, and hands it on.
-    fn tell_reading(&mut self, taken: Taken) -> Scrape {
-        let Taken { replica, at, outcome } = taken;
-        let url = || format!("{} (by Prometheus)", self.settings.url);
-        let entry = self
-            .entries
-            .entry(replica.clone())
-            .or_insert_with(|| self.board.add(replica.clone(), url()));
+    /// Records a reading on the board and in the log, and returns it.
+    fn tell_reading(&mut self, taken: ReplicaScrape) -> Scrape {
+        let ReplicaScrape { replica, at, outcome } = taken;
+        let entry = self.entries.entry(replica.clone()).or_insert_with(|| {
+            let url = format!("{} (by Prometheus)", self.settings.url);
+            self.board.add(replica.clone(), url)
+        });
         let change = record(entry, at, outcome.as_ref().map(|_| ()));
         let ReplicaKey { variant, replica: name, incarnation: _ } = &replica;
         match &outcome {
             Ok(_) => self.metrics.readings.inc(),
             Err(failure) => {
                 self.metrics.failed_readings.inc();
-                if change == Change::Fails {
-                    let (reason, error) = (failure.class.label(), &failure.detail);
+                if change == StatusChange::Fails {
+                    let reason = failure.class.label();
+                    let error = &failure.detail;
                     tracing::warn!(%variant, replica = %name, reason, %error, "Replica gives no reading");
                 }
             }
         }
-        if change == Change::Recovers {
+
+        if change == StatusChange::Recovers {
             tracing::info!(%variant, replica = %name, "Replica gives readings again");
         }
-        let outcome = outcome.map_err(|failure| failure.class);
-        Scrape { replica, at, outcome }
+
+        Scrape { replica, at, outcome: outcome.map_err(|failure| failure.class) }
     }
 
-    /// Says which variants have replicas of which Prometheus has no series at all.
-    fn tell_unmatched(&mut self, wanted: &[Wanted], kind: &Kind) {
+    /// Logs variants whose replicas have no series in Prometheus.
+    fn tell_unmatched(&mut self, wanted: &[VariantQuery], kind: &MatchKind) {
         for one in of_kind(wanted, kind) {
             let seen = self
                 .replicas
                 .iter()
                 .any(|(key, known)| key.variant == one.variant && known.newest.is_some());
+
             let variant = &one.variant;
             if seen {
                 if self.unmatched.remove(variant) {
@@ -362,13 +391,16 @@ impl Rounds {
         }
     }
 
-    /// By what a variant's series are found, for the log.
-    fn sought(&self, which: &Which) -> String {
+    /// Describes the labels that select a variant's series, for the log.
+    fn sought(&self, which: &SeriesSelection) -> String {
         let labels = &self.settings.labels;
+
         match which {
-            Which::Pods(_) => format!("the labels {} and {}", labels.namespace, labels.pod),
-            Which::Instances(_) => format!("the label {}", labels.instance),
-            Which::Match(matched) => {
+            SeriesSelection::Pods(_) => {
+                format!("the labels {} and {}", labels.namespace, labels.pod)
+            }
+            SeriesSelection::Instances(_) => format!("the label {}", labels.instance),
+            SeriesSelection::Match(matched) => {
                 let pairs: Vec<String> =
                     matched.iter().map(|(name, value)| format!("{name}={value:?}")).collect();
                 pairs.join(", ")
@@ -387,35 +419,34 @@ impl Rounds {
                 first.replica
             );
         }
+
         self.ahead = !ahead.is_empty();
     }
 
     fn tell_claimed(&mut self, claimed: Option<(String, usize)>) {
-        let series = claimed.as_ref().map_or(0, |(_, series)| *series);
-        self.metrics.claimed.set(count(series));
-        let is = claimed.is_some();
+        self.metrics.claimed.set(count(claimed.as_ref().map_or(0, |(_, series)| *series)));
+        let is_claimed = claimed.is_some();
         if let Some((example, series)) = claimed.filter(|_| !self.claimed) {
             tracing::error!(
                 series,
                 "More than one variant claims the same series, as those of {example}; none gets them"
             );
         }
-        self.claimed = is;
+
+        self.claimed = is_claimed;
     }
 
-    /// Warns where Prometheus scrapes too seldom for data to stay fresh from one sample to the
-    /// next.
+    /// Warns if Prometheus scrapes too seldom to keep data fresh from one sample to the next.
     fn tell_intervals(&mut self) {
-        let longest = self.replicas.values().map(|known| {
+        let intervals = self.replicas.values().map(|known| {
             let [before, last] = known.intervals;
-            // One scrape that was missed is no interval.
+            // A single missed scrape does not count as an interval.
             before.min(last)
         });
-        let longest = Duration::from_millis(
-            u64::try_from(longest.max().unwrap_or_default()).unwrap_or_default(),
-        );
+        let milliseconds = u64::try_from(intervals.max().unwrap_or_default()).unwrap_or_default();
+        let longest = Duration::from_millis(milliseconds);
         self.metrics.interval.set(longest.as_secs_f64());
-        let Settings { stale_after, interval, .. } = &*self.settings;
+        let PrometheusSettings { stale_after, interval, .. } = &*self.settings;
         let needed = longest.saturating_mul(2) + *interval;
         let slow = needed > *stale_after;
         if slow && !self.slow {
@@ -426,73 +457,81 @@ impl Rounds {
                  more often, or set prometheus.stale_after to {needed:?} or more"
             );
         }
+
         self.slow = slow;
     }
 }
 
-/// What reading a round's answers needs.
-struct Reading {
-    wanted: Arc<Vec<Wanted>>,
-    kind: Kind,
-    settings: Arc<Settings>,
-    known: BTreeMap<ReplicaKey, Known>,
+/// The input for decoding a round's answers.
+struct RoundInput {
+    wanted: Arc<Vec<VariantQuery>>,
+    kind: MatchKind,
+    settings: Arc<PrometheusSettings>,
+    known: BTreeMap<ReplicaKey, ReplicaProgress>,
     asked: BTreeSet<VariantKey>,
     now: i64,
 }
 
-impl Reading {
-    fn read(&self, bodies: &[Bytes], metrics: &Metrics) -> Result<Answers, Failure> {
+impl RoundInput {
+    fn read(
+        &self,
+        bodies: &[Bytes],
+        metrics: &PrometheusMetrics,
+    ) -> Result<RoundResult, QueryFailure> {
         let Self { wanted, kind, settings, known, asked, now } = self;
-        let wanted = of_kind(wanted, kind);
+        let own = of_kind(wanted, kind);
         let [numbers, buckets] = bodies else {
-            return Err(Failure::new(Outcome::Malformed, "there are not two answers"));
+            return Err(QueryFailure::new(QueryOutcome::Malformed, "there are not two answers"));
         };
+
         let limit = settings.series_limit;
-        let mut grouping = Grouping::new(&wanted, &settings.labels, known, asked, *now);
-        let mut number = |labels: &[_], points: &[_]| grouping.number(labels, points);
-        let first = decode(numbers, limit, &mut number)?;
+        let mut grouping = Grouping::new(&own, &settings.labels, known, asked, *now);
+        let first = decode(numbers, limit, &mut |labels, points| grouping.number(labels, points))?;
         let first_outcome = outcome(&first);
         metrics.answered(
-            if first.series == 0 { Outcome::Empty } else { first_outcome },
+            if first.series == 0 { QueryOutcome::Empty } else { first_outcome },
             first.samples,
         );
+
         grouping.begin_groups(*now);
-        let mut bucket = |labels: &[_], points: &[_]| grouping.bucket(labels, points);
-        let second = decode(buckets, limit, &mut bucket)?;
+        let second = decode(buckets, limit, &mut |labels, points| grouping.bucket(labels, points))?;
         let second_outcome = outcome(&second);
         metrics.answered(second_outcome, second.samples);
-        let worst = [first_outcome, second_outcome].into_iter().max().unwrap_or(Outcome::Answered);
-        let partial = [first_outcome, second_outcome].contains(&Outcome::Partial);
+
+        let worst =
+            [first_outcome, second_outcome].into_iter().max().unwrap_or(QueryOutcome::Answered);
+        let partial = [first_outcome, second_outcome].contains(&QueryOutcome::Partial);
         let (outcome, completeness) = match (first.series, partial) {
-            (_, true) => (Outcome::Partial, Completeness::Partial),
-            (0, false) => (Outcome::Empty, Completeness::Whole),
+            (_, true) => (QueryOutcome::Partial, Completeness::Partial),
+            (0, false) => (QueryOutcome::Empty, Completeness::Whole),
             (_, false) => (worst, Completeness::Whole),
         };
+
         let detail = detail(outcome, &first, &second);
         let series = first.series + second.series;
-        let grouped = (outcome != Outcome::Empty).then(|| grouping.finish(completeness));
-        Ok(Answers { outcome, detail, series, grouped })
+        let grouped = (outcome != QueryOutcome::Empty).then(|| grouping.finish(completeness));
+        Ok(RoundResult { outcome, detail, series, grouped })
     }
 }
 
-fn outcome(answer: &Answer) -> Outcome {
+fn outcome(answer: &AnswerSummary) -> QueryOutcome {
     if answer.is_partial {
-        Outcome::Partial
+        QueryOutcome::Partial
     } else if answer.native_histogram.is_some() {
-        Outcome::NativeHistograms
+        QueryOutcome::NativeHistograms
     } else {
-        Outcome::Answered
+        QueryOutcome::Answered
     }
 }
 
-fn detail(outcome: Outcome, first: &Answer, second: &Answer) -> String {
+fn detail(outcome: QueryOutcome, first: &AnswerSummary, second: &AnswerSummary) -> String {
     match outcome {
-        Outcome::Partial => {
+        QueryOutcome::Partial => {
             let warnings: Vec<&str> =
                 first.warnings.iter().chain(&second.warnings).map(String::as_str).collect();
             if warnings.is_empty() { "isPartial is true".into() } else { warnings.join("; ") }
         }
-        Outcome::NativeHistograms => first
+        QueryOutcome::NativeHistograms => first
             .native_histogram
             .iter()
             .chain(&second.native_histogram)
@@ -503,7 +542,7 @@ fn detail(outcome: Outcome, first: &Answer, second: &Answer) -> String {
     }
 }
 
-/// The variants of one kind.
-fn of_kind<'w>(wanted: &'w [Wanted], kind: &Kind) -> Vec<&'w Wanted> {
-    wanted.iter().filter(|one| Kind::of(&one.which) == *kind).collect()
+/// Returns the variants of one kind.
+fn of_kind<'w>(wanted: &'w [VariantQuery], kind: &MatchKind) -> Vec<&'w VariantQuery> {
+    wanted.iter().filter(|one| MatchKind::of(&one.which) == *kind).collect()
 }

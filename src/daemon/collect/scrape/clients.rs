@@ -1,12 +1,12 @@
 //! HTTP clients: one for each distinct set of TLS files and credentials, shared by its targets.
 //!
-//! What a client is, is for who asks to say: scrapes have one with small buffers, because they keep
-//! a connection to every replica, and queries of a Prometheus have another.
+//! The caller provides the function that builds a client. Scrapes use clients with small buffers,
+//! because they keep a connection to every replica. Prometheus queries use another kind.
 //!
-//! A client holds a pool of connections and the parsed certificates, so it is built once and again
-//! only when a file's content changes. Files are looked at again on a period, by whichever scrape
-//! comes first. When a new content is unreadable or does not fit together, which happens while a
-//! certificate and its key are being replaced one after the other, the old client stays in use.
+//! A client holds a connection pool and the parsed certificates. It is built once, and rebuilt only
+//! when the content of a file changes. The next scrape after each refresh interval checks the
+//! files. If new content is unreadable or inconsistent, the old client stays in use. This occurs
+//! while a certificate and its key are replaced one after the other.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,30 +18,31 @@ use rustls::ClientConfig;
 
 use crate::collect::chain;
 use crate::collect::file::{self, FileError};
-use crate::collect::scrape::Client;
+use crate::collect::scrape::ClientSettings;
 use crate::collect::scrape::tls::{self, TlsError, Trust};
 
-/// How we present ourselves.
+/// Plimsoll's `User-Agent`.
 pub(crate) const USER_AGENT: &str = concat!("plimsoll/", env!("CARGO_PKG_VERSION"));
 
-/// How long a connection is kept for the next scrape. The engines' HTTP server closes a connection
-/// that is idle for 5 s; a request that crosses its FIN fails, so we let go a little earlier.
+/// Time for which a connection is kept for the next scrape. The engines' HTTP server closes a
+/// connection after 5 s without a request, and a request that crosses its FIN fails. Plimsoll
+/// therefore closes it slightly earlier.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// How often an HTTP/2 connection is asked whether it lives. Giving up a request does not close
-/// it, as it does with HTTP/1.1, so without this a vanished host would be asked in vain until TCP
+/// Interval of keep-alive pings on an HTTP/2 connection. Unlike with HTTP/1.1, abandoning a request
+/// does not close the connection. Without pings, requests to a vanished host would fail until TCP
 /// gives up after a quarter of an hour.
 pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How long the answer to that may take.
+/// Time within which a ping must be answered.
 pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The largest credential file. Bundles of all public authorities have 250 KB.
 const FILE_LIMIT: u64 = 4 << 20;
 
-/// Why there is no client.
+/// The reason why there is no client.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ClientError {
+pub(crate) enum HttpClientError {
     /// A file cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
@@ -56,7 +57,7 @@ pub(crate) enum ClientError {
     Token,
 }
 
-/// Whether a page comes over TLS.
+/// The transport of a metrics response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Transport {
     Plain,
@@ -70,78 +71,84 @@ impl Transport {
     }
 }
 
-/// What tells one client from another. Plain HTTP has clients of its own: they need no system
-/// certificates, which a minimal container image does not have.
+/// The key of a client. Plain HTTP has clients of its own, because they need no system
+/// certificates. A minimal container image has none.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
-    settings: Client,
+struct ClientKey {
+    settings: ClientSettings,
     transport: Transport,
 }
 
-/// Makes a client with this side of TLS.
-pub(crate) type Make<C> = fn(ClientConfig) -> Result<C, ClientError>;
+/// Builds a client with this TLS configuration.
+pub(crate) type ClientFactory<C> = fn(ClientConfig) -> Result<C, HttpClientError>;
 
-/// The clients that some target uses.
+/// The clients that targets use.
 #[derive(Debug)]
-pub(crate) struct Clients<C> {
-    make: Make<C>,
+pub(crate) struct ClientPool<C> {
+    make: ClientFactory<C>,
     refresh: Duration,
-    sessions: Mutex<BTreeMap<Key, Weak<Session<C>>>>,
+    sessions: Mutex<BTreeMap<ClientKey, Weak<Session<C>>>>,
 }
 
-impl<C: Clone> Clients<C> {
-    /// No clients yet; `make` will make them, and the files of each will be looked at every
+impl<C: Clone> ClientPool<C> {
+    /// Creates an empty set. `make` builds the clients, and each client's files are checked every
     /// `refresh`.
-    pub(crate) fn new(make: Make<C>, refresh: Duration) -> Self {
+    pub(crate) fn new(make: ClientFactory<C>, refresh: Duration) -> Self {
         Self { make, refresh, sessions: Mutex::default() }
     }
 
-    /// The session for this URL with these settings; it lives for as long as somebody holds it.
-    pub(crate) fn session(&self, settings: &Client, url: &str) -> Arc<Session<C>> {
-        let key = Key { settings: settings.clone(), transport: Transport::of(url) };
+    /// Returns the session for this URL with these settings. It is dropped with its last reference.
+    pub(crate) fn session(&self, settings: &ClientSettings, url: &str) -> Arc<Session<C>> {
+        let key = ClientKey { settings: settings.clone(), transport: Transport::of(url) };
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(session) = sessions.get(&key).and_then(Weak::upgrade) {
             return session;
         }
+
         sessions.retain(|_, session| session.strong_count() > 0);
         let session = Arc::new(Session {
             key: key.clone(),
             make: self.make,
             refresh: self.refresh,
-            state: tokio::sync::Mutex::new(State { looked: None, built: None, complaint: None }),
+            state: tokio::sync::Mutex::new(SessionState {
+                looked: None,
+                built: None,
+                complaint: None,
+            }),
         });
+
         sessions.insert(key, Arc::downgrade(&session));
         session
     }
 }
 
-/// A client and what it was built from.
+/// A client, and the settings and files from which it was built.
 #[derive(Debug)]
 pub(crate) struct Session<C> {
-    key: Key,
-    make: Make<C>,
+    key: ClientKey,
+    make: ClientFactory<C>,
     refresh: Duration,
-    state: tokio::sync::Mutex<State<C>>,
+    state: tokio::sync::Mutex<SessionState<C>>,
 }
 
 #[derive(Debug)]
-struct State<C> {
-    /// When the files were last looked at, on the clock's monotonic time.
+struct SessionState<C> {
+    /// The last check of the files, on the clock's monotonic time.
     looked: Option<Duration>,
-    built: Option<(Files, Ready<C>)>,
+    built: Option<(ClientFiles, ReadyClient<C>)>,
     complaint: Option<Arc<str>>,
 }
 
-/// A client that can be used at once, and the header that it sends.
+/// A client that is ready to use, and the header that it sends.
 #[derive(Clone, Debug)]
-pub(crate) struct Ready<C> {
+pub(crate) struct ReadyClient<C> {
     pub(crate) client: C,
     pub(crate) authorization: Option<HeaderValue>,
 }
 
 /// The contents of the files that a client is built from.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Files {
+struct ClientFiles {
     ca: Option<Vec<u8>>,
     /// Certificate chain and key, one after the other.
     identity: Option<Vec<u8>>,
@@ -149,17 +156,18 @@ struct Files {
 }
 
 impl<C: Clone> Session<C> {
-    /// The client, built from what the files hold at `elapsed` on the monotonic clock.
+    /// Returns the client, built from the content of the files at `elapsed` on the monotonic clock.
     ///
     /// # Errors
     ///
-    /// There has never been a usable set of files.
-    pub(crate) async fn ready(&self, elapsed: Duration) -> Result<Ready<C>, Arc<str>> {
+    /// There has not been a usable set of files yet.
+    pub(crate) async fn ready(&self, elapsed: Duration) -> Result<ReadyClient<C>, Arc<str>> {
         let mut state = self.state.lock().await;
         if self.is_due(&state, elapsed) {
             self.look(&mut state).await;
             state.looked = Some(elapsed);
         }
+
         match (&state.built, &state.complaint) {
             (Some((_, ready)), _) => Ok(ready.clone()),
             (None, Some(complaint)) => Err(Arc::clone(complaint)),
@@ -167,10 +175,11 @@ impl<C: Clone> Session<C> {
         }
     }
 
-    fn is_due(&self, state: &State<C>, elapsed: Duration) -> bool {
-        let Client { ca_file, identity, insecure_skip_verify: _, bearer_token_file } =
+    fn is_due(&self, state: &SessionState<C>, elapsed: Duration) -> bool {
+        let ClientSettings { ca_file, identity, insecure_skip_verify: _, bearer_token_file } =
             &self.key.settings;
         let any = ca_file.is_some() || identity.is_some() || bearer_token_file.is_some();
+
         match state.looked {
             None => true,
             Some(_) if !any && state.built.is_some() => false,
@@ -178,8 +187,8 @@ impl<C: Clone> Session<C> {
         }
     }
 
-    /// Reads the files and rebuilds what depends on those that changed.
-    async fn look(&self, state: &mut State<C>) {
+    /// Reads the files, and rebuilds the parts that depend on changed ones.
+    async fn look(&self, state: &mut SessionState<C>) {
         match self.rebuilt(state).await {
             Ok(None) => state.complaint = None,
             Ok(Some(built)) => {
@@ -200,9 +209,12 @@ impl<C: Clone> Session<C> {
         }
     }
 
-    /// What the files make, unless it is what there is already.
-    async fn rebuilt(&self, state: &State<C>) -> Result<Option<(Files, Ready<C>)>, ClientError> {
-        let files = Files::read(&self.key).await?;
+    /// Builds a client from the files, unless they are unchanged.
+    async fn rebuilt(
+        &self,
+        state: &SessionState<C>,
+    ) -> Result<Option<(ClientFiles, ReadyClient<C>)>, HttpClientError> {
+        let files = ClientFiles::read(&self.key).await?;
         let client = match &state.built {
             Some((old, _)) if *old == files => return Ok(None),
             Some((old, ready)) if old.ca == files.ca && old.identity == files.identity => {
@@ -210,14 +222,15 @@ impl<C: Clone> Session<C> {
             }
             Some(_) | None => (self.make)(files.tls(&self.key)?)?,
         };
+
         let authorization = files.token.as_deref().map(authorization).transpose()?;
-        Ok(Some((files, Ready { client, authorization })))
+        Ok(Some((files, ReadyClient { client, authorization })))
     }
 }
 
-impl Files {
-    async fn read(key: &Key) -> Result<Self, ClientError> {
-        let Client { ca_file, identity, insecure_skip_verify: _, bearer_token_file } =
+impl ClientFiles {
+    async fn read(key: &ClientKey) -> Result<Self, HttpClientError> {
+        let ClientSettings { ca_file, identity, insecure_skip_verify: _, bearer_token_file } =
             &key.settings;
         let mut files = Self::default();
         if let Some(path) = bearer_token_file {
@@ -237,11 +250,12 @@ impl Files {
                 }
             }
         }
+
         Ok(files)
     }
 
-    /// Our side of TLS.
-    fn tls(&self, key: &Key) -> Result<ClientConfig, TlsError> {
+    /// Builds the client's TLS configuration.
+    fn tls(&self, key: &ClientKey) -> Result<ClientConfig, TlsError> {
         let trust = match (key.transport, &self.ca) {
             (Transport::Plain, _) => Trust::Nobody,
             (Transport::Tls, _) if key.settings.insecure_skip_verify => Trust::Anyone,
@@ -256,13 +270,14 @@ async fn read(path: &Path) -> Result<Vec<u8>, FileError> {
     file::read(path, FILE_LIMIT).await
 }
 
-fn authorization(token: &[u8]) -> Result<HeaderValue, ClientError> {
-    let token = token.trim_ascii();
-    if token.is_empty() {
-        return Err(ClientError::Token);
+fn authorization(token: &[u8]) -> Result<HeaderValue, HttpClientError> {
+    let trimmed = token.trim_ascii();
+    if trimmed.is_empty() {
+        return Err(HttpClientError::Token);
     }
-    let mut value =
-        HeaderValue::from_bytes(&[b"Bearer ", token].concat()).map_err(|_| ClientError::Token)?;
+
+    let mut value = HeaderValue::from_bytes(&[b"Bearer ", trimmed].concat())
+        .map_err(|_| HttpClientError::Token)?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -270,48 +285,56 @@ fn authorization(token: &[u8]) -> Result<HeaderValue, ClientError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::scrape::http;
+    use crate::collect::scrape::http::{self, HttpClient};
 
     #[test]
     fn targets_with_equal_settings_share_a_client_and_plain_http_has_its_own() {
-        let clients = Clients::new(http::client, Duration::from_secs(10));
-        let settings = Client::default();
+        let clients = ClientPool::new(http::client, Duration::from_secs(10));
+        let settings = ClientSettings::default();
         let first = clients.session(&settings, "http://127.0.0.1:1/metrics");
         let second = clients.session(&settings, "http://127.0.0.2:2/metrics");
         assert!(Arc::ptr_eq(&first, &second));
+
         let tls = clients.session(&settings, "HTTPS://127.0.0.1:1/metrics");
         assert!(!Arc::ptr_eq(&first, &tls));
         drop((first, second));
-        let insecure = Client { insecure_skip_verify: true, ..settings };
+
+        let insecure = ClientSettings { insecure_skip_verify: true, ..settings };
         let other = clients.session(&insecure, "http://127.0.0.1:1/metrics");
         assert_eq!(clients.sessions.lock().unwrap().len(), 2, "the unused one is gone");
         drop(other);
+    }
+
+    async fn token(session: &Session<HttpClient>, second: u64) -> Result<String, Arc<str>> {
+        let ready = session.ready(Duration::from_secs(second)).await;
+        ready.map(|ready| ready.authorization.unwrap().to_str().unwrap().to_owned())
     }
 
     #[tokio::test]
     async fn a_token_is_read_again_after_the_period_and_the_old_one_survives_a_bad_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
-        let settings = Client { bearer_token_file: Some(path.clone()), ..Client::default() };
+        let settings =
+            ClientSettings { bearer_token_file: Some(path.clone()), ..ClientSettings::default() };
         let session =
-            Clients::new(http::client, Duration::from_secs(10)).session(&settings, "http://a");
-        let token = async |second| {
-            let ready = session.ready(Duration::from_secs(second)).await;
-            ready.map(|ready| ready.authorization.unwrap().to_str().unwrap().to_owned())
-        };
-        assert!(token(0).await.unwrap_err().contains("cannot read"));
+            ClientPool::new(http::client, Duration::from_secs(10)).session(&settings, "http://a");
+
+        assert!(token(&session, 0).await.unwrap_err().contains("cannot read"));
         std::fs::write(&path, "one\n").unwrap();
-        assert!(token(9).await.is_err(), "an unreadable file is not tried at every scrape");
-        assert_eq!(token(10).await.unwrap(), "Bearer one");
+        assert!(
+            token(&session, 9).await.is_err(),
+            "an unreadable file is not tried at every scrape"
+        );
+        assert_eq!(token(&session, 10).await.unwrap(), "Bearer one");
         std::fs::write(&path, "two").unwrap();
-        assert_eq!(token(19).await.unwrap(), "Bearer one");
-        assert_eq!(token(20).await.unwrap(), "Bearer two");
+        assert_eq!(token(&session, 19).await.unwrap(), "Bearer one");
+        assert_eq!(token(&session, 20).await.unwrap(), "Bearer two");
         std::fs::write(&path, " \n").unwrap();
-        assert_eq!(token(30).await.unwrap(), "Bearer two");
+        assert_eq!(token(&session, 30).await.unwrap(), "Bearer two");
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(token(40).await.unwrap(), "Bearer two");
+        assert_eq!(token(&session, 40).await.unwrap(), "Bearer two");
         std::fs::write(&path, "three").unwrap();
-        assert_eq!(token(50).await.unwrap(), "Bearer three");
+        assert_eq!(token(&session, 50).await.unwrap(), "Bearer three");
     }
 
     #[tokio::test]
@@ -319,10 +342,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ca.pem");
         std::fs::write(&path, "").unwrap();
-        let settings = Client { ca_file: Some(path), ..Client::default() };
-        let clients = Clients::new(http::client, Duration::from_secs(10));
+        let settings = ClientSettings { ca_file: Some(path), ..ClientSettings::default() };
+        let clients = ClientPool::new(http::client, Duration::from_secs(10));
         let tls = clients.session(&settings, "https://a");
         assert!(tls.ready(Duration::ZERO).await.unwrap_err().contains("no certificate"));
+
         let plain = clients.session(&settings, "http://a");
         assert!(plain.ready(Duration::ZERO).await.is_ok(), "plain HTTP needs no authority");
     }

@@ -1,4 +1,4 @@
-//! What became of the last scrapes of each target, for logs and for a status page.
+//! The results of each target's last scrapes, for logs and for a status page.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,20 +9,20 @@ use crate::collect::chain;
 use plimsoll_core::fleet::ReplicaKey;
 use plimsoll_core::observe::ScrapeFailure;
 
-/// The longest text that is kept of an error, in bytes. Part of it comes from the target.
+/// The longest error text that is kept, in bytes. Part of it comes from the target.
 const DETAIL_MAX: usize = 300;
 
-/// Why a scrape gave nothing: the class that the core knows, and the detail that a person needs.
+/// The reason why a scrape failed: the class that the core uses, and a detail for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct ScrapeError {
     /// The class.
     pub class: ScrapeFailure,
-    /// What exactly happened, in at most 300 bytes.
+    /// The exact problem, in at most 300 bytes.
     pub detail: String,
 }
 
-impl Failure {
-    /// A failure whose detail is cut to its limit.
+impl ScrapeError {
+    /// Creates a failure and cuts its detail to the limit.
     #[must_use]
     pub fn new(class: ScrapeFailure, detail: &str) -> Self {
         let end = detail.floor_char_boundary(DETAIL_MAX);
@@ -30,45 +30,45 @@ impl Failure {
         Self { class, detail: format!("{}{mark}", &detail[..end]) }
     }
 
-    /// A failure whose detail is an error and its sources.
+    /// Creates a failure with an error and its sources as its detail.
     pub(crate) fn from_error(class: ScrapeFailure, error: &dyn std::error::Error) -> Self {
         Self::new(class, &chain(error))
     }
 }
 
-/// What the scrapes of one target have come to.
+/// The results of the scrapes of one target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
-    /// Where its page is.
+pub struct TargetStatus {
+    /// The URL of its metrics.
     pub url: String,
-    /// When its page was last asked for.
+    /// The time of the last attempt.
     pub attempted: Option<Timestamp>,
-    /// When a page was last asked for that could be read.
+    /// The time of the last attempt that gave a reading.
     pub succeeded: Option<Timestamp>,
-    /// Why the last attempt failed, if it did.
-    pub failure: Option<Failure>,
+    /// The failure of the last attempt, if it failed.
+    pub failure: Option<ScrapeError>,
 }
 
-/// The status of every target that is being scraped; its clones show the same.
+/// The status of every scraped target. Clones share the same state.
 #[derive(Clone, Debug, Default)]
-pub struct Board {
-    entries: Arc<Mutex<BTreeMap<ReplicaKey, Entry>>>,
+pub struct TargetBoard {
+    entries: Arc<Mutex<BTreeMap<ReplicaKey, StatusEntry>>>,
 }
 
-/// One target's status. A task that is being stopped may write into its entry after the board has
-/// let go of it, and nobody sees that.
-pub(crate) type Entry = Arc<Mutex<Status>>;
+/// The status of one target. A task that is being stopped may write into its entry after the board
+/// has dropped it. Such a write has no effect.
+pub(crate) type StatusEntry = Arc<Mutex<TargetStatus>>;
 
-impl Board {
-    /// The status of each target at this moment.
+impl TargetBoard {
+    /// Returns the current status of each target.
     #[must_use]
-    pub fn snapshot(&self) -> BTreeMap<ReplicaKey, Status> {
+    pub fn snapshot(&self) -> BTreeMap<ReplicaKey, TargetStatus> {
         let entries = lock(&self.entries);
         entries.iter().map(|(replica, status)| (replica.clone(), lock(status).clone())).collect()
     }
 
-    pub(crate) fn add(&self, replica: ReplicaKey, url: String) -> Entry {
-        let entry = Arc::new(Mutex::new(Status { url, ..Status::default() }));
+    pub(crate) fn add(&self, replica: ReplicaKey, url: String) -> StatusEntry {
+        let entry = Arc::new(Mutex::new(TargetStatus { url, ..TargetStatus::default() }));
         lock(&self.entries).insert(replica, Arc::clone(&entry));
         entry
     }
@@ -78,36 +78,41 @@ impl Board {
     }
 }
 
-/// What an attempt changes about a target, which decides how loudly it is told.
+/// The change that an attempt causes, which determines the log level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
-    /// It fails, and did not fail in this way before.
+pub(crate) enum StatusChange {
+    /// The target fails, and did not fail in this way before.
     Fails,
-    /// It fails as it did before.
+    /// The target fails in the same way as before.
     StillFails,
-    /// It answers, and failed before.
+    /// The target responds, and failed before.
     Recovers,
-    /// It answers, and did not fail before.
+    /// The target responds, and did not fail before.
     Answers,
 }
 
-/// Writes down an attempt, and tells what it changes.
-pub(crate) fn record(entry: &Entry, at: Timestamp, outcome: Result<(), &Failure>) -> Change {
+/// Records an attempt, and returns the change that it causes.
+pub(crate) fn record(
+    entry: &StatusEntry,
+    at: Timestamp,
+    outcome: Result<(), &ScrapeError>,
+) -> StatusChange {
     let mut status = lock(entry);
     let before = status.failure.as_ref().map(|failure| failure.class);
     status.attempted = Some(at);
     status.failure = outcome.err().cloned();
+
     match (before, outcome) {
-        (before, Err(failure)) if before == Some(failure.class) => Change::StillFails,
-        (_, Err(_)) => Change::Fails,
+        (before, Err(failure)) if before == Some(failure.class) => StatusChange::StillFails,
+        (_, Err(_)) => StatusChange::Fails,
         (before, Ok(())) => {
             status.succeeded = Some(at);
-            if before.is_some() { Change::Recovers } else { Change::Answers }
+            if before.is_some() { StatusChange::Recovers } else { StatusChange::Answers }
         }
     }
 }
 
-/// Takes a lock; nothing that panics runs under these locks, so what they guard is sound.
+/// Locks a mutex. No code that panics runs under these locks, so their data is consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -118,21 +123,22 @@ mod tests {
 
     #[test]
     fn a_failure_is_loud_when_its_class_changes_and_quiet_while_it_lasts() {
-        let entry = Entry::default();
+        let entry = StatusEntry::default();
         let at = Timestamp::UNIX_EPOCH;
-        let refused = Failure::new(ScrapeFailure::Refused, "refused");
-        let status = Failure::new(ScrapeFailure::Status, "500");
-        let other_status = Failure::new(ScrapeFailure::Status, "503");
+        let refused = ScrapeError::new(ScrapeFailure::Refused, "refused");
+        let status = ScrapeError::new(ScrapeFailure::Status, "500");
+        let other_status = ScrapeError::new(ScrapeFailure::Status, "503");
         let outcomes = [
-            (Ok(()), Change::Answers),
-            (Err(&refused), Change::Fails),
-            (Err(&refused), Change::StillFails),
-            (Err(&status), Change::Fails),
-            (Err(&other_status), Change::StillFails),
-            (Ok(()), Change::Recovers),
-            (Ok(()), Change::Answers),
-            (Err(&status), Change::Fails),
+            (Ok(()), StatusChange::Answers),
+            (Err(&refused), StatusChange::Fails),
+            (Err(&refused), StatusChange::StillFails),
+            (Err(&status), StatusChange::Fails),
+            (Err(&other_status), StatusChange::StillFails),
+            (Ok(()), StatusChange::Recovers),
+            (Ok(()), StatusChange::Answers),
+            (Err(&status), StatusChange::Fails),
         ];
+
         for (number, (outcome, want)) in outcomes.into_iter().enumerate() {
             assert_eq!(record(&entry, at, outcome), want, "attempt {number}");
         }
@@ -140,24 +146,26 @@ mod tests {
 
     #[test]
     fn the_status_keeps_the_last_error_and_the_last_success() {
-        let board = Board::default();
+        let board = TargetBoard::default();
         let entry = board.add(crate::collect::scrape::tests::replica("a"), "http://a".to_owned());
-        let (first, second) = (Timestamp::UNIX_EPOCH, Timestamp::from_second(1).unwrap());
+        let first = Timestamp::UNIX_EPOCH;
+        let second = Timestamp::from_second(1).unwrap();
         record(&entry, first, Ok(()));
-        let failure = Failure::new(ScrapeFailure::Timeout, "no answer within 1s");
+        let failure = ScrapeError::new(ScrapeFailure::Timeout, "no answer within 1s");
         record(&entry, second, Err(&failure));
-        let want = Status {
+        let want = TargetStatus {
             url: "http://a".to_owned(),
             attempted: Some(second),
             succeeded: Some(first),
             failure: Some(failure),
         };
+
         assert_eq!(board.snapshot().into_values().collect::<Vec<_>>(), [want]);
     }
 
     #[test]
     fn a_long_detail_is_cut_between_characters() {
-        let failure = Failure::new(ScrapeFailure::Malformed, &"é".repeat(500));
+        let failure = ScrapeError::new(ScrapeFailure::Malformed, &"é".repeat(500));
         assert_eq!(failure.detail, format!("{}...", "é".repeat(150)));
     }
 }

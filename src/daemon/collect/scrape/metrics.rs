@@ -1,4 +1,4 @@
-//! What the scraper says about itself.
+//! The scraper's own metrics.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, Registry};
 use crate::telemetry::registrar::Registrar;
 use plimsoll_core::observe::ScrapeFailure;
 
-/// Seconds: a vLLM that is busy answers in 13 ms at the median and in 300 ms at worst, the first
-/// answer after a start takes 0.6 s, and a scrape that takes 10 s has long timed out.
+/// Buckets in seconds. A busy vLLM responds in 13 ms at the median and in 300 ms at worst. The
+/// first response after a start takes 0.6 s. A scrape that takes 10 s has long timed out.
 const DURATION_BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// The scraper's own metrics. No label has a target's name, so there are as many series for ten
-/// thousand targets as for one.
+/// The scraper's own metrics. No label has a target's name, so ten thousand targets have as many
+/// series as one.
 #[derive(Clone, Debug)]
-pub struct Metrics {
+pub struct ScrapeMetrics {
     duration: Histogram,
     body_bytes: IntCounter,
     samples: IntCounter,
@@ -23,8 +23,8 @@ pub struct Metrics {
     targets: IntGauge,
 }
 
-impl Metrics {
-    /// Registers the metrics; every reason of failure is there from the start, with 0.
+impl ScrapeMetrics {
+    /// Registers the metrics. Every failure reason is exported from the start, with 0.
     ///
     /// # Errors
     ///
@@ -57,9 +57,11 @@ impl Metrics {
             targets: registrar
                 .int_gauge("plimsoll_scrape_targets", "Targets that are being scraped.")?,
         };
+
         for failure in ScrapeFailure::ALL {
             metrics.failures.with_label_values(&[failure.label()]);
         }
+
         Ok(metrics)
     }
 
@@ -91,11 +93,11 @@ mod tests {
     #[test]
     fn every_reason_of_failure_is_exported_before_it_happens() {
         let registry = Registry::new();
-        Metrics::register(&registry).unwrap();
+        ScrapeMetrics::register(&registry).unwrap();
         let families = registry.gather();
         let failures = families.iter().find(|f| f.name() == "plimsoll_scrape_failures_total");
         assert_eq!(failures.unwrap().get_metric().len(), ScrapeFailure::ALL.len());
         assert_eq!(families.len(), 6);
-        assert!(Metrics::register(&registry).is_err());
+        assert!(ScrapeMetrics::register(&registry).is_err());
     }
 }

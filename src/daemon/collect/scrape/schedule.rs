@@ -1,4 +1,4 @@
-//! When each target is scraped: on a grid of its own, which its name alone shifts.
+//! The schedule of scrapes. Each target has its own time grid, whose phase depends only on its key.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use plimsoll_core::fleet::ReplicaKey;
 
-/// The shortest interval; what is configured is longer, and zero would spin.
+/// The shortest interval. Configured ones are longer, and 0 would spin.
 const INTERVAL_MIN: Duration = Duration::from_millis(1);
 
-/// How far a target's grid is shifted: at least zero, less than the interval.
+/// Returns the phase of a target's grid: at least zero, less than the interval.
 ///
-/// It depends on the replica's key and on nothing else, so a thousand targets that appear together
-/// are spread over the interval, and are spread in the same way after a restart.
+/// It depends only on the replica's key. A thousand targets that appear together are therefore
+/// spread over the interval, and are spread in the same way after a restart.
 #[must_use]
 pub fn phase(replica: &ReplicaKey, interval: Duration) -> Duration {
     let nanoseconds = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
@@ -22,18 +22,19 @@ pub fn phase(replica: &ReplicaKey, interval: Duration) -> Duration {
     Duration::from_nanos(u64::try_from(share >> 64).unwrap_or(0))
 }
 
-/// FNV-1a over the parts of the key, finished with the mixer of `SplitMix64`, because FNV alone
+/// Hashes the parts of the key with FNV-1a, and finishes with the mixer of `SplitMix64`. FNV alone
 /// hardly changes the high bits for names that differ in their last digit, as pods' names do.
 ///
-/// The standard library's hasher may change with the toolchain, and the phase must not.
+/// The standard library's hasher may change with the toolchain, but the phase must not.
 fn hash(replica: &ReplicaKey) -> u64 {
     let ReplicaKey { variant, replica, incarnation } = replica;
-    let incarnation = incarnation.as_ref().map_or("", |incarnation| incarnation.as_str());
+    let uid = incarnation.as_ref().map_or("", |incarnation| incarnation.as_str());
     let parts = [variant.namespace.as_str(), variant.variant.as_str(), replica.as_str()];
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    for byte in parts.into_iter().chain([incarnation]).flat_map(|part| part.bytes().chain([0xff])) {
+    for byte in parts.into_iter().chain([uid]).flat_map(|part| part.bytes().chain([0xff])) {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     }
+
     hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     hash ^ (hash >> 31)
@@ -41,27 +42,27 @@ fn hash(replica: &ReplicaKey) -> u64 {
 
 /// The turns of one target.
 #[derive(Debug)]
-pub(crate) struct Schedule {
+pub(crate) struct ScrapeSchedule {
     interval: Duration,
     ticks: Interval,
-    /// The turn before, which says how many went by unnoticed.
+    /// The previous turn, which determines the number of missed turns.
     last: Option<Instant>,
 }
 
-impl Schedule {
+impl ScrapeSchedule {
     /// Waits for the target's phase and starts its grid.
     pub(crate) async fn start(replica: &ReplicaKey, interval: Duration) -> Self {
-        let interval = interval.max(INTERVAL_MIN);
-        tokio::time::sleep(phase(replica, interval)).await;
-        let mut ticks = tokio::time::interval(interval);
+        let period = interval.max(INTERVAL_MIN);
+        tokio::time::sleep(phase(replica, period)).await;
+        let mut ticks = tokio::time::interval(period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        Self { interval, ticks, last: None }
+        Self { interval: period, ticks, last: None }
     }
 
-    /// Waits for the next turn, and then for leave to take it.
+    /// Waits for the next turn, and then for a permit.
     ///
-    /// A turn that cannot begin before the next one is due is skipped and counted in `missed`. Who
-    /// waits keeps the place in the queue, so that no target waits for ever.
+    /// A turn that cannot begin before the next one is due is skipped and counted in `missed`. A
+    /// waiting target keeps its place in the queue, so that no target waits forever.
     ///
     /// # Errors
     ///
@@ -73,6 +74,7 @@ impl Schedule {
     ) -> Result<SemaphorePermit<'a>, AcquireError> {
         let due = self.ticks.tick().await;
         missed.inc_by(self.advance(due));
+
         let leave = permits.acquire();
         tokio::pin!(leave);
         loop {
@@ -84,7 +86,7 @@ impl Schedule {
         }
     }
 
-    /// Goes on to the turn at `due`, and tells how many turns were skipped before it.
+    /// Advances to the turn at `due`, and returns the number of turns that were skipped before it.
     fn advance(&mut self, due: Instant) -> u64 {
         let Some(last) = self.last.replace(due) else { return 0 };
         let turns = due.duration_since(last).as_nanos() / self.interval.as_nanos();
@@ -112,7 +114,8 @@ mod tests {
                 assert!(phase < interval);
                 tenths[usize::try_from(phase.as_millis() / 100).unwrap()] += 1;
             }
-            // A fair draw puts 100 in a tenth, with a standard deviation of 9.5.
+
+            // A uniform distribution has 100 in each tenth, with a standard deviation of 9.5.
             assert!(tenths.iter().all(|&n| (60..=140).contains(&n)), "{name}: {tenths:?}");
         }
     }
@@ -121,7 +124,7 @@ mod tests {
     fn the_phase_depends_on_the_whole_key_and_never_changes() {
         let interval = Duration::from_secs(10);
         let first = replica("chat-h100-0");
-        // Pinned: another value would move every target of every installation at an upgrade.
+        // Pinned: another value would shift every target of every installation at an upgrade.
         assert_eq!(phase(&first, interval), Duration::from_nanos(5_386_356_072));
         let reborn = ReplicaKey { incarnation: Incarnation::new("uid"), ..first.clone() };
         assert_ne!(phase(&first, interval), phase(&reborn, interval));
@@ -130,8 +133,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn turns_that_go_by_during_a_long_scrape_are_counted_and_not_made_up_for() {
-        let (permits, missed) = (Semaphore::new(1), missed());
-        let mut schedule = Schedule::start(&replica("a"), Duration::from_secs(1)).await;
+        let permits = Semaphore::new(1);
+        let missed = missed();
+        let mut schedule = ScrapeSchedule::start(&replica("a"), Duration::from_secs(1)).await;
+
         drop(schedule.turn(&permits, &missed).await.unwrap());
         tokio::time::sleep(Duration::from_millis(3500)).await;
         drop(schedule.turn(&permits, &missed).await.unwrap());
@@ -141,8 +146,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_turn_that_gets_no_leave_before_the_next_is_skipped_and_counted() {
-        let (permits, missed) = (Semaphore::new(1), missed());
-        let mut schedule = Schedule::start(&replica("a"), Duration::from_secs(1)).await;
+        let permits = Semaphore::new(1);
+        let missed = missed();
+        let mut schedule = ScrapeSchedule::start(&replica("a"), Duration::from_secs(1)).await;
+
         let busy = permits.acquire().await.unwrap();
         let turn = schedule.turn(&permits, &missed);
         let released = async {
@@ -156,14 +163,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn turns_on_time_are_not_missed() {
-        let (permits, missed) = (Semaphore::new(1), missed());
-        let mut schedule = Schedule::start(&replica("a"), Duration::from_secs(1)).await;
+        let permits = Semaphore::new(1);
+        let missed = missed();
+        let mut schedule = ScrapeSchedule::start(&replica("a"), Duration::from_secs(1)).await;
+
         for _ in 0..5 {
             let permit = schedule.turn(&permits, &missed).await.unwrap();
             // The longest that a scrape may take: its whole interval.
             tokio::time::sleep(Duration::from_secs(1)).await;
             drop(permit);
         }
+
         assert_eq!(missed.get(), 0);
     }
 }

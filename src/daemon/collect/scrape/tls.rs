@@ -1,4 +1,4 @@
-//! The client's side of TLS, from the files that settings name.
+//! The client's TLS configuration, built from the files in the settings.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use rustls::{
 };
 use rustls_platform_verifier::BuilderVerifierExt;
 
-/// Why files make no TLS client.
+/// The reason why files do not make a TLS client.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsError {
     /// The file with the authorities has none.
@@ -33,39 +33,41 @@ pub(crate) enum TlsError {
     Identity(#[source] rustls::Error),
 }
 
-/// Whose certificates are good.
+/// The authorities whose certificates are trusted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Trust<'a> {
-    /// Nobody's: nothing comes over TLS.
+    /// None: no connection uses TLS.
     Nobody,
-    /// Those of the system's authorities.
+    /// The system's authorities.
     System,
-    /// Those of the authorities in this PEM bundle.
+    /// The authorities in this PEM bundle.
     Bundle(&'a [u8]),
-    /// Anyone's.
+    /// All certificates are trusted.
     Anyone,
 }
 
-/// The configuration that trusts these, and presents the PEM certificate chain and key in
-/// `identity`. The newest common version of HTTP is spoken.
+/// Builds a configuration that trusts these authorities, and presents the PEM certificate chain and
+/// key in `identity`. Connections use the newest HTTP version that both sides support.
 ///
 /// # Errors
 ///
-/// A file is not PEM, or what it holds does not fit together.
+/// A file is not PEM, or its contents do not fit together.
 pub(crate) fn config(trust: Trust<'_>, identity: Option<&[u8]>) -> Result<ClientConfig, TlsError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider);
-    let builder = builder.with_safe_default_protocol_versions().map_err(TlsError::Authority)?;
-    let builder = trusting(builder, trust)?;
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Authority)?;
+    let trusting = trusting(builder, trust)?;
     let mut config = match identity {
-        None => builder.with_no_client_auth(),
+        None => trusting.with_no_client_auth(),
         Some(pem) => {
-            let chain = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
-            let chain = chain.map_err(TlsError::IdentityPem)?;
+            let certificates = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+            let chain = certificates.map_err(TlsError::IdentityPem)?;
             let key = PrivateKeyDer::from_pem_slice(pem).map_err(TlsError::IdentityPem)?;
-            builder.with_client_auth_cert(chain, key).map_err(TlsError::Identity)?
+            trusting.with_client_auth_cert(chain, key).map_err(TlsError::Identity)?
         }
     };
+
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }
@@ -79,13 +81,15 @@ fn trusting(
         Trust::System => builder.with_platform_verifier().map_err(TlsError::Authority),
         Trust::Bundle(pem) => {
             let mut roots = RootCertStore::empty();
-            for authority in CertificateDer::pem_slice_iter(pem) {
-                let authority = authority.map_err(TlsError::AuthorityPem)?;
+            for certificate in CertificateDer::pem_slice_iter(pem) {
+                let authority = certificate.map_err(TlsError::AuthorityPem)?;
                 roots.add(authority).map_err(TlsError::Authority)?;
             }
+
             if roots.is_empty() {
                 return Err(TlsError::NoAuthority);
             }
+
             Ok(builder.with_root_certificates(roots))
         }
         Trust::Anyone => {
@@ -96,8 +100,8 @@ fn trusting(
     }
 }
 
-/// What `insecure_skip_verify` asks for: nothing about a certificate is checked, not even whether
-/// the server has its key.
+/// Implements `insecure_skip_verify`: no part of a certificate is verified, not even that the
+/// server has its key.
 #[derive(Debug)]
 struct Unchecked {
     schemes: Vec<SignatureScheme>,

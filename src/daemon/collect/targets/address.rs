@@ -1,4 +1,4 @@
-//! The address of a target, and the URL of its page.
+//! The address of a target, and the URL of its metrics.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,8 +7,8 @@ use std::str::FromStr;
 use crate::collect::targets::{Endpoint, Scheme};
 use plimsoll_core::fleet::ReplicaName;
 
-/// Where a target is: a host, and where it differs from the rest of its variant, a port, a scheme
-/// and a path.
+/// The address of a target: a host, and optionally a port, a scheme and a path that override those
+/// of its variant.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Address {
     host: Host,
@@ -17,19 +17,19 @@ pub struct Address {
     path: Option<String>,
 }
 
-/// A host that can stand in a URL.
+/// A host that is valid in a URL.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Host {
     V4(Ipv4Addr),
     V6(Ipv6Addr),
-    /// A name in lower case, without a dot at its end.
+    /// A name in lower case, without a trailing dot.
     Name(String),
 }
 
-/// Why a text is not an address.
+/// The reason why a text is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// There is nothing where the host should be.
+    /// The host is missing.
     #[error("there is no host")]
     NoHost,
     /// It is a URL.
@@ -38,7 +38,7 @@ pub enum AddressError {
     /// The host is neither an IP address nor a name.
     #[error("{0:?} is neither an IP address nor a host name")]
     Host(String),
-    /// The port is no number from 1 to 65535.
+    /// The port is not a number from 1 to 65535.
     #[error("{0:?} is not a port")]
     Port(String),
     /// The scheme is neither `http` nor `https`.
@@ -52,7 +52,7 @@ pub enum AddressError {
 // === impl Address ===
 
 impl Address {
-    /// The address of a host by its IP address.
+    /// Creates the address of a host by its IP address.
     #[must_use]
     pub const fn from_ip(ip: IpAddr, port: Option<u16>) -> Self {
         let host = match ip {
@@ -62,7 +62,7 @@ impl Address {
         Self { host, port, scheme: None, path: None }
     }
 
-    /// The address of a host by its name or IP address.
+    /// Creates the address of a host by its name or IP address.
     ///
     /// # Errors
     ///
@@ -71,28 +71,27 @@ impl Address {
         Ok(Self { host: host.parse()?, port, scheme: None, path: None })
     }
 
-    /// The same address with a scheme of its own.
+    /// Returns the same address with its own scheme.
     ///
     /// # Errors
     ///
     /// The scheme is neither `http` nor `https`.
     pub fn with_scheme(self, scheme: &str) -> Result<Self, AddressError> {
-        let scheme = match scheme {
-            "http" => Scheme::Http,
-            "https" => Scheme::Https,
-            _ => return Err(AddressError::Scheme(scheme.to_owned())),
-        };
-        Ok(Self { scheme: Some(scheme), ..self })
+        match scheme {
+            "http" => Ok(Self { scheme: Some(Scheme::Http), ..self }),
+            "https" => Ok(Self { scheme: Some(Scheme::Https), ..self }),
+            _ => Err(AddressError::Scheme(scheme.to_owned())),
+        }
     }
 
-    /// The same address with a path of its own.
+    /// Returns the same address with its own path.
     ///
     /// # Errors
     ///
     /// The path does not begin with a slash or has a character that must be escaped.
     pub fn with_path(self, path: &str) -> Result<Self, AddressError> {
-        let sound = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
-        if path.starts_with('/') && path.bytes().all(sound) {
+        let is_sound = path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
+        if path.starts_with('/') && is_sound {
             Ok(Self { path: Some(path.to_owned()), ..self })
         } else {
             Err(AddressError::Path(path.to_owned()))
@@ -107,7 +106,7 @@ impl Address {
         ReplicaName::new(&format!("{}:{port}", self.host)).expect("there is at least a colon")
     }
 
-    /// The URL of the page at this address.
+    /// The URL of the metrics at this address.
     #[must_use]
     pub fn url(&self, endpoint: &Endpoint) -> String {
         let scheme = self.scheme.unwrap_or(endpoint.scheme).label();
@@ -121,23 +120,24 @@ impl Address {
 impl FromStr for Address {
     type Err = AddressError;
 
-    /// Reads `HOST:PORT` or `HOST`. An IPv6 address may stand in brackets, and must if a port
+    /// Parses `HOST:PORT` or `HOST`. An IPv6 address may be in brackets, and must be if a port
     /// follows.
     fn from_str(text: &str) -> Result<Self, AddressError> {
         if text.contains("://") {
             return Err(AddressError::Url);
         }
         if let Some(rest) = text.strip_prefix('[') {
-            let (ip, port) =
+            let (inside, after) =
                 rest.split_once(']').ok_or_else(|| AddressError::Host(text.to_owned()))?;
-            let ip: Ipv6Addr = ip.parse().map_err(|_| AddressError::Host(ip.to_owned()))?;
-            let port = match port.strip_prefix(':') {
-                Some(port) => Some(parse_port(port)?),
-                None if port.is_empty() => None,
-                None => return Err(AddressError::Port(port.to_owned())),
+            let ip: Ipv6Addr = inside.parse().map_err(|_| AddressError::Host(inside.to_owned()))?;
+            let port = match after.strip_prefix(':') {
+                Some(number) => Some(parse_port(number)?),
+                None if after.is_empty() => None,
+                None => return Err(AddressError::Port(after.to_owned())),
             };
             return Ok(Self::from_ip(ip.into(), port));
         }
+
         if let Ok(ip) = text.parse::<Ipv6Addr>() {
             return Ok(Self::from_ip(ip.into(), None));
         }
@@ -150,7 +150,7 @@ impl FromStr for Address {
 
 fn parse_port(text: &str) -> Result<u16, AddressError> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-    let port = text.parse().ok().filter(|&port| port > 0 && digits);
+    let port = text.parse().ok().filter(|&number| number > 0 && digits);
     port.ok_or_else(|| AddressError::Port(text.to_owned()))
 }
 
@@ -165,29 +165,31 @@ impl FromStr for Host {
             Ok(IpAddr::V6(ip)) => return Ok(Self::V6(ip)),
             Err(_) => {}
         }
+
         let name = text.strip_suffix('.').unwrap_or(text);
         if name.is_empty() {
             return Err(AddressError::NoHost);
         }
-        // Underscores are in the names of services. A last label of digits alone would be read as
-        // a broken IPv4 address by everyone who gets the URL.
-        let sound = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-        let labels = || name.split('.');
-        let numeric = labels()
-            .next_back()
-            .is_some_and(|label| label.bytes().all(|byte| byte.is_ascii_digit()));
-        let wrong = numeric
-            || name.len() > 253
-            || labels().any(|label| label.is_empty() || !label.bytes().all(sound));
-        if wrong {
+
+        // Names of services contain underscores. If the last label were only digits, URL parsers
+        // would read the name as an invalid IPv4 address.
+        let last = name.rsplit('.').next();
+        let is_numeric = last.is_some_and(|label| label.bytes().all(|byte| byte.is_ascii_digit()));
+        if is_numeric || name.len() > 253 || !name.split('.').all(is_label) {
             return Err(AddressError::Host(text.to_owned()));
         }
+
         Ok(Self::Name(name.to_ascii_lowercase()))
     }
 }
 
+fn is_label(label: &str) -> bool {
+    !label.is_empty()
+        && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+}
+
 impl fmt::Display for Host {
-    /// The host as it stands in a URL: an IPv6 address in brackets.
+    /// Writes the host as in a URL, with an IPv6 address in brackets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::V4(ip) => ip.fmt(f),
@@ -217,15 +219,22 @@ mod tests {
             ("a_b.example.", "http://a_b.example:8000/metrics"),
             ("localhost", "http://localhost:8000/metrics"),
         ];
+
         for (text, want) in cases {
             assert_eq!(text.parse::<Address>().unwrap().url(&endpoint()), want, "{text}");
         }
     }
 
+    fn host(text: &str) -> AddressError {
+        AddressError::Host(text.to_owned())
+    }
+
+    fn port(text: &str) -> AddressError {
+        AddressError::Port(text.to_owned())
+    }
+
     #[test]
     fn what_is_no_address_is_refused_with_its_reason() {
-        let host = |text: &str| AddressError::Host(text.to_owned());
-        let port = |text: &str| AddressError::Port(text.to_owned());
         let cases = [
             ("", AddressError::NoHost),
             (":8000", AddressError::NoHost),
@@ -244,6 +253,7 @@ mod tests {
             ("[fe80::1%eth0]:80", host("fe80::1%eth0")),
             ("[fd00::1]80", port("80")),
         ];
+
         for (text, want) in cases {
             assert_eq!(text.parse::<Address>(), Err(want), "{text}");
         }
@@ -256,6 +266,7 @@ mod tests {
         assert_eq!(own.url(&endpoint()), "https://a:1/m?x=1");
         assert_eq!(own.replica(&endpoint()), address.replica(&endpoint()));
         assert_eq!(own.replica(&endpoint()).as_str(), "a:1");
+
         assert!(address.clone().with_scheme("ftp").is_err());
         assert!(address.clone().with_path("metrics").is_err());
         assert!(address.with_path("/a b").is_err());

@@ -1,8 +1,8 @@
 //! Lists of targets in DNS.
 //!
-//! A name that does not exist, or has no records, is a failure and not an empty list: a cluster's
-//! name server answers in the same way while it has not heard of a service yet, and so does one
-//! that is asked in the wrong search domain.
+//! A name that does not exist or has no records is a failure and not an empty list. A cluster's
+//! name server gives the same response before it learns of a service, and also for a name in the
+//! wrong search domain.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,13 +14,13 @@ use hickory_resolver::proto::rr::{RData, RecordType};
 
 use crate::collect::targets::{Address, ListError, Record};
 
-/// Who is asked.
+/// The name server to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NameServer {
-    /// The servers and search domains that the system is configured with.
+    /// The system's configured name servers and search domains.
     #[default]
     System,
-    /// This server, over UDP and where an answer is too long over TCP.
+    /// This server, over UDP, or over TCP if the response is too long.
     At(SocketAddr),
 }
 
@@ -50,19 +50,21 @@ impl Resolver {
         Self { names, record, port, server, client: None }
     }
 
-    /// The addresses of all names.
+    /// Returns the addresses of all names.
     ///
     /// # Errors
     ///
-    /// The lookup of one of the names failed or found nothing; a list of the others is not given.
+    /// The lookup of one of the names failed or found no records. The addresses of the others are
+    /// not returned.
     pub(crate) async fn read(&mut self) -> Result<Vec<Address>, ListError> {
         let resolver = match &mut self.client {
-            Some(resolver) => resolver,
+            Some(built) => built,
             none => none.insert(
                 build(self.server)
                     .map_err(|error| ListError::NoResolver { detail: error.to_string() })?,
             ),
         };
+
         let lookups = self.names.iter().map(|name| look_up(resolver, name, self.record, self.port));
         Ok(futures_util::future::try_join_all(lookups).await?.concat())
     }
@@ -80,15 +82,17 @@ fn build(server: NameServer) -> Result<TokioResolver, NetError> {
             TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
         }
     };
+
     let options = builder.options_mut();
-    // We ask when we want to know; an answer that is older than our own list is of no use.
+    // Each lookup needs the current state. An answer older than the current list is useless.
     options.cache_size = 0;
-    // Without it answers are cut at 512 bytes, about 25 addresses, and asked for again over TCP.
+    // Without EDNS, responses are cut at 512 bytes, about 25 addresses, and requested again over
+    // TCP.
     options.edns0 = true;
     builder.build()
 }
 
-/// The addresses of one name.
+/// Returns the addresses of one name.
 async fn look_up(
     resolver: &TokioResolver,
     name: &str,
@@ -101,24 +105,27 @@ async fn look_up(
         Record::Srv => RecordType::SRV,
     };
     let answer = resolver.lookup(name, record_type).await.map_err(|error| {
-        let name = name.to_owned();
+        let host = name.to_owned();
         match error {
-            error if error.is_no_records_found() => ListError::NoRecords { name, record },
-            NetError::Timeout | NetError::NoConnections => ListError::NoAnswer { name },
-            error => ListError::Lookup { name, detail: error.to_string() },
+            error if error.is_no_records_found() => ListError::NoRecords { name: host, record },
+            NetError::Timeout | NetError::NoConnections => ListError::NoAnswer { name: host },
+            error => ListError::Lookup { name: host, detail: error.to_string() },
         }
     })?;
-    // Beside what was asked for, the answer holds the aliases that led there.
-    let addresses = answer.answers().iter().filter_map(|answer| match (record, &answer.data) {
+
+    // The answer contains the requested records and the aliases that led to them.
+    let found = answer.answers().iter().filter_map(|answer| match (record, &answer.data) {
         (Record::A, RData::A(ip)) => Some(Ok(Address::from_ip(IpAddr::V4(ip.0), port))),
         (Record::Aaaa, RData::AAAA(ip)) => Some(Ok(Address::from_ip(IpAddr::V6(ip.0), port))),
         (Record::Srv, RData::SRV(srv)) => Some(service(&srv.target.to_utf8(), srv.port)),
         (Record::A | Record::Aaaa | Record::Srv, _) => None,
     });
-    let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
+
+    let addresses = found.collect::<Result<Vec<_>, _>>()?;
     if addresses.is_empty() {
         return Err(ListError::NoRecords { name: name.to_owned(), record });
     }
+
     Ok(addresses)
 }
 

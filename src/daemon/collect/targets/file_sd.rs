@@ -4,10 +4,10 @@
 //! [{"targets": ["10.0.0.1:8000", "10.0.0.2:8000"], "labels": {"__scheme__": "https"}}]
 //! ```
 //!
-//! The same in YAML is understood where the file's name does not end in `.json`. Of the labels,
-//! `__scheme__` and `__metrics_path__` say where the pages are; all others, and all other fields,
-//! are ignored. A writer must replace a file and not write into it: of a YAML file of which only
-//! the first half is written, nobody can tell that there will be more.
+//! YAML in the same structure is accepted if the file's name does not end in `.json`. The labels
+//! `__scheme__` and `__metrics_path__` determine the metrics URL. All other labels and fields are
+//! ignored. A writer must replace a file atomically instead of writing into it. A YAML file of
+//! which only the first half is written looks complete.
 
 use std::path::{Path, PathBuf};
 
@@ -16,14 +16,14 @@ use serde::Deserialize;
 use crate::collect::file;
 use crate::collect::targets::{Address, ListError, parse};
 
-/// The largest file; ten thousand targets with their labels take a tenth of it.
+/// The largest file. Ten thousand targets with their labels take a tenth of it.
 const FILE_LIMIT: u64 = 16 << 20;
 
-/// Files, and what they held when they were last read.
+/// Files, and their contents when last read.
 #[derive(Debug)]
-pub(crate) struct Files {
+pub(crate) struct TargetFiles {
     paths: Vec<PathBuf>,
-    /// Contents, in the order of the paths, and the addresses in them.
+    /// Contents, in the order of the paths, and their addresses.
     last: Option<(Vec<Vec<u8>>, Vec<Address>)>,
 }
 
@@ -34,7 +34,7 @@ struct Group {
     labels: Option<Labels>,
 }
 
-/// The labels that say where a page is.
+/// The labels that determine a metrics URL.
 #[derive(Debug, Default, Deserialize)]
 struct Labels {
     #[serde(rename = "__scheme__")]
@@ -43,40 +43,45 @@ struct Labels {
     path: Option<String>,
 }
 
-impl Files {
+impl TargetFiles {
     pub(crate) const fn new(paths: Vec<PathBuf>) -> Self {
         Self { paths, last: None }
     }
 
-    /// The addresses in all files.
+    /// Returns the addresses in all files.
     ///
     /// # Errors
     ///
-    /// One of the files cannot be read or understood; a list of some is not given.
+    /// One of the files cannot be read or parsed. The addresses of the others are not returned.
     pub(crate) async fn read(&mut self) -> Result<Vec<Address>, ListError> {
         let mut contents = Vec::with_capacity(self.paths.len());
         for path in &self.paths {
             contents.push(file::read(path, FILE_LIMIT).await?);
         }
+
         if let Some((old, addresses)) = &self.last
             && *old == contents
         {
             return Ok(addresses.clone());
         }
+
         let mut addresses = Vec::new();
         for (path, content) in self.paths.iter().zip(&contents) {
             addresses.extend(addresses_in(path, content)?);
         }
+
         self.last = Some((contents, addresses.clone()));
         Ok(addresses)
     }
 }
 
-/// The addresses in one file.
+/// Returns the addresses in one file.
 pub(crate) fn addresses_in(path: &Path, content: &[u8]) -> Result<Vec<Address>, ListError> {
-    let malformed = |detail| ListError::Malformed { path: path.to_owned(), detail };
+    let groups = groups(path, content)
+        .map_err(|detail| ListError::Malformed { path: path.to_owned(), detail })?;
+
     let mut addresses = Vec::new();
-    for Group { targets, labels } in groups(path, content).map_err(malformed)? {
+    for Group { targets, labels } in groups {
         let Labels { scheme, path } = labels.unwrap_or_default();
         for target in targets {
             let mut address = Ok(parse(&target)?);
@@ -86,10 +91,12 @@ pub(crate) fn addresses_in(path: &Path, content: &[u8]) -> Result<Vec<Address>, 
             if let Some(path) = &path {
                 address = address.and_then(|address| address.with_path(path));
             }
-            let address = address.map_err(|source| ListError::Address { text: target, source })?;
-            addresses.push(address);
+
+            let sound = address.map_err(|source| ListError::Address { text: target, source })?;
+            addresses.push(sound);
         }
     }
+
     Ok(addresses)
 }
 
@@ -102,8 +109,9 @@ fn groups(path: &Path, content: &[u8]) -> Result<Vec<Group>, String> {
         json.end().map_err(|error| error.to_string())?;
         return Ok(groups);
     }
-    // An empty document would be an empty list to a YAML reader; it is a file that somebody has
-    // created and not written yet.
+
+    // A YAML reader treats an empty document as an empty list. Such a file was created but not
+    // written yet, so it is rejected.
     let groups: Option<Vec<Group>> =
         serde_saphyr::from_str(text).map_err(|error| error.without_snippet().to_string())?;
     groups.ok_or_else(|| "there is nothing in it".to_owned())
@@ -114,12 +122,14 @@ mod tests {
     use super::*;
     use crate::collect::targets::{Endpoint, Scheme};
 
-    /// The URLs of the targets in a file, or its error.
+    /// Returns the URLs of the targets in a file, or its error.
     fn check(name: &str, content: &str) -> Result<Vec<String>, String> {
         let endpoint = Endpoint { scheme: Scheme::Http, port: 8000, path: "/metrics".to_owned() };
         let addresses = addresses_in(Path::new(name), content.as_bytes());
-        let urls = |addresses: Vec<Address>| addresses.iter().map(|a| a.url(&endpoint)).collect();
-        addresses.map(urls).map_err(|error| crate::collect::chain(&error))
+        match addresses {
+            Ok(addresses) => Ok(addresses.iter().map(|it| it.url(&endpoint)).collect()),
+            Err(error) => Err(crate::collect::chain(&error)),
+        }
     }
 
     #[test]
@@ -135,6 +145,7 @@ mod tests {
             - targets:\n  - c:1\n  source: ours\n  labels:\n    __scheme__: https\n    \
             __metrics_path__: /m/\n\
             - targets: []\n  labels:\n";
+
         let want = ["http://10.0.0.1:9000/metrics", "http://b:8000/metrics", "https://c:1/m/"];
         assert_eq!(check("a.json", json).unwrap(), want);
         assert_eq!(check("a.yml", yaml).unwrap(), want);
@@ -149,6 +160,7 @@ mod tests {
                 assert!(check(name, empty).is_err(), "{name}: {empty:?}");
             }
         }
+
         for empty in ["---\n", "# Nothing yet\n", "~\n"] {
             assert!(check("a.yaml", empty).is_err(), "{empty:?}");
         }
@@ -171,6 +183,7 @@ mod tests {
             ("a.yml", "- targets: [a]\n  labels: {__scheme__: ftp}\n", "neither http nor https"),
             ("a.yml", "- targets: [a]\n  labels: {__metrics_path__: m}\n", "not the path"),
         ];
+
         for (name, content, want) in cases {
             let error = check(name, content).unwrap_err();
             assert!(error.contains(want), "{content}: {error}");

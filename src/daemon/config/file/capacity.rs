@@ -20,7 +20,7 @@ const SHARES: RangeInclusive<f64> = 0.05..=1.0;
 pub const START_TIMES: RangeInclusive<Duration> = secs(1)..=hours(1);
 
 const LATENCIES: RangeInclusive<Duration> = millis(1)..=hours(1);
-/// A second for each token is more than any engine takes.
+/// One second per token is more than any engine takes.
 const TOKEN_SPANS: RangeInclusive<Duration> = Duration::ZERO..=secs(1);
 const PROMPTS: RangeInclusive<f64> = 0.0..=1e8;
 
@@ -32,7 +32,7 @@ settings! {
         analyzers: Vec<Analyzer> = vec![Analyzer::Foresight];
 
         /// Share of the replicas' capacity above which a model scales up.
-        // This and the next are those of the Workload Variant Autoscaler.
+        // This value and the next are the defaults of the Workload Variant Autoscaler.
         scale_up_threshold: Fraction = 0.85, in SHARES;
 
         /// Share of the replicas' capacity that may be reached by taking replicas away.
@@ -54,18 +54,18 @@ settings! {
         start_cost: Fraction = 5.0 / 30.0, in 0.0..=10.0;
 
         /// Cost of draining a replica, as a share of its cost per hour.
-        // At one, nothing would ever be drained.
+        // At one, no replica would ever be drained.
         drain_cost: Fraction = 1.0 / 30.0, in 0.0..=0.9;
 
         /// Share of a replica's capacity that `foresight` lets load use.
-        // A tenth would hold ten replicas instead of one; beyond one and a half, queues never clear.
+        // With 0.1, Plimsoll keeps ten replicas instead of one; above 1.5, queues never empty.
         utilisation: Fraction = 1.0, in 0.1..=1.5;
 
         /// Time from asking for a replica until it serves, if it was not measured.
         start_time: Seconds = minutes(2), in START_TIMES;
 
         /// Parameters of `foresight`.
-        foresight: Option<foresight::Policy> = settings::on();
+        foresight: Option<foresight::ForesightPolicy> = settings::on();
 
         /// Capacity learned elsewhere from engines like these, for the first minutes of `foresight`.
         cards: Option<Vec<CardKeys>>;

@@ -10,9 +10,9 @@ use plimsoll_core::settings;
 use plimsoll_core::settings::text;
 use plimsoll_core::units::{Fraction, Requests, Tokens};
 
-/// From the fastest iteration that there is by far, to the slowest.
+/// From far below the fastest iteration to the slowest.
 const ALPHAS: RangeInclusive<f64> = 1e-5..=10.0;
-/// Of a prompt token, and of a request in the batch.
+/// The time per prompt token, and per request in the batch.
 const SLOPES: RangeInclusive<f64> = 1e-8..=1.0;
 /// Longer than any context.
 const LENGTHS: RangeInclusive<f64> = 1.0..=1e8;

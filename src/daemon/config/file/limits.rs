@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use plimsoll_core::decide::limit::Priority;
-use plimsoll_core::pipeline::limits::Watched;
+use plimsoll_core::pipeline::limits::LimitSwitch;
 use plimsoll_core::settings;
 use plimsoll_core::settings::Written;
 use plimsoll_core::units::CostPerHour;
@@ -22,10 +22,10 @@ settings! {
 
         /// Limits all variants by the accelerators of the nodes without those that other pods take.
         /// Needs `kubernetes.enabled`.
-        nodes: Watched = Watched::Off;
+        nodes: LimitSwitch = LimitSwitch::Off;
 
         /// Limits the variants of a namespace by its `ResourceQuota`s. Needs `kubernetes.enabled`.
-        quotas: Watched = Watched::Off;
+        quotas: LimitSwitch = LimitSwitch::Off;
 
         /// Names of products, by the names that nodes give them.
         names: BTreeMap<String, Option<String>>;

@@ -25,7 +25,7 @@ settings! {
         adapters: BTreeMap<String, Option<Written<AdapterKeys>>>;
 
         /// Time for which an adapter without a request keeps its copies.
-        // Long enough for an adapter that is asked for a few times an hour.
+        // Long enough for an adapter that is requested a few times per hour.
         idle_after: Seconds = minutes(10), in secs(1)..=hours(24);
 
         /// Packing of the pool on fewer replicas.
@@ -56,8 +56,8 @@ settings! {
     }
 
     /// Packing of a pool on fewer replicas.
-    // The window is that of an HPA; packing at most every half hour is what a few dozen loads of
-    // seconds each are worth; and no more copies than an engine loads in a minute.
+    // The window is that of an HPA. One packing per half hour is worth a few dozen loads of seconds
+    // each. The limit on copies is the number that an engine loads in a minute.
     #[derive(Copy)]
     pub struct PackingKeys {
         /// Moves copies that are in use so that fewer replicas are enough.

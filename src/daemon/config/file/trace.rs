@@ -20,11 +20,11 @@ settings! {
         dir: PathBuf, required;
 
         /// Size from which a file is ended and another is begun.
-        // An hour of a hundred replicas that are scraped each second.
+        // One hour of a hundred replicas that are scraped once per second.
         max_file_size: Bytes = 64 << 20, in (1 << 20)..=(1 << 40);
 
         /// Most files; the oldest is removed for the next one.
-        // Together a gibibyte, which is below what a pod may usually write.
+        // Together one gibibyte, which is below the usual write limit of a pod.
         max_files: usize = 16, in 2..=100_000;
     }
 

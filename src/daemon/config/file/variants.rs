@@ -35,7 +35,7 @@ settings! {
         role: Role = Role::Both;
 
         /// Cost of one replica per hour, in any currency that all variants share.
-        // Where no variant has a price, all cost the same.
+        // If no variant has a price, all cost the same.
         cost: CostPerHour = 1.0, in 0.0..=1e9;
 
         /// Cost of one replica per hour without a discount, such as that of spot nodes, if `cost`
@@ -44,8 +44,9 @@ settings! {
 
         /// Factor on its score if it has something scarce that the model does not need, such as much
         /// memory for a small model; for `capacity.optimizer: rank`.
-        // Below 1 it would be a preference, which is the price's business. With 1000, by which the
-        // Cluster Autoscaler keeps nodes with GPUs for those that need them, it is the last choice.
+        // Below 1 it would be a preference, which is expressed by the price. With 1000 the variant
+        // is the last choice; the Cluster Autoscaler uses that factor to keep GPU nodes for the
+        // pods that need them.
         mismatch: Fraction = 1.0, in 1.0..=1000.0;
 
         /// Time from asking for one of its replicas until it serves, until its own starts were

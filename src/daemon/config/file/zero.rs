@@ -10,10 +10,10 @@ use plimsoll_core::settings;
 use plimsoll_core::settings::{Written, hours, millis, minutes, secs};
 use plimsoll_core::units::Seconds;
 
-/// After three of the longest without an answer, a signal is unknown.
+/// A signal is unknown after three of the longest intervals without an answer.
 pub const WAKE_INTERVALS: RangeInclusive<Duration> = millis(200)..=secs(10);
 
-/// Declares sections of which each has the keys of the rule of a model, and some more.
+/// Declares sections that each have the keys of a model's rule, and more.
 macro_rules! with_rule {
     ($($(#[$($meta:tt)*])* pub struct $name:ident { $($more:tt)* })*) => {
         settings! {$(
@@ -23,12 +23,13 @@ macro_rules! with_rule {
                 enabled: bool = false;
 
                 /// Time for which a model must be proved to be idle.
-                // Longer than most pauses of people, and far shorter than a night. What starts in
-                // ten seconds is not worth to be sent to zero, and what is idle for a week is.
+                // Longer than most breaks of people, and far shorter than a night. Scaling to zero
+                // is not worthwhile after less than ten seconds of idle time, and always is after a
+                // week.
                 after: Seconds = minutes(15), in secs(10)..=hours(168);
 
                 /// Time for which a variant that was woken stays in any case.
-                // Long enough for a client that gave up while the replica started to come again.
+                // Long enough for the retry of a client that gave up while the replica started.
                 awake_for: Seconds = minutes(5), in Duration::ZERO..=hours(24);
 
                 $($more)*

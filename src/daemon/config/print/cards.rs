@@ -1,4 +1,4 @@
-//! Capacity cards as a file has them.
+//! Capacity cards in the form of a file.
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use crate::config::file::{
 use crate::config::resolve::cards::VERSION;
 use crate::config::yaml;
 use plimsoll_core::analyze::engine_args::{EngineArguments, Execution, Parallelism, Prefill};
-use plimsoll_core::analyze::foresight::card::{Card, Kind, Learned};
-use plimsoll_core::analyze::foresight::pace::Iteration;
+use plimsoll_core::analyze::foresight::card::{Card, EngineKind, EngineProfile};
+use plimsoll_core::analyze::foresight::pace::IterationCost;
 use plimsoll_core::settings::{Setting, Written};
 use plimsoll_core::units::Gpus;
 
-/// The file that has these cards, without what is not known.
+/// The file with these cards, without unknown values.
 pub(crate) fn value<'a>(cards: impl IntoIterator<Item = &'a Arc<Card>>) -> Value {
-    let cards = cards.into_iter().map(|card| one(card)).collect();
-    let file = CardFileKeys { version: Some(VERSION), cards: Some(cards) }.written();
+    let keys = cards.into_iter().map(|card| one(card)).collect();
+    let file = CardFileKeys { version: Some(VERSION), cards: Some(keys) }.written();
     let value = serde_json::to_value(file).expect("a file has text keys and finite numbers");
     without_holes(value)
 }
 
-/// Its text.
+/// The text of the file.
 pub(crate) fn text<'a>(cards: impl IntoIterator<Item = &'a Arc<Card>>) -> String {
     yaml::write(&value(cards)).expect("writing to memory does not fail")
 }
@@ -42,7 +42,7 @@ fn without_holes(value: Value) -> Value {
     }
 }
 
-/// The JSON Schema of such a file.
+/// The JSON Schema of the file.
 pub(crate) fn schema() -> Value {
     let mut settings = SchemaSettings::draft2020_12();
     settings.inline_subschemas = true;
@@ -52,19 +52,20 @@ pub(crate) fn schema() -> Value {
         root.insert("title".to_owned(), "Capacity cards of Plimsoll".into());
         root.insert("required".to_owned(), json!(["version", "cards"]));
     }
+
     schema
 }
 
-/// The list of a configuration that has these cards; `None` without any.
+/// The configuration's list with these cards; `None` if there are no cards.
 pub(crate) fn list(cards: &[Arc<Card>]) -> Option<Vec<CardKeys>> {
     (!cards.is_empty()).then(|| cards.iter().map(|card| one(card)).collect())
 }
 
 fn one(card: &Card) -> CardKeys {
     let Card { kind, learned, from, at } = card;
-    let Kind { model, accelerator, gpus, role, engine } = kind;
-    let Learned {
-        iteration: Iteration { alpha, beta, delta },
+    let EngineKind { model, accelerator, gpus, role, engine } = kind;
+    let EngineProfile {
+        iteration: IterationCost { alpha, beta, delta },
         lessons,
         content,
         prompt,
@@ -76,6 +77,7 @@ fn one(card: &Card) -> CardKeys {
     } = *learned;
     let [alpha, beta, delta] = [alpha, beta, delta].map(Some);
     let [prompts, batch] = content.map_or([None, None], |content| content.map(Some));
+
     CardKeys {
         model: Some(model.to_string()),
         accelerator: Some(accelerator.to_string()),
@@ -112,6 +114,7 @@ fn arguments(engine: &EngineArguments) -> CardEngineKeys {
         prefill,
         draft_tokens,
     } = engine;
+
     CardEngineKeys {
         name: *engine,
         generation: *generation,

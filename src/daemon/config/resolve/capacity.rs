@@ -7,10 +7,10 @@ use crate::config::problem::join;
 use crate::config::{file, resolve};
 use plimsoll_core::analyze::ballot::Analyzer;
 use plimsoll_core::analyze::capacity::Utilisation;
-use plimsoll_core::analyze::queueing::{LatencyTarget, Percentile, Statistic, Targets};
+use plimsoll_core::analyze::queueing::{LatencyTarget, LatencyTargets, Percentile, Statistic};
 use plimsoll_core::analyze::saturation::Thresholds;
 use plimsoll_core::analyze::{foresight, queueing, throughput, tokens};
-use plimsoll_core::decide::optimize::{Policy as Optimizer, Rule, Switching};
+use plimsoll_core::decide::optimize::{GrowthRule, OptimizerPolicy, Switching};
 use plimsoll_core::decide::rank;
 use plimsoll_core::pipeline::sizing::Sizing;
 use plimsoll_core::settings::Written;
@@ -27,25 +27,27 @@ pub(crate) fn resolve(
     checks: &mut Checks<'_>,
 ) -> Sizing {
     let written = section.cloned().unwrap_or_default();
-    let at = |key: &str| format!("{PATH}.{key}");
     let CapacityKeys { scale_up_threshold: grow, scale_down_boundary: shrink, .. } = *keys;
     if shrink >= grow {
         let rule = format!("must be below {PATH}.scale_up_threshold, which is {}", grow.fraction());
-        checks.problems.error(at("scale_down_boundary"), rule, shrink.fraction());
+        checks.problems.error(join(PATH, "scale_down_boundary"), rule, shrink.fraction());
     }
+
     keys.analyzers = analyzers(written.analyzers.as_deref(), checks);
     let targets = targets(written.slo.as_ref(), keys, checks);
     if written.rank.is_some() && keys.optimizer != file::Optimizer::Rank {
         let rule = "has no effect, because capacity.optimizer is not rank";
-        checks.problems.warning(at("rank"), rule);
+        checks.problems.warning(join(PATH, "rank"), rule);
     }
+
     let rule = match keys.optimizer {
         file::Optimizer::LeastCost => {
             keys.rank = rank::Policy::default();
-            Rule::LeastCost
+            GrowthRule::LeastCost
         }
-        file::Optimizer::Rank => Rule::Ranked(keys.rank),
+        file::Optimizer::Rank => GrowthRule::Ranked(keys.rank),
     };
+
     let cards = resolve::cards::resolve(&written, checks);
     keys.cards = cards::list(&cards);
     keys.card_files.take_if(|files| files.is_empty());
@@ -58,35 +60,40 @@ pub(crate) fn resolve(
         ] {
             if written {
                 let rule = "has no effect, because capacity.analyzers does not name foresight";
-                checks.problems.warning(at(key), rule);
+                checks.problems.warning(join(PATH, key), rule);
             }
         }
     }
+
     let utilisation = Utilisation { grow, shrink };
     let switching = Switching { start: keys.start_cost, drain: keys.drain_cost };
-    let usual = tokens::Policy::default();
+    let usual = tokens::TokenPolicy::default();
     Sizing {
         analyzers: keys.analyzers.clone(),
-        tokens: tokens::Policy {
+        tokens: tokens::TokenPolicy {
             kv_threshold: thresholds.kv_cache,
             queue_threshold: thresholds.queue_length,
             utilisation,
             ..usual
         },
-        throughput: throughput::Policy { utilisation, ..throughput::Policy::default() },
-        queueing: queueing::Policy { targets, ..queueing::Policy::default() },
+        throughput: throughput::ThroughputPolicy {
+            utilisation,
+            ..throughput::ThroughputPolicy::default()
+        },
+        queueing: queueing::QueueingPolicy { targets, ..queueing::QueueingPolicy::default() },
         foresight: foreseen(keys, targets),
         cards,
-        optimizer: Optimizer { rule, switching, ..Optimizer::default() },
+        optimizer: OptimizerPolicy { rule, switching, ..OptimizerPolicy::default() },
         ..Sizing::default()
     }
 }
 
-/// The policy of `foresight`, with the keys of the section that it shares with others.
-fn foreseen(keys: &CapacityKeys, targets: Targets) -> foresight::Policy {
+/// The policy of `foresight`, including the section's keys that it shares with other analyzers.
+fn foreseen(keys: &CapacityKeys, targets: LatencyTargets) -> foresight::ForesightPolicy {
     let usual = keys.foresight.unwrap_or_default();
     let slo = keys.slo.clone().unwrap_or_default();
-    foresight::Policy {
+
+    foresight::ForesightPolicy {
         used: keys.utilisation,
         startup: keys.start_time,
         ttft: targets.ttft.map_or(usual.ttft, |target| target.limit),
@@ -109,40 +116,48 @@ fn analyzers(written: Option<&[Option<Analyzer>]>, checks: &mut Checks<'_>) -> V
             analyzers.push(analyzer);
         }
     }
+
     if analyzers.is_empty() {
         let rule = "must name at least one of tokens, throughput, queueing and foresight";
         checks.problems.error_at(format!("{PATH}.analyzers"), rule);
     }
+
     analyzers
 }
 
-/// The objectives. A percentile of no objective is taken out, and so is a section without any.
+/// The objectives. Percentiles without an objective are removed, and so is a section without
+/// objectives.
 fn targets(
     written: Option<&Written<SloKeys>>,
     keys: &mut CapacityKeys,
     checks: &mut Checks<'_>,
-) -> Targets {
+) -> LatencyTargets {
     let path = format!("{PATH}.slo");
-    let judge = |it: &Analyzer| matches!(it, Analyzer::Queueing | Analyzer::Foresight);
-    if written.is_some() && !keys.analyzers.iter().any(judge) {
+    let is_used = [Analyzer::Queueing, Analyzer::Foresight]
+        .iter()
+        .any(|analyzer| keys.analyzers.contains(analyzer));
+    if written.is_some() && !is_used {
         let rule = "has no effect, because capacity.analyzers names neither queueing nor foresight";
         checks.problems.warning(&path, rule);
     }
+
     if written.is_some_and(|it| it.ttft_percentile.is_some() && it.ttft.is_none()) {
         let rule = "has no effect without capacity.slo.ttft";
         checks.problems.warning(join(&path, "ttft_percentile"), rule);
     }
+
     if written.is_some_and(|it| it.long_prompt.is_some() && it.ttft_per_token.is_none()) {
         let rule = "has no effect without capacity.slo.ttft_per_token";
         checks.problems.warning(join(&path, "long_prompt"), rule);
     }
-    let SloKeys { ttft, ttft_percentile, ttft_per_token, long_prompt, itl } =
-        keys.slo.take().unwrap_or_default();
-    let ttft_percentile = ttft_percentile.filter(|_| ttft.is_some());
-    let long_prompt = long_prompt.filter(|_| ttft_per_token.is_some());
-    let slo = SloKeys { ttft, ttft_percentile, ttft_per_token, long_prompt, itl };
+
+    let mut slo = keys.slo.take().unwrap_or_default();
+    let SloKeys { ttft, ttft_per_token, itl, .. } = slo;
+    slo.ttft_percentile.take_if(|_| ttft.is_none());
+    slo.long_prompt.take_if(|_| ttft_per_token.is_none());
+
+    let percentile = slo.ttft_percentile.and_then(|percent| Fraction::new(percent / 100.0));
     keys.slo = (slo != SloKeys::default()).then_some(slo);
-    let percentile = ttft_percentile.and_then(|percent| Fraction::new(percent / 100.0));
     let of = percentile.and_then(Percentile::new).map_or(Statistic::Mean, Statistic::Percentile);
-    Targets { ttft: ttft.map(|limit| LatencyTarget { limit, of }), itl }
+    LatencyTargets { ttft: ttft.map(|limit| LatencyTarget { limit, of }), itl }
 }

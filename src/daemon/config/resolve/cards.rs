@@ -1,4 +1,4 @@
-//! Capacity cards: those in the configuration, and those in the files that it names.
+//! Capacity cards in the configuration, and in the files that it names.
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use crate::config::file::{
 };
 use crate::config::problem::{Problem, Problems, join};
 use crate::config::yaml::lines::Lines;
-use crate::config::{layers, yaml};
+use crate::config::{FilePosition, layers, yaml};
 use plimsoll_core::analyze::engine_args::{EngineArguments, Execution, Parallelism, Prefill};
-use plimsoll_core::analyze::foresight::card::{Card, Kind, Learned};
-use plimsoll_core::analyze::foresight::pace::Iteration;
+use plimsoll_core::analyze::foresight::card::{Card, EngineKind, EngineProfile};
+use plimsoll_core::analyze::foresight::pace::IterationCost;
 use plimsoll_core::fleet::{Accelerator, ModelName, Namespace, VariantKey, VariantName};
 use plimsoll_core::settings::{self, Written};
 use plimsoll_core::units::Gpus;
 
-/// The version of the shape of files.
+/// The version of the file format.
 pub(crate) const VERSION: u32 = 1;
 
-/// The key of the files.
+/// The configuration key of the files.
 const FILES: &str = "capacity.card_files";
 
-/// The cards of a section and of its files. Of two of one kind, the first counts.
+/// The cards of a section and of its files. If two cards are of the same kind, the first is used.
 pub(crate) fn resolve(
     section: &Written<CapacityKeys>,
     checks: &mut Checks<'_>,
@@ -41,26 +41,28 @@ pub(crate) fn resolve(
         let Some(text) = checks.text_of(&key, &file) else { continue };
         read(&format!("{key} {}", file.display()), &text, &mut cards, checks);
     }
+
     cards.into()
 }
 
-/// Reads a file of cards. What is wrong is said with the place that it is in, after `origin`.
+/// Reads a card file. Problems are noted with `origin` and their place in the file.
 pub(crate) fn read(origin: &str, text: &str, cards: &mut Vec<Arc<Card>>, checks: &mut Checks<'_>) {
     let value = match yaml::read(text) {
-        Ok(value) => value,
+        Ok(read) => read,
         Err(yaml::SyntaxError { line, column, message }) => {
-            let place = [line, column].into_iter().flatten();
-            let path = place.fold(origin.to_owned(), |path, number| format!("{path}:{number}"));
+            let path = format!("{origin}{}", FilePosition(line, column));
             checks.problems.error_at(path, format!("is not YAML: {message}"));
             return;
         }
     };
+
     let mut own = checks.beside();
     if value.is_object() {
         document(value, cards, &mut own);
     } else {
         own.problems.error_at("", "must be a mapping with version and cards");
     }
+
     let (errors, warnings) = own.problems.split();
     let lines = Lines::of(text);
     for problem in errors.into_iter().chain(warnings) {
@@ -73,15 +75,17 @@ pub(crate) fn read(origin: &str, text: &str, cards: &mut Vec<Arc<Card>>, checks:
 fn document(value: Value, cards: &mut Vec<Arc<Card>>, checks: &mut Checks<'_>) {
     let version = value.get("version").and_then(Value::as_u64);
     if version.is_some_and(|version| version != u64::from(VERSION)) {
-        // What another version means by its keys is not known.
+        // The meaning of another version's keys is not known.
         let rule = format!("must be {VERSION}, the version of capacity cards that is read here");
         checks.problems.error("version", rule, &value["version"]);
         return;
     }
+
     let file: Written<CardFileKeys> = layers::read(value, &mut checks.problems);
     if file.version.is_none() {
         checks.problems.missing("version", format!("is required, and must be {VERSION}"));
     }
+
     list("cards", file.cards.as_deref().unwrap_or_default(), cards, checks);
 }
 
@@ -95,6 +99,7 @@ fn list(
         let Some(written) = written else { continue };
         let path = format!("{path}[{at}]");
         let Some(card) = card(&path, written, checks) else { continue };
+
         match cards.iter().find(|known| known.kind == card.kind) {
             None => cards.push(Arc::new(card)),
             Some(known) if **known == card => {}
@@ -107,32 +112,34 @@ fn list(
 }
 
 fn card(path: &str, written: &Written<CardKeys>, checks: &mut Checks<'_>) -> Option<Card> {
-    let at = |key: &str| join(path, key);
     let required =
         [("model", written.model.is_none()), ("accelerator", written.accelerator.is_none())];
     for (key, _) in required.iter().filter(|(_, missing)| *missing) {
-        checks.problems.missing(at(key), "is required");
+        checks.problems.missing(join(path, key), "is required");
     }
+
     let CardKeys { model, accelerator, accelerators: gpus, role, engine: arguments, .. } =
         settings::resolve(Some(written), path, &mut checks.problems);
-    let engine = arguments.map(engine);
+    let engine = arguments.map(engine_of);
     if written.accelerators.is_some() && engine.is_some() {
         let rule = "has no effect, because engine says how many accelerators a replica takes";
-        checks.problems.warning(at("accelerators"), rule);
+        checks.problems.warning(join(path, "accelerators"), rule);
     }
+
     let learned = learned(path, written, checks);
     let (from, learned_at) = source(path, written, checks);
-    let kind = Kind {
+    let kind = EngineKind {
         model: ModelName::new(&model?)?,
         accelerator: Accelerator::new(&accelerator?)?,
         gpus: gpus.map(Gpus::new).filter(|_| engine.is_none()),
         role: role.unwrap_or_default(),
         engine: engine.map(Arc::new),
     };
+
     Some(Card { kind, learned: learned?, from, at: learned_at })
 }
 
-/// Who taught it, and when.
+/// The variant that taught the card, and the time.
 fn source(
     path: &str,
     written: &Written<CardKeys>,
@@ -140,27 +147,36 @@ fn source(
 ) -> (Option<VariantKey>, Option<Timestamp>) {
     let from = written.learned_from.as_deref().and_then(|text| {
         let key = text.split_once('/').and_then(|(namespace, variant)| {
-            let (namespace, variant) = (Namespace::new(namespace)?, VariantName::new(variant)?);
-            Some(VariantKey { namespace, variant })
+            Some(VariantKey {
+                namespace: Namespace::new(namespace)?,
+                variant: VariantName::new(variant)?,
+            })
         });
         if key.is_none() {
             let rule = "must be NAMESPACE/VARIANT, such as default/llama-l4";
             checks.problems.error(join(path, "learned_from"), rule, format!("{text:?}"));
         }
+
         key
     });
+
     let at = written.learned_at.as_deref().and_then(|text| {
-        let at = text.parse().ok();
-        if at.is_none() {
+        let instant = text.parse().ok();
+        if instant.is_none() {
             let rule = "must be an instant, such as 2026-11-21T09:30:00Z";
             checks.problems.error(join(path, "learned_at"), rule, format!("{text:?}"));
         }
-        at
+        instant
     });
+
     (from, at)
 }
 
-fn learned(path: &str, written: &Written<CardKeys>, checks: &mut Checks<'_>) -> Option<Learned> {
+fn learned(
+    path: &str,
+    written: &Written<CardKeys>,
+    checks: &mut Checks<'_>,
+) -> Option<EngineProfile> {
     let iteration = written.iteration.clone().unwrap_or_default();
     let requests = written.requests.clone().unwrap_or_default();
     for (key, missing) in [
@@ -175,14 +191,14 @@ fn learned(path: &str, written: &Written<CardKeys>, checks: &mut Checks<'_>) -> 
         }
     }
 
-    // What is wrong with them has been said.
+    // The problems of the card have been noted already.
     let keys: CardKeys = settings::resolve(Some(written), path, &mut Problems::default());
     let CardIterationKeys { alpha, beta, delta } = keys.iteration.unwrap_or_default();
     let CardRequestKeys { prompt, output, held } = keys.requests.unwrap_or_default();
     let CardLessonKeys { count, prompt: prompts, batch } = keys.lessons.unwrap_or_default();
     let CardShownKeys { most_running, full_at, busiest } = keys.shown.unwrap_or_default();
-    Some(Learned {
-        iteration: Iteration { alpha: alpha?, beta: beta?, delta: delta? },
+    Some(EngineProfile {
+        iteration: IterationCost { alpha: alpha?, beta: beta?, delta: delta? },
         lessons: count.unwrap_or(0),
         content: prompts.zip(batch).map(|(prompts, batch)| [prompts, batch]),
         prompt: prompt?,
@@ -194,9 +210,9 @@ fn learned(path: &str, written: &Written<CardKeys>, checks: &mut Checks<'_>) -> 
     })
 }
 
-fn engine(keys: CardEngineKeys) -> EngineArguments {
+fn engine_of(keys: CardEngineKeys) -> EngineArguments {
     let usual = EngineArguments::default_of(keys.name);
-    let parallel = |count| NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN);
+
     EngineArguments {
         engine: usual.engine,
         generation: keys.generation,
@@ -221,4 +237,8 @@ fn engine(keys: CardEngineKeys) -> EngineArguments {
         },
         draft_tokens: keys.draft_tokens.and_then(NonZeroU32::new),
     }
+}
+
+fn parallel(count: u32) -> NonZeroU32 {
+    NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN)
 }

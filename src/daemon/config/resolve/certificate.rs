@@ -1,4 +1,4 @@
-//! Where the serving certificate of the external metrics API comes from.
+//! The source of the external metrics API's serving certificate.
 
 use crate::config::check::Checks;
 use crate::config::file::{SelfManaged, ServerTls};
@@ -7,7 +7,7 @@ use crate::config::written::WrittenDuration;
 
 const PATH: &str = "external_metrics.tls";
 
-/// Checks that the certificate is said, and said once.
+/// Checks that exactly one source of the certificate is configured.
 pub(crate) fn check(tls: &ServerTls, cluster: bool, checks: &mut Checks<'_>) {
     let ServerTls { cert_file, key_file, ca_file, self_managed } = tls;
     if let Some(own) = self_managed {
@@ -19,6 +19,7 @@ pub(crate) fn check(tls: &ServerTls, cluster: bool, checks: &mut Checks<'_>) {
                 checks.problems.error(join(PATH, key), rule, written.display());
             }
         }
+
         check_self_managed(own, cluster, checks);
         return;
     }
@@ -31,6 +32,7 @@ pub(crate) fn check(tls: &ServerTls, cluster: bool, checks: &mut Checks<'_>) {
         }
         checks.file(&path, file.as_ref());
     }
+
     checks.file(&join(PATH, "ca_file"), ca_file.as_ref());
 }
 
@@ -41,6 +43,7 @@ fn check_self_managed(own: &SelfManaged, cluster: bool, checks: &mut Checks<'_>)
         let rule = "needs kubernetes.enabled, because the certificate is kept in a Secret";
         checks.problems.missing(path.clone(), rule);
     }
+
     if leaf_lifetime > ca_lifetime / 3 {
         let rule = format!(
             "must not be longer than a third of {}, which is {}: an authority is replaced when it \

@@ -2,25 +2,25 @@
 
 use crate::config::check::Checks;
 use crate::config::written::WrittenDuration;
-use plimsoll_core::analyze::foresight::policy::{Steps, Window};
+use plimsoll_core::analyze::foresight::policy::{ScaleDownWindow, Steps};
 use plimsoll_core::decide::enforce::Behavior;
 use plimsoll_core::settings::Written;
 
-/// The default of `capacity.foresight.hold.replaces_window`: a window that is written is waited for.
-pub(super) fn window(section: Option<&Written<Behavior>>) -> Window {
+/// The default of `capacity.foresight.hold.replaces_window`: a configured window is waited for.
+pub(super) fn window(section: Option<&Written<Behavior>>) -> ScaleDownWindow {
     let rules = section.and_then(|section| section.scale_down.as_ref());
     let written = rules.and_then(|rules| rules.stabilization_window);
-    if written.is_some() { Window::Waited } else { Window::Replaced }
+    if written.is_some() { ScaleDownWindow::Waited } else { ScaleDownWindow::Replaced }
 }
 
-/// The default of `capacity.foresight.replaces_steps`: policies that are written hold.
+/// The default of `capacity.foresight.replaces_steps`: configured policies apply.
 pub(super) fn steps(section: Option<&Written<Behavior>>) -> Steps {
     let rules = section.and_then(|section| section.scale_up.as_ref());
     let is_written = rules.is_some_and(|rules| rules.policies.is_some());
     if is_written { Steps::Limited } else { Steps::Unlimited }
 }
 
-/// Checks the rules that published numbers follow.
+/// Checks the rules for changes of the desired replicas.
 pub(super) fn check(behavior: &Behavior, checks: &mut Checks<'_>) {
     if let Some(panic) = behavior.panic
         && panic.window >= panic.stable_window

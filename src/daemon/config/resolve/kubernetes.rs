@@ -1,4 +1,4 @@
-//! The connection to a cluster: what must fit together, and what has no effect.
+//! The connection to a cluster: checks keys that must fit together, and keys without effect.
 
 use crate::config::check::Checks;
 use crate::config::file::{Discovery, Kubernetes, LeaderElection};
@@ -10,19 +10,20 @@ const PATH: &str = "kubernetes";
 const DISCOVERY: &str = "kubernetes.discovery";
 const ELECTION: &str = "kubernetes.leader_election";
 
-/// How much longer than the retry period a contender may wait; its deadline must leave room for it.
+/// The factor by which a contender may exceed the retry period; its deadline must leave room for
+/// that.
 const JITTER: f64 = 1.2;
 
-/// The keys that count: without a cluster, a leader election alone must be sound.
+/// The keys that apply: without a cluster, only the leader election is checked.
 pub(crate) fn effective(written: &Written<Kubernetes>) -> Written<Kubernetes> {
     if written.enabled == Some(true) {
         return written.clone();
     }
-    // The others have no effect, so nothing can be wrong with them.
+    // The other keys have no effect, so they are not checked.
     Written::<Kubernetes> { leader_election: written.leader_election.clone(), ..Default::default() }
 }
 
-/// Checks the section, and takes out what has no effect.
+/// Checks the section, and removes the keys without effect.
 pub(crate) fn complete(
     written: Option<&Written<Kubernetes>>,
     keys: &mut Kubernetes,
@@ -44,6 +45,7 @@ pub(crate) fn complete(
         let rule = "needs kubernetes.enabled to be true";
         checks.problems.error_at(join(DISCOVERY, "enabled"), rule);
     }
+
     for (key, written) in [
         ("kubeconfig", written.kubeconfig.is_some()),
         ("context", written.context.is_some()),
@@ -55,6 +57,7 @@ pub(crate) fn complete(
             checks.problems.warning(join(PATH, key), rule);
         }
     }
+
     *keys = Kubernetes::default();
 }
 
@@ -77,6 +80,7 @@ fn complete_discovery(
             namespaces.push(namespace);
         }
     }
+
     keys.namespaces = namespaces;
     if keys.enabled {
         return;
@@ -91,19 +95,20 @@ fn complete_discovery(
     }
 }
 
-/// A leader must give up before the others take over, and have time to try more than once.
+/// Checks that a leader gives up before the others take over, and has time for more than one
+/// attempt.
 fn check_order(election: &LeaderElection, checks: &mut Checks<'_>) {
     let LeaderElection { lease_duration, renew_deadline, retry_period, .. } = election;
     if renew_deadline >= lease_duration {
-        let lease_duration = WrittenDuration(*lease_duration);
-        let rule = format!("must be shorter than lease_duration, which is {lease_duration}");
+        let lease = WrittenDuration(*lease_duration);
+        let rule = format!("must be shorter than lease_duration, which is {lease}");
         let path = join(ELECTION, "renew_deadline");
         checks.problems.error(path, rule, WrittenDuration(*renew_deadline));
     }
+
     if retry_period.mul_f64(JITTER) >= *renew_deadline {
-        let renew_deadline = WrittenDuration(*renew_deadline);
-        let rule =
-            format!("must be less than five sixths of renew_deadline, which is {renew_deadline}");
+        let deadline = WrittenDuration(*renew_deadline);
+        let rule = format!("must be less than five sixths of renew_deadline, which is {deadline}");
         let path = join(ELECTION, "retry_period");
         checks.problems.error(path, rule, WrittenDuration(*retry_period));
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::config::Variant;
+use crate::config::VariantConfig;
 use crate::config::check::Checks;
 use crate::config::file::{AdapterKeys, CopyKeys, PackingKeys, PoolKeys};
 use crate::config::names;
@@ -10,23 +10,23 @@ use crate::config::problem::join;
 use plimsoll_core::decide::pools::packing::PackingPolicy;
 use plimsoll_core::fleet::{Bounds, ModelName, Namespace, VariantKey, VariantName};
 use plimsoll_core::observe::engine::lora::Slots;
-use plimsoll_core::pipeline::pools::{AdapterWish, Pool};
+use plimsoll_core::pipeline::pools::{AdapterPool, AdapterRule};
 use plimsoll_core::settings::{self, Setting, Written};
 use plimsoll_core::units::{Replicas, Seconds};
 
 const PATH: &str = "pools";
 
 /// The section: the keys of each pool by its name.
-type Section = BTreeMap<String, Option<Written<PoolKeys>>>;
+type PoolSection = BTreeMap<String, Option<Written<PoolKeys>>>;
 
-/// Resolves the pools, and completes the section. Only variants that are `known` can be pools; where
-/// more are discovered, all of them are `None`.
+/// Resolves the pools, and completes the section. Only variants in `known` can be pools; it is
+/// `None` if more variants are discovered.
 pub(crate) fn resolve(
-    section: &mut Option<Section>,
-    known: Option<&[Variant]>,
+    section: &mut Option<PoolSection>,
+    known: Option<&[VariantConfig]>,
     window: Seconds,
     checks: &mut Checks<'_>,
-) -> BTreeMap<VariantKey, Pool> {
+) -> BTreeMap<VariantKey, AdapterPool> {
     let mut pools = BTreeMap::new();
     for (name, written) in section.iter_mut().flatten() {
         let path = join(PATH, name);
@@ -38,6 +38,7 @@ pub(crate) fn resolve(
         if known.is_some_and(|known| known.iter().all(|variant| variant.spec.key != key)) {
             checks.problems.error_at(&path, "is no variant of this configuration");
         }
+
         let (keys, pool) = pool(&path, written.as_ref(), checks);
         *written = keys.written();
         if pool.idle_after < window {
@@ -45,8 +46,10 @@ pub(crate) fn resolve(
                 format!("must not be shorter than observe.window, which is {} s", window.seconds());
             checks.problems.error(join(&path, "idle_after"), rule, pool.idle_after.seconds());
         }
+
         pools.insert(key, pool);
     }
+
     section.take_if(|section| section.is_empty());
     pools
 }
@@ -56,15 +59,14 @@ fn key(name: &str) -> Option<VariantKey> {
     if !names::is_dns_label(namespace) || !names::is_variant_name(variant) {
         return None;
     }
-    let (namespace, variant) = (Namespace::new(namespace)?, VariantName::new(variant)?);
-    Some(VariantKey { namespace, variant })
+    Some(VariantKey { namespace: Namespace::new(namespace)?, variant: VariantName::new(variant)? })
 }
 
 fn pool(
     path: &str,
     written: Option<&Written<PoolKeys>>,
     checks: &mut Checks<'_>,
-) -> (PoolKeys, Pool) {
+) -> (PoolKeys, AdapterPool) {
     let mut keys: PoolKeys = settings::resolve(written, path, &mut checks.problems);
     let copies = bounds(&join(path, "copies"), keys.copies, checks);
     let mut wishes = BTreeMap::new();
@@ -78,17 +80,18 @@ fn pool(
         wishes.insert(name, wish_of(&path, adapter, checks));
     }
 
-    let written = written.and_then(|written| written.packing.as_ref());
-    for (key, written) in [
-        ("interval", written.is_some_and(|written| written.interval.is_some())),
-        ("max_moved", written.is_some_and(|written| written.max_moved.is_some())),
+    let section = written.and_then(|written| written.packing.as_ref());
+    for (key, is_written) in [
+        ("interval", section.is_some_and(|written| written.interval.is_some())),
+        ("max_moved", section.is_some_and(|written| written.max_moved.is_some())),
     ] {
-        if !keys.packing.enabled && written {
-            let path = join(path, "packing");
-            let rule = format!("has no effect, because {path}.enabled is false");
-            checks.problems.warning(join(&path, key), rule);
+        if !keys.packing.enabled && is_written {
+            let section_path = join(path, "packing");
+            let rule = format!("has no effect, because {section_path}.enabled is false");
+            checks.problems.warning(join(&section_path, key), rule);
         }
     }
+
     let PoolKeys {
         max_loras,
         idle_after,
@@ -103,10 +106,10 @@ fn pool(
     keys.packing.interval = packing.interval;
     keys.packing.max_moved = max_moved.filter(|_| enabled);
     let slots = max_loras.and_then(Slots::new);
-    (keys, Pool { slots, copies, adapters: wishes, idle_after, packing })
+    (keys, AdapterPool { slots, copies, adapters: wishes, idle_after, packing })
 }
 
-/// The keys of an adapter: a number of copies, or else bounds.
+/// The keys of an adapter: either a number of copies, or bounds.
 fn adapter(
     path: &str,
     written: Option<&Written<AdapterKeys>>,
@@ -118,19 +121,21 @@ fn adapter(
     if keys.copies.is_none() {
         return keys;
     }
+
     let has_min = written.is_some_and(|it| it.min.is_some());
     let has_max = written.is_some_and(|it| it.max.is_some());
     if has_min || has_max {
         let rule = "has no effect, because copies says how many it wants";
         checks.problems.warning(join(path, if has_min { "min" } else { "max" }), rule);
     }
+
     AdapterKeys { min: None, max: None, ..keys }
 }
 
-fn wish_of(path: &str, keys: AdapterKeys, checks: &mut Checks<'_>) -> AdapterWish {
+fn wish_of(path: &str, keys: AdapterKeys, checks: &mut Checks<'_>) -> AdapterRule {
     let AdapterKeys { copies: declared, min, max } = keys;
     let keys = CopyKeys { min: min.unwrap_or_default(), max };
-    AdapterWish { bounds: bounds(path, keys, checks), declared }
+    AdapterRule { bounds: bounds(path, keys, checks), declared }
 }
 
 fn bounds(path: &str, CopyKeys { min, max }: CopyKeys, checks: &mut Checks<'_>) -> Bounds {

@@ -1,4 +1,4 @@
-//! How Prometheus is asked.
+//! The section about queries to Prometheus.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use reqwest::Url;
 use reqwest::header::{HeaderName, HeaderValue};
 
-use crate::collect::prometheus::{BasicAuth, Secret, Settings};
-use crate::collect::scrape::Client;
+use crate::collect::prometheus::{BasicAuth, PrometheusSettings, Secret};
+use crate::collect::scrape::ClientSettings;
 use crate::collect::targets::Scheme;
 use crate::config::check::Checks;
 use crate::config::file::PrometheusKeys;
@@ -18,26 +18,27 @@ use plimsoll_core::settings::Written;
 
 const SECTION: &str = "prometheus";
 
-/// Headers that carry credentials, and so belong into a file or have a key of their own.
+/// Headers for credentials, which belong in a file or have their own key.
 const SECRET_HEADERS: [&str; 3] = ["authorization", "proxy-authorization", "cookie"];
 
-/// What stands for the value of a header, which may be a secret.
+/// The replacement for a header value, which may be secret.
 const HIDDEN: &str = "(hidden)";
 
-/// Parameters that we set ourselves.
+/// Parameters that Plimsoll sets itself.
 const OWN_PARAMETERS: [&str; 4] = ["query", "time", "timeout", "limit"];
 
-/// Resolves the section, and completes it. What headers have may be secret, so it is taken out.
+/// Resolves the section, and completes it. Header values may be secret, so they are removed from
+/// it.
 pub(crate) fn resolve(
     section: &Written<PrometheusKeys>,
     keys: &mut PrometheusKeys,
     checks: &mut Checks<'_>,
-) -> Settings {
-    let at = |key: &str| join(SECTION, key);
+) -> PrometheusSettings {
     let url = url(section.url.as_deref(), checks);
     let client = client_of(section, keys, url.as_ref(), checks);
     keys.url = url.map(|url| url.as_str().trim_end_matches('/').to_owned()).unwrap_or_default();
     check_basic_auth(section, keys, checks);
+
     let headers = headers(&mut keys.headers, checks);
     let header_files = header_files(section, checks);
     let shown = header_files.iter().map(|(name, file)| (name.clone(), Some(file.clone())));
@@ -53,19 +54,22 @@ pub(crate) fn resolve(
         body_limit,
         ..
     } = *keys;
+
     if stale_after < interval.saturating_mul(2) {
         let twice = WrittenDuration(interval.saturating_mul(2));
         let rule = format!("must be at least {twice}, twice prometheus.interval");
-        checks.problems.error(at("stale_after"), rule, WrittenDuration(stale_after));
+        checks.problems.error(join(SECTION, "stale_after"), rule, WrittenDuration(stale_after));
     }
+
     if lookback < stale_after {
         let rule = format!(
             "must not be shorter than prometheus.stale_after, which is {}",
             WrittenDuration(stale_after)
         );
-        checks.problems.error(at("lookback"), rule, WrittenDuration(lookback));
+        checks.problems.error(join(SECTION, "lookback"), rule, WrittenDuration(lookback));
     }
-    Settings {
+
+    PrometheusSettings {
         url: keys.url.clone(),
         interval,
         stale_after,
@@ -83,11 +87,11 @@ pub(crate) fn resolve(
     }
 }
 
-/// The URL; what is wrong with it is said without what may be a password in it.
+/// The URL. Problems are noted without the URL itself, which may contain a password.
 fn url(written: Option<&str>, checks: &mut Checks<'_>) -> Option<Url> {
     let path = join(SECTION, "url");
-    let written = written?;
-    let url = Url::parse(written).ok().filter(Url::has_host);
+    let text = written?;
+    let url = Url::parse(text).ok().filter(Url::has_host);
     let Some(url) = url.filter(|url| ["http", "https"].contains(&url.scheme())) else {
         let rule = "must be a URL with http or https, such as http://prometheus:9090";
         checks.problems.error_at(path, rule);
@@ -99,16 +103,19 @@ fn url(written: Option<&str>, checks: &mut Checks<'_>) -> Option<Url> {
         checks.problems.error_at(path, rule);
         return None;
     }
+
     if url.query().is_some() || url.fragment().is_some() {
         let rule = "must have neither `?` nor `#`; parameters belong into prometheus.parameters";
         checks.problems.error_at(path, rule);
         return None;
     }
+
     if url.path().trim_end_matches('/').contains("/api/v1") {
         let rule = "must end before /api/v1, which is added";
-        checks.problems.error(path, rule, written);
+        checks.problems.error(path, rule, text);
         return None;
     }
+
     Some(url)
 }
 
@@ -117,8 +124,9 @@ fn client_of(
     keys: &PrometheusKeys,
     url: Option<&Url>,
     checks: &mut Checks<'_>,
-) -> Client {
-    let (tls, token) = (section.tls.as_ref(), section.bearer_token_file.as_ref());
+) -> ClientSettings {
+    let tls = section.tls.as_ref();
+    let token = section.bearer_token_file.as_ref();
     check_client(SECTION, tls, token, checks);
     let client = client(&keys.tls, keys.bearer_token_file.as_ref());
     let scheme = url.map(|url| if url.scheme() == "https" { Scheme::Https } else { Scheme::Http });
@@ -129,6 +137,7 @@ fn client_of(
             checks.problems.warning(join(SECTION, "basic_auth"), rule);
         }
     }
+
     client
 }
 
@@ -143,11 +152,12 @@ fn check_basic_auth(
         let rule = "must not stand beside prometheus.bearer_token_file: both are the same header";
         checks.problems.error_at(&path, rule);
     }
+
     let written = section.basic_auth.as_ref().is_some_and(|it| it.password_file.is_some());
     checks.file(&join(&path, "password_file"), Some(password_file).filter(|_| written));
 }
 
-/// The headers, whose values are hidden where they were written.
+/// The headers; hides their written values.
 fn headers(
     written: &mut BTreeMap<String, Option<String>>,
     checks: &mut Checks<'_>,
@@ -163,13 +173,16 @@ fn headers(
             checks.problems.error_at(path, rule);
             continue;
         }
+
         // The value may be a secret, so it is not repeated.
         if value.is_empty() || HeaderValue::from_str(&value).is_err() {
             checks.problems.error_at(path, "must be a text that a header can carry");
             continue;
         }
+
         headers.insert(name.clone(), Secret::new(value));
     }
+
     headers
 }
 
@@ -188,6 +201,7 @@ fn header_files(
             files.insert(name.clone(), file);
         }
     }
+
     files
 }
 
@@ -209,5 +223,6 @@ fn parameters(
         }
         parameters.insert(name.clone(), value.clone().unwrap_or_default());
     }
+
     parameters
 }

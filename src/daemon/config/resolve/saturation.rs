@@ -1,8 +1,8 @@
-//! Thresholds, and those of single models.
+//! Thresholds of all models, and of single models.
 
 use std::collections::BTreeMap;
 
-use crate::config::Variant;
+use crate::config::VariantConfig;
 use crate::config::check::Checks;
 use crate::config::problem::{Problems, join};
 use crate::config::{names, wva};
@@ -10,8 +10,8 @@ use plimsoll_core::analyze::saturation::Thresholds;
 use plimsoll_core::fleet::{ModelKey, ModelName, Namespace};
 use plimsoll_core::settings::{self, Setting, Written};
 
-/// Refuses triggers that an idle replica would already be below. Spare is what is left to the
-/// threshold, so it is never more than the threshold.
+/// Rejects triggers that even an idle replica would be below. The headroom is the distance to the
+/// threshold, so it is never larger than the threshold.
 pub(crate) fn check_together(thresholds: &Thresholds, path: &str, problems: &mut Problems) {
     let Thresholds { kv_cache, queue_length, kv_spare, queue_spare } = thresholds;
     if kv_spare >= kv_cache && !problems.refused(&join(path, "kv_cache_threshold")) {
@@ -21,6 +21,7 @@ pub(crate) fn check_together(thresholds: &Thresholds, path: &str, problems: &mut
         );
         problems.error(join(path, "kv_spare_trigger"), rule, kv_spare.fraction());
     }
+
     if queue_spare > queue_length && !problems.refused(&join(path, "queue_length_threshold")) {
         let rule = format!(
             "must not be above queue_length_threshold, which is {}, or the model would always grow",
@@ -30,13 +31,13 @@ pub(crate) fn check_together(thresholds: &Thresholds, path: &str, problems: &mut
     }
 }
 
-/// Thresholds of single models: what is written, over what the other autoscaler's entries say, over
+/// Thresholds of single models: the written keys, over those of the WVA `ConfigMap` entries, over
 /// the thresholds of all models. Completes the section.
 pub(crate) fn resolve_overrides(
     section: &mut BTreeMap<String, Option<Written<Thresholds>>>,
     wva: &BTreeMap<String, Written<Thresholds>>,
     usual: &Thresholds,
-    known: Option<&[Variant]>,
+    known: Option<&[VariantConfig]>,
     checks: &mut Checks<'_>,
 ) -> BTreeMap<ModelKey, Thresholds> {
     let none = Written::<Thresholds>::default();
@@ -49,6 +50,7 @@ pub(crate) fn resolve_overrides(
         }
         overrides.extend(model_key(name).map(|key| (key, resolved)));
     }
+
     for (name, written) in &*section {
         let path = join("saturation.overrides", name);
         let Some(key) = model_key(name) else {
@@ -56,22 +58,35 @@ pub(crate) fn resolve_overrides(
             problems.error_at(path, rule);
             continue;
         };
+
         let beneath = wva.get(name).unwrap_or(&none);
-        let written = written.clone().unwrap_or_default();
+        let own = written.clone().unwrap_or_default();
         let beneath_it = settings::resolve_over(Some(beneath), usual, wva::KEY, problems);
-        let resolved = settings::resolve_over(Some(&written), &beneath_it, &path, problems);
-        // What comes from the section as a whole has been reported there.
-        if written != none || *beneath != none {
+        let resolved = settings::resolve_over(Some(&own), &beneath_it, &path, problems);
+        // Problems of inherited thresholds have been noted at their own section.
+        if own != none || *beneath != none {
             check_together(&resolved, &path, problems);
         }
-        let serves = |variant: &Variant| variant.spec.model_key() == key;
-        if known.is_some_and(|variants| !variants.iter().any(serves)) {
-            problems.warning(path, "has no effect, because no variant serves this model");
-        }
+
+        warn_of_unserved(path, &key, known, problems);
         overrides.insert(key, resolved);
     }
+
     *section = overrides.iter().map(|(key, it)| (key.to_string(), it.written())).collect();
     overrides
+}
+
+/// Warns about a rule for a model that no variant serves, if all variants are known.
+pub(crate) fn warn_of_unserved(
+    path: String,
+    model: &ModelKey,
+    known: Option<&[VariantConfig]>,
+    problems: &mut Problems,
+) {
+    let Some(variants) = known else { return };
+    if variants.iter().all(|variant| variant.spec.model_key() != *model) {
+        problems.warning(path, "has no effect, because no variant serves this model");
+    }
 }
 
 /// The model that `MODEL#NAMESPACE` names.

@@ -1,31 +1,32 @@
-//! The trace, and policies beside the one in force.
+//! The shadow policies.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use crate::config::Shadow;
+use crate::config::ShadowPolicy;
 use crate::config::check::Checks;
-use crate::config::file::{CapacityKeys, File, FileKeys, ScaleToZeroKeys, ShadowKeys};
+use crate::config::file::{CapacityKeys, ConfigFile, FileKeys, ScaleToZeroKeys, ShadowKeys};
 use crate::config::problem::{Problem, join};
-use crate::config::resolve::{Around, fill, resolve_policy};
+use crate::config::resolve::{PolicyContext, fill, resolve_policy};
 use plimsoll_core::settings::{self, Written};
 
-/// Policies beside the one in force. Each costs as much as that one.
+/// The maximum shadow policies. Each costs as much time as the policy in effect.
 const SHADOWS_MAX: usize = 16;
 
-/// Resolves the policies beside the one in force, each with all of its sections.
+/// Resolves the shadow policies, each with all of its sections.
 pub(crate) fn resolve_shadows(
-    file: &File,
-    around: &Around<'_>,
+    file: &ConfigFile,
+    around: &PolicyContext<'_>,
     checks: &mut Checks<'_>,
-) -> Vec<(ShadowKeys, Shadow)> {
+) -> Vec<(ShadowKeys, ShadowPolicy)> {
     let written = file.shadow.as_deref().unwrap_or_default();
     if written.len() > SHADOWS_MAX {
         let rule = format!("must have at most {SHADOWS_MAX} entries");
         checks.problems.error("shadow", rule, written.len());
         return Vec::new();
     }
+
     let mut known = BTreeSet::new();
     let mut shadows = Vec::new();
     for (at, shadow) in written.iter().enumerate() {
@@ -49,28 +50,30 @@ pub(crate) fn resolve_shadows(
             errors.into_iter().chain(warnings)
         {
             let end = of_section.find(['.', '[']).unwrap_or(of_section.len());
-            // What is wrong with the sections of the policy in force is said there.
+            // Problems of the other sections are noted with the policy in effect.
             if sections.contains_key(&of_section[..end]) {
                 let path = format!("{path}.{of_section}");
                 checks.problems.take_over(Problem { path, severity, rule, found });
             }
         }
+
         if is_named {
-            shadows.push((effective(&name, keys), Shadow { name, policy }));
+            shadows.push((effective(&name, keys), ShadowPolicy { name, policy }));
         }
     }
+
     shadows
 }
 
-/// The sections that a shadow has itself, by their keys.
+/// The sections that the shadow sets itself, by their keys.
 fn sections(shadow: &Written<ShadowKeys>) -> Map<String, Value> {
     let value = serde_json::to_value(shadow).expect("a file has text keys and finite numbers");
     let keys = value.as_object().cloned().unwrap_or_default();
     keys.into_iter().filter(|(key, section)| key != "name" && !section.is_null()).collect()
 }
 
-/// The file with these sections in the place of its own.
-fn overlaid(file: &File, sections: &Map<String, Value>) -> File {
+/// The file with these sections in place of its own.
+fn overlaid(file: &ConfigFile, sections: &Map<String, Value>) -> ConfigFile {
     let mut value = serde_json::to_value(file).expect("a file has text keys and finite numbers");
     if let Some(keys) = value.as_object_mut() {
         keys.extend(sections.clone());
@@ -78,9 +81,10 @@ fn overlaid(file: &File, sections: &Map<String, Value>) -> File {
     serde_json::from_value(value).expect("what a file was written as is read as one")
 }
 
-/// The entry with all sections of the policy. Its cards are those of the files, too.
+/// The entry with all sections of the policy. Its cards include those from files.
 fn effective(name: &str, keys: FileKeys) -> ShadowKeys {
     let capacity = keys.capacity.map(|it| CapacityKeys { card_files: None, ..it });
+
     ShadowKeys {
         name: name.to_owned(),
         observe: Some(keys.observe),

@@ -1,4 +1,4 @@
-//! Where in a YAML text each path is.
+//! The line of each path in a YAML text.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,12 +10,12 @@ use serde_saphyr::{Error, Location, MergeKeyPolicy, Options, Spanned};
 
 use crate::config::problem::join;
 
-/// Deeper nesting is not a configuration, and the reader recurses: a level takes up to 60 KiB of a
-/// stack of 2 MiB without optimizations.
+/// The nesting limit. The reader recurses: without optimizations, a level takes up to 60 KiB of a
+/// stack of 2 MiB. Deeper nesting is not a configuration.
 const DEPTH_MAX: usize = 24;
 
-/// More values than any configuration has. YAML's aliases can ask for far more than they show, and
-/// all that is read is copied from layer to layer.
+/// The limit on values, above that of any configuration. YAML's aliases can expand to far more than
+/// their text, and all values are copied from layer to layer.
 const VALUES_MAX: usize = 200_000;
 
 /// The line of each path of a text, from 1.
@@ -32,7 +32,7 @@ pub(super) fn read(text: &str) -> Result<(Value, Lines), Error> {
     Ok((value, lines))
 }
 
-/// Bounds for a text, and booleans as YAML 1.2 has them.
+/// Limits for a text, and booleans as in YAML 1.2.
 fn options() -> Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {
@@ -52,14 +52,14 @@ fn options() -> Options {
 /// The part of a text at a place.
 fn written<'a>(text: &'a str, place: &Location) -> &'a str {
     let span = place.span();
-    let range = span.byte_offset().zip(span.byte_len()).and_then(|(start, length)| {
-        let start = usize::try_from(start).ok()?;
+    let range = span.byte_offset().zip(span.byte_len()).and_then(|(offset, length)| {
+        let start = usize::try_from(offset).ok()?;
         text.get(start..start + usize::try_from(length).ok()?)
     });
     range.unwrap_or_default()
 }
 
-/// A value with the places of all parts.
+/// A value with the places of all its parts.
 enum Element {
     Plain(Value),
     /// A number, if JSON has it.
@@ -127,41 +127,42 @@ impl<'de> Visitor<'de> for ElementVisitor {
 // === impl Lines ===
 
 impl Lines {
-    /// Reads a text; of one that is not YAML there are none.
+    /// Reads the lines of a text; a text that is not YAML has none.
     #[must_use]
     pub fn of(text: &str) -> Self {
-        // Whoever reads the values says what is wrong with the text.
+        // The reader of the values reports the syntax error.
         read(text).map(|(_, lines)| lines).unwrap_or_default()
     }
 
-    /// Whether a path is there.
+    /// Returns true if the path exists.
     #[must_use]
     pub fn has(&self, path: &str) -> bool {
         self.0.contains_key(path)
     }
 
-    /// The line of a path, or of the nearest path above it that is there.
+    /// The line of a path, or of its nearest existing parent.
     #[must_use]
     pub fn get(&self, path: &str) -> Option<usize> {
-        let mut path = path;
+        let mut nearest = path;
         loop {
-            if let Some(line) = self.0.get(path) {
+            if let Some(line) = self.0.get(nearest) {
                 return usize::try_from(*line).ok();
             }
-            let cut = path.rfind(['.', '['])?;
-            path = &path[..cut];
+
+            let cut = nearest.rfind(['.', '['])?;
+            nearest = &nearest[..cut];
         }
     }
 
-    /// Notes the lines of all parts of an element, and takes its value.
+    /// Notes the lines of all parts of an element, and returns its value.
     fn place(&mut self, element: Spanned<Element>, path: &str, text: &str) -> Value {
         match element.value {
             Element::Plain(value) => value,
             Element::Number(number) => {
                 let written = written(text, &element.defined);
-                // Only YAML 1.1 has digits in groups, and binary ones.
-                let number = number.filter(|_| !written.contains('_') && !written.contains("0b"));
-                number.map_or_else(|| Value::String(written.to_owned()), Value::Number)
+                // Only YAML 1.1 has digit separators and binary numbers.
+                let known = number.filter(|_| !written.contains('_') && !written.contains("0b"));
+                known.map_or_else(|| Value::String(written.to_owned()), Value::Number)
             }
             Element::List(items) => {
                 let mut list = Vec::with_capacity(items.len());
@@ -171,16 +172,18 @@ impl Lines {
                     list.push(self.place(item, &path, text));
                     self.0.insert(path, line);
                 }
+
                 Value::Array(list)
             }
             Element::Map(entries) => {
                 let mut map = Map::new();
                 for (key, value) in entries {
-                    let path = join(path, &key.value);
-                    let value = self.place(value, &path, text);
-                    self.0.insert(path, key.referenced.line());
-                    map.insert(key.value, value);
+                    let at = join(path, &key.value);
+                    let placed = self.place(value, &at, text);
+                    self.0.insert(at, key.referenced.line());
+                    map.insert(key.value, placed);
                 }
+
                 Value::Object(map)
             }
         }
@@ -209,6 +212,7 @@ mod tests {
         ] {
             assert_eq!(lines.get(path), Some(line), "{path}");
         }
+
         assert_eq!(lines.get("z"), None);
         assert_eq!(Lines::of("a: [1"), Lines::default());
     }

@@ -1,104 +1,120 @@
-//! What survives a restart or a failover: the state file, and what replicas share of the memory.
+//! State that survives a restart or a failover: the state file, and the memory that replicas share.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::task::JoinHandle;
 use tracing::{error, info, warn};
 
 use crate::daemon::ticks::Ticks;
-use crate::publish::state::{self, Memories};
-use crate::publish::{Published, PublishedVariant};
+use crate::publish::Published;
+use crate::publish::state::{self, VariantMemories};
 use crate::telemetry::{StateDocument, Telemetry};
 use plimsoll_core::fleet::{Fleet, VariantKey};
-use plimsoll_core::pipeline::{Number, Pipeline};
+use plimsoll_core::pipeline::{DesiredReplicas, Pipeline};
+use plimsoll_core::units::Replicas;
 
-/// How often the state file is written while nothing changes. A restart then shows an age that is
-/// at most this much too old, and has forgotten at most this much of what was learned.
+/// The interval at which an unchanged state file is written. After a restart, ages are at most this
+/// much too high, and at most this much learning is lost.
 const SAVE_INTERVAL: Duration = Duration::from_secs(15);
 
-impl state::Saved {
-    /// Lets a pipeline go on from it: with its number, if that was in force until lately, and with
-    /// all that it knew.
+impl state::SavedDecision {
+    /// Restores a pipeline from this state: always its knowledge, and its desired replicas if they
+    /// were in effect recently.
     pub fn resume(&self, now: Timestamp, pipeline: &mut Pipeline) {
         let Self { variant, model, desired, at, memory, .. } = self;
         if self.is_recent(now) {
             pipeline.restore(now, variant.clone(), *desired, *at);
         }
-        let Some(memory) = memory.clone() else { return };
-        let memory = if self.is_recent(now) { memory } else { memory.knowledge() };
-        pipeline.recall(now, model, variant, &memory);
+
+        let Some(remembered) = memory.clone() else { return };
+        let restored = if self.is_recent(now) { remembered } else { remembered.knowledge() };
+        pipeline.recall(now, model, variant, &restored);
     }
 }
 
 impl Ticks {
-    /// Puts the numbers of before a restart in force for variants that are seen for the first time.
-    /// Those that are discovered are not there in the first tick.
+    /// Restores the desired replicas from before a restart for variants that are seen for the first
+    /// time. Discovered variants are not there in the first tick.
     pub(super) fn restore(&mut self, now: Timestamp, fleet: &Fleet) {
         let seen: Vec<VariantKey> =
             self.saved.keys().filter(|key| fleet.get(key).is_some()).cloned().collect();
-        let saved = seen.into_iter().filter_map(|key| self.saved.remove(&key));
-        let saved: Vec<state::Saved> = saved.filter(|saved| saved.is_known(now)).collect();
-        for saved in &saved {
+        let found = seen.into_iter().filter_map(|key| self.saved.remove(&key));
+        let known: Vec<state::SavedDecision> = found.filter(|saved| saved.is_known(now)).collect();
+
+        for saved in &known {
             saved.resume(now, &mut self.pipeline);
         }
         if let Some(tracer) = &mut self.tracer {
-            tracer.restored(saved);
+            tracer.restored(known);
         }
     }
 
-    /// Keeps the numbers of variants that have just left, in case they come back: what is no longer
-    /// declared may be discovered in a moment.
+    /// Keeps the state of variants that have just left, in case they come back. A variant that is
+    /// no longer declared may be discovered in a moment.
     pub(super) fn put_by(&mut self) {
         let written = self.parts.clock.now();
         let shown = self.parts.published.borrow().clone();
         let known = self.directory.fleet();
         for (key, variant) in shown.variants.iter().filter(|(key, _)| known.get(key).is_none()) {
             let Some(decided) = &variant.decided else { continue };
-            let (desired, at, variant) = (decided.decision.desired(), decided.at, key.clone());
+            let desired = decided.decision.desired();
+            let at = decided.at;
+            let variant = key.clone();
             let model = decided.decision.model.clone();
             let memory = self.pipeline.memory(&model, key);
             let strange = Vec::new();
-            let saved = state::Saved { variant, model, desired, at, written, memory, strange };
+            let saved =
+                state::SavedDecision { variant, model, desired, at, written, memory, strange };
             self.saved.insert(key.clone(), saved);
         }
-        // Those of before the restart are as many as the file has, and may be discovered late.
+
+        // States from before the restart are kept longer: the file limits their count, and their
+        // variants may be discovered late.
         let began = self.began;
         self.saved
             .retain(|_, it| it.is_recent(written) || (it.written < began && it.is_known(written)));
     }
 
-    /// Writes the state file when a number has changed, and from time to time.
+    /// Writes the state file when desired replicas have changed, and at a fixed interval.
     pub(super) fn save(&mut self, before: &Published, after: &Arc<Published>) {
         let Some(path) = self.state_file.clone() else { return };
-        let numbers = |published: &Published| -> Vec<_> {
-            let desired = |variant: &PublishedVariant| {
-                variant.decided.as_ref().map(|decided| decided.decision.desired())
-            };
-            published.variants.iter().map(|(key, it)| (key.clone(), desired(it))).collect()
-        };
         let elapsed = self.parts.clock.elapsed();
         let due = self.saved_at.is_none_or(|at| elapsed.saturating_sub(at) >= SAVE_INTERVAL);
-        // A save that is under way on a slow disk is not overtaken; the next one is due at once.
+        let changed = numbers(before) != numbers(after);
+
+        // A running save on a slow disk is not overtaken; the next save is due at once.
         let busy = self.saving.as_ref().is_some_and(|saving| !saving.is_finished());
-        if busy && numbers(before) != numbers(after) {
+        if busy && changed {
             self.saved_at = None;
         }
-        if busy || (!due && numbers(before) == numbers(after)) {
+        if busy || (!due && !changed) {
             return;
         }
+
         self.saved_at = Some(elapsed);
-        let (published, unseen) = (Arc::clone(after), self.unseen());
+        self.saving = Some(self.start_saving(path, Arc::clone(after)));
+    }
+
+    fn start_saving(&self, path: PathBuf, published: Arc<Published>) -> JoinHandle<()> {
+        let unseen = self.unseen();
         let now = self.parts.clock.now();
         let memories = memories(&self.pipeline, &published);
         let telemetry = self.parts.telemetry.clone();
-        let save = move || write(&path, now, (&published, &memories, &unseen), &telemetry);
-        self.saving = Some(self.parts.tracker.spawn_blocking(save));
+
+        self.parts.tracker.spawn_blocking(move || {
+            if let Err(problem) = state::save(&path, now, &published, &memories, &unseen) {
+                telemetry.state_failures.with_label_values(&["write"]).inc();
+                let text = format!("{:#}", anyhow::Error::new(problem));
+                error!(error = %text, "The state file cannot be written");
+            }
+        })
     }
 
-    /// Shows what was learned, now and then: a lesson takes longer than a tick.
+    /// Publishes the learned cards at an interval, because learning takes longer than a tick.
     pub(super) fn show_cards(&mut self) {
         let elapsed = self.parts.clock.elapsed();
         if self.cards_at.is_some_and(|at| elapsed.saturating_sub(at) < SAVE_INTERVAL) {
@@ -108,42 +124,38 @@ impl Ticks {
         self.parts.cards.send_replace(Arc::new(self.pipeline.cards().cloned().collect()));
     }
 
-    /// The numbers of variants that have not been seen and may yet be: a cluster that is looked
-    /// through shows them late, and later still while it refuses to.
-    fn unseen(&self) -> Vec<state::Saved> {
+    /// The saved states of variants that have not been seen but may still appear. Discovery in a
+    /// cluster shows them late, and later still while the API server refuses requests.
+    fn unseen(&self) -> Vec<state::SavedDecision> {
         let now = self.parts.clock.now();
         let fleet = self.directory.fleet();
         let unseen = self.saved.values().filter(|it| fleet.get(&it.variant).is_none());
         unseen.filter(|saved| saved.is_known(now)).cloned().collect()
     }
 
-    /// Writes the state file one last time, after a save that is under way: two writers would mix
-    /// their files. Before the first tick there is nothing that the file does not know.
+    /// Writes the state file one last time, after a running save, because two writers would mix
+    /// their files. Before the first tick there is nothing new to save.
     pub(super) async fn save_last(mut self) {
         if let Some(saving) = self.saving.take() {
             let _reported_in_the_log = saving.await;
         }
+
         let published = self.parts.published.borrow().clone();
-        let unseen = self.unseen();
         if let Some(path) = self.state_file.take().filter(|_| published.generation > 0) {
-            let now = self.parts.clock.now();
-            let memories = memories(&self.pipeline, &published);
-            let telemetry = self.parts.telemetry.clone();
-            let save = move || write(&path, now, (&published, &memories, &unseen), &telemetry);
-            let _reported_in_the_log = self.parts.tracker.spawn_blocking(save).await;
+            let _reported_in_the_log = self.start_saving(path, published).await;
         }
     }
 }
 
-/// What the state file says that was in force. One that cannot be read is set aside.
+/// The states in the state file that were in effect. An unreadable file is set aside.
 pub(super) fn load(
     now: Timestamp,
     path: &Path,
     telemetry: &Telemetry,
-) -> BTreeMap<VariantKey, state::Saved> {
+) -> BTreeMap<VariantKey, state::SavedDecision> {
     let problem = match state::load(path) {
         Ok(saved) => return in_force(now, saved, telemetry),
-        Err(problem) => problem,
+        Err(why) => why,
     };
     telemetry.state_failures.with_label_values(&["read"]).inc();
     error!(
@@ -161,15 +173,16 @@ pub(super) fn load(
             error!(%error, "The state file stays where it is, and the next one will replace it");
         }
     }
+
     BTreeMap::new()
 }
 
-/// The numbers of before a restart that can be in force, by their variants.
+/// The states from before a restart that can be in effect, by variant.
 fn in_force(
     now: Timestamp,
-    saved: Vec<state::Saved>,
+    saved: Vec<state::SavedDecision>,
     telemetry: &Telemetry,
-) -> BTreeMap<VariantKey, state::Saved> {
+) -> BTreeMap<VariantKey, state::SavedDecision> {
     let strange: BTreeSet<&String> = saved.iter().flat_map(|it| &it.strange).collect();
     count_unknown(telemetry, StateDocument::File, strange.len());
     if !strange.is_empty() {
@@ -179,6 +192,7 @@ fn in_force(
              numbers are in force"
         );
     }
+
     let (recent, old): (Vec<_>, Vec<_>) = saved.iter().partition(|saved| saved.is_recent(now));
     if let Some(latest) = old.iter().map(|it| it.written).max() {
         let variants = old.len();
@@ -190,56 +204,68 @@ fn in_force(
             "Numbers of before the restart are too old to be in force"
         );
     }
+
     if !recent.is_empty() {
         info!(variants = recent.len(), "The numbers of before the restart are in force");
     }
+
     let known = saved.into_iter().filter(|saved| saved.is_known(now));
     known.map(|saved| (saved.variant.clone(), saved)).collect()
 }
 
-/// Shows how much of a document this release does not know.
+/// Exports the count of words in a document that this release does not know.
 pub(super) fn count_unknown(telemetry: &Telemetry, document: StateDocument, words: usize) {
     telemetry.state_unknown_words.with_label_values(&[document.label()]).set(words as f64);
 }
 
-/// What the pipeline remembers of every variant that has a number.
-pub(super) fn memories(pipeline: &Pipeline, published: &Published) -> Memories {
-    let memory = |(key, variant): (&VariantKey, &PublishedVariant)| {
-        Some((key.clone(), pipeline.memory(&variant.spec.model_key(), key)?))
-    };
-    published.variants.iter().filter_map(memory).collect()
+/// The pipeline's memory of every decided variant.
+pub(super) fn memories(pipeline: &Pipeline, published: &Published) -> VariantMemories {
+    let mut memories = VariantMemories::new();
+    for (key, variant) in &published.variants {
+        if let Some(memory) = pipeline.memory(&variant.spec.model_key(), key) {
+            memories.insert(key.clone(), memory);
+        }
+    }
+
+    memories
 }
 
-/// Goes on from numbers that another replica has put in force, with what it remembers of those
-/// that are new here. Returns these.
+/// The desired replicas of every variant, if it is decided.
+fn numbers(published: &Published) -> Vec<(&VariantKey, Option<Replicas>)> {
+    let mut numbers = Vec::new();
+    for (key, variant) in &published.variants {
+        numbers.push((key, variant.decided.as_ref().map(|it| it.decision.desired())));
+    }
+
+    numbers
+}
+
+/// Continues from the desired replicas that another replica has put into effect, with its memories
+/// of those variants that are new in this pipeline. Returns the restored states.
 pub(super) fn take_over(
     pipeline: &mut Pipeline,
     now: Timestamp,
-    numbers: &BTreeMap<VariantKey, Number>,
+    numbers: &BTreeMap<VariantKey, DesiredReplicas>,
     shared: &state::shared::SharedMemories,
-) -> Vec<state::Saved> {
-    let is_new = |key: &&VariantKey| !pipeline.has_number(key);
-    let new: Vec<VariantKey> = numbers.keys().filter(is_new).cloned().collect();
+) -> Vec<state::SavedDecision> {
+    let mut new = numbers.clone();
+    new.retain(|key, _| !pipeline.has_number(key));
     pipeline.take_over(now, numbers);
-    let recalled = new.into_iter().filter_map(|key| {
-        let (model, memory) = shared.get(&key)?;
-        let Number { desired, inputs_at: at } = *numbers.get(&key)?;
-        pipeline.recall(now, model, &key, memory);
-        let (model, memory) = (model.clone(), Some(memory.clone()));
-        let strange = Vec::new();
-        Some(state::Saved { variant: key, model, desired, at, written: now, memory, strange })
-    });
-    recalled.collect()
-}
 
-fn write(
-    path: &Path,
-    now: Timestamp,
-    (published, memories, unseen): (&Published, &Memories, &[state::Saved]),
-    telemetry: &Telemetry,
-) {
-    if let Err(problem) = state::save(path, now, published, memories, unseen) {
-        telemetry.state_failures.with_label_values(&["write"]).inc();
-        error!(error = %format!("{:#}", anyhow::Error::new(problem)), "The state file cannot be written");
+    let mut recalled = Vec::new();
+    for (variant, DesiredReplicas { desired, inputs_at: at }) in new {
+        let Some((model, memory)) = shared.get(&variant) else { continue };
+        pipeline.recall(now, model, &variant, memory);
+        recalled.push(state::SavedDecision {
+            variant,
+            model: model.clone(),
+            desired,
+            at,
+            written: now,
+            memory: Some(memory.clone()),
+            strange: Vec::new(),
+        });
     }
+
+    recalled
 }

@@ -1,8 +1,8 @@
-//! The trace that a daemon writes: what leaves the loop, and the thread that writes it.
+//! The trace that a daemon writes: the records of the loop, and the thread that writes them.
 //!
-//! A tick never waits for the disk. What it got and decided goes into a queue; when that is full, or
-//! the disk refuses, the tick is lost to the trace and counted, and the trace goes on in a new file
-//! that begins with what is known then.
+//! A tick never waits for the disk. Its inputs and decisions go into a queue. If the queue is full,
+//! or the disk fails, the tick is missing from the trace and counted as lost. The trace then
+//! continues in a new file that begins with the state at that time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,57 +16,59 @@ use tracing::{error, info};
 
 use crate::config::{Config, Trace};
 use crate::daemon::ticks::{Ticks, keep};
-use crate::publish::state::Saved;
-use crate::publish::{Published, PublishedVariant};
-use crate::telemetry::tracing::{Outcome, Tracing};
-use crate::trace::{Begins, Limits, Record, Said, Tick, TraceError, Writer};
+use crate::publish::PublishedDecision;
+use crate::publish::state::SavedDecision;
+use crate::telemetry::tracing::{TraceMetrics, TraceOutcome};
+use crate::trace::{
+    FileStart, RecordedResult, TraceError, TraceLimits, TraceRecord, TraceTick, TraceWriter,
+};
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_core::observe::Inputs;
-use plimsoll_core::pipeline::{Decisions, Number};
+use plimsoll_core::pipeline::{Decisions, DesiredReplicas};
 use plimsoll_core::settings::values::Bytes;
 
-/// Ticks that may wait to be written: some seconds of a disk that has stopped for a moment.
+/// The maximum ticks that wait to be written: some seconds of a disk that stalls for a moment.
 const QUEUE: usize = 16;
 
-/// How long after a failure it is tried again. A disk that is full stays so for a while.
+/// The pause after a failure before the next attempt. A full disk stays full for a while.
 const RETRY: Duration = Duration::from_mins(1);
 
-/// Writes what the loop gives it.
+/// Writes the records of the loop.
 pub(crate) struct Tracer {
-    queue: mpsc::Sender<Batch>,
+    queue: mpsc::Sender<RecordBatch>,
     condition: Arc<AtomicU8>,
-    metrics: Tracing,
-    /// The configuration that is in force, as YAML.
+    metrics: TraceMetrics,
+    /// The configuration in effect, as YAML.
     config: String,
-    /// What goes before the next tick.
-    pending: Vec<Record>,
-    /// What the next tick begins, if it begins a file.
-    begins: Option<Begins>,
-    /// The numbers that the tick follows, where another decides.
-    follows: Option<BTreeMap<VariantKey, Number>>,
+    /// The records that precede the next tick.
+    pending: Vec<TraceRecord>,
+    /// The reason that the next tick begins a file, if it does.
+    begins: Option<FileStart>,
+    /// The leader's desired replicas that the tick follows, if another replica decides.
+    follows: Option<BTreeMap<VariantKey, DesiredReplicas>>,
     failed_at: Option<Duration>,
 }
 
-/// What is written together.
-struct Batch {
-    begins: Option<Begins>,
-    records: Vec<Record>,
+/// Records that are written together.
+struct RecordBatch {
+    begins: Option<FileStart>,
+    records: Vec<TraceRecord>,
 }
 
-/// How the writing thread does, as it tells the loop.
+/// The state of the writing thread, as the loop sees it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Condition {
+enum WriterCondition {
     /// It writes.
     Writes,
-    /// It writes, and wants to begin another file.
+    /// It writes, and another file should begin.
     Full,
     /// It cannot write.
     Failed,
 }
 
-// === impl Condition ===
+// === impl WriterCondition ===
 
-impl Condition {
+impl WriterCondition {
     const fn code(self) -> u8 {
         match self {
             Self::Writes => 0,
@@ -87,113 +89,120 @@ impl Condition {
 // === impl Tracer ===
 
 impl Tracer {
-    /// Starts the thread that writes. It ends when this is dropped.
+    /// Starts the writing thread, which ends when the tracer is dropped.
     pub(crate) fn start(
         config: &Config,
         began: Timestamp,
-        metrics: Tracing,
+        metrics: TraceMetrics,
         tracker: &TaskTracker,
     ) -> Option<Self> {
         let Trace { dir, max_file_size: Bytes(file_size), max_files: files } =
             config.keys.trace.clone()?;
+
         let (queue, batches) = mpsc::channel(QUEUE);
-        let condition = Arc::new(AtomicU8::new(Condition::Writes.code()));
-        let writer = Writer::new(dir, Limits { file_size, files }, began);
-        let (told, counted) = (Arc::clone(&condition), metrics.clone());
+        let condition = Arc::new(AtomicU8::new(WriterCondition::Writes.code()));
+        let writer = TraceWriter::new(dir, TraceLimits { file_size, files }, began);
+        let told = Arc::clone(&condition);
+        let counted = metrics.clone();
         tracker.spawn_blocking(move || write(writer, batches, &told, &counted));
+
         Some(Self {
             queue,
             condition,
             metrics,
             config: config.print(),
             pending: Vec::new(),
-            begins: Some(Begins::Process),
+            begins: Some(FileStart::Process),
             follows: None,
             failed_at: None,
         })
     }
 
-    /// The configuration has been loaded again.
+    /// Records a reload of the configuration.
     pub(super) fn reloaded(&mut self, config: &Config) {
         self.config = config.print();
-        self.pending.push(Record::Config(self.config.clone()));
+        self.pending.push(TraceRecord::Config(self.config.clone()));
     }
 
-    /// Numbers have been put in force from outside.
-    pub(super) fn restored(&mut self, saved: Vec<Saved>) {
+    /// Records states that were restored from outside.
+    pub(super) fn restored(&mut self, saved: Vec<SavedDecision>) {
         if !saved.is_empty() {
-            self.pending.push(Record::Restored(saved));
+            self.pending.push(TraceRecord::Restored(saved));
         }
     }
 
-    /// The next tick follows these numbers.
-    pub(super) fn follows(&mut self, numbers: BTreeMap<VariantKey, Number>) {
+    /// Records that the next tick follows these desired replicas.
+    pub(super) fn follows(&mut self, numbers: BTreeMap<VariantKey, DesiredReplicas>) {
         self.follows = Some(numbers);
     }
 
-    /// Whether the next tick begins a file that needs to know what is known so far.
+    /// Returns true if the next tick begins a file that needs a checkpoint of the current state.
     fn wants_checkpoint(&mut self, elapsed: Duration) -> bool {
-        match Condition::of(self.condition.load(Ordering::Relaxed)) {
-            Condition::Writes => {}
-            Condition::Full => {
-                self.begins.get_or_insert(Begins::Rotation);
+        match WriterCondition::of(self.condition.load(Ordering::Relaxed)) {
+            WriterCondition::Writes => {}
+            WriterCondition::Full => {
+                self.begins.get_or_insert(FileStart::Rotation);
             }
-            Condition::Failed => {
+            WriterCondition::Failed => {
                 let failed_at = *self.failed_at.get_or_insert(elapsed);
                 if elapsed.saturating_sub(failed_at) < RETRY {
                     return false;
                 }
-                self.begins = Some(Begins::Gap);
+                self.begins = Some(FileStart::Gap);
             }
         }
-        self.begins.is_some_and(|begins| begins != Begins::Process)
+
+        self.begins.is_some_and(|begins| begins != FileStart::Process)
     }
 
-    /// Hands a tick on.
-    fn send(&mut self, tick: Tick, checkpoint: Option<Vec<Saved>>) {
-        let failed = self.condition.load(Ordering::Relaxed) == Condition::Failed.code();
+    /// Queues a tick.
+    fn send(&mut self, tick: TraceTick, checkpoint: Option<Vec<SavedDecision>>) {
+        let failed = self.condition.load(Ordering::Relaxed) == WriterCondition::Failed.code();
         let mut records = Vec::new();
         if self.begins.is_some() {
-            records.push(Record::Config(self.config.clone()));
-            records.extend(checkpoint.map(Record::Restored));
-            self.pending.retain(|record| !matches!(record, Record::Config(_)));
+            records.push(TraceRecord::Config(self.config.clone()));
+            records.extend(checkpoint.map(TraceRecord::Restored));
+            self.pending.retain(|record| !matches!(record, TraceRecord::Config(_)));
         } else if failed {
             self.pending.clear();
             self.lost();
             return;
         }
+
         records.append(&mut self.pending);
-        records.push(Record::Tick(Box::new(tick)));
+        records.push(TraceRecord::Tick(Box::new(tick)));
         let begins = self.begins.take();
         if begins.is_some() {
             self.failed_at = None;
-            self.condition.store(Condition::Writes.code(), Ordering::Relaxed);
+            self.condition.store(WriterCondition::Writes.code(), Ordering::Relaxed);
         }
-        if self.queue.try_send(Batch { begins, records }).is_err() {
-            // Without the first tick nothing was before it that could be missed.
-            self.begins = begins.filter(|it| *it == Begins::Process).or(Some(Begins::Gap));
+
+        if self.queue.try_send(RecordBatch { begins, records }).is_err() {
+            // Before the first tick there is nothing that could be missing.
+            self.begins = begins.filter(|it| *it == FileStart::Process).or(Some(FileStart::Gap));
             self.lost();
         }
     }
 
     fn lost(&self) {
-        self.metrics.ticks.with_label_values(&[Outcome::Lost.label()]).inc();
+        self.metrics.ticks.with_label_values(&[TraceOutcome::Lost.label()]).inc();
     }
 }
 
 impl Ticks {
-    /// What the trace needs to know before a tick changes it, if it begins a file.
-    pub(super) fn checkpoint(&mut self, now: Timestamp) -> Option<Vec<Saved>> {
+    /// The state before the tick, if the tick begins a file of the trace.
+    pub(super) fn checkpoint(&mut self, now: Timestamp) -> Option<Vec<SavedDecision>> {
         let tracer = self.tracer.as_mut()?;
-        let wanted = tracer.wants_checkpoint(self.parts.clock.elapsed());
-        let found = self.found.as_ref().filter(|_| wanted);
-        if !wanted {
+        if !tracer.wants_checkpoint(self.parts.clock.elapsed()) {
             return None;
         }
-        let memories = found.map(|found| keep::memories(&self.pipeline, found)).unwrap_or_default();
-        let saved = |(key, variant): (&VariantKey, &PublishedVariant)| {
-            let decision = &variant.decided.as_ref()?.decision;
-            Some(Saved {
+        let Some(found) = &self.found else { return Some(Vec::new()) };
+
+        let memories = keep::memories(&self.pipeline, found);
+        let mut checkpoint = Vec::new();
+        for (key, variant) in &found.variants {
+            let Some(PublishedDecision { decision, .. }) = &variant.decided else { continue };
+            checkpoint.push(SavedDecision {
                 variant: key.clone(),
                 model: variant.spec.model_key(),
                 desired: decision.desired(),
@@ -201,51 +210,54 @@ impl Ticks {
                 written: now,
                 memory: memories.get(key).cloned(),
                 strange: Vec::new(),
-            })
-        };
-        let all = |found: &Published| found.variants.iter().filter_map(saved).collect();
-        Some(found.map(all).unwrap_or_default())
+            });
+        }
+
+        Some(checkpoint)
     }
 
-    /// Writes a tick into the trace.
+    /// Writes a tick to the trace.
     pub(super) fn trace(
         &mut self,
         now: Timestamp,
         inputs: Inputs,
-        said: Option<BTreeMap<VariantKey, Said>>,
-        checkpoint: Option<Vec<Saved>>,
+        said: Option<BTreeMap<VariantKey, RecordedResult>>,
+        checkpoint: Option<Vec<SavedDecision>>,
     ) {
         let Some((tracer, said)) = self.tracer.as_mut().zip(said) else { return };
         let follows = tracer.follows.take();
-        tracer.send(Tick { now, inputs, follows, said }, checkpoint);
+        tracer.send(TraceTick { now, inputs, follows, said }, checkpoint);
     }
 }
 
-/// What a tick said of each variant.
-pub(super) fn said(decisions: &Decisions) -> BTreeMap<VariantKey, Said> {
-    Said::of(decisions)
+/// The results of a tick per variant.
+pub(super) fn said(decisions: &Decisions) -> BTreeMap<VariantKey, RecordedResult> {
+    RecordedResult::of(decisions)
 }
 
 /// Writes until the loop has ended.
 fn write(
-    mut writer: Writer,
-    mut batches: mpsc::Receiver<Batch>,
+    mut writer: TraceWriter,
+    mut batches: mpsc::Receiver<RecordBatch>,
     condition: &AtomicU8,
-    metrics: &Tracing,
+    metrics: &TraceMetrics,
 ) {
     let mut fails = false;
     let mut told_full = false;
-    while let Some(Batch { begins, records }) = batches.blocking_recv() {
+    while let Some(RecordBatch { begins, records }) = batches.blocking_recv() {
         let mut outcome = Ok(0);
         if let Some(begins) = begins {
             told_full = false;
             outcome = writer.begin(begins).map(|()| 0);
         }
+
         let open = outcome.is_ok() && writer.is_open();
         for record in records {
             outcome = outcome.and_then(|bytes| Ok(bytes + writer.write(record)?));
         }
-        let label = if open && outcome.is_ok() { Outcome::Written } else { Outcome::Lost };
+
+        let label =
+            if open && outcome.is_ok() { TraceOutcome::Written } else { TraceOutcome::Lost };
         metrics.ticks.with_label_values(&[label.label()]).inc();
         match outcome {
             Ok(bytes) => {
@@ -254,25 +266,27 @@ fn write(
                     fails = false;
                     info!("The trace is written again");
                 }
+
                 if writer.is_full() && !told_full {
                     told_full = true;
-                    condition.store(Condition::Full.code(), Ordering::Relaxed);
+                    condition.store(WriterCondition::Full.code(), Ordering::Relaxed);
                 }
             }
             Err(problem) => {
-                condition.store(Condition::Failed.code(), Ordering::Relaxed);
+                condition.store(WriterCondition::Failed.code(), Ordering::Relaxed);
                 tell(problem, &mut fails, metrics);
             }
         }
     }
+
     match writer.end() {
         Ok(bytes) => metrics.bytes.inc_by(bytes),
         Err(problem) => tell(problem, &mut fails, metrics),
     }
 }
 
-/// Says what went wrong, once until it is well again.
-fn tell(problem: TraceError, fails: &mut bool, metrics: &Tracing) {
+/// Logs the problem, once until writing succeeds again.
+fn tell(problem: TraceError, fails: &mut bool, metrics: &TraceMetrics) {
     metrics.failures.inc();
     if !std::mem::replace(fails, true) {
         error!(

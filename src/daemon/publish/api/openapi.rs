@@ -1,15 +1,15 @@
-//! The API as an `OpenAPI` 3.1 document, from the types that are answered.
+//! The API as an `OpenAPI` 3.1 document, generated from the response types.
 
 use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use crate::publish::api::Endpoint;
+use crate::publish::api::ApiEndpoint;
 use crate::publish::api::past::{Events, History};
 use crate::publish::api::status::Status;
 use crate::publish::explain::Decisions;
 
-/// The document. It is the same for every daemon of a version.
+/// Returns the document. It is the same for every daemon of a release.
 #[must_use]
 pub(crate) fn document() -> Value {
     let mut shapes = SchemaSettings::draft2020_12()
@@ -19,7 +19,7 @@ pub(crate) fn document() -> Value {
         })
         .for_serialize()
         .into_generator();
-    let paths: Map<String, Value> = Endpoint::ALL
+    let paths: Map<String, Value> = ApiEndpoint::ALL
         .into_iter()
         .map(|endpoint| {
             (endpoint.path().to_owned(), json!({"get": operation(endpoint, &mut shapes)}))
@@ -27,6 +27,7 @@ pub(crate) fn document() -> Value {
         .collect();
     let mut schemas = shapes.take_definitions(true);
     schemas.insert("Error".to_owned(), error());
+
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -39,19 +40,24 @@ pub(crate) fn document() -> Value {
     })
 }
 
-fn operation(endpoint: Endpoint, shapes: &mut SchemaGenerator) -> Value {
+fn operation(endpoint: ApiEndpoint, shapes: &mut SchemaGenerator) -> Value {
     let (summary, shape) = match endpoint {
-        Endpoint::Decisions => {
+        ApiEndpoint::Decisions => {
             ("Every number and the steps that made it", shapes.subschema_for::<Decisions<'_>>())
         }
-        Endpoint::History => {
+        ApiEndpoint::History => {
             ("The last hour of one variant", shapes.subschema_for::<History<'_>>())
         }
-        Endpoint::Events => ("What has happened to the variants", shapes.subschema_for::<Events>()),
-        Endpoint::Status => ("How the daemon and its fleet are", shapes.subschema_for::<Status>()),
-        Endpoint::Cards => ("What was learned of engines, as a file of capacity cards", cards()),
-        Endpoint::Openapi => ("This document", schemars::json_schema!({"type": "object"})),
+        ApiEndpoint::Events => {
+            ("What has happened to the variants", shapes.subschema_for::<Events>())
+        }
+        ApiEndpoint::Status => {
+            ("How the daemon and its fleet are", shapes.subschema_for::<Status>())
+        }
+        ApiEndpoint::Cards => ("What was learned of engines, as a file of capacity cards", cards()),
+        ApiEndpoint::Openapi => ("This document", schemars::json_schema!({"type": "object"})),
     };
+
     let parameters: Vec<Value> = endpoint
         .parameters()
         .iter()
@@ -59,29 +65,29 @@ fn operation(endpoint: Endpoint, shapes: &mut SchemaGenerator) -> Value {
             json!({
                 "name": name,
                 "in": "query",
-                "required": endpoint == Endpoint::History,
+                "required": endpoint == ApiEndpoint::History,
                 "schema": {"type": if *name == "limit" { "integer" } else { "string" }},
             })
         })
         .collect();
-    let json = |schema: Value| json!({"application/json": {"schema": schema}});
-    let refused = |why: &str| {
-        let schema = json!({"$ref": "#/components/schemas/Error"});
-        json!({"description": why, "content": json(schema)})
-    };
+
     let mut responses = Map::new();
-    responses.insert(
-        "200".to_owned(),
-        json!({"description": summary, "content": json(shape.to_value())}),
-    );
-    responses.insert("400".to_owned(), refused("A query that cannot be understood"));
-    if endpoint == Endpoint::History {
-        responses.insert("404".to_owned(), refused("No such variant"));
+    responses.insert("200".to_owned(), response(summary, &shape.to_value()));
+    let error = json!({"$ref": "#/components/schemas/Error"});
+    responses.insert("400".to_owned(), response("A query that cannot be understood", &error));
+    if endpoint == ApiEndpoint::History {
+        responses.insert("404".to_owned(), response("No such variant", &error));
     }
+
     json!({"summary": summary, "parameters": parameters, "responses": responses})
 }
 
-/// Its shape has a schema and a version of its own, because such files outlive a daemon.
+fn response(description: &str, schema: &Value) -> Value {
+    json!({"description": description, "content": {"application/json": {"schema": schema}}})
+}
+
+/// Returns the schema of a capacity card file. Such files outlive a daemon, so their format has its
+/// own schema and version.
 fn cards() -> Schema {
     schemars::json_schema!({
         "type": "object",

@@ -1,4 +1,4 @@
-//! The last hour of one variant, and what has happened in the fleet, as JSON.
+//! The last hour of one variant and the events of the fleet, as JSON.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use jiff::{SignedDuration, Timestamp};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::publish::api::Asked;
-use crate::publish::api::query::Filter;
-use crate::publish::history::{self, Level, Sample, Track};
+use crate::publish::api::ResponseContext;
+use crate::publish::api::query::VariantFilter;
+use crate::publish::history::{self, LoadSample, ReplicaLevel, VariantTrack};
 use plimsoll_core::fleet::{ModelName, VariantKey};
 use plimsoll_core::units::Replicas;
 
@@ -127,14 +127,15 @@ struct Event {
 
 impl<'a> History<'a> {
     pub(crate) fn new(
-        asked: &Asked<'_>,
+        asked: &ResponseContext<'_>,
         variant: &'a VariantKey,
         model: &'a ModelName,
-        track: &Track,
+        track: &VariantTrack,
     ) -> Self {
         let last = asked.history.last_tick();
         let tick_age = last.map(|tick| asked.elapsed.saturating_sub(tick.elapsed));
         let since = track.since.age(asked.elapsed).min(history::KEPT);
+
         Self {
             namespace: variant.namespace.as_str(),
             variant: variant.variant.as_str(),
@@ -150,8 +151,9 @@ impl<'a> History<'a> {
     }
 }
 
-fn level_line(asked: &Asked<'_>, level: &Level) -> LevelLine {
+fn level_line(asked: &ResponseContext<'_>, level: &ReplicaLevel) -> LevelLine {
     let age = level.age(asked.elapsed);
+
     LevelLine {
         at: ago(asked.now, age),
         age_seconds: age.as_secs_f64(),
@@ -164,8 +166,9 @@ fn level_line(asked: &Asked<'_>, level: &Level) -> LevelLine {
     }
 }
 
-fn sample_line(asked: &Asked<'_>, sample: &Sample) -> SampleLine {
+fn sample_line(asked: &ResponseContext<'_>, sample: &LoadSample) -> SampleLine {
     let age = sample.age(asked.elapsed);
+
     SampleLine {
         at: ago(asked.now, age),
         age_seconds: age.as_secs_f64(),
@@ -177,23 +180,28 @@ fn sample_line(asked: &Asked<'_>, sample: &Sample) -> SampleLine {
     }
 }
 
-/// The instant so long before `now`, to the millisecond, which is what ages are kept in.
+/// Returns the instant that is `age` before `now`, rounded down to a millisecond, the resolution of
+/// ages.
 fn ago(now: Timestamp, age: Duration) -> String {
-    let at = SignedDuration::try_from(age).ok().and_then(|age| now.checked_sub(age).ok());
-    let at = at.unwrap_or(now);
+    let earlier = SignedDuration::try_from(age).ok().and_then(|age| now.checked_sub(age).ok());
+    let at = earlier.unwrap_or(now);
     Timestamp::from_millisecond(at.as_millisecond()).unwrap_or(at).to_string()
 }
 
 impl Events {
-    pub(crate) fn new(asked: &Asked<'_>, filter: &Filter, limit: usize) -> Self {
-        let wanted = |event: &history::Event| filter.wants(&event.variant, &event.model);
-        let events = asked.history.events(limit, wanted).into_iter();
-        Self { now: asked.now.to_string(), events: events.map(|it| line(asked, it)).collect() }
+    pub(crate) fn new(asked: &ResponseContext<'_>, filter: &VariantFilter, limit: usize) -> Self {
+        let events = asked
+            .history
+            .events(limit, |event| filter.wants(&event.variant, &event.model))
+            .into_iter()
+            .map(|event| line(asked, event))
+            .collect();
+        Self { now: asked.now.to_string(), events }
     }
 }
 
-fn line(asked: &Asked<'_>, event: history::Event) -> Event {
-    let history::Event {
+fn line(asked: &ResponseContext<'_>, event: history::PastEvent) -> Event {
+    let history::PastEvent {
         number,
         at,
         elapsed,
@@ -209,10 +217,11 @@ fn line(asked: &Asked<'_>, event: history::Event) -> Event {
         Some(because) => (Some(because.stage), Some(because.reason), Some(because.text)),
         None => (None, None, None),
     };
+
     Event {
         number,
         at: at.to_string(),
-        age_seconds: asked.elapsed.saturating_sub(elapsed).as_secs_f64(),
+        age_seconds: asked.seconds_since(elapsed),
         change: change.label(),
         namespace: variant.namespace.to_string(),
         variant: variant.variant.to_string(),

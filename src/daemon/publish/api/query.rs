@@ -1,69 +1,69 @@
-//! What the part of an address after `?` asks for.
+//! The query parameters of a request.
 //!
-//! Unlike a label selector, an unknown or repeated parameter is an error: a filter that is spelt
-//! wrong must not look like one that lets everything through.
+//! Unlike in a label selector, an unknown or repeated parameter is an error. Otherwise a misspelled
+//! filter would look like a filter that matches everything.
 
 use std::collections::BTreeMap;
 
 use plimsoll_core::fleet::{ModelName, Namespace, VariantKey, VariantName};
 
-/// The parameters of one request, of which each may be there once.
-pub(crate) struct Query(BTreeMap<String, String>);
+/// The parameters of one request. Each parameter may occur once.
+pub(crate) struct QueryParameters(BTreeMap<String, String>);
 
-/// A query that cannot be answered.
+/// An invalid query.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum QueryError {
-    /// The path takes no such parameter.
+    /// The path does not accept this parameter.
     #[error("unknown parameter {name:?}; {}", takes(path, known))]
     Unknown {
-        /// Where it was asked.
+        /// The path of the request.
         path: &'static str,
-        /// What was asked with.
+        /// The unknown parameter.
         name: String,
-        /// What could have been.
+        /// The parameters that the path accepts.
         known: &'static [&'static str],
     },
-    /// A parameter is there more than once.
+    /// A parameter occurs more than once.
     #[error("parameter {name:?} is there more than once; give it once")]
     Repeated {
-        /// Which.
+        /// The name of the parameter.
         name: String,
     },
     /// A parameter has no value.
     #[error("parameter {name:?} has no value; leave it out, or give it one")]
     Empty {
-        /// Which.
+        /// The name of the parameter.
         name: String,
     },
-    /// A parameter that must be there is not.
+    /// A required parameter is missing.
     #[error("parameter {name:?} is missing; {path} needs it")]
     Missing {
-        /// Where it was asked.
+        /// The path of the request.
         path: &'static str,
-        /// Which.
+        /// The name of the parameter.
         name: &'static str,
     },
-    /// A parameter is not a number, or not one that is allowed.
+    /// A parameter is not a number, or not in the allowed range.
     #[error("parameter {name:?} is {value:?}; give a number from 1 to {max}")]
     Number {
-        /// Which.
+        /// The name of the parameter.
         name: &'static str,
-        /// What was given.
+        /// The given value.
         value: String,
-        /// The largest that is allowed.
+        /// The largest allowed number.
         max: usize,
     },
 }
 
-/// Which variants are wanted. What is `None` is not asked for.
+/// A filter for variants. `None` matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Filter {
+pub(crate) struct VariantFilter {
     namespace: Option<String>,
     model: Option<String>,
     variant: Option<String>,
 }
 
-/// The parameters of a [`Filter`].
+/// The parameters of a [`VariantFilter`].
 pub(crate) const FILTER: &[&str] = &["namespace", "model", "variant"];
 
 fn takes(path: &str, known: &[&str]) -> String {
@@ -74,22 +74,22 @@ fn takes(path: &str, known: &[&str]) -> String {
     }
 }
 
-// === impl Query ===
+// === impl QueryParameters ===
 
-impl Query {
-    /// Reads the query of a request for `path`, which takes the parameters `known`.
+impl QueryParameters {
+    /// Parses the query of a request for `path`, which accepts the parameters `known`.
     ///
     /// # Errors
     ///
-    /// A parameter is unknown, there twice or empty.
+    /// A parameter is unknown, repeated or empty.
     pub(crate) fn parse(
         path: &'static str,
         known: &'static [&'static str],
         text: Option<&str>,
     ) -> Result<Self, QueryError> {
         let mut parameters = BTreeMap::new();
-        for (name, value) in form_urlencoded::parse(text.unwrap_or_default().as_bytes()) {
-            let name = name.into_owned();
+        for (key, value) in form_urlencoded::parse(text.unwrap_or_default().as_bytes()) {
+            let name = key.into_owned();
             if !known.contains(&name.as_str()) {
                 return Err(QueryError::Unknown { path, name, known });
             }
@@ -100,49 +100,52 @@ impl Query {
                 return Err(QueryError::Repeated { name });
             }
         }
+
         Ok(Self(parameters))
     }
 
-    /// Which variants are wanted.
-    pub(crate) fn filter(&self) -> Filter {
-        let of = |name: &str| self.0.get(name).cloned();
-        Filter { namespace: of("namespace"), model: of("model"), variant: of("variant") }
+    /// Returns the filter for variants.
+    pub(crate) fn filter(&self) -> VariantFilter {
+        VariantFilter {
+            namespace: self.0.get("namespace").cloned(),
+            model: self.0.get("model").cloned(),
+            variant: self.0.get("variant").cloned(),
+        }
     }
 
-    /// The one variant that `path` is asked about.
+    /// Returns the single variant that the query names.
     ///
     /// # Errors
     ///
-    /// Its namespace or its name is missing.
+    /// The namespace or the name is missing.
     pub(crate) fn variant(&self, path: &'static str) -> Result<VariantKey, QueryError> {
-        let of = |name: &'static str| {
-            self.0.get(name).map(String::as_str).ok_or(QueryError::Missing { path, name })
-        };
-        let namespace = of("namespace")?;
-        let variant = of("variant")?;
-        let missing = |name| QueryError::Missing { path, name };
+        let no_namespace = QueryError::Missing { path, name: "namespace" };
+        let no_variant = QueryError::Missing { path, name: "variant" };
+        let Some(namespace) = self.0.get("namespace") else { return Err(no_namespace) };
+        let Some(variant) = self.0.get("variant") else { return Err(no_variant) };
+
         Ok(VariantKey {
-            namespace: Namespace::new(namespace).ok_or(missing("namespace"))?,
-            variant: VariantName::new(variant).ok_or(missing("variant"))?,
+            namespace: Namespace::new(namespace).ok_or(no_namespace)?,
+            variant: VariantName::new(variant).ok_or(no_variant)?,
         })
     }
 
-    /// How many are wanted, from 1 to `max`.
+    /// Returns the maximum number of events to return, from 1 to `max`.
     ///
     /// # Errors
     ///
-    /// It is no such number.
+    /// The value is not a number in this range.
     pub(crate) fn limit(&self, default: usize, max: usize) -> Result<usize, QueryError> {
         let Some(value) = self.0.get("limit") else { return Ok(default) };
-        let number = value.parse().ok().filter(|number| (1..=max).contains(number));
+        let number = value.parse().ok().filter(|it| (1..=max).contains(it));
         number.ok_or_else(|| QueryError::Number { name: "limit", value: value.clone(), max })
     }
 }
 
-// === impl Filter ===
+// === impl VariantFilter ===
 
-impl Filter {
-    /// Whether the variant is wanted.
+impl VariantFilter {
+    /// Returns true if the filter matches the variant.
     pub(crate) fn wants(&self, variant: &VariantKey, model: &ModelName) -> bool {
         let Self { namespace, model: named, variant: name } = self;
         namespace.as_ref().is_none_or(|it| it == variant.namespace.as_str())
@@ -155,11 +158,26 @@ impl Filter {
 mod tests {
     use super::*;
 
+    fn parse(text: &str) -> Result<VariantFilter, QueryError> {
+        QueryParameters::parse("/p", FILTER, Some(text)).map(|query| query.filter())
+    }
+
+    fn error(text: &str) -> String {
+        parse(text).unwrap_err().to_string()
+    }
+
+    fn limit(text: &str) -> Result<usize, ()> {
+        QueryParameters::parse("/p", &["limit"], Some(text)).unwrap().limit(5, 9).map_err(|error| {
+            assert!(error.to_string().contains("from 1 to 9"), "{error}");
+        })
+    }
+
     #[test]
     fn a_query_is_read_or_refused_with_the_reason() {
-        let parse = |text: &str| Query::parse("/p", FILTER, Some(text)).map(|query| query.filter());
-        let error = |text: &str| parse(text).unwrap_err().to_string();
-        assert_eq!(Query::parse("/p", &[], None).unwrap().filter(), Filter::default());
+        assert_eq!(
+            QueryParameters::parse("/p", &[], None).unwrap().filter(),
+            VariantFilter::default()
+        );
         let both = parse("namespace=a+b&model=meta%2Fllama").unwrap();
         assert_eq!(both.namespace.as_deref(), Some("a b"));
         assert_eq!(both.model.as_deref(), Some("meta/llama"));
@@ -167,11 +185,7 @@ mod tests {
         assert_eq!(error("colour=red"), takes);
         assert!(error("model=a&model=b").contains("more than once"));
         assert!(error("model=").contains("has no value"));
-        let limit = |text: &str| {
-            Query::parse("/p", &["limit"], Some(text)).unwrap().limit(5, 9).map_err(|error| {
-                assert!(error.to_string().contains("from 1 to 9"), "{error}");
-            })
-        };
+
         assert_eq!([limit(""), limit("limit=9")], [Ok(5), Ok(9)]);
         for refused in ["limit=0", "limit=10", "limit=-1", "limit=x"] {
             assert_eq!(limit(refused), Err(()), "{refused}");

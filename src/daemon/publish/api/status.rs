@@ -1,4 +1,4 @@
-//! How the daemon and its fleet are, on one page, as JSON.
+//! The health of the daemon and its fleet in a single document, as JSON.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,39 +7,40 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::publish::api::Asked;
+use crate::publish::api::ResponseContext;
 use crate::publish::{Published, PublishedVariant};
-use plimsoll_core::decide::{Basis, Decision};
+use plimsoll_core::decide::Basis;
 use plimsoll_core::observe::Freshness;
 use plimsoll_core::units::{Replicas, Seconds};
 
-/// What the status says that is not in [`Published`].
+/// The facts for the status that [`Published`] does not contain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vitals {
-    /// Version of the running binary.
+    /// The version of the running binary.
     pub version: &'static str,
-    /// When the process started, on the monotonic clock.
+    /// The start time of the process, on the monotonic clock.
     pub started: Duration,
-    /// Time between ticks.
+    /// The time between ticks.
     pub tick_interval: Duration,
-    /// Every readiness check, and what is wrong if something is.
+    /// Every readiness check with its result; an error is the problem found.
     pub checks: Vec<(&'static str, Result<(), String>)>,
     /// The configuration in force.
     pub config: ConfigInForce,
-    /// The state of the `APIService` and what is wrong with it; `None` where it is not watched.
+    /// The state of the `APIService` and its problem, if any; `None` if the daemon does not watch
+    /// it.
     pub api_service: Option<(&'static str, Option<String>)>,
 }
 
-/// The configuration in force, and the last attempt to load another.
+/// The configuration in effect and the last attempt to reload it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConfigInForce {
-    /// Where it came from; `None` where it is from no file.
+    /// The file that it came from; `None` if it came from no file.
     pub file: Option<String>,
-    /// Its hash.
+    /// The hash of the configuration.
     pub hash: String,
-    /// When it was loaded: wall clock and monotonic clock.
+    /// The time when it was loaded, on the wall clock and on the monotonic clock.
     pub loaded: (Timestamp, Duration),
-    /// The last attempt to load it again, and why it was refused; `None` where there was none.
+    /// The last reload attempt with the reason for a rejection; `None` if there was no attempt.
     pub last_reload: Option<(Timestamp, Result<(), String>)>,
 }
 
@@ -176,36 +177,36 @@ struct ApiService {
 }
 
 impl Status {
-    pub(crate) fn new(asked: &Asked<'_>, vitals: Vitals) -> Self {
+    pub(crate) fn new(asked: &ResponseContext<'_>, vitals: Vitals) -> Self {
         let Vitals { version, started, tick_interval, checks, config, api_service } = vitals;
-        let since = |then: Duration| asked.elapsed.saturating_sub(then).as_secs_f64();
         let ConfigInForce { file, hash, loaded: (loaded_at, loaded), last_reload } = config;
-        let last_reload = last_reload.map(|(at, outcome)| Reload {
-            at: at.to_string(),
-            accepted: outcome.is_ok(),
-            problem: outcome.err(),
-        });
-        let checks = checks.into_iter();
-        let checks = checks.map(|(name, it)| Check { name, ok: it.is_ok(), problem: it.err() });
-        let checks: Vec<_> = checks.collect();
+        let shown: Vec<_> = checks
+            .into_iter()
+            .map(|(name, it)| Check { name, ok: it.is_ok(), problem: it.err() })
+            .collect();
+
         Self {
             version,
             now: asked.now.to_string(),
-            uptime_seconds: since(started),
+            uptime_seconds: asked.seconds_since(started),
             tick: asked.history.last_tick().map(|tick| Tick {
                 generation: tick.generation,
                 at: tick.at.to_string(),
-                age_seconds: since(tick.elapsed),
+                age_seconds: asked.seconds_since(tick.elapsed),
             }),
             tick_interval_seconds: tick_interval.as_secs_f64(),
-            ready: checks.iter().all(|check| check.ok),
-            checks,
+            ready: shown.iter().all(|check| check.ok),
+            checks: shown,
             config: Config {
                 file,
                 hash,
                 loaded_at: loaded_at.to_string(),
-                loaded_age_seconds: since(loaded),
-                last_reload,
+                loaded_age_seconds: asked.seconds_since(loaded),
+                last_reload: last_reload.map(|(at, outcome)| Reload {
+                    at: at.to_string(),
+                    accepted: outcome.is_ok(),
+                    problem: outcome.err(),
+                }),
             },
             fleet: Fleet::of(asked.published),
             sources: Sources::of(asked.published, asked.now),
@@ -216,37 +217,54 @@ impl Status {
 
 impl Fleet {
     fn of(published: &Published) -> Self {
-        let all = || published.variants.values();
-        let decision = |it: &PublishedVariant| it.decided.as_ref().map(|it| it.decision.clone());
-        let desired = |it: &PublishedVariant| it.decided.as_ref().map(|it| it.decision.desired());
-        let held = |it: &&PublishedVariant| {
-            decision(it).is_some_and(|decision: Decision| decision.basis == Basis::Held)
-        };
-        let saturated = |it: &&PublishedVariant| {
-            it.report.as_ref().is_some_and(|report| report.saturated > Replicas::ZERO)
-        };
-        let sum = |count: &dyn Fn(&PublishedVariant) -> Option<Replicas>| {
-            all().filter_map(count).reduce(|a, b| a + b).map(Replicas::count)
-        };
-        let cost = |count: &dyn Fn(&PublishedVariant) -> Option<Replicas>| {
-            let costs = all()
-                .filter_map(|it| Some(f64::from(count(it)?.count()) * it.spec.cost.per_hour()));
-            costs.reduce(|a, b| a + b)
-        };
+        let variants: Vec<_> = published.variants.values().collect();
+        let models: BTreeSet<_> = variants.iter().map(|it| it.spec.model_key()).collect();
+
         Self {
-            models: all().map(|it| it.spec.model_key()).collect::<BTreeSet<_>>().len(),
-            variants: published.variants.len(),
-            held: all().filter(held).count(),
-            undecided: all().filter(|it| it.decided.is_none()).count(),
-            saturated: all().filter(saturated).count(),
-            desired_replicas: sum(&desired),
-            current_replicas: sum(&|it| it.observation.current),
-            ready_replicas: sum(&|it| it.observation.ready),
-            current_unknown: all().filter(|it| it.observation.current.is_none()).count(),
-            cost_per_hour: cost(&|it| it.observation.current),
-            desired_cost_per_hour: cost(&desired),
+            models: models.len(),
+            variants: variants.len(),
+            held: variants.iter().filter(|it| is_held(it)).count(),
+            undecided: variants.iter().filter(|it| it.decided.is_none()).count(),
+            saturated: variants.iter().filter(|it| is_saturated(it)).count(),
+            desired_replicas: sum(&variants, desired),
+            current_replicas: sum(&variants, |it| it.observation.current),
+            ready_replicas: sum(&variants, |it| it.observation.ready),
+            current_unknown: variants.iter().filter(|it| it.observation.current.is_none()).count(),
+            cost_per_hour: cost(&variants, |it| it.observation.current),
+            desired_cost_per_hour: cost(&variants, desired),
         }
     }
+}
+
+fn is_held(variant: &PublishedVariant) -> bool {
+    variant.decided.as_ref().is_some_and(|it| it.decision.basis == Basis::Held)
+}
+
+fn is_saturated(variant: &PublishedVariant) -> bool {
+    variant.report.as_ref().is_some_and(|it| it.saturated > Replicas::ZERO)
+}
+
+fn desired(variant: &PublishedVariant) -> Option<Replicas> {
+    variant.decided.as_ref().map(|it| it.decision.desired())
+}
+
+/// Returns the sum over the variants with a count; `None` if there are none.
+fn sum(
+    variants: &[&PublishedVariant],
+    count: fn(&PublishedVariant) -> Option<Replicas>,
+) -> Option<u32> {
+    variants.iter().filter_map(|it| count(it)).reduce(|a, b| a + b).map(Replicas::count)
+}
+
+/// Returns the cost per hour of the variants with a count; `None` if there are none.
+fn cost(
+    variants: &[&PublishedVariant],
+    count: fn(&PublishedVariant) -> Option<Replicas>,
+) -> Option<f64> {
+    variants
+        .iter()
+        .filter_map(|it| Some(f64::from(count(it)?.count()) * it.spec.cost.per_hour()))
+        .reduce(|a, b| a + b)
 }
 
 impl Sources {
@@ -260,30 +278,35 @@ impl Sources {
             oldest_list_age_seconds: None,
             scale_unknown: 0,
         };
-        let older = |known: Option<f64>, age: Seconds| {
-            Some(known.map_or(age.seconds(), |known| known.max(age.seconds())))
-        };
+
         for PublishedVariant { observation, .. } in published.variants.values() {
             for replica in &observation.replicas {
                 match replica.freshness {
                     Freshness::Fresh { age } => {
                         sources.replicas_fresh += 1;
-                        sources.oldest_page_age_seconds =
-                            older(sources.oldest_page_age_seconds, age);
+                        raise(&mut sources.oldest_page_age_seconds, age);
                     }
                     Freshness::Stale { .. } => sources.replicas_stale += 1,
                     Freshness::Never { .. } => sources.replicas_never += 1,
                 }
             }
+
             match observation.listed_at {
                 Some(at) => {
                     let age = Seconds::from_span(now.duration_since(at)).unwrap_or_default();
-                    sources.oldest_list_age_seconds = older(sources.oldest_list_age_seconds, age);
+                    raise(&mut sources.oldest_list_age_seconds, age);
                 }
                 None => sources.unlisted += 1,
             }
+
             sources.scale_unknown += usize::from(observation.scale_unknown.is_some());
         }
+
         sources
     }
+}
+
+/// Keeps the older of two ages.
+fn raise(oldest: &mut Option<f64>, age: Seconds) {
+    *oldest = Some(oldest.map_or(age.seconds(), |known| known.max(age.seconds())));
 }

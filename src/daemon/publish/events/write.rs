@@ -1,15 +1,15 @@
-//! Writing events to the API server.
+//! Writes events to the API server.
 //!
-//! A new event is created. When its name is taken, or when it was said again, its count is raised
-//! by a patch that holds only for the version that was read, so that two writers lose nothing. The
-//! version is read with an empty patch, which needs no permission to read events.
+//! A new event is created. If its name is taken or the event repeats, a patch increases its count.
+//! The patch names the version that was read, so two writers lose no counts. The version is read
+//! with an empty patch, which needs no permission to read events.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::api::events::v1::{Event as KubernetesEvent, EventSeries};
+use k8s_openapi::api::events::v1::{Event, EventSeries};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersion, Status};
@@ -19,101 +19,106 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use crate::clock::Clock;
-use crate::publish::events::{Event, Outcome, Reason, Reference, Reporter};
+use crate::publish::events::{
+    EventOutcome, EventReason, EventReporter, EventSubject, ReportedEvent,
+};
 
-/// What the API server knows us as.
+/// The name by which the API server knows Plimsoll.
 const CONTROLLER: &str = "plimsoll";
 
-/// The longest name of one of several daemons that the API server takes.
+/// The longest instance name that the API server accepts, in bytes.
 const INSTANCE_MAX: usize = 128;
 
-/// Time for one request. An event is not worth more.
+/// Time limit for one request. An event is not worth a longer wait.
 const REQUEST_MAX: Duration = Duration::from_secs(10);
 
-/// Attempts at a server that does not answer or is busy, with delays from [`DELAY`] that double:
-/// 31 seconds in all, in which an API server restarts.
+/// Attempts if the API server does not respond or is busy. The delays start at [`DELAY`] and
+/// double, up to 31 seconds in total, in which an API server restarts.
 const ATTEMPTS_MAX: u32 = 6;
 
 /// The first delay after a failure.
 const DELAY: Duration = Duration::from_secs(1);
 
-/// Attempts to raise a count that somebody else is raising too.
+/// Attempts to increase a count while another writer also increases it.
 const RACES_MAX: u32 = 4;
 
 /// Writes events.
-pub(crate) struct Writer {
+pub(crate) struct EventWriter {
     client: kube::Client,
     clock: Clock,
     instance: String,
-    /// What the API server calls the kinds that events were about. Bounded by the kinds of the
-    /// cluster.
+    /// The API resources of the kinds that events were about. The kinds in the cluster bound its
+    /// size.
     resources: BTreeMap<(String, String), ApiResource>,
-    trouble: Option<Trouble>,
+    trouble: Option<WriteTrouble>,
 }
 
-/// An event that was said so many times, last at an instant.
+/// An event with the number of its occurrences and the time of the last.
 #[derive(Clone, Copy)]
-struct Statement<'a> {
+struct EventStatement<'a> {
     at: Timestamp,
-    event: &'a Event,
+    event: &'a ReportedEvent,
     times: u32,
-    known: Known,
+    known: PriorWrite,
 }
 
-/// Whether we have written the object before.
+/// Tells whether this process has written the object before.
 #[derive(Clone, Copy)]
-enum Known {
+enum PriorWrite {
     Yes,
     No,
 }
 
-/// Something that keeps events from being written, and is said once when it begins.
+/// A problem that prevents writing events. It is logged once when it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trouble {
+enum WriteTrouble {
     Refused,
     Invalid,
     Away,
 }
 
-/// Why a request gave nothing.
+/// The reason why a request failed.
 #[derive(Debug)]
-enum Failure {
-    /// The name is taken, or another version is there.
+enum WriteFailure {
+    /// The name is taken, or the object has another version.
     Conflict,
-    /// It is not there, or its namespace is being deleted.
+    /// The object does not exist, or its namespace is being deleted.
     Gone,
-    /// There is no permission.
+    /// The permission is missing.
     Refused(String),
-    /// The API server does not take it.
+    /// The API server rejects the object as invalid.
     Invalid(String),
-    /// The API server is away or busy.
+    /// The API server is unreachable or busy.
     Away(String),
 }
 
-impl Writer {
-    pub(crate) fn new(reporter: Reporter, clock: Clock) -> Self {
-        let Reporter { client, mut instance } = reporter;
-        let end = (0..=instance.len().min(INSTANCE_MAX)).rev();
-        let end = end.into_iter().find(|end| instance.is_char_boundary(*end));
+impl EventWriter {
+    pub(crate) fn new(reporter: EventReporter, clock: Clock) -> Self {
+        let EventReporter { client, mut instance } = reporter;
+        let end =
+            (0..=instance.len().min(INSTANCE_MAX)).rev().find(|it| instance.is_char_boundary(*it));
         instance.truncate(end.unwrap_or_default());
         if instance.is_empty() {
             CONTROLLER.clone_into(&mut instance);
         }
+
         Self { client, clock, instance, resources: BTreeMap::new(), trouble: None }
     }
 
-    /// Writes an event that happened at `at`; counts it where it is there already.
-    pub(crate) async fn create(&mut self, at: Timestamp, event: &Event) -> Outcome {
-        self.insist(Statement { at, event, times: 1, known: Known::No }).await
+    /// Creates the Event for an event that happened at `at`, or counts it if the object already
+    /// exists.
+    pub(crate) async fn create(&mut self, at: Timestamp, event: &ReportedEvent) -> EventOutcome {
+        self.insist(EventStatement { at, event, times: 1, known: PriorWrite::No }).await
     }
 
-    /// Counts an event that was said so many times more, last just now.
-    pub(crate) async fn count(&mut self, event: &Event, times: u32) -> Outcome {
-        self.insist(Statement { at: self.clock.now(), event, times, known: Known::Yes }).await
+    /// Adds `times` occurrences to an event, the last of them just now.
+    pub(crate) async fn count(&mut self, event: &ReportedEvent, times: u32) -> EventOutcome {
+        self.insist(EventStatement { at: self.clock.now(), event, times, known: PriorWrite::Yes })
+            .await
     }
 
-    /// Tries until the API server takes it or says why not, with a bound.
-    async fn insist(&mut self, statement: Statement<'_>) -> Outcome {
+    /// Retries a limited number of times until the API server accepts or rejects the event.
+    async fn insist(&mut self, statement: EventStatement<'_>) -> EventOutcome {
         let event = statement.event;
         let mut delay = DELAY;
         for left in (0..ATTEMPTS_MAX).rev() {
@@ -122,42 +127,47 @@ impl Writer {
                     self.recovered();
                     return outcome;
                 }
-                Err(Failure::Gone) => {
+                Err(WriteFailure::Gone) => {
                     debug!(namespace = event.on.namespace, name = event.on.name, "Gone");
-                    return Outcome::Gone;
+                    return EventOutcome::Gone;
                 }
-                Err(Failure::Away(error)) => {
-                    self.say(Trouble::Away, event, &error);
+                Err(WriteFailure::Away(error)) => {
+                    self.say(WriteTrouble::Away, event, &error);
                     if left > 0 {
                         sleep(delay.mul_f64(rand::random_range(0.5..=1.0))).await;
                         delay *= 2;
                     }
                 }
-                Err(Failure::Refused(error)) => {
-                    self.say(Trouble::Refused, event, &error);
-                    return Outcome::Failed;
+                Err(WriteFailure::Refused(error)) => {
+                    self.say(WriteTrouble::Refused, event, &error);
+                    return EventOutcome::Failed;
                 }
-                Err(Failure::Invalid(error)) => {
-                    self.say(Trouble::Invalid, event, &error);
-                    return Outcome::Failed;
+                Err(WriteFailure::Invalid(error)) => {
+                    self.say(WriteTrouble::Invalid, event, &error);
+                    return EventOutcome::Failed;
                 }
-                // Others count as well; what they wrote says that it happened.
-                Err(Failure::Conflict) => return Outcome::Counted,
+                // Other writers increase the same count, so their writes already report the event.
+                Err(WriteFailure::Conflict) => return EventOutcome::Counted,
             }
         }
-        Outcome::Failed
+
+        EventOutcome::Failed
     }
 
-    async fn attempt(&mut self, statement: Statement<'_>) -> Result<Outcome, Failure> {
+    async fn attempt(
+        &mut self,
+        statement: EventStatement<'_>,
+    ) -> Result<EventOutcome, WriteFailure> {
         let on = self.identify(&statement.event.on).await?;
+
         match statement.known {
-            Known::No => match self.put(&on, statement).await {
-                Err(Failure::Conflict) => self.raise(&on, statement).await,
+            PriorWrite::No => match self.put(&on, statement).await {
+                Err(WriteFailure::Conflict) => self.raise(&on, statement).await,
                 other => other,
             },
-            Known::Yes => match self.raise(&on, statement).await {
-                // It has expired, or the object that it was about was replaced.
-                Err(Failure::Gone) => self.put(&on, statement).await,
+            PriorWrite::Yes => match self.raise(&on, statement).await {
+                // The Event has expired, or the object that it is about was replaced.
+                Err(WriteFailure::Gone) => self.put(&on, statement).await,
                 other => other,
             },
         }
@@ -169,33 +179,38 @@ impl Writer {
         }
     }
 
-    /// Says once what keeps events from being written.
-    fn say(&mut self, trouble: Trouble, event: &Event, error: &str) {
+    /// Logs a problem once when it begins.
+    fn say(&mut self, trouble: WriteTrouble, event: &ReportedEvent, error: &str) {
         if self.trouble.replace(trouble) == Some(trouble) {
             return;
         }
+
         let namespace = &event.on.namespace;
         match trouble {
-            Trouble::Refused => warn!(
+            WriteTrouble::Refused => warn!(
                 namespace,
                 error,
                 "Kubernetes Events are refused. Allow create and patch of events in the group \
                  events.k8s.io to the service account there, or set kubernetes.events: false"
             ),
-            Trouble::Invalid => {
+            WriteTrouble::Invalid => {
                 warn!(namespace, reason = event.reason.label(), error, "An Event is not accepted");
             }
-            Trouble::Away => warn!(namespace, error, "Kubernetes Events cannot be written for now"),
+            WriteTrouble::Away => {
+                warn!(namespace, error, "Kubernetes Events cannot be written for now")
+            }
         }
     }
 
-    /// The object with its uid, without which `kubectl describe` does not show its events.
-    async fn identify(&mut self, on: &Reference) -> Result<Reference, Failure> {
+    /// Returns the object with its uid. Without the uid, `kubectl describe` does not show its
+    /// events.
+    async fn identify(&mut self, on: &EventSubject) -> Result<EventSubject, WriteFailure> {
         let mut found = on.clone();
         if found.uid.is_some() {
             return Ok(found);
         }
-        // What may not be looked up can still be named.
+
+        // Without permission to look up the object, the event still names it.
         let Some(resource) = self.resource(on).await? else { return Ok(found) };
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &on.namespace, &resource);
@@ -203,20 +218,23 @@ impl Writer {
         match answer(api.list_metadata(&only)).await {
             Ok(list) => match list.items.into_iter().next() {
                 Some(object) => found.uid = object.metadata.uid,
-                None => return Err(Failure::Gone),
+                None => return Err(WriteFailure::Gone),
             },
-            Err(Failure::Refused(_)) => {}
+            Err(WriteFailure::Refused(_)) => {}
             Err(other) => return Err(other),
         }
+
         Ok(found)
     }
 
-    /// What the API server calls the kind; `None` when it does not know it or does not say.
-    async fn resource(&mut self, on: &Reference) -> Result<Option<ApiResource>, Failure> {
+    /// Returns the API resource of the kind; `None` if the API server does not know the kind or
+    /// does not allow the lookup.
+    async fn resource(&mut self, on: &EventSubject) -> Result<Option<ApiResource>, WriteFailure> {
         let key = (on.api_version.clone(), on.kind.clone());
         if let Some(known) = self.resources.get(&key) {
             return Ok(Some(known.clone()));
         }
+
         let Ok(version) = on.api_version.parse::<GroupVersion>() else { return Ok(None) };
         let kind = version.with_kind(&on.kind);
         match answer(discovery::pinned_kind(&self.client, &kind)).await {
@@ -224,40 +242,50 @@ impl Writer {
                 self.resources.insert(key, resource.clone());
                 Ok(Some(resource))
             }
-            Err(Failure::Away(error)) => Err(Failure::Away(error)),
+            Err(WriteFailure::Away(error)) => Err(WriteFailure::Away(error)),
             Err(_) => Ok(None),
         }
     }
 
-    fn events(&self, on: &Reference) -> Api<KubernetesEvent> {
+    fn events(&self, on: &EventSubject) -> Api<Event> {
         Api::namespaced(self.client.clone(), &on.namespace)
     }
 
-    async fn put(&self, on: &Reference, statement: Statement<'_>) -> Result<Outcome, Failure> {
+    async fn put(
+        &self,
+        on: &EventSubject,
+        statement: EventStatement<'_>,
+    ) -> Result<EventOutcome, WriteFailure> {
         let object = object(on, statement, &self.instance);
         answer(self.events(on).create(&PostParams::default(), &object)).await?;
-        Ok(Outcome::Created)
+        Ok(EventOutcome::Created)
     }
 
-    async fn raise(&self, on: &Reference, statement: Statement<'_>) -> Result<Outcome, Failure> {
-        let Statement { at, event, times, known: _ } = statement;
-        let (api, name) = (self.events(on), event.object_name(on.uid.as_deref()));
+    async fn raise(
+        &self,
+        on: &EventSubject,
+        statement: EventStatement<'_>,
+    ) -> Result<EventOutcome, WriteFailure> {
+        let EventStatement { at, event, times, known: _ } = statement;
+        let api = self.events(on);
+        let name = event.object_name(on.uid.as_deref());
         let parameters = PatchParams::default();
         for _ in 0..RACES_MAX {
             let read = Patch::Merge(json!({}));
             let there = answer(api.patch(&name, &parameters, &read)).await?;
-            let series = series(there.series.map_or(1, |series| series.count), times, at);
+            let known = there.series.map_or(1, |it| it.count);
             let raised = Patch::Merge(json!({
                 "metadata": {"resourceVersion": there.metadata.resource_version},
-                "series": series,
+                "series": series(known, times, at),
             }));
             match answer(api.patch(&name, &parameters, &raised)).await {
-                Ok(_) => return Ok(Outcome::Counted),
-                Err(Failure::Conflict) => {}
+                Ok(_) => return Ok(EventOutcome::Counted),
+                Err(WriteFailure::Conflict) => {}
                 Err(other) => return Err(other),
             }
         }
-        Err(Failure::Conflict)
+
+        Err(WriteFailure::Conflict)
     }
 }
 
@@ -266,11 +294,12 @@ fn series(known: i32, times: u32, at: Timestamp) -> EventSeries {
     EventSeries { count, last_observed_time: MicroTime(at) }
 }
 
-fn object(on: &Reference, statement: Statement<'_>, instance: &str) -> KubernetesEvent {
-    let Statement { at, event, times, known: _ } = statement;
-    let Event { on: _, reason, note } = event;
-    let Reference { api_version, kind, namespace, name, uid } = on.clone();
-    KubernetesEvent {
+fn object(on: &EventSubject, statement: EventStatement<'_>, instance: &str) -> Event {
+    let EventStatement { at, event, times, known: _ } = statement;
+    let ReportedEvent { on: _, reason, note } = event;
+    let EventSubject { api_version, kind, namespace, name, uid } = on.clone();
+
+    Event {
         metadata: ObjectMeta {
             name: Some(event.object_name(uid.as_deref())),
             namespace: Some(namespace.clone()),
@@ -279,7 +308,7 @@ fn object(on: &Reference, statement: Statement<'_>, instance: &str) -> Kubernete
         event_time: Some(MicroTime(at)),
         type_: Some(reason.severity().label().to_owned()),
         reason: Some(reason.label().to_owned()),
-        action: Some(Reason::action(*reason).to_owned()),
+        action: Some(EventReason::action(*reason).to_owned()),
         note: Some(note.clone()),
         regarding: Some(ObjectReference {
             api_version: Some(api_version),
@@ -292,35 +321,37 @@ fn object(on: &Reference, statement: Statement<'_>, instance: &str) -> Kubernete
         reporting_controller: Some(CONTROLLER.to_owned()),
         reporting_instance: Some(instance.to_owned()),
         series: (times > 1).then(|| series(0, times, at)),
-        ..KubernetesEvent::default()
+        ..Event::default()
     }
 }
 
-async fn answer<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
+async fn answer<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, WriteFailure> {
     match timeout(REQUEST_MAX, request).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(kube::Error::Api(status))) => Err(refusal(&status)),
-        Ok(Err(kube::Error::Discovery(error))) => Err(Failure::Invalid(error.to_string())),
-        Ok(Err(error)) => Err(Failure::Away(error.to_string())),
-        Err(_) => Err(Failure::Away("there was no answer in time".to_owned())),
+        Ok(Err(kube::Error::Discovery(error))) => Err(WriteFailure::Invalid(error.to_string())),
+        Ok(Err(error)) => Err(WriteFailure::Away(error.to_string())),
+        Err(_) => Err(WriteFailure::Away("there was no answer in time".to_owned())),
     }
 }
 
-/// What a refusal means.
-fn refusal(status: &Status) -> Failure {
-    let message = || status.message.clone();
-    let terminating = || {
-        let causes = status.details.iter().flat_map(|details| &details.causes);
-        causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating")
-    };
+/// Maps a rejected request to a failure.
+fn refusal(status: &Status) -> WriteFailure {
+    let message = &status.message;
+
     match status.code {
-        403 if terminating() => Failure::Gone,
-        403 => Failure::Refused(message()),
-        404 => Failure::Gone,
-        409 => Failure::Conflict,
-        400 | 405 | 406 | 413 | 415 | 422 => Failure::Invalid(message()),
-        code => Failure::Away(format!("{code} {}", message())),
+        403 if namespace_is_terminating(status) => WriteFailure::Gone,
+        403 => WriteFailure::Refused(message.clone()),
+        404 => WriteFailure::Gone,
+        409 => WriteFailure::Conflict,
+        400 | 405 | 406 | 413 | 415 | 422 => WriteFailure::Invalid(message.clone()),
+        code => WriteFailure::Away(format!("{code} {message}")),
     }
+}
+
+fn namespace_is_terminating(status: &Status) -> bool {
+    let mut causes = status.details.iter().flat_map(|details| &details.causes);
+    causes.any(|cause| cause.reason == "NamespaceTerminating")
 }
 
 #[cfg(test)]
@@ -331,26 +362,31 @@ mod tests {
         serde_json::from_str(text).unwrap()
     }
 
+    fn refusal_of(code: u16) -> WriteFailure {
+        refusal(&status(&format!(r#"{{"code":{code},"message":"m"}}"#)))
+    }
+
     #[test]
     fn a_namespace_that_is_being_deleted_is_not_a_missing_permission() {
         let terminating = status(
             r#"{"code":403,"reason":"Forbidden","message":"m",
                 "details":{"causes":[{"reason":"NamespaceTerminating","message":"","field":""}]}}"#,
         );
-        assert!(matches!(refusal(&terminating), Failure::Gone));
+        assert!(matches!(refusal(&terminating), WriteFailure::Gone));
         let forbidden = status(r#"{"code":403,"reason":"Forbidden","message":"m"}"#);
-        assert!(matches!(refusal(&forbidden), Failure::Refused(_)));
+        assert!(matches!(refusal(&forbidden), WriteFailure::Refused(_)));
     }
 
     #[test]
     fn what_passes_is_tried_again_and_what_does_not_is_not() {
-        let of = |code: u16| refusal(&status(&format!(r#"{{"code":{code},"message":"m"}}"#)));
         for code in [401, 429, 500, 503, 504] {
-            assert!(matches!(of(code), Failure::Away(_)), "{code}");
+            assert!(matches!(refusal_of(code), WriteFailure::Away(_)), "{code}");
         }
         for code in [400, 422] {
-            assert!(matches!(of(code), Failure::Invalid(_)), "{code}");
+            assert!(matches!(refusal_of(code), WriteFailure::Invalid(_)), "{code}");
         }
-        assert!(matches!(of(404), Failure::Gone) && matches!(of(409), Failure::Conflict));
+
+        assert!(matches!(refusal_of(404), WriteFailure::Gone));
+        assert!(matches!(refusal_of(409), WriteFailure::Conflict));
     }
 }

@@ -1,12 +1,14 @@
-//! What is foreseen and what a replica carries, as JSON.
+//! The forecast demand and the capacity per replica, as JSON.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use plimsoll_core::decide::Reason;
-use plimsoll_core::decide::sized::{Bound, Estimate, Foreseen, Slowest, Term};
+use plimsoll_core::decide::sized::{
+    CapacityBound, CapacityEstimate, DemandForecast, DemandTerm, SlowestReplica,
+};
 use plimsoll_core::fleet::Role;
-use plimsoll_core::units::{Fraction, RequestRate};
+use plimsoll_core::units::Fraction;
 
 /// What will be asked of the variants of one role when a new replica serves.
 #[derive(Serialize, JsonSchema)]
@@ -102,27 +104,27 @@ pub(super) struct SlowestLine {
     is_outlier: bool,
 }
 
-/// What a step says of what is foreseen.
+/// Returns the forecast in a step's reason, if it has one.
 pub(super) fn foreseen(reason: &Reason) -> Option<ForeseenLine> {
     let Reason::Sized(sized) = reason else { return None };
     sized.foreseen.as_deref().map(ForeseenLine::new)
 }
 
-/// What a step says of what a replica carries.
+/// Returns the capacity per replica in a step's reason, if it has one.
 pub(super) fn carries(reason: &Reason) -> Option<CarriesLine> {
     let Reason::Sized(sized) = reason else { return None };
     sized.carries.as_ref().map(CarriesLine::new)
 }
 
-/// The slowest replica that a step names.
+/// Returns the slowest replica in a step's reason, if it has one.
 pub(super) fn slowest(reason: &Reason) -> Option<SlowestLine> {
     let Reason::Sized(sized) = reason else { return None };
     sized.slowest.as_deref().map(SlowestLine::new)
 }
 
 impl SlowestLine {
-    fn new(slowest: &Slowest) -> Self {
-        let Slowest { replica, factor, peers } = slowest;
+    fn new(slowest: &SlowestReplica) -> Self {
+        let SlowestReplica { replica, factor, peers } = slowest;
         Self {
             replica: replica.as_str().to_owned(),
             times: factor.fraction(),
@@ -133,8 +135,10 @@ impl SlowestLine {
 }
 
 impl ForeseenLine {
-    fn new(foreseen: &Foreseen) -> Self {
-        let Foreseen { held, since, least, carries, unused, bound, horizon, relief, .. } = foreseen;
+    fn new(foreseen: &DemandForecast) -> Self {
+        let DemandForecast { held, since, least, carries, unused, bound, horizon, relief, .. } =
+            foreseen;
+
         Self {
             role: Role::label(foreseen.role),
             terms: terms(foreseen),
@@ -146,7 +150,7 @@ impl ForeseenLine {
             least_per_second: *least,
             unused: *unused,
             drift: foreseen.need.drift,
-            bound_by: bound.map(Bound::label),
+            bound_by: bound.map(CapacityBound::label),
             horizon_seconds: *horizon,
             mature: foreseen.mature,
             standby_seconds: relief.map(|it| it.startup),
@@ -155,17 +159,18 @@ impl ForeseenLine {
     }
 }
 
-/// The terms that say something, in the order in which they come to be.
-fn terms(foreseen: &Foreseen) -> Vec<TermLine> {
+/// Returns the terms that have a value, in the order in which they are computed.
+fn terms(foreseen: &DemandForecast) -> Vec<TermLine> {
     let need = &foreseen.need;
     let decided_by = match need.decided_by() {
-        Term::Arriving => "arriving",
-        Term::Jump => "jump",
-        Term::Growth => "growth",
-        Term::Ramp => "ramp",
-        Term::Burst => "burst",
-        Term::Schedule => "usual",
+        DemandTerm::Arriving => "arriving",
+        DemandTerm::Jump => "jump",
+        DemandTerm::Growth => "growth",
+        DemandTerm::Ramp => "ramp",
+        DemandTerm::Burst => "burst",
+        DemandTerm::Schedule => "usual",
     };
+
     let burst = need.burst;
     let all = [
         ("arriving", Some(need.arriving)),
@@ -182,23 +187,26 @@ fn terms(foreseen: &Foreseen) -> Vec<TermLine> {
         ("gateway", need.gateway.map(|it| it.adds)),
         ("absent", need.absent),
     ];
-    let line = |(term, per_second): (&'static str, Option<f64>)| {
-        let window = burst.map(|(_, window)| window).filter(|_| term == "burst");
-        let decides = term == decided_by;
-        Some(TermLine { term, per_second: per_second?, decides, window_seconds: window })
-    };
-    all.into_iter().filter_map(line).collect()
+
+    let mut lines = Vec::new();
+    for (term, value) in all {
+        let Some(per_second) = value else { continue };
+        let window_seconds = burst.map(|(_, window)| window).filter(|_| term == "burst");
+        lines.push(TermLine { term, per_second, decides: term == decided_by, window_seconds });
+    }
+
+    lines
 }
 
 impl CarriesLine {
-    fn new(estimate: &Estimate) -> Self {
-        let Estimate { rate, usable, interval, bound, said_by } = estimate;
-        let end = |end: RequestRate| end.requests_per_second();
+    fn new(estimate: &CapacityEstimate) -> Self {
+        let CapacityEstimate { rate, usable, interval, bound, said_by } = estimate;
+
         Self {
-            per_second: end(*rate),
+            per_second: rate.requests_per_second(),
             usable: usable.fraction(),
-            low_per_second: interval.map(|it| end(it.low)),
-            high_per_second: interval.map(|it| end(it.high)),
+            low_per_second: interval.map(|it| it.low.requests_per_second()),
+            high_per_second: interval.map(|it| it.high.requests_per_second()),
             said_by: said_by.label(),
             bound_by: bound.label(),
         }

@@ -1,11 +1,10 @@
-//! What the adapters of a pool need, and where they should be, as JSON.
+//! The copies that the adapters of a pool need, and their placement, as JSON.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use plimsoll_core::decide::pools::Ordinal;
-use plimsoll_core::decide::pools::adapters::{Need, SlotNeed};
-use plimsoll_core::decide::pools::plan::{Departure, ReplicaPlan};
+use plimsoll_core::decide::pools::adapters::{PoolNeed, SlotNeed};
+use plimsoll_core::decide::pools::plan::{RemovalCandidate, ReplicaPlan};
 use plimsoll_core::decide::pools::pooled as found;
 use plimsoll_core::decide::pools::pooled::PoolReport;
 use plimsoll_core::fleet::{ModelName, ReplicaName};
@@ -106,17 +105,22 @@ impl<'a> Pool<'a> {
     pub(crate) fn new(report: &'a PoolReport) -> Self {
         let PoolReport { slots, adapters, replicas, need, unmet, plan, places, departures } =
             report;
-        let Need { copies, slots: for_slots, load } = need;
-        let place = |at: &Ordinal| places.get(at).map(ReplicaName::as_str);
+        let PoolNeed { copies, slots: for_slots, load } = need;
+
         let staying = plan.replicas.iter().map(|(at, it)| {
             let ReplicaPlan { keep, load, unload } = it;
             let [keep, load, unload] = [keep, load, unload].map(names);
-            PoolPlace { replica: place(at), stays: true, keep, load, unload }
+            let replica = places.get(at).map(ReplicaName::as_str);
+            PoolPlace { replica, stays: true, keep, load, unload }
         });
         let leaving = plan.leaving.iter().map(|(at, on)| {
-            let (keep, load, unload) = (Vec::new(), Vec::new(), names(on));
-            PoolPlace { replica: place(at), stays: false, keep, load, unload }
+            let keep = Vec::new();
+            let load = Vec::new();
+            let unload = names(on);
+            let replica = places.get(at).map(ReplicaName::as_str);
+            PoolPlace { replica, stays: false, keep, load, unload }
         });
+
         Self {
             slots: slots.map(Slots::number),
             copies: adapters.iter().map(|it| it.copies.wanted).sum::<Replicas>().count(),
@@ -132,13 +136,18 @@ impl<'a> Pool<'a> {
             plan_loads: plan.loads().count(),
             plan_unmet: plan.unmet.values().copied().sum::<Replicas>().count(),
             plan: staying.chain(leaving).collect(),
-            departures: departures.iter().enumerate().map(departure).collect(),
+            departures: departures
+                .iter()
+                .enumerate()
+                .map(|(place, found)| departure(place, found))
+                .collect(),
         }
     }
 }
 
-fn adapter(found: &found::PoolAdapter) -> PoolAdapter<'_> {
-    let found::PoolAdapter { copies, hosts, starved } = found;
+fn adapter(found: &found::AdapterState) -> PoolAdapter<'_> {
+    let found::AdapterState { copies, hosts, starved } = found;
+
     PoolAdapter {
         adapter: copies.adapter.as_str(),
         copies: copies.wanted.count(),
@@ -148,8 +157,9 @@ fn adapter(found: &found::PoolAdapter) -> PoolAdapter<'_> {
     }
 }
 
-fn replica(found: &found::PoolReplica) -> PoolReplica<'_> {
-    let found::PoolReplica { name, known, slots, running, waiting, loaded } = found;
+fn replica(found: &found::PoolReplicaState) -> PoolReplica<'_> {
+    let found::PoolReplicaState { name, known, slots, running, waiting, loaded } = found;
+
     PoolReplica {
         replica: name.as_str(),
         known: *known,
@@ -160,8 +170,8 @@ fn replica(found: &found::PoolReplica) -> PoolReplica<'_> {
     }
 }
 
-fn departure((place, found): (usize, &Departure<ReplicaName>)) -> PoolDeparture<'_> {
-    let Departure { replica, displaced } = found;
+fn departure(place: usize, found: &RemovalCandidate<ReplicaName>) -> PoolDeparture<'_> {
+    let RemovalCandidate { replica, displaced } = found;
     PoolDeparture { replica: replica.as_str(), displaced: displaced.count(), deletion_cost: place }
 }
 

@@ -1,11 +1,11 @@
-//! How variants were ranked by their price, as JSON.
+//! The ranking of variants by price, as JSON.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use plimsoll_core::decide::Reason;
-use plimsoll_core::decide::limited::Limited;
-use plimsoll_core::decide::rank::{Choice, Ranking, Round};
+use plimsoll_core::decide::limited::LimitedReason;
+use plimsoll_core::decide::rank::{RankOption, RankRound, Ranking};
 use plimsoll_core::fleet::Role;
 use plimsoll_core::units::{Amount, Replicas};
 
@@ -51,15 +51,17 @@ pub(super) struct RankedOption {
     dropped: Option<String>,
 }
 
-/// The options behind a reason, in the order of rounds and names.
+/// Returns the ranked options in a reason, ordered by round and name.
 pub(super) fn options(reason: &Reason) -> Vec<RankedOption> {
-    let rank = match reason {
+    let known = match reason {
         Reason::Sized(sized) => sized.rank.as_ref(),
-        Reason::Limited(Limited::Instead { rank, .. }) => rank.as_ref(),
+        Reason::Limited(LimitedReason::Instead { rank, .. }) => rank.as_ref(),
         _ => None,
     };
-    let rankings = rank.into_iter().flat_map(|rank| rank.rankings.iter());
-    rankings
+
+    known
+        .into_iter()
+        .flat_map(|rank| rank.rankings.iter())
         .flat_map(|ranking| {
             let rounds = ranking.residual.rounds.iter().enumerate();
             rounds.flat_map(move |(at, round)| {
@@ -69,9 +71,15 @@ pub(super) fn options(reason: &Reason) -> Vec<RankedOption> {
         .collect()
 }
 
-fn option(ranking: &Ranking, number: usize, round: &Round, choice: &Choice) -> RankedOption {
-    let Choice { key, served, scored } = choice;
+fn option(
+    ranking: &Ranking,
+    number: usize,
+    round: &RankRound,
+    choice: &RankOption,
+) -> RankedOption {
+    let RankOption { key, served, scored } = choice;
     let record = scored.as_ref().ok();
+
     RankedOption {
         unit: ranking.unit.label(),
         role: ranking.role.map(Role::label),
@@ -101,12 +109,19 @@ mod tests {
     use crate::fixtures;
     use plimsoll_core::analyze::capacity::Unit;
     use plimsoll_core::decide::limit::LimitName;
-    use plimsoll_core::decide::rank::{Dropped, Formula, Offer, Rank, Residual, Start};
+    use plimsoll_core::decide::rank::{Formula, NoScore, Offer, Rank, RankStart, Residual};
     use plimsoll_core::units::{CostPerHour, Fraction};
+
+    fn amount(of: f64) -> Amount {
+        Amount::new(of).unwrap()
+    }
+
+    fn cost(per_hour: f64) -> CostPerHour {
+        CostPerHour::new(per_hour).unwrap()
+    }
 
     #[test]
     fn each_option_of_each_round_is_a_row_with_the_numbers_behind_its_score() {
-        let (amount, cost) = (|it| Amount::new(it).unwrap(), |it| CostPerHour::new(it).unwrap());
         let formula = Formula {
             preferred: amount(8.0),
             damper: cost(0.016),
@@ -114,28 +129,34 @@ mod tests {
             unfitness_max: Fraction::new(100.0).unwrap(),
             cold: Fraction::ONE,
         };
+
         let record = formula.score(&Offer {
             count: Replicas::ONE,
             real: cost(0.095),
             theoretical: cost(0.003),
             size: amount(2.0),
-            start: Start::Warm,
+            start: RankStart::Warm,
             mismatch: Fraction::new(2.0).unwrap(),
         });
+
         let [a, b] = ["a", "b"].map(|name| fixtures::variant(name).key);
-        let choice = |key, scored| Choice { key, served: amount(2.0), scored };
-        let round = Round {
-            options: vec![choice(a.clone(), record), choice(b.clone(), Err(Dropped::NoReplicas))],
+        let served = amount(2.0);
+        let round = RankRound {
+            options: vec![
+                RankOption { key: a.clone(), served, scored: record },
+                RankOption { key: b.clone(), served, scored: Err(NoScore::NoReplicas) },
+            ],
             taken: (a, Replicas::ONE),
-            served: amount(2.0),
+            served,
         };
         let residual = Residual { rounds: vec![round], unserved: Amount::ZERO, preferred: None };
         let ranking = Ranking { unit: Unit::RequestsPerSecond, role: None, residual };
         let rank = Some(Box::new(Rank { variant: b, rankings: Arc::from([ranking]) }));
         let limit = LimitName::new("quota").unwrap();
         let of = fixtures::variant("a").key.variant;
-        let rows = options(&Reason::Limited(Limited::Instead { of, limit, rank }));
-        let rows = serde_json::to_value(rows).unwrap();
+        let shown = options(&Reason::Limited(LimitedReason::Instead { of, limit, rank }));
+
+        let rows = serde_json::to_value(shown).unwrap();
         assert_eq!(rows[0]["variant"], "shop/a");
         assert_eq!((&rows[0]["taken"], &rows[1]["taken"]), (&true.into(), &false.into()));
         assert_eq!((&rows[0]["unfitness"], &rows[0]["replicas"]), (&4.0.into(), &1.into()));

@@ -1,7 +1,7 @@
-//! What is published of a namespace, as metric values.
+//! The published decisions of a namespace, as metric values.
 //!
-//! A reader sums all values that it is given. So a question that matches several variants is
-//! answered with all of them or not at all: a sum with a part missing is a scale-down.
+//! A client sums all values that it gets. So a question that matches several variants returns all
+//! of them or an error. A sum with a missing part would cause a scale-down.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,33 +10,33 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::publish::external_metrics::state::{Ages, State};
+use crate::publish::external_metrics::state::{DecisionAges, DecisionState};
 use crate::publish::quantity::Quantity;
 use crate::publish::selector::{Selector, is_label_value};
 use crate::publish::{Published, PublishedVariant};
 use plimsoll_core::fleet::{Namespace, VariantKey, VariantName, VariantSpec};
 use plimsoll_core::observe::{Freshness, Observation};
 
-/// Longest label value in Kubernetes.
+/// The maximum length of a label value in Kubernetes.
 const LABEL_MAX: usize = 63;
 
-/// Names that a message lists before it says how many there are beside them.
+/// The maximum number of names in a message; further names are only counted.
 const NAMES_MAX: usize = 20;
 
-/// A metric that is served.
+/// A metric that the API serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Metric {
-    /// The desired replica count, under our name.
+pub enum ServedMetric {
+    /// The desired replicas, under Plimsoll's name.
     Desired,
-    /// The same number under the name and the labels of the workload-variant-autoscaler, for HPAs
+    /// The desired replicas under the name and labels of the workload-variant-autoscaler, for HPAs
     /// that were written for it.
     Wva,
     /// The requests per second that a gateway may admit.
     Admissible,
 }
 
-impl Metric {
-    /// The metric's name.
+impl ServedMetric {
+    /// Returns the name of the metric.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -46,7 +46,7 @@ impl Metric {
         }
     }
 
-    /// The label that a variant's name is under.
+    /// Returns the label that holds the variant's name.
     const fn variant_label(self) -> &'static str {
         match self {
             Self::Desired | Self::Admissible => "variant",
@@ -54,11 +54,11 @@ impl Metric {
         }
     }
 
-    /// The labels by which a variant's value is selected. What is not known has no label.
+    /// Returns the labels that select a variant's value. Unknown values have no label.
     fn labels(self, spec: &VariantSpec) -> BTreeMap<&'static str, String> {
         let variant = unique_label_value(spec.key.variant.as_str());
         let accelerator = spec.accelerator.as_ref().map(|name| label_value(name.as_str()));
-        let namespace = || label_value(spec.key.namespace.as_str());
+
         match self {
             Self::Desired | Self::Admissible => {
                 [(self.variant_label(), variant), ("model", label_value(spec.model.as_str()))]
@@ -67,59 +67,62 @@ impl Metric {
                     .chain(accelerator.map(|name| ("accelerator", name)))
                     .collect()
             }
-            Self::Wva => [(self.variant_label(), variant), ("namespace", namespace())]
-                .into_iter()
-                .chain([("exported_namespace", namespace())])
-                .chain(accelerator.map(|name| ("accelerator_type", name)))
-                .collect(),
+            Self::Wva => {
+                let namespace = label_value(spec.key.namespace.as_str());
+                [(self.variant_label(), variant), ("namespace", namespace.clone())]
+                    .into_iter()
+                    .chain([("exported_namespace", namespace)])
+                    .chain(accelerator.map(|name| ("accelerator_type", name)))
+                    .collect()
+            }
         }
     }
 }
 
 /// One variant under one metric.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Reading {
-    /// Which metric.
-    pub metric: Metric,
-    /// Which variant.
+pub struct MetricReading {
+    /// The metric.
+    pub metric: ServedMetric,
+    /// The variant.
     pub variant: VariantName,
     /// The labels that select it.
     pub labels: BTreeMap<&'static str, String>,
-    /// What its decision's age makes of it.
-    pub state: State,
-    /// The value, or why there is none.
-    pub value: Result<Value, String>,
+    /// The state of its decision.
+    pub state: DecisionState,
+    /// The value, or the reason why it is missing.
+    pub value: Result<ServedValue, String>,
 }
 
-/// A number that may be served.
+/// A value that may be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Value {
-    /// The number.
+pub struct ServedValue {
+    /// The value.
     pub quantity: Quantity,
-    /// When the data that it rests on was current.
+    /// The time when the underlying data was current.
     pub at: Timestamp,
 }
 
-/// What is asked.
+/// A request for metric values.
 #[derive(Clone, Copy, Debug)]
-pub struct Question<'a> {
-    /// Where.
+pub struct MetricRequest<'a> {
+    /// The namespace.
     pub namespace: &'a Namespace,
-    /// Which metrics.
-    pub metrics: &'a [Metric],
-    /// Which variants.
+    /// The metrics.
+    pub metrics: &'a [ServedMetric],
+    /// The selector for variants.
     pub selector: &'a Selector,
 }
 
-/// All variants that the question is about, in the order of metrics and names, usable or not.
+/// Returns all variants that match the question, usable or not, ordered by metric and name.
 #[must_use]
 pub fn readings(
     now: Duration,
     published: &Published,
-    ages: Ages,
-    question: Question<'_>,
-) -> Vec<Reading> {
-    let Question { namespace, metrics, selector } = question;
+    ages: DecisionAges,
+    question: MetricRequest<'_>,
+) -> Vec<MetricReading> {
+    let MetricRequest { namespace, metrics, selector } = question;
     let mut readings = Vec::new();
     for metric in metrics {
         for (key, variant) in
@@ -127,9 +130,9 @@ pub fn readings(
         {
             let labels = metric.labels(&variant.spec);
             if selector.matches(&labels) {
-                let decided = variant.decided.as_ref().map(|decided| decided.elapsed);
-                let state = State::at(now, decided, ages);
-                readings.push(Reading {
+                let decided = variant.decided.as_ref().map(|it| it.elapsed);
+                let state = DecisionState::at(now, decided, ages);
+                readings.push(MetricReading {
                     metric: *metric,
                     variant: key.variant.clone(),
                     labels,
@@ -139,13 +142,16 @@ pub fn readings(
             }
         }
     }
+
     readings
 }
 
-/// The variants of a namespace that can have this value of the variant's label, or all of them.
+/// Returns the variants of a namespace that can have this label value for their name; without a
+/// label, all of them.
 ///
-/// HPAs name their variant, and looking at all others would take most of the time. A name that is
-/// no label value goes under one that ends in a hash; any other goes under itself.
+/// HPAs select their variant by name, and scanning all other variants would take most of the time.
+/// A name that is a valid label value is its own label. The label of any other name ends in a hash,
+/// so only such a label requires a scan.
 fn candidates<'a>(
     published: &'a Published,
     namespace: &'a Namespace,
@@ -161,12 +167,12 @@ fn candidates<'a>(
     }
 }
 
-/// The variants of one namespace.
+/// Returns the variants of one namespace.
 fn variants<'a>(
     published: &'a Published,
     namespace: &'a Namespace,
 ) -> impl Iterator<Item = (&'a VariantKey, &'a PublishedVariant)> {
-    // No name comes before this one, because none is empty.
+    // No name sorts before this one, because no name is empty.
     let first =
         VariantName::new("\0").map(|variant| VariantKey { namespace: namespace.clone(), variant });
     first
@@ -176,27 +182,33 @@ fn variants<'a>(
 }
 
 fn value(
-    metric: Metric,
+    metric: ServedMetric,
     key: &VariantKey,
     variant: &PublishedVariant,
-    state: State,
-    ages: Ages,
-) -> Result<Value, String> {
+    state: DecisionState,
+    ages: DecisionAges,
+) -> Result<ServedValue, String> {
     let missing = missing(&variant.observation);
     let Some(decided) = &variant.decided else {
-        let missing = missing.unwrap_or_else(|| "the first decision".to_owned());
-        return Err(format!("no decision yet for {key}: waiting for data, {missing}"));
+        let cause = missing.unwrap_or_else(|| "the first decision".to_owned());
+        return Err(format!("no decision yet for {key}: waiting for data, {cause}"));
     };
+
     let desired = decided.decision.desired();
     if let Some(replicas) = state.serves(desired) {
         let quantity = match metric {
-            Metric::Desired | Metric::Wva => Some(Quantity::from(replicas)),
-            Metric::Admissible => decided.decision.admissible().map(|it| it.variant.into()),
+            ServedMetric::Desired | ServedMetric::Wva => Some(Quantity::from(replicas)),
+            ServedMetric::Admissible => decided.decision.admissible().map(|it| it.variant.into()),
         };
-        return quantity.map(|quantity| Value { quantity, at: decided.at }).ok_or_else(|| {
-            format!("no admissible rate of {key} is known: foresight has not sized its replicas")
-        });
+        return quantity.map(|quantity| ServedValue { quantity, at: decided.at }).ok_or_else(
+            || {
+                format!(
+                    "no admissible rate of {key} is known: foresight has not sized its replicas"
+                )
+            },
+        );
     }
+
     let age = short(state.age().unwrap_or_default());
     let limit = short(ages.hold.max(ages.fresh));
     let cause = missing.unwrap_or_else(|| "nothing newer has been decided".to_owned());
@@ -205,7 +217,7 @@ fn value(
     ))
 }
 
-/// What a variant lacks; `None` when nothing is missing.
+/// Returns the data that a variant lacks; `None` if it is complete.
 fn missing(observation: &Observation) -> Option<String> {
     let Observation { scale_unknown, listed_at, replicas, .. } = observation;
     if let Some(why) = scale_unknown {
@@ -217,16 +229,19 @@ fn missing(observation: &Observation) -> Option<String> {
     if replicas.is_empty() {
         return Some("there are no replicas to measure".to_owned());
     }
+
     let silent = replicas.iter().filter(|replica| !replica.freshness.is_fresh()).count();
-    let why = replicas.iter().find_map(|replica| match replica.freshness {
+    let failure = replicas.iter().find_map(|replica| match replica.freshness {
         Freshness::Fresh { .. } => None,
         Freshness::Stale { why, .. } | Freshness::Never { why } => why,
     });
-    let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
-    (silent > 0).then(|| format!("{silent} of {} replicas have no fresh data{why}", replicas.len()))
+    let cause = failure.map(|why| format!(" ({why})")).unwrap_or_default();
+
+    (silent > 0)
+        .then(|| format!("{silent} of {} replicas have no fresh data{cause}", replicas.len()))
 }
 
-/// Why a question matches nothing, with what there is instead.
+/// Returns a message that no variant matches, with the names that exist.
 #[must_use]
 pub fn unmatched(published: &Published, namespace: &Namespace, selector: &Selector) -> String {
     let names: Vec<&str> =
@@ -234,6 +249,7 @@ pub fn unmatched(published: &Published, namespace: &Namespace, selector: &Select
     if names.is_empty() {
         return format!("there is no variant in namespace {namespace}");
     }
+
     let mut message = format!(
         "no variant in namespace {namespace} matches the selector \"{selector}\"; there are: {}",
         names[..names.len().min(NAMES_MAX)].join(", ")
@@ -241,29 +257,30 @@ pub fn unmatched(published: &Published, namespace: &Namespace, selector: &Select
     if names.len() > NAMES_MAX {
         let _ = write!(message, " and {} more", names.len() - NAMES_MAX);
     }
+
     message
 }
 
-/// The text, or something like it that labels can have as a value: characters that they cannot
-/// have become dashes, and a text that is too long ends in a hash of the whole.
+/// Turns a text into a valid label value. Invalid characters become dashes, and a text that is too
+/// long ends in a hash of the whole text.
 #[must_use]
 pub fn label_value(text: &str) -> String {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let replaced: String = text.chars().map(|c| if allowed(c) { c } else { '-' }).collect();
+    let replaced =
+        text.replace(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_' | '.'), "-");
     let trimmed = replaced.trim_matches(|c: char| !c.is_ascii_alphanumeric());
     if trimmed.len() <= LABEL_MAX { trimmed.to_owned() } else { with_hash(trimmed, text) }
 }
 
-/// As [`label_value`], but different for different texts: two variants under one label would be
-/// summed.
+/// Like [`label_value`], but different for different texts. An autoscaler would sum two variants
+/// with the same label.
 fn unique_label_value(text: &str) -> String {
     if is_label_value(text) { text.to_owned() } else { with_hash(&label_value(text), text) }
 }
 
-/// Hexadecimal digits of a hash in a label value.
+/// The number of hexadecimal digits of a hash in a label value.
 const HASH_DIGITS: usize = 16;
 
-/// Whether [`with_hash`] may have made this value.
+/// Returns true if [`with_hash`] may have created this value.
 fn ends_in_hash(value: &str) -> bool {
     let bytes = value.as_bytes();
     let hash = bytes.last_chunk::<HASH_DIGITS>();
@@ -280,11 +297,14 @@ fn with_hash(value: &str, text: &str) -> String {
     if kept.is_empty() { hash } else { format!("{kept}-{hash}") }
 }
 
-/// A length of time as people say it: `7m12s`.
+/// Formats a duration for people: `7m12s`.
 #[must_use]
 pub fn short(time: Duration) -> String {
-    let seconds = time.as_secs();
-    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let total = time.as_secs();
+    let hours = total / 3600;
+    let minutes = total / 60 % 60;
+    let seconds = total % 60;
+
     match (hours, minutes, seconds) {
         (0, 0, seconds) => format!("{seconds}s"),
         (0, minutes, 0) => format!("{minutes}m"),

@@ -1,17 +1,16 @@
-//! Whether a user may read a metric.
+//! Decides whether a user may read a metric.
 //!
-//! The API server of the cluster has already asked that before it forwarded the request, but the
-//! contract between it and us says that this must not be relied on. [`SubjectAccessReviews`] asks
-//! it again. Asking for every metric anew would cost one review for each HPA at each of its syncs,
-//! from a priority level at which they are throttled, and a throttled review is a scale-up that
-//! does not happen. So the first question about a user is the coarsest: may they read *all* metrics
-//! everywhere? HPA controllers may, and then one review in five minutes is all that they cost. This
-//! is sound because in RBAC only a rule for `*` allows `*`. Only users who may not are asked about
-//! metric by metric.
+//! The cluster's API server checks this before it forwards a request, but the aggregation contract
+//! forbids relying on that check. So [`SubjectAccessReviews`] asks again. Asking for each metric
+//! separately would cost one review per HPA sync. The API server throttles reviews at their
+//! priority level, and a throttled review is a scale-up that does not happen. So the first review
+//! of a user is the broadest: may the user read *all* metrics everywhere? HPA controllers may, so
+//! they cost only one review per five minutes. This is sound, because in RBAC only a rule for `*`
+//! allows `*`. For users without this permission, each metric is reviewed separately.
 //!
-//! When no review can be made, a permission that was given in the last ten minutes still holds:
-//! losing the API server must not lose the metrics. A user about whom nothing is known gets an
-//! error, never a permission.
+//! If no review is possible, a permission granted in the last ten minutes still holds. An outage of
+//! the API server must not make the metrics unavailable. An unknown user gets an error, never a
+//! permission.
 
 pub(crate) mod cache;
 
@@ -30,74 +29,75 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug_span, warn};
 
 use crate::clock::Clock;
-use crate::publish::external_metrics::authorize::cache::{Answer, Cache, Scope};
+use crate::publish::external_metrics::authorize::cache::{AnswerCache, AnswerScope, ReviewAnswer};
 use crate::publish::external_metrics::route::{GROUP, VERSION};
-use crate::server::auth::Identity;
+use crate::server::auth::UserIdentity;
 
-pub use crate::publish::external_metrics::authorize::cache::Lifetimes;
+pub use crate::publish::external_metrics::authorize::cache::AnswerLifetimes;
 
-/// Its members may do everything, so there is nothing to ask.
+/// Members of this group may do everything, so no review is needed.
 const MASTERS: &str = "system:masters";
 
-/// How long a request waits for reviews, which leaves it time to answer within its second.
+/// The time that a request waits for reviews. It leaves the request time to respond within its
+/// limit of one second.
 const WAIT_MAX: Duration = Duration::from_millis(800);
 
-/// How long a review may take. It goes on when the request that wanted it has given up, so that
-/// the next one finds the answer.
+/// Time limit for a review. A review continues after its request has given up, so the next request
+/// finds the result.
 const REVIEW_MAX: Duration = Duration::from_secs(10);
 
-/// Reviews under way at one time; one more than that is refused.
+/// The maximum number of concurrent reviews. Further reviews are rejected.
 const REVIEWS_MAX: usize = 256;
 
-/// What a user wants to read.
+/// The metric that a user wants to read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Access {
-    /// Where.
+    /// The namespace.
     pub namespace: String,
-    /// Which metric.
+    /// The name of the metric.
     pub metric: String,
 }
 
-/// Where a permission comes from.
+/// The source of a permission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The front proxy is believed, or the user may do everything.
+pub enum PermissionSource {
+    /// The front proxy is trusted, or the user may do everything.
     Trusted,
-    /// It was remembered.
+    /// The permission is cached.
     Cached,
-    /// The API server was asked.
+    /// A review by the API server.
     Asked,
-    /// It was remembered for longer than usual, because the API server cannot be asked.
+    /// The permission is cached for longer than usual, because no review is possible.
     Stale,
 }
 
-/// Whether the user may.
+/// The result of an authorization.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Yes.
-    Allowed(Source),
-    /// No, and what the API server says about it.
+pub enum AccessVerdict {
+    /// Allowed.
+    Allowed(PermissionSource),
+    /// Denied, with the reason from the API server.
     Denied(String),
-    /// Nobody can say, and why.
+    /// Unknown, with the reason.
     Unavailable(String),
 }
 
-impl Verdict {
-    fn remembered(answer: Answer) -> Self {
+impl AccessVerdict {
+    fn remembered(answer: ReviewAnswer) -> Self {
         match answer {
-            Answer::Allowed => Self::Allowed(Source::Cached),
-            Answer::Denied(reason) => Self::Denied(reason),
+            ReviewAnswer::Allowed => Self::Allowed(PermissionSource::Cached),
+            ReviewAnswer::Denied(reason) => Self::Denied(reason),
         }
     }
 
-    /// The verdict as a label value.
+    /// Returns the verdict as a label value.
     #[must_use]
     pub const fn label(&self) -> &'static str {
         match self {
-            Self::Allowed(Source::Trusted) => "allowed_trusted",
-            Self::Allowed(Source::Cached) => "allowed_cached",
-            Self::Allowed(Source::Asked) => "allowed_asked",
-            Self::Allowed(Source::Stale) => "allowed_stale",
+            Self::Allowed(PermissionSource::Trusted) => "allowed_trusted",
+            Self::Allowed(PermissionSource::Cached) => "allowed_cached",
+            Self::Allowed(PermissionSource::Asked) => "allowed_asked",
+            Self::Allowed(PermissionSource::Stale) => "allowed_stale",
             Self::Denied(_) => "denied",
             Self::Unavailable(_) => "unavailable",
         }
@@ -106,59 +106,65 @@ impl Verdict {
 
 /// Decides whether a user may read a metric.
 pub trait Authorize: Send + Sync {
-    /// The verdict on one access.
+    /// Returns the verdict for one access.
     fn authorize<'a>(
         &'a self,
-        identity: &'a Identity,
+        identity: &'a UserIdentity,
         access: &'a Access,
-    ) -> BoxFuture<'a, Verdict>;
+    ) -> BoxFuture<'a, AccessVerdict>;
 }
 
-/// Believes that the front proxy has authorized what it forwards.
+/// Trusts that the front proxy has authorized the requests that it forwards.
 #[derive(Clone, Copy, Debug)]
 pub struct TrustFrontProxy;
 
 impl Authorize for TrustFrontProxy {
-    fn authorize<'a>(&'a self, _: &'a Identity, _: &'a Access) -> BoxFuture<'a, Verdict> {
-        std::future::ready(Verdict::Allowed(Source::Trusted)).boxed()
+    fn authorize<'a>(&'a self, _: &'a UserIdentity, _: &'a Access) -> BoxFuture<'a, AccessVerdict> {
+        std::future::ready(AccessVerdict::Allowed(PermissionSource::Trusted)).boxed()
     }
 }
 
-/// Asks the API server, and remembers what it said.
+/// Requests reviews from the API server and caches the results.
 pub struct SubjectAccessReviews {
     client: kube::Client,
     clock: Clock,
     tracker: TaskTracker,
-    memory: Arc<Mutex<Memory>>,
+    memory: Arc<Mutex<ReviewMemory>>,
 }
 
-struct Memory {
-    cache: Cache,
-    flights: BTreeMap<(Identity, Scope), Flight>,
+struct ReviewMemory {
+    cache: AnswerCache,
+    flights: BTreeMap<(UserIdentity, AnswerScope), PendingReview>,
 }
 
-/// A review that is under way, to be awaited by everybody who needs it.
-type Flight = Shared<BoxFuture<'static, Result<Answer, String>>>;
+/// A review in progress, shared by all requests that wait for it.
+type PendingReview = Shared<BoxFuture<'static, Result<ReviewAnswer, String>>>;
 
 impl SubjectAccessReviews {
-    /// Asks through `client`, on tasks of `tracker`.
+    /// Creates an authorizer that uses `client` and runs reviews on tasks of `tracker`.
     #[must_use]
     pub fn new(
         client: kube::Client,
         clock: Clock,
-        lifetimes: Lifetimes,
+        lifetimes: AnswerLifetimes,
         tracker: TaskTracker,
     ) -> Self {
-        let memory = Memory { cache: Cache::new(lifetimes), flights: BTreeMap::new() };
+        let memory = ReviewMemory { cache: AnswerCache::new(lifetimes), flights: BTreeMap::new() };
         Self { client, clock, tracker, memory: Arc::new(Mutex::new(memory)) }
     }
 
-    async fn verdict(&self, deadline: Duration, identity: &Identity, scope: Scope) -> Verdict {
+    async fn verdict(
+        &self,
+        deadline: Duration,
+        identity: &UserIdentity,
+        scope: AnswerScope,
+    ) -> AccessVerdict {
         let now = self.clock.elapsed();
         let known = lock(&self.memory).cache.get(now, identity, &scope);
         if let Some(answer) = known.fresh {
-            return Verdict::remembered(answer);
+            return AccessVerdict::remembered(answer);
         }
+
         let outcome = if known.failing {
             Err("the last review failed a moment ago".to_owned())
         } else {
@@ -167,23 +173,24 @@ impl SubjectAccessReviews {
                 .await
                 .unwrap_or_else(|_| Err("the API server has not answered in time".to_owned()))
         };
+
         match outcome {
-            Ok(Answer::Allowed) => Verdict::Allowed(Source::Asked),
-            Ok(Answer::Denied(reason)) => Verdict::Denied(reason),
-            Err(_) if known.lately_allowed => Verdict::Allowed(Source::Stale),
-            Err(error) => Verdict::Unavailable(error),
+            Ok(ReviewAnswer::Allowed) => AccessVerdict::Allowed(PermissionSource::Asked),
+            Ok(ReviewAnswer::Denied(reason)) => AccessVerdict::Denied(reason),
+            Err(_) if known.lately_allowed => AccessVerdict::Allowed(PermissionSource::Stale),
+            Err(error) => AccessVerdict::Unavailable(error),
         }
     }
 
-    /// What can be said without asking.
-    fn recall(&self, identity: &Identity, scope: &Scope) -> Option<Verdict> {
+    /// Returns the verdict that is possible without a review.
+    fn recall(&self, identity: &UserIdentity, scope: &AnswerScope) -> Option<AccessVerdict> {
         let known = lock(&self.memory).cache.get(self.clock.elapsed(), identity, scope);
-        let stale = known.lately_allowed.then_some(Verdict::Allowed(Source::Stale));
-        known.fresh.map(Verdict::remembered).or(stale)
+        let stale = known.lately_allowed.then_some(AccessVerdict::Allowed(PermissionSource::Stale));
+        known.fresh.map(AccessVerdict::remembered).or(stale)
     }
 
-    /// The review of this key: the one that is under way, or else a new one.
-    fn review(&self, identity: &Identity, scope: Scope) -> Flight {
+    /// Returns the review of this key: the one in progress, or a new one.
+    fn review(&self, identity: &UserIdentity, scope: AnswerScope) -> PendingReview {
         let key = (identity.clone(), scope);
         let mut memory = lock(&self.memory);
         if let Some(flight) = memory.flights.get(&key)
@@ -195,18 +202,22 @@ impl SubjectAccessReviews {
             let busy = Err("too many reviews are under way".to_owned());
             return std::future::ready(busy).boxed().shared();
         }
-        let task = review_and_remember(
+
+        let review = review_and_remember(
             self.client.clone(),
             self.clock,
             Arc::clone(&self.memory),
-            key.clone(),
+            key.0.clone(),
+            key.1.clone(),
         );
         let span = debug_span!("subject_access_review", user = %key.0.user, scope = ?key.1);
-        let task = self.tracker.spawn(task.instrument(span));
-        let flight = task
+        let flight = self
+            .tracker
+            .spawn(review.instrument(span))
             .map(|joined| joined.unwrap_or_else(|_| Err("the review was cancelled".to_owned())))
             .boxed()
             .shared();
+
         memory.flights.insert(key, flight.clone());
         flight
     }
@@ -215,52 +226,61 @@ impl SubjectAccessReviews {
 impl Authorize for SubjectAccessReviews {
     fn authorize<'a>(
         &'a self,
-        identity: &'a Identity,
+        identity: &'a UserIdentity,
         access: &'a Access,
-    ) -> BoxFuture<'a, Verdict> {
+    ) -> BoxFuture<'a, AccessVerdict> {
         async move {
             if identity.groups.iter().any(|group| group == MASTERS) {
-                return Verdict::Allowed(Source::Trusted);
+                return AccessVerdict::Allowed(PermissionSource::Trusted);
             }
+
             let deadline = self.clock.elapsed() + WAIT_MAX;
-            let coarse = self.verdict(deadline, identity, Scope::Everything).await;
-            let exact = Scope::Metric(access.clone());
+            let coarse = self.verdict(deadline, identity, AnswerScope::Everything).await;
+            let exact = AnswerScope::Metric(access.clone());
             match coarse {
-                Verdict::Allowed(_) => coarse,
-                Verdict::Denied(_) => self.verdict(deadline, identity, exact).await,
-                // Another question would fail as well, but the answer may be known.
-                Verdict::Unavailable(_) => self.recall(identity, &exact).unwrap_or(coarse),
+                AccessVerdict::Allowed(_) => coarse,
+                AccessVerdict::Denied(_) => self.verdict(deadline, identity, exact).await,
+                // Another review would fail as well, but its result may be cached.
+                AccessVerdict::Unavailable(_) => self.recall(identity, &exact).unwrap_or(coarse),
             }
         }
         .boxed()
     }
 }
 
-fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
-    // A panic while it was held cannot have left half an entry behind.
+fn lock(memory: &Mutex<ReviewMemory>) -> MutexGuard<'_, ReviewMemory> {
+    // A panic while the lock was held cannot leave a partial entry behind.
     memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn review_and_remember(
     client: kube::Client,
     clock: Clock,
-    memory: Arc<Mutex<Memory>>,
-    (identity, scope): (Identity, Scope),
-) -> Result<Answer, String> {
+    memory: Arc<Mutex<ReviewMemory>>,
+    identity: UserIdentity,
+    scope: AnswerScope,
+) -> Result<ReviewAnswer, String> {
     let outcome = timeout(REVIEW_MAX, ask(client, &identity, &scope))
         .await
         .unwrap_or_else(|_| Err("the API server does not answer".to_owned()));
     if let Err(error) = &outcome {
         warn!(%error, "Cannot ask whether a user may read metrics");
     }
-    let mut memory = lock(&memory);
+
     let key = (identity, scope);
-    memory.flights.remove(&key);
-    memory.cache.put(clock.elapsed(), key, outcome.clone().ok());
+    let mut locked = lock(&memory);
+    locked.flights.remove(&key);
+
+    let (identity, scope) = key;
+    locked.cache.put(clock.elapsed(), identity, scope, outcome.clone().ok());
     outcome
 }
 
-async fn ask(client: kube::Client, identity: &Identity, scope: &Scope) -> Result<Answer, String> {
+async fn ask(
+    client: kube::Client,
+    identity: &UserIdentity,
+    scope: &AnswerScope,
+) -> Result<ReviewAnswer, String> {
     let review = SubjectAccessReview { spec: spec(identity, scope), ..Default::default() };
     let answered = kube::Api::<SubjectAccessReview>::all(client)
         .create(&PostParams::default(), &review)
@@ -269,12 +289,13 @@ async fn ask(client: kube::Client, identity: &Identity, scope: &Scope) -> Result
     answer(answered.status.unwrap_or_default())
 }
 
-fn spec(identity: &Identity, scope: &Scope) -> SubjectAccessReviewSpec {
-    let Identity { user, groups, uid, extra } = identity.clone();
+fn spec(identity: &UserIdentity, scope: &AnswerScope) -> SubjectAccessReviewSpec {
+    let UserIdentity { user, groups, uid, extra } = identity.clone();
     let (namespace, resource) = match scope {
-        Scope::Everything => (String::new(), "*".to_owned()),
-        Scope::Metric(Access { namespace, metric }) => (namespace.clone(), metric.clone()),
+        AnswerScope::Everything => (String::new(), "*".to_owned()),
+        AnswerScope::Metric(Access { namespace, metric }) => (namespace.clone(), metric.clone()),
     };
+
     SubjectAccessReviewSpec {
         user: Some(user),
         groups: Some(groups),
@@ -292,15 +313,19 @@ fn spec(identity: &Identity, scope: &Scope) -> SubjectAccessReviewSpec {
     }
 }
 
-fn answer(status: SubjectAccessReviewStatus) -> Result<Answer, String> {
+fn answer(status: SubjectAccessReviewStatus) -> Result<ReviewAnswer, String> {
     let SubjectAccessReviewStatus { allowed, denied, evaluation_error, reason } = status;
+
     match (allowed, denied.unwrap_or_default()) {
         (true, true) => Err("the API server both allows and denies it".to_owned()),
-        (true, false) => Ok(Answer::Allowed),
+        (true, false) => Ok(ReviewAnswer::Allowed),
         (false, _) => {
-            let said = [reason, evaluation_error].into_iter().flatten();
-            let said: Vec<String> = said.filter(|text| !text.is_empty()).collect();
-            Ok(Answer::Denied(said.join(", ")))
+            let reasons: Vec<String> = [reason, evaluation_error]
+                .into_iter()
+                .flatten()
+                .filter(|text| !text.is_empty())
+                .collect();
+            Ok(ReviewAnswer::Denied(reasons.join(", ")))
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Discovery and `OpenAPI` documents.
 //!
-//! They are constants. They must be there whenever the process can serve at all: while discovery of
-//! one API fails, no namespace of the cluster can be deleted. So nothing here looks at data, and the
-//! list of resources has one placeholder instead of the metrics that there are. An empty list would
-//! make `kubectl` warn on every command.
+//! The documents are constants, and must be available whenever the process can serve at all. While
+//! discovery of one API fails, no namespace of the cluster can be deleted. So nothing here depends
+//! on data, and the list of resources has one placeholder instead of the actual metrics. An empty
+//! list would make `kubectl` warn on every command.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -17,57 +17,58 @@ use crate::publish::external_metrics::negotiate::{DISCOVERY_V2, names_tag};
 use crate::publish::external_metrics::route::{GROUP, VERSION};
 use crate::publish::external_metrics::wire::{JSON, response};
 
-/// The placeholder resource, which lists all metrics of a namespace when it is asked for.
+/// The placeholder resource. A request for it returns all metrics of a namespace.
 pub(crate) const PLACEHOLDER: &str = "externalmetrics";
 
-/// A document that never changes while the process lives.
+/// A document that never changes while the process runs.
 #[derive(Clone, Debug)]
-pub(crate) struct Document {
+pub(crate) struct StaticDocument {
     content_type: &'static str,
     body: Bytes,
     hash: String,
 }
 
-/// For how long a client may keep a document.
+/// The caching policy of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keep {
-    /// As long as asking says that it is the same.
+pub(crate) enum CachePolicy {
+    /// The client must revalidate it.
     Revalidate,
-    /// For ever, because the address names the content.
+    /// The client may keep it forever, because the address contains the hash of the content.
     Forever,
 }
 
 /// All documents.
 #[derive(Clone, Debug)]
-pub(crate) struct Documents {
-    pub(crate) version: Document,
-    pub(crate) groups: Document,
-    pub(crate) groups_v2: Document,
-    pub(crate) group: Document,
-    pub(crate) resources: Document,
-    pub(crate) openapi_v2: Document,
-    pub(crate) openapi_v3_index: Document,
-    pub(crate) openapi_v3: Document,
+pub(crate) struct StaticDocuments {
+    pub(crate) version: StaticDocument,
+    pub(crate) groups: StaticDocument,
+    pub(crate) groups_v2: StaticDocument,
+    pub(crate) group: StaticDocument,
+    pub(crate) resources: StaticDocument,
+    pub(crate) openapi_v2: StaticDocument,
+    pub(crate) openapi_v3_index: StaticDocument,
+    pub(crate) openapi_v3: StaticDocument,
 }
 
-impl Documents {
+impl StaticDocuments {
     pub(crate) fn new() -> Self {
-        let openapi_v3 = Document::new(JSON, &openapi_v3());
+        let openapi_v3 = StaticDocument::new(JSON, &openapi_v3());
         let index = openapi_v3_index(openapi_v3.hash());
+
         Self {
-            version: Document::new(JSON, &version()),
-            groups: Document::new(JSON, &groups()),
-            groups_v2: Document::new(DISCOVERY_V2, &groups_v2()),
-            group: Document::new(JSON, &group_with_kind()),
-            resources: Document::new(JSON, &resources()),
-            openapi_v2: Document::new(JSON, &openapi_v2()),
-            openapi_v3_index: Document::new(JSON, &index),
+            version: StaticDocument::new(JSON, &version()),
+            groups: StaticDocument::new(JSON, &groups()),
+            groups_v2: StaticDocument::new(DISCOVERY_V2, &groups_v2()),
+            group: StaticDocument::new(JSON, &group_with_kind()),
+            resources: StaticDocument::new(JSON, &resources()),
+            openapi_v2: StaticDocument::new(JSON, &openapi_v2()),
+            openapi_v3_index: StaticDocument::new(JSON, &index),
             openapi_v3,
         }
     }
 }
 
-impl Document {
+impl StaticDocument {
     fn new(content_type: &'static str, content: &Value) -> Self {
         let text = content.to_string();
         let mut hasher = DefaultHasher::new();
@@ -75,37 +76,39 @@ impl Document {
         Self { content_type, body: text.into(), hash: format!("{:016X}", hasher.finish()) }
     }
 
-    /// A text that changes with the content.
+    /// Returns a hash of the content.
     pub(crate) fn hash(&self) -> &str {
         &self.hash
     }
 
-    /// The document, or that the client has it already.
+    /// Returns the document, or 304 if the client already has it.
     pub(crate) fn response(
         &self,
         if_none_match: Option<&str>,
-        keep: Keep,
+        keep: CachePolicy,
     ) -> Response<Full<Bytes>> {
         let tag = format!("\"{}\"", self.hash);
         let mut response = if names_tag(if_none_match, &tag) {
-            let mut response = Response::new(Full::default());
-            *response.status_mut() = StatusCode::NOT_MODIFIED;
-            response
+            let mut unchanged = Response::new(Full::default());
+            *unchanged.status_mut() = StatusCode::NOT_MODIFIED;
+            unchanged
         } else {
             response(StatusCode::OK, self.content_type, self.body.clone())
         };
+
         let headers = response.headers_mut();
         headers.insert(
             header::CACHE_CONTROL,
             HeaderValue::from_static(match keep {
-                Keep::Revalidate => "public",
-                Keep::Forever => "public, immutable",
+                CachePolicy::Revalidate => "public",
+                CachePolicy::Forever => "public, immutable",
             }),
         );
         headers.insert(header::VARY, HeaderValue::from_static("Accept"));
         if let Ok(tag) = HeaderValue::try_from(tag) {
             headers.insert(header::ETAG, tag);
         }
+
         response
     }
 }
@@ -147,6 +150,7 @@ fn groups_v2() -> Value {
             { "group": GROUP, "version": VERSION, "kind": "ExternalMetricValueList" },
         "scope": "Namespaced", "singularResource": "", "verbs": ["get"],
     });
+
     json!({
         "kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {},
         "items": [{
@@ -170,7 +174,7 @@ fn resources() -> Value {
 
 const DEFINITION: &str = "io.plimsoll.external_metrics.v1beta1.ExternalMetricValueList";
 
-/// The list's schema, with names that clash with nobody's.
+/// Returns the schema of the list, with names that cannot clash with those of other APIs.
 fn schema() -> Value {
     json!({
         "type": "object",
@@ -204,7 +208,8 @@ fn list_path() -> String {
     format!("/apis/{GROUP}/{VERSION}/namespaces/{{namespace}}/{{resource}}")
 }
 
-/// Paths of both `OpenAPI` documents, given what differs: the parameters and the answer.
+/// Returns the paths of both `OpenAPI` documents. The parameters and the response differ between
+/// the two.
 fn paths(parameters: &Value, answer: &Value) -> Value {
     let discovery = json!({ "get": {
         "description": "get available resources", "operationId": "getExternalMetricsResources",
@@ -217,52 +222,57 @@ fn paths(parameters: &Value, answer: &Value) -> Value {
         },
         "parameters": parameters,
     });
+
     json!({ (format!("/apis/{GROUP}/{VERSION}/")): discovery, (list_path()): list })
 }
 
 fn openapi_v2() -> Value {
-    let parameter = |name: &str, place: &str| {
-        json!({
-            "name": name, "in": place, "type": "string", "uniqueItems": true,
-            "required": place == "path",
-        })
-    };
     let parameters = json!([
-        parameter("namespace", "path"),
-        parameter("resource", "path"),
-        parameter("labelSelector", "query"),
+        parameter_v2("namespace", "path"),
+        parameter_v2("resource", "path"),
+        parameter_v2("labelSelector", "query"),
     ]);
     let answer = json!({
         "description": "OK", "schema": { "$ref": format!("#/definitions/{DEFINITION}") },
     });
+
     json!({
         "swagger": "2.0", "info": info(), "paths": paths(&parameters, &answer),
         "definitions": { (DEFINITION): schema() },
     })
 }
 
+fn parameter_v2(name: &str, place: &str) -> Value {
+    json!({
+        "name": name, "in": place, "type": "string", "uniqueItems": true,
+        "required": place == "path",
+    })
+}
+
 fn openapi_v3() -> Value {
-    let parameter = |name: &str, place: &str| {
-        json!({
-            "name": name, "in": place, "required": place == "path",
-            "schema": { "type": "string", "uniqueItems": true },
-        })
-    };
     let parameters = json!([
-        parameter("namespace", "path"),
-        parameter("resource", "path"),
-        parameter("labelSelector", "query"),
+        parameter_v3("namespace", "path"),
+        parameter_v3("resource", "path"),
+        parameter_v3("labelSelector", "query"),
     ]);
     let reference = json!({ "$ref": format!("#/components/schemas/{DEFINITION}") });
     let answer = json!({ "description": "OK", "content": { (JSON): { "schema": reference } } });
+
     json!({
         "openapi": "3.0.0", "info": info(), "paths": paths(&parameters, &answer),
         "components": { "schemas": { (DEFINITION): schema() } },
     })
 }
 
-/// Only our own group: the aggregator merges indexes by key, and another key could displace the
-/// cluster's own document.
+fn parameter_v3(name: &str, place: &str) -> Value {
+    json!({
+        "name": name, "in": place, "required": place == "path",
+        "schema": { "type": "string", "uniqueItems": true },
+    })
+}
+
+/// Returns an index with only this API group. The aggregator merges indexes by key, and another key
+/// could displace the cluster's own document.
 fn openapi_v3_index(hash: &str) -> Value {
     let path = format!("apis/{GROUP}/{VERSION}");
     let url = format!("/openapi/v3/{path}?hash={hash}");

@@ -1,4 +1,4 @@
-//! What the server says about itself.
+//! The metrics of the external metrics server.
 
 use std::time::Duration;
 
@@ -7,38 +7,39 @@ use prometheus::{
     GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, Registry, exponential_buckets,
 };
 
-use crate::publish::external_metrics::authorize::Verdict;
+use crate::publish::external_metrics::authorize::AccessVerdict;
 use crate::publish::external_metrics::route::Route;
-use crate::server::tls::{CertificateError, Reload};
+use crate::server::tls::{CertificateError, CertificateReload};
 use crate::telemetry::registrar::Registrar;
 
-/// The server's own metrics. Every label is of a closed set.
+/// The metrics of the server. Every label has a fixed set of values.
 #[derive(Clone, Debug)]
-pub struct Metrics {
+pub struct ApiMetrics {
     requests: IntCounterVec,
     duration: HistogramVec,
     authorizations: IntCounterVec,
     age: Histogram,
-    // Without a label, and without a sample until there is a certificate.
+    // Has no labels, and no sample until a certificate exists.
     not_after: GaugeVec,
     reload_failures: IntCounter,
 }
 
-impl Metrics {
-    /// Creates the metrics in a registry.
+impl ApiMetrics {
+    /// Creates and registers the metrics.
     ///
     /// # Errors
     ///
-    /// When one of the names is taken.
+    /// A metric with the same name is already registered.
     pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let registrar = Registrar(registry);
+
         Ok(Self {
             requests: registrar.counters(
                 "plimsoll_external_metrics_requests_total",
                 "Requests that the external metrics API has answered.",
                 &["route", "code"],
             )?,
-            // From 50 microseconds, half of what a request should take, to beyond the cap of 1 s.
+            // From 50 microseconds, half the target time of a request, to beyond the limit of 1 s.
             duration: registrar.histograms(
                 "plimsoll_external_metrics_request_duration_seconds",
                 "Time to answer a request of the external metrics API.",
@@ -50,7 +51,8 @@ impl Metrics {
                 "Requests for metrics by what authorization said and where it knew it from.",
                 &["outcome"],
             )?,
-            // The buckets of the Kubernetes library for such servers: 1 s to about 364 s.
+            // The buckets of the Kubernetes library for external metrics servers: 1 s to about 364
+            // s.
             age: registrar.histogram(
                 "plimsoll_external_metrics_metric_age_seconds",
                 "Age of the decisions that were served.",
@@ -73,7 +75,7 @@ impl Metrics {
         self.duration.with_label_values(&[route.label()]).observe(time.as_secs_f64());
     }
 
-    pub(crate) fn authorization(&self, verdict: &Verdict) {
+    pub(crate) fn authorization(&self, verdict: &AccessVerdict) {
         self.authorizations.with_label_values(&[verdict.label()]).inc();
     }
 
@@ -81,15 +83,19 @@ impl Metrics {
         self.age.observe(age.as_secs_f64());
     }
 
-    /// Records when the serving certificate expires, if there is one.
+    /// Records the expiry time of the serving certificate, if there is one.
     pub fn certificate(&self, not_after: Option<Timestamp>) {
         if let Some(not_after) = not_after {
             self.not_after.with_label_values::<&str>(&[]).set(not_after.as_second() as f64);
         }
     }
 
-    /// Records an attempt to read the serving certificate again.
-    pub fn reload(&self, outcome: &Result<Reload, CertificateError>, not_after: Option<Timestamp>) {
+    /// Records an attempt to reload the serving certificate.
+    pub fn reload(
+        &self,
+        outcome: &Result<CertificateReload, CertificateError>,
+        not_after: Option<Timestamp>,
+    ) {
         if outcome.is_err() {
             self.reload_failures.inc();
         }

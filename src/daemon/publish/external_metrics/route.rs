@@ -1,7 +1,7 @@
-//! Paths into routes.
+//! Parses request paths into routes.
 //!
-//! A path is split at its slashes first and each segment is decoded once, so that an encoded slash
-//! never becomes a separator and nothing is decoded twice.
+//! A path is first split at its slashes, and then each segment is decoded once. So an encoded slash
+//! never becomes a separator, and nothing is decoded twice.
 
 use percent_encoding::percent_decode_str;
 
@@ -10,34 +10,34 @@ use plimsoll_core::fleet::Namespace;
 /// The API group.
 pub const GROUP: &str = "external.metrics.k8s.io";
 
-/// The only version of it that HPA controllers ask for.
+/// The only version of the group that HPA controllers request.
 pub const VERSION: &str = "v1beta1";
 
-/// What a path leads to.
+/// The target of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
     /// `/livez`, `/readyz`, `/healthz`, or one of their checks.
-    Health(Probe, Option<String>),
-    /// A document that never changes.
-    Page(Page),
+    Health(HealthProbe, Option<String>),
+    /// A static document.
+    Page(StaticPage),
     /// `/apis/<group>/<version>/namespaces/<namespace>/<metric>`.
     Metric(Namespace, String),
-    /// A path that no client should ask for, and why.
+    /// An invalid path, with the reason.
     Malformed(&'static str),
     /// Any other path.
     Unknown,
 }
 
-/// A document that never changes.
+/// A static document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Page {
+pub enum StaticPage {
     /// `/version`.
     Version,
     /// `/apis`: all groups.
     Groups,
-    /// `/apis/<group>`: all versions of ours.
+    /// `/apis/<group>`: all versions of this API group.
     Group,
-    /// `/apis/<group>/<version>`: the resources of ours.
+    /// `/apis/<group>/<version>`: the resources of this API group.
     Resources,
     /// `/openapi/v2`.
     OpenApiV2,
@@ -47,50 +47,54 @@ pub enum Page {
     OpenApiV3,
 }
 
-/// What a health path asks.
+/// The check that a health path requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Probe {
-    /// Whether the process runs.
+pub enum HealthProbe {
+    /// Checks that the process runs.
     Live,
-    /// Whether it should get traffic.
+    /// Checks that the process should get traffic.
     Ready,
 }
 
 impl Route {
-    /// Reads a path, which may have a trailing slash where discovery documents are.
+    /// Parses a path. Paths of discovery documents may end with a slash.
     #[must_use]
     pub fn parse(path: &str) -> Self {
         let Some(path) = path.strip_prefix('/') else { return Self::Unknown };
-        let mut segments = Vec::new();
+        let mut decoded = Vec::new();
         for segment in path.split('/') {
             match percent_decode_str(segment).decode_utf8() {
-                Ok(decoded) => segments.push(decoded),
+                Ok(text) => decoded.push(text),
                 Err(_) => return Self::Malformed("the path is not UTF-8"),
             }
         }
-        let segments: Vec<&str> = segments.iter().map(AsRef::as_ref).collect();
+
+        let segments: Vec<&str> = decoded.iter().map(AsRef::as_ref).collect();
         match segments.as_slice() {
-            ["livez" | "healthz"] => Self::Health(Probe::Live, None),
-            ["readyz"] => Self::Health(Probe::Ready, None),
-            ["livez" | "healthz", check] => Self::Health(Probe::Live, Some((*check).to_owned())),
-            ["readyz", check] => Self::Health(Probe::Ready, Some((*check).to_owned())),
-            ["version"] => Self::Page(Page::Version),
-            ["apis"] | ["apis", ""] => Self::Page(Page::Groups),
-            ["apis", GROUP] | ["apis", GROUP, ""] => Self::Page(Page::Group),
-            ["apis", GROUP, VERSION] | ["apis", GROUP, VERSION, ""] => Self::Page(Page::Resources),
+            ["livez" | "healthz"] => Self::Health(HealthProbe::Live, None),
+            ["readyz"] => Self::Health(HealthProbe::Ready, None),
+            ["livez" | "healthz", check] => {
+                Self::Health(HealthProbe::Live, Some((*check).to_owned()))
+            }
+            ["readyz", check] => Self::Health(HealthProbe::Ready, Some((*check).to_owned())),
+            ["version"] => Self::Page(StaticPage::Version),
+            ["apis"] | ["apis", ""] => Self::Page(StaticPage::Groups),
+            ["apis", GROUP] | ["apis", GROUP, ""] => Self::Page(StaticPage::Group),
+            ["apis", GROUP, VERSION] | ["apis", GROUP, VERSION, ""] => {
+                Self::Page(StaticPage::Resources)
+            }
             ["apis", GROUP, VERSION, "namespaces", namespace, metric] => {
                 Self::metric(namespace, metric)
             }
-            ["openapi", "v2"] => Self::Page(Page::OpenApiV2),
-            ["openapi", "v3"] => Self::Page(Page::OpenApiV3Index),
-            ["openapi", "v3", "apis", GROUP, VERSION] => Self::Page(Page::OpenApiV3),
+            ["openapi", "v2"] => Self::Page(StaticPage::OpenApiV2),
+            ["openapi", "v3"] => Self::Page(StaticPage::OpenApiV3Index),
+            ["openapi", "v3", "apis", GROUP, VERSION] => Self::Page(StaticPage::OpenApiV3),
             _ => Self::Unknown,
         }
     }
 
     fn metric(namespace: &str, metric: &str) -> Self {
-        let forbidden = |text: &str| matches!(text, "." | "..") || text.contains(['/', '%']);
-        if forbidden(namespace) || forbidden(metric) {
+        if is_forbidden(namespace) || is_forbidden(metric) {
             return Self::Malformed("a name is . or .., or has a slash or a percent sign in it");
         }
         match Namespace::new(namespace) {
@@ -99,18 +103,26 @@ impl Route {
         }
     }
 
-    /// The route as a label value.
+    /// Returns the route as a label value.
     #[must_use]
     pub const fn label(&self) -> &'static str {
         match self {
             Self::Health(..) => "health",
-            Self::Page(Page::Version) => "version",
-            Self::Page(Page::Groups | Page::Group | Page::Resources) => "discovery",
-            Self::Page(Page::OpenApiV2 | Page::OpenApiV3Index | Page::OpenApiV3) => "openapi",
+            Self::Page(StaticPage::Version) => "version",
+            Self::Page(StaticPage::Groups | StaticPage::Group | StaticPage::Resources) => {
+                "discovery"
+            }
+            Self::Page(
+                StaticPage::OpenApiV2 | StaticPage::OpenApiV3Index | StaticPage::OpenApiV3,
+            ) => "openapi",
             Self::Metric(..) => "metric",
             Self::Malformed(_) | Self::Unknown => "other",
         }
     }
+}
+
+fn is_forbidden(name: &str) -> bool {
+    matches!(name, "." | "..") || name.contains(['/', '%'])
 }
 
 #[cfg(test)]
@@ -127,12 +139,12 @@ mod tests {
     fn paths_lead_where_kubernetes_says() {
         let base = "/apis/external.metrics.k8s.io/v1beta1";
         for (path, route) in [
-            ("/apis".to_owned(), Route::Page(Page::Groups)),
-            ("/apis/".to_owned(), Route::Page(Page::Groups)),
-            ("/apis/external.metrics.k8s.io".to_owned(), Route::Page(Page::Group)),
-            ("/apis/external.metrics.k8s.io/".to_owned(), Route::Page(Page::Group)),
-            (base.to_owned(), Route::Page(Page::Resources)),
-            (format!("{base}/"), Route::Page(Page::Resources)),
+            ("/apis".to_owned(), Route::Page(StaticPage::Groups)),
+            ("/apis/".to_owned(), Route::Page(StaticPage::Groups)),
+            ("/apis/external.metrics.k8s.io".to_owned(), Route::Page(StaticPage::Group)),
+            ("/apis/external.metrics.k8s.io/".to_owned(), Route::Page(StaticPage::Group)),
+            (base.to_owned(), Route::Page(StaticPage::Resources)),
+            (format!("{base}/"), Route::Page(StaticPage::Resources)),
             (format!("{base}/namespaces/a/m"), metric("a", "m")),
             (format!("{base}/namespaces/a/a%7Cb"), metric("a", "a|b")),
             (format!("{base}/namespaces/a/x%40y:z%20w"), metric("a", "x@y:z w")),
@@ -148,7 +160,7 @@ mod tests {
             ("/apis/metrics.k8s.io/v1beta1".to_owned(), Route::Unknown),
             (
                 "/openapi/v3/apis/external.metrics.k8s.io/v1beta1".to_owned(),
-                Route::Page(Page::OpenApiV3),
+                Route::Page(StaticPage::OpenApiV3),
             ),
             ("/".to_owned(), Route::Unknown),
             ("*".to_owned(), Route::Unknown),
@@ -156,6 +168,7 @@ mod tests {
         ] {
             assert_eq!(Route::parse(&path), route, "{path}");
         }
+
         for malformed in ["a/m%2fx", "a/m%252fx", "a/..", "a/%2e%2e", "../m", "a/%ff", "a%2fb/m"] {
             let route = Route::parse(&format!("{base}/namespaces/{malformed}"));
             assert!(matches!(route, Route::Malformed(_)), "{malformed} gave {route:?}");

@@ -1,53 +1,54 @@
-//! How the age of a decision decides what is served.
+//! The state of a decision by its age, which determines the served value.
 //!
-//! An HPA controller never looks at a value's timestamp: it acts on a value from six years ago. So
-//! the age must be judged here. A decision is served as it is while it is [`State::Fresh`]; for
-//! some time after that it is held, so that restarts and gaps in the data make no noise and a
-//! change that has begun completes; then it is an error, on which the controller keeps what is
-//! running.
+//! An HPA controller ignores the timestamp of a value: it would act on a six-year-old value. So
+//! Plimsoll checks the age. While a decision is [`DecisionState::Fresh`], it is served as it is.
+//! After that it is held for some time, so restarts and data gaps cause no changes, and a started
+//! change completes. After that the response is an error, and the controller keeps the current
+//! replicas.
 
 use std::time::Duration;
 
 use plimsoll_core::units::Replicas;
 
-/// The ages at which what is served changes.
+/// The ages at which the state changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ages {
-    /// Up to this age a decision is served as it is.
+pub struct DecisionAges {
+    /// The maximum age of a decision that is served as it is.
     pub fresh: Duration,
-    /// Up to this age it is held.
+    /// The maximum age of a decision that is held.
     pub hold: Duration,
 }
 
-/// What a decision's age makes of it. A variant that is gone has no state.
+/// The state of a decision by its age. A variant that no longer exists has no state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Nothing was ever decided.
+pub enum DecisionState {
+    /// No decision exists yet.
     Cold,
-    /// Served as it is.
+    /// The decision is served as it is.
     Fresh {
-        /// Its age.
+        /// The age of the decision.
         age: Duration,
     },
-    /// Served as it was, with the timestamp of its data.
+    /// The last decision is still served, with the timestamp of its data.
     Hold {
-        /// Its age.
+        /// The age of the decision.
         age: Duration,
     },
-    /// Not served.
+    /// The decision is not served.
     Expired {
-        /// Its age.
+        /// The age of the decision.
         age: Duration,
     },
 }
 
-impl State {
-    /// The state at `now` of a decision whose data was current at `decided`, both on the monotonic
-    /// clock. A decision from the future is new.
+impl DecisionState {
+    /// Returns the state at `now` of a decision whose data was current at `decided`, both on the
+    /// monotonic clock. A decision from the future counts as new.
     #[must_use]
-    pub fn at(now: Duration, decided: Option<Duration>, ages: Ages) -> Self {
+    pub fn at(now: Duration, decided: Option<Duration>, ages: DecisionAges) -> Self {
         let Some(decided) = decided else { return Self::Cold };
         let age = now.saturating_sub(decided);
+
         if age <= ages.fresh {
             Self::Fresh { age }
         } else if age <= ages.hold {
@@ -57,8 +58,8 @@ impl State {
         }
     }
 
-    /// The number to serve; `None` when there is none. It is the number that the gauge shows: two
-    /// surfaces that disagree would be worse than either.
+    /// Returns the desired replicas to serve; `None` if there are none. The gauge shows the same
+    /// value, because two surfaces that disagree would be worse than either.
     #[must_use]
     pub const fn serves(self, desired: Replicas) -> Option<Replicas> {
         match self {
@@ -67,7 +68,7 @@ impl State {
         }
     }
 
-    /// The age, if anything was ever decided.
+    /// Returns the age, if a decision exists.
     #[must_use]
     pub const fn age(self) -> Option<Duration> {
         match self {
@@ -76,7 +77,7 @@ impl State {
         }
     }
 
-    /// The state as people see it.
+    /// Returns the name of the state for users.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -94,14 +95,12 @@ mod tests {
 
     use super::*;
 
-    const AGES: Ages = Ages { fresh: Duration::from_secs(45), hold: Duration::from_mins(5) };
+    const AGES: DecisionAges =
+        DecisionAges { fresh: Duration::from_secs(45), hold: Duration::from_mins(5) };
 
     #[test]
     fn the_state_changes_just_after_each_limit() {
         let decided = Duration::from_secs(100);
-        let at = |age_ms: u64| {
-            State::at(decided + Duration::from_millis(age_ms), Some(decided), AGES).label()
-        };
         for (age_ms, label) in [
             (0, "fresh"),
             (45_000, "fresh"),
@@ -109,22 +108,34 @@ mod tests {
             (300_000, "hold"),
             (300_001, "expired"),
         ] {
-            assert_eq!(at(age_ms), label, "{age_ms} ms");
+            let now = decided + Duration::from_millis(age_ms);
+            assert_eq!(DecisionState::at(now, Some(decided), AGES).label(), label, "{age_ms} ms");
         }
-        assert_eq!(State::at(decided, None, AGES), State::Cold);
+
+        assert_eq!(DecisionState::at(decided, None, AGES), DecisionState::Cold);
     }
 
     #[test]
     fn a_held_decision_is_served_as_it_was_and_an_expired_one_not_at_all() {
         let two = Replicas::saturating(2);
         let age = Duration::ZERO;
+
         for (state, served) in [
-            (State::Fresh { age }, Some(two)),
-            (State::Hold { age }, Some(two)),
-            (State::Expired { age }, None),
-            (State::Cold, None),
+            (DecisionState::Fresh { age }, Some(two)),
+            (DecisionState::Hold { age }, Some(two)),
+            (DecisionState::Expired { age }, None),
+            (DecisionState::Cold, None),
         ] {
             assert_eq!(state.serves(two), served, "{state:?}");
+        }
+    }
+
+    fn rank(state: DecisionState) -> u32 {
+        match state {
+            DecisionState::Cold => 0,
+            DecisionState::Fresh { .. } => 1,
+            DecisionState::Hold { .. } => 2,
+            DecisionState::Expired { .. } => 3,
         }
     }
 
@@ -134,19 +145,14 @@ mod tests {
             decided in 0_u64..1000, now in 0_u64..1000, later in 0_u64..1000,
             fresh in 0_u64..500, hold in 0_u64..500,
         ) {
-            let ages = Ages {
+            let ages = DecisionAges {
                 fresh: Duration::from_secs(fresh), hold: Duration::from_secs(hold.max(fresh)),
             };
-            let rank = |now: u64| {
-                let decided = Some(Duration::from_secs(decided));
-                match State::at(Duration::from_secs(now), decided, ages) {
-                    State::Cold => 0,
-                    State::Fresh { .. } => 1,
-                    State::Hold { .. } => 2,
-                    State::Expired { .. } => 3,
-                }
-            };
-            prop_assert!(rank(now) >= 1 && rank(now) <= rank(now + later));
+            let at = Some(Duration::from_secs(decided));
+            let first = rank(DecisionState::at(Duration::from_secs(now), at, ages));
+            let second = rank(DecisionState::at(Duration::from_secs(now + later), at, ages));
+
+            prop_assert!(first >= 1 && first <= second);
         }
     }
 }

@@ -1,7 +1,6 @@
-//! Answers on the wire: metric lists, tables, errors.
+//! Encodes responses: metric lists, tables and errors.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -10,19 +9,20 @@ use hyper::{Response, StatusCode};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::publish::external_metrics::answer::{Reading, Value, short};
+use crate::publish::external_metrics::answer::{MetricReading, ServedValue, short};
 use crate::publish::external_metrics::route::{GROUP, VERSION};
 
-/// The content type of every JSON answer but an aggregated discovery document.
+/// The content type of every JSON response except an aggregated discovery document.
 pub(crate) const JSON: &str = "application/json";
 
-/// Longest message of an error. HPA controllers copy it into events, which are bounded too.
+/// The maximum length of an error message. HPA controllers copy it into events, whose length is
+/// limited as well.
 const MESSAGE_MAX: usize = 1024;
 
 // === errors ===
 
-/// What kind of error an answer is. None of them ever asks the client to retry: clients of this API
-/// would sleep and retry ten times, and one such client is all that scales a cluster.
+/// The kind of an error response. No kind asks the client to retry. Clients of this API would sleep
+/// and retry ten times, and a single such client scales the whole cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FailureKind {
     BadRequest,
@@ -48,16 +48,16 @@ impl FailureKind {
     }
 }
 
-/// An error, as the API server's clients read it: a `Status`.
+/// An error in the form that clients of an API server read: a `Status`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
+pub(crate) struct ErrorResponse {
     pub(crate) kind: FailureKind,
     pub(crate) message: String,
-    /// The metric that was asked for, if one was.
+    /// The requested metric, if the request was for one.
     pub(crate) metric: Option<String>,
 }
 
-impl Failure {
+impl ErrorResponse {
     pub(crate) fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), metric: None }
     }
@@ -77,16 +77,18 @@ impl Failure {
         if let Some(metric) = metric {
             status["details"] = json!({ "group": GROUP, "kind": metric });
         }
+
         status["code"] = code.as_u16().into();
         let mut response = response(code, JSON, status.to_string().into());
         if kind == FailureKind::MethodNotAllowed {
             response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
         }
+
         response
     }
 }
 
-/// The beginning of a message that is too long.
+/// Cuts a message that is too long.
 fn cut(message: &str) -> String {
     if message.len() <= MESSAGE_MAX {
         return message.to_owned();
@@ -114,20 +116,22 @@ struct ExternalMetricValue<'a> {
     value: String,
 }
 
-/// The values of some readings, in the order in which they are given.
-pub(crate) fn list(values: &[(&Reading, Value)]) -> Response<Full<Bytes>> {
-    let items = values.iter().map(|(reading, Value { quantity, at })| ExternalMetricValue {
+/// Encodes the values of some readings, in the given order.
+pub(crate) fn list(values: &[(&MetricReading, ServedValue)]) -> Response<Full<Bytes>> {
+    let items = values.iter().map(|(reading, ServedValue { quantity, at })| ExternalMetricValue {
         metric_name: reading.metric.name(),
         metric_labels: &reading.labels,
         timestamp: whole_seconds(*at),
         value: quantity.to_string(),
     });
+
     let list = ExternalMetricValueList {
         kind: "ExternalMetricValueList",
         api_version: format!("{GROUP}/{VERSION}"),
         metadata: serde_json::Map::new(),
         items: items.collect(),
     };
+
     let body = serde_json::to_vec(&list).expect("texts with texts as keys can be written");
     response(StatusCode::OK, JSON, body.into())
 }
@@ -138,14 +142,8 @@ fn whole_seconds(at: jiff::Timestamp) -> String {
 
 // === tables ===
 
-/// The readings as a person sees them, those without a value included.
-pub(crate) fn table(readings: &[Reading]) -> Response<Full<Bytes>> {
-    let column = |name: &str, format: &str, description: &str, priority: u8| {
-        json!({
-            "name": name, "type": "string", "format": format, "description": description,
-            "priority": priority,
-        })
-    };
+/// Encodes the readings for display, including those without a value.
+pub(crate) fn table(readings: &[MetricReading]) -> Response<Full<Bytes>> {
     let rows: Vec<_> = readings.iter().map(row).collect();
     let table = json!({
         "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {},
@@ -159,16 +157,25 @@ pub(crate) fn table(readings: &[Reading]) -> Response<Full<Bytes>> {
         ],
         "rows": rows,
     });
+
     response(StatusCode::OK, JSON, table.to_string().into())
 }
 
-fn row(reading: &Reading) -> serde_json::Value {
-    let Reading { metric, variant, labels: _, state, value } = reading;
+fn column(name: &str, format: &str, description: &str, priority: u8) -> serde_json::Value {
+    json!({
+        "name": name, "type": "string", "format": format, "description": description,
+        "priority": priority,
+    })
+}
+
+fn row(reading: &MetricReading) -> serde_json::Value {
+    let MetricReading { metric, variant, labels: _, state, value } = reading;
     let (number, reason) = match value {
-        Ok(Value { quantity, at: _ }) => (quantity.to_string(), ""),
+        Ok(ServedValue { quantity, at: _ }) => (quantity.to_string(), ""),
         Err(reason) => ("<unknown>".to_owned(), reason.as_str()),
     };
-    let age = state.age().map_or_else(|| "<unknown>".to_owned(), |age: Duration| short(age));
+    let age = state.age().map_or_else(|| "<unknown>".to_owned(), short);
+
     json!({
         "cells": [metric.name(), variant.as_str(), number, age, state.label(), reason],
         "object": {
@@ -180,7 +187,7 @@ fn row(reading: &Reading) -> serde_json::Value {
 
 // === responses ===
 
-/// A response that no cache keeps.
+/// Creates a response that must not be cached.
 pub(crate) fn response(
     code: StatusCode,
     content_type: &'static str,
@@ -189,6 +196,7 @@ pub(crate) fn response(
     let length = body.len();
     let mut response = Response::new(Full::new(body));
     *response.status_mut() = code;
+
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));

@@ -3,10 +3,10 @@ use plimsoll_core::decide::{NoData, Reason, Stage, Step, VariantReport};
 use plimsoll_core::fleet::Bounds;
 
 use crate::fixtures;
-use crate::publish::Decided;
+use crate::publish::PublishedDecision;
 use plimsoll_core::observe::Observation;
 
-/// A variant with a number, decided now.
+/// Returns a variant with desired replicas that were decided now.
 fn variant(desired: u32, basis: Basis) -> PublishedVariant {
     let spec = fixtures::variant("a");
     let mut observation = Observation::of_nothing(Bounds::default());
@@ -17,6 +17,7 @@ fn variant(desired: u32, basis: Basis) -> PublishedVariant {
         after: Replicas::saturating(desired),
         reason: Reason::NoData(NoData::NotTried),
     };
+
     let decision = Decision {
         variant: spec.key.clone(),
         model: spec.model_key(),
@@ -26,30 +27,32 @@ fn variant(desired: u32, basis: Basis) -> PublishedVariant {
         inputs_at: Timestamp::UNIX_EPOCH,
         basis,
     };
+
     let at = Timestamp::UNIX_EPOCH;
-    let decided = Some(Decided { decision, at, elapsed: Duration::ZERO });
+    let decided = Some(PublishedDecision { decision, at, elapsed: Duration::ZERO });
     let report =
         VariantReport { saturation: Fraction::new(0.5).unwrap(), saturated: Replicas::ZERO };
     PublishedVariant { spec, observation, report: Some(report), decided, undecided: None }
 }
 
-fn record(history: &History, second: u64, variant: Option<PublishedVariant>) {
+fn record(history: &RecentHistory, second: u64, variant: Option<PublishedVariant>) {
     let variants = variant.map(|it| (it.spec.key.clone(), it)).into_iter().collect();
     let published = Published { generation: second, variants, ..Published::default() };
     history.record(Timestamp::UNIX_EPOCH, Duration::from_secs(second), &published);
 }
 
-fn track(history: &History) -> Track {
+fn track(history: &RecentHistory) -> VariantTrack {
     history.track(&fixtures::variant("a").key).unwrap()
 }
 
 #[test]
 fn every_change_is_kept_with_its_instant_and_nothing_between() {
-    let history = History::default();
+    let history = RecentHistory::default();
     for second in 0..100 {
         let desired = if (30..70).contains(&second) { 3 } else { 2 };
         record(&history, second, Some(variant(desired, Basis::Fresh)));
     }
+
     let track = track(&history);
     let now = Duration::from_secs(100);
     let levels: Vec<_> = track.levels.iter().map(|it| (it.age(now), it.desired())).collect();
@@ -62,11 +65,12 @@ fn every_change_is_kept_with_its_instant_and_nothing_between() {
 
 #[test]
 fn an_hour_is_kept_with_the_level_that_was_in_force_at_its_beginning() {
-    let history = History::default();
+    let history = RecentHistory::default();
     for second in 0..2 * 3600 {
         let desired = if second < 1800 { 1 } else { 2 };
         record(&history, second, Some(variant(desired, Basis::Fresh)));
     }
+
     let track = track(&history);
     assert_eq!(track.levels.len(), 1);
     assert_eq!(track.levels[0].desired(), Some(2));
@@ -75,11 +79,12 @@ fn an_hour_is_kept_with_the_level_that_was_in_force_at_its_beginning() {
 
 #[test]
 fn a_variant_that_never_stops_changing_takes_bounded_memory_and_says_since_when() {
-    let history = History::default();
+    let history = RecentHistory::default();
     for second in 0..3600 {
         let desired = 1 + u32::try_from(second % 2).unwrap();
         record(&history, second, Some(variant(desired, Basis::Fresh)));
     }
+
     let track = track(&history);
     assert_eq!(track.levels.len(), LEVELS_MAX);
     let since = track.since.age(Duration::from_secs(3599));
@@ -89,50 +94,53 @@ fn a_variant_that_never_stops_changing_takes_bounded_memory_and_says_since_when(
 
 #[test]
 fn the_memory_of_a_thousand_variants_is_what_is_documented() {
-    assert_eq!((size_of::<Level>(), size_of::<Sample>()), (32, 32));
+    assert_eq!((size_of::<ReplicaLevel>(), size_of::<LoadSample>()), (32, 32));
     let rings = SAMPLES_MAX.next_power_of_two() + LEVELS_MAX.next_power_of_two();
     assert!(rings * 32 * 1000 <= 33 << 20);
-    assert!(EVENTS_MAX * (size_of::<Event>() + 128) < 1 << 20);
+    assert!(EVENTS_MAX * (size_of::<PastEvent>() + 128) < 1 << 20);
 }
 
 #[test]
 fn what_happens_is_told_once_with_what_it_was_before() {
-    let history = History::default();
-    let told = |history: &History| {
-        let events = history.events(9, |_| true).into_iter().rev();
-        events
-            .map(|it| (it.change, it.before.map(Replicas::count), it.after.map(Replicas::count)))
-            .collect::<Vec<_>>()
-    };
+    let history = RecentHistory::default();
     record(&history, 0, Some(variant(2, Basis::Fresh)));
     record(&history, 1, Some(variant(2, Basis::Fresh)));
     record(&history, 2, Some(variant(3, Basis::Fresh)));
     record(&history, 3, Some(variant(3, Basis::Held)));
     record(&history, 4, Some(variant(3, Basis::Fresh)));
     record(&history, 5, None);
+
     let all = [
-        (Change::Desired, None, Some(2)),
-        (Change::Desired, Some(2), Some(3)),
-        (Change::Held, Some(3), Some(3)),
-        (Change::Released, Some(3), Some(3)),
-        (Change::Removed, Some(3), None),
+        (PastEventKind::Desired, None, Some(2)),
+        (PastEventKind::Desired, Some(2), Some(3)),
+        (PastEventKind::Held, Some(3), Some(3)),
+        (PastEventKind::Released, Some(3), Some(3)),
+        (PastEventKind::Removed, Some(3), None),
     ];
-    assert_eq!(told(&history), all);
+    let told: Vec<_> = history
+        .events(9, |_| true)
+        .into_iter()
+        .rev()
+        .map(|it| (it.change, it.before.map(Replicas::count), it.after.map(Replicas::count)))
+        .collect();
+
+    assert_eq!(told, all);
     assert!(history.track(&fixtures::variant("a").key).is_none(), "its past goes with it");
     assert_eq!(history.events(1, |_| true)[0].number, 5, "the newest is first");
-    let because = history.events(9, |event| event.change == Change::Held)[0].because.clone();
+    let because = history.events(9, |event| event.change == PastEventKind::Held)[0].because.clone();
     assert_eq!(because.unwrap().reason, "no_data");
 }
 
 #[test]
 fn a_time_without_ticks_is_a_gap_and_no_line() {
-    let history = History::default();
+    let history = RecentHistory::default();
     record(&history, 0, Some(variant(2, Basis::Fresh)));
     record(&history, 29, Some(variant(2, Basis::Fresh)));
     record(&history, 100, Some(variant(2, Basis::Fresh)));
+
     let track = track(&history);
     let verdicts: Vec<_> = track.levels.iter().map(|it| it.verdict).collect();
-    assert_eq!(verdicts, [Verdict::Fresh, Verdict::Silent, Verdict::Fresh]);
+    assert_eq!(verdicts, [DesiredBasis::Fresh, DesiredBasis::Silent, DesiredBasis::Fresh]);
     assert_eq!(track.levels[1].desired(), None);
     assert_eq!(track.levels[1].age(Duration::from_secs(100)), Duration::from_secs(71));
     assert_eq!(history.events(9, |_| true).len(), 1, "nothing has changed");
@@ -140,10 +148,10 @@ fn a_time_without_ticks_is_a_gap_and_no_line() {
 
 #[test]
 fn packing_keeps_zero_apart_from_nothing() {
-    assert_eq!(Packed::of(Some(0.0)).quantity(), Some(0.0));
-    assert_eq!(Packed::of(None).quantity(), None);
-    assert_eq!(Packed::of(Some(f64::MAX)).quantity(), Some(f64::from(f32::MAX)));
-    assert_eq!(Packed::of_count(Some(Replicas::ZERO)).count(), Some(Replicas::ZERO));
-    assert_eq!(Packed::of_count(Some(Replicas::LIMIT)).count(), Some(Replicas::LIMIT));
-    assert_eq!(Packed::of_count(None).count(), None);
+    assert_eq!(PackedNumber::of(Some(0.0)).quantity(), Some(0.0));
+    assert_eq!(PackedNumber::of(None).quantity(), None);
+    assert_eq!(PackedNumber::of(Some(f64::MAX)).quantity(), Some(f64::from(f32::MAX)));
+    assert_eq!(PackedNumber::of_count(Some(Replicas::ZERO)).count(), Some(Replicas::ZERO));
+    assert_eq!(PackedNumber::of_count(Some(Replicas::LIMIT)).count(), Some(Replicas::LIMIT));
+    assert_eq!(PackedNumber::of_count(None).count(), None);
 }

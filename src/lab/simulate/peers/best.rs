@@ -1,29 +1,28 @@
-//! The best fixed number of replicas: what somebody would rent who knew all requests beforehand and
-//! never changed it.
+//! The best fixed replica count: a constant fleet chosen with knowledge of all requests.
 //!
 //! # Model
 //!
-//! As [`fixed`], with the numbers that cost the least of those with which [`GOAL`] of all requests
-//! are served well. They are found by simulation with the same requests and failures as the others
-//! meet, so a closed workload, or one with prefill and decode apart, has them as well. All replicas
-//! are ready at the start.
+//! As [`fixed`], with the cheapest replica counts with which [`GOAL`] of all requests are served
+//! well. A search finds them by simulation with the same requests and failures as the other
+//! policies get. So it also works for closed workloads and for separate prefill and decode. All
+//! replicas are ready at the start.
 //!
-//! The number of one variant is bisected between its bounds, and is at least one. Of several
-//! variants, the one with the widest bounds is bisected for each combination of the others, cheapest
-//! first, as far as the whole costs less than the best that was found. Every model has at least one
-//! replica.
+//! A single variant's replica count is bisected between its bounds, and is at least one. With
+//! several variants, the one with the widest bounds is bisected for each combination of the others.
+//! The combinations are tried in ascending order of cost, while the fleet costs less than the best
+//! fleet so far. Every model has at least one replica.
 //!
 //! # Source
 //!
-//! Kubernetes 1.36, "Deployments": `spec.replicas` without an autoscaler. That the number is the best
-//! one is this project's own search.
+//! Kubernetes 1.36, "Deployments": `spec.replicas` without an autoscaler. The search for the best
+//! count is Plimsoll's own.
 //!
 //! # Limits
 //!
-//! The search takes for granted that more replicas of one variant serve no less. Of several variants,
-//! where more of a slow one may serve worse, the fewest are tried as well where the most do not do.
-//! At most [`FLEETS_MAX`] fleets are simulated, and the cheapest that was found by then counts; with
-//! three variants or more there may be a cheaper one.
+//! The search assumes that more replicas of one variant never serve fewer requests. With several
+//! variants, more replicas of a slow one may serve worse, so the minimum is also tried if the
+//! maximum is not enough. At most [`FLEETS_MAX`] fleets are simulated, and the cheapest found so
+//! far is the result. With three or more variants a cheaper fleet may exist.
 
 use crate::simulate::Micros;
 use crate::simulate::peers::oracle::{self, GOAL};
@@ -32,13 +31,13 @@ use crate::simulate::run::{self, Watch};
 use crate::simulate::scenario::Scenario;
 use plimsoll_core::units::Replicas;
 
-/// Fleets that are simulated at most. A variant with at most 40 replicas takes seven, and two of them
+/// The most fleets to simulate. One variant with at most 40 replicas takes seven, two such variants
 /// about a hundred.
 const FLEETS_MAX: u32 = 300;
-/// The most replicas of a variant that nothing bounds.
+/// The maximum replicas of a variant without an upper bound.
 const UNBOUNDED: Replicas = Replicas::saturating(1_000);
 
-/// Why there is no fixed number of replicas.
+/// The error if no fixed replica count meets the goal.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error(
     "no fixed number of replicas within the bounds of the variants serves {:.0} % within SLO; the best \
@@ -47,47 +46,48 @@ const UNBOUNDED: Replicas = Replicas::saturating(1_000);
     served * 100.0
 )]
 pub struct NoFleet {
-    /// The largest share that one of those served well that were simulated, from 0 to 1.
+    /// The largest share of requests that a simulated fleet served well, from 0 to 1.
     pub served: f64,
 }
 
-/// The number of each variant.
-type Fleet = Vec<u32>;
+/// The replica count of each variant.
+type ReplicaCounts = Vec<u32>;
 
-struct Search<'s, W> {
+struct FixedCountSearch<'s, W> {
     scenario: &'s Scenario,
     seed: u64,
     watch: &'s mut W,
-    /// The fewest and the most of each variant.
+    /// The minimum and maximum replicas of each variant.
     bounds: Vec<(u32, u32)>,
-    /// The variant whose number is bisected.
+    /// The variant whose replica count is bisected.
     bisected: usize,
-    best: Option<Fleet>,
+    best: Option<ReplicaCounts>,
     tried: u32,
-    /// The largest share that was served well.
+    /// The largest share of requests served well so far.
     served: f64,
     interrupted: bool,
 }
 
-/// Gives the variants of a scenario the cheapest numbers that serve it.
+/// Gives the variants of a scenario the cheapest replica counts that meet the goal.
 ///
 /// # Errors
 ///
-/// No numbers do, or an engine has settings that no engine can have.
+/// No replica counts meet the goal, or an engine's settings are invalid.
 pub(crate) fn apply(
     scenario: &mut Scenario,
     seed: u64,
     watch: &mut impl Watch,
 ) -> Result<(), Unplayable> {
-    let mut search = Search::new(scenario, seed, watch);
+    let mut search = FixedCountSearch::new(scenario, seed, watch);
     search.look()?;
-    let Search { best, served, interrupted, .. } = search;
+    let FixedCountSearch { best, served, interrupted, .. } = search;
     match best {
         Some(fleet) => hire(scenario, &fleet),
-        // Whoever interrupted it asks for nothing.
+        // An interrupted search leaves the scenario unchanged.
         None if interrupted => {}
         None => return Err(NoFleet { served }.into()),
     }
+
     Ok(())
 }
 
@@ -97,29 +97,33 @@ fn hire(scenario: &mut Scenario, fleet: &[u32]) {
     }
 }
 
-// === impl Search ===
+// === impl FixedCountSearch ===
 
-impl<'s, W: Watch> Search<'s, W> {
+impl<'s, W: Watch> FixedCountSearch<'s, W> {
     fn new(scenario: &'s Scenario, seed: u64, watch: &'s mut W) -> Self {
-        let alone = |model: usize| scenario.variants.iter().filter(|it| it.model == model).count();
         let bounds: Vec<(u32, u32)> = scenario
             .variants
             .iter()
             .map(|variant| {
                 let most = variant.spec.bounds.max().unwrap_or(UNBOUNDED).count();
                 let least = variant.spec.bounds.min().count();
-                (least.max(u32::from(alone(variant.model) == 1)).min(most), most)
+                let peers = scenario.variants.iter().filter(|it| it.model == variant.model);
+                (least.max(u32::from(peers.count() == 1)).min(most), most)
             })
             .collect();
-        let width = |at: &usize| bounds[*at].1 - bounds[*at].0;
-        let bisected = (0..bounds.len()).max_by_key(width).unwrap_or(0);
-        let (best, tried, served, interrupted) = (None, 0, 0.0, false);
+
+        let bisected = (0..bounds.len()).max_by_key(|&at| bounds[at].1 - bounds[at].0).unwrap_or(0);
+        let best = None;
+        let tried = 0;
+        let served = 0.0;
+        let interrupted = false;
         Self { scenario, seed, watch, bounds, bisected, best, tried, served, interrupted }
     }
 
-    /// Goes through the combinations of the others, cheapest first.
+    /// Tries the combinations of the other variants, cheapest first.
     fn look(&mut self) -> Result<(), Unplayable> {
-        let mut open: Vec<Fleet> = vec![self.bounds.iter().map(|(least, _)| *least).collect()];
+        let mut open: Vec<ReplicaCounts> =
+            vec![self.bounds.iter().map(|(least, _)| *least).collect()];
         while let Some(at) = self.cheapest(&open) {
             let fleet = open.swap_remove(at);
             if !self.is_cheaper(&fleet) || self.is_over() {
@@ -128,45 +132,55 @@ impl<'s, W: Watch> Search<'s, W> {
             open.extend(next(&fleet, &self.bounds, self.bisected));
             self.bisect(&fleet)?;
         }
+
         Ok(())
     }
 
-    /// The place of the cheapest; of several, that with the fewest of the first variant.
-    fn cheapest(&self, open: &[Fleet]) -> Option<usize> {
-        let dearer = |a: &Fleet, b: &Fleet| self.cost(a).total_cmp(&self.cost(b));
-        (0..open.len())
-            .min_by(|&a, &b| dearer(&open[a], &open[b]).then_with(|| open[a].cmp(&open[b])))
+    /// The index of the cheapest fleet; on a tie, the one with the fewest replicas of the first
+    /// variant.
+    fn cheapest(&self, open: &[ReplicaCounts]) -> Option<usize> {
+        (0..open.len()).min_by(|&a, &b| {
+            let by_cost = self.cost(&open[a]).total_cmp(&self.cost(&open[b]));
+            by_cost.then_with(|| open[a].cmp(&open[b]))
+        })
     }
 
-    /// Finds the fewest replicas of one variant that do beside these of the others.
-    fn bisect(&mut self, fleet: &Fleet) -> Result<(), Unplayable> {
-        let (at, (least, most)) = (self.bisected, self.bounds[self.bisected]);
-        let affordable = (least..=most).take_while(|it| self.is_cheaper(&with(fleet, at, *it)));
+    /// Finds the fewest replicas of the bisected variant that are enough with these counts of the
+    /// others.
+    fn bisect(&mut self, fleet: &ReplicaCounts) -> Result<(), Unplayable> {
+        let at = self.bisected;
+        let (least, upper) = self.bounds[at];
+        let affordable = (least..=upper).take_while(|it| self.is_cheaper(&with(fleet, at, *it)));
         let Some(most) = affordable.last() else { return Ok(()) };
-        let (mut low, mut high) = (least, most);
+        let mut low = least;
+        let mut high = most;
         if !self.holds(&with(fleet, at, most))? {
             if least == most || !self.holds(&with(fleet, at, least))? {
                 return Ok(());
             }
             high = least;
         }
+
         while low < high {
             let middle = u32::midpoint(low, high);
             if self.holds(&with(fleet, at, middle))? { high = middle } else { low = middle + 1 }
         }
+
         self.best = Some(with(fleet, at, high));
         Ok(())
     }
 
-    /// Whether enough requests are served well. Nothing is tried any more once the search is over.
-    fn holds(&mut self, fleet: &Fleet) -> Result<bool, Unplayable> {
+    /// The factor by which time runs faster.
+    fn holds(&mut self, fleet: &ReplicaCounts) -> Result<bool, Unplayable> {
         if !self.serves_all(fleet) || self.is_over() {
             return Ok(false);
         }
+
         self.interrupted = !self.watch.goes_on(Micros::ZERO);
         if self.interrupted {
             return Ok(false);
         }
+
         let mut scenario = self.scenario.clone();
         hire(&mut scenario, fleet);
         let outcome = run::run(&scenario, self.seed, self.watch)?;
@@ -177,41 +191,47 @@ impl<'s, W: Watch> Search<'s, W> {
         Ok(share >= GOAL && !self.interrupted)
     }
 
-    /// Whether every model has a replica.
-    fn serves_all(&self, fleet: &Fleet) -> bool {
-        let variants = || self.scenario.variants.iter().zip(fleet);
-        variants().all(|(one, _)| variants().any(|(it, count)| it.model == one.model && *count > 0))
+    /// Returns true if every model has a replica.
+    fn serves_all(&self, fleet: &ReplicaCounts) -> bool {
+        self.scenario.variants.iter().all(|variant| self.serves(fleet, variant.model))
+    }
+
+    fn serves(&self, fleet: &ReplicaCounts, model: usize) -> bool {
+        let mut variants = self.scenario.variants.iter().zip(fleet);
+        variants.any(|(it, count)| it.model == model && *count > 0)
     }
 
     fn is_over(&self) -> bool {
         self.interrupted || self.tried >= FLEETS_MAX
     }
 
-    fn is_cheaper(&self, fleet: &Fleet) -> bool {
+    fn is_cheaper(&self, fleet: &ReplicaCounts) -> bool {
         self.best.as_ref().is_none_or(|best| self.cost(fleet) < self.cost(best))
     }
 
-    /// For an hour.
-    fn cost(&self, fleet: &Fleet) -> f64 {
+    /// The cost of a fleet per hour.
+    fn cost(&self, fleet: &ReplicaCounts) -> f64 {
         let each = self.scenario.variants.iter().zip(fleet);
         each.map(|(variant, count)| variant.spec.cost.per_hour() * f64::from(*count)).sum()
     }
 }
 
-/// The fleets with one replica more, but for the variant that is bisected, that come after this one.
-/// Only from the last variant on that has more than its fewest, so that each comes once.
-fn next(fleet: &Fleet, bounds: &[(u32, u32)], bisected: usize) -> Vec<Fleet> {
+/// The successors of this fleet: one more replica of one variant, except the bisected variant. It
+/// starts at the last variant above its minimum, so that each combination occurs once.
+fn next(fleet: &ReplicaCounts, bounds: &[(u32, u32)], bisected: usize) -> Vec<ReplicaCounts> {
     let others = (0..fleet.len()).filter(|&at| at != bisected);
     let raised = others.clone().rfind(|&at| fleet[at] > bounds[at].0).unwrap_or(0);
-    let room = |at: &usize| *at >= raised && fleet[*at] < bounds[*at].1;
-    others.filter(room).map(|at| with(fleet, at, fleet[at] + 1)).collect()
+    others
+        .filter(|&at| at >= raised && fleet[at] < bounds[at].1)
+        .map(|at| with(fleet, at, fleet[at] + 1))
+        .collect()
 }
 
-/// A fleet with another number of one variant.
-fn with(fleet: &Fleet, at: usize, count: u32) -> Fleet {
-    let mut fleet = fleet.clone();
-    fleet[at] = count;
-    fleet
+/// A fleet with a different replica count of one variant.
+fn with(fleet: &ReplicaCounts, at: usize, count: u32) -> ReplicaCounts {
+    let mut changed = fleet.clone();
+    changed[at] = count;
+    changed
 }
 
 #[cfg(test)]
@@ -227,6 +247,7 @@ mod tests {
             open.extend(next(&fleet, &bounds, 1));
             seen.push(fleet);
         }
+
         let all = seen.len();
         assert!(seen.iter().all(|it| it[1] == 0), "the second is bisected: {seen:?}");
         seen.sort_unstable();

@@ -1,7 +1,7 @@
 //! Dynamo's planner, for engines that both prefill and decode.
 //!
-//! Its two modes decide by themselves here: [`load`] reacts every 5 s, [`throughput`] predicts every
-//! 180 s. Both rest on a model of an engine's iteration ([`Iteration`]).
+//! Its two modes decide separately in this model: [`load`] reacts every 5 s, [`throughput`]
+//! predicts every 180 s. Both use a model of an engine's iteration ([`Iteration`]).
 //!
 //! # Source
 //!
@@ -11,16 +11,16 @@
 //!
 //! # Limits
 //!
-//! The original fits an iteration's time to what engines report of each forward pass. Here its fit
-//! is perfect: the coefficients are the engine's own. There is no GPU budget but the variant's most
-//! replicas.
+//! The original fits the iteration time to the engines' reports of each forward pass. In the
+//! simulator the fit is perfect: the coefficients are the engine's own. There is no GPU budget
+//! except the variant's maximum replicas.
 
 pub(crate) mod load;
 pub(crate) mod throughput;
 
 use crate::simulate::replica::settings::Settings;
 
-/// What an iteration takes: `wall_time = f(prompt tokens, KV tokens that are read)`.
+/// The duration of an iteration: `wall_time = f(prompt tokens, KV tokens that are read)`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Iteration {
     fixed: f64,
@@ -29,7 +29,7 @@ pub(crate) struct Iteration {
 }
 
 impl Iteration {
-    /// The best fit for this engine while a request that decodes has so many tokens.
+    /// The best fit for this engine while each decoding request has `context` tokens.
     pub(crate) fn of(engine: &Settings, context: f64) -> Self {
         let step = &engine.step;
         Self {
@@ -39,19 +39,20 @@ impl Iteration {
         }
     }
 
-    /// Seconds.
+    /// The duration of an iteration in seconds.
     pub(crate) fn time(&self, prompt_tokens: f64, kv_tokens: f64) -> f64 {
         let work = self.per_prompt_token * prompt_tokens + self.per_kv_token * kv_tokens;
         (self.fixed + work).max(1e-6)
     }
 
-    /// Seconds until the first token of a request of usual length behind a queue
+    /// Seconds until the first token of a request of `usual` length behind a queue
     /// (`estimate_next_ttft`).
     pub(crate) fn ttft(&self, queued: f64, usual: f64, chunk: f64, kv_tokens: f64) -> f64 {
         let tokens = queued + usual;
         if tokens <= 0.0 || chunk <= 0.0 {
             return 0.0;
         }
+
         let whole = (tokens / chunk).floor();
         let rest = tokens - whole * chunk;
         let last = if rest > 0.0 { self.time(rest, kv_tokens) } else { 0.0 };
@@ -64,7 +65,8 @@ pub(crate) mod tests {
     use super::*;
     use crate::simulate::replica::settings::{Admission, StepTime};
 
-    /// An engine whose step takes 10 ms, 20 us a prompt token, 40 us a request, 0.04 us a KV token.
+    /// An engine whose step takes 10 ms, 20 us per prompt token, 40 us per request, 0.04 us per KV
+    /// token.
     pub(crate) fn engine() -> Settings {
         Settings {
             step: StepTime::dense(10_000.0, 20.0, 40.0, 0.04),
@@ -79,7 +81,7 @@ pub(crate) mod tests {
     #[test]
     fn a_first_token_takes_the_iterations_that_its_prompt_and_the_queue_need() {
         let iteration = Iteration::of(&engine(), 1000.0);
-        // 10 ms, 20 us a prompt token, 0.08 us a KV token.
+        // 10 ms, 20 us per prompt token, 0.08 us per KV token.
         assert!((iteration.time(2048.0, 100_000.0) - 0.058_96).abs() < 1e-9);
         let two = iteration.ttft(2048.0, 1000.0, 2048.0, 0.0);
         assert!((two - (0.050_96 + 0.030)).abs() < 1e-9, "{two}");

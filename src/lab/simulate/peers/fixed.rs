@@ -1,9 +1,9 @@
-//! A fixed number of replicas, which is what most fleets have before anybody scales them.
+//! A fixed replica count, as most fleets have before they get an autoscaler.
 //!
 //! # Model
 //!
-//! Every variant has this many replicas from the start to the end, whatever its bounds say. What is
-//! lost to a crash or a node that is taken back is replaced.
+//! Every variant has this many replicas from start to end, regardless of its bounds. A replica that
+//! is lost to a crash or a node reclaim is replaced.
 //!
 //! # Source
 //!
@@ -12,7 +12,7 @@
 use crate::simulate::scenario::{Actuator, Variant};
 use plimsoll_core::units::Replicas;
 
-/// Gives a variant this many replicas for good.
+/// Fixes the replica count of a variant.
 pub(crate) fn keep(variant: &mut Variant, count: Replicas) {
     variant.initial = count;
     variant.actuator = Actuator::Fixed;

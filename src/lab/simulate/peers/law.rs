@@ -1,12 +1,12 @@
-//! Autoscalers that write the scale themselves, without an HPA or with one of their own.
+//! Autoscalers that write the scale directly, without an HPA or with an HPA of their own.
 //!
-//! A [`Rule`] is what a scenario says of one; [`Law`] is the rule with its memory, which sees a
-//! variant from time to time and says how many replicas it should have.
+//! A [`Rule`] is the description of an autoscaler in a scenario. A [`Law`] is the rule with its
+//! state: it looks at a variant periodically and returns the desired replicas.
 
 use crate::simulate::Micros;
 use crate::simulate::peers::{apa, dynamo, kpa, schedule, slo_aware};
 use crate::simulate::replica::settings::Settings;
-use crate::simulate::scaler::Scale;
+use crate::simulate::scaler::ScaleCounts;
 use crate::simulate::scenario::Slo;
 use crate::simulate::score::Service;
 use plimsoll_core::fleet::Bounds;
@@ -16,46 +16,46 @@ use plimsoll_core::units::Replicas;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rule {
     /// Knative's pod autoscaler.
-    Kpa(kpa::Settings),
-    /// `AIBrix`' autoscaler for applications.
-    Apa(apa::Settings),
-    /// llm-d's control law on latency against its objectives.
+    Kpa(kpa::KpaSettings),
+    /// `AIBrix`' pod autoscaler (APA).
+    Apa(apa::ApaSettings),
+    /// llm-d's control law on latency relative to its objectives.
     SloAware,
-    /// Dynamo's planner, by the load of its engines.
+    /// Dynamo's planner, by engine load.
     DynamoLoad,
     /// Dynamo's planner, by predicted traffic.
     DynamoThroughput,
-    /// Numbers that were planned before.
-    Schedule(schedule::Schedule),
+    /// Replica counts that were planned beforehand.
+    Schedule(schedule::ReplicaSchedule),
 }
 
-/// What a rule is told of its variant when it begins.
+/// The facts about its variant that a rule gets at the start.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// How many replicas it may have.
+    /// The bounds of the replica count.
     pub bounds: Bounds,
-    /// What requests must meet.
+    /// The objectives of requests.
     pub slo: Slo,
-    /// The engine, for rules that rest on a profile of it.
+    /// The engine, for rules that use its profile.
     pub engine: Settings,
 }
 
-/// What is seen of a variant at one instant.
+/// The state of a variant at one instant, as a rule sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Sight<'a> {
-    /// When.
+    /// The time of the observation.
     pub now: Micros,
-    /// What is asked for, and what exists.
-    pub scale: Scale,
-    /// Replicas that serve.
+    /// The desired and the existing replicas.
+    pub scale: ScaleCounts,
+    /// The serving replicas.
     pub replicas: &'a [ReplicaSight],
-    /// Requests that were sent to the variant so far.
+    /// Requests sent to the variant so far.
     pub sent: u64,
-    /// How the requests of its model have fared so far.
+    /// The outcome of the model's requests so far.
     pub service: &'a Service,
 }
 
-/// What is seen of one replica.
+/// The state of one replica, as a rule sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ReplicaSight {
     /// Requests in its batch.
@@ -66,29 +66,29 @@ pub struct ReplicaSight {
     pub kv_usage: f64,
     /// Tokens in its KV cache.
     pub kv_tokens: f64,
-    /// Prompt tokens of the requests that wait.
+    /// Prompt tokens of the waiting requests.
     pub queued_tokens: f64,
-    /// Prompt tokens that it has computed since its start.
+    /// Prompt tokens computed since the replica's start.
     pub prefill_tokens: u64,
-    /// Steps since its start.
+    /// Steps since the replica's start.
     pub steps: u64,
 }
 
-/// A rule at work.
+/// A running rule with its state.
 #[derive(Clone, Debug)]
 pub(crate) enum Law {
-    Kpa(kpa::Autoscaler),
-    Apa(apa::Autoscaler),
+    Kpa(kpa::KpaAutoscaler),
+    Apa(apa::ApaAutoscaler),
     SloAware(Box<slo_aware::Loop>),
-    DynamoLoad(dynamo::load::Planner),
-    DynamoThroughput(dynamo::throughput::Planner),
-    Schedule(schedule::Schedule),
+    DynamoLoad(dynamo::load::LoadPlanner),
+    DynamoThroughput(dynamo::throughput::ThroughputPlanner),
+    Schedule(schedule::ReplicaSchedule),
 }
 
 // === impl Rule ===
 
 impl Rule {
-    /// The time between two looks.
+    /// The time between two decisions.
     pub(crate) const fn every(&self) -> Micros {
         match self {
             Self::Kpa(_) => kpa::TICK,
@@ -102,12 +102,12 @@ impl Rule {
 
     pub(crate) fn begin(&self, terms: &Terms) -> Law {
         match self {
-            Self::Kpa(settings) => Law::Kpa(kpa::Autoscaler::new(*settings)),
-            Self::Apa(settings) => Law::Apa(apa::Autoscaler::new(*settings)),
+            Self::Kpa(settings) => Law::Kpa(kpa::KpaAutoscaler::new(*settings)),
+            Self::Apa(settings) => Law::Apa(apa::ApaAutoscaler::new(*settings)),
             Self::SloAware => Law::SloAware(Box::new(slo_aware::Loop::new(terms))),
-            Self::DynamoLoad => Law::DynamoLoad(dynamo::load::Planner::new(terms)),
+            Self::DynamoLoad => Law::DynamoLoad(dynamo::load::LoadPlanner::new(terms)),
             Self::DynamoThroughput => {
-                Law::DynamoThroughput(dynamo::throughput::Planner::new(terms))
+                Law::DynamoThroughput(dynamo::throughput::ThroughputPlanner::new(terms))
             }
             Self::Schedule(schedule) => Law::Schedule(schedule.clone()),
         }
@@ -117,7 +117,7 @@ impl Rule {
 // === impl Law ===
 
 impl Law {
-    /// How many replicas there should be, within bounds; `None` for as many as there are.
+    /// The desired replicas within bounds; `None` keeps the current count.
     pub(crate) fn decide(&mut self, sight: &Sight<'_>, bounds: Bounds) -> Option<Replicas> {
         let wanted = match self {
             Self::Kpa(it) => Some(it.decide(sight)),
@@ -127,13 +127,14 @@ impl Law {
             Self::DynamoThroughput(it) => it.decide(sight),
             Self::Schedule(schedule) => Some(schedule.at(sight.now)),
         }?;
-        // None of them can come back from zero by what replicas say.
+
+        // No rule can scale up from zero, because its input comes from replicas.
         let min = bounds.min().max(Replicas::ONE);
         Some(wanted.max(min).min(bounds.max().unwrap_or(wanted.max(min))))
     }
 }
 
-/// A number of replicas from arithmetic, rounded up.
+/// Rounds a computed replica count up.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -1,18 +1,18 @@
-//! A static fleet as Mélange would rent it: the cheapest mix of variants for a known workload.
+//! A static fleet as Mélange would select it: the cheapest mix of variants for a known workload.
 //!
 //! # Model
 //!
-//! Requests are put into buckets by the lengths of prompt and answer. A bucket of `r` requests a
-//! second is a load of `r / tput` replicas on a variant, with the throughput that the variant
-//! sustains for requests of that size within the objective for the time between tokens. Each bucket
-//! is cut into slices that go to one variant each, so that
+//! Requests are put into buckets by the lengths of prompt and answer. A bucket of `r` requests/s is
+//! a load of `r / tput` replicas on a variant. `tput` is the variant's sustained throughput for
+//! requests of that size within the ITL objective. Each bucket is cut into slices, each of which
+//! goes to one variant, so that
 //!
 //! ```text
-//! minimise  sum of cost_v * N_v     such that  the slices of v are a load of at most N_v
+//! minimize  sum of cost_v * N_v     such that  the slices of v are a load of at most N_v
 //! ```
 //!
-//! The rate is that of the busiest minute, which is known beforehand, as are the lengths. The number
-//! never changes.
+//! The rate is that of the busiest minute. The rate and the lengths are known beforehand. The
+//! replica counts never change.
 //!
 //! # Source
 //!
@@ -22,15 +22,15 @@
 //!
 //! # Limits
 //!
-//! Throughputs come from the engines' coefficients rather than from a benchmark. Mixes of more than
-//! two variants are not looked for.
+//! Throughputs come from the engines' coefficients rather than from a benchmark. The search does
+//! not cover mixes of more than two variants.
 
 use std::collections::BTreeMap;
 
 use crate::simulate::Micros;
 use crate::simulate::peers::demand::{self, Unplannable};
 use crate::simulate::peers::law::whole;
-use crate::simulate::peers::profile::{self, Size};
+use crate::simulate::peers::profile::{self, MeanSize};
 use crate::simulate::scenario::{Actuator, Scenario};
 use crate::simulate::workload::load;
 use plimsoll_core::units::Replicas;
@@ -42,9 +42,9 @@ const OUTPUT_EDGES: [u32; 6] = [25, 100, 250, 500, 1_000, 2_000];
 const SLICES: usize = 8;
 const MINUTE: Micros = Micros::from_secs(60);
 
-/// Requests of about one size.
+/// Requests of similar size.
 #[derive(Clone, Copy, Debug, Default)]
-struct Bucket {
+struct SizeBucket {
     count: f64,
     prompt: f64,
     output: f64,
@@ -53,7 +53,7 @@ struct Bucket {
 /// A slice's load on each of two variants, in replicas.
 type Slice = (f64, f64);
 
-/// Gives each model of a scenario its cheapest mix, which stays.
+/// Gives each model of a scenario its cheapest mix, which never changes.
 pub(crate) fn apply(scenario: &mut Scenario, seed: u64) -> Result<(), Unplannable> {
     let mut numbers = vec![Replicas::ZERO; scenario.variants.len()];
     for model in 0..scenario.models.len() {
@@ -62,16 +62,18 @@ pub(crate) fn apply(scenario: &mut Scenario, seed: u64) -> Result<(), Unplannabl
             numbers[variant] = number;
         }
     }
+
     for (variant, number) in scenario.variants.iter_mut().zip(numbers) {
         let bounds = variant.spec.bounds;
         let most = bounds.max().unwrap_or(number);
         variant.initial = number.max(bounds.min()).min(most);
         variant.actuator = Actuator::Fixed;
     }
+
     Ok(())
 }
 
-/// The numbers of a model's variants.
+/// The replica count of each variant of a model.
 fn mix(
     scenario: &Scenario,
     model: usize,
@@ -83,12 +85,13 @@ fn mix(
     let of = scenario.variants.iter().enumerate().filter(|(_, variant)| variant.model == model);
     let variants: Vec<(usize, f64, Vec<f64>)> = of
         .map(|(at, variant)| {
-            let load = |bucket: &Bucket| {
-                let Bucket { count, prompt, output } = *bucket;
-                let size = Size { prompt: prompt / count, output: output / count };
-                rate * count / profile::sustained(variant, itl, size).max(1e-9)
-            };
-            (at, variant.spec.cost.per_hour(), buckets.iter().map(load).collect())
+            let mut loads = Vec::with_capacity(buckets.len());
+            for &SizeBucket { count, prompt, output } in &buckets {
+                let size = MeanSize { prompt: prompt / count, output: output / count };
+                loads.push(rate * count / profile::sustained(variant, itl, size).max(1e-9));
+            }
+
+            (at, variant.spec.cost.per_hour(), loads)
         })
         .collect();
     let mut best: Option<(f64, Vec<(usize, Replicas)>)> = None;
@@ -104,20 +107,23 @@ fn mix(
                 let cost = f64::from(a.count()) * one.1 + f64::from(b.count()) * other.1;
                 (cost, vec![(one.0, a), (other.0, b)])
             };
+
             if best.as_ref().is_none_or(|(least, _)| cost < *least) {
                 best = Some((cost, numbers));
             }
         }
     }
+
     best.map(|(_, numbers)| numbers).unwrap_or_default()
 }
 
-/// Whole replicas for a load. The rounding of sums must not rent one for nothing.
+/// Rounds a load up to whole replicas. The tolerance keeps rounding errors in sums from adding a
+/// replica.
 fn number(load: f64) -> Replicas {
     whole((load - 1e-9).max(0.0))
 }
 
-/// The cheapest numbers of two variants for these loads, at these costs.
+/// The cheapest replica counts of two variants for these loads, at these costs.
 fn pair(loads: &[Slice], cost: f64, other: f64) -> (Replicas, Replicas) {
     let mut slices: Vec<Slice> = loads
         .iter()
@@ -126,26 +132,30 @@ fn pair(loads: &[Slice], cost: f64, other: f64) -> (Replicas, Replicas) {
             std::iter::repeat_n(slice, SLICES)
         })
         .collect();
-    // Those first for which the first variant is best compared with the other.
+    // Ascending by the ratio of the load on the first variant to the load on the other.
     slices.sort_by(|x, y| (x.0 * y.1).total_cmp(&(y.0 * x.1)));
     let mut rest: f64 = slices.iter().map(|slice| slice.1).sum();
     let mut taken = 0.0;
-    let price =
-        |(a, b): (Replicas, Replicas)| f64::from(a.count()) * cost + f64::from(b.count()) * other;
     let mut best = (number(0.0), number(rest));
     for slice in &slices {
         taken += slice.0;
         rest -= slice.1;
         let next = (number(taken), number(rest));
-        if price(next) < price(best) {
+        if price(next, cost, other) < price(best, cost, other) {
             best = next;
         }
     }
+
     best
 }
 
-fn buckets(requests: &[(Micros, load::Size)]) -> Vec<Bucket> {
-    let mut buckets: BTreeMap<(usize, usize), Bucket> = BTreeMap::new();
+/// The cost of both numbers in an hour.
+fn price(numbers: (Replicas, Replicas), cost: f64, other: f64) -> f64 {
+    f64::from(numbers.0.count()) * cost + f64::from(numbers.1.count()) * other
+}
+
+fn buckets(requests: &[(Micros, load::Size)]) -> Vec<SizeBucket> {
+    let mut buckets: BTreeMap<(usize, usize), SizeBucket> = BTreeMap::new();
     for (_, size) in requests {
         let prompt = PROMPT_EDGES.partition_point(|&edge| edge < size.prompt);
         let output = OUTPUT_EDGES.partition_point(|&edge| edge < size.output);
@@ -154,10 +164,11 @@ fn buckets(requests: &[(Micros, load::Size)]) -> Vec<Bucket> {
         bucket.prompt += f64::from(size.prompt);
         bucket.output += f64::from(size.output);
     }
+
     buckets.into_values().collect()
 }
 
-/// Requests a second of the minute with the most.
+/// The requests/s of the busiest minute.
 fn busiest(requests: &[(Micros, load::Size)]) -> f64 {
     let mut minutes: BTreeMap<u64, u64> = BTreeMap::new();
     for (at, _) in requests {
@@ -173,15 +184,15 @@ mod tests {
     #[test]
     fn two_variants_share_the_buckets_so_that_whole_replicas_cost_the_least() {
         let n = Replicas::saturating;
-        // Loads of each bucket on the first and on the second, costs, numbers.
+        // Each bucket's load on the first and second variant, costs, replica counts.
         for (loads, cost, other, wanted) in [
-            // One is cheaper for everything.
+            // One variant is cheaper for every bucket.
             (vec![(1.5, 1.5)], 1.0, 2.0, (n(2), n(0))),
             (vec![(1.5, 1.5)], 2.0, 1.0, (n(0), n(2))),
-            // Each has the bucket that it is good at.
+            // Each variant gets the bucket that it handles best.
             (vec![(1.0, 4.0), (4.0, 1.0)], 1.0, 1.0, (n(1), n(1))),
-            // Large replicas are filled up by small ones: 7 slices of 2.25 / 8 are a load of 2, and
-            // the eighth is one of 1.125 on the small ones.
+            // Small replicas fill up large ones. 7 slices of 2.25 / 8 are a load of 2, and the
+            // eighth is a load of 1.125 on the small ones.
             (vec![(2.25, 9.0)], 4.0, 1.3, (n(2), n(2))),
             (vec![], 1.0, 1.0, (n(0), n(0))),
         ] {
@@ -192,8 +203,8 @@ mod tests {
     #[test]
     fn the_rate_is_that_of_the_busiest_minute() {
         let size = load::Size { prompt: 1, output: 1 };
-        let at = |second| (Micros::from_secs(second), size);
-        assert!((busiest(&[at(0), at(1), at(61)]) - 2.0 / 60.0).abs() < 1e-12);
+        let requests = [0, 1, 61].map(|second| (Micros::from_secs(second), size));
+        assert!((busiest(&requests) - 2.0 / 60.0).abs() < 1e-12);
         assert!(busiest(&[]) < 1e-12);
     }
 }

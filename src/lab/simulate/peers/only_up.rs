@@ -1,9 +1,9 @@
-//! Plimsoll that never scales down: the most that its foresight could have served.
+//! Plimsoll without any scale-down: the most requests that its forecast could have served.
 //!
 //! # Model
 //!
-//! The scenario as it is, but the HPA's `behavior.scaleDown.selectPolicy` is `Disabled`. What KEDA
-//! does between zero and one stays.
+//! The scenario is unchanged, except that the HPA's `behavior.scaleDown.selectPolicy` is
+//! `Disabled`. KEDA still scales between zero and one.
 //!
 //! # Source
 //!

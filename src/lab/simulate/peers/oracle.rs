@@ -1,75 +1,81 @@
-//! A clairvoyant schedule: what somebody could do who knew all requests beforehand.
+//! A clairvoyant schedule: replica counts chosen with knowledge of all requests.
 //!
-//! It is found by simulated repair and is feasible: it was simulated with the same requests, starts
-//! and failures as the others meet, and what it cost is what it costs. The true optimum may be lower,
-//! so a ratio to it says at most how much could be saved.
+//! The search repairs schedules in simulation. Its result is feasible: it is simulated with the
+//! same requests, starts and failures as the other policies get, and its cost is the simulated
+//! cost. The true optimum may be lower, so a ratio to this schedule is an upper bound of the
+//! possible savings.
 //!
 //! # Model
 //!
-//! The load of a step of 15 s, in replicas, is the work of its requests over what a replica sustains
-//! by its engine's coefficients. For each of a few [`SCALES`], the schedule has that many times the
-//! load ready at each step. It is simulated, and where the requests of a minute were not served well
-//! it gets more replicas from the step before on, until [`GOAL`] of all requests are, or
-//! [`REPAIRS`] have been tried. Then stretches of five minutes are lowered by one replica each where
-//! that keeps the goal. The cheapest schedule that meets the goal wins, or, when none does, the one
-//! that serves the most.
+//! The load of a 15 s step, in replicas, is the work of its requests divided by the capacity per
+//! replica from the engine's coefficients. For each of a few [`SCALES`], the schedule has that
+//! multiple of the load ready at each step.
 //!
-//! A replica is asked for a start-up time ahead, and kept where it would be needed again within
-//! one. What there is at time zero was asked for before it, and is paid for from zero on.
+//! The search simulates the schedule. Each minute whose requests were not served well gets more
+//! replicas, from the step before it on. This repeats until [`GOAL`] of all requests are served
+//! well, or [`REPAIRS`] repairs are done. Then five-minute stretches lose one replica each if that
+//! keeps the goal.
+//!
+//! The cheapest schedule that meets the goal wins. If none does, the one that serves the most wins.
+//!
+//! A replica is requested one start-up time ahead, and kept if it is needed again within one
+//! start-up time. Replicas that exist at time zero were requested before it, and their cost counts
+//! from zero on.
 //!
 //! # Limits
 //!
-//! Models with several variants fill them in the order of what their capacity costs. How long a start
-//! takes is known by its median, so what varies is repaired. Closed workloads cannot be known.
+//! Models with several variants fill them in ascending order of cost per capacity. The plan uses
+//! the median start-up time, so repairs cover the variation. Closed workloads cannot be known.
 
 use crate::simulate::Micros;
 use crate::simulate::peers::Unplayable;
 use crate::simulate::peers::demand;
 use crate::simulate::peers::law::{Rule, whole};
-use crate::simulate::peers::schedule::{STEP, Schedule};
+use crate::simulate::peers::schedule::{ReplicaSchedule, STEP};
+use crate::simulate::replica::settings::StepTime;
 use crate::simulate::run::{self, Watch};
 use crate::simulate::scenario::{Actuator, Scenario, Startup, Variant};
 use crate::simulate::score::{MINUTE, Minute, Outcome, Service};
 use crate::simulate::workload::load::Size;
 use plimsoll_core::units::Replicas;
 
-/// The share of requests that is to be served well.
+/// The target share of requests served well.
 pub(crate) const GOAL: f64 = 0.99;
-/// A minute below this is repaired.
+/// The share of requests served well below which a minute is repaired.
 const GOOD_MINUTE: f64 = 0.985;
-/// Shares of the load that are tried. A fleet below its load by the mean may do where queues drain
-/// within the objective, and bursts need more.
+/// Multiples of the load to try. A fleet below the mean load may be enough if queues drain within
+/// the objective; bursts need more.
 const SCALES: [f64; 5] = [0.85, 1.0, 1.15, 1.3, 1.5];
-/// Repairs of one schedule.
+/// The most repairs of one schedule.
 const REPAIRS: usize = 12;
-/// Steps of a stretch that is lowered at once: five minutes.
+/// The steps of a stretch that loses a replica as a whole: five minutes.
 const STRETCH: usize = 20;
 
-/// What is ready of a model at each step, in requests a second.
-type Needs = Vec<Vec<f64>>;
+/// The ready capacity of each model at each step, in requests/s.
+type CapacitySteps = Vec<Vec<f64>>;
 
-/// A schedule that was simulated.
-struct Tried {
-    needs: Needs,
+/// A simulated schedule.
+struct ScheduleTrial {
+    needs: CapacitySteps,
     attained: f64,
     cost: f64,
-    /// For each model and minute of arrival, the share of requests that were served well.
+    /// For each model and minute of arrival, the share of requests served well.
     minutes: Vec<Vec<Option<f64>>>,
 }
 
-struct Search<'s, W> {
+struct ScheduleSearch<'s, W> {
     scenario: &'s Scenario,
     seed: u64,
     watch: &'s mut W,
-    /// The variants of each model, cheapest first: index, and requests a second of a replica.
+    /// The variants of each model, cheapest first: index, and requests/s per replica.
     variants: Vec<Vec<(usize, f64)>>,
 }
 
-/// Makes a scenario follow the best schedule that is found.
+/// Makes a scenario follow the best schedule found.
 ///
 /// # Errors
 ///
-/// The workload cannot be known, or an engine has settings that no engine can have.
+/// The workload cannot be known, or an engine's settings are invalid.
 pub(crate) fn apply(
     scenario: &mut Scenario,
     seed: u64,
@@ -82,61 +88,68 @@ pub(crate) fn apply(
         let ordered = demand::cheapest_first(scenario, model, demand::mean(&requests));
         variants.push(ordered.iter().map(|(at, rate, _)| (*at, rate.max(1e-6))).collect());
         let mut steps = vec![0.0; steps(scenario.length)];
-        // The work of a request counts by its size: its share of the first variant's step.
-        let work = |size: Size| match ordered.first() {
-            Some((_, _, variant)) => {
-                let step = variant.engine.step;
-                let (prompt, output) = (f64::from(size.prompt), f64::from(size.output));
-                let read = step.gamma * output * (prompt + output / 2.0);
-                step.beta * prompt + step.delta * output + read
-            }
-            None => 1.0,
-        };
-        let all: f64 = requests.iter().map(|(_, size)| work(*size)).sum();
+        // A request counts by its work relative to the mean, with the step coefficients of the
+        // first variant.
+        let time = ordered.first().map(|(_, _, variant)| variant.engine.step);
+        let all: f64 = requests.iter().map(|(_, size)| work(*size, time)).sum();
         let mean = (all / requests.len().max(1) as f64).max(1e-9);
         for (at, size) in &requests {
             if let Some(step) = steps.get_mut(index(*at)) {
-                *step += work(*size) / mean / STEP.seconds();
+                *step += work(*size, time) / mean / STEP.seconds();
             }
         }
+
         loads.push(steps);
     }
-    let mut search = Search { scenario, seed, watch, variants };
+
+    let mut search = ScheduleSearch { scenario, seed, watch, variants };
     let found = search.best(&loads)?;
     let plan = search.plan(&found.needs);
     for (variant, numbers) in scenario.variants.iter_mut().zip(plan) {
         follow(variant, numbers);
     }
+
     Ok(())
 }
 
-impl<W: Watch> Search<'_, W> {
-    fn best(&mut self, loads: &[Vec<f64>]) -> Result<Tried, Unplayable> {
-        let mut best: Option<Tried> = None;
+/// The work of a request, without the fixed part of its steps; one without coefficients.
+fn work(size: Size, time: Option<StepTime>) -> f64 {
+    let Some(step) = time else { return 1.0 };
+    let prompt = f64::from(size.prompt);
+    let output = f64::from(size.output);
+    let read = step.gamma * output * (prompt + output / 2.0);
+    step.beta * prompt + step.delta * output + read
+}
+
+impl<W: Watch> ScheduleSearch<'_, W> {
+    fn best(&mut self, loads: &[Vec<f64>]) -> Result<ScheduleTrial, Unplayable> {
+        let mut best: Option<ScheduleTrial> = None;
         for scale in SCALES {
             let needs = loads.iter().map(|steps| smoothed(steps, scale)).collect();
             let tried = self.repaired(needs)?;
-            if best.as_ref().is_none_or(|best| tried.beats(best)) {
+            if best.as_ref().is_none_or(|known| tried.beats(known)) {
                 best = Some(tried);
             }
             if !self.watch.goes_on(Micros::ZERO) {
                 break;
             }
         }
-        let best = match best {
+
+        let chosen = match best {
             Some(best) => best,
             None => self.simulate(loads.to_vec())?,
         };
-        self.lowered(best)
+        self.lowered(chosen)
     }
 
-    /// Adds replicas where requests were not served well.
-    fn repaired(&mut self, needs: Needs) -> Result<Tried, Unplayable> {
+    /// Adds replicas in minutes whose requests were not served well.
+    fn repaired(&mut self, needs: CapacitySteps) -> Result<ScheduleTrial, Unplayable> {
         let mut tried = self.simulate(needs)?;
         for _ in 0..REPAIRS {
             if tried.attained >= GOAL || !self.watch.goes_on(Micros::ZERO) {
                 break;
             }
+
             let mut needs = tried.needs.clone();
             for (model, minutes) in tried.minutes.iter().enumerate() {
                 let each = self.smallest(model);
@@ -146,20 +159,23 @@ impl<W: Watch> Search<'_, W> {
                         before_was_bad = 0;
                         continue;
                     };
-                    // What follows a bad minute is often only its queue.
+                    // A bad minute after another is often only the queue of the first.
                     if before_was_bad < 3 {
                         raise(&mut needs[model], minute, each, share);
                     }
+
                     before_was_bad += 1;
                 }
             }
+
             tried = self.simulate(needs)?;
         }
+
         Ok(tried)
     }
 
-    /// Takes replicas away where the goal is met without them.
-    fn lowered(&mut self, mut best: Tried) -> Result<Tried, Unplayable> {
+    /// Removes replicas if the goal is met without them.
+    fn lowered(&mut self, mut best: ScheduleTrial) -> Result<ScheduleTrial, Unplayable> {
         if best.attained < GOAL {
             return Ok(best);
         }
@@ -169,35 +185,38 @@ impl<W: Watch> Search<'_, W> {
                 if !self.watch.goes_on(Micros::ZERO) {
                     return Ok(best);
                 }
+
                 let mut needs = best.needs.clone();
                 let end = (start + STRETCH).min(needs[model].len());
                 for need in &mut needs[model][start..end] {
                     *need = (*need - each).max(0.0);
                 }
+
                 let tried = self.simulate(needs)?;
                 if tried.attained >= GOAL && tried.cost < best.cost {
                     best = tried;
                 }
             }
         }
+
         Ok(best)
     }
 
-    /// Requests a second of the replica that carries the least.
+    /// The requests/s of the variant with the smallest capacity per replica.
     fn smallest(&self, model: usize) -> f64 {
         self.variants[model].iter().map(|(_, rate)| *rate).reduce(f64::min).unwrap_or(1.0)
     }
 
-    fn simulate(&mut self, needs: Needs) -> Result<Tried, Unplayable> {
+    fn simulate(&mut self, needs: CapacitySteps) -> Result<ScheduleTrial, Unplayable> {
         let mut scenario = self.scenario.clone();
         for (variant, numbers) in scenario.variants.iter_mut().zip(self.plan(&needs)) {
             follow(variant, numbers);
         }
         let outcome = run::run(&scenario, self.seed, self.watch)?;
-        Ok(Tried::new(needs, &scenario, &outcome))
+        Ok(ScheduleTrial::new(needs, &scenario, &outcome))
     }
 
-    /// What is asked for of each variant at each step.
+    /// The desired replicas of each variant at each step.
     fn plan(&self, needs: &[Vec<f64>]) -> Vec<Vec<Replicas>> {
         let count = steps(self.scenario.length);
         let mut plan = vec![vec![Replicas::ZERO; count]; self.scenario.variants.len()];
@@ -206,37 +225,34 @@ impl<W: Watch> Search<'_, W> {
                 let mut left = *need;
                 for &(variant, rate) in variants {
                     let bounds = self.scenario.variants[variant].spec.bounds;
-                    let number = whole((left / rate - 1e-9).max(0.0)).max(bounds.min());
-                    let number = bounds.max().map_or(number, |max| number.min(max));
+                    let enough = whole((left / rate - 1e-9).max(0.0)).max(bounds.min());
+                    let number = bounds.max().map_or(enough, |max| enough.min(max));
                     left -= f64::from(number.count()) * rate;
                     plan[variant][step] = number;
                 }
             }
         }
+
         for (numbers, variant) in plan.iter_mut().zip(&self.scenario.variants) {
             ahead(numbers, &variant.startup);
         }
+
         plan
     }
 }
 
-impl Tried {
-    fn new(needs: Needs, scenario: &Scenario, outcome: &Outcome) -> Self {
+impl ScheduleTrial {
+    fn new(needs: CapacitySteps, scenario: &Scenario, outcome: &Outcome) -> Self {
         let attained = attained(outcome);
         let crews = outcome.variants.iter().zip(&scenario.variants);
         let cost = crews
             .map(|(crew, variant)| crew.replica_time.seconds() * variant.spec.cost.per_hour())
             .sum();
+
         let minutes = outcome
             .models
             .iter()
-            .map(|service| {
-                let share = |minute: &Minute| {
-                    let judged = f64::from(minute.judged - minute.unservable);
-                    (judged > 0.0).then(|| f64::from(minute.good) / judged)
-                };
-                service.minutes.iter().map(share).collect()
-            })
+            .map(|service| service.minutes.iter().map(share).collect())
             .collect();
         Self { needs, attained, cost, minutes }
     }
@@ -250,21 +266,28 @@ impl Tried {
     }
 }
 
-/// The share of requests that were served well.
+/// The share of requests served well.
 pub(crate) fn attained(outcome: &Outcome) -> f64 {
-    let sum =
-        |of: fn(&Service) -> u64| -> f64 { outcome.models.iter().map(of).sum::<u64>() as f64 };
-    // What an engine cannot hold is no better served by more of them.
-    let judged = sum(Service::judged) - sum(|it| it.unservable);
-    sum(|it| it.good) / judged.max(1.0)
+    let judged = outcome.models.iter().map(Service::judged).sum::<u64>() as f64;
+    let unservable = outcome.models.iter().map(|it| it.unservable).sum::<u64>() as f64;
+    let good = outcome.models.iter().map(|it| it.good).sum::<u64>() as f64;
+    // More replicas do not help requests that no engine can hold, so they do not count.
+    good / (judged - unservable).max(1.0)
+}
+
+/// The share of a minute's requests that was served well; `None` without any that fit an engine.
+fn share(minute: &Minute) -> Option<f64> {
+    let judged = f64::from(minute.judged - minute.unservable);
+    (judged > 0.0).then(|| f64::from(minute.good) / judged)
 }
 
 fn follow(variant: &mut Variant, numbers: Vec<Replicas>) {
     variant.initial = numbers.first().copied().unwrap_or(Replicas::ONE).max(Replicas::ONE);
-    variant.actuator = Actuator::Law(Rule::Schedule(Schedule::new(numbers)));
+    variant.actuator = Actuator::Law(Rule::Schedule(ReplicaSchedule::new(numbers)));
 }
 
-/// More for a minute and the step before it: at least a replica, and the more the worse it was.
+/// Raises a minute and the step before it: by at least one replica, and by more the worse the
+/// minute was.
 fn raise(steps: &mut [f64], minute: usize, each: f64, share: f64) {
     let in_minute = usize::try_from(MINUTE.micros() / STEP.micros()).unwrap_or(1);
     let start = (minute * in_minute).saturating_sub(1);
@@ -274,7 +297,7 @@ fn raise(steps: &mut [f64], minute: usize, each: f64, share: f64) {
     }
 }
 
-/// The load of each step with that of the step before it, whose answers are still being written.
+/// The mean load of each step and the one before it, whose answers are still being generated.
 fn smoothed(steps: &[f64], scale: f64) -> Vec<f64> {
     (0..steps.len())
         .map(|at| {
@@ -284,7 +307,7 @@ fn smoothed(steps: &[f64], scale: f64) -> Vec<f64> {
         .collect()
 }
 
-/// Asks a start-up time ahead for what is needed.
+/// Requests the needed replicas one start-up time ahead.
 fn ahead(numbers: &mut [Replicas], startup: &Startup) {
     let median = startup.image + startup.load + startup.warmup;
     let lead = index(median) + 1;
@@ -314,9 +337,10 @@ mod tests {
             warmup: Micros::from_secs(9),
             ..Startup::default()
         };
+
         let n = Replicas::saturating;
         let mut numbers: Vec<Replicas> = [1, 1, 1, 1, 3, 1, 1, 3, 1, 1].map(n).to_vec();
-        // 29 s are within two steps, so what is needed at step 4 is asked for at step 2.
+        // 29 s fit within two steps, so the replicas for step 4 are requested at step 2.
         ahead(&mut numbers, &startup);
         assert_eq!(numbers, [1, 1, 3, 3, 3, 3, 3, 3, 1, 1].map(n));
     }

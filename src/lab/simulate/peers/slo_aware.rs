@@ -2,18 +2,19 @@
 //!
 //! # Model
 //!
-//! Every 15 s, with the 90th percentiles of the last minute, `n` replicas asked for and `r` ready:
+//! Every 15 s, with the 90th percentiles of the last minute, `n` desired replicas and `r` ready
+//! replicas:
 //!
 //! ```text
 //! s_raw = max(P90 TTFT / S_ttft, P90 TPOT / S_tpot)      0 without traffic
 //! s     = mean over 45 s of min(s_raw, 2)
-//! d     = n + ceil(n (s c / 0.55 - 1))                   s > 0.55, c = r / n while 0 < r < n, else 1
+//! d     = n + ceil(n (s c / 0.55 - 1))                   s > 0.55, c = r / n if 0 < r < n, else 1
 //!       = n - floor(n (1 - s / 0.40))                    s < 0.40
 //!       = n                                              else
 //! ```
 //!
-//! KEDA's HPA follows `d`: up by the larger of 100 % and 4 pods in 60 s with a window of 30 s, down
-//! by one pod in 120 s with a window of 180 s.
+//! KEDA's HPA follows `d`. It scales up by the larger of 100% and 4 pods per 60 s with a window of
+//! 30 s. It scales down by one pod per 120 s with a window of 180 s.
 //!
 //! # Source
 //!
@@ -22,16 +23,16 @@
 //!
 //! # Limits
 //!
-//! The latencies are those that were measured, which the original falls back to where its endpoint
-//! picker predicts none; predicted ones rise earlier. Buckets are finer than a Prometheus
-//! histogram's. The objective for the first token is the one for short prompts.
+//! The latencies are measured ones, which the original uses only if its endpoint picker predicts
+//! none; predicted ones rise earlier. Buckets are finer than those of a Prometheus histogram. The
+//! TTFT objective is the one for short prompts.
 
 use std::collections::VecDeque;
 
 use crate::simulate::Micros;
 use crate::simulate::peers::law::{Sight, Terms};
-use crate::simulate::scaler::{self, MilliValue, Outcome, Policy, Rules, Scaler};
-use crate::simulate::score::Spread;
+use crate::simulate::scaler::{self, MilliValue, Rules, Scaler, ScalingPolicy, SyncOutcome};
+use crate::simulate::score::QuantileHistogram;
 use plimsoll_core::decide::enforce::{Amount, Select};
 use plimsoll_core::units::Replicas;
 
@@ -39,20 +40,20 @@ use plimsoll_core::units::Replicas;
 pub(crate) const PERIOD: Micros = Micros::from_secs(15);
 /// The window of the histograms' rates.
 const WINDOW: Micros = Micros::from_secs(60);
-/// The window of `avg_over_time`: samples at its end and every 15 s before.
+/// The window of `avg_over_time`: one sample at its end and one every 15 s before.
 const SMOOTHED: usize = 3;
 const QUANTILE: f64 = 0.9;
 const CLAMP: f64 = 2.0;
 const UP: f64 = 0.55;
 const DOWN: f64 = 0.40;
 
-/// The loop with its memory.
+/// The loop with its state.
 #[derive(Clone, Debug)]
 pub(crate) struct Loop {
     ttft: Micros,
     itl: Micros,
-    /// The histograms at each look of the last minute.
-    seen: VecDeque<(Micros, Spread, Spread)>,
+    /// The histograms at each evaluation in the last minute.
+    seen: VecDeque<(Micros, QuantileHistogram, QuantileHistogram)>,
     signal: VecDeque<f64>,
     hpa: Scaler,
 }
@@ -63,8 +64,7 @@ impl Loop {
         let min = bounds.min().max(Replicas::ONE);
         let max = bounds.max().unwrap_or(min);
         let seconds = Micros::from_secs;
-        let policy = |amount, period| Policy { amount, period: seconds(period) };
-        let settings = scaler::Settings {
+        let settings = scaler::ScalerSettings {
             min,
             max,
             target: MilliValue(1000),
@@ -73,15 +73,19 @@ impl Loop {
                 tolerance: 0.1,
                 window: seconds(30),
                 select: Select::Max,
-                policies: vec![policy(Amount::Percent(100), 60), policy(Amount::Pods(4), 60)],
+                policies: vec![
+                    ScalingPolicy { amount: Amount::Percent(100), period: seconds(60) },
+                    ScalingPolicy { amount: Amount::Pods(4), period: seconds(60) },
+                ],
             },
             down: Rules {
                 tolerance: 0.1,
                 window: seconds(180),
                 select: Select::Max,
-                policies: vec![policy(Amount::Pods(1), 120)],
+                policies: vec![ScalingPolicy { amount: Amount::Pods(1), period: seconds(120) }],
             },
         };
+
         Self {
             ttft: slo.ttft,
             itl: slo.itl,
@@ -97,31 +101,33 @@ impl Loop {
         while self.seen.get(1).is_some_and(|(at, ..)| now.since(*at) >= WINDOW) {
             self.seen.pop_front();
         }
+
         let (_, ttft, itl) = self.seen.front()?;
-        let share = |all: &Spread, before: &Spread, objective: Micros| {
-            let tail = all.since(before).quantile(QUANTILE);
-            tail.map_or(0.0, |tail| tail.seconds() / objective.seconds().max(1e-6))
-        };
-        let raw = share(&sight.service.ttft, ttft, self.ttft).max(share(
-            &sight.service.itl,
-            itl,
-            self.itl,
-        ));
-        self.signal.push_back(raw.min(CLAMP));
+        let of_ttft = share(&sight.service.ttft, ttft, self.ttft);
+        let of_itl = share(&sight.service.itl, itl, self.itl);
+        self.signal.push_back(of_ttft.max(of_itl).min(CLAMP));
         while self.signal.len() > SMOOTHED {
             self.signal.pop_front();
         }
+
         let saturation = self.signal.iter().sum::<f64>() / self.signal.len() as f64;
-        let (asked, ready) = (sight.scale.spec.count(), sight.replicas.len() as f64);
+        let asked = sight.scale.spec.count();
+        let ready = sight.replicas.len() as f64;
         let wanted = desired(saturation, f64::from(asked), ready);
         match self.hpa.sync(now, sight.scale, Ok(milli(wanted))) {
-            Outcome::Scale(wanted) => Some(wanted),
-            Outcome::Hold | Outcome::Disabled => None,
+            SyncOutcome::Scale(wanted) => Some(wanted),
+            SyncOutcome::Hold | SyncOutcome::Disabled => None,
         }
     }
 }
 
-/// The formula.
+/// The tail latency since `before`, as a share of its objective; zero without a request.
+fn share(all: &QuantileHistogram, before: &QuantileHistogram, objective: Micros) -> f64 {
+    let tail = all.since(before).quantile(QUANTILE);
+    tail.map_or(0.0, |tail| tail.seconds() / objective.seconds().max(1e-6))
+}
+
+/// The formula for `d`.
 fn desired(saturation: f64, asked: f64, ready: f64) -> f64 {
     if saturation > UP {
         let credit = if ready > 0.0 && ready < asked { ready / asked } else { 1.0 };
@@ -145,18 +151,18 @@ mod tests {
     #[test]
     fn the_formula_gives_what_the_control_law_says() {
         for (saturation, asked, ready, wanted) in [
-            // The band.
+            // Within the band.
             (0.40, 4.0, 4.0, 4.0),
             (0.55, 4.0, 4.0, 4.0),
-            // Up, in proportion, rounded up.
+            // Up in proportion, rounded up.
             (0.56, 4.0, 4.0, 5.0),
             (1.10, 4.0, 4.0, 8.0),
             (2.00, 3.0, 3.0, 11.0),
-            // What is starting is credited: the ready half sees twice its load.
+            // Starting replicas are credited: the ready half gets twice its load.
             (1.10, 8.0, 4.0, 8.0),
             (0.60, 8.0, 4.0, 5.0),
             (1.10, 4.0, 0.0, 8.0),
-            // Down, rounded towards more.
+            // Down, rounded toward more replicas.
             (0.39, 4.0, 4.0, 4.0),
             (0.20, 4.0, 4.0, 2.0),
             (0.00, 4.0, 2.0, 0.0),

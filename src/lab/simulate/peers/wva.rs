@@ -1,19 +1,23 @@
-//! llm-d's Workload Variant Autoscaler, as this project's own analyzers in its settings.
+//! llm-d's Workload Variant Autoscaler, as Plimsoll's own analyzers with its settings.
 //!
 //! # Model
 //!
-//! V1: while the mean spare of the replicas that are not saturated is below 10 % of the KV cache or 3
-//! waiting requests, one replica more; one fewer when the others could carry the load with the same
-//! spare. A replica is saturated from 80 % or 5 on. Nothing happens while replicas are not ready.
-//! V2: replicas for the tokens in use and waiting, at 85 % of what they hold, and fewer below 70 %.
+//! V1 uses the mean headroom of the replicas that are not saturated. Below 10% of the KV cache or 3
+//! waiting requests, it adds one replica. It removes one if the others could handle the load with
+//! the same headroom. A replica is saturated from 80% KV cache usage or 5 waiting requests on.
+//! Nothing happens while replicas are not ready.
 //!
-//! An HPA follows its number: up at once, by 10 pods in 150 s; down after 240 s, by as many. That is
-//! what its benchmarks ran with.
+//! V2 provides replicas for the tokens in use and waiting, at 85% of the replicas' KV capacity. It
+//! scales down below 70%.
+//!
+//! An HPA follows the published recommendation. It scales up at once, by 10 pods per 150 s; it
+//! scales down after 240 s, at the same rate. WVA's benchmarks ran with these settings.
 //!
 //! # Source
 //!
-//! llm-d/llm-d-workload-variant-autoscaler: defaults of V1 and V2 as of August 2026, its loop every
-//! 30 s in V1's releases and 15 s since, and `docs/benchmark.md` of v0.6.0 for the HPA.
+//! llm-d/llm-d-workload-variant-autoscaler: defaults of V1 and V2 as of August 2026. The loop runs
+//! every 30 s in V1's releases and every 15 s in later ones. `docs/benchmark.md` of v0.6.0 for the
+//! HPA.
 
 use crate::simulate::Micros;
 use crate::simulate::scaler::{self, Rules};
@@ -30,25 +34,26 @@ const LOOP_V2: Micros = Micros::from_secs(15);
 const HPA_PODS: u32 = 10;
 const HPA_PERIOD: Micros = Micros::from_secs(150);
 const HPA_DOWN: Micros = Micros::from_secs(240);
-/// It does not count how often a number turns.
+/// A flap budget that never applies: WVA does not count direction changes.
 const TURNS: u32 = 120;
 
-/// Which of its analyzers decides.
+/// The WVA analyzer that decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// Spare KV cache and queue.
+    /// Headroom of KV cache and queue.
     V1,
     /// Tokens in the KV cache.
     V2,
 }
 
-/// Makes it scale all variants of a scenario.
+/// Makes WVA scale all variants of a scenario.
 pub(crate) fn apply(version: Version, scenario: &mut Scenario) {
     let control = &mut scenario.control;
     control.tick = match version {
         Version::V1 => LOOP_V1,
         Version::V2 => LOOP_V2,
     };
+
     let policy = &mut control.policy;
     policy.thresholds = thresholds();
     policy.overrides.clear();
@@ -58,6 +63,7 @@ pub(crate) fn apply(version: Version, scenario: &mut Scenario) {
         Version::V1 => None,
         Version::V2 => Some(by_tokens()),
     };
+
     for variant in &mut scenario.variants {
         let bounds = variant.spec.bounds;
         let min = bounds.min().max(Replicas::ONE);
@@ -88,18 +94,16 @@ fn thresholds() -> Thresholds {
 fn by_tokens() -> Sizing {
     Sizing {
         analyzers: vec![Analyzer::Tokens],
-        tokens: tokens::Policy { rules: tokens::Rules::Wva, ..tokens::Policy::default() },
+        tokens: tokens::TokenPolicy {
+            rules: tokens::TokenRules::Wva,
+            ..tokens::TokenPolicy::default()
+        },
         ..Sizing::default()
     }
 }
 
-/// What is decided is published.
+/// Publishes every decision immediately.
 fn at_once() -> Behavior {
-    let free = || enforce::Rules {
-        stabilization_window: Seconds::ZERO,
-        select: Select::Max,
-        policies: Vec::new(),
-    };
     Behavior {
         scale_up: free(),
         scale_down: free(),
@@ -110,16 +114,31 @@ fn at_once() -> Behavior {
     }
 }
 
-fn behavior(min: Replicas, max: Replicas) -> scaler::Settings {
-    let rules = |window| Rules {
+/// Rules that limit nothing.
+fn free() -> enforce::Rules {
+    enforce::Rules {
+        stabilization_window: Seconds::ZERO,
+        select: Select::Max,
+        policies: Vec::new(),
+    }
+}
+
+fn behavior(min: Replicas, max: Replicas) -> scaler::ScalerSettings {
+    scaler::ScalerSettings {
+        up: rules(Micros::ZERO),
+        down: rules(HPA_DOWN),
+        ..scaler::ScalerSettings::following(min, max)
+    }
+}
+
+fn rules(window: Micros) -> Rules {
+    Rules {
         tolerance: 0.1,
         window,
         select: Select::Max,
-        policies: vec![scaler::Policy { amount: Amount::Pods(HPA_PODS), period: HPA_PERIOD }],
-    };
-    scaler::Settings {
-        up: rules(Micros::ZERO),
-        down: rules(HPA_DOWN),
-        ..scaler::Settings::following(min, max)
+        policies: vec![scaler::ScalingPolicy {
+            amount: Amount::Pods(HPA_PODS),
+            period: HPA_PERIOD,
+        }],
     }
 }

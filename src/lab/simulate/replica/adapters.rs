@@ -1,18 +1,18 @@
-//! `LoRA` adapters: which of them a step can serve, what loading one costs, and what is said of them.
+//! `LoRA` adapters: the adapters that a step can serve, the cost of loading one, and their metrics.
 //!
 //! # Model
 //!
-//! A step serves as many adapters as there are slots. A waiting request whose adapter has none is
-//! passed over, and those behind it are looked at, as vLLM's scheduler does. An adapter stays in its
-//! slot until another needs it, and the one goes that was used least recently. Loading one makes the
-//! step longer in which its request is admitted.
+//! A step serves at most one adapter per slot. The scheduler skips a waiting request whose adapter
+//! has no slot and checks the requests behind it, as vLLM's does. An adapter stays in its slot
+//! until another adapter needs it; the least recently used adapter goes first. Loading an adapter
+//! makes the step that admits its request longer.
 //!
-//! Requests without an adapter are served beside any others.
+//! Requests without an adapter run together with any others.
 //!
 //! # Source
 //!
-//! vLLM 0.33: `Scheduler.schedule` passes over requests beyond `max_loras`; `LRUCacheWorkerLoRAManager`
-//! evicts; `LoggingStatLogger` and `PrometheusStatLogger` list adapters that run.
+//! vLLM 0.33: `Scheduler.schedule` skips requests beyond `max_loras`; `LRUCacheWorkerLoRAManager`
+//! evicts; `LoggingStatLogger` and `PrometheusStatLogger` list running adapters.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -25,10 +25,10 @@ use crate::simulate::replica::{Replica, count};
 use plimsoll_core::settings;
 use plimsoll_core::settings::minutes;
 
-/// Adapters that one engine can be asked for: they are the bits of a number.
+/// The most adapters of one engine: a set of them is a 64-bit number.
 pub const ADAPTERS_MAX: u8 = 64;
 
-/// An adapter, by its place in a list that the caller has.
+/// An adapter, by its index in the caller's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AdapterId(u8);
 
@@ -40,32 +40,33 @@ settings! {
         slots: u8 = 1, in 1..=u32::from(ADAPTERS_MAX);
 
         /// How much longer a step takes in which one is loaded.
-        // Adapters come from a disk at the slowest, in seconds.
+        // Even from a disk, an adapter loads within seconds.
         load: Micros, in Duration::ZERO..=minutes(1);
     }
 }
 
-/// What an engine says of its adapters.
+/// The adapter statistics that an engine reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterStats {
     slots: u8,
     now: Micros,
-    /// Each set of adapters that has ever run together, as bits, and when it last did.
+    /// Each set of adapters that has ever run together, as bits, with the time at which it last
+    /// ran.
     series: BTreeMap<u64, Micros>,
-    /// Adapters that have been loaded since the start.
+    /// Adapter loads since the start.
     pub loads: u64,
 }
 
-/// The newest of what an engine says of its adapters: the sets that it gives the latest time.
+/// The newest part of the reported adapter statistics: the sets with the latest time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewestSets {
     /// Adapters that one step serves.
     pub slots: u8,
-    /// Those that ran at that time.
+    /// The adapters that ran at that time.
     pub running: BTreeSet<AdapterId>,
-    /// The time.
+    /// The latest time.
     pub at: Micros,
-    /// How many sets its page has, older ones included.
+    /// The number of sets in the /metrics response, including older ones.
     pub series: usize,
 }
 
@@ -73,28 +74,28 @@ pub struct NewestSets {
 #[derive(Clone, Debug)]
 pub(super) struct Adapters {
     settings: AdapterSettings,
-    /// The adapters of requests that have not finished.
+    /// The adapters of unfinished requests.
     of: BTreeMap<u64, AdapterId>,
     /// Requests in the batch, by adapter.
     batch: BTreeMap<AdapterId, u32>,
-    /// Adapters in slots; the one that was used last is at the end.
+    /// Adapters in slots; the most recently used one is last.
     loaded: VecDeque<AdapterId>,
-    /// What loading adds to the step that is being built.
+    /// The loading time that extends the step under construction.
     loading: Micros,
     loads: u64,
     series: BTreeMap<u64, Micros>,
-    /// The last time at which adapters were noted, and all that were noted then, as bits.
+    /// The time of the last record, and all adapters recorded at that time, as bits.
     newest: (Micros, u64),
 }
 
 impl AdapterId {
-    /// The adapter at this place.
+    /// The adapter at this index.
     #[must_use]
     pub const fn new(place: u8) -> Option<Self> {
         if place < ADAPTERS_MAX { Some(Self(place)) } else { None }
     }
 
-    /// Its place.
+    /// The index of the adapter.
     #[must_use]
     pub const fn place(self) -> u8 {
         self.0
@@ -104,46 +105,46 @@ impl AdapterId {
 // === impl Replica ===
 
 impl Replica {
-    /// The same engine, which serves adapters as well.
+    /// The same engine with support for adapters.
     #[must_use]
     pub fn with_adapters(self, settings: AdapterSettings) -> Self {
         Self { adapters: Some(Box::new(Adapters::new(settings))), ..self }
     }
 
-    /// Notes which adapter a request asks for that has been submitted at this instant. Its number must be
-    /// no other request's.
+    /// Records the adapter of a request that was submitted at this instant. The request's ID must
+    /// be unique.
     pub fn ask_for(&mut self, request: u64, adapter: AdapterId) {
         if let Some(adapters) = &mut self.adapters {
             adapters.expect(request, adapter);
         }
     }
 
-    /// What it says of its adapters; `None` when it serves none.
+    /// The adapter statistics that it reports; `None` if it serves no adapters.
     #[must_use]
     pub fn adapters(&self) -> Option<AdapterStats> {
         self.adapters.as_ref().map(|adapters| adapters.stats(self.now))
     }
 
-    /// Adapters that it has loaded since its start.
+    /// Adapter loads since its start.
     pub(crate) fn adapter_loads(&self) -> u64 {
         self.adapters.as_ref().map_or(0, |adapters| adapters.loads)
     }
 
-    /// The newest of what it says of its adapters, without the cost of all the rest; `None` when it
-    /// serves none, or none was asked for yet.
+    /// The newest part of the adapter statistics, which is cheaper than all of them; `None` if it
+    /// serves no adapters, or none was requested yet.
     #[must_use]
     pub fn newest_sets(&self) -> Option<NewestSets> {
         self.adapters.as_ref().and_then(|adapters| adapters.newest(self.now))
     }
 
-    /// What its slots hold for an adapter; `None` when it serves none.
+    /// The state of its slots for an adapter; `None` if it serves no adapters.
     #[must_use]
     pub fn holds(&self, adapter: AdapterId) -> Option<Holds> {
         self.adapters.as_ref().map(|adapters| adapters.holds(adapter))
     }
 
-    /// The place in the queue of the first request that a step can serve. Without adapters it is the
-    /// head; else those whose adapter has no slot are passed over.
+    /// The place in the queue of the first request that a step can serve. Without adapters it is
+    /// the head. Otherwise requests whose adapter has no slot are skipped.
     pub(super) fn next_to_admit(&self) -> Option<usize> {
         match &self.adapters {
             None => (!self.waiting.is_empty()).then_some(0),
@@ -153,7 +154,7 @@ impl Replica {
         }
     }
 
-    /// How much longer loading adapters makes the step that has been built.
+    /// The loading time of adapters that extends the step just built.
     pub(super) fn loading(&mut self) -> Micros {
         self.adapters.as_mut().map(|adapters| adapters.take_loading()).unwrap_or_default()
     }
@@ -171,9 +172,8 @@ impl Replica {
 
 impl Adapters {
     pub(super) fn new(settings: AdapterSettings) -> Self {
-        let settings = AdapterSettings { slots: settings.slots.max(1), ..settings };
         Self {
-            settings,
+            settings: AdapterSettings { slots: settings.slots.max(1), ..settings },
             of: BTreeMap::new(),
             batch: BTreeMap::new(),
             loaded: VecDeque::new(),
@@ -184,18 +184,18 @@ impl Adapters {
         }
     }
 
-    /// Notes which adapter a request asks for.
+    /// Records the adapter of a request.
     pub(super) fn expect(&mut self, request: u64, adapter: AdapterId) {
         self.of.insert(request, adapter);
     }
 
-    /// Whether the next step can serve a request.
+    /// Returns true if the next step can serve a request.
     pub(super) fn admits(&self, request: u64) -> bool {
         let Some(adapter) = self.of.get(&request) else { return true };
         self.batch.contains_key(adapter) || self.batch.len() < usize::from(self.settings.slots)
     }
 
-    /// Takes a request into the batch, and loads its adapter if need be.
+    /// Adds a request to the batch, and loads its adapter if necessary.
     pub(super) fn enter(&mut self, request: u64) {
         let Some(&adapter) = self.of.get(&request) else { return };
         *self.batch.entry(adapter).or_default() += 1;
@@ -209,10 +209,11 @@ impl Adapters {
             self.loading += self.settings.load;
             self.loads += 1;
         }
+
         self.loaded.push_back(adapter);
     }
 
-    /// Takes a request out of the batch.
+    /// Removes a request from the batch.
     pub(super) fn leave(&mut self, request: u64) {
         let Some(adapter) = self.of.get(&request) else { return };
         if let Some(count) = self.batch.get_mut(adapter) {
@@ -228,12 +229,12 @@ impl Adapters {
         self.of.remove(&request);
     }
 
-    /// What loading adds to the step that has been built.
+    /// Returns and resets the loading time that extends the step just built.
     fn take_loading(&mut self) -> Micros {
         std::mem::take(&mut self.loading)
     }
 
-    /// Notes which adapters ran up to now.
+    /// Records the adapters that ran up to now.
     pub(super) fn record(&mut self, now: Micros) {
         let bits = self.bits();
         self.series.insert(bits, now);
@@ -250,12 +251,13 @@ impl Adapters {
             bits = if at == now { bits | present } else { present };
             at = now;
         }
-        let runs = |adapter: &AdapterId| bits >> adapter.0 & 1 == 1;
-        let running = (0..ADAPTERS_MAX).map(AdapterId).filter(runs).collect();
+
+        let adapters = (0..ADAPTERS_MAX).map(AdapterId);
+        let running = adapters.filter(|adapter| bits >> adapter.0 & 1 == 1).collect();
         (series > 0).then_some(NewestSets { slots: self.settings.slots, running, at, series })
     }
 
-    /// Whether an adapter is in a slot, or has one that no other is in.
+    /// Returns the state of the slots for an adapter.
     pub(super) fn holds(&self, adapter: AdapterId) -> Holds {
         if self.loaded.contains(&adapter) {
             Holds::Loaded
@@ -279,31 +281,30 @@ impl Adapters {
     }
 }
 
-/// What an engine's slots hold for an adapter.
+/// The state of an engine's slots for an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Holds {
-    /// The adapter itself.
+    /// The adapter is in a slot.
     Loaded,
-    /// Nothing, in at least one slot.
+    /// At least one slot is empty.
     Free,
-    /// Others, in all slots.
+    /// Other adapters are in all slots.
     Others,
 }
 
 // === impl AdapterStats ===
 
 impl AdapterStats {
-    /// The family of a metrics page at the instant that `now` is of the wall clock, with the names
-    /// of the adapters in the order of their places. Every set of adapters that has run is a series
-    /// of its own and stays, and both labels list those that run: so does vLLM.
+    /// Renders the adapter family of a /metrics response for the wall-clock time `now`, with the
+    /// adapters' names by index. As in vLLM, every set of adapters that has run is a separate
+    /// series that stays, and both labels list the running adapters.
     #[must_use]
     pub fn page(&self, now: Timestamp, names: &[String]) -> String {
         let name = "vllm:lora_requests_info";
         let mut page = format!("# HELP {name} Adapters with requests.\n# TYPE {name} gauge\n");
         for (bits, at) in &self.series {
-            let running = names.iter().enumerate().filter(|(place, _)| bits >> place & 1 == 1);
-            let running: Vec<&str> = running.map(|(_, name)| name.as_str()).collect();
-            let running = running.join(",");
+            let set = names.iter().enumerate().filter(|(place, _)| bits >> place & 1 == 1);
+            let running = set.map(|(_, name)| name.as_str()).collect::<Vec<_>>().join(",");
             let ago = SignedDuration::try_from(self.now.since(*at).duration()).unwrap_or_default();
             let at = now.saturating_sub(ago).unwrap_or(now).as_microsecond() as f64 / 1e6;
             let _infallible = writeln!(
@@ -313,6 +314,7 @@ impl AdapterStats {
                 self.slots
             );
         }
+
         page
     }
 }
@@ -321,7 +323,7 @@ impl AdapterStats {
 mod tests {
     use super::*;
     use crate::simulate::replica::settings::{Admission, Settings, StepTime};
-    use crate::simulate::replica::{Event, Finished, Request};
+    use crate::simulate::replica::{EngineEvent, Finished, Request};
 
     /// An engine whose steps take 10 ms, with two slots; loading an adapter takes 100 ms.
     fn engine() -> Replica {
@@ -333,6 +335,7 @@ mod tests {
             kv_blocks: 1_000,
             admission: Admission::WholePrompt,
         };
+
         let adapters = AdapterSettings { slots: 2, load: Micros::new(100_000) };
         Replica::new(settings).unwrap().with_adapters(adapters)
     }
@@ -350,11 +353,11 @@ mod tests {
     fn finished(engine: &mut Replica) -> Vec<Finished> {
         let mut events = Vec::new();
         engine.advance_to(Micros::from_secs(10), &mut events);
-        let finished = events.into_iter().filter_map(|event| match event {
-            Event::Finished(finished) => Some(finished),
-            Event::FirstToken { .. } | Event::Preempted { .. } => None,
+        let ended = events.into_iter().filter_map(|event| match event {
+            EngineEvent::Finished(life) => Some(life),
+            EngineEvent::FirstToken { .. } | EngineEvent::Preempted { .. } => None,
         });
-        finished.collect()
+        ended.collect()
     }
 
     #[test]
@@ -363,9 +366,11 @@ mod tests {
         for (id, place) in [(0, 0), (1, 1), (2, 2), (3, 0)] {
             ask(&mut engine, id, place, 5);
         }
+
         engine.advance_to(Micros::new(205_000), &mut Vec::new());
         let stats = engine.snapshot();
         assert_eq!((stats.running, stats.waiting, stats.deferred), (3, 1, 1));
+
         let order: Vec<u64> = finished(&mut engine).iter().map(|it| it.request.id).collect();
         assert_eq!(order, [0, 1, 3, 2], "the last one shares the slot of the first");
     }
@@ -376,6 +381,7 @@ mod tests {
         for (id, place) in [(0, 0), (1, 1)] {
             ask(&mut engine, id, place, 1);
         }
+
         let first = finished(&mut engine);
         assert_eq!(first[0].e2e, Micros::new(210_000), "two are loaded in one step");
         assert_eq!(engine.holds(adapter(0)), Some(Holds::Loaded));
@@ -395,14 +401,14 @@ mod tests {
         let now = Timestamp::from_second(1_000).unwrap();
         let names = ["sql".to_owned(), "chat".to_owned()];
         let page = engine.adapters().unwrap().page(now, &names);
-        let line = |names: &str, at: &str| {
-            format!(
+
+        // The third step, which ends the first request, is over at 230 ms.
+        for (names, at) in [("sql,chat", "999.96"), ("chat", "1000.0")] {
+            let line = format!(
                 "vllm:lora_requests_info{{max_lora=\"2\",running_lora_adapters=\"{names}\",\
                  waiting_lora_adapters=\"{names}\"}} {at}\n"
-            )
-        };
-        // The third step, in which the first request ends, is over at 230 ms.
-        assert!(page.contains(&line("sql,chat", "999.96")), "{page}");
-        assert!(page.contains(&line("chat", "1000.0")), "{page}");
+            );
+            assert!(page.contains(&line), "{page}");
+        }
     }
 }

@@ -1,12 +1,12 @@
-//! What an engine shows of itself.
+//! The observable state of an engine.
 
 use crate::simulate::Micros;
-use crate::simulate::replica::decodes::Phase;
+use crate::simulate::replica::decodes::RequestPhase;
 use crate::simulate::replica::stats::{Counters, Gauges, Stats};
-use crate::simulate::replica::{Replica, count};
+use crate::simulate::replica::{Life, Replica, count};
 
 impl Replica {
-    /// What the engine reports now.
+    /// The current statistics of the engine.
     #[must_use]
     pub fn snapshot(&self) -> Stats {
         Stats {
@@ -22,7 +22,7 @@ impl Replica {
         }
     }
 
-    /// Requests that wait, for whatever.
+    /// Waiting requests, for any reason.
     fn queue(&self) -> u32 {
         count(self.waiting.len()) + self.fetching()
     }
@@ -33,7 +33,7 @@ impl Replica {
         self.servers.as_ref().map_or(1, |servers| servers.count())
     }
 
-    /// The gauges alone, without the cost of a whole snapshot.
+    /// The gauges, which are cheaper than a whole snapshot.
     #[must_use]
     pub fn gauges(&self) -> Gauges {
         Gauges {
@@ -43,8 +43,8 @@ impl Replica {
         }
     }
 
-    /// The size of the KV cache in tokens, as the engine reports it: with the one block that is never
-    /// handed out.
+    /// The size of the KV cache in tokens, as the engine reports it: including the one block that
+    /// is never handed out.
     #[must_use]
     pub const fn kv_tokens(&self) -> u64 {
         (self.settings.kv_blocks as u64 + 1) * self.settings.block_size as u64
@@ -62,23 +62,23 @@ impl Replica {
         self.settings.max_num_seqs
     }
 
-    /// What was counted since the start.
+    /// The counters since the start.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Prompt tokens of the requests that wait, those left out that it has computed.
+    /// Prompt tokens of the waiting requests, except the ones already computed.
     #[must_use]
     pub fn queued_tokens(&self) -> u64 {
-        let left = |&index: &usize| {
-            let life = &self.lives[index];
-            let computed = match life.phase {
-                Phase::Prefill { computed } => computed,
-                Phase::Decode => life.request.prompt,
-            };
-            u64::from(life.request.prompt.saturating_sub(computed))
-        };
-        self.waiting.iter().map(left).sum()
+        let mut tokens = 0;
+        for &index in &self.waiting {
+            let Life { request, phase, .. } = &self.lives[index];
+            if let RequestPhase::Prefill { computed } = phase {
+                tokens += u64::from(request.prompt.saturating_sub(*computed));
+            }
+        }
+
+        tokens
     }
 }

@@ -1,10 +1,10 @@
-//! Noise: steps of one engine that compute the same do not take the same time.
+//! Noise: steps of one engine with the same work vary in duration.
 //!
 //! # Model
 //!
-//! The time of each step is multiplied by a number of mean 1, `exp(sigma z - sigma² / 2)`, where `z` has
-//! mean 0 and variance 1: the sum of four uniform numbers, which is nearly normal, costs a third of the
-//! time, and is at most 3.5, so that there is a shortest time.
+//! The duration of each step is multiplied by a factor of mean 1, `exp(sigma z - sigma² / 2)`,
+//! where `z` has mean 0 and variance 1. `z` is the sum of four uniform numbers: it is nearly normal
+//! and costs a third of the time. It is at most 3.5, so that a shortest duration exists.
 
 use rand::RngExt as _;
 use rand_pcg::Pcg64;
@@ -14,7 +14,7 @@ use crate::simulate::Micros;
 /// The most standard deviations from the mean: four uniform numbers have a variance of a third.
 const MOST: f64 = 3.464_101_615_137_754_6;
 
-/// Bits of a uniform number; one random number has four of them.
+/// Bits of a uniform number; one random number provides four of them.
 const BITS: u32 = 16;
 
 /// The noise of one engine.
@@ -31,7 +31,7 @@ impl Noise {
         Self { sigma, random }
     }
 
-    /// The time that a step takes this time.
+    /// The duration of this step, with noise.
     pub(super) fn stretch(&mut self, length: Micros) -> Micros {
         let bits: u64 = self.random.random();
         let sum: u64 = (0..4).map(|part| (bits >> (part * BITS)) & ((1 << BITS) - 1)).sum();
@@ -39,7 +39,7 @@ impl Noise {
         self.scaled(length, MOST * (2.0 * sum as f64 / most - 1.0))
     }
 
-    /// The shortest time that it can take.
+    /// The shortest duration with noise.
     pub(super) fn shortest(&self, length: Micros) -> Micros {
         self.scaled(length, -MOST)
     }
@@ -66,8 +66,10 @@ mod tests {
         let mut noise = Noise::new(0.2, generator(1, Purpose::Steps, 0));
         let drawn: Vec<f64> = (0..100_000).map(|_| noise.stretch(length).seconds()).collect();
         let mean = drawn.iter().sum::<f64>() / drawn.len() as f64;
+
         // The mean of 100,000 has a standard error of 0.0006.
         assert!((mean - 1.0).abs() < 0.003, "{mean}");
+
         let squares = drawn.iter().map(|it| (it.ln() + 0.02).powi(2)).sum::<f64>();
         let sigma = (squares / drawn.len() as f64).sqrt();
         assert!((sigma - 0.2).abs() < 0.003, "{sigma}");

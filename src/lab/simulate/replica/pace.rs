@@ -1,30 +1,30 @@
-//! How long steps take, known beforehand where a few numbers are all that there is.
+//! The duration of steps, precomputed for steps that depend on few numbers.
 
 use crate::simulate::Micros;
 use crate::simulate::replica::settings::StepTime;
 
-/// Sizes of batches whose steps are computed beforehand: more than servers are given seats.
+/// The largest batch whose steps are precomputed: more than the seats of real servers.
 const KNOWN_MAX: u32 = 1_024;
 
-/// How long the steps of an engine take.
+/// The step durations of an engine.
 #[derive(Clone, Debug)]
-pub(super) struct Pace {
+pub(super) struct StepDurations {
     step: StepTime,
-    /// By how many requests decode, where nothing else is computed. Empty for engines whose steps
-    /// also depend on the tokens that are read.
+    /// Step durations by the number of decoding requests, for steps without prefill. Empty for
+    /// engines whose steps also depend on the tokens that are read.
     decoding: Vec<Micros>,
 }
 
-// === impl Pace ===
+// === impl StepDurations ===
 
-impl Pace {
-    /// That of an engine with so many seats.
+impl StepDurations {
+    /// The step durations of an engine with this many seats.
     pub(super) fn new(step: StepTime, seats: u32) -> Self {
         let known = if step.gamma > 0.0 { 0 } else { seats.min(KNOWN_MAX) + 1 };
         Self { step, decoding: (0..known).map(|decodes| step.of(0, decodes, 0)).collect() }
     }
 
-    /// [`StepTime::of`], sooner for most steps.
+    /// As [`StepTime::of`], but faster for most steps.
     pub(super) fn of(&self, prefill_tokens: u32, decodes: u32, kv_tokens: u64) -> Micros {
         match self.decoding.get(decodes as usize) {
             Some(&known) if prefill_tokens == 0 => known,
@@ -41,7 +41,7 @@ mod tests {
     fn what_is_known_beforehand_is_what_would_be_computed() {
         let dense = StepTime::dense(7_050.3, 19.5, 25.4, 0.0);
         for step in [dense, StepTime { gamma: 0.042, ..dense }] {
-            let pace = Pace::new(step, 64);
+            let pace = StepDurations::new(step, 64);
             for (prefill_tokens, decodes, kv_tokens) in
                 [(0, 0, 0), (0, 1, 1_000), (0, 64, 90_000), (0, 65, 90_000), (300, 12, 5_000)]
             {

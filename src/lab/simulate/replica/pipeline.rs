@@ -1,86 +1,91 @@
-//! Pipeline parallelism: several steps of one engine are in flight at a time.
+//! Pipeline parallelism: several steps of one engine are in flight at the same time.
 //!
 //! # Model
 //!
 //! The scheduler builds a batch and sends it off. While fewer batches are in flight than there are
-//! stages, it looks once more for requests that are in none, which takes it [`LOOK`]; if it finds some,
-//! they are a batch of their own. Otherwise it waits for the oldest batch in flight, whose requests
-//! then make up the next one, together with those that have come. So requests split into batches as
-//! they happen to come between two looks, and those of one batch stay together: few requests are all
-//! in one, and many are in as many as there are stages.
+//! stages, it checks once more for requests outside of any batch, after [`LOOK`]. If it finds some,
+//! they become a batch of their own. Otherwise it waits for the oldest batch in flight, whose
+//! requests form the next batch together with new arrivals.
 //!
-//! A step takes its whole time, through all stages. It ends no sooner after the step before it than
-//! its last stage takes, which is an equal share of that time.
+//! So requests split into batches by their arrival between two checks, and the requests of one
+//! batch stay together. A few requests are all in one batch; many requests are in one batch per
+//! stage.
+//!
+//! A step takes its whole time, through all stages. The interval between the ends of two steps is
+//! at least the time of the last stage, which is an equal share of the step.
 //!
 //! # Source
 //!
 //! vLLM 0.32: `EngineCore.step_with_batch_queue`, whose queue is as long as the pipeline.
-//! `Scheduler.schedule` passes over requests whose tokens are in flight.
+//! `Scheduler.schedule` skips requests whose tokens are in flight.
 //!
 //! # Limits
 //!
-//! A prompt that is cut into chunks has one of them in flight at a time. A request without room
-//! preempts another one of its own batch, or itself.
+//! A prompt that is split into chunks has one chunk in flight at a time. A request without room
+//! preempts another request of its own batch, or itself.
 
 use std::collections::VecDeque;
 
 use crate::simulate::Micros;
 use crate::simulate::replica::decodes::Decodes;
-use crate::simulate::replica::rings::Batch;
+use crate::simulate::replica::rings::DecodeBatch;
 use crate::simulate::replica::servers::ApiServers;
-use crate::simulate::replica::{Event, Replica, Step};
+use crate::simulate::replica::{EngineEvent, EngineStep, Replica};
 
-/// The time from one look into the input queue to the next, if no batch is waited for: the scheduler
-/// builds a batch and sends it off meanwhile. With this time, a simulated engine of two stages has two
-/// batches as often as a recorded one (`a_pipeline_has_few_requests_in_one_batch_and_many_in_two`).
+/// The time between two checks of the input queue, unless the scheduler waits for a batch. The
+/// scheduler builds a batch and sends it off during this time. With this value, a simulated engine
+/// of two stages has two batches in flight as often as a recorded one
+/// (`a_pipeline_has_few_requests_in_one_batch_and_many_in_two`).
 const LOOK: Micros = Micros::new(2_000);
 
-/// The batches of an engine but for the one that its [`Replica`] has in its hands.
+/// The batches of an engine, except the one that its [`Replica`] currently has in hand.
 #[derive(Clone, Debug)]
-pub(super) struct Pipeline {
-    /// All batches; the place of the one in hand is empty.
+pub(super) struct StagePipeline {
+    /// All batches; the place of the batch in hand is empty.
     lanes: Vec<Option<Lane>>,
-    /// The place of the one in hand.
+    /// The place of the batch in hand.
     in_hand: usize,
     /// Batches in flight, in the order in which they end.
     flight: VecDeque<usize>,
-    /// When the scheduler looks next without waiting for a batch.
+    /// The time of the next check without waiting for a batch.
     look: Option<Micros>,
-    /// When the step ends that was begun last.
+    /// The end of the step that began last.
     last_end: Micros,
 }
 
-/// What a batch has to itself.
+/// The state of one batch.
 #[derive(Clone, Debug)]
 struct Lane {
-    running: Batch,
+    running: DecodeBatch,
     decodes: Decodes,
     prefilled: Vec<usize>,
-    step: Option<Step>,
+    step: Option<EngineStep>,
     servers: Option<Box<ApiServers>>,
 }
 
-/// What happens next in a pipeline.
+/// The next event of a pipeline.
 enum Next {
     /// The oldest batch in flight ends.
     End(Micros),
-    /// The scheduler looks for requests that are in no batch.
+    /// The scheduler checks for requests outside of any batch.
     Look(Micros),
 }
 
-// === impl Pipeline ===
+// === impl StagePipeline ===
 
-impl Pipeline {
+impl StagePipeline {
     /// The pipeline of an engine without requests.
     pub(super) fn new(stages: u32, block_size: u32, servers: Option<&ApiServers>) -> Self {
-        let lane = || Lane {
-            running: Batch::new(),
-            decodes: Decodes::new(block_size),
-            prefilled: Vec::new(),
-            step: None,
-            servers: servers.cloned().map(Box::new),
-        };
-        let others = (1..stages).map(|_| Some(lane()));
+        let others = (1..stages).map(|_| {
+            Some(Lane {
+                running: DecodeBatch::new(),
+                decodes: Decodes::new(block_size),
+                prefilled: Vec::new(),
+                step: None,
+                servers: servers.cloned().map(Box::new),
+            })
+        });
+
         Self {
             lanes: [None].into_iter().chain(others).collect(),
             in_hand: 0,
@@ -95,8 +100,8 @@ impl Pipeline {
         self.lanes.iter().flatten().map(|lane| lane.running.len()).sum()
     }
 
-    /// The fewest steps to the first end of a request in the batches that are not in hand; `None` if a
-    /// request of theirs does not decode yet.
+    /// The fewest steps until a request ends in the batches that are not in hand; `None` if one of
+    /// their requests does not decode yet.
     fn steps_to_end(&self) -> Option<u64> {
         let mut lanes = self.lanes.iter().flatten();
         lanes.try_fold(u64::MAX, |fewest, Lane { running, decodes, .. }| {
@@ -105,37 +110,40 @@ impl Pipeline {
         })
     }
 
-    /// How many batches there may be.
+    /// The maximum number of batches.
     pub(super) fn stages(&self) -> usize {
         self.lanes.len()
     }
 
-    /// A batch that is not in flight; rather one that has requests.
+    /// A batch that is not in flight, preferably one with requests.
     fn idle(&self, running: u32) -> Option<usize> {
         let mut idle = (0..self.lanes.len()).filter(|lane| !self.flight.contains(lane));
-        let has_requests = |lane: &usize| match &self.lanes[*lane] {
-            Some(lane) => lane.running.len() > 0,
-            None => running > 0,
-        };
-        idle.clone().find(has_requests).or_else(|| idle.next())
+        idle.clone().find(|lane| self.has_requests(*lane, running)).or_else(|| idle.next())
     }
 
-    /// When the oldest batch in flight ends, if `step` is that of the one in hand.
-    fn oldest_end(&self, step: Option<Step>) -> Option<Micros> {
+    /// Returns true if a lane has requests; those of the lane in hand are passed.
+    fn has_requests(&self, lane: usize, running: u32) -> bool {
+        match &self.lanes[lane] {
+            Some(lane) => lane.running.len() > 0,
+            None => running > 0,
+        }
+    }
+
+    /// The end of the oldest batch in flight; `step` is the step of the batch in hand.
+    fn oldest_end(&self, step: Option<EngineStep>) -> Option<Micros> {
         let oldest = *self.flight.front()?;
-        let step = match &self.lanes[oldest] {
-            Some(lane) => lane.step,
-            None => step,
-        };
-        step.map(|step| step.end)
+        match &self.lanes[oldest] {
+            Some(lane) => lane.step.map(|step| step.end),
+            None => step.map(|step| step.end),
+        }
     }
 }
 
 // === impl Replica ===
 
 impl Replica {
-    /// Does what [`Replica::advance_to`] does for an engine with a pipeline.
-    pub(super) fn advance_pipeline(&mut self, until: Micros, events: &mut Vec<Event>) {
+    /// As [`Replica::advance_to`], for an engine with a pipeline.
+    pub(super) fn advance_pipeline(&mut self, until: Micros, events: &mut Vec<EngineEvent>) {
         while let Some(next) = self.next_in_pipeline() {
             match next {
                 Next::End(at) if at <= until => self.end_oldest(events),
@@ -145,21 +153,23 @@ impl Replica {
         }
     }
 
-    /// When the next batch ends or the scheduler looks next; `None` when there is nothing to do.
+    /// The time at which the next batch ends or the scheduler checks the queue; `None` if the
+    /// engine is idle.
     pub(super) fn next_pipeline_change(&self) -> Option<Micros> {
         match self.next_in_pipeline()? {
             Next::End(at) | Next::Look(at) => Some(at),
         }
     }
 
-    /// The earliest time at which a request of a pipeline may finish, whose next step ends or begins at
-    /// `next`.
+    /// A lower bound for the time at which a request of a pipeline may finish; the pipeline's next
+    /// step ends or begins at `next`.
     pub(super) fn pipeline_quiet_until(&self, next: Micros) -> Micros {
         let others = self.pipeline.as_ref().and_then(|pipeline| pipeline.steps_to_end());
         let all_decode = self.waiting.is_empty()
             && self.arrivals.is_empty()
             && self.running.len() == self.decodes.count();
         let Some(others) = others.filter(|_| all_decode) else { return next };
+
         let steps = self.decodes.steps_to_end().unwrap_or(u64::MAX).min(others);
         let most = self.speculator.as_ref().map_or(1, |speculator| speculator.most());
         let shortest = self.shortest_step(1, 0).micros();
@@ -167,7 +177,7 @@ impl Replica {
         Micros::new(next.micros().saturating_add(shortest.saturating_mul(later)))
     }
 
-    /// Has in hand the batch that holds a request, if one does.
+    /// Takes the batch that holds a request in hand, if there is one.
     pub(super) fn take_batch_of(&mut self, id: u64) {
         let stages = self.pipeline.as_ref().map_or(0, |pipeline| pipeline.stages());
         for lane in 0..stages {
@@ -182,8 +192,9 @@ impl Replica {
         let pipeline = self.pipeline.as_ref()?;
         let look = match (pipeline.look, pipeline.flight.is_empty()) {
             (None, true) => self.next_start(),
-            (look, _) => look,
+            (planned, _) => planned,
         };
+
         match (pipeline.oldest_end(self.step), look) {
             (Some(end), Some(look)) if end < look => Some(Next::End(end)),
             (_, Some(look)) => Some(Next::Look(look)),
@@ -192,20 +203,21 @@ impl Replica {
         }
     }
 
-    /// Ends the oldest batch in flight; its requests may be in the next one at once.
-    fn end_oldest(&mut self, events: &mut Vec<Event>) {
+    /// Ends the oldest batch in flight; its requests may be in the next batch at once.
+    fn end_oldest(&mut self, events: &mut Vec<EngineEvent>) {
         let Some(pipeline) = &mut self.pipeline else { return };
         let Some(oldest) = pipeline.flight.pop_front() else { return };
         self.take_in_hand(oldest);
         let Some(step) = self.step else { return };
         self.end_step(step, events);
+
         if let Some(pipeline) = &mut self.pipeline {
             pipeline.look = Some(step.end);
         }
     }
 
-    /// Builds a batch of requests that are in none, if there are any.
-    fn look_at_queue(&mut self, now: Micros, events: &mut Vec<Event>) {
+    /// Builds a batch of requests outside of any batch, if there are any.
+    fn look_at_queue(&mut self, now: Micros, events: &mut Vec<EngineEvent>) {
         let Some(pipeline) = &mut self.pipeline else { return };
         pipeline.look = None;
         let Some(lane) = pipeline.idle(self.running.len()) else { return };
@@ -225,7 +237,7 @@ impl Replica {
         }
     }
 
-    /// Lays aside the batch in hand and takes another.
+    /// Puts the batch in hand aside and takes another.
     fn take_in_hand(&mut self, lane: usize) {
         let Some(pipeline) = &mut self.pipeline else { return };
         let Some(taken) = pipeline.lanes[lane].take() else { return };
@@ -237,6 +249,7 @@ impl Replica {
             step: std::mem::replace(&mut self.step, step),
             servers: std::mem::replace(&mut self.servers, servers),
         };
+
         let before = std::mem::replace(&mut pipeline.in_hand, lane);
         pipeline.lanes[before] = Some(aside);
     }

@@ -1,18 +1,18 @@
-//! The prefix cache: which blocks of a prompt an engine still has.
+//! The prefix cache: the blocks of a prompt that an engine still holds.
 //!
 //! # Model
 //!
-//! A prompt is a chain of pages, each with a name that stands for its tokens and all before them, as
-//! the `hash_ids` of Mooncake's traces. What a chain begins with and the engine has need not be
-//! computed; all but the last token, at most, because a step must compute something. Requests that
-//! have a page in common hold it once.
+//! A prompt is a chain of pages. The name of a page stands for its tokens and all tokens before
+//! them, as the `hash_ids` of Mooncake's traces do. The engine need not compute the leading pages
+//! that it holds. At least the last token is always computed, because a step must compute
+//! something. Requests that have a page in common hold it once.
 //!
-//! A block that nobody holds is free and keeps its tokens until it is handed out again. Blocks are
-//! handed out in the order in which they became free, those of one request from its end on, so that
-//! beginnings, which others may share, stay longest. What follows the pages of a prompt is the
-//! request's own: it finds that again after a preemption, and nobody else does.
+//! A block without a holder is free and keeps its tokens until it is handed out again. Blocks are
+//! handed out in the order in which they became free. A request's blocks become free from its end
+//! on, so that beginnings, which other requests may share, stay longest. Blocks after the pages of
+//! a prompt are the request's own: only this request finds them again, after a preemption.
 //!
-//! Where a page is partly gone, what is left of it counts, in whole blocks.
+//! If a page is partly gone, its remaining whole blocks count.
 //!
 //! # Source
 //!
@@ -21,8 +21,8 @@
 //!
 //! # Limits
 //!
-//! Answers are not found again by the prompts of later turns, which contain them. The block that is
-//! computed again for the last token of a prompt takes the place of the one that was there.
+//! The prompts of later turns contain earlier answers, but do not find their blocks. The block that
+//! is computed again for the last token of a prompt replaces the cached one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -30,19 +30,19 @@ use std::sync::Arc;
 use crate::simulate::Micros;
 use crate::simulate::replica::{Replica, Request, Unservable, count};
 
-/// What prompts consist of, for many of them.
+/// The contents of prompts, as lists of page names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prompts {
-    /// Tokens of a page.
+    /// Tokens per page.
     page_tokens: u32,
     /// The names of all pages of all prompts, one prompt after another.
     names: Vec<u32>,
-    /// Where in `names` each prompt ends.
+    /// The index in `names` at which each prompt ends.
     ends: Vec<usize>,
 }
 
-/// A prompt: its place among the [`Prompts`], and which of several worlds it belongs to. Pages of
-/// different worlds have nothing in common whatever their names are.
+/// A prompt: its place among the [`Prompts`], and the world that it belongs to. Pages of different
+/// worlds have nothing in common, even if their names are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PromptId {
     /// Its place.
@@ -51,56 +51,56 @@ pub struct PromptId {
     pub world: u32,
 }
 
-/// What an engine has of a prompt.
+/// The part of a prompt that an engine holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct CachedPrefix {
     /// Tokens that need not be computed, in whole blocks.
     pub(super) tokens: u32,
-    /// Of these blocks, those that another request holds, so that no free one is needed for them.
+    /// The blocks of these tokens that another request holds, so that they need no free block.
     pub(super) held: u32,
 }
 
-/// Whether a request that leaves the batch will look for its own blocks again.
+/// The future of a request that leaves the batch: it looks for its own blocks again, or never does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Return {
     Later,
     Never,
 }
 
-/// The blocks of one engine's cache, those that are free included.
+/// The blocks of one engine's cache, including free ones.
 #[derive(Clone, Debug)]
 pub(super) struct PrefixCache {
     prompts: Option<Arc<Prompts>>,
     block_size: u32,
-    pages: BTreeMap<Name, Page>,
+    pages: BTreeMap<Name, PrefixPage>,
     /// Free blocks, in the order in which they are handed out.
-    free: VecDeque<Free>,
-    /// Times that a page became free.
+    free: VecDeque<FreeBlocks>,
+    /// The number of times that a page became free.
     stamps: u64,
-    /// The requests that have not finished and whose prompts are known.
+    /// The unfinished requests whose prompts are known.
     requests: BTreeMap<u64, Chain>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Name {
-    /// World and name.
+    /// The world and the name of a page.
     Page(u32, u32),
-    /// What a request has to itself.
+    /// The blocks that belong to a single request.
     Own(u64),
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Page {
-    /// Blocks of it that the engine has, from its beginning on.
+struct PrefixPage {
+    /// Blocks of the page that the engine holds, from its beginning on.
     blocks: u32,
     holders: u32,
-    /// When it became free last.
+    /// The value of `stamps` when it last became free.
     stamp: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Free {
-    /// Blocks whose tokens nobody asks for.
+enum FreeBlocks {
+    /// Blocks without reusable tokens.
     Blank(u32),
     /// A page, if it still has this stamp.
     Page(Name, u64),
@@ -110,22 +110,22 @@ enum Free {
 #[derive(Clone, Copy, Debug)]
 struct Chain {
     prompt: PromptId,
-    /// Tokens of its prompt.
+    /// Its prompt tokens.
     tokens: u32,
-    /// How many of its pages it holds, from the first on.
+    /// The number of pages that it holds, from the first on.
     held: usize,
 }
 
 // === impl Prompts ===
 
 impl Prompts {
-    /// No prompts, whose pages have so many tokens; at least one in effect.
+    /// An empty set of prompts whose pages have this many tokens, at least one.
     #[must_use]
     pub fn new(page_tokens: u32) -> Self {
         Self { page_tokens: page_tokens.max(1), ..Self::default() }
     }
 
-    /// Adds a prompt and returns its place; `None` when there are too many.
+    /// Adds a prompt and returns its place; `None` if there are too many.
     pub fn add(&mut self, names: &[u32]) -> Option<u32> {
         let place = u32::try_from(self.ends.len()).ok()?;
         self.names.extend_from_slice(names);
@@ -133,7 +133,7 @@ impl Prompts {
         Some(place)
     }
 
-    /// Tokens of a page.
+    /// Tokens per page.
     #[must_use]
     pub const fn page_tokens(&self) -> u32 {
         self.page_tokens
@@ -150,19 +150,19 @@ impl Prompts {
 // === impl Replica ===
 
 impl Replica {
-    /// The same engine with a prefix cache, for prompts of which these are known.
+    /// The same engine with a prefix cache, for requests with these known prompts.
     #[must_use]
     pub fn with_prefix_cache(self, prompts: Option<Arc<Prompts>>) -> Self {
         let cache = PrefixCache::new(prompts, self.settings.block_size, self.settings.kv_blocks);
         Self { prefix: Some(Box::new(cache)), ..self }
     }
 
-    /// Takes a request as [`Replica::submit`] does, whose prompt is known. Its number must be no
-    /// other request's.
+    /// Takes a request as [`Replica::submit`] does, with a known prompt. The request's ID must be
+    /// unique.
     ///
     /// # Errors
     ///
-    /// A request that could never finish is refused.
+    /// The request could never finish.
     pub fn submit_prompt(
         &mut self,
         at: Micros,
@@ -186,13 +186,13 @@ impl PrefixCache {
             prompts,
             block_size,
             pages: BTreeMap::new(),
-            free: VecDeque::from([Free::Blank(kv_blocks)]),
+            free: VecDeque::from([FreeBlocks::Blank(kv_blocks)]),
             stamps: 0,
             requests: BTreeMap::new(),
         }
     }
 
-    /// Blocks of a page.
+    /// Blocks per page.
     fn page_blocks(&self) -> u32 {
         self.prompts.as_ref().map_or(1, |it| it.page_tokens / self.block_size).max(1)
     }
@@ -202,17 +202,19 @@ impl PrefixCache {
         self.prompts.as_ref().map_or(&[], |prompts| prompts.names(chain.prompt.place))
     }
 
-    /// How many of the whole blocks of its first tokens a request has in pages.
+    /// The number of whole blocks in a request's first tokens that belong to pages.
     fn paged(&self, chain: Option<&Chain>, tokens: u32) -> u32 {
         let Some(chain) = chain else { return 0 };
         let pages = count(self.names(chain).len());
         (tokens.min(chain.tokens) / self.block_size).min(self.page_blocks().saturating_mul(pages))
     }
 
-    /// What there is of the `target` tokens that a request is to compute.
-    pub(super) fn find(&self, request: u64, target: u32) -> Found {
+    /// The cached part of the `target` tokens that a request needs.
+    pub(super) fn find(&self, request: u64, target: u32) -> CachedPrefix {
         let mut limit = target.saturating_sub(1) / self.block_size;
-        let (mut blocks, mut held, mut whole) = (0, 0, true);
+        let mut blocks = 0;
+        let mut held = 0;
+        let mut whole = true;
         if let Some(chain) = self.requests.get(&request) {
             let mut left = self.paged(Some(chain), target);
             for &name in self.names(chain) {
@@ -229,18 +231,20 @@ impl PrefixCache {
                 }
             }
         }
+
         if whole && let Some(own) = self.pages.get(&Name::Own(request)) {
             blocks += own.blocks.min(limit);
         }
-        Found { tokens: blocks * self.block_size, held }
+
+        CachedPrefix { tokens: blocks * self.block_size, held }
     }
 
-    /// Hands out free blocks; what they held is gone.
+    /// Hands out free blocks, whose contents are lost.
     pub(super) fn take(&mut self, mut blocks: u32) {
         while blocks > 0 {
             match self.free.front_mut() {
                 None => return,
-                Some(Free::Blank(left)) => {
+                Some(FreeBlocks::Blank(left)) => {
                     let taken = blocks.min(*left);
                     *left -= taken;
                     blocks -= taken;
@@ -248,9 +252,10 @@ impl PrefixCache {
                         self.free.pop_front();
                     }
                 }
-                Some(&mut Free::Page(name, stamp)) => {
-                    let idle = |page: &&mut Page| page.holders == 0 && page.stamp == stamp;
-                    let Some(page) = self.pages.get_mut(&name).filter(idle) else {
+                Some(&mut FreeBlocks::Page(name, stamp)) => {
+                    let known = self.pages.get_mut(&name);
+                    let idle = known.filter(|page| page.holders == 0 && page.stamp == stamp);
+                    let Some(page) = idle else {
                         self.free.pop_front();
                         continue;
                     };
@@ -266,17 +271,18 @@ impl PrefixCache {
         }
     }
 
-    /// Lets a request have the blocks of its first `after` tokens, of which it had those of
-    /// `before`. Returns how many more blocks are held then; fewer, where it shares what it had.
+    /// Lets a request occupy the blocks of its first `after` tokens, of which it already has those
+    /// of `before`. Returns the change of the blocks in use, which is negative if the request now
+    /// shares blocks that it had on its own.
     pub(super) fn occupy(&mut self, request: u64, before: u32, after: u32) -> i64 {
         let chain = self.requests.get(&request).copied();
-        let Shared { held, idle } = self.share(request, before, after);
+        let PageBlocks { held, idle } = self.share(request, before, after);
         let growth = i64::from(after.div_ceil(self.block_size))
             - i64::from(before.div_ceil(self.block_size))
             - i64::from(held);
-        // What it finds of its own takes free blocks as all others do.
-        let own = if before == 0 { self.pages.remove(&Name::Own(request)) } else { None };
-        let own = own.map_or(0, |page| page.blocks);
+        // Its own blocks that it finds again come from the free blocks, like all others.
+        let kept = if before == 0 { self.pages.remove(&Name::Own(request)) } else { None };
+        let own = kept.map_or(0, |page| page.blocks);
         let private = after.div_ceil(self.block_size) - self.paged(chain.as_ref(), after);
         let found = own.min(private);
         self.blank(own - found);
@@ -285,12 +291,13 @@ impl PrefixCache {
             Ok(fresh) => self.take(fresh),
             Err(_) => self.blank(u32::try_from(-fresh).unwrap_or_default()),
         }
+
         growth
     }
 
     /// Lets a request hold the pages of its first `after` tokens.
-    fn share(&mut self, request: u64, before: u32, after: u32) -> Shared {
-        let mut shared = Shared::default();
+    fn share(&mut self, request: u64, before: u32, after: u32) -> PageBlocks {
+        let mut shared = PageBlocks::default();
         let Some(mut chain) = self.requests.get(&request).copied() else { return shared };
         let each = self.page_blocks();
         let [had, wanted] = [before, after].map(|tokens| self.paged(Some(&chain), tokens));
@@ -298,10 +305,10 @@ impl PrefixCache {
             let place = usize::try_from(at).unwrap_or(usize::MAX);
             let Some(&name) = self.names(&chain).get(place) else { break };
             let mine = had.saturating_sub(at * each);
-            let wanted = (wanted - at * each).min(each);
-            let new = Page { blocks: 0, holders: 0, stamp: 0 };
+            let needed = (wanted - at * each).min(each);
+            let new = PrefixPage { blocks: 0, holders: 0, stamp: 0 };
             let page = self.pages.entry(Name::Page(chain.prompt.world, name)).or_insert(new);
-            let there = page.blocks.min(wanted);
+            let there = page.blocks.min(needed);
             let mut left = 0;
             if page.holders > 0 {
                 shared.held += there.saturating_sub(mine);
@@ -310,18 +317,21 @@ impl PrefixCache {
                 left = page.blocks - there;
                 page.blocks = there;
             }
-            page.blocks = page.blocks.max(wanted);
+
+            page.blocks = page.blocks.max(needed);
             if place >= chain.held {
                 page.holders += 1;
                 chain.held = place + 1;
             }
+
             self.blank(left);
         }
+
         self.requests.insert(request, chain);
         shared
     }
 
-    /// Takes back the blocks of a request's first tokens, and returns how many are free again.
+    /// Releases the blocks of a request's first tokens, and returns how many become free.
     pub(super) fn release(&mut self, request: u64, tokens: u32, back: Return) -> u32 {
         let chain = self.requests.get(&request).copied();
         let mut freed = tokens.div_ceil(self.block_size) - self.paged(chain.as_ref(), tokens);
@@ -329,7 +339,7 @@ impl PrefixCache {
             Return::Later => tokens / self.block_size - self.paged(chain.as_ref(), tokens),
             Return::Never => 0,
         };
-        self.append(Free::Blank(freed - own));
+        self.append(FreeBlocks::Blank(freed - own));
         if own > 0 {
             self.retire(Name::Own(request), own);
         }
@@ -344,42 +354,45 @@ impl PrefixCache {
                     self.retire(name, blocks);
                 }
             }
+
             chain.held = 0;
             self.requests.insert(request, chain);
         }
+
         if back == Return::Never {
             self.requests.remove(&request);
         }
+
         freed
     }
 
-    /// Puts a page that nobody holds behind all that is free.
+    /// Puts a page without holders at the end of the free list.
     fn retire(&mut self, name: Name, blocks: u32) {
         self.stamps += 1;
-        self.pages.insert(name, Page { blocks, holders: 0, stamp: self.stamps });
-        self.free.push_back(Free::Page(name, self.stamps));
+        self.pages.insert(name, PrefixPage { blocks, holders: 0, stamp: self.stamps });
+        self.free.push_back(FreeBlocks::Page(name, self.stamps));
     }
 
-    fn append(&mut self, free: Free) {
-        if !matches!(free, Free::Blank(0)) {
+    fn append(&mut self, free: FreeBlocks) {
+        if !matches!(free, FreeBlocks::Blank(0)) {
             self.free.push_back(free);
         }
     }
 
-    /// Makes blocks the first to be handed out.
+    /// Puts blocks at the front of the free list.
     fn blank(&mut self, blocks: u32) {
         if blocks > 0 {
-            self.free.push_front(Free::Blank(blocks));
+            self.free.push_front(FreeBlocks::Blank(blocks));
         }
     }
 }
 
-/// Blocks that were there when a request took hold of its pages.
+/// Existing blocks of the pages that a request starts to hold.
 #[derive(Clone, Copy, Debug, Default)]
-struct Shared {
-    /// Of pages that others hold.
+struct PageBlocks {
+    /// Blocks of pages that other requests hold.
     held: u32,
-    /// Of pages that nobody held.
+    /// Blocks of pages without holders.
     idle: u32,
 }
 
@@ -389,7 +402,7 @@ mod tests {
 
     use super::*;
     use crate::simulate::replica::settings::{Admission, Settings, StepTime};
-    use crate::simulate::replica::{Event, Finished};
+    use crate::simulate::replica::{EngineEvent, Finished};
 
     const PAGE: u32 = 64;
 
@@ -402,10 +415,12 @@ mod tests {
             kv_blocks,
             admission: Admission::WholePrompt,
         };
+
         let mut known = Prompts::new(PAGE);
         for names in prompts {
             known.add(names).unwrap();
         }
+
         Replica::new(settings).unwrap().with_prefix_cache(Some(Arc::new(known)))
     }
 
@@ -414,17 +429,32 @@ mod tests {
         engine.submit_prompt(at, request, PromptId { place, world: 0 }).unwrap();
     }
 
-    /// All blocks are held or free, and nobody holds what nobody knows.
+    /// Checks that all blocks are in use or free, and that only known requests hold pages.
+    /// Serves all requests of an engine, and returns them.
+    fn lives(mut engine: Replica) -> Vec<Finished> {
+        let mut events = Vec::new();
+        engine.advance_to(Micros::new(u64::MAX), &mut events);
+        let finished = events.into_iter().filter_map(|event| match event {
+            EngineEvent::Finished(life) => Some(life),
+            EngineEvent::FirstToken { .. } | EngineEvent::Preempted { .. } => None,
+        });
+        finished.collect()
+    }
+
     fn check(engine: &Replica) {
         let cache = engine.prefix.as_ref().unwrap();
-        let free = cache.free.iter().map(|free| match free {
-            Free::Blank(blocks) => *blocks,
-            Free::Page(name, stamp) => {
-                let idle = |page: &&Page| page.holders == 0 && page.stamp == *stamp;
-                cache.pages.get(name).filter(idle).map_or(0, |page| page.blocks)
+        let mut free = 0;
+        for entry in &cache.free {
+            match entry {
+                FreeBlocks::Blank(blocks) => free += blocks,
+                FreeBlocks::Page(name, stamp) => {
+                    let idle = cache.pages.get(name).filter(|it| it.holders == 0);
+                    free += idle.filter(|it| it.stamp == *stamp).map_or(0, |it| it.blocks);
+                }
             }
-        });
-        assert_eq!(free.sum::<u32>() + engine.kv_blocks_used, engine.settings.kv_blocks);
+        }
+
+        assert_eq!(free + engine.kv_blocks_used, engine.settings.kv_blocks);
         if engine.outstanding() == 0 {
             assert!(cache.requests.is_empty(), "{:?}", cache.requests);
             assert!(cache.pages.values().all(|page| page.holders == 0), "{:?}", cache.pages);
@@ -437,11 +467,13 @@ mod tests {
         ask(&mut engine, Micros::ZERO, 0, 0, 192, 50);
         ask(&mut engine, Micros::new(20_000), 1, 1, 192, 50);
         engine.advance_to(Micros::new(100_000), &mut Vec::new());
+
         let counters = engine.counters();
         assert_eq!((counters.prefill_tokens, counters.prefix_hits), (192 + 64, 128));
-        // Three pages of four blocks and a fourth, and a block of the answer of each.
+        // Three pages of four blocks plus a fourth page, and one block for each answer.
         assert_eq!(engine.kv_blocks_used, 16 + 2);
         check(&engine);
+
         engine.advance_to(Micros::from_secs(10), &mut Vec::new());
         assert_eq!(engine.kv_blocks_used, 0);
         check(&engine);
@@ -455,6 +487,7 @@ mod tests {
         ask(&mut engine, Micros::from_secs(1), 1, 0, 128, 1);
         engine.advance_to(Micros::from_secs(2), &mut Vec::new());
         assert_eq!(engine.counters().prefill_tokens, 128 + 16);
+
         let elsewhere = PromptId { place: 0, world: 1 };
         let request = Request { id: 2, prompt: 128, output: 1 };
         engine.submit_prompt(Micros::from_secs(2), request, elsewhere).unwrap();
@@ -476,10 +509,11 @@ mod tests {
             check(engine);
             engine.counters().prefill_tokens - before
         };
+
         assert_eq!(ran(&mut engine, 0, 0, 128), 128);
         assert_eq!(ran(&mut engine, 1, 1, 128), 128);
         assert_eq!(ran(&mut engine, 2, 0, 128), 16, "which makes the first prompt the younger");
-        // Two pages are blank, so one of the second prompt must go: the last.
+        // Two pages are blank, so one page of the second prompt must go: the last.
         assert_eq!(ran(&mut engine, 3, 2, 192), 192);
         assert_eq!(ran(&mut engine, 4, 0, 128), 16);
         assert_eq!(ran(&mut engine, 5, 1, 128), 64, "its beginning was kept");
@@ -497,7 +531,9 @@ mod tests {
             let prompts: [&[u32]; 6] =
                 [&[1, 2, 3, 4, 5], &[1, 2, 6, 7, 8], &[1, 9, 10], &[11], &[], &[1, 2, 3, 4, 12]];
             let mut engine = engine(kv_blocks, &prompts);
-            let (mut at, mut finished, mut aborted) = (Micros::ZERO, 0, 0);
+            let mut at = Micros::ZERO;
+            let mut finished = 0;
+            let mut aborted = 0;
             let mut events = Vec::new();
             let mut submitted = 0;
             for ((gap, place, prompt, output, leaves), id) in requests.into_iter().zip(0..) {
@@ -510,9 +546,10 @@ mod tests {
                 aborted += usize::from(leaves > 8 && engine.abort(id.saturating_sub(leaves - 9)));
                 check(&engine);
             }
+
             engine.advance_to(Micros::new(u64::MAX), &mut events);
             check(&engine);
-            finished += events.iter().filter(|it| matches!(it, Event::Finished(_))).count();
+            finished += events.iter().filter(|it| matches!(it, EngineEvent::Finished(_))).count();
             prop_assert_eq!((finished + aborted, engine.kv_blocks_used), (submitted, 0));
         }
 
@@ -520,7 +557,7 @@ mod tests {
         fn prompts_that_have_nothing_in_common_are_served_as_without_a_cache(
             requests in prop::collection::vec((0..60_000_u64, 1..300_u32, 1..60_u32), 1..40),
         ) {
-            // Without preemptions, after which a request finds its own blocks.
+            // Without preemptions, because a preempted request finds its own blocks again.
             let mut with = engine(1_000, &[]);
             let mut without = Replica::new(with.settings).unwrap();
             let mut at = Micros::ZERO;
@@ -530,14 +567,7 @@ mod tests {
                 with.submit(at, request).unwrap();
                 without.submit(at, request).unwrap();
             }
-            let lives = |mut engine: Replica| {
-                let mut events = Vec::new();
-                engine.advance_to(Micros::new(u64::MAX), &mut events);
-                events.into_iter().filter_map(|event| match event {
-                    Event::Finished(life) => Some(life),
-                    Event::FirstToken { .. } | Event::Preempted { .. } => None,
-                }).collect::<Vec<Finished>>()
-            };
+
             prop_assert_eq!(lives(with), lives(without));
         }
     }

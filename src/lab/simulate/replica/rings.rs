@@ -1,16 +1,16 @@
-//! Requests in order, each in at most one of several lists: what a batch is kept in, and what ends
-//! when.
+//! Ordered lists of requests, each of which is in at most one of them: the batch, and the ends of
+//! requests by time.
 //!
-//! Requests join at the end and leave from anywhere, a hundred thousand times a second, so lists are
-//! linked: nothing is looked for and nothing moves. Each is a ring through a head of its own, so
-//! that no place in it is a special case.
+//! Requests join at the end and leave from any position, a hundred thousand times per second. So
+//! the lists are linked: nothing is searched and nothing moves. Each list is a ring through its own
+//! head, which avoids special cases.
 
 use std::iter;
 
-/// Rings of requests, which are named by their indices.
+/// Rings of requests, identified by their indices.
 #[derive(Clone, Debug)]
 pub(super) struct Rings {
-    /// How many rings there are.
+    /// The number of rings.
     heads: usize,
     /// The heads, then the requests.
     links: Vec<Link>,
@@ -22,21 +22,21 @@ struct Link {
     after: usize,
 }
 
-/// One ring, whose requests are counted.
+/// One ring with a count of its requests.
 #[derive(Clone, Debug)]
-pub(super) struct Batch {
+pub(super) struct DecodeBatch {
     ring: Rings,
     len: u32,
 }
 
-// === impl Batch ===
+// === impl DecodeBatch ===
 
-impl Batch {
+impl DecodeBatch {
     pub(super) fn new() -> Self {
         Self { ring: Rings::new(1), len: 0 }
     }
 
-    /// How many requests it has.
+    /// The number of requests.
     pub(super) const fn len(&self) -> u32 {
         self.len
     }
@@ -47,7 +47,7 @@ impl Batch {
         self.len += 1;
     }
 
-    /// Takes out a request that is in it.
+    /// Removes a request that is in the batch.
     pub(super) fn remove(&mut self, index: usize) {
         self.ring.remove(index);
         self.len -= 1;
@@ -58,12 +58,12 @@ impl Batch {
         self.ring.last(0)
     }
 
-    /// All requests, in the order in which they came.
+    /// All requests, in the order in which they joined.
     pub(super) fn iter(&self) -> impl Iterator<Item = usize> {
         iter::successors(self.ring.first(0), |&index| self.ring.next(index))
     }
 
-    /// The first request, or the one after another.
+    /// The first request, or the request after `index`.
     pub(super) fn after(&self, index: Option<usize>) -> Option<usize> {
         index.map_or_else(|| self.ring.first(0), |index| self.ring.next(index))
     }
@@ -83,13 +83,14 @@ impl Rings {
         if node >= self.links.len() {
             self.links.resize(node + 1, Link { before: node, after: node });
         }
+
         let before = self.links[ring].before;
         self.links[node] = Link { before, after: ring };
         self.links[before].after = node;
         self.links[ring].before = node;
     }
 
-    /// Takes a request out of the ring that it is in.
+    /// Removes a request from its ring.
     pub(super) fn remove(&mut self, index: usize) {
         let Link { before, after } = self.links[self.heads + index];
         self.links[before].after = after;
@@ -126,6 +127,7 @@ mod tests {
         for index in [4, 0, 2, 3] {
             rings.push(index % 2, index);
         }
+
         assert_eq!((all(&rings, 0), all(&rings, 1)), (vec![4, 0, 2], vec![3]));
         rings.remove(0);
         rings.remove(3);

@@ -1,20 +1,20 @@
-//! What makes one engine different from another.
+//! The settings of an engine.
 
 use crate::simulate::Micros;
 use crate::simulate::replica::Request;
 use crate::simulate::replica::arrivals::Fetch;
 use crate::simulate::replica::speculation::Speculation;
 
-/// Seats of vLLM's V1 engine for an online server, unless it is told otherwise.
+/// The default seats of vLLM's V1 engine for an online server.
 pub const SEATS: u32 = 256;
 
-/// Tokens in a block of its KV cache, unless it is told otherwise.
+/// The default tokens per block of vLLM's KV cache.
 pub const BLOCK_SIZE: u32 = 16;
 
 /// The limits and the speed of one engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// How long a step takes.
+    /// The duration of a step.
     pub step: StepTime,
     /// Seats in the batch.
     pub max_num_seqs: u32,
@@ -24,65 +24,65 @@ pub struct Settings {
     pub block_size: u32,
     /// Blocks that requests can hold.
     pub kv_blocks: u32,
-    /// What a waiting request needs, and what a preempted one keeps.
+    /// The rules for admission and preemption.
     pub admission: Admission,
 }
 
-/// What makes an engine less regular than its limits and its speed say.
+/// Options that make an engine less regular than its limits and its speed suggest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
     /// API servers in front of it (`--api-server-count`).
     pub api_servers: u32,
-    /// Stages of its pipeline (`--pipeline-parallel-size`), each of which has a step of its own.
+    /// Pipeline stages (`--pipeline-parallel-size`), each of which has a step of its own.
     pub stages: u32,
-    /// How it speculates; `None` where it does not.
+    /// The speculation; `None` if the engine does not speculate.
     pub speculation: Option<Speculation>,
     /// The standard deviation of the logarithm of a step's time.
     pub noise: f64,
-    /// What it fetches of the caches of prompts; `None` for nothing.
+    /// The fetching of prompts' caches; `None` to fetch nothing.
     pub fetch: Option<Fetch>,
 }
 
 /// The coefficients of a step's time, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepTime {
-    /// For the step itself: reading the weights, launching kernels.
+    /// Microseconds per step, for reading the weights and launching kernels.
     pub alpha: f64,
-    /// For each token of a prompt that is computed.
+    /// Microseconds per computed prompt token.
     pub beta: f64,
-    /// For each request that decodes one token.
+    /// Microseconds per request that decodes one token.
     pub delta: f64,
-    /// For each token in the KV cache that a decode reads.
+    /// Microseconds per KV cache token that a decode reads.
     pub gamma: f64,
     /// What a mixture of experts takes beside that.
     pub experts: Experts,
 }
 
-/// The weights that a mixture of experts reads: each of the first tokens of a step wakes experts
-/// that slept, until all are awake. With the rest of a step's time that is two straight lines over
-/// the batch, the first of them steeper.
+/// The weights that a mixture of experts reads. Each of the first tokens of a step activates more
+/// experts, until all are active. Together with the rest of a step's time, that gives two straight
+/// lines over the batch size, of which the first is steeper.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Experts {
-    /// Tokens, of prompts and decodes together, by which all are awake.
+    /// The tokens, of prompts and decodes together, that activate all experts.
     pub tokens: u32,
-    /// For each of these, in microseconds.
+    /// Microseconds per each of these tokens.
     pub per_token: f64,
 }
 
-/// What a waiting request needs to be admitted, and what it keeps when it is preempted.
+/// The conditions for admitting a waiting request, and the state that a preempted request keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Its whole prompt must fit into the free blocks, and a preempted request keeps the tokens
-    /// that it has generated: they return as a part of its prompt. This is what vLLM does.
+    /// The whole prompt must fit into the free blocks. A preempted request keeps its generated
+    /// tokens, which become a part of its prompt. vLLM works like this.
     WholePrompt,
-    /// Its first chunk must fit, and a preempted request starts from nothing.
+    /// The first chunk must fit, and a preempted request starts from the beginning.
     FirstChunk,
 }
 
-/// Why no engine can have these settings.
+/// The reason why settings are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// A count that must not be zero is.
+    /// A count is zero that must not be.
     #[error("seats, block size and KV blocks must not be zero")]
     Zero,
     /// The step's budget is smaller than its seats.
@@ -96,7 +96,7 @@ pub enum SettingsError {
 // === impl Options ===
 
 impl Default for Options {
-    /// One API server, no pipeline, no speculation, no noise, nothing that is fetched.
+    /// One API server, no pipeline, no speculation, no noise, no fetching.
     fn default() -> Self {
         Self { api_servers: 1, stages: 1, speculation: None, noise: 0.0, fetch: None }
     }
@@ -105,7 +105,7 @@ impl Default for Options {
 // === impl Experts ===
 
 impl Experts {
-    /// A dense model has none.
+    /// A dense model, which has no experts.
     pub const NONE: Self = Self { tokens: 0, per_token: 0.0 };
 }
 
@@ -120,10 +120,12 @@ impl Settings {
         if max_num_batched_tokens < max_num_seqs {
             return Err(SettingsError::BudgetBelowSeats);
         }
+
         let StepTime { alpha, beta, delta, gamma, experts: Experts { per_token, .. } } = step;
         if [alpha, beta, delta, gamma, per_token].iter().any(|&c| !c.is_finite() || c < 0.0) {
             return Err(SettingsError::Coefficient);
         }
+
         Ok(())
     }
 
@@ -131,7 +133,7 @@ impl Settings {
         tokens.div_ceil(self.block_size)
     }
 
-    /// Whether a request can be finished with the whole cache to itself.
+    /// Returns true if the engine can finish a request that has the whole cache to itself.
     #[must_use]
     pub const fn can_serve(&self, request: &Request) -> bool {
         let most = request.prompt as u64 + request.output as u64 - 1;
@@ -142,7 +144,7 @@ impl Settings {
 }
 
 impl StepTime {
-    /// The same, so many times as long.
+    /// The same coefficients, multiplied by `factor`.
     #[must_use]
     pub fn slowed(&self, factor: f64) -> Self {
         let Self { alpha, beta, delta, gamma, experts: Experts { tokens, per_token } } = *self;
@@ -155,13 +157,13 @@ impl StepTime {
         }
     }
 
-    /// A model without a mixture of experts; the coefficients in the order of the fields.
+    /// A model without a mixture of experts, with coefficients in the order of the fields.
     #[must_use]
     pub const fn dense(alpha: f64, beta: f64, delta: f64, gamma: f64) -> Self {
         Self { alpha, beta, delta, gamma, experts: Experts::NONE }
     }
 
-    /// How long a step takes.
+    /// The duration of a step.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -177,10 +179,11 @@ impl StepTime {
             let awake = prefill_tokens.saturating_add(decodes).min(experts.tokens);
             micros += experts.per_token * f64::from(awake);
         }
+
         Micros::new((micros as i64).unsigned_abs().max(1))
     }
 
-    /// The microseconds of a step by itself in which all experts are awake.
+    /// The microseconds of an empty step with all experts active.
     #[must_use]
     pub fn fixed(&self) -> f64 {
         self.alpha + self.experts.per_token * f64::from(self.experts.tokens)
@@ -204,14 +207,15 @@ mod tests {
 
     #[test]
     fn a_mixture_of_experts_gets_slower_with_the_first_tokens_and_hardly_with_more() {
-        // Qwen3-30B-A3B on an H100, at 1000 tokens of context, as aiconfigurator 0.12 has it for
-        // batches of 1, 32 and 128: 4.7, 20.8 and 28.3 ms.
+        // Qwen3-30B-A3B on an H100, at 1000 tokens of context. aiconfigurator 0.12 gives 4.7, 20.8
+        // and 28.3 ms for batches of 1, 32 and 128.
         let experts = Experts { tokens: 32, per_token: 442.0 };
         let step = StepTime { alpha: 4_180.0, beta: 9.9, delta: 21.0, gamma: 0.056, experts };
         for (batch, published) in [(1, 4.7), (32, 20.8), (128, 28.3)] {
             let millis = step.of(0, batch, u64::from(batch) * 1_000).seconds() * 1e3;
             assert!((millis / published - 1.0).abs() < 0.01, "{millis} for {published}");
         }
+
         let prompt = step.of(2_000, 0, 0).micros() - step.of(1_000, 0, 0).micros();
         assert_eq!(prompt, 9_900, "a prompt wakes them all");
         assert!((step.fixed() - 18_324.0).abs() < 1e-9);
@@ -228,13 +232,14 @@ mod tests {
             kv_blocks: 1,
             admission: Admission::WholePrompt,
         };
+
         assert_eq!(good.check(), Ok(()));
         assert_eq!(Settings { kv_blocks: 0, ..good }.check(), Err(SettingsError::Zero));
         assert_eq!(
             Settings { max_num_seqs: 9, ..good }.check(),
             Err(SettingsError::BudgetBelowSeats)
         );
-        let step = StepTime { beta: f64::NAN, ..step };
-        assert_eq!(Settings { step, ..good }.check(), Err(SettingsError::Coefficient));
+        let unknown = StepTime { beta: f64::NAN, ..step };
+        assert_eq!(Settings { step: unknown, ..good }.check(), Err(SettingsError::Coefficient));
     }
 }

@@ -2,52 +2,52 @@
 //!
 //! # Model
 //!
-//! For each decoding request a step computes its next token and as many drafts as are configured,
-//! all within the budget. Of the drafts, those up to the first wrong one are accepted. Each is right
-//! with the same chance if those before it are. The request gets one token more than was accepted.
-//! A step in which the cache lacks room for that drafts nothing.
+//! For each decoding request, a step computes its next token and the configured number of drafts,
+//! all within the budget. Drafts up to the first wrong one are accepted. Each draft is right with
+//! the same probability, if all before it are. The request gets one token more than were accepted.
+//! A step drafts nothing if the cache lacks room for the tokens.
 //!
 //! # Source
 //!
-//! vLLM 0.32: `Scheduler.schedule` counts drafts in `num_new_tokens`, `Scheduler.update_from_output`
-//! calls `SpecDecodingStats.observe_draft` once per request and step, before an answer that reaches
-//! its length is cut.
+//! vLLM 0.32: `Scheduler.schedule` counts drafts in `num_new_tokens`.
+//! `Scheduler.update_from_output` calls `SpecDecodingStats.observe_draft` once per request and
+//! step, before it truncates an answer that reaches its length.
 //!
 //! # Limits
 //!
-//! All requests of a step have the same number accepted. Blocks for rejected drafts are not held.
+//! All requests of a step have the same number of accepted drafts. Rejected drafts hold no blocks.
 
 use rand_pcg::Pcg64;
 
 use crate::simulate::random;
 use crate::simulate::replica::Replica;
 
-/// How an engine speculates.
+/// The speculation settings of an engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Speculation {
     /// Tokens that a step drafts for a request (`num_speculative_tokens`).
     pub drafts: u32,
-    /// The chance that a draft is right, if those before it are.
+    /// The probability that a draft is right, if all before it are.
     pub chance: f64,
 }
 
-/// What an engine has drafted since its start.
+/// The draft counters of an engine since its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Drafted {
-    /// Drafts, one for each request and step.
+pub struct DraftCounters {
+    /// Drafts, one per request and step.
     pub drafts: u64,
     /// Tokens of these drafts.
     pub tokens: u64,
-    /// Of these, the accepted ones, by their place in a draft.
+    /// Accepted tokens of these drafts, by their position in a draft.
     pub accepted: Vec<u64>,
 }
 
-/// What a step does for each decoding request.
+/// The effect of a step on each decoding request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Speculated {
-    /// Tokens that it gives each.
+    /// Tokens that each request gets.
     pub(super) tokens: u32,
-    /// Blocks for those after the first, of all of them together.
+    /// Blocks for the tokens after the first one, of all requests together.
     pub(super) promised: u32,
 }
 
@@ -55,31 +55,33 @@ pub(super) struct Speculated {
 #[derive(Clone, Debug)]
 pub(super) struct Speculator {
     speculation: Speculation,
-    drafted: Drafted,
+    drafted: DraftCounters,
     random: Pcg64,
 }
 
-/// Halvings of an interval of 1 after which a `f64` gets no better.
+/// Bisections of an interval of length 1 until the precision of an `f64` is reached.
 const HALVINGS: u32 = 52;
 
 // === impl Replica ===
 
 impl Replica {
-    /// What it has drafted; `None` when it does not speculate.
+    /// Its draft counters; `None` if it does not speculate.
     #[must_use]
-    pub fn drafted(&self) -> Option<&Drafted> {
+    pub fn drafted(&self) -> Option<&DraftCounters> {
         self.speculator.as_ref().map(|speculator| &speculator.drafted)
     }
 
-    /// Decides how many tokens the step that is being built gives each decoding request, and promises
-    /// it the blocks for those after the first.
+    /// Draws the number of tokens that the step under construction gives each decoding request.
+    /// Reserves the blocks for the tokens after the first one.
     pub(super) fn speculate(&mut self) -> Speculated {
         let Some(speculator) = &mut self.speculator else { return Speculated::NOTHING };
+
         let tokens = speculator.draw();
         let promised = self.decodes.blocks_needed_later(tokens);
         if promised > self.free() {
             return Speculated::NOTHING;
         }
+
         self.promised += promised;
         Speculated { tokens, promised }
     }
@@ -95,8 +97,8 @@ impl Speculated {
 // === impl Speculation ===
 
 impl Speculation {
-    /// The speculation whose steps give a request so many tokens in the mean, from 1 to one more than
-    /// its drafts.
+    /// The speculation whose steps give a request this many tokens on average, from 1 to one more
+    /// than its drafts.
     #[must_use]
     pub fn with_mean(drafts: u32, tokens: f64) -> Self {
         let mut speculation = Self { drafts, chance: 0.0 };
@@ -108,17 +110,18 @@ impl Speculation {
             }
             half /= 2.0;
         }
+
         speculation
     }
 
-    /// The mean number of tokens that a step gives a request: the sum of `chance^i` over the places
-    /// `i` of its tokens, counted from 0.
+    /// The mean number of tokens that a step gives a request: the sum of `chance^i` over the
+    /// positions `i` of its tokens, counted from 0.
     #[must_use]
     pub fn mean(&self) -> f64 {
         (0..self.drafts).fold(1.0, |tokens, _| tokens.mul_add(self.chance, 1.0))
     }
 
-    /// The most tokens that a step gives a request, which is what it computes for one.
+    /// The most tokens that a step gives a request, which is also the number that it computes.
     #[must_use]
     pub const fn most(&self) -> u32 {
         self.drafts + 1
@@ -130,14 +133,18 @@ impl Speculation {
 impl Speculator {
     pub(super) fn new(speculation: Speculation, random: Pcg64) -> Self {
         let accepted = vec![0; speculation.drafts as usize];
-        Self { speculation, drafted: Drafted { accepted, ..Drafted::default() }, random }
+        Self {
+            speculation,
+            drafted: DraftCounters { accepted, ..DraftCounters::default() },
+            random,
+        }
     }
 
     pub(super) const fn most(&self) -> u32 {
         self.speculation.most()
     }
 
-    /// The tokens that the next step gives a request.
+    /// The number of tokens that the next step gives a request.
     pub(super) fn draw(&mut self) -> u32 {
         let Speculation { drafts, chance } = self.speculation;
         let mut tokens = 1;
@@ -147,13 +154,13 @@ impl Speculator {
         tokens
     }
 
-    /// Counts a step that gave so many requests so many tokens each.
+    /// Counts a step that gave this many requests this many tokens each.
     pub(super) fn count(&mut self, requests: u32, tokens: u32) {
-        let requests = u64::from(requests);
-        self.drafted.drafts += requests;
-        self.drafted.tokens += requests * u64::from(self.speculation.drafts);
+        let drafts = u64::from(requests);
+        self.drafted.drafts += drafts;
+        self.drafted.tokens += drafts * u64::from(self.speculation.drafts);
         for accepted in self.drafted.accepted.iter_mut().take(tokens as usize - 1) {
-            *accepted += requests;
+            *accepted += drafts;
         }
     }
 }
@@ -172,7 +179,8 @@ mod tests {
             let mut speculator = Speculator::new(speculation, generator(1, Purpose::Steps, 0));
             let drawn: Vec<u32> = (0..100_000).map(|_| speculator.draw()).collect();
             let mean = f64::from(drawn.iter().sum::<u32>()) / drawn.len() as f64;
-            // A standard deviation of at most 2 tokens; the bound is four errors of the mean.
+            // The standard deviation is at most 2 tokens; the bound is four standard errors of the
+            // mean.
             assert!((mean - tokens).abs() < 0.025, "{mean} for {tokens}");
             assert!(drawn.iter().all(|drawn| (1..=drafts + 1).contains(drawn)));
         }

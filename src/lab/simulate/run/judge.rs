@@ -1,14 +1,15 @@
-//! Autoscalers that write the scale themselves: what they see, and what comes of it.
+//! Autoscalers that write the scale directly: their observations and decisions.
 
 use crate::simulate::peers::law::{Law, ReplicaSight, Rule, Sight, Terms};
-use crate::simulate::run::pods::State;
+use crate::simulate::run::pods::PodState;
 use crate::simulate::run::{Happening, Simulation};
 use crate::simulate::scenario::{Actuator, Scenario};
 
-/// The autoscaler of a variant, where it writes the scale itself.
+/// The autoscaler of a variant, if it writes the scale directly.
 pub(crate) fn law(scenario: &Scenario, variant: usize) -> Option<Law> {
     let described = &scenario.variants[variant];
     let Actuator::Law(rule) = &described.actuator else { return None };
+
     let terms = Terms {
         bounds: described.spec.bounds,
         slo: scenario.models[described.model].slo,
@@ -18,16 +19,17 @@ pub(crate) fn law(scenario: &Scenario, variant: usize) -> Option<Law> {
 }
 
 impl Simulation<'_> {
-    /// The autoscaler of a variant looks at it.
+    /// The autoscaler of a variant makes a decision.
     pub(crate) fn judge(&mut self, variant: usize) {
         let described = &self.scenario.variants[variant];
         let Actuator::Law(rule) = &described.actuator else { return };
         self.plan(self.now + rule.every(), Happening::Judge(variant));
         let blind = self.scenario.control.outage.is_some_and(|outage| outage.covers(self.now));
-        // A schedule needs to see nothing.
+        // A schedule needs no observations.
         if blind && !matches!(rule, Rule::Schedule(_)) {
             return;
         }
+
         let replicas = self.sights(variant);
         let sight = Sight {
             now: self.now,
@@ -36,6 +38,7 @@ impl Simulation<'_> {
             sent: self.crews[variant].sent,
             service: &self.services[described.model],
         };
+
         let bounds = described.spec.bounds;
         let law = self.controller.laws.get_mut(variant).and_then(Option::as_mut);
         if let Some(wanted) = law.and_then(|law| law.decide(&sight, bounds)) {
@@ -43,12 +46,14 @@ impl Simulation<'_> {
         }
     }
 
-    /// What is seen of the replicas that serve.
+    /// The observations of the serving replicas.
     fn sights(&mut self, variant: usize) -> Vec<ReplicaSight> {
         let pods = self.crews[variant].pods.clone();
-        let shows = |pod: &usize| self.pods[*pod].state == State::Ready && !self.is_silent(*pod);
-        let ready = pods.into_iter().filter(shows);
-        let ready: Vec<usize> = ready.collect();
+        let ready: Vec<usize> = pods
+            .into_iter()
+            .filter(|&pod| self.pods[pod].state == PodState::Ready && !self.is_silent(pod))
+            .collect();
+
         let mut sights = Vec::with_capacity(ready.len());
         for pod in ready {
             self.advance(pod);
@@ -65,6 +70,7 @@ impl Simulation<'_> {
                 steps: counters.steps,
             });
         }
+
         sights
     }
 }

@@ -1,4 +1,4 @@
-//! Replicas: how they come into being, start, drain and fail.
+//! Replicas: how they are created, start, drain and fail.
 
 use rand_pcg::Pcg64;
 
@@ -8,74 +8,74 @@ use crate::simulate::replica::Replica;
 use crate::simulate::replica::settings::SettingsError;
 use crate::simulate::replica::stats::Gauges;
 use crate::simulate::run::{Happening, Simulation};
-use crate::simulate::scaler::Scale;
+use crate::simulate::scaler::ScaleCounts;
 use crate::simulate::scenario::{Lifecycle, Prefix, Scenario};
 use crate::simulate::score;
 use crate::simulate::workload::load::Load;
-use plimsoll_core::decide::enforce::Direction;
+use plimsoll_core::decide::enforce::ScalingDirection;
 use plimsoll_core::fleet::{ReplicaKey, ReplicaName, Role};
 use plimsoll_core::units::{Fraction, Replicas};
 
 /// The replicas of one variant.
-pub(crate) struct Crew {
-    /// What the scale target asks for.
+pub(crate) struct PodSet {
+    /// The desired replicas of the scale target.
     pub(crate) wanted: Replicas,
-    /// Those that exist, oldest first.
+    /// The existing replicas, oldest first.
     pub(crate) pods: Vec<usize>,
-    pub(crate) score: score::Crew,
-    /// Requests that were sent to them.
+    pub(crate) score: score::VariantScore,
+    /// Requests sent to the replicas.
     pub(crate) sent: u64,
-    /// How often the pod template has changed.
+    /// The number of pod template changes.
     pub(crate) revision: u32,
     created: u32,
     starts: Pcg64,
     faults: Pcg64,
-    /// What the random numbers of its engines start from.
+    /// The seed generator for the random numbers of its engines.
     steps: Pcg64,
 }
 
-/// One replica.
-pub(crate) struct Pod {
+/// One replica of a variant.
+pub(crate) struct SimulatedPod {
     pub(crate) variant: usize,
     pub(crate) key: ReplicaKey,
-    pub(crate) state: State,
-    /// Of which pod template it is.
+    pub(crate) state: PodState,
+    /// The revision of its pod template.
     pub(crate) revision: u32,
-    /// Its number among those of its variant, in the order in which they were created, from 1 on.
+    /// Its number among its variant's replicas, in the order of their creation, from 1 on.
     pub(crate) number: u32,
-    /// When it was created.
+    /// The time of its creation.
     pub(crate) created: Micros,
-    /// Since when it has a node.
+    /// The time at which it gets a node.
     pub(crate) scheduled: Micros,
-    /// Since when it has an address.
+    /// The time at which it gets an address.
     pub(crate) reachable: Micros,
-    /// When its process started.
+    /// The time at which its process started.
     pub(crate) process: Micros,
-    /// Since when it is ready, while it is.
+    /// The time at which it became ready, while it is.
     pub(crate) ready: Option<Micros>,
-    /// How often the process has started again.
+    /// The number of restarts of its process.
     pub(crate) life: u32,
-    /// How long it waits for its next start if its process ends.
+    /// The back-off before its next restart.
     pub(crate) back_off: Micros,
     /// `None` once it has ended.
     pub(crate) replica: Option<Box<Replica>>,
-    /// Until when nothing that a router counts changes.
+    /// The time until which nothing changes that a router counts.
     pub(crate) quiet: Micros,
     pub(crate) crowd: Crowd,
-    /// What a router that looks from time to time last saw.
+    /// The last view of a router that refreshes periodically.
     pub(crate) seen: Gauges,
 }
 
-/// How many requests a replica has.
+/// The requests of a replica and its seats.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crowd {
     pub(crate) outstanding: u32,
     seats: u32,
 }
 
-/// Where a replica is in its life.
+/// The lifecycle state of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum PodState {
     /// Its process loads the model.
     Starting,
     /// It serves.
@@ -86,12 +86,12 @@ pub enum State {
     Gone,
 }
 
-impl Crew {
+impl PodSet {
     pub(crate) fn new(scenario: &Scenario, seed: u64, variant: usize) -> Self {
         Self {
             wanted: scenario.variants[variant].initial,
             pods: Vec::new(),
-            score: score::Crew::default(),
+            score: score::VariantScore::default(),
             sent: 0,
             revision: 0,
             created: 0,
@@ -103,20 +103,21 @@ impl Crew {
 }
 
 impl Crowd {
-    /// The requests for each seat.
+    /// Requests per seat.
     pub(crate) fn share(self) -> f64 {
         f64::from(self.outstanding) / f64::from(self.seats)
     }
 
-    /// Whether there are fewer for the seats that there are.
+    /// Returns true if this has fewer requests per seat than `other`.
     pub(crate) fn is_less_than(self, other: Self) -> bool {
-        let (mine, theirs) = (u64::from(self.outstanding), u64::from(other.outstanding));
+        let mine = u64::from(self.outstanding);
+        let theirs = u64::from(other.outstanding);
         mine * u64::from(other.seats) < theirs * u64::from(self.seats)
     }
 }
 
-impl Pod {
-    /// Reads again what changes when the replica does.
+impl SimulatedPod {
+    /// Refreshes the values that depend on the state of the replica.
     pub(crate) fn refresh(&mut self) {
         if let Some(replica) = &self.replica {
             self.quiet = replica.quiet_until();
@@ -124,26 +125,26 @@ impl Pod {
         }
     }
 
-    /// Adapters that its engine has loaded.
+    /// Adapter loads of its engine.
     pub(crate) fn adapter_loads(&self) -> u64 {
         self.replica.as_ref().map_or(0, |replica| replica.adapter_loads())
     }
 
-    /// Whether it has fewer requests than it may be sent at a time.
+    /// Returns true if it has fewer requests than the limit.
     pub(crate) fn has_room(&self, limit: Option<u32>) -> bool {
         limit.is_none_or(|limit| self.crowd.outstanding < limit)
     }
 
-    /// Notes what a router sees.
+    /// Records the gauges for a router.
     pub(crate) fn look(&mut self) {
         if let Some(replica) = &self.replica {
             self.seen = replica.gauges();
         }
     }
 
-    /// Whether it exists and is not on its way out.
+    /// Returns true if it exists and is not terminating.
     pub(crate) const fn counts(&self) -> bool {
-        matches!(self.state, State::Starting | State::Ready)
+        matches!(self.state, PodState::Starting | PodState::Ready)
     }
 }
 
@@ -151,7 +152,7 @@ impl Simulation<'_> {
     /// Creates the replicas that are ready at the start.
     pub(crate) fn staff(&mut self) -> Result<(), SettingsError> {
         for variant in 0..self.crews.len() {
-            // Whether settings are sound is known from the first engine on.
+            // The first engine shows if the settings are valid.
             Replica::new(self.scenario.variants[variant].engine)?;
             for _ in 0..self.crews[variant].wanted.count() {
                 if let Some(pod) = self.create(variant) {
@@ -159,6 +160,7 @@ impl Simulation<'_> {
                 }
             }
         }
+
         Ok(())
     }
 
@@ -171,19 +173,18 @@ impl Simulation<'_> {
         let seats = replica.seats();
         let pod = self.pods.len();
         let lifecycle = described.lifecycle;
-        let mut mean = |mean: Micros| {
-            Micros::from_secs_f64(mean.seconds() * random::exponential(&mut crew.faults))
-        };
-        let (crash, interruption) =
-            (lifecycle.crash_every.map(&mut mean), lifecycle.interrupt_every.map(&mut mean));
-        self.pods.push(Pod {
+        let crash = lifecycle.crash_every.map(|mean| after_about(mean, &mut crew.faults));
+        let interruption =
+            lifecycle.interrupt_every.map(|mean| after_about(mean, &mut crew.faults));
+
+        self.pods.push(SimulatedPod {
             variant,
             key: ReplicaKey {
                 variant: described.spec.key.clone(),
                 replica: ReplicaName::new(&name)?,
                 incarnation: None,
             },
-            state: State::Starting,
+            state: PodState::Starting,
             revision: crew.revision,
             number: crew.created,
             created: self.now,
@@ -198,6 +199,7 @@ impl Simulation<'_> {
             crowd: Crowd { outstanding: 0, seats },
             seen: Gauges { running: 0, waiting: 0, kv_usage: 0.0 },
         });
+
         crew.pods.push(pod);
         self.set_pace(pod);
         let crew = &mut self.crews[variant];
@@ -209,18 +211,24 @@ impl Simulation<'_> {
         if let Some(interruption) = interruption {
             self.plan(self.now + interruption, Happening::Interrupted(pod));
         }
+
         Some(pod)
     }
 
-    /// Asks for a number of replicas, as a deployment's controller would carry it out: new ones
-    /// start, and of those that are too many the unready go before the ready, and the young before
-    /// the old.
+    /// Sets the desired replicas and acts as a Deployment's controller: it starts new replicas or
+    /// removes surplus ones. It removes unready replicas before ready ones, and young ones before
+    /// old ones.
     pub fn scale(&mut self, variant: usize, wanted: Replicas) {
         let crew = &mut self.crews[variant];
         if wanted == crew.wanted {
             return;
         }
-        crew.score.turn(if wanted > crew.wanted { Direction::Up } else { Direction::Down });
+
+        crew.score.turn(if wanted > crew.wanted {
+            ScalingDirection::Up
+        } else {
+            ScalingDirection::Down
+        });
         crew.wanted = wanted;
         self.reconcile(variant);
     }
@@ -237,19 +245,17 @@ impl Simulation<'_> {
         if self.goes_on_rolling(variant) {
             return;
         }
+
         let wanted = self.crews[variant].wanted.count();
         while self.existing(variant) < wanted {
             if !self.begin_one(variant) {
                 return;
             }
         }
+
         while self.existing(variant) > wanted {
-            let pods = &self.pods;
-            let youngest = |state: State| {
-                let of = |pod: &&usize| pods[**pod].state == state;
-                self.crews[variant].pods.iter().rev().find(of).copied()
-            };
-            let Some(pod) = youngest(State::Starting).or_else(|| youngest(State::Ready)) else {
+            let starting = self.youngest(variant, PodState::Starting);
+            let Some(pod) = starting.or_else(|| self.youngest(variant, PodState::Ready)) else {
                 return;
             };
             let grace = self.scenario.variants[variant].lifecycle.grace;
@@ -257,14 +263,20 @@ impl Simulation<'_> {
         }
     }
 
-    /// Plans when a replica that was created now is ready.
+    fn youngest(&self, variant: usize, state: PodState) -> Option<usize> {
+        let mut pods = self.crews[variant].pods.iter().rev();
+        pods.find(|&&pod| self.pods[pod].state == state).copied()
+    }
+
+    /// Plans the readiness of a replica that was just created.
     fn start(&mut self, pod: usize) {
         let variant = self.pods[pod].variant;
         let startup = self.scenario.variants[variant].startup;
-        let Crew { starts, pods, .. } = &mut self.crews[variant];
+        let PodSet { starts, pods, .. } = &mut self.crews[variant];
         let node = startup.draw(startup.node, starts);
-        let warm = startup.warm_nodes.is_none_or(|warm| pods.len() <= warm as usize);
+        let warm = startup.warm_nodes.is_none_or(|nodes| pods.len() <= nodes as usize);
         self.pods[pod].scheduled = if warm { self.now } else { self.now + node };
+
         let process = self.pods[pod].scheduled + startup.draw(startup.image, starts);
         let loaded = process + startup.draw(startup.load, starts);
         let ready = loaded + startup.draw(startup.warmup, starts);
@@ -273,37 +285,38 @@ impl Simulation<'_> {
         self.plan_readiness(pod, ready);
     }
 
-    /// Plans the end of a start: the replica serves, or its process ends and starts again.
+    /// Plans the end of a start: the replica serves, or its process ends and restarts.
     fn plan_readiness(&mut self, pod: usize, at: Micros) {
-        let Pod { variant, life, .. } = self.pods[pod];
+        let SimulatedPod { variant, life, .. } = self.pods[pod];
         let failures = self.scenario.variants[variant].startup.failures;
-        // A share of none draws no number, so that other faults of the variant stay as they are.
+        // A share of zero draws no number, so the other faults of the variant do not change.
         let fails = failures > Fraction::ZERO
             && random::uniform(&mut self.crews[variant].faults) <= failures.fraction();
         self.plan(at, if fails { Happening::Unready(pod, life) } else { Happening::Ready(pod) });
     }
 
-    /// A replica whose start fails starts again, unless it is gone.
+    /// Restarts a replica whose start failed, unless it is gone.
     pub(crate) fn fail_to_start(&mut self, pod: usize, life: u32) {
-        if self.pods[pod].state == State::Starting && self.pods[pod].life == life {
+        if self.pods[pod].state == PodState::Starting && self.pods[pod].life == life {
             self.fall(pod);
         }
     }
 
-    /// Returns whether a replica that was starting serves now.
+    /// Returns true if a starting replica serves from now on.
     pub(crate) fn become_ready(&mut self, pod: usize) -> bool {
-        let starts = self.pods[pod].state == State::Starting && !self.dies_at_once(pod);
+        let starts = self.pods[pod].state == PodState::Starting && !self.dies_at_once(pod);
         if starts {
-            self.pods[pod].state = State::Ready;
+            self.pods[pod].state = PodState::Ready;
             self.pods[pod].ready = Some(self.now);
         }
         starts
     }
 
-    /// Lets a replica finish what it has, for at most `grace`.
+    /// Lets a replica finish its requests, for at most `grace`.
     pub(crate) fn drain(&mut self, pod: usize, grace: Micros) {
-        let ready = self.pods[pod].state == State::Ready;
-        self.pods[pod].state = State::Draining;
+        let ready = self.pods[pod].state == PodState::Ready;
+        self.pods[pod].state = PodState::Draining;
+
         if ready {
             self.close(pod);
             self.plan(self.now + grace, Happening::Killed(pod));
@@ -314,9 +327,10 @@ impl Simulation<'_> {
     }
 
     pub(crate) fn look_whether_empty(&mut self, pod: usize) {
-        if self.pods[pod].state != State::Draining {
+        if self.pods[pod].state != PodState::Draining {
             return;
         }
+
         self.advance(pod);
         if self.pods[pod].crowd.outstanding == 0 {
             self.remove(pod);
@@ -327,32 +341,34 @@ impl Simulation<'_> {
     }
 
     pub(crate) fn kill(&mut self, pod: usize) {
-        if self.pods[pod].state == State::Draining {
+        if self.pods[pod].state == PodState::Draining {
             self.advance(pod);
             self.remove(pod);
         }
     }
 
-    /// The process of a replica ends, and starts again where it is.
+    /// The process of a replica ends and restarts in place.
     pub(crate) fn crash(&mut self, pod: usize, life: u32) {
         let variant = self.pods[pod].variant;
         let described = &self.scenario.variants[variant];
         let Some(mean) = described.lifecycle.crash_every else { return };
-        if self.pods[pod].life != life || self.pods[pod].state == State::Gone {
+        if self.pods[pod].life != life || self.pods[pod].state == PodState::Gone {
             return;
         }
+
         let crew = &mut self.crews[variant];
         let again = Micros::from_secs_f64(mean.seconds() * random::exponential(&mut crew.faults));
-        if self.pods[pod].state != State::Ready {
+        if self.pods[pod].state != PodState::Ready {
             self.plan(self.now + again, Happening::Crashed(pod, life));
             return;
         }
+
         let ready = self.restart(pod, Micros::ZERO);
         self.plan(ready + again, Happening::Crashed(pod, life + 1));
     }
 
-    /// Ends the process of a replica, which starts again where it is after a while. Returns when it is
-    /// ready then.
+    /// Ends the process of a replica, which restarts in place after `back_off`. Returns the time at
+    /// which it is ready again.
     pub(crate) fn restart(&mut self, pod: usize, back_off: Micros) -> Micros {
         let variant = self.pods[pod].variant;
         let described = &self.scenario.variants[variant];
@@ -362,51 +378,57 @@ impl Simulation<'_> {
         let startup = described.startup;
         let loaded = process + startup.draw(startup.load, &mut crew.starts);
         let ready = loaded + startup.draw(startup.warmup, &mut crew.starts);
+
         self.advance(pod);
         self.close(pod);
         self.count_loads(pod);
+
         let steps = &mut self.crews[variant].steps;
         let taken = &mut self.pods[pod];
-        taken.state = State::Starting;
+        taken.state = PodState::Starting;
         taken.life += 1;
         taken.process = process;
         taken.ready = None;
         taken.crowd.outstanding = 0;
         taken.quiet = Micros::new(u64::MAX);
         taken.replica = engine(self.scenario, variant, steps).map(Box::new);
+
         self.set_pace(pod);
         self.plan_readiness(pod, ready);
         self.cut_off(described.model, pod);
         ready
     }
 
-    /// A node is to be taken back, and some of the others with it: their replicas drain, and others
-    /// take their places.
+    /// A node is about to be taken back, and some other nodes with it. Their replicas drain, and
+    /// new ones replace them.
     pub(crate) fn interrupt(&mut self, pod: usize) {
         if !self.pods[pod].counts() {
             return;
         }
+
         let variant = self.pods[pod].variant;
         let Lifecycle { notice, interrupt_together: together, .. } =
             self.scenario.variants[variant].lifecycle;
         let mut taken = vec![pod];
         if together > Fraction::ZERO {
-            let Crew { pods, faults, .. } = &mut self.crews[variant];
-            let pods = pods.iter().copied().filter(|other| *other != pod);
-            taken.extend(pods.filter(|_| random::uniform(faults) <= together.fraction()));
+            let PodSet { pods, faults, .. } = &mut self.crews[variant];
+            let others = pods.iter().copied().filter(|other| *other != pod);
+            taken.extend(others.filter(|_| random::uniform(faults) <= together.fraction()));
         }
+
         for pod in taken.into_iter().filter(|pod| self.pods[*pod].counts()).collect::<Vec<_>>() {
             self.crews[variant].score.interruptions += 1;
             self.drain(pod, notice);
         }
+
         self.reconcile(variant);
     }
 
-    /// Counts what an engine has loaded that ends.
+    /// Counts the adapter loads of an engine that ends.
     fn count_loads(&mut self, pod: usize) {
-        let pod = &self.pods[pod];
-        self.services[self.scenario.variants[pod.variant].model].adapter_loads +=
-            pod.adapter_loads();
+        let ended = &self.pods[pod];
+        self.services[self.scenario.variants[ended.variant].model].adapter_loads +=
+            ended.adapter_loads();
     }
 
     fn remove(&mut self, pod: usize) {
@@ -415,30 +437,32 @@ impl Simulation<'_> {
         let crew = &mut self.crews[variant];
         crew.pods.retain(|&other| other != pod);
         crew.score.replica_time += self.now.since(self.pods[pod].scheduled);
+
         let taken = &mut self.pods[pod];
-        taken.state = State::Gone;
+        taken.state = PodState::Gone;
         taken.replica = None;
         let unfinished = taken.crowd.outstanding > 0;
         taken.crowd.outstanding = 0;
+
         if unfinished {
             self.cut_off(self.scenario.variants[variant].model, pod);
         }
     }
 
-    /// Replicas that exist and are not on their way out.
+    /// Replicas that exist and are not terminating.
     pub(crate) fn existing(&self, variant: usize) -> u32 {
         let pods = self.crews[variant].pods.iter();
         u32::try_from(pods.filter(|&&pod| self.pods[pod].counts()).count()).unwrap_or(u32::MAX)
     }
 
     /// The scale subresource of a variant.
-    pub(crate) fn scale_of(&self, variant: usize) -> Scale {
+    pub(crate) fn scale_of(&self, variant: usize) -> ScaleCounts {
         let status = Replicas::saturating(self.existing(variant));
-        Scale { spec: self.crews[variant].wanted, status }
+        ScaleCounts { spec: self.crews[variant].wanted, status }
     }
 
     /// The scores of all variants, with the time of the replicas that exist now.
-    pub(crate) fn crew_scores(&self) -> Vec<score::Crew> {
+    pub(crate) fn crew_scores(&self) -> Vec<score::VariantScore> {
         let mut scores = Vec::new();
         for crew in &self.crews {
             let mut score = crew.score.clone();
@@ -447,24 +471,27 @@ impl Simulation<'_> {
             }
             scores.push(score);
         }
+
         scores
     }
 }
 
-/// An idle engine of a variant, whose random numbers start from those of its crew.
+/// An idle engine of a variant, whose random numbers are forked from those of its crew.
 fn engine(scenario: &Scenario, variant: usize, steps: &mut Pcg64) -> Option<Replica> {
     let described = &scenario.variants[variant];
-    let replica = Replica::new(described.engine).ok()?;
-    let replica = match described.spec.role {
-        Role::Both | Role::Prefill => replica,
-        Role::Decode => replica.for_computed_prompts(),
-    };
-    let replica = replica.with_options(described.options, random::fork(steps));
-    let replica = match described.adapters {
-        Some(adapters) => replica.with_adapters(adapters),
-        None => replica,
-    };
-    let replica = if scenario.is_followed() { replica } else { replica.without_histograms() };
+    let mut replica = Replica::new(described.engine).ok()?;
+    if described.spec.role == Role::Decode {
+        replica = replica.for_computed_prompts();
+    }
+
+    replica = replica.with_options(described.options, random::fork(steps));
+    if let Some(adapters) = described.adapters {
+        replica = replica.with_adapters(adapters);
+    }
+    if !scenario.is_followed() {
+        replica = replica.without_histograms();
+    }
+
     Some(match described.prefix {
         Prefix::Share(share) => replica.with_prefix_hits(share),
         Prefix::Blocks => match &scenario.models[described.model].load {
@@ -474,4 +501,9 @@ fn engine(scenario: &Scenario, variant: usize, steps: &mut Pcg64) -> Option<Repl
             }
         },
     })
+}
+
+/// Draws the time until a fault that happens once in this time on average.
+fn after_about(mean: Micros, faults: &mut Pcg64) -> Micros {
+    Micros::from_secs_f64(mean.seconds() * random::exponential(faults))
 }

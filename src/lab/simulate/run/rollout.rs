@@ -1,21 +1,22 @@
-//! Roll-outs: others take the place of all replicas of a variant, some at a time.
+//! Rollouts: new replicas gradually replace all replicas of a variant.
 //!
 //! # Model
 //!
-//! With `W` replicas that are asked for, a surge of `S` and `U` that need not be available, as the
-//! deployment controller of Kubernetes 1.36 does it (`rolling.go`): new ones are created while there
-//! are fewer than `W + S` in all and fewer than `W` new ones; old ones that do not serve are taken
-//! away first; and old ones that serve while more than `W - U` do. What terminates does not count.
+//! With `W` desired replicas, a surge of `S` and `U` that need not be available, it follows the
+//! deployment controller of Kubernetes 1.36 (`rolling.go`). New replicas are created while there
+//! are fewer than `W + S` in all and fewer than `W` new ones. Old replicas that do not serve are
+//! removed first. Old replicas that serve are removed while more than `W - U` serve. Terminating
+//! replicas do not count.
 //!
 //! # Limits
 //!
-//! When the number that is asked for changes meanwhile, it changes for the new replicas; the
+//! If the desired replicas change during a rollout, only the new replicas change. The real
 //! controller spreads a change over both in proportion.
 
 use crate::simulate::run::Simulation;
-use crate::simulate::run::pods::State;
+use crate::simulate::run::pods::PodState;
 
-/// The replicas of one variant that exist and are not on their way out.
+/// The replicas of one variant that exist and are not terminating.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Count {
     old_starting: u32,
@@ -35,13 +36,13 @@ impl Count {
 }
 
 impl Simulation<'_> {
-    /// The pod template of a variant changes.
+    /// Starts a rollout after a change of a variant's pod template.
     pub(crate) fn roll_out(&mut self, variant: usize) {
         self.crews[variant].revision += 1;
         self.reconcile(variant);
     }
 
-    /// Goes on with a roll-out. Returns whether there is one.
+    /// Continues a rollout. Returns true if one is in progress.
     pub(crate) fn goes_on_rolling(&mut self, variant: usize) -> bool {
         let Some(rollout) = self.scenario.variants[variant].rollout else { return false };
         loop {
@@ -49,6 +50,7 @@ impl Simulation<'_> {
             if count.before() == 0 {
                 return false;
             }
+
             let wanted = self.crews[variant].wanted.count();
             let (surge, unavailable) = rollout.room(wanted);
             let room = (wanted + surge).saturating_sub(count.before() + count.after());
@@ -58,12 +60,14 @@ impl Simulation<'_> {
             for _ in 0..count.after().saturating_sub(wanted) {
                 self.end_one(variant, Age::New);
             }
+
             let count = self.count(variant);
             let least = wanted.saturating_sub(unavailable);
             let spare = (count.before() + count.after()).saturating_sub(least + count.new_starting);
             for _ in 0..spare.min(count.old_starting) {
                 self.end_one(variant, Age::Old);
             }
+
             let serving = count.old_ready + count.new_ready;
             for _ in 0..serving.saturating_sub(least).min(count.old_ready) {
                 self.end_one(variant, Age::OldReady);
@@ -79,34 +83,41 @@ impl Simulation<'_> {
         let mut count = Count::default();
         for pod in crew.pods.iter().map(|&pod| &self.pods[pod]) {
             match (pod.state, pod.revision == crew.revision) {
-                (State::Starting, false) => count.old_starting += 1,
-                (State::Ready, false) => count.old_ready += 1,
-                (State::Starting, true) => count.new_starting += 1,
-                (State::Ready, true) => count.new_ready += 1,
-                (State::Draining | State::Gone, _) => {}
+                (PodState::Starting, false) => count.old_starting += 1,
+                (PodState::Ready, false) => count.old_ready += 1,
+                (PodState::Starting, true) => count.new_starting += 1,
+                (PodState::Ready, true) => count.new_ready += 1,
+                (PodState::Draining | PodState::Gone, _) => {}
             }
         }
+
         count
     }
 
-    /// Takes the youngest replica of an age away, those first that do not serve.
+    /// Removes the youngest replica of an age, preferring replicas that do not serve.
     fn end_one(&mut self, variant: usize, age: Age) {
-        let crew = &self.crews[variant];
-        let youngest = |state: State| {
-            let of = |pod: &&usize| {
-                let pod = &self.pods[**pod];
-                pod.state == state && (pod.revision == crew.revision) == (age == Age::New)
-            };
-            crew.pods.iter().rev().find(of).copied()
+        let starting = match age {
+            Age::OldReady => None,
+            Age::New | Age::Old => self.youngest_of_age(variant, PodState::Starting, age),
         };
-        let starting = if age == Age::OldReady { None } else { youngest(State::Starting) };
-        let Some(pod) = starting.or_else(|| youngest(State::Ready)) else { return };
+
+        let found = starting.or_else(|| self.youngest_of_age(variant, PodState::Ready, age));
+        let Some(pod) = found else { return };
         let grace = self.scenario.variants[variant].lifecycle.grace;
         self.drain(pod, grace);
     }
+
+    fn youngest_of_age(&self, variant: usize, state: PodState, age: Age) -> Option<usize> {
+        let crew = &self.crews[variant];
+        let mut pods = crew.pods.iter().rev().copied();
+        pods.find(|&at| {
+            let pod = &self.pods[at];
+            pod.state == state && (pod.revision == crew.revision) == (age == Age::New)
+        })
+    }
 }
 
-/// Which replicas are looked at.
+/// The replicas to select from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Age {
     New,

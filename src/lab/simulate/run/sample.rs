@@ -1,13 +1,13 @@
-//! The series: what is seen of a run from time to time.
+//! The series: periodic samples of a run.
 
-use crate::simulate::run::pods::State;
+use crate::simulate::run::pods::PodState;
 use crate::simulate::run::{Happening, Simulation};
-use crate::simulate::score::{ModelSample, Sample, Spread, VariantSample};
+use crate::simulate::score::{FleetSample, ModelSample, QuantileHistogram, VariantSample};
 
 /// The series so far.
 pub(crate) struct Sampler {
-    pub(crate) samples: Vec<Sample>,
-    /// How the requests of each model had fared at the last sample.
+    pub(crate) samples: Vec<FleetSample>,
+    /// The outcome of each model's requests at the last sample.
     models: Vec<Then>,
 }
 
@@ -16,8 +16,8 @@ struct Then {
     arrived: u64,
     judged: u64,
     good: u64,
-    ttft: Spread,
-    itl: Spread,
+    ttft: QuantileHistogram,
+    itl: QuantileHistogram,
 }
 
 // === impl Sampler ===
@@ -36,12 +36,13 @@ impl Simulation<'_> {
         }
         let variants = (0..self.crews.len()).map(|variant| self.look_at(variant)).collect();
         let models = (0..self.traffic.len()).map(|model| self.look_at_model(model)).collect();
-        self.sampler.samples.push(Sample { at: self.now, models, variants });
+        self.sampler.samples.push(FleetSample { at: self.now, models, variants });
         self.plan(self.now + self.scenario.sample, Happening::Sample);
     }
 
     fn look_at_model(&mut self, model: usize) -> ModelSample {
-        let (service, then) = (&self.services[model], &mut self.sampler.models[model]);
+        let service = &self.services[model];
+        let then = &mut self.sampler.models[model];
         let sample = ModelSample {
             arrived: service.arrived - then.arrived,
             held: self.traffic[model].held.len() as u64,
@@ -50,6 +51,7 @@ impl Simulation<'_> {
             ttft_p95: service.ttft.quantile_since(&then.ttft, 0.95),
             itl_p95: service.itl.quantile_since(&then.itl, 0.95),
         };
+
         then.arrived = service.arrived;
         then.judged = service.judged();
         then.good = service.good;
@@ -67,23 +69,26 @@ impl Simulation<'_> {
             belief: self.controller.belief(variant),
             ..VariantSample::default()
         };
+
         for pod in crew.pods.iter().map(|&pod| &self.pods[pod]) {
             match pod.state {
-                State::Starting => sample.starting += 1,
-                State::Ready => sample.ready += 1,
-                State::Draining => sample.draining += 1,
-                State::Gone => {}
+                PodState::Starting => sample.starting += 1,
+                PodState::Ready => sample.ready += 1,
+                PodState::Draining => sample.draining += 1,
+                PodState::Gone => {}
             }
+
             let Some(gauges) = pod.replica.as_ref().map(|replica| replica.gauges()) else {
                 continue;
             };
             sample.running += gauges.running;
             sample.waiting += gauges.waiting;
             sample.adapter_loads += pod.adapter_loads();
-            if pod.state == State::Ready {
+            if pod.state == PodState::Ready {
                 sample.kv += gauges.kv_usage;
             }
         }
+
         sample.kv /= f64::from(sample.ready.max(1));
         sample
     }

@@ -1,4 +1,4 @@
-//! Requests on their way: clients, the gateway, the router.
+//! Requests in transit: clients, the gateway and the router.
 
 mod adapters;
 mod admit;
@@ -20,52 +20,52 @@ use crate::simulate::run::{Happening, Simulation};
 use crate::simulate::scenario::{Model, Scenario};
 use crate::simulate::score::Service;
 use crate::simulate::workload::Load;
-use crate::simulate::workload::load::{Arrival, Arrivals, Size};
+use crate::simulate::workload::load::{Arrivals, RequestArrival, Size};
 use plimsoll_core::fleet::Role;
 
-/// Clients of a closed loop do not all begin in the same instant, but within this time.
+/// Clients of a closed loop start at random times within this span.
 const CLIENTS_BEGIN: Micros = Micros::from_secs(1);
 
-/// Which requests of a model one is among.
+/// The class of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// Those of its workload.
+    /// A request of the model's workload.
     Interactive,
-    /// Its batch work.
+    /// A request of the model's batch work.
     Batch,
 }
 
-/// Requests of one class that are still to come.
+/// The future requests of one class.
 struct Stream {
     arrivals: Arrivals,
-    next: Option<Arrival>,
+    next: Option<RequestArrival>,
 }
 
 /// One model's requests.
 pub(crate) struct Traffic {
     interactive: Stream,
     batch: Option<Stream>,
-    /// Requests from the oldest that has not ended on, in the order of their arrival.
+    /// Requests in the order of their arrival, from the oldest open one on.
     open: VecDeque<Open>,
-    /// The number of the first of them.
+    /// The number of the first request in `open`.
     first: u64,
-    /// Attempts that have come to the gateway.
+    /// Attempts that have reached the gateway.
     pub(crate) asked: u64,
-    /// What the gateway admits.
+    /// The bucket that limits the gateway's admission.
     pub(crate) bucket: TokenBucket,
     /// Requests that the gateway holds, oldest first.
     pub(crate) held: VecDeque<u64>,
-    /// Requests whose prompts are computed and that no replica decodes yet, oldest first.
+    /// Requests whose prompts are computed, but which no replica decodes yet; oldest first.
     handed: VecDeque<u64>,
-    /// When clients give up an attempt, in order: the request, and which attempt it is.
+    /// Client deadlines in ascending order: the time, the request, and the attempt.
     deadlines: VecDeque<(Micros, u64, u32)>,
-    /// Whether other pods decode than compute prompts.
+    /// True if separate pods compute prompts and decode.
     apart: bool,
-    /// Pods that take requests, or the first part of them.
-    first_pool: Pool,
-    /// Pods that take what others have begun.
-    second_pool: Pool,
-    /// The next [`Happening::Release`] that is planned.
+    /// Pods that take whole requests, or prompts only.
+    first_pool: PodPool,
+    /// Pods that decode requests whose prompts other pods have computed.
+    second_pool: PodPool,
+    /// The next planned [`Happening::Release`].
     release: Option<Micros>,
     thoughts: Pcg64,
     sizes: Pcg64,
@@ -76,22 +76,22 @@ pub(crate) struct Traffic {
 
 /// Pods that take the same part of requests.
 #[derive(Default)]
-struct Pool {
+struct PodPool {
     ready: Vec<usize>,
     turn: usize,
     looked: Option<Micros>,
 }
 
-/// Which part of a request a pod takes.
+/// The part of a request that a pod takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// Its prompt, and where nobody else decodes, all of it.
+    /// The prompt; or the whole request, unless other pods decode.
     First,
-    /// Its answer, where another has computed its prompt.
+    /// The answer, after another pod has computed the prompt.
     Second,
 }
 
-/// What a request asks for that arrives now.
+/// The contents of a request that arrives now.
 struct Inquiry {
     class: Class,
     size: Size,
@@ -108,32 +108,32 @@ struct Open {
     size: Size,
     prompt: Option<PromptId>,
     adapter: Option<AdapterId>,
-    place: Place,
+    place: RequestPlace,
     attempts: u32,
     client: u32,
     session: u32,
 }
 
-/// Where a request is.
+/// The location of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// With its client, who will try again.
+enum RequestPlace {
+    /// With its client, which will retry.
     Client,
-    /// In the gateway.
+    /// Held by the gateway.
     Held,
     /// In an engine.
     Pod(usize),
-    /// On the way from one that has computed its prompt to one that decodes.
+    /// On the way from a prefill pod to a decode pod.
     Moving,
-    /// At the end of that way, where nobody decodes it yet.
+    /// Moved, but not sent to a decode pod yet.
     Handed,
-    /// It has ended.
+    /// Ended.
     Nowhere,
 }
 
-/// Why an attempt came to nothing.
+/// The reason why an attempt failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub(crate) enum AttemptFailure {
     Rejected,
     TimedOut,
     Cut,
@@ -155,8 +155,8 @@ impl Traffic {
             handed: VecDeque::new(),
             deadlines: VecDeque::new(),
             apart: scenario.is_disaggregated(model),
-            first_pool: Pool::default(),
-            second_pool: Pool::default(),
+            first_pool: PodPool::default(),
+            second_pool: PodPool::default(),
             release: None,
             thoughts: generator(seed, Purpose::Thoughts, model),
             sizes: generator(seed, Purpose::Lengths, model),
@@ -166,7 +166,7 @@ impl Traffic {
         }
     }
 
-    /// The class of the request that arrives next, with its stream.
+    /// The time and class of the next request.
     fn next_stream(&self) -> Option<(Micros, Class)> {
         let interactive = self.interactive.next.map(|next| (next.at, Class::Interactive));
         let batch = self.batch.as_ref().and_then(|stream| stream.next.as_ref());
@@ -178,7 +178,7 @@ impl Traffic {
     }
 
     /// Takes the next request of a class.
-    fn take(&mut self, class: Class) -> Option<Arrival> {
+    fn take(&mut self, class: Class) -> Option<RequestArrival> {
         let stream = match class {
             Class::Interactive => &mut self.interactive,
             Class::Batch => self.batch.as_mut()?,
@@ -186,14 +186,14 @@ impl Traffic {
         std::mem::replace(&mut stream.next, stream.arrivals.next())
     }
 
-    fn pool(&mut self, part: Part) -> &mut Pool {
+    fn pool(&mut self, part: Part) -> &mut PodPool {
         match part {
             Part::First => &mut self.first_pool,
             Part::Second => &mut self.second_pool,
         }
     }
 
-    /// Pods that take requests, whatever part.
+    /// Pods that take requests, in either pool.
     fn ready(&self) -> impl Iterator<Item = usize> {
         self.first_pool.ready.iter().chain(&self.second_pool.ready).copied()
     }
@@ -203,12 +203,13 @@ impl Traffic {
         self.open.get_mut(at)
     }
 
-    /// Forgets a request, and returns whose it was, unless it was batch work.
+    /// Removes a request and returns its client, unless it was batch work.
     fn end(&mut self, id: u64) -> Option<u32> {
-        let open = self.get(id).filter(|open| open.place != Place::Nowhere)?;
-        open.place = Place::Nowhere;
+        let open = self.get(id).filter(|it| it.place != RequestPlace::Nowhere)?;
+        open.place = RequestPlace::Nowhere;
         let client = (open.class == Class::Interactive).then_some(open.client);
-        while self.open.front().is_some_and(|open| open.place == Place::Nowhere) {
+
+        while self.open.front().is_some_and(|open| open.place == RequestPlace::Nowhere) {
             self.open.pop_front();
             self.first += 1;
         }
@@ -251,11 +252,11 @@ impl Simulation<'_> {
     pub(crate) fn arrive(&mut self, model: usize) {
         let traffic = &mut self.traffic[model];
         let Some((_, class)) = traffic.next_stream() else { return };
-        let Some(Arrival { size, prompt, .. }) = traffic.take(class) else { return };
+        let Some(RequestArrival { size, prompt, .. }) = traffic.take(class) else { return };
         self.receive(model, &Inquiry { class, size, prompt, client: 0 });
     }
 
-    /// A client of a closed loop asks.
+    /// A client of a closed loop sends a request.
     pub(crate) fn ask(&mut self, model: usize, client: u32) {
         if self.now >= self.scenario.length {
             return;
@@ -267,7 +268,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// The counts of the requests of a class.
+    /// The statistics of a class's requests.
     fn service(&mut self, model: usize, class: Class) -> &mut Service {
         match class {
             Class::Interactive => &mut self.services[model],
@@ -282,7 +283,7 @@ impl Simulation<'_> {
         let within = load.rate().map_or(arrived, |rate| rate.within(arrived));
         let traffic = &mut self.traffic[model];
         let id = traffic.first + traffic.open.len() as u64;
-        let place = Place::Client;
+        let place = RequestPlace::Client;
         let adapter = adapters::draw(shares, within, &mut traffic.adapters);
         let session = match load {
             Load::Closed(_) => client,
@@ -290,6 +291,7 @@ impl Simulation<'_> {
                 traffic.sessions.random_range(0..*sessions)
             }
         };
+
         traffic.open.push_back(Open {
             class,
             arrived,
@@ -302,21 +304,23 @@ impl Simulation<'_> {
             client,
             session,
         });
+
         self.service(model, class).arrived += 1;
         self.dispatch(model, id);
     }
 
-    /// Sends a request to a replica, or lets it wait for one.
+    /// Sends a request to a replica, or holds it until one has room.
     pub(crate) fn dispatch(&mut self, model: usize, id: u64) {
         let client = self.scenario.models[model].client;
         let queue = self.scenario.models[model].gateway.queue;
         self.traffic[model].asked += 1;
         let Some(open) = self.traffic[model].get(id) else { return };
         open.attempts += 1;
-        open.place = Place::Held;
-        let (attempt, class) = (open.attempts, open.class);
+        open.place = RequestPlace::Held;
+        let attempt = open.attempts;
+        let class = open.class;
         if !self.admits(model) {
-            return self.fail(model, id, Failure::Rejected);
+            return self.fail(model, id, AttemptFailure::Rejected);
         }
         if let Some(timeout) = client.timeout.filter(|_| class == Class::Interactive) {
             let deadlines = &mut self.traffic[model].deadlines;
@@ -325,6 +329,7 @@ impl Simulation<'_> {
                 self.plan(self.now + timeout, Happening::Deadline(model));
             }
         }
+
         if self.traffic[model].held.is_empty()
             && let Some(pod) = self.choose(model, id, Part::First)
         {
@@ -333,26 +338,27 @@ impl Simulation<'_> {
             self.traffic[model].held.push_back(id);
             self.await_release(model);
         } else {
-            self.fail(model, id, Failure::Rejected);
+            self.fail(model, id, AttemptFailure::Rejected);
         }
     }
 
     fn send(&mut self, model: usize, id: u64, pod: usize) {
         let Some(open) = self.traffic[model].get(id) else { return };
-        open.place = Place::Pod(pod);
+        open.place = RequestPlace::Pod(pod);
         let Open { class, arrived, size: Size { prompt, output }, .. } = *open;
         let adapter = open.adapter;
         let shared = self.scenario.models[model].adapters.is_empty();
-        let known = open.prompt;
-        let known = known.map(|it| if shared { it } else { adapters::apart(it, adapter) });
+        let prompt_id = open.prompt;
+        let known = prompt_id.map(|it| if shared { it } else { adapters::apart(it, adapter) });
+
         let taken = &mut self.pods[pod];
-        let output = match self.scenario.variants[taken.variant].spec.role {
+        let generated = match self.scenario.variants[taken.variant].spec.role {
             Role::Both | Role::Decode => output,
-            // Whoever computes a prompt makes one token, which nobody sees.
+            // A prefill engine generates one token, which clients do not see.
             Role::Prefill => 1,
         };
         let Some(replica) = &mut taken.replica else { return };
-        let request = Request { id, prompt, output };
+        let request = Request { id, prompt, output: generated };
         let submitted = match known {
             Some(known) => replica.submit_prompt(self.now, request, known),
             None => replica.submit(self.now, request),
@@ -361,6 +367,7 @@ impl Simulation<'_> {
             if let Some(adapter) = adapter {
                 replica.ask_for(id, adapter);
             }
+
             taken.crowd.outstanding += 1;
             taken.quiet = replica.quiet_until();
             let variant = taken.variant;
@@ -372,7 +379,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Lets the gateway's requests go to replicas that take them.
+    /// Sends the gateway's requests to replicas that have room.
     pub(crate) fn release(&mut self, model: usize) {
         if self.traffic[model].release.is_some_and(|at| at <= self.now) {
             self.traffic[model].release = None;
@@ -385,21 +392,24 @@ impl Simulation<'_> {
             self.traffic[model].held.pop_front();
             self.send(model, id, pod);
         }
+
         while let Some(&id) = self.traffic[model].handed.front() {
             let Some(pod) = self.choose(model, id, Part::Second) else { break };
             self.traffic[model].handed.pop_front();
             self.send(model, id, pod);
         }
+
         self.await_release(model);
     }
 
-    /// Plans to look again when a request may have finished, if anybody waits for that.
+    /// Plans a release for the time at which a request may finish, if other requests or clients
+    /// wait for that.
     fn await_release(&mut self, model: usize) {
         let closed = matches!(self.scenario.models[model].load, Load::Closed(_));
         let limited = self.scenario.models[model].gateway.per_replica.is_some();
         let traffic = &self.traffic[model];
-        let waits = || !traffic.held.is_empty() || !traffic.handed.is_empty();
-        if closed || traffic.apart || limited && waits() {
+        let waits = !traffic.held.is_empty() || !traffic.handed.is_empty();
+        if closed || traffic.apart || limited && waits {
             self.plan_release(model);
         }
     }
@@ -407,21 +417,27 @@ impl Simulation<'_> {
     fn plan_release(&mut self, model: usize) {
         let traffic = &self.traffic[model];
         let quiet = traffic.ready().map(|pod| self.pods[pod].quiet).min();
-        let Some(at) = quiet.filter(|at| *at < Micros::new(u64::MAX)) else { return };
-        // What is computed at an instant is there just after it at the latest.
-        let at = at.max(self.now + Micros::new(1));
+        let Some(soonest) = quiet.filter(|at| *at < Micros::new(u64::MAX)) else { return };
+
+        // The results of an instant exist just after it at the latest.
+        let at = soonest.max(self.now + Micros::new(1));
         if self.traffic[model].release.is_none_or(|planned| at < planned) {
             self.traffic[model].release = Some(at);
             self.plan(at, Happening::Release(model));
         }
     }
 
-    /// Ends the attempts whose clients have waited long enough, and gives their room to others.
+    /// Ends the attempts whose clients have timed out, and gives their room to other requests.
     pub(crate) fn give_up(&mut self, model: usize) {
         while let Some(&(at, id, attempt)) = self.traffic[model].deadlines.front() {
             let waits = self.traffic[model].get(id).filter(|open| {
-                matches!(open.place, Place::Held | Place::Pod(_) | Place::Moving | Place::Handed)
-                    && open.attempts == attempt
+                matches!(
+                    open.place,
+                    RequestPlace::Held
+                        | RequestPlace::Pod(_)
+                        | RequestPlace::Moving
+                        | RequestPlace::Handed
+                ) && open.attempts == attempt
                     && open.first_token.is_none()
             });
             let place = waits.map(|open| open.place);
@@ -429,25 +445,27 @@ impl Simulation<'_> {
                 self.plan(at, Happening::Deadline(model));
                 break;
             }
+
             self.traffic[model].deadlines.pop_front();
             if let Some(place) = place {
                 self.abandon(model, id, place);
             }
         }
+
         if !self.traffic[model].held.is_empty() || !self.traffic[model].handed.is_empty() {
             self.release(model);
         }
     }
 
-    /// The client of an attempt has waited long enough.
-    fn abandon(&mut self, model: usize, id: u64, place: Place) {
-        if let Place::Pod(pod) = place {
+    /// The client of an attempt has timed out.
+    fn abandon(&mut self, model: usize, id: u64, place: RequestPlace) {
+        if let RequestPlace::Pod(pod) = place {
             self.advance(pod);
             let Some(open) = self.traffic[model].get(id).filter(|it| it.first_token.is_none())
             else {
                 return;
             };
-            // Its prompt may have been computed by now.
+            // Its prompt may already have been computed.
             if open.place == place {
                 let replica = self.pods[pod].replica.as_mut();
                 if !replica.is_some_and(|replica| replica.abort(id)) {
@@ -459,14 +477,18 @@ impl Simulation<'_> {
             self.traffic[model].held.retain(|&held| held != id);
             self.traffic[model].handed.retain(|&handed| handed != id);
         }
-        self.fail(model, id, Failure::TimedOut);
+
+        self.fail(model, id, AttemptFailure::TimedOut);
     }
 
-    /// The cache of a prompt is where the request can be decoded.
+    /// The KV cache of a prompt has reached the decode pods.
     pub(crate) fn hand_over(&mut self, model: usize, id: u64, attempt: u32) {
-        let moved = |open: &&mut Open| open.place == Place::Moving && open.attempts == attempt;
-        let Some(open) = self.traffic[model].get(id).filter(moved) else { return };
-        open.place = Place::Handed;
+        let Some(open) = self.traffic[model].get(id) else { return };
+        if open.place != RequestPlace::Moving || open.attempts != attempt {
+            return;
+        }
+
+        open.place = RequestPlace::Handed;
         if self.traffic[model].handed.is_empty()
             && let Some(pod) = self.choose(model, id, Part::Second)
         {
@@ -477,28 +499,30 @@ impl Simulation<'_> {
         }
     }
 
-    /// An attempt has come to nothing; the client tries again or gives up.
-    fn fail(&mut self, model: usize, id: u64, failure: Failure) {
+    /// An attempt has failed; the client retries or gives up.
+    fn fail(&mut self, model: usize, id: u64, failure: AttemptFailure) {
         let client = self.scenario.models[model].client;
         let Some(open) = self.traffic[model].get(id) else { return };
         let Open { class, arrived, attempts, .. } = *open;
         if attempts <= client.retries {
-            open.place = Place::Client;
+            open.place = RequestPlace::Client;
             self.service(model, class).retries += 1;
             self.plan(self.now + client.backoff, Happening::Retry(model, id));
             return;
         }
+
         let service = self.service(model, class);
         match failure {
-            Failure::Rejected => service.rejected += 1,
-            Failure::TimedOut => service.timed_out += 1,
-            Failure::Cut => service.failed += 1,
+            AttemptFailure::Rejected => service.rejected += 1,
+            AttemptFailure::TimedOut => service.timed_out += 1,
+            AttemptFailure::Cut => service.failed += 1,
         }
+
         service.judge(arrived, false);
         self.end(model, id);
     }
 
-    /// Forgets a request, and lets the client of a closed loop think about the next.
+    /// Removes a request, and starts the think time of its closed-loop client.
     fn end(&mut self, model: usize, id: u64) {
         let traffic = &mut self.traffic[model];
         let Some(client) = traffic.end(id) else { return };
@@ -509,43 +533,45 @@ impl Simulation<'_> {
         }
     }
 
-    /// Everything that was in a replica has lost its connection.
+    /// All requests in a replica have lost their connections.
     pub(crate) fn cut_off(&mut self, model: usize, pod: usize) {
         let traffic = &self.traffic[model];
         let cut: Vec<u64> = traffic
             .open
             .iter()
             .zip(traffic.first..)
-            .filter(|(open, _)| open.place == Place::Pod(pod))
+            .filter(|(open, _)| open.place == RequestPlace::Pod(pod))
             .map(|(_, id)| id)
             .collect();
+
         for id in cut {
-            self.fail(model, id, Failure::Cut);
+            self.fail(model, id, AttemptFailure::Cut);
         }
     }
 
-    /// Adds a pod to those that take requests.
+    /// Adds a pod to the pool that takes requests.
     pub(crate) fn open(&mut self, pod: usize) {
         if !self.become_ready(pod) {
             return;
         }
+
         let (model, part) = self.part_of(pod);
         self.traffic[model].pool(part).ready.push(pod);
         self.release(model);
-        // A roll-out waits for that.
+        // A rollout waits for ready replicas.
         let variant = self.pods[pod].variant;
         if self.crews[variant].revision > 0 {
             self.reconcile(variant);
         }
     }
 
-    /// Takes a pod from those that take requests.
+    /// Removes a pod from the pool that takes requests.
     pub(crate) fn close(&mut self, pod: usize) {
         let (model, part) = self.part_of(pod);
         self.traffic[model].pool(part).ready.retain(|&other| other != pod);
     }
 
-    /// The model that a pod serves, and which part of its requests.
+    /// The model that a pod serves, and the part of its requests that the pod takes.
     fn part_of(&self, pod: usize) -> (usize, Part) {
         let described = &self.scenario.variants[self.pods[pod].variant];
         match described.spec.role {

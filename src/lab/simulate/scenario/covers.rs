@@ -1,4 +1,4 @@
-//! When faults of replicas hold, and for which of them.
+//! The times and replicas that a fault affects.
 
 use crate::simulate::Micros;
 use crate::simulate::scenario::{CrashLoop, Outage, Silence, Slowdown};
@@ -6,7 +6,7 @@ use crate::simulate::scenario::{CrashLoop, Outage, Silence, Slowdown};
 // === impl Outage ===
 
 impl Outage {
-    /// Whether it lasts at a time.
+    /// Returns true if the outage is active at a time.
     #[must_use]
     pub fn covers(&self, at: Micros) -> bool {
         (self.from..self.from + self.length).contains(&at)
@@ -16,7 +16,7 @@ impl Outage {
 // === impl Slowdown, CrashLoop, Silence ===
 
 impl Slowdown {
-    /// Whether it holds at a time for the replica of this number.
+    /// Returns true if the fault affects the replica with this number at a time.
     #[must_use]
     pub fn covers(&self, at: Micros, number: u32) -> bool {
         let lasts = self.until.is_none_or(|until| at < until);
@@ -25,7 +25,7 @@ impl Slowdown {
 }
 
 impl CrashLoop {
-    /// Whether it holds at a time for the replica of this number.
+    /// Returns true if the fault affects the replica with this number at a time.
     #[must_use]
     pub fn covers(&self, at: Micros, number: u32) -> bool {
         let lasts = self.until.is_none_or(|until| at < until);
@@ -34,7 +34,7 @@ impl CrashLoop {
 }
 
 impl Silence {
-    /// Whether it holds at a time for the replica of this number.
+    /// Returns true if the fault affects the replica with this number at a time.
     #[must_use]
     pub fn covers(&self, at: Micros, number: u32) -> bool {
         let lasts = (self.from..self.from + self.length).contains(&at);

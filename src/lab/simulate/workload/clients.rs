@@ -1,12 +1,12 @@
-//! Clients that a service has described rather than recorded: of each, window by window, how many
-//! requests it sent, how its gaps were spread, and how long its requests were.
+//! Clients that a service has described rather than recorded. The description has, per client and
+//! window, the request count, the distribution of the gaps and the lengths of the requests.
 //!
 //! # Rule
 //!
-//! In each window, a client sends as many requests as the window says. That many gaps are drawn and
-//! scaled, so that together they are as long as the window. They begin anywhere in it, and what is
-//! beyond its end is at its beginning: otherwise all clients would ask at once whenever a window
-//! begins.
+//! In each window, a client sends the request count of the window. That many gaps are drawn and
+//! scaled so that together they are as long as the window. They begin at a random point of it, and
+//! the part beyond its end wraps to its beginning. Otherwise all clients would send a request
+//! whenever a window begins.
 //!
 //! # Source
 //!
@@ -20,42 +20,42 @@ use rand_pcg::Pcg64;
 
 use crate::simulate::Micros;
 use crate::simulate::random;
-use crate::simulate::workload::load::{Arrival, Sizes};
+use crate::simulate::workload::load::{RequestArrival, Sizes};
 use crate::simulate::workload::round::Speed;
 
-/// Rounds without a request, one after the other, from which on none is expected any more.
+/// Consecutive rounds without a request after which the arrivals end.
 const SILENT_MAX: u32 = 1_000;
 
-/// A number of requests that is nearer to a whole one than this is meant to be whole: it was a rate.
+/// A request count this close to a whole number is rounded to it: the count was computed from a
+/// rate.
 const WHOLE: f64 = 1e-6;
 
-/// What clients send, over and over again.
+/// The windows of described clients, repeated in rounds.
 #[derive(Clone, Debug)]
 pub struct Described {
-    /// The windows in which somebody sends something, in the order of their times, and of one time
-    /// in the order of clients.
+    /// The windows that have requests, ordered by time and then by client.
     pub windows: Arc<[Window]>,
-    /// How long each is.
+    /// The length of each window.
     pub width: Micros,
-    /// How long all of them are; no window ends later.
+    /// The length of a round; no window ends later.
     pub span: Micros,
-    /// How many of each client there are: each sends at times of its own, and the last one only a
-    /// share of its requests when this is no whole number.
+    /// The copies of each client, each of which sends at its own times. If this is not a whole
+    /// number, the last copy sends only a share of its requests.
     pub copies: f64,
-    /// How many times as fast time runs.
+    /// The factor by which time runs faster.
     pub speed: f64,
 }
 
-/// What one client sends in one window.
+/// The requests of one client in one window.
 #[derive(Clone, Debug)]
 pub struct Window {
-    /// When it begins.
+    /// The start of the window.
     pub at: Micros,
-    /// How many requests; a fraction of one is there with that chance.
+    /// The request count; a fractional part is the probability of one more request.
     pub requests: f64,
-    /// How the gaps between them are spread.
+    /// The distribution of the gaps between requests.
     pub gaps: Gaps,
-    /// How long they are.
+    /// The lengths of the requests.
     pub sizes: Arc<Sizes>,
 }
 
@@ -70,15 +70,15 @@ pub enum Gaps {
 
 /// The requests of described clients, in the order of their times.
 #[derive(Clone, Debug)]
-pub struct Sent {
+pub struct ClientArrivals {
     described: Described,
     speed: Speed,
-    /// When this round began.
+    /// The start of this round.
     base: Micros,
     /// The first window that has not been drawn.
     next: usize,
-    /// What was drawn and is still to come.
-    drawn: vec::IntoIter<Arrival>,
+    /// Drawn requests that are still to come.
+    drawn: vec::IntoIter<RequestArrival>,
     times: Pcg64,
     lengths: Pcg64,
 }
@@ -86,7 +86,8 @@ pub struct Sent {
 // === impl Gaps ===
 
 impl Gaps {
-    /// The logarithm of a gap. Gaps of clients in bursts are apart by more than numbers can be.
+    /// Returns the logarithm of a gap. The gaps of bursty clients differ by more than the range of
+    /// `f64`.
     fn draw(self, random: &mut Pcg64) -> f64 {
         match self {
             Self::Gamma(shape) if shape < 1.0 => {
@@ -98,20 +99,26 @@ impl Gaps {
         }
     }
 
-    /// The times of this many requests, as shares of the window, in no order.
+    /// The times of this many requests, as shares of the window, unsorted.
     fn times(self, count: usize, random: &mut Pcg64) -> Vec<f64> {
         let logarithms: Vec<f64> = (0..count).map(|_| self.draw(random)).collect();
         let longest = logarithms.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let gap =
-            |logarithm: &f64| if longest.is_finite() { (logarithm - longest).exp() } else { 1.0 };
-        let total: f64 = logarithms.iter().map(gap).sum();
+        let total: f64 = logarithms.iter().map(|it| gap(*it, longest)).sum();
+
         let mut at = random.random::<f64>() * total;
-        let mut after = |logarithm: &f64| {
-            at += gap(logarithm);
-            (at / total).fract()
-        };
-        logarithms.iter().map(&mut after).collect()
+        let mut times = Vec::with_capacity(count);
+        for logarithm in logarithms {
+            at += gap(logarithm, longest);
+            times.push((at / total).fract());
+        }
+
+        times
     }
+}
+
+/// The gap with this logarithm, as a share of the longest one.
+fn gap(logarithm: f64, longest: f64) -> f64 {
+    if longest.is_finite() { (logarithm - longest).exp() } else { 1.0 }
 }
 
 // === impl Window ===
@@ -132,9 +139,9 @@ impl Window {
     }
 }
 
-// === impl Sent ===
+// === impl ClientArrivals ===
 
-impl Sent {
+impl ClientArrivals {
     pub(super) fn new(described: Described, times: Pcg64, lengths: Pcg64) -> Self {
         Self {
             speed: Speed::new(described.speed),
@@ -147,7 +154,7 @@ impl Sent {
         }
     }
 
-    /// Draws the windows that begin next, all of one time.
+    /// Draws all windows that begin at the next start time.
     fn draw(&mut self) {
         let Self { described, speed, base, times, lengths, .. } = self;
         let left = &described.windows[self.next..];
@@ -164,21 +171,27 @@ impl Sent {
                     }
                     let within = Micros::from_secs_f64(described.width.seconds() * share);
                     let at = *base + speed.of(begins + within);
-                    drawn.push(Arrival { at, size: window.sizes.draw(lengths), prompt: None });
+                    drawn.push(RequestArrival {
+                        at,
+                        size: window.sizes.draw(lengths),
+                        prompt: None,
+                    });
                 }
             }
+
             copies -= 1.0;
         }
+
         drawn.sort_by_key(|arrival| arrival.at);
         self.next += windows.len();
         self.drawn = drawn.into_iter();
     }
 }
 
-impl Iterator for Sent {
-    type Item = Arrival;
+impl Iterator for ClientArrivals {
+    type Item = RequestArrival;
 
-    fn next(&mut self) -> Option<Arrival> {
+    fn next(&mut self) -> Option<RequestArrival> {
         let mut silent = 0;
         loop {
             if let Some(arrival) = self.drawn.next() {
@@ -192,6 +205,7 @@ impl Iterator for Sent {
                 self.next = 0;
                 self.base += self.speed.of(self.described.span).max(Micros::new(1));
             }
+
             self.draw();
         }
     }
@@ -211,7 +225,7 @@ mod tests {
         Window { at: Micros::from_secs(at), requests, gaps, sizes }
     }
 
-    /// One client for two windows, and another in the first of them alone, of three.
+    /// Of three windows, one client sends in the first two, and another only in the first.
     fn described(copies: f64, speed: f64) -> Described {
         let windows = [
             window(0, 1_200.0, Gaps::Gamma(0.25), 1),
@@ -222,28 +236,32 @@ mod tests {
         Described { windows: windows.into(), width: WIDTH, span, copies, speed }
     }
 
-    fn arrivals(described: Described, seed: u64, until: u64) -> Vec<Arrival> {
-        let until = Micros::from_secs(until);
+    fn arrivals(described: Described, seed: u64, until: u64) -> Vec<RequestArrival> {
+        let end = Micros::from_secs(until);
         let load = Load::Described(described);
-        let arrivals: Vec<Arrival> =
-            load.arrivals(seed, 0).take_while(|arrival| arrival.at < until).collect();
+        let arrivals: Vec<RequestArrival> =
+            load.arrivals(seed, 0).take_while(|arrival| arrival.at < end).collect();
         assert!(arrivals.is_sorted_by_key(|arrival| arrival.at), "times ascend");
         arrivals
+    }
+
+    /// The requests of ten minutes with this many prompt tokens.
+    fn count(all: &[RequestArrival], from: u64, prompt: u32) -> usize {
+        let window = Micros::from_secs(from)..Micros::from_secs(from + 600);
+        let of_prompt = all.iter().filter(|it| it.size.prompt == prompt);
+        of_prompt.filter(|it| window.contains(&it.at)).count()
     }
 
     #[test]
     fn each_client_sends_in_each_window_what_it_says_and_begins_again_after_the_last() {
         let all = arrivals(described(1.0, 1.0), 1, 3_600);
-        let count = |from: u64, prompt: u32| {
-            let (from, to) = (Micros::from_secs(from), Micros::from_secs(from + 600));
-            let is = |it: &&Arrival| (from..to).contains(&it.at) && it.size.prompt == prompt;
-            all.iter().filter(is).count()
-        };
         for round in [0, 1_800] {
-            assert_eq!([count(round, 1), count(round, 2)], [1_200, 60]);
-            assert_eq!([count(round + 600, 1), count(round + 600, 2)], [300, 0]);
-            assert_eq!(count(round + 1_200, 1), 0, "nobody sends anything in the third window");
+            assert_eq!([1, 2].map(|prompt| count(&all, round, prompt)), [1_200, 60]);
+            assert_eq!([1, 2].map(|prompt| count(&all, round + 600, prompt)), [300, 0]);
+            let third = count(&all, round + 1_200, 1);
+            assert_eq!(third, 0, "nobody sends anything in the third window");
         }
+
         assert_eq!(arrivals(described(1.0, 1.0), 1, 3_600), all, "one seed has one sequence");
         assert_ne!(arrivals(described(1.0, 1.0), 2, 3_600), all);
     }
@@ -252,7 +270,7 @@ mod tests {
     fn clients_are_many_times_as_many_and_as_fast_as_is_asked_for() {
         assert_eq!(arrivals(described(3.0, 1.0), 1, 1_800).len(), 3 * 1_560);
         assert_eq!(arrivals(described(1.0, 2.0), 1, 900).len(), 1_560);
-        // Half of 1,560 with a standard deviation of 20; the bound is four of those.
+        // Half of 1,560, with a standard deviation of 20; the bound is four standard deviations.
         let half = arrivals(described(0.5, 1.0), 1, 1_800).len();
         assert!((700..=860).contains(&half), "{half}");
         assert_eq!(arrivals(described(1e-300, 1.0), 1, 1_800), [], "and there is an end to it");
@@ -260,15 +278,18 @@ mod tests {
 
     #[test]
     fn gaps_have_the_variation_of_their_distribution_and_do_not_begin_with_the_window() {
-        // The coefficient of variation is 1 / sqrt(shape) for Gamma, and sqrt(5) for Weibull at 0.5.
+        // The coefficient of variation is 1 / sqrt(shape) for Gamma, and sqrt(5) for Weibull at
+        // 0.5.
         for (gaps, want) in
             [(Gaps::Gamma(0.25), 2.0), (Gaps::Gamma(4.0), 0.5), (Gaps::Weibull(0.5), 5_f64.sqrt())]
         {
             let mut random = generator(1, Purpose::Times, 0);
             let alone = gaps.times(1, &mut random);
             assert!((0.01..0.99).contains(&alone[0]), "{alone:?}");
+
             let mut at = gaps.times(100_000, &mut random);
             at.sort_by(f64::total_cmp);
+
             let gaps: Vec<f64> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
             let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
             let variance = gaps.iter().map(|g| (g - mean).powi(2)).sum::<f64>() / gaps.len() as f64;

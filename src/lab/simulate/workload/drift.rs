@@ -1,31 +1,31 @@
-//! Lengths that drift: prompts and answers get longer or shorter while time goes on, as when clients
-//! begin to send documents, or a new release of a model thinks for longer.
+//! Lengths that drift: prompts and answers get longer or shorter over time. Examples are clients
+//! that begin to send documents, or a new model release that thinks for longer.
 
 use crate::simulate::Micros;
 
-/// Factors on lengths over time, straight between points.
+/// Factors on lengths over time, interpolated linearly between points.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Drift {
-    /// Times ascending, and the factors from then on.
-    points: Vec<(Micros, Stretch)>,
+    /// Ascending times, each with the factors at that time.
+    points: Vec<(Micros, LengthFactors)>,
 }
 
 /// Factors on the lengths of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Stretch {
-    /// On the tokens of its prompt.
+pub struct LengthFactors {
+    /// The factor on the prompt tokens.
     pub prompt: f64,
-    /// On those of its answer.
+    /// The factor on the answer tokens.
     pub output: f64,
 }
 
-/// Why points are no drift.
+/// The reason why points do not form a drift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DriftError {
     /// There is no point.
     #[error("must have at least one point")]
     Empty,
-    /// A time does not come after the one before it.
+    /// A time is not after the previous one.
     #[error("must have times that ascend")]
     Unsorted,
 }
@@ -33,13 +33,13 @@ pub enum DriftError {
 // === impl Drift ===
 
 impl Drift {
-    /// The drift through these points. Before the first and after the last, factors are what they are
-    /// there.
+    /// The drift through these points. The factors are constant before the first point and after
+    /// the last.
     ///
     /// # Errors
     ///
     /// There are no points, or their times do not ascend.
-    pub fn through(points: Vec<(Micros, Stretch)>) -> Result<Self, DriftError> {
+    pub fn through(points: Vec<(Micros, LengthFactors)>) -> Result<Self, DriftError> {
         if points.is_empty() {
             return Err(DriftError::Empty);
         }
@@ -51,27 +51,28 @@ impl Drift {
 
     /// The factors at a time.
     #[must_use]
-    pub fn at(&self, time: Micros) -> Stretch {
+    pub fn at(&self, time: Micros) -> LengthFactors {
         let after = self.points.partition_point(|(at, _)| *at <= time);
-        let before = after.checked_sub(1).and_then(|before| self.points.get(before));
+        let before = after.checked_sub(1).and_then(|place| self.points.get(place));
+
         match (before, self.points.get(after)) {
             (Some((from, first)), Some((to, second))) => {
                 let share = time.since(*from).seconds() / to.since(*from).seconds();
                 first.towards(*second, share)
             }
             (Some((_, only)), None) | (None, Some((_, only))) => *only,
-            (None, None) => Stretch::NONE,
+            (None, None) => LengthFactors::NONE,
         }
     }
 }
 
-// === impl Stretch ===
+// === impl LengthFactors ===
 
-impl Stretch {
-    /// Lengths as they are.
+impl LengthFactors {
+    /// Unchanged lengths.
     pub const NONE: Self = Self { prompt: 1.0, output: 1.0 };
 
-    /// The factors at a share of the way to others.
+    /// The factors at a share of the way to `other`.
     fn towards(self, other: Self, share: f64) -> Self {
         Self {
             prompt: self.prompt + (other.prompt - self.prompt) * share,
@@ -86,7 +87,7 @@ mod tests {
 
     #[test]
     fn factors_run_straight_between_points_and_stay_beyond_them() {
-        let stretch = |prompt, output| Stretch { prompt, output };
+        let stretch = |prompt, output| LengthFactors { prompt, output };
         let at = Micros::from_secs;
         let points = vec![(at(100), stretch(1.0, 2.0)), (at(200), stretch(3.0, 1.0))];
         let drift = Drift::through(points).unwrap();
@@ -99,7 +100,8 @@ mod tests {
         ] {
             assert_eq!(drift.at(at(time)), stretch(expected.0, expected.1), "{time}");
         }
-        let points = vec![(at(5), Stretch::NONE), (at(5), Stretch::NONE)];
+
+        let points = vec![(at(5), LengthFactors::NONE), (at(5), LengthFactors::NONE)];
         assert_eq!(Drift::through(points), Err(DriftError::Unsorted));
         assert_eq!(Drift::through(vec![]), Err(DriftError::Empty));
     }

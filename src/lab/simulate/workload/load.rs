@@ -1,4 +1,4 @@
-//! The requests of one model: replayed, drawn, or made by clients who wait for their answers.
+//! The requests of one model: replayed, drawn, or made by clients that wait for their answers.
 
 use std::sync::Arc;
 
@@ -8,99 +8,99 @@ use rand_pcg::Pcg64;
 use crate::simulate::Micros;
 use crate::simulate::random::{self, Purpose, generator};
 use crate::simulate::replica::prefix::{PromptId, Prompts};
-use crate::simulate::workload::clients::{Described, Sent};
-use crate::simulate::workload::drift::{Drift, Stretch};
+use crate::simulate::workload::clients::{ClientArrivals, Described};
+use crate::simulate::workload::drift::{Drift, LengthFactors};
 use crate::simulate::workload::rate::{Rate, Renewals};
 use crate::simulate::workload::round::{Round, Shifted, Speed};
 
-/// The requests of one model.
+/// The source of one model's requests.
 #[derive(Clone, Debug)]
 pub enum Load {
-    /// As recorded.
-    Replay(Replay),
-    /// At a rate over time, whether or not earlier requests have been answered.
-    Drawn(Drawn),
-    /// By clients of which each has one request at a time.
-    Closed(Closed),
-    /// By clients of whom is known what they sent when.
+    /// Requests as recorded.
+    Replay(ReplayLoad),
+    /// Requests at a rate over time, independent of earlier answers.
+    Drawn(RateLoad),
+    /// Requests of clients, each of which has one request at a time.
+    Closed(ClosedLoad),
+    /// Requests of described clients.
     Described(Described),
 }
 
 /// One recorded request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// When it arrives, from the trace's start.
+    /// The arrival time, from the trace's start.
     pub at: Micros,
-    /// How long it is.
+    /// The length of the request.
     pub size: Size,
-    /// What its prompt consists of, where the trace says so.
+    /// The contents of its prompt, if the trace has them.
     pub prompt: Option<PromptId>,
 }
 
-/// A request that arrives.
+/// The arrival of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
-    /// When.
+pub struct RequestArrival {
+    /// The time of the arrival.
     pub at: Micros,
-    /// How long it is.
+    /// The length of the request.
     pub size: Size,
-    /// What its prompt consists of, where that is known.
+    /// The contents of its prompt, if known.
     pub prompt: Option<PromptId>,
 }
 
-/// How long a request is.
+/// The length of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Tokens of its prompt.
+    /// Prompt tokens.
     pub prompt: u32,
-    /// Tokens of its answer.
+    /// Answer tokens.
     pub output: u32,
 }
 
-/// A trace, over and over again, with more or less load than was recorded.
+/// A trace that repeats, with more or less load than was recorded.
 #[derive(Clone, Debug)]
-pub struct Replay {
-    /// The requests, times ascending.
+pub struct ReplayLoad {
+    /// The requests in ascending order of time.
     pub rows: Arc<[Row]>,
-    /// What their prompts consist of, where the trace says so. Copies and later rounds have prompts
+    /// The contents of their prompts, if the trace has them. Copies and later rounds have prompts
     /// of their own.
     pub prompts: Option<Arc<Prompts>>,
-    /// How long the trace is; no row is later.
+    /// The length of the trace; no row is later.
     pub span: Micros,
-    /// How many traces run at once: each but the first is shifted in time, and of the last only a
-    /// share of the requests is there when this is no whole number.
+    /// The number of traces that run at once. Each one after the first is shifted in time. If this
+    /// is not a whole number, the last one has only a share of its requests.
     pub copies: f64,
-    /// How far the others are shifted at most.
+    /// The largest time shift of a copy.
     pub spread: Micros,
-    /// How many times as fast time runs.
+    /// The factor by which time runs faster.
     pub speed: f64,
 }
 
 /// Requests at a rate.
 #[derive(Clone, Debug)]
-pub struct Drawn {
+pub struct RateLoad {
     /// The rate.
     pub rate: Rate,
-    /// The coefficient of variation of the gaps where the rate is constant.
+    /// The coefficient of variation of the gaps while the rate is constant.
     pub variation: f64,
-    /// How long they are.
+    /// The lengths of the requests.
     pub sizes: Sizes,
-    /// How these lengths change; `None` where they do not.
+    /// The change of these lengths over time; `None` if they are constant.
     pub drift: Option<Drift>,
 }
 
-/// Clients of which each has one request at a time.
+/// Clients, each of which has one request at a time.
 #[derive(Clone, Debug)]
-pub struct Closed {
-    /// How many there are.
+pub struct ClosedLoad {
+    /// The number of clients.
     pub clients: u32,
     /// The mean time from an answer to the next request.
     pub think: Micros,
-    /// How long the requests are.
+    /// The lengths of the requests.
     pub sizes: Sizes,
 }
 
-/// How long requests are.
+/// The distribution of request lengths.
 #[derive(Clone, Debug)]
 pub enum Sizes {
     /// Prompts and answers, independent of each other.
@@ -110,72 +110,72 @@ pub enum Sizes {
         /// Answers.
         output: Lengths,
     },
-    /// Pairs that were recorded, in any order.
+    /// Recorded pairs, in random order.
     Pairs(Arc<[Size]>),
 }
 
 /// A distribution of lengths.
 #[derive(Clone, Debug)]
 pub enum Lengths {
-    /// Always the same.
+    /// A constant length.
     Fixed(u32),
-    /// Each as likely as any other, both ends included.
+    /// A uniform distribution, both ends included.
     Uniform {
-        /// The shortest.
+        /// The shortest length.
         min: u32,
-        /// The longest.
+        /// The longest length.
         max: u32,
     },
-    /// Lognormal, clipped.
+    /// A lognormal distribution, clipped.
     Lognormal {
-        /// Half of them are shorter.
+        /// The median length before clipping.
         median: f64,
         /// The standard deviation of the logarithm.
         sigma: f64,
-        /// The shortest.
+        /// The shortest length.
         min: u32,
-        /// The longest.
+        /// The longest length.
         max: u32,
     },
-    /// As often as counted: each length with the share of all that are not longer.
+    /// An empirical distribution: each length with the share of all lengths up to it.
     Counted(Arc<[(u32, f64)]>),
 }
 
 /// The open-loop arrivals of one model.
 #[derive(Clone, Debug)]
 pub enum Arrivals {
-    /// Of a trace.
+    /// Arrivals of a trace.
     Replayed {
-        /// The requests of one round that are still to come.
+        /// The remaining requests of this round.
         round: Box<Round>,
-        /// How long a round is.
+        /// The length of a round.
         span: Micros,
-        /// When this round began.
+        /// The start of this round.
         base: Micros,
-        /// The worlds of its prompts, of which no other round has one.
+        /// The first world of this round's prompts. No two rounds share a world.
         world: u32,
-        /// How many worlds a round has.
+        /// The number of worlds per round.
         worlds: u32,
     },
-    /// At a rate.
+    /// Arrivals at a rate.
     Drawn {
-        /// Their times.
+        /// The times of the arrivals.
         times: Box<Renewals>,
-        /// How long they are.
+        /// The lengths of the requests.
         sizes: Sizes,
-        /// How these lengths change.
+        /// The change of these lengths over time.
         drift: Option<Drift>,
-        /// Where the lengths come from.
+        /// The random numbers for the lengths.
         random: Box<Pcg64>,
     },
-    /// None: clients make them.
+    /// No arrivals: clients send their requests after their answers.
     Closed,
-    /// Of described clients.
-    Described(Box<Sent>),
+    /// Arrivals of described clients.
+    Described(Box<ClientArrivals>),
 }
 
 impl Load {
-    /// The rate of its requests, where one is known.
+    /// The request rate, if known.
     #[must_use]
     pub const fn rate(&self) -> Option<&Rate> {
         match self {
@@ -184,16 +184,21 @@ impl Load {
         }
     }
 
-    /// The arrivals of a seed. `model` tells several models apart.
+    /// The arrivals of a seed. `model` gives each model its own sequence.
     #[must_use]
     pub fn arrivals(&self, seed: u64, model: usize) -> Arrivals {
         match self {
             Self::Replay(replay) => {
                 let (round, span) = replay.round(seed, model);
-                let (round, worlds) = (Box::new(round), replay.worlds());
-                Arrivals::Replayed { round, span, base: Micros::ZERO, world: 0, worlds }
+                Arrivals::Replayed {
+                    round: Box::new(round),
+                    span,
+                    base: Micros::ZERO,
+                    world: 0,
+                    worlds: replay.worlds(),
+                }
             }
-            Self::Drawn(Drawn { rate, variation, sizes, drift }) => {
+            Self::Drawn(RateLoad { rate, variation, sizes, drift }) => {
                 let times = generator(seed, Purpose::Times, model);
                 Arrivals::Drawn {
                     times: Box::new(Renewals::new(rate.clone(), *variation, times)),
@@ -206,13 +211,17 @@ impl Load {
             Self::Described(described) => {
                 let times = generator(seed, Purpose::Times, model);
                 let lengths = generator(seed, Purpose::Lengths, model);
-                Arrivals::Described(Box::new(Sent::new(described.clone(), times, lengths)))
+                Arrivals::Described(Box::new(ClientArrivals::new(
+                    described.clone(),
+                    times,
+                    lengths,
+                )))
             }
         }
     }
 }
 
-impl Replay {
+impl ReplayLoad {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -222,7 +231,7 @@ impl Replay {
         self.copies.ceil() as u32
     }
 
-    /// The requests of one round, and how long it is.
+    /// The requests of one round, and its length.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -233,6 +242,7 @@ impl Replay {
         if pace == Speed::Recorded && (self.copies - 1.0).abs() < f64::EPSILON {
             return (Round::recorded(Arc::clone(&self.rows)), self.span);
         }
+
         let span = pace.of(self.span).max(Micros::new(1));
         let copies = (0..self.worlds()).map(|world| {
             let copy = world as usize;
@@ -243,29 +253,30 @@ impl Replay {
                 _ => random.random::<f64>() * self.spread.micros() as f64,
             };
             let rows = if share < 1.0 {
-                let is_there = |_: &&Row| random.random::<f64>() < share;
-                self.rows.iter().filter(is_there).copied().collect()
+                self.rows.iter().filter(|_| random.random::<f64>() < share).copied().collect()
             } else {
                 Arc::clone(&self.rows)
             };
             Shifted { rows, shift: Micros::new(shift as u64), world }
         });
+
         (Round::merged(pace, copies.collect(), span), span)
     }
 }
 
 impl Sizes {
-    /// One length.
+    /// Draws one length.
     pub fn draw(&self, random: &mut Pcg64) -> Size {
-        self.draw_stretched(Stretch::NONE, random)
+        self.draw_stretched(LengthFactors::NONE, random)
     }
 
-    /// One length of those that are so many times as long.
-    fn draw_stretched(&self, stretch: Stretch, random: &mut Pcg64) -> Size {
+    /// Draws one length and multiplies it by the factors of `stretch`.
+    fn draw_stretched(&self, stretch: LengthFactors, random: &mut Pcg64) -> Size {
         match self {
             Self::Apart { prompt, output } => {
-                let prompt = prompt.draw(stretch.prompt, random);
-                Size { prompt, output: output.draw(stretch.output, random) }
+                let prompt_tokens = prompt.draw(stretch.prompt, random);
+                let output_tokens = output.draw(stretch.output, random);
+                Size { prompt: prompt_tokens, output: output_tokens }
             }
             Self::Pairs(pairs) => {
                 let Size { prompt, output } = pairs[random.random_range(0..pairs.len())];
@@ -279,21 +290,24 @@ impl Sizes {
 }
 
 impl Lengths {
-    /// Lengths that are drawn as often as their weights say, which must not be negative. `None` where
-    /// nothing has a weight.
+    /// A distribution of lengths with these weights, which must not be negative; `None` if all
+    /// weights are zero.
     #[must_use]
     pub fn counted(mut weights: Vec<(u32, f64)>) -> Option<Self> {
         weights.sort_by_key(|&(length, _)| length);
         let total: f64 = weights.iter().map(|(_, weight)| weight).sum();
+
         let mut below = 0.0;
         for (_, weight) in &mut weights {
             below += *weight;
             *weight = below / total;
         }
+
         (total > 0.0 && total.is_finite()).then(|| Self::Counted(weights.into()))
     }
 
-    /// One length of those that are `factor` times as long. The clip stays where it is.
+    /// Draws one length of the distribution multiplied by `factor`. The clipping bounds stay the
+    /// same.
     fn draw(&self, factor: f64, random: &mut Pcg64) -> u32 {
         match *self {
             Self::Fixed(length) => stretched(length, factor),
@@ -314,7 +328,7 @@ impl Lengths {
     }
 }
 
-/// A length that is so many times as long, and at least a token.
+/// A length times `factor`, at least one token.
 fn stretched(length: u32, factor: f64) -> u32 {
     rounded(f64::from(length) * factor).max(1)
 }
@@ -329,9 +343,9 @@ fn rounded(length: f64) -> u32 {
 }
 
 impl Iterator for Arrivals {
-    type Item = Arrival;
+    type Item = RequestArrival;
 
-    fn next(&mut self) -> Option<Arrival> {
+    fn next(&mut self) -> Option<RequestArrival> {
         match self {
             Self::Replayed { round, span, base, world, worlds } => {
                 let row = round.next().or_else(|| {
@@ -340,15 +354,20 @@ impl Iterator for Arrivals {
                     round.begin();
                     round.next()
                 });
+
                 let Row { at, size, prompt } = row?;
                 let moved =
-                    |it: PromptId| PromptId { world: it.world.saturating_add(*world), ..it };
-                Some(Arrival { at: *base + at, size, prompt: prompt.map(moved) })
+                    prompt.map(|it| PromptId { world: it.world.saturating_add(*world), ..it });
+                Some(RequestArrival { at: *base + at, size, prompt: moved })
             }
             Self::Drawn { times, sizes, drift, random } => {
                 let at = times.next()?;
-                let stretch = drift.as_ref().map_or(Stretch::NONE, |drift| drift.at(at));
-                Some(Arrival { at, size: sizes.draw_stretched(stretch, random), prompt: None })
+                let stretch = drift.as_ref().map_or(LengthFactors::NONE, |drift| drift.at(at));
+                Some(RequestArrival {
+                    at,
+                    size: sizes.draw_stretched(stretch, random),
+                    prompt: None,
+                })
             }
             Self::Closed => None,
             Self::Described(sent) => sent.next(),
@@ -360,12 +379,13 @@ impl Iterator for Arrivals {
 mod tests {
     use super::*;
 
-    fn replay(copies: f64, speed: f64) -> Replay {
+    fn replay(copies: f64, speed: f64) -> ReplayLoad {
         let size = Size { prompt: 1, output: 1 };
         let rows =
             (0..1000).map(|at| Row { at: Micros::from_secs(at), size, prompt: None }).collect();
-        let (span, spread) = (Micros::from_secs(1000), Micros::from_secs(60));
-        Replay { rows, prompts: None, span, copies, spread, speed }
+        let span = Micros::from_secs(1000);
+        let spread = Micros::from_secs(60);
+        ReplayLoad { rows, prompts: None, span, copies, spread, speed }
     }
 
     /// The lengths of the first requests at this rate.
@@ -374,7 +394,7 @@ mod tests {
         let output = Lengths::Lognormal { median: 120.0, sigma: 0.5, min: 10, max: 4000 };
         let sizes = Sizes::Apart { prompt, output };
         let drawn =
-            Drawn { rate: Rate::constant(rate).unwrap(), variation: 1.0, sizes, drift: None };
+            RateLoad { rate: Rate::constant(rate).unwrap(), variation: 1.0, sizes, drift: None };
         Load::Drawn(drawn).arrivals(7, 0).take(count).map(|arrival| arrival.size).collect()
     }
 
@@ -382,7 +402,7 @@ mod tests {
     fn lengths_have_the_median_that_was_asked_for_and_stay_inside_the_clip() {
         let mut prompts: Vec<u32> = lengths(5.0, 10_001).iter().map(|size| size.prompt).collect();
         prompts.sort_unstable();
-        // The median of 10,001 draws has a standard error of 1 per cent at this sigma.
+        // The median of 10,001 draws has a standard error of 1% at this sigma.
         assert!((480..=520).contains(&prompts[5_000]), "{}", prompts[5_000]);
         assert!(prompts[0] >= 10 && prompts[10_000] <= 4000);
     }
@@ -394,36 +414,41 @@ mod tests {
         assert_eq!(lengths(0.0, 1), [], "no rate means no arrivals");
     }
 
+    /// The first requests of a steady rate whose lengths drift.
+    fn arrivals(drift: Option<Drift>) -> Vec<RequestArrival> {
+        let sizes = Sizes::Apart {
+            prompt: Lengths::Lognormal { median: 500.0, sigma: 0.0, min: 1, max: 1_200 },
+            output: Lengths::Fixed(100),
+        };
+        let rate = Rate::constant(1.0).unwrap();
+        let drawn = RateLoad { rate, variation: 0.0, sizes, drift };
+        Load::Drawn(drawn).arrivals(7, 0).take(300).collect()
+    }
+
     #[test]
     fn lengths_that_drift_are_so_many_times_as_long_and_come_at_the_same_times() {
-        let arrivals = |drift| -> Vec<Arrival> {
-            let sizes = Sizes::Apart {
-                prompt: Lengths::Lognormal { median: 500.0, sigma: 0.0, min: 1, max: 1_200 },
-                output: Lengths::Fixed(100),
-            };
-            let rate = Rate::constant(1.0).unwrap();
-            let drawn = Drawn { rate, variation: 0.0, sizes, drift };
-            Load::Drawn(drawn).arrivals(7, 0).take(300).collect()
-        };
         let points = vec![
-            (Micros::from_secs(100), Stretch { prompt: 1.0, output: 1.0 }),
-            (Micros::from_secs(200), Stretch { prompt: 3.0, output: 0.5 }),
+            (Micros::from_secs(100), LengthFactors { prompt: 1.0, output: 1.0 }),
+            (Micros::from_secs(200), LengthFactors { prompt: 3.0, output: 0.5 }),
         ];
         let drift = Drift::through(points).unwrap();
-        let (steady, drifting) = (arrivals(None), arrivals(Some(drift.clone())));
+        let steady = arrivals(None);
+        let drifting = arrivals(Some(drift.clone()));
+
         for (steady, drifting) in steady.iter().zip(drifting) {
             assert_eq!(steady.at, drifting.at);
-            let Stretch { prompt, output } = drift.at(steady.at);
+            let LengthFactors { prompt, output } = drift.at(steady.at);
             assert_eq!(drifting.size.prompt, rounded(500.0 * prompt).min(1_200));
             assert_eq!(drifting.size.output, rounded(100.0 * output));
         }
     }
 
-    fn within(replay: Replay, seconds: u64) -> usize {
+    fn within(replay: ReplayLoad, seconds: u64) -> usize {
         let arrivals = Load::Replay(replay).arrivals(1, 0);
         let mut last = Micros::ZERO;
+
         arrivals
-            .take_while(|Arrival { at, .. }| {
+            .take_while(|RequestArrival { at, .. }| {
                 assert!(*at >= last, "times ascend");
                 last = *at;
                 *at < Micros::from_secs(seconds)
@@ -437,10 +462,11 @@ mod tests {
         assert_eq!(within(replay(3.0, 1.0), 1000), 3000);
         assert_eq!(within(replay(1.0, 2.0), 1000), 2000);
         assert_eq!(within(replay(1.0, 1.0), 2500), 2500);
+
         let half = within(replay(0.5, 1.0), 1000);
         assert!((440..=560).contains(&half), "{half}");
-        let shifted = |seed| replay(2.0, 1.0).round(seed, 0).0;
-        assert!(!shifted(1).eq(shifted(2)), "another seed shifts otherwise");
+        let [one, other] = [1, 2].map(|seed| replay(2.0, 1.0).round(seed, 0).0);
+        assert!(!one.eq(other), "another seed shifts otherwise");
     }
 
     #[test]
@@ -448,7 +474,8 @@ mod tests {
         let prompt = Some(PromptId { place: 7, world: 0 });
         let one = replay(2.0, 1.0);
         let rows = one.rows.iter().take(1).map(|row| Row { prompt, ..*row }).collect();
-        let arrivals = Load::Replay(Replay { rows, ..one }).arrivals(1, 0);
+        let arrivals = Load::Replay(ReplayLoad { rows, ..one }).arrivals(1, 0);
+
         let mut worlds: Vec<u32> =
             arrivals.take(6).filter_map(|it| Some(it.prompt?.world)).collect();
         worlds.sort_unstable();
@@ -460,11 +487,13 @@ mod tests {
         let mut random = generator(1, Purpose::Lengths, 0);
         let lengths = Lengths::counted(vec![(400, 1.0), (10, 3.0), (20, 0.0), (0, 4.0)]).unwrap();
         let drawn: Vec<u32> = (0..8_000).map(|_| lengths.draw(1.0, &mut random)).collect();
-        let of = |length: u32| drawn.iter().filter(|it| **it == length).count();
+        let counts = [1, 10, 400].map(|length| drawn.iter().filter(|it| **it == length).count());
+
         // 4,000, 3,000 and 1,000, with standard deviations of at most 45.
-        assert!((3_820..=4_180).contains(&of(1)), "{} without a token have one", of(1));
-        assert!((2_820..=3_180).contains(&of(10)), "{}", of(10));
-        assert_eq!(of(1) + of(10) + of(400), drawn.len());
+        assert!((3_820..=4_180).contains(&counts[0]), "{} without a token have one", counts[0]);
+        assert!((2_820..=3_180).contains(&counts[1]), "{}", counts[1]);
+        assert_eq!(counts.iter().sum::<usize>(), drawn.len());
+
         assert!(Lengths::counted(vec![(5, 0.0)]).is_none() && Lengths::counted(vec![]).is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! A rate over time, and the arrivals that it means.
+//! A rate over time, and arrivals at this rate.
 
 use std::f64::consts::TAU;
 use std::ops::RangeInclusive;
@@ -12,23 +12,24 @@ use crate::simulate::scenario::SPANS;
 use plimsoll_core::settings;
 use plimsoll_core::settings::{hours, millis};
 
-/// More than the whole world asks for.
+/// Rates in requests/s. The maximum is more than the whole world needs.
 pub const RATES: RangeInclusive<f64> = 0.0..=1e6;
 
-/// What begins again must have gone on for a while.
+/// Periods after which something repeats; they must not be zero.
 pub const PERIODS: RangeInclusive<Duration> = millis(1)..=hours(24 * 366);
 
-/// Points in which a wave is drawn: each is within a thousandth of the height of the curve.
+/// Points that approximate a wave; each is within a thousandth of the curve's height.
 const WAVE_POINTS: u32 = 96;
 
-/// A rate that runs straight from point to point, over and over again where it has a period.
+/// A rate that is linear between points, and repeats if it has a period.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rate {
-    /// Seconds and requests per second, times ascending; two points of one time are a step.
+    /// Seconds and requests per second, in ascending order of time; two points at one time are a
+    /// step.
     points: Vec<(f64, f64)>,
-    /// Seconds after which the points begin again.
+    /// Seconds after which the points repeat.
     period: Option<f64>,
-    /// The burst that the points have already.
+    /// The burst that the points already include.
     burst: Option<Burst>,
 }
 
@@ -47,13 +48,13 @@ settings! {
     }
 }
 
-/// Why points are no rate.
+/// The reason why points do not form a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RateError {
     /// There is no point.
     #[error("must have at least one point")]
     Empty,
-    /// A time comes before the one before it.
+    /// A time is before the previous one.
     #[error("must have times that ascend")]
     Unsorted,
     /// A rate is negative or not a number.
@@ -65,7 +66,7 @@ pub enum RateError {
 }
 
 impl Burst {
-    /// When it ends, from the start of each period.
+    /// The end of the burst, from the start of each period.
     #[must_use]
     pub fn end(&self) -> Micros {
         self.from + self.length
@@ -73,22 +74,23 @@ impl Burst {
 }
 
 impl Rate {
-    /// The same rate for ever.
+    /// A constant rate.
     ///
     /// # Errors
     ///
-    /// It is negative or not a number.
+    /// The rate is negative or not a number.
     pub fn constant(rate: f64) -> Result<Self, RateError> {
         Self::through(vec![(0.0, rate)], None)
     }
 
-    /// A rate through these points, in seconds and requests per second. Before the first and after
-    /// the last it stays what it is there; with a period, it runs from the last to the first.
+    /// A rate through these points, in seconds and requests per second. It is constant before the
+    /// first point and after the last. With a period, it is linear from the last point to the next
+    /// first one.
     ///
     /// # Errors
     ///
-    /// The points are none, unsorted, or not numbers.
-    pub fn through(points: Vec<(f64, f64)>, period: Option<f64>) -> Result<Self, RateError> {
+    /// There are no points, or they are unsorted or not numbers.
+    pub fn through(mut points: Vec<(f64, f64)>, period: Option<f64>) -> Result<Self, RateError> {
         let (&(first, at_first), &(last, _)) =
             points.first().zip(points.last()).ok_or(RateError::Empty)?;
         if points.iter().any(|&(at, rate)| !rate.is_finite() || rate < 0.0 || !at.is_finite()) {
@@ -97,16 +99,18 @@ impl Rate {
         if first < 0.0 || !points.is_sorted_by(|a, b| a.0 <= b.0) {
             return Err(RateError::Unsorted);
         }
-        let mut points = points;
+
         if let Some(period) = period {
             if !(period.is_finite() && period > 0.0 && period >= last) {
                 return Err(RateError::Period);
             }
             points.push((period, at_first));
         }
+
         if first > 0.0 {
             points.insert(0, (0.0, at_first));
         }
+
         Ok(Self { points, period, burst: None })
     }
 
@@ -116,14 +120,17 @@ impl Rate {
     ///
     /// A rate is negative or not a number.
     pub fn wave(trough: f64, crest: f64, period: f64) -> Result<Self, RateError> {
-        let point = |step: u32| {
+        let mut points = Vec::new();
+        for step in 0..WAVE_POINTS {
             let turn = f64::from(step) / f64::from(WAVE_POINTS);
-            (turn * period, trough + (crest - trough) * (1.0 - (TAU * turn).cos()) / 2.0)
-        };
-        Self::through((0..WAVE_POINTS).map(point).collect(), Some(period))
+            let rate = trough + (crest - trough) * (1.0 - (TAU * turn).cos()) / 2.0;
+            points.push((turn * period, rate));
+        }
+
+        Self::through(points, Some(period))
     }
 
-    /// The same with a burst in each period.
+    /// The same rate with a burst in each period.
     #[must_use]
     pub fn with_burst(self, burst: Burst) -> Self {
         let from = burst.from.seconds();
@@ -144,7 +151,7 @@ impl Rate {
         Self { points, burst: Some(burst), ..self }
     }
 
-    /// The rate at a time of its first period, in seconds.
+    /// The rate at a time in its first period, in seconds.
     fn at(&self, time: f64) -> f64 {
         let after = self.points.partition_point(|(at, _)| *at < time);
         match (after.checked_sub(1).and_then(|at| self.points.get(at)), self.points.get(after)) {
@@ -162,87 +169,92 @@ impl Rate {
         self.at(self.period.map_or(time, |period| time % period))
     }
 
-    /// The highest rate that there ever is.
+    /// The highest rate at any time.
     #[must_use]
     pub fn peak(&self) -> f64 {
         self.points.iter().map(|(_, rate)| *rate).fold(0.0, f64::max)
     }
 
-    /// The time since its points last began.
+    /// The time since the start of the current period.
     #[must_use]
     pub fn within(&self, at: Micros) -> Micros {
         let period = self.period.map(Micros::from_secs_f64).filter(|it| *it > Micros::ZERO);
         period.map_or(at, |period| Micros::new(at.micros() % period.micros()))
     }
 
-    /// The same as a share of its period; 0 where nothing begins again.
+    /// The same as a share of its period; 0 without a period.
     #[must_use]
     pub fn turn(&self, at: Micros) -> f64 {
         self.period.map_or(0.0, |period| self.within(at).seconds() / period)
     }
 
-    /// Whether there is a burst at a time.
+    /// Returns true if a burst is active at a time.
     #[must_use]
     pub fn bursts(&self, at: Micros) -> bool {
         let within = self.within(at);
         self.burst.is_some_and(|it| (it.from..it.end()).contains(&within))
     }
 
-    /// Moves on by as many requests as `requests`, and returns the time at which they are due; `None`
-    /// when there will never be so many.
-    fn advance(&self, place: &mut Place, requests: f64) -> Option<f64> {
+    /// Advances `place` by this many requests and returns the time at which they are due. Returns
+    /// `None` if that many requests never come.
+    fn advance(&self, place: &mut RatePosition, requests: f64) -> Option<f64> {
         let mut left = requests;
-        let base = |round: f64| self.period.map_or(0.0, |period| round * period);
-        // Behind a whole period without a request there are only others like it.
+        // After a whole period without a request, all later periods are the same.
         let mut idle = 0;
         while idle <= self.points.len() {
             let (from, start) = *self.points.get(place.segment)?;
             let Some(&(to, end)) = self.points.get(place.segment + 1) else {
                 if self.period.is_some() {
-                    *place = Place { round: place.round + 1.0, segment: 0, within: 0.0 };
+                    *place = RatePosition { round: place.round + 1.0, segment: 0, within: 0.0 };
                     idle += 1;
                     continue;
                 }
+
                 place.within += left / start;
                 return (start > 0.0).then_some(place.within);
             };
+
             let share = if to > from { (place.within - from) / (to - from) } else { 1.0 };
-            let (rate, span) = (start + (end - start) * share, to - place.within);
+            let rate = start + (end - start) * share;
+            let span = to - place.within;
             let due = f64::midpoint(rate, end) * span;
             if due > left {
                 let slope = (end - rate) / span;
                 let root = (rate * rate + 2.0 * slope * left).max(0.0).sqrt();
                 place.within += 2.0 * left / (rate + root);
-                return Some(base(place.round) + place.within);
+                let base = self.period.map_or(0.0, |period| place.round * period);
+                return Some(base + place.within);
             }
+
             idle = if due > 0.0 { 0 } else { idle + 1 };
             left -= due;
             place.segment += 1;
             place.within = to;
         }
+
         None
     }
 }
 
-/// A place on a rate.
+/// A position on a rate's time axis.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
-    /// Periods that are over.
+struct RatePosition {
+    /// Completed periods.
     round: f64,
-    /// The point before it.
+    /// The index of the point before the position.
     segment: usize,
-    /// Seconds since the period began.
+    /// Seconds since the start of the period.
     within: f64,
 }
 
-/// Arrivals at a rate. Gaps are drawn where the rate is one, and stretched by it: with a variation of
-/// 1 it is a Poisson process, with more it comes in bursts, with 0 it is a metronome.
+/// Arrivals at a rate. Gaps are drawn for a rate of one and then scaled by the actual rate. A
+/// variation of 1 gives a Poisson process, a larger one gives bursts, and 0 gives regular arrivals.
 #[derive(Clone, Debug)]
 pub struct Renewals {
     rate: Rate,
-    /// The shape of the gamma distribution of gaps; `None` for gaps that are all the same.
+    /// The shape of the gaps' gamma distribution; `None` for equal gaps.
     shape: Option<f64>,
-    place: Place,
+    place: RatePosition,
     random: Pcg64,
 }
 
@@ -251,7 +263,7 @@ impl Renewals {
     #[must_use]
     pub fn new(rate: Rate, variation: f64, random: Pcg64) -> Self {
         let shape = (variation > 0.0).then(|| 1.0 / (variation * variation));
-        Self { rate, shape, place: Place::default(), random }
+        Self { rate, shape, place: RatePosition::default(), random }
     }
 }
 
@@ -282,19 +294,23 @@ mod tests {
     #[test]
     fn as_many_arrive_as_the_rate_says() {
         let steps = vec![(0.0, 2.0), (100.0, 2.0), (100.0, 10.0), (200.0, 10.0), (200.0, 0.0)];
-        // 2 for 100 s and 10 for 100 s, then none: 1200 with a standard deviation of 35.
+        // 2/s for 100 s and 10/s for 100 s, then none: 1200 with a standard deviation of 35.
         let got = count(Rate::through(steps.clone(), None).unwrap(), 1.0, 100_000);
         assert!((1060..=1340).contains(&got), "{got}");
+
         let metronome = count(Rate::through(steps, Some(300.0)).unwrap(), 0.0, 3_000);
-        // The rate runs back from 0 to 2 in the last 100 s of each period.
+        // The rate goes from 0 back to 2 in the last 100 s of each period.
         assert!((12_980..=13_020).contains(&metronome), "{metronome}");
+
         let wave = count(Rate::wave(1.0, 3.0, 60.0).unwrap(), 0.0, 600);
         assert!((1198..=1202).contains(&wave), "{wave}");
-        // 2 a second, and 20 more for a tenth of each minute.
+
+        // 2/s, and 20/s more for a tenth of each minute.
         let burst =
             Burst { from: Micros::from_secs(40), length: Micros::from_secs(6), extra: 20.0 };
         let bursty = count(Rate::wave(1.0, 3.0, 60.0).unwrap().with_burst(burst), 0.0, 600);
         assert!((2398..=2402).contains(&bursty), "{bursty}");
+
         assert_eq!(count(Rate::constant(0.0).unwrap(), 1.0, 1_000), 0);
         let silent = Rate::through(vec![(0.0, 0.0), (5.0, 0.0)], Some(10.0)).unwrap();
         assert_eq!(count(silent, 1.0, 1_000), 0);
@@ -302,9 +318,10 @@ mod tests {
 
     #[test]
     fn a_ramp_runs_straight_and_bursts_have_the_variation_that_was_asked_for() {
-        let ramp = || Rate::through(vec![(0.0, 0.0), (100.0, 10.0)], None).unwrap();
-        assert!((498..=502).contains(&count(ramp(), 0.0, 100)));
-        assert!((998..=1_002).contains(&count(ramp(), 0.0, 150)));
+        let ramp = Rate::through(vec![(0.0, 0.0), (100.0, 10.0)], None).unwrap();
+        assert!((498..=502).contains(&count(ramp.clone(), 0.0, 100)));
+        assert!((998..=1_002).contains(&count(ramp, 0.0, 150)));
+
         let at: Vec<f64> =
             Renewals::new(Rate::constant(10.0).unwrap(), 3.0, generator(1, Purpose::Times, 0))
                 .take(100_001)
@@ -325,7 +342,8 @@ mod tests {
             let got = wave.at(second);
             assert!((got - want).abs() < 1e-2, "{got} at second {second}");
         }
-        // Under the burst there are its 20/s and 8/s of the wave.
+
+        // During the burst, the rate is its 20/s plus 8/s of the wave.
         assert!((wave.peak() - 28.0).abs() < 0.1, "{}", wave.peak());
         assert!(!wave.bursts(Micros::new(119_999_999)) && wave.bursts(from));
         assert!(!wave.bursts(Micros::from_secs(130)) && wave.bursts(Micros::from_secs(309)));

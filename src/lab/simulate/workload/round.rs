@@ -1,9 +1,9 @@
-//! One round of a trace: all its copies, merged in the order of their times.
+//! A round of a trace: all its copies, merged in the order of their times.
 //!
-//! Copies are shifted in time, and what one has beyond the end of the round is at its beginning.
-//! Each is one or two stretches of ascending times, so the next request of a round is the earliest
-//! head of a few dozen stretches. The round itself, which may be millions of requests, is never put
-//! together.
+//! Copies are shifted in time, and the part of a copy beyond the end of the round wraps to its
+//! beginning. Each copy is one or two stretches of ascending times, so the next request of a round
+//! is the earliest head of a few dozen stretches. The round itself, which may have millions of
+//! requests, never exists as a whole.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,22 +14,22 @@ use crate::simulate::Micros;
 use crate::simulate::replica::prefix::PromptId;
 use crate::simulate::workload::load::Row;
 
-/// The requests of a round, from where it has been read to.
+/// The remaining requests of a round.
 #[derive(Clone, Debug)]
 pub struct Round {
     speed: Speed,
-    /// In the order of copies, and of the rows of each: the order of requests at one time.
-    stretches: Vec<Stretch>,
+    /// Ordered by copy and then by row, which is the order of simultaneous requests.
+    stretches: Vec<LapRows>,
     /// The next request of each stretch that has one.
     heads: BinaryHeap<Reverse<Head>>,
 }
 
-/// When the next request of a stretch is and, below, which stretch: one number, because comparing two
-/// of these is nearly all of the work.
+/// The time of a stretch's next request, and in the low bits the stretch's index. It is a single
+/// number, because comparing two heads is nearly all of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Head(u128);
 
-/// How many times as fast time runs.
+/// The factor by which time runs faster.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Speed {
     /// As recorded.
@@ -37,22 +37,22 @@ pub(super) enum Speed {
     Times(f64),
 }
 
-/// A copy of a trace, which is shifted in time.
+/// A copy of a trace, shifted in time.
 #[derive(Clone, Debug)]
 pub(super) struct Shifted {
-    /// Its requests, times ascending.
+    /// The requests in ascending order of time.
     pub(super) rows: Arc<[Row]>,
-    /// How much later it is.
+    /// The delay of the copy.
     pub(super) shift: Micros,
     /// The world of its prompts.
     pub(super) world: u32,
 }
 
-/// Rows of one copy, from one end of the round to the other at most.
+/// Rows of one copy that lie within one lap of the round.
 #[derive(Clone, Debug)]
-struct Stretch {
+struct LapRows {
     copy: Shifted,
-    /// What is before the beginning of the round.
+    /// The start of this lap, which is subtracted from the times.
     lap: Micros,
     first: usize,
     next: usize,
@@ -66,7 +66,7 @@ impl Speed {
         if (speed - 1.0).abs() < f64::EPSILON { Self::Recorded } else { Self::Times(speed) }
     }
 
-    /// When something happens that was recorded at a time.
+    /// The time of an event with this recorded time.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -92,51 +92,69 @@ impl Head {
     }
 }
 
-// === impl Stretch ===
+// === impl LapRows ===
 
-impl Stretch {
+impl LapRows {
     fn head(&self, speed: Speed) -> Option<Micros> {
         let row = self.copy.rows[..self.end].get(self.next)?;
-        Some((speed.of(row.at) + self.copy.shift).since(self.lap))
+        Some(self.copy.at(row, speed).since(self.lap))
+    }
+}
+
+// === impl Shifted ===
+
+impl Shifted {
+    /// The time of a row in this copy, before it wraps to the beginning of the round.
+    fn at(&self, row: &Row, speed: Speed) -> Micros {
+        speed.of(row.at) + self.shift
     }
 }
 
 // === impl Round ===
 
 impl Round {
-    /// A trace by itself, as it was recorded.
+    /// A single trace, as recorded.
     pub(super) fn recorded(rows: Arc<[Row]>) -> Self {
-        let (shift, lap, end) = (Micros::ZERO, Micros::ZERO, rows.len());
+        let shift = Micros::ZERO;
+        let lap = Micros::ZERO;
+        let end = rows.len();
         let copy = Shifted { rows, shift, world: 0 };
-        let whole = Stretch { copy, lap, first: 0, next: 0, end };
+        let whole = LapRows { copy, lap, first: 0, next: 0, end };
         Self::begun(Speed::Recorded, vec![whole])
     }
 
-    /// Copies of a trace in a round that lasts `span`, which must not be zero.
+    /// Copies of a trace in a round of length `span`, which must not be zero.
     pub(super) fn merged(speed: Speed, copies: Vec<Shifted>, span: Micros) -> Self {
-        let span = span.micros().max(1);
+        let length = span.micros().max(1);
         let mut stretches = Vec::with_capacity(2 * copies.len());
         for copy in copies {
-            let at = |row: &Row| (speed.of(row.at) + copy.shift).micros();
             let mut first = 0;
             while let Some(row) = copy.rows.get(first) {
-                let lap = at(row) / span * span;
-                let end = first + copy.rows[first..].partition_point(|row| at(row) < lap + span);
-                let (copy, lap) = (copy.clone(), Micros::new(lap));
-                stretches.push(Stretch { copy, lap, first, next: first, end });
+                let lap = copy.at(row, speed).micros() / length * length;
+                let next_lap = Micros::new(lap + length);
+                let rest = &copy.rows[first..];
+                let end = first + rest.partition_point(|row| copy.at(row, speed) < next_lap);
+                stretches.push(LapRows {
+                    copy: copy.clone(),
+                    lap: Micros::new(lap),
+                    first,
+                    next: first,
+                    end,
+                });
                 first = end;
             }
         }
+
         Self::begun(speed, stretches)
     }
 
-    fn begun(speed: Speed, stretches: Vec<Stretch>) -> Self {
+    fn begun(speed: Speed, stretches: Vec<LapRows>) -> Self {
         let mut round = Self { speed, stretches, heads: BinaryHeap::new() };
         round.begin();
         round
     }
 
-    /// Begins anew.
+    /// Restarts the round.
     pub(super) fn begin(&mut self) {
         self.heads.clear();
         for (place, stretch) in self.stretches.iter_mut().enumerate() {
@@ -162,6 +180,7 @@ impl Iterator for Round {
                 PeekMut::pop(earliest);
             }
         }
+
         Some(Row { at, prompt: row.prompt.map(|prompt| PromptId { world, ..prompt }), ..row })
     }
 }
@@ -171,13 +190,16 @@ mod tests {
     use super::*;
     use crate::simulate::workload::load::Size;
 
-    /// As many rows as there are times, told apart by their lengths.
+    /// One row per time, each with a distinct prompt length.
     fn rows(times: &[u64]) -> Arc<[Row]> {
-        let row = |(at, prompt): (&u64, u32)| {
+        let mut rows = Vec::new();
+        for (at, prompt) in times.iter().zip(1..) {
             let size = Size { prompt, output: 1 };
-            Row { at: Micros::new(*at), size, prompt: Some(PromptId { place: prompt, world: 0 }) }
-        };
-        times.iter().zip(1..).map(row).collect()
+            let known = Some(PromptId { place: prompt, world: 0 });
+            rows.push(Row { at: Micros::new(*at), size, prompt: known });
+        }
+
+        rows.into()
     }
 
     #[test]
@@ -198,10 +220,11 @@ mod tests {
             for Shifted { rows, shift, world } in copies.clone() {
                 for row in rows.iter() {
                     let at = Micros::new((speed.of(row.at) + shift).micros() % span.micros());
-                    let prompt = row.prompt.map(|prompt| PromptId { world, ..prompt });
+                    let prompt = row.prompt.map(|it| PromptId { world, ..it });
                     sorted.push(Row { at, prompt, ..*row });
                 }
             }
+
             sorted.sort_by_key(|row| row.at);
             let mut round = Round::merged(speed, copies.collect(), span);
             for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! `LoRA` adapters: who asks for them, and how engines serve them.
+//! `LoRA` adapters: their shares of the requests, and their slots in engines.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +10,10 @@ use plimsoll_core::fleet::ModelName;
 use plimsoll_core::units::Fraction;
 use plimsoll_daemon::config::problem::Problems;
 
-/// How far the sum of shares, which people write as decimals, may be beyond 1.
+/// The rounding error that the sum of shares, which people write as decimals, may have beyond 1.
 const ROUNDING: f64 = 1e-9;
 
-/// The adapters of a model; mistakes in the whole list are problems.
+/// The adapters of a model; notes problems of the whole list.
 pub(super) fn shares(
     path: &str,
     keys: &[AdapterKeys],
@@ -23,6 +23,7 @@ pub(super) fn shares(
     if keys.len() > usize::from(ADAPTERS_MAX) {
         problems.error(path, format!("must be at most {ADAPTERS_MAX} adapters"), keys.len());
     }
+
     let mut seen = BTreeSet::from([model]);
     for (place, adapter) in keys.iter().enumerate() {
         let AdapterKeys { name, from, .. } = adapter;
@@ -30,12 +31,14 @@ pub(super) fn shares(
             let rule = "is the name of the model or of another adapter";
             problems.error_at(format!("{path}[{place}].name"), rule);
         }
+
         let until = adapter.until();
         if until <= *from {
             let rule = format!("must be later than from, which is {from}");
             problems.error(format!("{path}[{place}].until"), rule, until);
         }
     }
+
     let sum: f64 = keys.iter().filter_map(|adapter| adapter.share).map(Fraction::fraction).sum();
     if sum > 1.0 + ROUNDING {
         problems.error(path, "must have shares that are at most 1 together", sum);
@@ -45,7 +48,7 @@ pub(super) fn shares(
 }
 
 impl AdapterKeys {
-    /// When requests stop to ask for it.
+    /// The time at which requests stop asking for the adapter.
     fn until(&self) -> Micros {
         self.until.unwrap_or(Micros::from_duration(*SPANS.end()))
     }
@@ -56,23 +59,25 @@ impl AdapterKeys {
     }
 }
 
-/// How the engine of a variant serves the adapters of its model.
+/// The settings with which a variant's engine serves the adapters of its model.
 pub(super) fn slots(
     path: &str,
     keys: Option<AdapterSettings>,
-    model: Option<&Model>,
+    served: Option<&Model>,
     problems: &mut Problems,
 ) -> Option<AdapterSettings> {
-    let model = model?;
+    let model = served?;
     let name = &model.key.model;
     let asked = !model.adapters.is_empty();
     if asked && keys.is_none() {
         let rule = format!("is required, because requests of {name} ask for adapters");
         problems.missing(path, rule);
     }
+
     if !asked && keys.is_some() {
         let rule = format!("has no effect, because no request of {name} asks for an adapter");
         problems.warning(path, rule);
     }
+
     keys.filter(|_| asked)
 }

@@ -1,4 +1,4 @@
-//! The objectives of a policy, beside those by which a scenario judges its requests.
+//! The objectives of a policy, which can differ from those by which a scenario judges its requests.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::study::resolve::variants::Models;
 use plimsoll_daemon::config::check::Checks;
 use plimsoll_daemon::config::written::WrittenDuration;
 
-/// What an objective is called, and what a model has of it.
+/// The name of an objective, and its value in a model's SLO.
 type Objective = (&'static str, fn(&Slo) -> Micros);
 
 const OBJECTIVES: [Objective; 3] = [
@@ -19,21 +19,22 @@ const OBJECTIVES: [Objective; 3] = [
     ("itl", |slo| slo.itl),
 ];
 
-/// The policy with the objectives by which requests are judged, where it says none and all models
-/// have the same; warns where it has others, for then it sizes for what nobody judges by.
+/// Adds the objectives by which requests are judged to a policy that sets none, if all models have
+/// the same. Warns if the policy sets others, because it then sizes for objectives that the
+/// scenario does not judge by.
 pub(crate) fn shared(
     mut words: Map<String, Value>,
     models: &Models,
     checks: &mut Checks<'_>,
 ) -> Map<String, Value> {
-    let models: Vec<&Model> = models.resolved.iter().flatten().collect();
+    let resolved: Vec<&Model> = models.resolved.iter().flatten().collect();
     for (key, of) in OBJECTIVES {
-        let Some(first) = models.first().map(|model| of(&model.slo)) else { break };
+        let Some(first) = resolved.first().map(|model| of(&model.slo)) else { break };
         let written = words.get("capacity").and_then(|it| it.get("slo")?.get(key));
         match written.map(|it| it.as_str().and_then(WrittenDuration::parse)) {
             Some(Some(written)) => {
-                let differs = |model: &&&Model| of(&model.slo) != Micros::from_duration(written.0);
-                if let Some(model) = models.iter().find(differs) {
+                let objective = Micros::from_duration(written.0);
+                if let Some(model) = resolved.iter().find(|model| of(&model.slo) != objective) {
                     let judged = WrittenDuration(Duration::from_micros(of(&model.slo).micros()));
                     let name = &model.key.model;
                     let rule = format!(
@@ -43,22 +44,24 @@ pub(crate) fn shared(
                     checks.problems.warning(format!("policy.capacity.slo.{key}"), rule);
                 }
             }
-            // What it is instead is said where the policy is read.
+            // An objective of another type is reported where the policy is resolved.
             Some(None) => {}
-            None if models.iter().any(|model| of(&model.slo) != first) => {}
+            None if resolved.iter().any(|model| of(&model.slo) != first) => {}
             None => {
-                let first = WrittenDuration(Duration::from_micros(first.micros()));
-                fill(&mut words, key, json!(first.to_string()));
+                let objective = WrittenDuration(Duration::from_micros(first.micros()));
+                fill(&mut words, key, json!(objective.to_string()));
             }
         }
     }
+
     let slo = words.get("capacity").and_then(|it| it.get("slo"));
     let has_more = slo.is_some_and(|slo| slo.get("ttft_per_token").is_some());
-    if let Some(first) = models.first().filter(|_| has_more)
-        && models.iter().all(|model| model.slo.long_prompt == first.slo.long_prompt)
+    if let Some(first) = resolved.first().filter(|_| has_more)
+        && resolved.iter().all(|model| model.slo.long_prompt == first.slo.long_prompt)
     {
         fill(&mut words, "long_prompt", json!(first.slo.long_prompt));
     }
+
     words
 }
 

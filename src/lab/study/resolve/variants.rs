@@ -1,4 +1,4 @@
-//! Variants: engines, starts, failures, and who scales them.
+//! Variants: engines, starts, failures, and autoscalers.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use crate::simulate::Micros;
 use crate::simulate::replica::arrivals::Fetch;
 use crate::simulate::replica::settings::{Admission, Experts, Options, Settings, StepTime};
 use crate::simulate::replica::speculation::Speculation;
-use crate::simulate::scaler::{self, MilliValue, Policy, Rules};
+use crate::simulate::scaler::{self, MilliValue, Rules, ScalingPolicy};
 use crate::simulate::scenario::{
     Actuator, Hpa, Keda, Lifecycle, Model, Portion, Prefix, Rollout, Signal, Startup, Variant,
 };
-use crate::simulate::workload::load::{Load, Replay};
+use crate::simulate::workload::load::{Load, ReplayLoad};
 use crate::study::file::{
     AutoscalerKeys, AutoscalerKind, BehaviorKeys, DirectionKeys, EngineKeys, ExpertKeys, FetchKeys,
     File, PolicyType, QuantityText, REPLICAS_MAX, ReplicaCountKeys, RolloutKeys, SelectPolicy,
@@ -28,27 +28,27 @@ use plimsoll_daemon::publish::quantity::Quantity;
 
 /// The default of vLLM's V1 engine for an online server on accelerators of less than 70 GB.
 const BATCH_TOKENS: u32 = 2_048;
-/// Keys of a variant that the daemon reads as they are written.
+/// Keys of a variant that the daemon reads as written.
 const SHARED: [&str; 7] =
     ["name", "role", "accelerator", "cost", "list_price", "mismatch", "start_time"];
 
-/// One variant as written, and where.
-struct One<'a, 'b, 'c> {
+/// One variant as written, with its path.
+struct VariantResolver<'a, 'b, 'c> {
     path: &'a str,
     checks: &'b mut Checks<'c>,
 }
 
-/// The models of a scenario, in the order in which they are written.
+/// The models of a scenario, in the order of the file.
 #[derive(Default)]
 pub(crate) struct Models {
-    /// The name of each, where it has one.
+    /// The name of each, if it has one.
     pub(crate) names: Vec<Option<String>>,
-    /// What each is, where nothing is wrong with it.
+    /// Each resolved model, if it has no problem.
     pub(crate) resolved: Vec<Option<Model>>,
 }
 
 impl Models {
-    /// The model that a variant with these words serves.
+    /// The model that a variant with this model name serves.
     pub(crate) fn of(&self, written: Option<&str>) -> Option<usize> {
         match written {
             Some(written) => self.names.iter().position(|name| name.as_deref() == Some(written)),
@@ -61,7 +61,7 @@ impl Models {
     }
 }
 
-/// The variants of known models, in the words of the daemon's configuration.
+/// The variants of known models, as the daemon's configuration lists them.
 pub(crate) fn listed(file: &File, keys: &[VariantKeys], models: &Models) -> Vec<Value> {
     let written = file.variants.iter().flatten().flatten();
     let known = written.zip(keys).filter_map(|(written, keys)| {
@@ -69,23 +69,27 @@ pub(crate) fn listed(file: &File, keys: &[VariantKeys], models: &Models) -> Vec<
         Some((written, keys, &model.key))
     });
     let words = known.enumerate().map(|(at, (written, keys, key))| {
-        let mut words = json!({
+        let mut listing = json!({
             "namespace": key.namespace.as_str(),
             "model": key.model.as_str(),
             "replicas": {"min": keys.replicas.min, "max": keys.replicas.max},
-            // Nobody asks there; the configuration wants to know where replicas are.
+            // The simulated daemon does not scrape this address, but the configuration requires
+            // targets.
             "targets": {"static": [format!("simulated-{at}:8000")]},
         });
-        let written = json!(written);
-        for key in SHARED.into_iter().filter(|key| !written[key].is_null()) {
-            words[key] = written[key].clone();
+
+        let given = json!(written);
+        for key in SHARED.into_iter().filter(|key| !given[key].is_null()) {
+            listing[key] = given[key].clone();
         }
-        words
+
+        listing
     });
+
     words.collect()
 }
 
-/// Resolves a variant, as the daemon knows it; all that is wrong with it is a problem.
+/// Resolves a variant from the daemon's specification of it; notes all problems.
 pub(crate) fn resolve(
     path: &str,
     written: &Written<VariantKeys>,
@@ -94,19 +98,19 @@ pub(crate) fn resolve(
     spec: Option<&VariantSpec>,
     checks: &mut Checks<'_>,
 ) -> Option<Variant> {
-    let VariantKeys { replicas, engine, startup, lifecycle, rollout, autoscaler, .. } = keys;
-    let mut one = One { path, checks };
+    let VariantKeys { replicas, engine, startup, lifecycle, autoscaler, .. } = keys;
+    let mut one = VariantResolver { path, checks };
     let model = one.model(keys.model.as_deref(), models);
     let served = model.and_then(|model| models.get(model));
     let (bounds, initial) = one.counts(*replicas);
     let settings = one.engine(engine);
     let options = one.options(engine, &settings);
-    let written = written.engine.as_ref();
-    let has_hits = written.is_some_and(|engine| engine.prefix_hits.is_some());
+    let has_hits = written.engine.as_ref().is_some_and(|engine| engine.prefix_hits.is_some());
     let prefix = one.prefix(engine, has_hits, served);
-    let path = one.at("engine.adapters");
-    let adapters = adapters::slots(&path, engine.adapters, served, &mut one.checks.problems);
-    let rollout = rollout.and_then(|rollout| one.rollout(rollout));
+    let slots_path = one.at("engine.adapters");
+    let adapters = adapters::slots(&slots_path, engine.adapters, served, &mut one.checks.problems);
+
+    let rollout = keys.rollout.and_then(|it| one.rollout(it));
     one.nodes(*startup);
     let actuator = one.autoscaler(autoscaler, bounds, initial);
     Some(Variant {
@@ -128,7 +132,7 @@ pub(crate) fn resolve(
     })
 }
 
-impl One<'_, '_, '_> {
+impl VariantResolver<'_, '_, '_> {
     fn at(&self, key: &str) -> String {
         format!("{}.{key}", self.path)
     }
@@ -140,51 +144,55 @@ impl One<'_, '_, '_> {
             None if models.names.len() > 1 => {
                 self.checks.problems.missing(path, "is required, because there are several models");
             }
-            // One whose name is not known may be the one that is meant.
+            // If a model has no name, the variant may mean that model.
             Some(written) if known.is_none() && models.names.iter().all(Option::is_some) => {
                 let rule = "must be the name of a model";
                 self.checks.problems.error(path, rule, format!("{written:?}"));
             }
             Some(_) | None => {}
         }
+
         known
     }
 
     fn counts(&mut self, keys: ReplicaCountKeys) -> (Bounds, Replicas) {
-        let ReplicaCountKeys { min, max, initial } = keys;
-        let max = max.unwrap_or(REPLICAS_MAX);
+        let ReplicaCountKeys { min, max: written_max, initial: written_initial } = keys;
+        let max = written_max.unwrap_or(REPLICAS_MAX);
         if min > max {
             let rule = format!("must not be below replicas.min, which is {min}");
             self.checks.problems.error(self.at("replicas.max"), rule, max);
         }
-        let initial = self.checks.number(&self.at("replicas.initial"), initial, &(0..=max));
+
+        let path = self.at("replicas.initial");
+        let initial = self.checks.number(&path, written_initial, &(0..=max));
         let [min, max, initial] = [min, max, initial.unwrap_or(min)].map(Replicas::saturating);
         (Bounds::new(min, Some(max)).unwrap_or_default(), initial)
     }
 
     fn engine(&mut self, keys: &EngineKeys) -> Settings {
-        let EngineKeys { alpha, beta, delta, gamma, experts, .. } = keys;
+        let EngineKeys { alpha, beta, delta, gamma, .. } = keys;
         let EngineKeys { kv_tokens, seats, batch_tokens, block_size: block, .. } = *keys;
-        let micros = |span: &Duration| span.as_secs_f64() * 1e6;
         let batch = batch_tokens.unwrap_or(BATCH_TOKENS.max(seats));
         if batch < seats && !self.checks.problems.refused(&self.at("engine.seats")) {
             let rule = format!("must not be below engine.seats, which is {seats}");
             self.checks.problems.error(self.at("engine.batch_tokens"), rule, batch);
         }
+
         if let Some(tokens) = kv_tokens.filter(|tokens| *tokens < block) {
             let rule = format!("must be at least one block of {block} tokens");
             self.checks.problems.error(self.at("engine.kv_tokens"), rule, tokens);
         }
-        let experts = experts.map(|ExpertKeys { tokens, per_token }| Experts {
+
+        let experts = keys.experts.map(|ExpertKeys { tokens, per_token }| Experts {
             tokens,
-            per_token: micros(&per_token),
+            per_token: micros(per_token),
         });
         Settings {
             step: StepTime {
-                alpha: micros(alpha),
-                beta: micros(beta),
-                delta: micros(delta),
-                gamma: micros(gamma),
+                alpha: micros(*alpha),
+                beta: micros(*beta),
+                delta: micros(*delta),
+                gamma: micros(*gamma),
                 experts: experts.unwrap_or(Experts::NONE),
             },
             max_num_seqs: seats,
@@ -201,12 +209,13 @@ impl One<'_, '_, '_> {
                         because of a prompt only one of them is found";
             self.checks.problems.error_at(self.at("engine.fetch"), rule);
         }
-        let EngineKeys { api_servers, pipeline_stages, speculation, noise, fetch, .. } = *keys;
-        let speculation = speculation.map(|keys| self.speculation(keys, settings));
-        let fetch = fetch.map(|FetchKeys { share, latency, per_token }| Fetch {
+
+        let EngineKeys { api_servers, pipeline_stages, noise, .. } = *keys;
+        let speculation = keys.speculation.map(|it| self.speculation(it, settings));
+        let fetch = keys.fetch.map(|FetchKeys { share, latency, per_token }| Fetch {
             share,
             latency,
-            per_token: per_token.as_secs_f64() * 1e6,
+            per_token: micros(per_token),
         });
         Options { api_servers, stages: pipeline_stages, speculation, noise, fetch }
     }
@@ -219,6 +228,7 @@ impl One<'_, '_, '_> {
             let rule = format!("must not be above {most}, one more than engine.speculation.drafts");
             self.checks.problems.error(self.at("engine.speculation.tokens"), rule, tokens);
         }
+
         let Settings { max_num_seqs: seats, max_num_batched_tokens: batch, .. } = *settings;
         let needed = seats.saturating_mul(most);
         if batch < needed && !self.checks.problems.refused_below(&self.at("engine")) {
@@ -226,6 +236,7 @@ impl One<'_, '_, '_> {
                 format!("must not be below {needed}, {most} tokens for each of engine.seats");
             self.checks.problems.error(self.at("engine.batch_tokens"), rule, batch);
         }
+
         speculation
     }
 
@@ -233,15 +244,17 @@ impl One<'_, '_, '_> {
         if !keys.prefix_caching {
             return Prefix::Share(keys.prefix_hits);
         }
+
         let path = self.at("engine.prefix_caching");
         if has_hits {
             let rule = "must not be true beside engine.prefix_hits, which says what is found";
             self.checks.problems.error_at(path, rule);
             return Prefix::Blocks;
         }
+
         match model.map(|model| &model.load) {
             None => {}
-            Some(Load::Replay(Replay { prompts: Some(prompts), .. })) => {
+            Some(Load::Replay(ReplayLoad { prompts: Some(prompts), .. })) => {
                 let block = keys.block_size;
                 let page = prompts.page_tokens();
                 if !page.is_multiple_of(block) {
@@ -256,19 +269,20 @@ impl One<'_, '_, '_> {
                 self.checks.problems.warning(path, rule);
             }
         }
+
         Prefix::Blocks
     }
 
     fn rollout(&mut self, keys: RolloutKeys) -> Option<Rollout> {
-        let RolloutKeys { at, max_surge, max_unavailable } = keys;
-        let max_surge = self.portion("rollout.max_surge", max_surge);
-        let max_unavailable = self.portion("rollout.max_unavailable", max_unavailable);
+        let max_surge = self.portion("rollout.max_surge", keys.max_surge);
+        let max_unavailable = self.portion("rollout.max_unavailable", keys.max_unavailable);
         if max_surge == Some(Portion::NONE) && max_unavailable == Some(Portion::NONE) {
             let rule =
                 "must not be 0 where rollout.max_unavailable is, as nothing could be replaced";
             self.checks.problems.error(self.at("rollout.max_surge"), rule, 0);
         }
-        Some(Rollout { at, max_surge: max_surge?, max_unavailable: max_unavailable? })
+
+        Some(Rollout { at: keys.at, max_surge: max_surge?, max_unavailable: max_unavailable? })
     }
 
     /// A share below 1, or a whole number.
@@ -276,15 +290,17 @@ impl One<'_, '_, '_> {
         if number < 1.0 && number > 0.0 {
             return Fraction::new(number).map(Portion::Share);
         }
-        let whole = (0..=REPLICAS_MAX).find(|whole| f64::from(*whole).total_cmp(&number).is_eq());
+
+        let whole = (0..=REPLICAS_MAX).find(|count| f64::from(*count).total_cmp(&number).is_eq());
         if whole.is_none() {
             let rule = "must be a share below 1, or a whole number of replicas";
             self.checks.problems.error(self.at(key), rule, number);
         }
+
         whole.map(Portion::Replicas)
     }
 
-    /// Warns of a time that no replica waits for.
+    /// Warns about a node start time that has no effect.
     fn nodes(&mut self, startup: Startup) {
         if startup.warm_nodes.is_none() && is_some_time(startup.node) {
             let rule = "has no effect without startup.warm_nodes, because there is a node for any \
@@ -304,6 +320,7 @@ impl One<'_, '_, '_> {
                         say it; rate counts what comes to the gateway";
             self.checks.problems.warning(self.at("autoscaler.follows"), rule);
         }
+
         match kind {
             AutoscalerKind::None => Actuator::Fixed,
             AutoscalerKind::Hpa => Actuator::Hpa(hpa),
@@ -327,18 +344,20 @@ impl One<'_, '_, '_> {
         let min = bounds.min();
         let max = bounds.max().unwrap_or(min);
         let mut settings = if signal == Signal::Desired {
-            scaler::Settings::following(min, max)
+            scaler::ScalerSettings::following(min, max)
         } else {
             if target.is_none() {
                 let rule = "is required, unless follows is desired";
                 self.checks.problems.missing(self.at("autoscaler.target"), rule);
             }
+
             let settings = match keys.behavior {
-                Some(_) => scaler::Settings::with_behavior,
-                None => scaler::Settings::new,
+                Some(_) => scaler::ScalerSettings::with_behavior,
+                None => scaler::ScalerSettings::new,
             };
             settings(min, max, MilliValue(1000))
         };
+
         settings.target = target.map_or(settings.target, milli);
         let BehaviorKeys { scale_up, scale_down } = behavior;
         for (key, keys, rules) in
@@ -350,30 +369,32 @@ impl One<'_, '_, '_> {
                 self.tolerance(path, keys.tolerance.as_ref()).unwrap_or(rules.tolerance);
             resolve_rules(&keys, rules);
         }
+
         Hpa { signal, settings, sync, delay }
     }
 
     /// The tolerance as a share, if there is one.
     fn tolerance(&mut self, path: String, written: Option<&QuantityText>) -> Option<f64> {
-        let share = match written? {
-            QuantityText::Number(number) => Some(*number),
+        let number = match written? {
+            QuantityText::Number(value) => Some(*value),
             QuantityText::Text(text) => {
                 text.parse::<Quantity>().ok().map(|it| it.milli() as f64 / 1000.0)
             }
         };
-        let share = share.filter(|share| (0.0..=1.0).contains(share));
+
+        let share = number.filter(|it| (0.0..=1.0).contains(it));
         if share.is_none() {
             let found = serde_json::to_value(written).unwrap_or_default();
             self.checks.problems.error(path, "must be a quantity from 0 to 1", found);
         }
+
         share
     }
 }
 
-/// Puts the written keys over the rules that hold otherwise. Policies without a type have been refused.
+/// Applies the written keys over the default rules. Policies without a type have been rejected.
 fn resolve_rules(keys: &DirectionKeys, rules: &mut Rules) {
     let DirectionKeys { window, select_policy, policies, .. } = keys;
-    let seconds = |seconds: u32| Micros::from_secs(u64::from(seconds));
     rules.window = window.map_or(rules.window, seconds);
     rules.select = match select_policy {
         Some(SelectPolicy::Max) => Select::Max,
@@ -381,16 +402,26 @@ fn resolve_rules(keys: &DirectionKeys, rules: &mut Rules) {
         Some(SelectPolicy::Disabled) => Select::Disabled,
         None => rules.select,
     };
-    let policy = |StepKeys { kind, value, period }: &StepKeys| {
-        let amount = match (*kind)? {
-            PolicyType::Pods => Amount::Pods(*value),
-            PolicyType::Percent => Amount::Percent(*value),
-        };
-        Some(Policy { amount, period: seconds(*period) })
-    };
+
     if let Some(policies) = policies {
         rules.policies = policies.iter().filter_map(policy).collect();
     }
+}
+
+fn policy(keys: &StepKeys) -> Option<ScalingPolicy> {
+    let amount = match keys.kind? {
+        PolicyType::Pods => Amount::Pods(keys.value),
+        PolicyType::Percent => Amount::Percent(keys.value),
+    };
+    Some(ScalingPolicy { amount, period: seconds(keys.period) })
+}
+
+fn seconds(count: u32) -> Micros {
+    Micros::from_secs(u64::from(count))
+}
+
+fn micros(span: Duration) -> f64 {
+    span.as_secs_f64() * 1e6
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the numbers are bounded")]

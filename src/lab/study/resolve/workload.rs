@@ -5,40 +5,44 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::simulate::Micros;
-use crate::simulate::scenario::Batch;
-use crate::simulate::workload::drift::{Drift, Stretch};
-use crate::simulate::workload::load::{Closed, Drawn, Lengths, Load, Replay, Sizes};
+use crate::simulate::scenario::BatchTraffic;
+use crate::simulate::workload::drift::{Drift, LengthFactors};
+use crate::simulate::workload::load::{ClosedLoad, Lengths, Load, RateLoad, ReplayLoad, Sizes};
 use crate::simulate::workload::rate::{Rate, RateError};
 use crate::study::file::{
     BatchKeys, ClosedKeys, DrawnKeys, DriftKeys, Format, LengthKeys, PointKeys, RecordedKeys,
     TraceKeys, WaveKeys, WorkloadKeys,
 };
-use crate::study::traces::{self, Recorded, TraceError, servegen};
+use crate::study::traces::{self, RecordedTrace, WorkloadTraceError, servegen};
 use plimsoll_daemon::config::check::Checks;
 use plimsoll_daemon::config::problem::join;
 
-/// How far copies of a trace are shifted: below the minutes in which load changes, and above the
-/// seconds in which requests bunch.
+/// The largest time shift of a trace's copies: below the minutes in which load changes, and above
+/// the seconds in which requests bunch.
 const SPREAD: Micros = Micros::from_secs(60);
 
 /// The standard deviation of the logarithm of a length.
 const SIGMA: f64 = 0.5;
 
-/// A workload, and how long it is where it has an end.
-pub(crate) struct Loaded {
+/// A workload, and its length if it has an end.
+pub(crate) struct ScenarioLoad {
     pub(crate) load: Load,
     pub(crate) span: Option<Micros>,
 }
 
-/// How long requests are, as it is written.
+/// The configured lengths of requests.
 struct SizeKeys<'a> {
     prompt: &'a Option<LengthKeys>,
     output: &'a Option<LengthKeys>,
     lengths: &'a Option<RecordedKeys>,
 }
 
-/// Reads the files of a workload, and checks what must fit together.
-pub(crate) fn resolve(path: &str, keys: &WorkloadKeys, checks: &mut Checks<'_>) -> Option<Loaded> {
+/// Reads the files of a workload, and checks keys that must fit together.
+pub(crate) fn resolve(
+    path: &str,
+    keys: &WorkloadKeys,
+    checks: &mut Checks<'_>,
+) -> Option<ScenarioLoad> {
     match (&keys.trace, &keys.drawn, &keys.closed) {
         (Some(trace), None, None) => resolve_trace(&join(path, "trace"), trace, checks),
         (None, Some(drawn), None) => resolve_drawn(&join(path, "drawn"), drawn, checks),
@@ -59,14 +63,13 @@ pub(crate) fn resolve_batch(
     path: &str,
     keys: &BatchKeys,
     checks: &mut Checks<'_>,
-) -> Option<Batch> {
+) -> Option<BatchTraffic> {
     let BatchKeys { slo, drawn } = keys;
-    let Loaded { load, .. } = resolve_drawn(&join(path, "drawn"), drawn.as_ref()?, checks)?;
-    Some(Batch { load, slo: *slo })
+    let ScenarioLoad { load, .. } = resolve_drawn(&join(path, "drawn"), drawn.as_ref()?, checks)?;
+    Some(BatchTraffic { load, slo: *slo })
 }
 
-fn resolve_trace(path: &str, keys: &TraceKeys, checks: &mut Checks<'_>) -> Option<Loaded> {
-    let at = |key: &str| join(path, key);
+fn resolve_trace(path: &str, keys: &TraceKeys, checks: &mut Checks<'_>) -> Option<ScenarioLoad> {
     let TraceKeys { format, rate, spread, speed, prompt, output, lengths, .. } = keys;
     let servegen = *format == Some(Format::Servegen);
     for (key, there, has_effect) in [
@@ -80,20 +83,23 @@ fn resolve_trace(path: &str, keys: &TraceKeys, checks: &mut Checks<'_>) -> Optio
                 "has no effect, because format is {}servegen",
                 if servegen { "" } else { "not " }
             );
-            checks.problems.warning(at(key), rule);
+            checks.problems.warning(join(path, key), rule);
         }
     }
+
     if servegen {
         return resolve_clients(path, keys, checks);
     }
 
-    let Recorded { rows, prompts, span, .. } = recorded(path, keys.file.as_ref(), *format, checks)?;
+    let RecordedTrace { rows, prompts, span, .. } =
+        recorded(path, keys.file.as_ref(), *format, checks)?;
     if *format == Some(Format::Vidur) {
         let rule = "has lengths alone, so one request a second is played, times speed and rate; \
                     workload.drawn, with lengths of this file, says how many";
-        checks.problems.warning(at("format"), rule);
+        checks.problems.warning(join(path, "format"), rule);
     }
-    let replay = Replay {
+
+    let replay = ReplayLoad {
         rows: rows.into(),
         prompts: prompts.map(Arc::new),
         span,
@@ -101,31 +107,33 @@ fn resolve_trace(path: &str, keys: &TraceKeys, checks: &mut Checks<'_>) -> Optio
         spread: spread.unwrap_or(SPREAD),
         speed: *speed,
     };
-    let span = Micros::from_secs_f64(span.seconds() / speed);
-    Some(Loaded { load: Load::Replay(replay), span: Some(span) })
+
+    let played = Micros::from_secs_f64(span.seconds() / speed);
+    Some(ScenarioLoad { load: Load::Replay(replay), span: Some(played) })
 }
 
-/// Reads a folder of clients, and what says how long their requests are where it does not.
-fn resolve_clients(path: &str, keys: &TraceKeys, checks: &mut Checks<'_>) -> Option<Loaded> {
+/// Reads a folder of clients, and the lengths for clients whose lengths are not in the folder.
+fn resolve_clients(path: &str, keys: &TraceKeys, checks: &mut Checks<'_>) -> Option<ScenarioLoad> {
     let TraceKeys { file, rate, speed, prompt, output, lengths, .. } = keys;
     let otherwise = match (SizeKeys { prompt, output, lengths }) {
         SizeKeys { prompt: None, output: None, lengths: None } => None,
         sizes => Some(resolve_sizes(path, &sizes, checks)?),
     };
+
     let file_path = join(path, "file");
-    let folder = file.as_ref()?;
-    if !folder.is_dir() {
+    let given = file.as_ref()?;
+    if !given.is_dir() {
         let rule = "must be a folder with chunk-*-trace.csv of ServeGen";
-        checks.problems.error(file_path, rule, folder.display());
+        checks.problems.error(file_path, rule, given.display());
         return None;
     }
 
-    // Without the dots in it, which would be in every problem.
-    let folder: PathBuf = folder.components().collect();
-    match servegen::read(&folder, (*rate, *speed), otherwise) {
+    // Without its dots, which would otherwise be in every problem.
+    let folder: PathBuf = given.components().collect();
+    match servegen::read(&folder, *rate, *speed, otherwise) {
         Ok(described) => {
             let span = Micros::from_secs_f64(described.span.seconds() / described.speed);
-            Some(Loaded { load: Load::Described(described), span: Some(span) })
+            Some(ScenarioLoad { load: Load::Described(described), span: Some(span) })
         }
         Err(wrong) => {
             for why in wrong {
@@ -140,15 +148,16 @@ fn resolve_clients(path: &str, keys: &TraceKeys, checks: &mut Checks<'_>) -> Opt
 /// Reads a trace in a format.
 fn recorded(
     path: &str,
-    file: Option<&PathBuf>,
+    written: Option<&PathBuf>,
     format: Option<Format>,
     checks: &mut Checks<'_>,
-) -> Option<Recorded> {
+) -> Option<RecordedTrace> {
     let file_path = join(path, "file");
-    let file = file?;
+    let file = written?;
     if !checks.readable(&file_path, file) {
         return None;
     }
+
     match traces::read(file, format?) {
         Ok(read) => {
             if let Some(line) = read.cut {
@@ -158,7 +167,7 @@ fn recorded(
             Some(read)
         }
         Err(error) => {
-            let list = matches!(error, TraceError::Lines { .. });
+            let list = matches!(error, WorkloadTraceError::Lines { .. });
             let gap = if list { "" } else { " " };
             checks.problems.error_at(file_path, format!("must be a trace:{gap}{error}"));
             None
@@ -166,29 +175,29 @@ fn recorded(
     }
 }
 
-fn resolve_drawn(path: &str, keys: &DrawnKeys, checks: &mut Checks<'_>) -> Option<Loaded> {
+fn resolve_drawn(path: &str, keys: &DrawnKeys, checks: &mut Checks<'_>) -> Option<ScenarioLoad> {
     let DrawnKeys { variation, prompt, output, lengths, .. } = keys;
     let rate = resolve_rate(path, keys, checks);
     let sizes = resolve_sizes(path, &SizeKeys { prompt, output, lengths }, checks);
     let drift = resolve_drift(path, keys, checks);
-    let drawn = Drawn { rate: rate?, variation: *variation, sizes: sizes?, drift };
-    Some(Loaded { load: Load::Drawn(drawn), span: None })
+    let drawn = RateLoad { rate: rate?, variation: *variation, sizes: sizes?, drift };
+    Some(ScenarioLoad { load: Load::Drawn(drawn), span: None })
 }
 
 fn resolve_drift(path: &str, keys: &DrawnKeys, checks: &mut Checks<'_>) -> Option<Drift> {
     let points = keys.drift.as_ref()?.iter().map(|point| {
         let DriftKeys { at, prompt, output } = *point;
-        (at, Stretch { prompt, output })
+        (at, LengthFactors { prompt, output })
     });
     let drift = Drift::through(points.collect());
     drift.map_err(|error| lacks(&join(path, "drift"), &error.to_string(), checks)).ok()
 }
 
-fn resolve_closed(path: &str, keys: &ClosedKeys, checks: &mut Checks<'_>) -> Option<Loaded> {
+fn resolve_closed(path: &str, keys: &ClosedKeys, checks: &mut Checks<'_>) -> Option<ScenarioLoad> {
     let ClosedKeys { clients, think, prompt, output, lengths } = keys;
     let sizes = resolve_sizes(path, &SizeKeys { prompt, output, lengths }, checks)?;
-    let closed = Closed { clients: *clients, think: *think, sizes };
-    Some(Loaded { load: Load::Closed(closed), span: None })
+    let closed = ClosedLoad { clients: *clients, think: *think, sizes };
+    Some(ScenarioLoad { load: Load::Closed(closed), span: None })
 }
 
 fn resolve_rate(path: &str, keys: &DrawnKeys, checks: &mut Checks<'_>) -> Option<Rate> {
@@ -206,10 +215,12 @@ fn resolve_rate(path: &str, keys: &DrawnKeys, checks: &mut Checks<'_>) -> Option
             return None;
         }
     };
+
     if period.is_some() && steps.is_none() && points.is_none() {
         let rule = "has no effect, because only steps and points begin again";
         checks.problems.warning(join(path, "period"), rule);
     }
+
     rate.map_err(|error| lacks(&join(path, key), &error.to_string(), checks)).ok()
 }
 
@@ -232,20 +243,22 @@ impl PointKeys {
     }
 }
 
-/// Points between which rates hold from a time on.
+/// The points of a step function, in which each rate holds from its time on.
 fn stepped(steps: &[PointKeys], period: Option<f64>) -> Vec<(f64, f64)> {
     let mut points: Vec<(f64, f64)> = Vec::new();
     for (at, rate) in steps.iter().map(PointKeys::point) {
         points.extend(points.last().map(|&(_, before)| (at, before)));
         points.push((at, rate));
     }
+
     if let (Some(period), Some(&(_, last))) = (period, points.last()) {
         points.push((period, last));
     }
+
     points
 }
 
-/// Adds a problem, unless something there has been refused.
+/// Notes a problem, unless a key there has already been rejected.
 fn lacks(path: &str, rule: &str, checks: &mut Checks<'_>) {
     if !checks.problems.refused_below(path) {
         checks.problems.error_at(path, rule);
@@ -255,14 +268,15 @@ fn lacks(path: &str, rule: &str, checks: &mut Checks<'_>) {
 fn resolve_sizes(path: &str, keys: &SizeKeys<'_>, checks: &mut Checks<'_>) -> Option<Sizes> {
     match *keys {
         SizeKeys { prompt: None, output: None, lengths: Some(RecordedKeys { file, format }) } => {
-            let path = join(path, "lengths");
-            let Recorded { rows, .. } = recorded(&path, file.as_ref(), *format, checks)?;
+            let lengths_path = join(path, "lengths");
+            let RecordedTrace { rows, .. } =
+                recorded(&lengths_path, file.as_ref(), *format, checks)?;
             Some(Sizes::Pairs(rows.into_iter().map(|row| row.size).collect()))
         }
         SizeKeys { prompt: Some(prompt), output: Some(output), lengths: None } => {
-            let prompt = resolve_lengths(&join(path, "prompt"), prompt, checks);
-            let output = resolve_lengths(&join(path, "output"), output, checks);
-            Some(Sizes::Apart { prompt: prompt?, output: output? })
+            let prompts = resolve_lengths(&join(path, "prompt"), prompt, checks);
+            let outputs = resolve_lengths(&join(path, "output"), output, checks);
+            Some(Sizes::Apart { prompt: prompts?, output: outputs? })
         }
         SizeKeys { .. } => {
             checks.problems.missing(path, "must have both prompt and output, or lengths alone");
@@ -279,6 +293,7 @@ fn resolve_lengths(path: &str, keys: &LengthKeys, checks: &mut Checks<'_>) -> Op
         let rule = format!("must not be below min, which is {min}");
         checks.problems.error(join(path, "max"), rule, max);
     }
+
     match (fixed, median, sigma, min, max) {
         (Some(length), None, None, None, None) => Some(Lengths::Fixed(length)),
         (None, None, None, Some(min), Some(max)) => Some(Lengths::Uniform { min, max }),

@@ -1,4 +1,4 @@
-//! The scoreboard as a document, as a page and as a table on a terminal.
+//! The scoreboard as a Markdown document, as an HTML page and as a table on a terminal.
 
 use std::fmt::Write as _;
 
@@ -7,9 +7,9 @@ use crate::study::chart::escaped;
 use crate::study::file::Kind;
 use crate::study::report;
 use crate::study::results::{LeftOut, RunResult};
-use crate::study::scoreboard::gates::{self, Gate};
+use crate::study::scoreboard::gates::{self, ScoreboardGate};
 use crate::study::scoreboard::score::Score;
-use crate::study::scoreboard::{Board, Workload};
+use crate::study::scoreboard::{Scoreboard, Workload};
 use crate::study::table::{aligned, dash, percent, span, wrapped, written};
 
 const INTRODUCTION: [&str; 4] = [
@@ -21,8 +21,8 @@ const INTRODUCTION: [&str; 4] = [
     "The ratio is the cost over that of `oracle`, a schedule for somebody who knew every request \
      beforehand. It is found by simulated repair and is feasible, so the true optimum may be lower; \
      it aims at 99 % within SLO. A ratio below 1 is a policy that served less, or a schedule that \
-     was not found, and \"-\" that there is none. Changes are of the number that is asked \
-     for; the worst minute is the one of arrival with the fewest requests within SLO.",
+     was not found, and \"-\" that there is none. Changes are those of desired \
+     replicas; the worst minute is the one of arrival with the fewest requests within SLO.",
     "`static:best` is what somebody would rent who knew every request beforehand and never changed \
      it: of the fixed numbers of replicas that serve 99 % within SLO, the cheapest. All are ready at \
      the start. \"-\" is where none within the bounds of the variants does.",
@@ -54,30 +54,33 @@ const COLUMNS: [&str; 9] = [
 ];
 
 /// A table: its head and its rows.
-type Table = Vec<Vec<String>>;
+type ScoreTable = Vec<Vec<String>>;
 
-// Writing to a string cannot fail, so what it returns is dropped.
+// Writing to a string cannot fail, so the result is dropped.
 
-/// What a terminal shows.
-pub(crate) fn summary(board: &Board) -> String {
+/// The text for a terminal.
+pub(crate) fn summary(board: &Scoreboard) -> String {
     let mut text = String::new();
     aligned(&mut text, &overview(board));
     if let Some(gates) = promised(board) {
         text.push('\n');
         aligned(&mut text, &gates);
     }
+
     if !board.changes.is_empty() {
         text.push('\n');
         aligned(&mut text, &ablation(board));
     }
+
     for (name, why) in &board.left_out {
         let _ = writeln!(text, "{name} was left out: {why}");
     }
+
     text
 }
 
-/// The document.
-pub(crate) fn markdown(board: &Board) -> String {
+/// The Markdown document.
+pub(crate) fn markdown(board: &Scoreboard) -> String {
     let mut text = "# Scoreboard\n".to_owned();
     for paragraph in INTRODUCTION.map(str::to_owned).into_iter().chain(seeds(board)) {
         let _ = write!(text, "\n{}\n", wrapped(&paragraph));
@@ -89,12 +92,14 @@ pub(crate) fn markdown(board: &Board) -> String {
         }
         written(&mut text, &gates);
     }
+
     text.push_str("\n## All workloads\n\nWithin SLO in per cent / ratio.\n\n");
     written(&mut text, &overview(board));
     if !board.changes.is_empty() {
         let _ = write!(text, "\n## Ablation\n\n{}\n\n", wrapped(ABLATION));
         written(&mut text, &ablation(board));
     }
+
     for workload in &board.workloads {
         let _ = write!(text, "\n## {}\n\n", workload.name);
         for line in described(board, workload) {
@@ -102,17 +107,19 @@ pub(crate) fn markdown(board: &Board) -> String {
         }
         written(&mut text, &detail(board, workload));
     }
+
     if !board.left_out.is_empty() {
         text.push_str("\n## Left out\n\n");
         for (name, why) in &board.left_out {
             let _ = writeln!(text, "- {name}: {why}.");
         }
     }
+
     text
 }
 
-/// The page, which loads nothing from elsewhere.
-pub(crate) fn html(board: &Board) -> String {
+/// The HTML page, which loads no external resources.
+pub(crate) fn html(board: &Scoreboard) -> String {
     let mut page = report::begun("scoreboard", "Scoreboard");
     for paragraph in INTRODUCTION.map(str::to_owned).into_iter().chain(seeds(board)) {
         let _ = writeln!(page, "<p>{}</p>", escaped(&paragraph.replace('`', "")));
@@ -123,9 +130,11 @@ pub(crate) fn html(board: &Board) -> String {
             let _ =
                 writeln!(page, "<p class=\"soft\">{}</p>", escaped(&paragraph.replace('`', "")));
         }
-        // Its cells are words, and the last one is what counts: it must not be out of sight.
+
+        // Its cells are words, and the verdict in the last column must be visible.
         drawn_as(&mut page, &gates, "words");
     }
+
     page.push_str(
         "<h2>All workloads</h2>\n<p class=\"soft\">Within SLO in per cent / ratio.</p>\n",
     );
@@ -135,6 +144,7 @@ pub(crate) fn html(board: &Board) -> String {
         let _ = writeln!(page, "<h2>Ablation</h2>\n<p class=\"soft\">{about}</p>");
         drawn(&mut page, &ablation(board));
     }
+
     for workload in &board.workloads {
         let _ = writeln!(page, "<h2>{}</h2>", escaped(&workload.name));
         for line in described(board, workload) {
@@ -142,70 +152,81 @@ pub(crate) fn html(board: &Board) -> String {
         }
         drawn(&mut page, &detail(board, workload));
     }
+
     for (name, why) in &board.left_out {
         let _ = writeln!(page, "<p>{} was left out: {}.</p>", escaped(name), escaped(why));
     }
+
     page.push_str("</body>\n</html>\n");
     page
 }
 
-/// A row for each promise; `None` where nothing can be said of any.
-fn promised(board: &Board) -> Option<Table> {
-    let row = |gate: Gate| {
-        let Gate { promise, workloads, measured, verdict } = gate;
-        vec![promise.to_owned(), workloads, measured, verdict]
-    };
-    let rows: Table = gates::gates(board).into_iter().map(row).collect();
-    let head = std::iter::once(GATES_COLUMNS.map(str::to_owned).to_vec());
-    (!rows.is_empty()).then(|| head.chain(rows).collect())
+/// A row per promise; `None` if none can be measured.
+fn promised(board: &Scoreboard) -> Option<ScoreTable> {
+    let mut table = vec![GATES_COLUMNS.map(str::to_owned).to_vec()];
+    for ScoreboardGate { promise, workloads, measured, verdict } in gates::gates(board) {
+        table.push(vec![promise.to_owned(), workloads, measured, verdict]);
+    }
+    (table.len() > 1).then_some(table)
 }
 
-/// What the promises are, and which workloads are of which kind.
-fn about_gates(board: &Board) -> Vec<String> {
-    let kind = |name: &str, kind| Some(format!("{name}: {}.", gates::named(board, kind)?));
-    let kinds = [kind("Smooth", Kind::Smooth), kind("Jumps", Kind::Jumps)];
-    let kinds: Vec<String> = kinds.into_iter().flatten().collect();
-    let of = Some(kinds.join(" ")).filter(|kinds| !kinds.is_empty());
-    std::iter::once(GATES.to_owned()).chain(of).collect()
+/// The explanation of the promises, and the workloads of each kind.
+fn about_gates(board: &Scoreboard) -> Vec<String> {
+    let mut kinds = Vec::new();
+    for (name, kind) in [("Smooth", Kind::Smooth), ("Jumps", Kind::Jumps)] {
+        kinds.extend(gates::named(board, kind).map(|workloads| format!("{name}: {workloads}.")));
+    }
+
+    let mut paragraphs = vec![GATES.to_owned()];
+    if !kinds.is_empty() {
+        paragraphs.push(kinds.join(" "));
+    }
+    paragraphs
 }
 
-/// A row for each policy, a column for each workload, and the means.
-fn overview(board: &Board) -> Table {
-    let row = |policy: &String| row(board, policy, |workload| workload.of(policy));
-    std::iter::once(head(board, "policy")).chain(board.policies.iter().map(row)).collect()
+/// A row per policy, a column per workload, and the means.
+fn overview(board: &Scoreboard) -> ScoreTable {
+    let mut table = vec![head(board, "policy")];
+    for policy in &board.policies {
+        table.push(row(board, policy, |workload| workload.of(policy)));
+    }
+    table
 }
 
-/// The same of Plimsoll's own policy as it is, and with each of the changes.
-fn ablation(board: &Board) -> Table {
+/// The same for Plimsoll's own policy as it is, and with each of the changes.
+fn ablation(board: &Scoreboard) -> ScoreTable {
     let as_it_is = row(board, "as it is", |workload| workload.of("plimsoll"));
     let changed = board.changes.iter().map(|it| row(board, &it.name, |workload| workload.with(it)));
     [head(board, "change"), as_it_is].into_iter().chain(changed).collect()
 }
 
-fn head(board: &Board, first: &str) -> Vec<String> {
+fn head(board: &Scoreboard, first: &str) -> Vec<String> {
     let mut head = vec![first.to_owned()];
     head.extend(board.workloads.iter().map(|workload| workload.name.clone()));
     head.push("mean".to_owned());
     head
 }
 
-fn row(board: &Board, name: &str, of: impl Fn(&Workload) -> Option<Score>) -> Vec<String> {
-    let cell = |share: Option<f64>, ratio: Option<f64>| {
-        let share = share.map_or_else(dash, |share| format!("{:.1}", share * 100.0));
-        let ratio = ratio.map_or_else(dash, |ratio| format!("{ratio:.2}"));
-        format!("{share} / {ratio}")
-    };
+fn row(board: &Scoreboard, name: &str, of: impl Fn(&Workload) -> Option<Score>) -> Vec<String> {
     let mut row = vec![name.to_owned()];
     row.extend(board.workloads.iter().map(|workload| {
         let score = of(workload);
         cell(score.as_ref().and_then(|it| it.within_slo), workload.ratio(score.as_ref()))
     }));
+
     let (ratio, share) = board.means(of);
     row.push(cell(share, ratio));
     row
 }
 
-fn detail(board: &Board, workload: &Workload) -> Table {
+/// A share in percent, and a ratio.
+fn cell(share: Option<f64>, ratio: Option<f64>) -> String {
+    let percentage = share.map_or_else(dash, |share| format!("{:.1}", share * 100.0));
+    let times = ratio.map_or_else(dash, |ratio| format!("{ratio:.2}"));
+    format!("{percentage} / {times}")
+}
+
+fn detail(board: &Scoreboard, workload: &Workload) -> ScoreTable {
     let mut table = vec![COLUMNS.map(str::to_owned).to_vec()];
     for policy in &board.policies {
         let Some(score) = workload.of(policy) else {
@@ -215,6 +236,7 @@ fn detail(board: &Board, workload: &Workload) -> Table {
             }
             continue;
         };
+
         let Score { within_slo, within_ttft, within_itl, worst_minute, .. } = score;
         let Score { replica_hours, cost, actions, complete, .. } = score;
         let cut = if complete { "" } else { " (interrupted)" };
@@ -230,12 +252,13 @@ fn detail(board: &Board, workload: &Workload) -> Table {
             format!("{:.*}", usize::from(board.seeds > 1), actions),
         ]);
     }
+
     table
 }
 
-/// What stands for several seeds, where there are several.
-fn seeds(board: &Board) -> Option<String> {
-    let Board { seeds, .. } = board;
+/// The note on several seeds, if there are several.
+fn seeds(board: &Scoreboard) -> Option<String> {
+    let Scoreboard { seeds, .. } = board;
     (*seeds > 1).then(|| {
         format!(
             "Everything was simulated with {seeds} seeds, from which lengths, start-up times, failures \
@@ -245,48 +268,53 @@ fn seeds(board: &Board) -> Option<String> {
     })
 }
 
-/// What a workload is, in sentences.
-fn described(board: &Board, workload: &Workload) -> Vec<String> {
+/// The description of a workload, in sentences.
+fn described(board: &Scoreboard, workload: &Workload) -> Vec<String> {
     let mut lines = Vec::new();
     if !workload.about.is_empty() {
         lines.push(workload.about.trim().to_owned());
     }
+
     let first = board.policies.iter().find_map(|policy| workload.of(policy));
     let requests = first.map_or(0.0, |it| it.arrived);
     let mut line = format!("{requests:.0} requests in {}", span(workload.length));
     for trace in &workload.traces {
         let _ = write!(line, ", of `{}` (SHA-256 `{}…`)", trace.name, trace.hash);
     }
+
     lines.push(line + ".");
     lines.extend(best(workload));
     for LeftOut { policy, seed, why, .. } in &workload.left_out {
         lines.push(format!("`{policy}` with seed {seed}: {why}."));
     }
+
     lines
 }
 
-/// The fixed numbers of replicas that were found, of each seed where they differ.
+/// The fixed replica counts that were found, per seed if they differ.
 fn best(workload: &Workload) -> Option<String> {
     let policy = Peer::StaticBest.to_string();
-    let fleet = |run: &RunResult| {
-        let each = run.variants.iter().map(|it| format!("{} {}", it.initial, it.variant));
-        each.collect::<Vec<_>>().join(" and ")
-    };
     let runs = workload.runs.iter().filter(|run| run.policy == policy);
     let found: Vec<(u64, String)> = runs.map(|run| (run.seed, fleet(run))).collect();
     let (_, first) = found.first()?;
     if found.iter().all(|(_, fleet)| fleet == first) {
         return Some(format!("`{policy}` is {first}."));
     }
+
     let each = found.iter().map(|(seed, fleet)| format!("{fleet} with seed {seed}"));
     Some(format!("`{policy}` is {}.", each.collect::<Vec<_>>().join(", ")))
 }
 
-fn drawn(page: &mut String, table: &Table) {
+fn fleet(run: &RunResult) -> String {
+    let each = run.variants.iter().map(|it| format!("{} {}", it.initial, it.variant));
+    each.collect::<Vec<_>>().join(" and ")
+}
+
+fn drawn(page: &mut String, table: &ScoreTable) {
     drawn_as(page, table, "numbers");
 }
 
-fn drawn_as(page: &mut String, table: &Table, class: &str) {
+fn drawn_as(page: &mut String, table: &ScoreTable, class: &str) {
     let _ = writeln!(page, "<div class=\"scroll\"><table class=\"{class}\">");
     for (at, row) in table.iter().enumerate() {
         let tag = if at == 0 { "th" } else { "td" };
@@ -296,5 +324,6 @@ fn drawn_as(page: &mut String, table: &Table, class: &str) {
         }
         page.push_str("</tr>\n");
     }
+
     page.push_str("</table></div>\n");
 }

@@ -2,28 +2,28 @@
 
 use crate::study::worlds::capacity::Capacity;
 use crate::study::worlds::course::Course;
-use crate::study::worlds::lot::{Chosen, Lot};
+use crate::study::worlds::lot::{DrawnOption, Lot};
 use crate::study::worlds::priors::{
-    Aspect, BATCH_OUTPUT, BATCH_PROMPT, BATCH_SHARE, BATCH_SIGMA, BATCHES, JOB_FROM, JOB_LASTS,
-    Work,
+    Aspect, BATCH_OUTPUT, BATCH_PROMPT, BATCH_SHARE, BATCH_SIGMA, BATCHES, BatchTimes, JOB_FROM,
+    JOB_LASTS,
 };
 use crate::study::worlds::requests::Requests;
 
 /// Batch work.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Batch {
-    pub(crate) work: Chosen<Work>,
-    /// Its mean need over that of the other requests.
+pub(crate) struct BatchWork {
+    pub(crate) work: DrawnOption<BatchTimes>,
+    /// Its mean need relative to that of the other requests.
     share: f64,
     pub(crate) requests: Requests,
-    /// When it begins and ends, as shares of the duration.
+    /// Its start and end, as shares of the duration.
     from: f64,
     until: f64,
 }
 
-// === impl Batch ===
+// === impl BatchWork ===
 
-impl Batch {
+impl BatchWork {
     /// Draws batch work with the same limits as these requests.
     pub(crate) fn draw(lot: Lot, like: &Requests) -> Self {
         let mut random = lot.of(Aspect::Batch);
@@ -34,30 +34,34 @@ impl Batch {
         let begin = JOB_FROM.draw(&mut random);
         let end = begin + JOB_LASTS.draw(&mut random);
         let (from, until) = match work.value {
-            Work::None | Work::Always => (0.0, 1.0),
-            Work::Job => (begin, end),
+            BatchTimes::None | BatchTimes::Always => (0.0, 1.0),
+            BatchTimes::Job => (begin, end),
         };
+
         Self { work, share, requests: like.others(prompt, output, sigma), from, until }
     }
 
-    /// The mean need of batch work over that of the other requests.
+    /// The mean need of batch work relative to that of the other requests.
     pub(crate) fn share(&self) -> f64 {
         match self.work.value {
-            Work::None => 0.0,
-            Work::Always | Work::Job => self.share,
+            BatchTimes::None => 0.0,
+            BatchTimes::Always | BatchTimes::Job => self.share,
         }
     }
 
-    /// Its requests per second in a world that lasts for so many seconds, with this mean need in replicas
+    /// Its requests per second in a world of `length` seconds, if it has this mean need in replicas
     /// of this capacity; `None` without batch work.
     pub(crate) fn course(&self, length: f64, need: f64, capacity: &Capacity) -> Option<Course> {
         let [begin, end] = [self.from, self.until].map(|share| (share * length).round());
         let rate = need * length / (end - begin) * capacity.at(begin);
         let points = match self.work.value {
-            Work::None => return None,
-            Work::Always => vec![(0.0, rate)],
-            Work::Job => vec![(0.0, 0.0), (begin, 0.0), (begin, rate), (end, rate), (end, 0.0)],
+            BatchTimes::None => return None,
+            BatchTimes::Always => vec![(0.0, rate)],
+            BatchTimes::Job => {
+                vec![(0.0, 0.0), (begin, 0.0), (begin, rate), (end, rate), (end, 0.0)]
+            }
         };
+
         Some(Course { points, period: None }.times(1.0))
     }
 }

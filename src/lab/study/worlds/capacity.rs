@@ -7,7 +7,7 @@ use crate::study::worlds::faults::SlowSpell;
 use crate::study::worlds::machines::Machine;
 use crate::study::worlds::requests::Requests;
 
-/// Conditions under which replicas serve that stay the same.
+/// The constant conditions under which replicas serve.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Conditions {
     pub(crate) requests: Requests,
@@ -17,15 +17,15 @@ pub(crate) struct Conditions {
     pub(crate) at_once: u32,
 }
 
-/// The capacity of one replica, in straight lines.
+/// The capacity of one replica, as a piecewise linear function.
 #[derive(Clone, Debug)]
 pub(crate) struct Capacity(Rate);
 
 // === impl Conditions ===
 
 impl Conditions {
-    /// Requests per second that one replica sustains whose iterations take so many times as long, where
-    /// requests are so many times as long.
+    /// Requests per second that one replica sustains, with iterations `slowness` times as long and
+    /// lengths scaled by `factors`.
     pub(crate) fn sustained(&self, machine: &Machine, factors: Factors, slowness: f64) -> f64 {
         let Self { requests, itl, at_once } = *self;
         let mut engine = machine.slowed(slowness).engine;
@@ -39,15 +39,15 @@ impl Conditions {
 // === impl Capacity ===
 
 impl Capacity {
-    /// The capacity where lengths drift, and where engines slow down that all do.
+    /// The capacity while lengths drift, and while engines slow down if all of them do.
     pub(crate) fn new(
         conditions: &Conditions,
         machine: &Machine,
         drift: Option<DriftSpan>,
         slowed: Option<SlowSpell>,
     ) -> Self {
-        let slowed = slowed.filter(SlowSpell::is_of_all);
-        let begins_and_ends = slowed.map(|it| [it.spell.begin, it.spell.end]);
+        let slowed_all = slowed.filter(SlowSpell::is_of_all);
+        let begins_and_ends = slowed_all.map(|it| [it.spell.begin, it.spell.end]);
         let drifts = drift.iter().flat_map(DriftSpan::times);
         let mut times: Vec<f64> = std::iter::once(0.0)
             .chain(begins_and_ends.into_iter().flatten())
@@ -58,14 +58,13 @@ impl Capacity {
         let mut points = Vec::new();
         for time in times {
             let factors = drift.map_or(Factors::NONE, |it| it.at(time));
-            let slow = |is_slow: fn(&SlowSpell, f64) -> bool| {
-                slowed.filter(|it| is_slow(it, time)).map_or(1.0, |it| it.factor)
-            };
-            let before = slow(|it, time| it.spell.begin < time && time <= it.spell.end);
-            let after = slow(|it, time| it.spell.begin <= time && time < it.spell.end);
+            let before = slowed_all.filter(|it| it.spell.begin < time && time <= it.spell.end);
+            let after = slowed_all.filter(|it| it.spell.begin <= time && time < it.spell.end);
+            let [before, after] = [before, after].map(|it| it.map_or(1.0, |it| it.factor));
             points.push((time, conditions.sustained(machine, factors, before)));
             points.push((time, conditions.sustained(machine, factors, after)));
         }
+
         Self(Rate::through(points, None).expect("times were sorted, and capacities are finite"))
     }
 

@@ -1,4 +1,4 @@
-//! Arrivals over time: the shape of a rate, and whether what it needs is smooth or jumps.
+//! Arrivals over time: the shape of a rate, and the class of its need: smooth or with jumps.
 
 use std::f64::consts::TAU;
 
@@ -9,24 +9,24 @@ use crate::simulate::workload::rate::Rate;
 use crate::study::file::Kind;
 use crate::study::worlds::capacity::Capacity;
 use crate::study::worlds::priors::{
-    COMPRESSION, DAY_HOURS, FLASH, FLASH_EVERY_MINUTES, FLASH_MINUTES, HALF_MINUTES, NIGHT, RAMP,
-    RAMP_MINUTES, STEP, Shape,
+    ArrivalShape, COMPRESSION, DAY_HOURS, FLASH, FLASH_EVERY_MINUTES, FLASH_MINUTES, HALF_MINUTES,
+    NIGHT, RAMP, RAMP_MINUTES, STEP,
 };
 use crate::study::worlds::recorded::Recording;
 
-/// Points of a day.
+/// Points per day.
 const DAY_POINTS: u32 = 48;
 
-/// Steps of a world with steps.
+/// The number of steps in a world with steps.
 const STEPS: std::ops::RangeInclusive<u32> = 1..=3;
 
-/// Instants at which a mean and a peak are taken.
+/// The number of instants over which a mean and a peak are computed.
 const INSTANTS: u32 = 4000;
 
-/// Seconds between two instants at which a rise is looked for.
+/// Seconds between two instants that are checked for a rise.
 const LOOK: f64 = 10.0;
 
-/// What a need may rise by within one start for a world to be smooth.
+/// The factor by which the need of a smooth world may rise within one start.
 const RISE: f64 = 1.25;
 
 /// A relative rate over time.
@@ -34,34 +34,34 @@ const RISE: f64 = 1.25;
 pub(crate) struct Course {
     /// Seconds and rates; two points of one time are a step.
     pub(crate) points: Vec<(f64, f64)>,
-    /// Seconds after which the points begin again.
+    /// Seconds after which the points repeat.
     pub(crate) period: Option<f64>,
 }
 
 /// A need over time, in replicas.
 #[derive(Clone, Debug)]
 pub(crate) struct Need {
-    /// Rates of requests, each with the capacity of a replica that serves no others.
+    /// Rates of requests, each with the capacity of a replica that serves only these requests.
     parts: Vec<(Rate, Capacity)>,
     /// Seconds.
     length: f64,
 }
 
 impl Course {
-    /// Draws the course of a shape over so many seconds.
-    pub(crate) fn draw(shape: Shape, length: f64, random: &mut Pcg64) -> Self {
+    /// Draws the course of a shape over `length` seconds.
+    pub(crate) fn draw(shape: ArrivalShape, length: f64, random: &mut Pcg64) -> Self {
         match shape {
-            Shape::Recorded(recording) => Self::recorded(recording, random),
-            Shape::Diurnal => Self::diurnal(random),
-            Shape::Flat => Self { points: vec![(0.0, 1.0)], period: None },
-            Shape::Ramp => Self::ramp(length, random),
-            Shape::Steps => Self::steps(length, random),
-            Shape::Square => Self::square(random),
-            Shape::Flash => Self::flash(random),
+            ArrivalShape::Recorded(recording) => Self::recorded(recording, random),
+            ArrivalShape::Diurnal => Self::diurnal(random),
+            ArrivalShape::Flat => Self { points: vec![(0.0, 1.0)], period: None },
+            ArrivalShape::Ramp => Self::ramp(length, random),
+            ArrivalShape::Steps => Self::steps(length, random),
+            ArrivalShape::Square => Self::square(random),
+            ArrivalShape::Flash => Self::flash(random),
         }
     }
 
-    /// A recording from any of its numbers on, over and over again.
+    /// A recording that starts at a random point and repeats.
     fn recorded(recording: &Recording, random: &mut Pcg64) -> Self {
         let mut rates = recording.rates();
         let first = random.random_range(0..rates.len());
@@ -69,34 +69,35 @@ impl Course {
 
         let faster = if recording.compressed { COMPRESSION.draw(random) } else { 1.0 };
         let step = whole(recording.step / faster);
-        let points = (0_u32..).zip(rates).map(|(at, rate)| (f64::from(at) * step, rate));
-        let points: Vec<(f64, f64)> = points.collect();
+        let points: Vec<(f64, f64)> =
+            (0_u32..).zip(rates).map(|(at, rate)| (f64::from(at) * step, rate)).collect();
         let period = step * points.len() as f64;
         Self { points, period: Some(period) }
     }
 
-    /// A cosine from any time of the day on.
+    /// A cosine that starts at a random time of the day.
     fn diurnal(random: &mut Pcg64) -> Self {
         let crest = NIGHT.draw(random);
         let step = whole(DAY_HOURS.draw(random) * 3600.0 / f64::from(DAY_POINTS));
         let begin = random.random::<f64>();
-        let point = |at: u32| {
+        let points = (0..DAY_POINTS).map(|at| {
             let turn = f64::from(at) / f64::from(DAY_POINTS) + begin;
             (f64::from(at) * step, 1.0 + (crest - 1.0) * (1.0 - (TAU * turn).cos()) / 2.0)
-        };
-        let points = (0..DAY_POINTS).map(point).collect();
-        Self { points, period: Some(step * f64::from(DAY_POINTS)) }
+        });
+
+        Self { points: points.collect(), period: Some(step * f64::from(DAY_POINTS)) }
     }
 
     /// A launch: from one rate to a higher one, which stays.
     fn ramp(length: f64, random: &mut Pcg64) -> Self {
-        let (higher, minutes) = (RAMP.draw(random), RAMP_MINUTES.draw(random));
+        let higher = RAMP.draw(random);
+        let minutes = RAMP_MINUTES.draw(random);
         let begin = whole(length * (0.1 + 0.3 * random.random::<f64>()));
         let end = begin + whole(minutes * 60.0);
         Self { points: vec![(0.0, 1.0), (begin, 1.0), (end, higher)], period: None }
     }
 
-    /// Rates that hold until the next, each a multiple of the first.
+    /// A step function of rates, each a multiple of the first.
     fn steps(length: f64, random: &mut Pcg64) -> Self {
         let count = random.random_range(STEPS);
         let mut points = vec![(0.0, 1.0)];
@@ -105,6 +106,7 @@ impl Course {
             let before = points.last().map_or(1.0, |(_, rate)| *rate);
             points.extend([(at, before), (at, STEP.draw(random))]);
         }
+
         Self { points, period: None }
     }
 
@@ -126,11 +128,11 @@ impl Course {
 
     /// The same course times a factor, to four digits.
     pub(crate) fn times(&self, factor: f64) -> Self {
-        let point = |&(at, rate): &(f64, f64)| (at, digits(rate * factor, 4));
-        Self { points: self.points.iter().map(point).collect(), ..*self }
+        let points = self.points.iter().map(|(at, rate)| (*at, digits(rate * factor, 4)));
+        Self { points: points.collect(), ..*self }
     }
 
-    /// The same without the points after so many seconds.
+    /// The same course without the points after `length` seconds.
     pub(crate) fn until(&self, length: f64) -> Self {
         let longer = self.period.is_some_and(|period| period > length);
         if !longer {
@@ -152,44 +154,43 @@ impl Need {
         Self { parts: vec![(course.rate(), capacity)], length }
     }
 
-    /// The same with more requests.
+    /// Adds more requests to the need.
     pub(crate) fn and(mut self, course: &Course, capacity: Capacity) -> Self {
         self.parts.push((course.rate(), capacity));
         self
     }
 
-    /// The replicas that it takes at a time in seconds.
+    /// The needed replicas at a time in seconds.
     pub(crate) fn at(&self, time: f64) -> f64 {
         self.parts.iter().map(|(rate, capacity)| rate.of(time) / capacity.at(time)).sum()
     }
 
-    /// The mean and the highest.
+    /// The mean need and the highest need.
     pub(crate) fn mean_and_peak(&self) -> (f64, f64) {
-        let time = |step: u32| (f64::from(step) + 0.5) / f64::from(INSTANTS) * self.length;
-        let needs = || (0..INSTANTS).map(|step| self.at(time(step)));
-        (needs().sum::<f64>() / f64::from(INSTANTS), needs().fold(0.0, f64::max))
+        let needs: Vec<f64> = (0..INSTANTS)
+            .map(|step| self.at((f64::from(step) + 0.5) / f64::from(INSTANTS) * self.length))
+            .collect();
+        let mean = needs.iter().sum::<f64>() / f64::from(INSTANTS);
+        (mean, needs.into_iter().fold(0.0, f64::max))
     }
 
-    /// Requests a second that arrive at a time in seconds.
+    /// Requests per second that arrive at a time in seconds.
     pub(crate) fn rate_at(&self, time: f64) -> f64 {
         self.parts.iter().map(|(rate, _)| rate.of(time)).sum()
     }
 
-    /// The capacity of one replica at a time in seconds, in requests per second of those that arrive
-    /// then; `None` while none do.
+    /// The capacity of one replica at a time in seconds, in requests per second of the mix that
+    /// arrives then; `None` without arrivals.
     pub(crate) fn capacity_at(&self, time: f64) -> Option<f64> {
         let need = self.at(time);
         (need > 0.0).then(|| self.rate_at(time) / need)
     }
 
-    /// Smooth where the need never rises by more than a quarter within one start. What is below one
-    /// replica is one.
+    /// Smooth if the need never rises by more than a quarter within one start. A need below one
+    /// replica counts as one.
     pub(crate) fn kind(&self, startup: f64) -> Kind {
-        let each = |time: f64| {
-            (0_u32..).map(|step| f64::from(step) * LOOK).take_while(move |it| *it < time)
-        };
-        let needs: Vec<f64> = each(self.length).map(|time| self.at(time).max(1.0)).collect();
-        let within = each(startup).count() + 1;
+        let needs: Vec<f64> = looks(self.length).map(|time| self.at(time).max(1.0)).collect();
+        let within = looks(startup).count() + 1;
 
         let jumps = needs.windows(within.min(needs.len()).max(1)).any(|window| {
             let mut lowest = f64::INFINITY;
@@ -198,8 +199,14 @@ impl Need {
                 *need > lowest * RISE
             })
         });
+
         if jumps { Kind::Jumps } else { Kind::Smooth }
     }
+}
+
+/// The times from 0 on at which a need is looked at, before the end.
+fn looks(end: f64) -> impl Iterator<Item = f64> {
+    (0_u32..).map(|step| f64::from(step) * LOOK).take_while(move |it| *it < end)
 }
 
 /// Whole seconds, at least one.
@@ -207,11 +214,12 @@ fn whole(seconds: f64) -> f64 {
     seconds.round().max(1.0)
 }
 
-/// A number with so many significant digits.
+/// A number with `count` significant digits.
 pub(crate) fn digits(value: f64, count: u32) -> f64 {
     if value <= 0.0 {
         return 0.0;
     }
+
     let places = f64::from(count) - 1.0 - value.log10().floor();
     let factor = 10_f64.powf(places.abs());
     if places >= 0.0 {

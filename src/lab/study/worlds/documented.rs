@@ -3,17 +3,17 @@
 use crate::study::worlds::engines::PAIRS;
 use crate::study::worlds::priors::{
     ALONE, API_SERVERS, Aspect, BATCH_OUTPUT, BATCH_PROMPT, BATCH_SHARE, BATCH_SIGMA, BATCHES,
-    BUDGET, BUDGET_OF_ONE, BUDGET_OF_SEVERAL, BUDGET_OTHERS, Budget, CLIENTS, COEFFICIENT,
-    COMPRESSION, CRASH_HOURS, DAY_HOURS, DELAY, DELAYS, DRAFTS, DRAFTS_MORE, DRAFTS_MORE_FROM,
-    DRIFT, DRIFT_FROM, DRIFT_MINUTES, DRIFTS, FAILED_SHARE, FAILED_STARTS, FAILURES, FLASH,
+    BUDGET, BUDGET_OF_ONE, BUDGET_OF_SEVERAL, BUDGET_OTHERS, CLIENTS, COEFFICIENT, COMPRESSION,
+    CRASH_HOURS, DAY_HOURS, DELAY, DELAYS, DRAFTS, DRAFTS_MORE, DRAFTS_MORE_FROM, DRIFT,
+    DRIFT_FROM, DRIFT_MINUTES, DRIFTS, FAILED_SHARE, FAILED_STARTS, FAILURES, FLASH,
     FLASH_EVERY_MINUTES, FLASH_MINUTES, FOLLOWERS, GATEWAYS, HALF_MINUTES, HITS, HITS_AGENTS,
     HITS_SOME, HOURS, HOURS_MIN, ITL, JOB_FROM, JOB_LASTS, LOSS, LOSSES, MEMORY, MIXTURES, NEED,
     NEED_OF_SEVERAL, NIGHT, NODE, NODES, NOISE, NOISES, OTHERS_MAX, OUTPUT_SIGMA, PER_REPLICA,
     PROMPT_SIGMA, RAMP, RAMP_MINUTES, RELAY, ROLLOUTS, ROUTERS, SCRAPES, SEATS, SEATS_OTHERS,
     SESSIONS, SHAPES, SILENCES, SILENT_FROM, SILENT_MINUTES, SLOW_FROM, SLOW_MINUTES, SLOWDOWNS,
     SLOWNESS, SPECULATIONS, SPOT_HOURS, SPOT_PRICE, STAGE_WORK, STAGES, STARTUP, STARTUP_SIGMA,
-    STEP, TASKS, TIMEOUT, TOGETHER, TOKENS_PER_STEP, TTFT, Task, UNAVAILABLE, UTILIZATION,
-    VARIANTS, VARIATION, WARM, output_median, prompt_median,
+    STEP, SimulationBudget, TASKS, TIMEOUT, TOGETHER, TOKENS_PER_STEP, TTFT, Task, UNAVAILABLE,
+    UTILIZATION, VARIANTS, VARIATION, WARM, output_median, prompt_median,
 };
 
 /// A row of the table.
@@ -36,6 +36,7 @@ const fn prior(aspect: Aspect, drawn: String, source: &'static str) -> Prior {
 fn engine() -> Vec<Prior> {
     let pairs = PAIRS.len();
     let mixtures = PAIRS.iter().filter(|pair| pair.is_mixture()).count();
+
     vec![
         prior(
             Aspect::Engine,
@@ -97,11 +98,9 @@ fn engine() -> Vec<Prior> {
 }
 
 fn requests() -> Vec<Prior> {
-    let of = |task| {
-        let (prompt, output) = (prompt_median(task), output_median(task));
-        format!("{prompt} and {output}")
-    };
-    let [chat, classify, agent] = [Task::Chat, Task::Classify, Task::Agent].map(of);
+    let [chat, classify, agent] = [Task::Chat, Task::Classify, Task::Agent]
+        .map(|task| format!("{} and {}", prompt_median(task), output_median(task)));
+
     vec![
         prior(
             Aspect::Objectives,
@@ -165,8 +164,9 @@ fn arrivals() -> Vec<Prior> {
 }
 
 fn fleet() -> Vec<Prior> {
-    let Budget { requests, replica_hours } = BUDGET_OF_ONE;
+    let SimulationBudget { requests, replica_hours } = BUDGET_OF_ONE;
     let several = BUDGET_OF_SEVERAL;
+
     vec![
         prior(
             Aspect::Fleet,

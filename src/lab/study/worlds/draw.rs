@@ -1,56 +1,56 @@
-//! A world: everything that is drawn of it, and the scenario file that it is.
+//! A world: everything that is drawn for it, and its scenario file.
 
 use crate::study::file::{File, Kind};
-use crate::study::worlds::batch::Batch;
+use crate::study::worlds::batch::BatchWork;
 use crate::study::worlds::capacity::{Capacity, Conditions};
 use crate::study::worlds::course::{Course, Need, digits};
-use crate::study::worlds::drift::{Drift, DriftSpan, Factors};
+use crate::study::worlds::drift::{DriftSpan, Factors, LengthDrift};
 use crate::study::worlds::facts::{self, Fact};
 use crate::study::worlds::faults::{Faults, SlowSpell, Slowdowns};
-use crate::study::worlds::fleet::Fleet;
+use crate::study::worlds::fleet::WorldFleet;
 use crate::study::worlds::lot::Lot;
 use crate::study::worlds::machines::{self, Machine};
 use crate::study::worlds::priors::{
-    Aspect, BUDGET_OF_ONE, BUDGET_OF_SEVERAL, Budget, HOURS, HOURS_MIN, NEED, NEED_MIN,
-    NEED_OF_SEVERAL, SHAPES, STAGE_WORK, VARIANTS, VARIATION,
+    Aspect, BUDGET_OF_ONE, BUDGET_OF_SEVERAL, HOURS, HOURS_MIN, NEED, NEED_MIN, NEED_OF_SEVERAL,
+    SHAPES, STAGE_WORK, SimulationBudget, VARIANTS, VARIATION,
 };
 use crate::study::worlds::requests::{Objectives, Requests};
-use crate::study::worlds::surroundings::Surroundings;
+use crate::study::worlds::surroundings::WorldSurroundings;
 use crate::study::worlds::written;
 
 /// A world.
 #[derive(Clone, Debug)]
-pub(crate) struct World {
+pub(crate) struct WorldScenario {
     pub(crate) lot: Lot,
-    /// What `simulate` plays.
+    /// The scenario that `simulate` plays.
     pub(crate) file: File,
     pub(crate) kind: Kind,
-    /// What was drawn of each aspect, in a few words.
+    /// The drawn value of each aspect, in a few words.
     pub(crate) facts: Vec<Fact>,
-    /// What it takes of the first variant.
+    /// Its need in replicas of the first variant.
     pub(crate) need: Need,
-    /// Whether the duration or the mean need was cut to bound the time that it takes to simulate.
+    /// True if the duration or the mean need was cut to limit the simulation time.
     pub(crate) cut: bool,
 }
 
-/// Everything of a world that its file says.
+/// Everything in a world's file.
 #[derive(Clone, Debug)]
-pub(crate) struct Draft {
+pub(crate) struct WorldDraft {
     pub(crate) lot: Lot,
     pub(crate) machines: Vec<Machine>,
     pub(crate) requests: Requests,
     pub(crate) objectives: Objectives,
-    pub(crate) surroundings: Surroundings,
-    pub(crate) arrivals: Arrivals,
-    pub(crate) fleet: Fleet,
+    pub(crate) surroundings: WorldSurroundings,
+    pub(crate) arrivals: WorldArrivals,
+    pub(crate) fleet: WorldFleet,
     pub(crate) faults: Faults,
 }
 
 /// Arrivals of a world.
 #[derive(Clone, Debug)]
-pub(crate) struct Arrivals {
+pub(crate) struct WorldArrivals {
     pub(crate) shape: &'static str,
-    /// Requests a second.
+    /// Requests per second.
     pub(crate) course: Course,
     /// The coefficient of variation of the gaps.
     pub(crate) variation: f64,
@@ -58,22 +58,22 @@ pub(crate) struct Arrivals {
     pub(crate) length: f64,
     pub(crate) cut: bool,
     pub(crate) changes: Changes,
-    pub(crate) batch: Batch,
-    /// Requests a second of the batch work.
+    pub(crate) batch: BatchWork,
+    /// Requests per second of the batch work.
     pub(crate) batch_course: Option<Course>,
     pub(crate) slowed: Option<SlowSpell>,
     /// The need of each variant, if it served all requests alone.
     pub(crate) needs: Vec<Need>,
 }
 
-/// Changes of what a replica can serve.
+/// Changes in the capacity of a replica.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Changes {
-    pub(crate) drift: Drift,
+    pub(crate) drift: LengthDrift,
     pub(crate) slowdowns: Slowdowns,
 }
 
-/// How large a world is.
+/// The size of a world.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
     hours: f64,
@@ -82,32 +82,32 @@ struct Extent {
     cut: bool,
 }
 
-/// Draws a world from its seed and its number alone.
-pub(crate) fn draw(lot: Lot) -> World {
+/// Draws a world only from its seed and its number.
+pub(crate) fn draw(lot: Lot) -> WorldScenario {
     let variants = VARIANTS.draw(&mut lot.of(Aspect::Variants)).value;
     let machines = machines::draw(lot, variants);
     let kv_tokens = machines.iter().map(Machine::kv_tokens).fold(f64::INFINITY, f64::min);
     let requests = Requests::draw(lot, kv_tokens);
-    let changes = Changes { drift: Drift::draw(lot), slowdowns: Slowdowns::draw(lot) };
+    let changes = Changes { drift: LengthDrift::draw(lot), slowdowns: Slowdowns::draw(lot) };
     let objectives = Objectives::draw(lot, &requests, &machines, changes);
-    let surroundings = Surroundings::draw(lot, &machines);
+    let surroundings = WorldSurroundings::draw(lot, &machines);
 
     let at_once = surroundings.gateway.at_once();
     let conditions = Conditions { requests, itl: objectives.itl, at_once };
-    let arrivals = Arrivals::draw(lot, &conditions, &machines, changes);
+    let arrivals = WorldArrivals::draw(lot, &conditions, &machines, changes);
     let need = arrivals.needs[0].clone();
-    let fleet = Fleet::draw(lot, &arrivals);
+    let fleet = WorldFleet::draw(lot, &arrivals);
     let faults = Faults::draw(lot, arrivals.length, fleet.need);
 
     let kind = need.kind(fleet.startup.longest());
     let draft =
-        Draft { lot, machines, requests, objectives, surroundings, arrivals, fleet, faults };
+        WorldDraft { lot, machines, requests, objectives, surroundings, arrivals, fleet, faults };
     let facts = facts::of(&draft);
     let cut = draft.arrivals.cut;
-    World { lot, file: written::file(&draft, kind), kind, facts, need, cut }
+    WorldScenario { lot, file: written::file(&draft, kind), kind, facts, need, cut }
 }
 
-/// The capacity of each of these machines, of which the first may slow down.
+/// The capacity of each of these machines, the first of which may slow down.
 fn capacities(
     conditions: &Conditions,
     machines: &[Machine],
@@ -121,61 +121,72 @@ fn capacities(
     each.collect()
 }
 
-// === impl Arrivals ===
+// === impl WorldArrivals ===
 
-impl Arrivals {
-    /// Draws requests for these engines under these conditions, which change.
+impl WorldArrivals {
+    /// Draws requests for these engines under these conditions, including their changes.
     fn draw(lot: Lot, conditions: &Conditions, machines: &[Machine], changes: Changes) -> Self {
         let Changes { drift, slowdowns } = changes;
         let ends = [Factors::NONE, drift.last];
         let [first, last] = ends.map(|factors| conditions.sustained(&machines[0], factors, 1.0));
-        let budget = Budget::of(machines);
+        let budget = SimulationBudget::of(machines);
         let Extent { hours, need, cut } =
             Extent::draw(lot, machines.len(), budget, first.max(last));
+
         let length = (hours * 60.0).round() * 60.0;
         let slowed = slowdowns.dated(length);
-        let batch = Batch::draw(lot, &conditions.requests);
+        let batch = BatchWork::draw(lot, &conditions.requests);
         let of_batch = Conditions { requests: batch.requests, ..*conditions };
         let others = capacities(&of_batch, machines, None, slowed);
         let own = capacities(conditions, machines, drift.dated(length), slowed);
 
         let mut random = lot.of(Aspect::Shape);
         let shape = SHAPES.draw(&mut random);
-        let course = Course::draw(shape.value, length, &mut random);
-        let (mean, _) = Need::new(&course, own[0].clone(), length).mean_and_peak();
+        let unscaled = Course::draw(shape.value, length, &mut random);
+        let (mean, _) = Need::new(&unscaled, own[0].clone(), length).mean_and_peak();
         let interactive = need / (1.0 + batch.share());
-        let course = course.times(interactive / mean).until(length);
+        let course = unscaled.times(interactive / mean).until(length);
         let batch_course = batch.course(length, need - interactive, &others[0]);
-        let needs = own.into_iter().zip(others).map(|(capacity, others)| {
+
+        let of_variants = own.into_iter().zip(others).map(|(capacity, others)| {
             let need = Need::new(&course, capacity, length);
             match &batch_course {
                 Some(batch) => need.and(batch, others),
                 None => need,
             }
         });
-        let needs = needs.collect();
-        let variation = digits(VARIATION.draw(&mut lot.of(Aspect::Burstiness)), 2);
-        let shape = shape.name;
-        Self { shape, course, variation, length, cut, changes, batch, batch_course, slowed, needs }
+
+        Self {
+            shape: shape.name,
+            needs: of_variants.collect(),
+            course,
+            variation: digits(VARIATION.draw(&mut lot.of(Aspect::Burstiness)), 2),
+            length,
+            cut,
+            changes,
+            batch,
+            batch_course,
+            slowed,
+        }
     }
 }
 
 // === impl Extent ===
 
 impl Extent {
-    /// Draws how large a world of so many variants is whose replicas serve at most so many requests per
-    /// second.
-    fn draw(lot: Lot, variants: usize, budget: Budget, capacity: f64) -> Self {
+    /// Draws the size of a world with this many variants, whose replicas have a capacity of at most
+    /// `capacity` requests per second.
+    fn draw(lot: Lot, variants: usize, budget: SimulationBudget, capacity: f64) -> Self {
         let needs = if variants == 1 { NEED } else { NEED_OF_SEVERAL };
         let hours = HOURS.draw(&mut lot.of(Aspect::Duration));
         let need = needs.draw(&mut lot.of(Aspect::Fleet));
         Self { hours, need, cut: false }.within(budget, capacity * 3600.0)
     }
 
-    /// The same, but so that it can be simulated; a replica carries so many requests an hour.
-    fn within(self, budget: Budget, capacity: f64) -> Self {
+    /// The same size, cut to the budget; a replica's capacity is in requests per hour.
+    fn within(self, budget: SimulationBudget, capacity: f64) -> Self {
         let Self { hours, need, .. } = self;
-        // Replica-hours that there may be.
+        // The replica-hours within the budget.
         let most = budget.replica_hours.min(budget.requests / capacity);
         let cut_hours = hours.min((most / need).max(HOURS_MIN));
         let cut_need = need.min((most / cut_hours).max(NEED_MIN));
@@ -184,10 +195,10 @@ impl Extent {
     }
 }
 
-// === impl Budget ===
+// === impl SimulationBudget ===
 
-impl Budget {
-    /// The most that is simulated of a world with these engines.
+impl SimulationBudget {
+    /// The simulation budget of a world with these engines.
     fn of(machines: &[Machine]) -> Self {
         let budget = if machines.len() == 1 { BUDGET_OF_ONE } else { BUDGET_OF_SEVERAL };
         let work = match machines[0].tuning.stages.value {

@@ -1,24 +1,24 @@
-//! Lengths of a world that change while it lasts.
+//! Request lengths that change during a world.
 
 use crate::study::file::DriftKeys;
 use crate::study::worlds::course::digits;
-use crate::study::worlds::lot::{Chosen, Lot};
+use crate::study::worlds::lot::{DrawnOption, Lot};
 use crate::study::worlds::priors::{Aspect, DRIFT, DRIFT_FROM, DRIFT_MINUTES, DRIFTS, DriftKind};
 use crate::study::worlds::written::seconds;
 use plimsoll_core::settings::Written;
 
-/// Points between the begin and the end of a drift at which a capacity is computed.
+/// Points of a drift at which a capacity is computed.
 const POINTS: u32 = 16;
 
-/// Lengths that change once, and stay as they are then.
+/// Lengths that change once, and then stay.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Drift {
+pub(crate) struct LengthDrift {
     pub(crate) name: &'static str,
-    /// Factors on lengths when it has ended.
+    /// Factors on lengths at its end.
     pub(crate) last: Factors,
-    /// When it begins, as a share of the duration.
+    /// Its start, as a share of the duration.
     begins: f64,
-    /// Seconds that it takes.
+    /// Its length in seconds.
     takes: f64,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Factors {
     pub(crate) output: f64,
 }
 
-/// A drift in a world that lasts for so many seconds.
+/// A drift in a world of known length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DriftSpan {
     last: Factors,
@@ -38,12 +38,12 @@ pub(crate) struct DriftSpan {
     end: f64,
 }
 
-// === impl Drift ===
+// === impl LengthDrift ===
 
-impl Drift {
+impl LengthDrift {
     pub(crate) fn draw(lot: Lot) -> Self {
         let mut random = lot.of(Aspect::Drift);
-        let Chosen { name, value } = DRIFTS.draw(&mut random);
+        let DrawnOption { name, value } = DRIFTS.draw(&mut random);
         let prompt = digits(DRIFT.draw(&mut random), 2);
         let output = digits(DRIFT.draw(&mut random), 2);
         let last = match value {
@@ -52,12 +52,13 @@ impl Drift {
             DriftKind::Answers => Factors { prompt: 1.0, output },
             DriftKind::Both => Factors { prompt, output },
         };
+
         let begins = DRIFT_FROM.draw(&mut random);
         let takes = (DRIFT_MINUTES.draw(&mut random) * 60.0).round();
         Self { name, last, begins, takes }
     }
 
-    /// The same in a world that lasts for so many seconds; `None` without a drift.
+    /// The drift in a world of `length` seconds; `None` without a drift.
     pub(crate) fn dated(&self, length: f64) -> Option<DriftSpan> {
         let begin = (length * self.begins).round();
         let dated = DriftSpan { last: self.last, begin, end: begin + self.takes };
@@ -71,17 +72,18 @@ impl DriftSpan {
     /// The factors at a time in seconds.
     pub(crate) fn at(&self, time: f64) -> Factors {
         let share = ((time - self.begin) / (self.end - self.begin)).clamp(0.0, 1.0);
-        let towards = |last: f64| 1.0 + (last - 1.0) * share;
-        Factors { prompt: towards(self.last.prompt), output: towards(self.last.output) }
+        let Factors { prompt, output } = self.last;
+        let [prompt, output] = [prompt, output].map(|last| 1.0 + (last - 1.0) * share);
+        Factors { prompt, output }
     }
 
-    /// Times in seconds between which factors are nearly straight lines of capacity.
+    /// Times in seconds between which the capacity is nearly linear.
     pub(crate) fn times(&self) -> impl Iterator<Item = f64> {
         let Self { begin, end, .. } = *self;
         (0..=POINTS).map(move |point| begin + (end - begin) * f64::from(point) / f64::from(POINTS))
     }
 
-    /// As a scenario has it.
+    /// The drift in the form of a scenario.
     pub(crate) fn written(&self) -> Vec<Option<Written<DriftKeys>>> {
         let points = [self.begin, self.end].map(|time| {
             let Factors { prompt, output } = self.at(time);
@@ -91,6 +93,7 @@ impl DriftSpan {
                 output: Some(output),
             })
         });
+
         points.to_vec()
     }
 }
@@ -98,6 +101,6 @@ impl DriftSpan {
 // === impl Factors ===
 
 impl Factors {
-    /// Lengths as they are.
+    /// Factors without a change.
     pub(crate) const NONE: Self = Self { prompt: 1.0, output: 1.0 };
 }

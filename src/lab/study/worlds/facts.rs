@@ -1,10 +1,10 @@
-//! Facts of a world: what was drawn of each aspect, by which worlds are grouped.
+//! Facts of a world: the drawn value of each aspect, by which worlds are grouped.
 
-use crate::study::worlds::draw::{Draft, World};
+use crate::study::worlds::draw::{WorldDraft, WorldScenario};
 use crate::study::worlds::machines::Machine;
 use crate::study::worlds::priors::Aspect;
 
-/// What was drawn of an aspect.
+/// The drawn value of an aspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fact {
     pub(crate) aspect: Aspect,
@@ -48,9 +48,12 @@ const STARTS: Ranges =
     &[(60.0, "below 1 min"), (180.0, "1 to 3 min"), (f64::INFINITY, "above 3 min")];
 
 /// All facts of a world, in the order of the document.
-pub(crate) fn of(draft: &Draft) -> Vec<Fact> {
-    let Draft { machines, requests, objectives, surroundings, arrivals, fleet, faults, .. } = draft;
+pub(crate) fn of(draft: &WorldDraft) -> Vec<Fact> {
+    let WorldDraft {
+        machines, requests, objectives, surroundings, arrivals, fleet, faults, ..
+    } = draft;
     let Machine { pair, engine, tuning, .. } = machines[0];
+
     let of_engine = [
         (Aspect::Engine, pair.model),
         (Aspect::Seats, among(f64::from(engine.max_num_seqs), SEATS)),
@@ -91,11 +94,12 @@ pub(crate) fn of(draft: &Draft) -> Vec<Fact> {
         (Aspect::AutoscalerDelay, surroundings.delay.name),
         (Aspect::Gateway, surroundings.gateway.name),
     ];
+
     let all = of_engine.into_iter().chain(of_requests).chain(of_fleet).chain(of_surroundings);
     all.map(|(aspect, value)| Fact { aspect, value }).collect()
 }
 
-/// The name of the range that a number is in.
+/// The name of the range that contains a number.
 fn among(value: f64, ranges: Ranges) -> &'static str {
     let range = ranges.iter().find(|(end, _)| value < *end).or(ranges.last());
     range.map_or("", |(_, name)| name)
@@ -109,12 +113,12 @@ const fn variants(count: usize) -> &'static str {
     }
 }
 
-// === impl World ===
+// === impl WorldScenario ===
 
-impl World {
-    /// What was drawn of an aspect.
+impl WorldScenario {
+    /// The drawn value of an aspect.
     pub(crate) fn fact(&self, aspect: Aspect) -> &'static str {
-        let fact = self.facts.iter().find(|fact| fact.aspect == aspect);
+        let fact = self.facts.iter().find(|it| it.aspect == aspect);
         fact.map_or("", |fact| fact.value)
     }
 }

@@ -1,52 +1,54 @@
-//! Faults of the replicas of a world: crashes, nodes that are taken back, starts that fail, silence, and
-//! engines that slow down.
+//! Faults of the replicas of a world: crashes, reclaimed nodes, failed starts, missing scrapes, and
+//! slow engines.
 
 use rand::RngExt as _;
 
 use crate::simulate::scenario::{Lifecycle, Silence, Slowdown};
 use crate::study::worlds::course::digits;
-use crate::study::worlds::lot::{Chosen, Lot};
+use crate::study::worlds::lot::{DrawnOption, Lot};
 use crate::study::worlds::machines::Tenure;
 use crate::study::worlds::priors::{
-    Aspect, CRASH_HOURS, FAILED_SHARE, FAILED_STARTS, FAILURES, Failure, SILENCES, SILENT_FROM,
-    SILENT_MINUTES, SLOW_FROM, SLOW_MINUTES, SLOWDOWNS, SLOWNESS, SPOT_HOURS, Slow, TOGETHER,
+    Aspect, CRASH_HOURS, FAILED_SHARE, FAILED_STARTS, FAILURES, ReplicaFailure, SILENCES,
+    SILENT_FROM, SILENT_MINUTES, SLOW_FROM, SLOW_MINUTES, SLOWDOWNS, SLOWNESS, SPOT_HOURS,
+    SlowReplicas, TOGETHER,
 };
 use crate::study::worlds::written::seconds;
 use plimsoll_core::settings::Written;
+use plimsoll_core::settings::written::WrittenDuration;
 
-/// Hours until a spot node is taken back that is a variant of its own.
+/// Hours until a node is reclaimed, for a spot node that is its own variant.
 const SPOT_VARIANT_HOURS: f64 = 2.0;
 
 /// The faults of a world.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Faults {
-    pub(crate) failures: Chosen<Failure>,
+    pub(crate) failures: DrawnOption<ReplicaFailure>,
     /// Hours between two failures of a replica.
     hours: f64,
-    /// The share of the other nodes that are taken back with one.
+    /// The share of the other nodes that are reclaimed with one.
     together: f64,
     /// The share of starts that fail.
-    pub(crate) failed_starts: Chosen<f64>,
-    /// Of one replica of the first variant.
-    pub(crate) silence: Chosen<Option<Spell>>,
+    pub(crate) failed_starts: DrawnOption<f64>,
+    /// For one replica of the first variant.
+    pub(crate) silence: DrawnOption<Option<Spell>>,
 }
 
-/// A time in which a fault lasts.
+/// The time of a fault.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spell {
     /// Seconds.
     pub(crate) begin: f64,
     pub(crate) end: f64,
-    /// The replica, by its place among the first ones, from 0 up to 1.
+    /// The replica, by its position among the first ones, from 0 up to 1.
     place: f64,
 }
 
-/// Whether and when engines of the first variant slow down.
+/// The slowdown of engines of the first variant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slowdowns {
-    pub(crate) which: Chosen<Slow>,
+    pub(crate) which: DrawnOption<SlowReplicas>,
     factor: f64,
-    /// When it begins, as a share of the duration.
+    /// Its start, as a share of the duration.
     begins: f64,
     minutes: f64,
     place: f64,
@@ -57,26 +59,26 @@ pub(crate) struct Slowdowns {
 pub(crate) struct SlowSpell {
     pub(crate) factor: f64,
     pub(crate) spell: Spell,
-    which: Slow,
+    which: SlowReplicas,
 }
 
 // === impl Faults ===
 
 impl Faults {
-    /// The faults of a world that lasts for so many seconds and needs so many replicas on average.
+    /// Draws the faults of a world of `length` seconds that needs `need` replicas on average.
     pub(crate) fn draw(lot: Lot, length: f64, need: f64) -> Self {
         let mut random = lot.of(Aspect::Failures);
         let failures = FAILURES.draw(&mut random);
         let hours = match failures.value {
-            Failure::None => 0.0,
-            Failure::Crash => CRASH_HOURS.draw(&mut random),
-            Failure::Spot | Failure::SpotTogether => SPOT_HOURS.draw(&mut random),
+            ReplicaFailure::None => 0.0,
+            ReplicaFailure::Crash => CRASH_HOURS.draw(&mut random),
+            ReplicaFailure::Spot | ReplicaFailure::SpotTogether => SPOT_HOURS.draw(&mut random),
         };
         let together = match failures.value {
-            Failure::SpotTogether => digits(TOGETHER.draw(&mut random), 2),
-            Failure::None | Failure::Crash | Failure::Spot => 0.0,
+            ReplicaFailure::SpotTogether => digits(TOGETHER.draw(&mut random), 2),
+            ReplicaFailure::None | ReplicaFailure::Crash | ReplicaFailure::Spot => 0.0,
         };
-        // Whether nodes go one by one or together, each lasts for as long.
+        // Keeps the mean life of a node the same for single and joint reclaims.
         let rarer = 1.0 + together * (need - 1.0).max(0.0);
 
         let mut random = lot.of(Aspect::FailedStarts);
@@ -92,12 +94,13 @@ impl Faults {
             failures,
             hours: digits(hours * rarer, 2),
             together,
-            failed_starts: Chosen { name: fail.name, value: share },
-            silence: Chosen { name: silent.name, value: silent.value.then_some(spell) },
+            failed_starts: DrawnOption { name: fail.name, value: share },
+            silence: DrawnOption { name: silent.name, value: silent.value.then_some(spell) },
         }
     }
 
-    /// As a scenario has them of the first variant, which starts with so many replicas.
+    /// The faults of the first variant, which starts with `initial` replicas, in the form of a
+    /// scenario.
     pub(crate) fn of_first(
         &self,
         slowed: Option<SlowSpell>,
@@ -111,38 +114,43 @@ impl Faults {
         (keys != Written::<Lifecycle>::default()).then_some(keys)
     }
 
-    /// The same of another variant.
+    /// The faults of another variant.
     pub(crate) fn of_other(&self, tenure: Tenure) -> Option<Written<Lifecycle>> {
         let keys = self.of_all(tenure);
         (keys != Written::<Lifecycle>::default()).then_some(keys)
     }
 
     fn of_all(&self, tenure: Tenure) -> Written<Lifecycle> {
-        let hours = |hours: f64| Some(seconds((hours * 3600.0).round()));
         let mut keys = Written::<Lifecycle>::default();
         match self.failures.value {
-            Failure::None => {}
-            Failure::Crash => keys.crash_every = hours(self.hours),
-            Failure::Spot => keys.interrupt_every = hours(self.hours),
-            Failure::SpotTogether => {
-                keys.interrupt_every = hours(self.hours);
+            ReplicaFailure::None => {}
+            ReplicaFailure::Crash => keys.crash_every = Some(hours(self.hours)),
+            ReplicaFailure::Spot => keys.interrupt_every = Some(hours(self.hours)),
+            ReplicaFailure::SpotTogether => {
+                keys.interrupt_every = Some(hours(self.hours));
                 keys.interrupt_together = Some(self.together);
             }
         }
+
         if tenure == Tenure::Spot && keys.interrupt_every.is_none() {
-            keys.interrupt_every = hours(SPOT_VARIANT_HOURS);
+            keys.interrupt_every = Some(hours(SPOT_VARIANT_HOURS));
         }
+
         keys
     }
+}
+
+fn hours(count: f64) -> WrittenDuration {
+    seconds((count * 3600.0).round())
 }
 
 // === impl Spell ===
 
 impl Spell {
-    /// A time of so many minutes from a second on.
+    /// A spell of `minutes` minutes that begins at a second.
     fn new(begin: f64, minutes: f64, place: f64) -> Self {
-        let begin = begin.round();
-        Self { begin, end: begin + (minutes * 60.0).round(), place }
+        let start = begin.round();
+        Self { begin: start, end: start + (minutes * 60.0).round(), place }
     }
 
     /// The number of its replica among the first ones.
@@ -169,6 +177,7 @@ impl Spell {
 impl Slowdowns {
     pub(crate) fn draw(lot: Lot) -> Self {
         let mut random = lot.of(Aspect::Slowdown);
+
         Self {
             which: SLOWDOWNS.draw(&mut random),
             factor: digits(SLOWNESS.draw(&mut random), 2),
@@ -178,26 +187,30 @@ impl Slowdowns {
         }
     }
 
-    /// How many times as long iterations take when all engines are slow; 1 if they never are.
+    /// The factor on iteration times when all engines are slow; 1 if they never are.
     pub(crate) fn slowness(&self) -> f64 {
         match self.which.value {
-            Slow::None | Slow::One => 1.0,
-            Slow::All => self.factor,
+            SlowReplicas::None | SlowReplicas::One => 1.0,
+            SlowReplicas::All => self.factor,
         }
     }
 
-    /// The same in a world that lasts for so many seconds.
+    /// The slowdown in a world of `length` seconds.
     pub(crate) fn dated(&self, length: f64) -> Option<SlowSpell> {
         let Self { which, factor, begins, minutes, place } = *self;
         let spell = Spell::new(begins * length, minutes, place);
-        (which.value != Slow::None).then_some(SlowSpell { factor, spell, which: which.value })
+        (which.value != SlowReplicas::None).then_some(SlowSpell {
+            factor,
+            spell,
+            which: which.value,
+        })
     }
 }
 
 impl SlowSpell {
-    /// Whether all engines of the variant are slow.
+    /// Returns true if all engines of the variant are slow.
     pub(crate) fn is_of_all(&self) -> bool {
-        self.which == Slow::All
+        self.which == SlowReplicas::All
     }
 
     fn written(&self, initial: u32) -> Written<Slowdown> {

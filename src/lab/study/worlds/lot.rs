@@ -1,7 +1,7 @@
 //! Random numbers of worlds, and the distributions that priors are made of.
 //!
-//! Each aspect of each world has a generator of its own. A new aspect, or another number of draws in
-//! one, leaves all other aspects of all worlds as they were.
+//! Each aspect of each world has its own generator. A new aspect, or another number of draws in one
+//! aspect, leaves all other aspects of all worlds unchanged.
 
 use std::fmt;
 
@@ -20,10 +20,10 @@ pub(crate) struct Lot {
 
 /// A distribution of a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Spread {
-    /// Each value as likely as any other.
+pub(crate) enum PriorDistribution {
+    /// All values are equally likely.
     Uniform { low: f64, high: f64 },
-    /// Each order of magnitude as likely as any other.
+    /// All orders of magnitude are equally likely.
     LogUniform { low: f64, high: f64 },
     /// Lognormal, clipped.
     Lognormal { median: f64, sigma: f64, low: f64, high: f64 },
@@ -33,9 +33,9 @@ pub(crate) enum Spread {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice<T: 'static>(pub(crate) &'static [(u32, &'static str, T)]);
 
-/// An option that was chosen.
+/// A drawn option.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Chosen<T> {
+pub(crate) struct DrawnOption<T> {
     pub(crate) name: &'static str,
     pub(crate) value: T,
 }
@@ -67,14 +67,14 @@ impl fmt::Display for Lot {
     }
 }
 
-/// Whether something happens that does in this many of a hundred worlds.
+/// Returns true in `percent` of a hundred worlds.
 pub(crate) fn happens(percent: u32, random: &mut Pcg64) -> bool {
     random.random_range(0..100) < percent
 }
 
-// === impl Spread ===
+// === impl PriorDistribution ===
 
-impl Spread {
+impl PriorDistribution {
     pub(crate) fn draw(self, random: &mut Pcg64) -> f64 {
         match self {
             Self::Uniform { low, high } => low + (high - low) * random.random::<f64>(),
@@ -86,7 +86,7 @@ impl Spread {
     }
 }
 
-impl fmt::Display for Spread {
+impl fmt::Display for PriorDistribution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Uniform { low, high } => write!(f, "{low} to {high}"),
@@ -101,16 +101,16 @@ impl fmt::Display for Spread {
 // === impl Choice ===
 
 impl<T: Copy> Choice<T> {
-    /// The option of a place from 0 to below 100.
-    fn at(&self, place: u32) -> Option<Chosen<T>> {
+    /// The option at a place from 0 to below 100.
+    fn at(&self, place: u32) -> Option<DrawnOption<T>> {
         let mut below = 0;
         self.0.iter().find_map(|&(weight, name, value)| {
             below += weight;
-            (place < below).then_some(Chosen { name, value })
+            (place < below).then_some(DrawnOption { name, value })
         })
     }
 
-    pub(crate) fn draw(&self, random: &mut Pcg64) -> Chosen<T> {
+    pub(crate) fn draw(&self, random: &mut Pcg64) -> DrawnOption<T> {
         self.at(random.random_range(0..100)).expect("the weights of a choice are percentages")
     }
 }

@@ -1,16 +1,15 @@
-//! Engines of a world: pairs of a model and accelerators, and how vLLM is configured.
+//! Engines of a world: pairs of a model and accelerators, and the configuration of vLLM.
 
 use std::time::Duration;
 
 use rand::RngExt as _;
 use rand::seq::SliceRandom as _;
+use rand_pcg::Pcg64;
 
-use crate::simulate::replica::settings::{
-    Admission, BLOCK_SIZE, Experts as WokenExperts, Settings, StepTime,
-};
+use crate::simulate::replica::settings::{Admission, BLOCK_SIZE, Experts, Settings, StepTime};
 use crate::study::file::{EngineKeys, ExpertKeys};
 use crate::study::worlds::course::digits;
-use crate::study::worlds::engines::{Experts, PAIRS, Pair};
+use crate::study::worlds::engines::{ExpertMixture, PAIRS, Pair};
 use crate::study::worlds::lot::{Lot, happens};
 use crate::study::worlds::priors::{
     Aspect, BUDGET, BUDGET_OTHERS, COEFFICIENT, MEMORY, MIXTURES, SEATS, SEATS_OTHERS, SPOT_PRICE,
@@ -19,7 +18,7 @@ use crate::study::worlds::tuning::EngineSetup;
 use plimsoll_core::settings::Written;
 use plimsoll_core::settings::written::WrittenDuration;
 
-/// How nodes are paid for.
+/// The payment model of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tenure {
     OnDemand,
@@ -35,56 +34,61 @@ pub(crate) struct Machine {
     pub(crate) tuning: EngineSetup,
 }
 
-/// Draws so many engines of one model.
+/// Draws `count` engines of one model.
 pub(crate) fn draw(lot: Lot, count: usize) -> Vec<Machine> {
     let mut random = lot.of(Aspect::Engine);
     let mixture = happens(MIXTURES, &mut random);
     let pairs: Vec<&Pair> = PAIRS.iter().filter(|it| it.is_mixture() == mixture).collect();
     let first = pairs[random.random_range(0..pairs.len())];
-    let same = |it: &&Pair| it.model == first.model && it.accelerator != first.accelerator;
-    let mut others: Vec<&Pair> = PAIRS.iter().filter(same).collect();
+    let mut others: Vec<&Pair> = PAIRS
+        .iter()
+        .filter(|it| it.model == first.model && it.accelerator != first.accelerator)
+        .collect();
     others.shuffle(&mut random);
 
-    let (seats, tuning) = (seats(lot), EngineSetup::draw(lot));
+    let seats = seats(lot);
+    let tuning = EngineSetup::draw(lot);
     let budget = budget(lot).max(seats * tuning.tokens_per_request());
     let stages = f64::from(tuning.stages.value);
-    let mut engine = |pair: &Pair| {
-        let mut about = |value: f64| digits(value * COEFFICIENT.draw(&mut random), 3);
-        let step = StepTime {
-            alpha: about(pair.alpha * 1e3),
-            beta: about(pair.beta),
-            delta: about(pair.delta),
-            gamma: about(pair.gamma).round() / 1e3,
-            experts: match pair.experts {
-                Experts::Dense | Experts::Linear => WokenExperts::NONE,
-                Experts::Waking(tokens, micros) => {
-                    WokenExperts { tokens, per_token: about(micros) }
-                }
-            },
-        };
-        Settings {
-            step,
+    let mut machines = Vec::new();
+    for pair in std::iter::once(first).chain(others).take(count) {
+        let engine = Settings {
+            step: step(pair, &mut random),
             max_num_seqs: seats,
             max_num_batched_tokens: budget,
             block_size: BLOCK_SIZE,
             kv_blocks: blocks(pair.kv_tokens * stages * MEMORY.draw(&mut random)),
             admission: Admission::WholePrompt,
-        }
-    };
-    let mut machines =
-        vec![Machine { pair: first, tenure: Tenure::OnDemand, engine: engine(first), tuning }];
-    for at in 1..count {
-        let machine = match others.get(at - 1) {
-            Some(pair) => Machine { pair, tenure: Tenure::OnDemand, engine: engine(pair), tuning },
-            // One spot copy of the first, and no more: they would be the same.
-            None if machines.iter().all(|it| it.tenure == Tenure::OnDemand) => {
-                Machine { tenure: Tenure::Spot, ..machines[0] }
-            }
-            None => break,
         };
-        machines.push(machine);
+        machines.push(Machine { pair, tenure: Tenure::OnDemand, engine, tuning });
     }
+
+    // One spot copy of the first engine at most, because further copies would be identical.
+    if machines.len() < count {
+        machines.push(Machine { tenure: Tenure::Spot, ..machines[0] });
+    }
+
     machines
+}
+
+fn step(pair: &Pair, random: &mut Pcg64) -> StepTime {
+    StepTime {
+        alpha: about(pair.alpha * 1e3, random),
+        beta: about(pair.beta, random),
+        delta: about(pair.delta, random),
+        gamma: about(pair.gamma, random).round() / 1e3,
+        experts: match pair.experts {
+            ExpertMixture::Dense | ExpertMixture::Linear => Experts::NONE,
+            ExpertMixture::Waking(tokens, micros) => {
+                Experts { tokens, per_token: about(micros, random) }
+            }
+        },
+    }
+}
+
+/// A coefficient close to this value.
+fn about(value: f64, random: &mut Pcg64) -> f64 {
+    digits(value * COEFFICIENT.draw(random), 3)
 }
 
 fn seats(lot: Lot) -> u32 {
@@ -108,7 +112,7 @@ pub(crate) fn count(value: f64) -> u32 {
     value.round() as u32
 }
 
-/// Blocks of a cache of about so many tokens.
+/// Blocks of a cache with about `tokens` tokens.
 fn blocks(tokens: f64) -> u32 {
     count(digits(tokens, 3)) / BLOCK_SIZE
 }
@@ -125,7 +129,7 @@ impl Machine {
         }
     }
 
-    /// Dollars an hour; each stage of a pipeline has accelerators of its own.
+    /// Dollars per hour; each stage of a pipeline has its own accelerators.
     pub(crate) fn cost(&self) -> f64 {
         let cost = self.pair.cost * f64::from(self.tuning.stages.value);
         match self.tenure {
@@ -138,33 +142,33 @@ impl Machine {
         f64::from(self.engine.kv_blocks) * f64::from(self.engine.block_size)
     }
 
-    /// The same machine, whose iterations take so many times as long.
+    /// The same machine, with iterations `factor` times as long.
     pub(crate) fn slowed(&self, factor: f64) -> Self {
         let engine = Settings { step: self.engine.step.slowed(factor), ..self.engine };
         Self { engine, ..*self }
     }
 
-    /// Seconds until a prompt of which so many tokens are computed has its first token, where nothing
-    /// else runs.
+    /// Seconds until the first token of a prompt with `tokens` computed tokens, if nothing else
+    /// runs.
     pub(crate) fn prefill(&self, tokens: f64) -> f64 {
         let steps = (tokens / f64::from(self.engine.max_num_batched_tokens)).ceil().max(1.0);
         (steps * self.engine.step.fixed() + tokens * self.engine.step.beta) / 1e6
     }
 
-    /// Seconds for a token of a request of so many tokens that runs alone.
+    /// Seconds per token of a request that runs alone with `context` tokens.
     pub(crate) fn decode(&self, context: f64) -> f64 {
         let StepTime { delta, gamma, .. } = self.engine.step;
         (self.engine.step.fixed() + delta + gamma * context) / 1e6
     }
 
-    /// As a scenario says it.
+    /// The engine in the form of a scenario.
     pub(crate) fn written(&self, hits: f64) -> Written<EngineKeys> {
-        let micros = |micros: f64| WrittenDuration(Duration::from_nanos(nanos(micros)));
-        let StepTime { alpha, beta, delta, gamma, experts } = self.engine.step;
-        let experts = (experts != WokenExperts::NONE).then(|| Written::<ExpertKeys> {
-            tokens: Some(experts.tokens),
-            per_token: Some(micros(experts.per_token)),
+        let StepTime { alpha, beta, delta, gamma, experts: woken } = self.engine.step;
+        let experts = (woken != Experts::NONE).then(|| Written::<ExpertKeys> {
+            tokens: Some(woken.tokens),
+            per_token: Some(micros(woken.per_token)),
         });
+
         self.tuning.written(Written::<EngineKeys> {
             alpha: Some(micros(alpha)),
             beta: Some(micros(beta)),
@@ -178,6 +182,10 @@ impl Machine {
             ..Default::default()
         })
     }
+}
+
+fn micros(count: f64) -> WrittenDuration {
+    WrittenDuration(Duration::from_nanos(nanos(count)))
 }
 
 #[expect(

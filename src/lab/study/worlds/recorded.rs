@@ -1,23 +1,23 @@
-//! Arrival rates that were recorded, as numbers: worlds need no files.
+//! Recorded arrival rates as numbers, so that worlds need no files.
 //!
-//! Each is a list of counts or relative rates at equal distances in time. Only how a rate relates to
-//! the mean matters; how high it is comes from the size of the fleet.
+//! Each is a list of counts or relative rates at equal intervals. Only the rate relative to the
+//! mean matters; the absolute rate follows from the size of the fleet.
 
 /// A recorded rate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recording {
-    /// Seconds from one number to the next.
+    /// Seconds between two numbers.
     pub(crate) step: f64,
     pub(crate) rates: &'static [u16],
-    /// Neighbors on each side that a number is averaged with. Counts of a minute vary by chance,
-    /// which arrivals that are drawn at a rate do already.
+    /// Neighbors on each side with which a number is averaged. Counts per minute vary by chance,
+    /// and drawing arrivals at a rate already adds that variation.
     pub(crate) smoothed: usize,
-    /// Whether it is played faster than it was recorded: a day may be, and an hour is no longer than
-    /// a world.
+    /// True if it can be played faster than it was recorded. A day can be; an hour is no longer
+    /// than a world.
     pub(crate) compressed: bool,
 }
 
-/// Requests in each minute of `AzureLLMInferenceTrace_conv.csv`.
+/// Requests per minute of `AzureLLMInferenceTrace_conv.csv`.
 ///
 /// # Source
 ///
@@ -34,7 +34,7 @@ pub(crate) const AZURE_CONVERSATION: Recording = Recording {
     compressed: false,
 };
 
-/// Requests in each minute of `AzureLLMInferenceTrace_code.csv`, with minutes without any.
+/// Requests per minute of `AzureLLMInferenceTrace_code.csv`, including minutes without requests.
 ///
 /// # Source
 ///
@@ -50,7 +50,7 @@ pub(crate) const AZURE_CODE: Recording = Recording {
     compressed: false,
 };
 
-/// Requests in each minute of `conversation_trace.jsonl`, without the last, which was cut.
+/// Requests per minute of `conversation_trace.jsonl`, without the last minute, which is incomplete.
 ///
 /// # Source
 ///
@@ -114,14 +114,13 @@ pub(crate) const SERVEGEN_REASONING: Recording = Recording {
 impl Recording {
     /// The numbers, averaged with their neighbors.
     pub(crate) fn rates(&self) -> Vec<f64> {
-        let numbers = |at: usize| {
-            let from = at.saturating_sub(self.smoothed);
-            let to = (at + self.smoothed + 1).min(self.rates.len());
-            &self.rates[from..to]
-        };
-        let mean = |numbers: &[u16]| {
-            numbers.iter().map(|it| f64::from(*it)).sum::<f64>() / numbers.len() as f64
-        };
-        (0..self.rates.len()).map(|at| mean(numbers(at))).collect()
+        (0..self.rates.len()).map(|at| self.rate(at)).collect()
+    }
+
+    fn rate(&self, at: usize) -> f64 {
+        let from = at.saturating_sub(self.smoothed);
+        let to = (at + self.smoothed + 1).min(self.rates.len());
+        let numbers = &self.rates[from..to];
+        numbers.iter().map(|it| f64::from(*it)).sum::<f64>() / numbers.len() as f64
     }
 }

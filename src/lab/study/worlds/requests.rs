@@ -1,8 +1,8 @@
-//! Requests of a world: how long they are, and what counts as serving them well.
+//! Requests of a world: their lengths, and their objectives.
 
 use std::time::Duration;
 
-use crate::simulate::peers::profile::Size;
+use crate::simulate::peers::profile::MeanSize;
 use crate::simulate::scenario::Slo;
 use crate::study::file::LengthKeys;
 use crate::study::worlds::course::digits;
@@ -17,7 +17,7 @@ use crate::study::worlds::priors::{
 use plimsoll_core::settings::Written;
 use plimsoll_core::settings::written::WrittenDuration;
 
-/// The longest prompt of models in use, and the longest answer that is asked for.
+/// The longest prompt of models in use, and the longest requested answer.
 const PROMPT_MAX: f64 = 131_072.0;
 const OUTPUT_MAX: f64 = 16_384.0;
 
@@ -25,7 +25,7 @@ const OUTPUT_MAX: f64 = 16_384.0;
 const PROMPT_SHARE: f64 = 0.5;
 const OUTPUT_SHARE: f64 = 0.25;
 
-/// Tokens from which a prompt is long, and how much later the first token may be for each beyond.
+/// Tokens from which a prompt is long, and the extra time to the first token per token beyond.
 const LONG_PROMPT: f64 = 4_000.0;
 const PER_TOKEN: Duration = Duration::from_millis(1);
 
@@ -34,38 +34,38 @@ const P99: f64 = 2.326;
 
 /// A distribution of lengths: lognormal from its median, clipped.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Length {
+pub(crate) struct LengthPrior {
     pub(crate) median: f64,
     sigma: f64,
     max: f64,
 }
 
-/// How long requests are, and what of them a prefix cache has.
+/// The lengths of requests, and the share of prompts in a prefix cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Requests {
     pub(crate) task: &'static str,
-    pub(crate) prompt: Length,
-    pub(crate) output: Length,
+    pub(crate) prompt: LengthPrior,
+    pub(crate) output: LengthPrior,
     /// The share of each prompt.
     pub(crate) hits: f64,
 }
 
-/// What counts as serving a request well, in seconds.
+/// The objectives of requests, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Objectives {
     pub(crate) ttft: f64,
     pub(crate) itl: f64,
 }
 
-// === impl Length ===
+// === impl LengthPrior ===
 
-impl Length {
-    /// The length of which so many standard deviations are shorter.
+impl LengthPrior {
+    /// The length at this many standard deviations above the median.
     fn at(&self, deviations: f64) -> f64 {
         (self.median * (self.sigma * deviations).exp()).clamp(1.0, self.max)
     }
 
-    /// The same distribution so many times as long; the clip stays where it is.
+    /// The same distribution, `factor` times as long; the clip stays the same.
     fn stretched(&self, factor: f64) -> Self {
         Self { median: self.median * factor, ..*self }
     }
@@ -80,10 +80,11 @@ impl Length {
             sum += weight * self.at(deviations);
             weights += weight;
         }
+
         sum / weights
     }
 
-    /// As a scenario says it.
+    /// The length in the form of a scenario.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -94,6 +95,7 @@ impl Length {
         if sigma <= 0.0 {
             return Written::<LengthKeys> { fixed: Some(median as u32), ..Default::default() };
         }
+
         Written::<LengthKeys> {
             median: Some(median),
             sigma: Some(sigma),
@@ -121,46 +123,47 @@ impl Requests {
         };
 
         let mut random = lot.of(Aspect::PrefixHits);
-        let hits = HITS.draw(&mut random);
+        let has_hits = HITS.draw(&mut random).value;
         let hits = match task.value {
             Task::Agent => HITS_AGENTS.draw(&mut random),
-            Task::Chat | Task::Classify if hits.value => HITS_SOME.draw(&mut random),
+            Task::Chat | Task::Classify if has_hits => HITS_SOME.draw(&mut random),
             Task::Chat | Task::Classify => 0.0,
         };
-        let sigma = |sigma| digits(sigma, 2);
         Self {
             task: task.name,
-            prompt: Length {
+            prompt: LengthPrior {
                 median: prompt_median.round(),
-                sigma: sigma(prompt_sigma),
+                sigma: digits(prompt_sigma, 2),
                 max: prompt_max,
             },
-            output: Length {
+            output: LengthPrior {
                 median: output_median.round().max(1.0),
-                sigma: sigma(output_sigma),
+                sigma: digits(output_sigma, 2),
                 max: output_max,
             },
             hits: digits(hits, 2),
         }
     }
 
-    /// The mean size of requests that are so many times as long.
-    pub(crate) fn mean(&self, factors: Factors) -> Size {
+    /// The mean size of requests that are scaled by these factors.
+    pub(crate) fn mean(&self, factors: Factors) -> MeanSize {
         let Self { prompt, output, .. } = self.stretched(factors);
-        Size { prompt: prompt.mean(), output: output.mean() }
+        MeanSize { prompt: prompt.mean(), output: output.mean() }
     }
 
     /// Other requests with these medians and this spread, within the same limits.
     pub(crate) fn others(&self, prompt: f64, output: f64, sigma: f64) -> Self {
-        let like = |length: Length, median: f64| Length {
+        let lengths = [(self.prompt, prompt), (self.output, output)];
+        let [prompt, output] = lengths.map(|(length, median)| LengthPrior {
             median: median.min(length.max / 2.0).round().max(1.0),
             sigma: digits(sigma, 2),
             max: length.max,
-        };
-        Self { prompt: like(self.prompt, prompt), output: like(self.output, output), ..*self }
+        });
+
+        Self { prompt, output, ..*self }
     }
 
-    /// The same requests so many times as long.
+    /// The same requests, scaled by these factors.
     fn stretched(&self, factors: Factors) -> Self {
         Self {
             prompt: self.prompt.stretched(factors.prompt),
@@ -173,7 +176,7 @@ impl Requests {
 // === impl Objectives ===
 
 impl Objectives {
-    /// Objectives that each of these engines meets for a request that it has alone, also after these
+    /// Objectives that each of these engines meets for a request that runs alone, even after these
     /// changes.
     pub(crate) fn draw(
         lot: Lot,
@@ -184,6 +187,7 @@ impl Objectives {
         let mut random = lot.of(Aspect::Objectives);
         let ttft = TTFT.draw(&mut random);
         let itl = ITL.draw(&mut random) / 1e3;
+
         let slow = machines.iter().take(1).map(|it| it.slowed(changes.slowdowns.slowness()));
         let all: Vec<Machine> = machines.iter().copied().chain(slow).collect();
         let drawn = Self { ttft, itl }.met_by(requests, &all);
@@ -191,29 +195,30 @@ impl Objectives {
         Self { ttft: digits(ttft + 0.005, 3), itl: (itl * 1e3).ceil() / 1e3 }
     }
 
-    /// The same, but so that each of these engines meets them for a request that it has alone.
+    /// The same objectives, relaxed so that each of these engines meets them for a request that
+    /// runs alone.
     fn met_by(self, requests: &Requests, machines: &[Machine]) -> Self {
-        let Self { ttft, itl } = self;
-        let context = requests.prompt.at(P99) + requests.output.at(P99);
-        let lengths = [0.0, P99].map(|deviations| requests.prompt.at(deviations));
-        let prompts = lengths.into_iter().chain([requests.prompt.at(P99).min(LONG_PROMPT)]);
-        let first = |machine: &Machine, prompt: f64| {
-            let allowed = (prompt - LONG_PROMPT).max(0.0) * PER_TOKEN.as_secs_f64();
-            ALONE * machine.prefill(prompt * (1.0 - requests.hits)) - allowed
-        };
-        let ttft = machines.iter().fold(ttft, |ttft, machine| {
-            prompts.clone().fold(ttft, |ttft, prompt| ttft.max(first(machine, prompt)))
-        });
-        let itl = machines.iter().fold(itl, |itl, it| itl.max(ALONE * it.decode(context)));
+        let Self { mut ttft, mut itl } = self;
+        let longest = requests.prompt.at(P99);
+        let context = longest + requests.output.at(P99);
+        for machine in machines {
+            for prompt in [requests.prompt.at(0.0), longest, longest.min(LONG_PROMPT)] {
+                let allowed = (prompt - LONG_PROMPT).max(0.0) * PER_TOKEN.as_secs_f64();
+                let alone = ALONE * machine.prefill(prompt * (1.0 - requests.hits));
+                ttft = ttft.max(alone - allowed);
+            }
+            itl = itl.max(ALONE * machine.decode(context));
+        }
+
         Self { ttft, itl }
     }
 
-    /// As a scenario says it.
+    /// The objectives in the form of a scenario.
     pub(crate) fn written(&self) -> Written<Slo> {
-        let duration = |seconds| WrittenDuration(Duration::from_secs_f64(seconds));
+        let [ttft, itl] = [self.ttft, self.itl].map(Duration::from_secs_f64);
         Written::<Slo> {
-            ttft: Some(duration(self.ttft)),
-            itl: Some(duration(self.itl)),
+            ttft: Some(WrittenDuration(ttft)),
+            itl: Some(WrittenDuration(itl)),
             ttft_per_token: Some(WrittenDuration(PER_TOKEN)),
             ..Default::default()
         }

@@ -1,55 +1,56 @@
-//! What is around the replicas of a world: router, clients, gateway, scrapes and the autoscaler.
+//! The surroundings of a world's replicas: router, clients, gateway, scrapes and the autoscaler.
 
 use rand::RngExt as _;
 
 use crate::simulate::scenario::Router;
 use crate::study::worlds::course::digits;
-use crate::study::worlds::lot::{Chosen, Lot};
+use crate::study::worlds::lot::{DrawnOption, Lot};
 use crate::study::worlds::machines::{Machine, count};
 use crate::study::worlds::priors::{
-    Aspect, CLIENTS, DELAY, DELAYS, FOLLOWERS, Follower, GATEWAYS, LOSS, LOSSES, PER_REPLICA,
-    Patience, Queue, RELAY, ROUTERS, SCRAPES, SESSIONS, TIMEOUT,
+    Aspect, AutoscalerPreset, CLIENTS, DELAY, DELAYS, FOLLOWERS, GATEWAYS, LOSS, LOSSES,
+    PER_REPLICA, Patience, QueueAccess, RELAY, ROUTERS, SCRAPES, SESSIONS, TIMEOUT,
 };
 
-/// How often clients try again that do.
+/// The retries of clients that retry.
 const RETRIES: std::ops::RangeInclusive<u32> = 1..=3;
 
-/// What is around replicas.
+/// The surroundings of replicas.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Surroundings {
-    pub(crate) router: Chosen<Router>,
-    /// Sessions for each replica of the mean need, where the router keeps them together.
+pub(crate) struct WorldSurroundings {
+    pub(crate) router: DrawnOption<Router>,
+    /// Sessions per replica of the mean need, if the router keeps sessions together.
     pub(crate) sessions: f64,
-    pub(crate) clients: Chosen<Clients>,
-    pub(crate) gateway: Gateway,
-    pub(crate) observation: Observation,
-    pub(crate) follower: Chosen<Follower>,
-    /// How many seconds old the values are that the autoscaler reads.
-    pub(crate) delay: Chosen<Option<f64>>,
+    pub(crate) clients: DrawnOption<ClientPatience>,
+    pub(crate) gateway: WorldGateway,
+    pub(crate) observation: ObservationPath,
+    pub(crate) follower: DrawnOption<AutoscalerPreset>,
+    /// The age in seconds of the values that the autoscaler reads.
+    pub(crate) delay: DrawnOption<Option<f64>>,
 }
 
-/// How patient clients are.
+/// The patience of clients.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clients {
+pub(crate) struct ClientPatience {
     /// Seconds.
     pub(crate) timeout: Option<f64>,
     pub(crate) retries: Option<u32>,
 }
 
-/// What holds requests that no replica takes.
+/// The queue for requests that no replica takes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Gateway {
+pub(crate) struct WorldGateway {
     pub(crate) name: &'static str,
-    /// Requests that a replica gets at once.
+    /// Simultaneous requests that a replica gets.
     pub(crate) per_replica: Option<u32>,
     pub(crate) is_read: bool,
 }
 
-/// What the daemon sees.
+/// The daemon's observations.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Observation {
+pub(crate) struct ObservationPath {
     pub(crate) name: &'static str,
-    /// Seconds from one scrape of Prometheus to the next, and that its samples are late.
+    /// The interval of Prometheus' scrapes and the delay of its samples; `None` without a
+    /// Prometheus.
     pub(crate) prometheus: Option<Prometheus>,
     pub(crate) losses: &'static str,
     /// The share of scrapes that are lost.
@@ -65,59 +66,61 @@ pub(crate) struct Prometheus {
     pub(crate) late: f64,
 }
 
-// === impl Surroundings ===
+// === impl WorldSurroundings ===
 
-impl Surroundings {
+impl WorldSurroundings {
     pub(crate) fn draw(lot: Lot, machines: &[Machine]) -> Self {
         let mut random = lot.of(Aspect::AutoscalerDelay);
         let delay = DELAYS.draw(&mut random);
         let old = DELAY.draw(&mut random).round();
         let mut random = lot.of(Aspect::Router);
         let router = ROUTERS.draw(&mut random);
+
         Self {
             router,
             sessions: SESSIONS.draw(&mut random),
             clients: clients(lot),
-            gateway: Gateway::draw(lot, machines[0].engine.max_num_seqs),
-            observation: Observation::draw(lot),
+            gateway: WorldGateway::draw(lot, machines[0].engine.max_num_seqs),
+            observation: ObservationPath::draw(lot),
             follower: FOLLOWERS.draw(&mut lot.of(Aspect::Autoscaler)),
-            delay: Chosen { name: delay.name, value: delay.value.then_some(old) },
+            delay: DrawnOption { name: delay.name, value: delay.value.then_some(old) },
         }
     }
 }
 
-fn clients(lot: Lot) -> Chosen<Clients> {
+fn clients(lot: Lot) -> DrawnOption<ClientPatience> {
     let mut random = lot.of(Aspect::Clients);
-    let Chosen { name, value } = CLIENTS.draw(&mut random);
+    let DrawnOption { name, value } = CLIENTS.draw(&mut random);
     let timeout = TIMEOUT.draw(&mut random).round();
     let retries = random.random_range(RETRIES);
-    let value = Clients {
+    let clients = ClientPatience {
         timeout: (value != Patience::Patient).then_some(timeout),
         retries: (value == Patience::Retry).then_some(retries),
     };
-    Chosen { name, value }
+
+    DrawnOption { name, value: clients }
 }
 
-// === impl Gateway ===
+// === impl WorldGateway ===
 
-impl Gateway {
+impl WorldGateway {
     fn draw(lot: Lot, seats: u32) -> Self {
         let mut random = lot.of(Aspect::Gateway);
-        let Chosen { name, value } = GATEWAYS.draw(&mut random);
-        let per_replica = count(f64::from(seats) * PER_REPLICA.draw(&mut random));
-        let per_replica = (value != Queue::None).then_some(per_replica);
-        Self { name, per_replica, is_read: value == Queue::Readable }
+        let DrawnOption { name, value } = GATEWAYS.draw(&mut random);
+        let drawn = count(f64::from(seats) * PER_REPLICA.draw(&mut random));
+        let per_replica = (value != QueueAccess::None).then_some(drawn);
+        Self { name, per_replica, is_read: value == QueueAccess::Readable }
     }
 
-    /// Requests that a replica gets at once.
+    /// Simultaneous requests that a replica gets.
     pub(crate) fn at_once(&self) -> u32 {
         self.per_replica.unwrap_or(u32::MAX)
     }
 }
 
-// === impl Observation ===
+// === impl ObservationPath ===
 
-impl Observation {
+impl ObservationPath {
     fn draw(lot: Lot) -> Self {
         let mut random = lot.of(Aspect::Scrape);
         let scrapes = SCRAPES.draw(&mut random);

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::json;
 
 use crate::simulate::Micros;
-use crate::simulate::peers::profile::{self, Size};
+use crate::simulate::peers::profile::{self, MeanSize};
 use crate::simulate::replica::settings::{Admission, Options, Settings, StepTime};
 use crate::simulate::replica::speculation::Speculation;
 use crate::simulate::run;
@@ -14,8 +14,8 @@ use crate::study::resolve;
 use crate::study::worlds::capacity::Capacity;
 use crate::study::worlds::course::{Course, Need};
 use crate::study::worlds::documented::{Prior, table};
-use crate::study::worlds::draw::{World, draw};
-use crate::study::worlds::lot::{Choice, Lot, Spread};
+use crate::study::worlds::draw::{WorldScenario, draw};
+use crate::study::worlds::lot::{Choice, Lot, PriorDistribution};
 use crate::study::worlds::play;
 use crate::study::worlds::priors::{
     API_SERVERS, Aspect, BATCHES, BUDGET, CLIENTS, DELAYS, DRIFTS, FAILED_STARTS, FAILURES,
@@ -27,16 +27,18 @@ use plimsoll_daemon::config::yaml;
 
 const COUNT: u32 = 300;
 
-fn worlds() -> Vec<World> {
+fn worlds() -> Vec<WorldScenario> {
     (1..=COUNT).map(|number| draw(Lot { seed: 1, number })).collect()
 }
 
 #[test]
 fn a_world_depends_on_its_seed_and_number_alone() {
-    let text = |seed, number| play::text(&draw(Lot { seed, number }));
-    assert_eq!(text(1, 7), text(1, 7));
-    assert_ne!(text(1, 7), text(1, 8));
-    assert_ne!(text(1, 7), text(2, 7));
+    let [one, same, next, other] = [(1, 7), (1, 7), (1, 8), (2, 7)]
+        .map(|(seed, number)| play::text(&draw(Lot { seed, number })));
+    assert_eq!(one, same);
+    assert_ne!(one, next);
+    assert_ne!(one, other);
+
     assert_eq!(Lot::parse("1:7").map(|lot| lot.to_string()).as_deref(), Some("1:7"));
     for wrong in ["", "1", "1:", ":7", "-1:7", "1:7:2", "a:b"] {
         assert!(Lot::parse(wrong).is_none(), "{wrong}");
@@ -49,8 +51,8 @@ fn every_world_is_a_scenario_without_a_problem_or_a_warning() {
         let text = play::text(&world);
         let value = yaml::read(&text).unwrap();
         assert_eq!(value, written::value(&world.file), "what is printed is what is played");
-        let resolved = resolve::resolve(value, Path::new(""));
-        let resolved = resolved.unwrap_or_else(|problems| panic!("{problems:?}\n{text}"));
+        let resolved = resolve::resolve(value, Path::new(""))
+            .unwrap_or_else(|problems| panic!("{problems:?}\n{text}"));
         assert!(resolved.warnings.is_empty(), "{:?}\n{text}", resolved.warnings);
     }
 }
@@ -58,41 +60,37 @@ fn every_world_is_a_scenario_without_a_problem_or_a_warning() {
 #[test]
 fn worlds_are_drawn_as_often_as_the_priors_say() {
     let worlds = worlds();
-    let drawn = |aspect: Aspect, value: &str| {
-        worlds.iter().filter(|world| world.fact(aspect) == value).count() as f64
-    };
-    let mut expected: Vec<(Aspect, &str, u32)> = Vec::new();
-    let mut expect = |aspect, weights: Vec<(u32, &'static str)>| {
-        expected.extend(weights.into_iter().map(|(weight, name)| (aspect, name, weight)));
-    };
-    expect(Aspect::Router, weights(&ROUTERS));
-    expect(Aspect::Clients, weights(&CLIENTS));
-    expect(Aspect::Nodes, weights(&NODES));
-    expect(Aspect::Failures, weights(&FAILURES));
-    expect(Aspect::Rollout, weights(&ROLLOUTS));
-    expect(Aspect::Scrape, weights(&SCRAPES));
-    expect(Aspect::ScrapeLoss, weights(&LOSSES));
-    expect(Aspect::Autoscaler, weights(&FOLLOWERS));
-    expect(Aspect::AutoscalerDelay, weights(&DELAYS));
-    expect(Aspect::Gateway, weights(&GATEWAYS));
-    expect(Aspect::Shape, weights(&SHAPES));
-    expect(Aspect::Lengths, weights(&TASKS));
-    expect(Aspect::ApiServers, weights(&API_SERVERS));
-    expect(Aspect::Pipeline, weights(&STAGES));
-    expect(Aspect::Speculation, weights(&SPECULATIONS));
-    expect(Aspect::Noise, weights(&NOISES));
-    expect(Aspect::Slowdown, weights(&SLOWDOWNS));
-    expect(Aspect::Drift, weights(&DRIFTS));
-    expect(Aspect::Batch, weights(&BATCHES));
-    expect(Aspect::Silence, weights(&SILENCES));
-    expect(Aspect::FailedStarts, weights(&FAILED_STARTS));
-    for (aspect, value, percent) in expected {
-        let share = f64::from(percent) / 100.0;
-        let mean = share * f64::from(COUNT);
-        // Four standard deviations of a binomial distribution.
-        let most = 4.0 * (mean * (1.0 - share)).sqrt();
-        let count = drawn(aspect, value);
-        assert!((count - mean).abs() <= most, "{} {value}: {count} of {mean}", aspect.name());
+    for (aspect, weights) in [
+        (Aspect::Router, weights(&ROUTERS)),
+        (Aspect::Clients, weights(&CLIENTS)),
+        (Aspect::Nodes, weights(&NODES)),
+        (Aspect::Failures, weights(&FAILURES)),
+        (Aspect::Rollout, weights(&ROLLOUTS)),
+        (Aspect::Scrape, weights(&SCRAPES)),
+        (Aspect::ScrapeLoss, weights(&LOSSES)),
+        (Aspect::Autoscaler, weights(&FOLLOWERS)),
+        (Aspect::AutoscalerDelay, weights(&DELAYS)),
+        (Aspect::Gateway, weights(&GATEWAYS)),
+        (Aspect::Shape, weights(&SHAPES)),
+        (Aspect::Lengths, weights(&TASKS)),
+        (Aspect::ApiServers, weights(&API_SERVERS)),
+        (Aspect::Pipeline, weights(&STAGES)),
+        (Aspect::Speculation, weights(&SPECULATIONS)),
+        (Aspect::Noise, weights(&NOISES)),
+        (Aspect::Slowdown, weights(&SLOWDOWNS)),
+        (Aspect::Drift, weights(&DRIFTS)),
+        (Aspect::Batch, weights(&BATCHES)),
+        (Aspect::Silence, weights(&SILENCES)),
+        (Aspect::FailedStarts, weights(&FAILED_STARTS)),
+    ] {
+        for (percent, value) in weights {
+            let share = f64::from(percent) / 100.0;
+            let mean = share * f64::from(COUNT);
+            // Four standard deviations of a binomial distribution.
+            let most = 4.0 * (mean * (1.0 - share)).sqrt();
+            let count = worlds.iter().filter(|world| world.fact(aspect) == value).count() as f64;
+            assert!((count - mean).abs() <= most, "{} {value}: {count} of {mean}", aspect.name());
+        }
     }
 
     let smooth = worlds.iter().filter(|world| world.kind == Kind::Smooth).count();
@@ -129,6 +127,7 @@ fn the_weights_of_a_choice_are_percentages() {
         sum(&SILENCES),
         sum(&FAILED_STARTS),
     ];
+
     assert_eq!(sums, [100; 26]);
 }
 
@@ -136,31 +135,34 @@ fn the_weights_of_a_choice_are_percentages() {
 fn a_spread_stays_within_its_bounds() {
     let mut random = Lot { seed: 1, number: 1 }.of(Aspect::Fleet);
     for spread in [
-        Spread::Uniform { low: 2.0, high: 8.0 },
-        Spread::LogUniform { low: 2.0, high: 8.0 },
-        Spread::Lognormal { median: 4.0, sigma: 1.0, low: 2.0, high: 8.0 },
+        PriorDistribution::Uniform { low: 2.0, high: 8.0 },
+        PriorDistribution::LogUniform { low: 2.0, high: 8.0 },
+        PriorDistribution::Lognormal { median: 4.0, sigma: 1.0, low: 2.0, high: 8.0 },
     ] {
         let mut values: Vec<f64> = (0..10_001).map(|_| spread.draw(&mut random)).collect();
         values.sort_by(f64::total_cmp);
         assert!(values[0] >= 2.0 && values[10_000] <= 8.0, "{spread}");
-        let median = if matches!(spread, Spread::Uniform { .. }) { 5.0 } else { 4.0 };
+        let median = if matches!(spread, PriorDistribution::Uniform { .. }) { 5.0 } else { 4.0 };
         assert!((values[5_000] - median).abs() < 0.2, "{spread}: {}", values[5_000]);
     }
 }
 
+fn kind(points: &[(f64, f64)], startup: f64) -> Kind {
+    let course = Course { points: points.to_vec(), period: None };
+    Need::new(&course, Capacity::constant(10.0), 3600.0).kind(startup)
+}
+
 #[test]
 fn a_need_that_rises_by_more_than_a_quarter_within_a_start_jumps() {
-    let kind = |points: &[(f64, f64)], startup| {
-        let course = Course { points: points.to_vec(), period: None };
-        Need::new(&course, Capacity::constant(10.0), 3600.0).kind(startup)
-    };
     // From 4 to 8 replicas in 40 minutes.
     let ramp = [(0.0, 40.0), (2400.0, 80.0)];
     assert_eq!(kind(&ramp, 120.0), Kind::Smooth);
     assert_eq!(kind(&ramp, 1200.0), Kind::Jumps);
-    let step = |to| [(0.0, 40.0), (1800.0, 40.0), (1800.0, to)];
-    assert_eq!(kind(&step(49.0), 30.0), Kind::Smooth);
-    assert_eq!(kind(&step(51.0), 30.0), Kind::Jumps);
+    let small_step = [(0.0, 40.0), (1800.0, 40.0), (1800.0, 49.0)];
+    assert_eq!(kind(&small_step, 30.0), Kind::Smooth);
+    let step = [(0.0, 40.0), (1800.0, 40.0), (1800.0, 51.0)];
+    assert_eq!(kind(&step, 30.0), Kind::Jumps);
+
     let fall = [(0.0, 80.0), (1800.0, 80.0), (1800.0, 10.0)];
     assert_eq!(kind(&fall, 600.0), Kind::Smooth);
     let below_one = [(0.0, 1.0), (1800.0, 1.0), (1800.0, 9.0)];
@@ -171,11 +173,13 @@ fn a_need_that_rises_by_more_than_a_quarter_within_a_start_jumps() {
 fn the_document_has_the_priors() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/worlds.md");
     let document = fs::read_to_string(path).unwrap();
-    let row = |Prior { aspect, drawn, source }: Prior| {
-        format!("| {} | {drawn} | {source} |\n", aspect.name())
-    };
-    let rows: String = table().into_iter().map(row).collect();
-    assert!(document.contains(&rows), "docs/worlds.md must have these rows:\n{rows}");
+    let mut rows = Vec::new();
+    for Prior { aspect, drawn, source } in table() {
+        rows.push(format!("| {} | {drawn} | {source} |\n", aspect.name()));
+    }
+
+    let text = rows.concat();
+    assert!(document.contains(&text), "docs/worlds.md must have these rows:\n{text}");
 
     let mut named: BTreeMap<&str, u32> = BTreeMap::new();
     for prior in table() {
@@ -211,6 +215,7 @@ variants:
          batch_tokens: 8192{engine}}}
 "
     );
+
     let resolved = resolve::resolve(yaml::read(&text).unwrap(), Path::new("")).unwrap();
     let outcome = run::run(&resolved.scenario, 1, &mut |_: Micros| true).unwrap();
     outcome.models[0].itl.mean().unwrap().seconds()
@@ -218,7 +223,7 @@ variants:
 
 #[test]
 fn an_engine_meets_its_objective_with_what_it_sustains_and_with_half_as_much_again_does_not() {
-    let size = Size { prompt: 500.0, output: 200.0 };
+    let size = MeanSize { prompt: 500.0, output: 200.0 };
     let engine = Settings {
         step: StepTime::dense(10_000.0, 20.0, 100.0, 0.05),
         max_num_seqs: 1024,
@@ -227,6 +232,7 @@ fn an_engine_meets_its_objective_with_what_it_sustains_and_with_half_as_much_aga
         kv_blocks: 62_500,
         admission: Admission::WholePrompt,
     };
+
     let speculation = Some(Speculation::with_mean(3, 2.5));
     for (stages, speculation, keys) in [
         (1, None, ""),
@@ -261,10 +267,12 @@ fn bounds_are_far_above_the_peak_where_lengths_drift_and_engines_slow_down() {
         if world.fact(Aspect::Batch) != "none" {
             continue;
         }
+
         let differs = (last / first - 1.0).abs() > 0.01;
         assert!(drifts || !differs, "{}: {first}, then {last}", world.lot);
         drifted += u32::from(differs);
     }
+
     assert!(changed > 60 && drifted > 60, "{changed} and {drifted} of {COUNT}");
 }
 

@@ -1,11 +1,11 @@
-//! The configuration of the engines of a world, beyond its limits: API servers, pipelines, speculation
+//! The configuration of a world's engines beyond their limits: API servers, pipelines, speculation
 //! and noise.
 
 use crate::simulate::replica::settings::Options;
 use crate::simulate::replica::speculation::Speculation;
 use crate::study::file::{EngineKeys, SpeculationKeys};
 use crate::study::worlds::course::digits;
-use crate::study::worlds::lot::{Chosen, Lot};
+use crate::study::worlds::lot::{DrawnOption, Lot};
 use crate::study::worlds::priors::{
     API_SERVERS, Aspect, DRAFTS, DRAFTS_MORE, DRAFTS_MORE_FROM, NOISE, NOISES, SPECULATIONS,
     STAGES, TOKENS_PER_STEP,
@@ -15,10 +15,10 @@ use plimsoll_core::settings::Written;
 /// The configuration of engines.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EngineSetup {
-    pub(crate) api_servers: Chosen<u32>,
-    pub(crate) stages: Chosen<u32>,
-    pub(crate) speculation: Chosen<Option<Drafts>>,
-    pub(crate) noise: Chosen<f64>,
+    pub(crate) api_servers: DrawnOption<u32>,
+    pub(crate) stages: DrawnOption<u32>,
+    pub(crate) speculation: DrawnOption<Option<Drafts>>,
+    pub(crate) noise: DrawnOption<f64>,
 }
 
 /// Tokens of speculative decoding.
@@ -46,8 +46,8 @@ impl EngineSetup {
         Self {
             api_servers: API_SERVERS.draw(&mut lot.of(Aspect::ApiServers)),
             stages: STAGES.draw(&mut lot.of(Aspect::Pipeline)),
-            speculation: Chosen { name: speculates.name, value: speculation },
-            noise: Chosen { name: noise.name, value: sigma },
+            speculation: DrawnOption { name: speculates.name, value: speculation },
+            noise: DrawnOption { name: noise.name, value: sigma },
         }
     }
 
@@ -56,7 +56,7 @@ impl EngineSetup {
         self.speculation.value.map_or(1, |it| it.drafts + 1)
     }
 
-    /// The same for the simulator.
+    /// The same configuration for the simulator.
     pub(crate) fn options(&self) -> Options {
         Options {
             api_servers: self.api_servers.value,
@@ -70,17 +70,18 @@ impl EngineSetup {
         }
     }
 
-    /// An engine with these keys, too.
+    /// Adds this configuration to the engine's keys.
     pub(crate) fn written(&self, engine: Written<EngineKeys>) -> Written<EngineKeys> {
         let Self { api_servers, stages, speculation, noise } = *self;
-        let speculation = speculation.value.map(|it| Written::<SpeculationKeys> {
+        let drafts = speculation.value.map(|it| Written::<SpeculationKeys> {
             drafts: Some(it.drafts),
             tokens: Some(it.tokens),
         });
+
         Written::<EngineKeys> {
             api_servers: (api_servers.value > 1).then_some(api_servers.value),
             pipeline_stages: (stages.value > 1).then_some(stages.value),
-            speculation,
+            speculation: drafts,
             noise: (noise.value > 0.0).then_some(noise.value),
             ..engine
         }

@@ -11,27 +11,30 @@ use crate::study::file::{
     ReplicaCountKeys, RolloutKeys, SelectPolicy, StepKeys, VariantKeys, Words, WorkloadKeys,
 };
 use crate::study::worlds::course::Course;
-use crate::study::worlds::draw::{Arrivals, Draft};
-use crate::study::worlds::fleet::{Counts, Provisioned, Rollout, Start};
+use crate::study::worlds::draw::{WorldArrivals, WorldDraft};
+use crate::study::worlds::fleet::{Provisioned, ReplicaBounds, WorldRollout, WorldStartup};
 use crate::study::worlds::machines::{Machine, count};
-use crate::study::worlds::priors::Follower;
-use crate::study::worlds::surroundings::{Clients, Gateway, Observation, Prometheus, Surroundings};
+use crate::study::worlds::priors::AutoscalerPreset;
+use crate::study::worlds::surroundings::{
+    ClientPatience, ObservationPath, Prometheus, WorldGateway, WorldSurroundings,
+};
 use plimsoll_core::settings::Written;
 use plimsoll_core::settings::written::WrittenDuration;
 
-/// How often a gateway is read.
+/// The interval at which a gateway is read.
 const GATEWAY_READ: Duration = Duration::from_secs(1);
 
-/// Scrapes after which a replica is stale.
+/// The number of missed scrapes after which a replica is stale.
 const STALE_AFTER: u64 = 4;
 
 /// The surge of a rollout.
 const SURGE: f64 = 0.25;
 
 /// The file of a world.
-pub(crate) fn file(draft: &Draft, kind: Kind) -> File {
-    let Draft { lot, machines, surroundings, arrivals, .. } = draft;
+pub(crate) fn file(draft: &WorldDraft, kind: Kind) -> File {
+    let WorldDraft { lot, machines, surroundings, arrivals, .. } = draft;
     let variants = machines.iter().enumerate().map(|(at, it)| Some(variant(draft, at, it)));
+
     Written::<FileKeys> {
         about: Some(about(draft)),
         kind: Some(kind),
@@ -52,7 +55,7 @@ pub(crate) fn value(file: &File) -> Value {
     value
 }
 
-/// Takes keys away that are not written.
+/// Removes unset keys.
 fn prune(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -64,10 +67,11 @@ fn prune(value: &mut Value) {
     }
 }
 
-/// What the world is, in a sentence.
-fn about(draft: &Draft) -> String {
-    let Draft { lot, machines, requests, arrivals, fleet, .. } = draft;
+/// A description of the world, in a sentence.
+fn about(draft: &WorldDraft) -> String {
+    let WorldDraft { lot, machines, requests, arrivals, fleet, .. } = draft;
     let names: Vec<&str> = machines.iter().map(|it| it.pair.accelerator).collect();
+
     format!(
         "World {} of seed {}: {} on {}, {} requests, arrivals {}, {:.1} replicas on average.",
         lot.number,
@@ -80,10 +84,11 @@ fn about(draft: &Draft) -> String {
     )
 }
 
-fn model(draft: &Draft) -> Written<ModelKeys> {
-    let Draft { machines, requests, objectives, surroundings, arrivals, fleet, .. } = draft;
-    let Surroundings { router, sessions, clients, gateway, .. } = surroundings;
-    let sessions = count(sessions * fleet.need.max(1.0));
+fn model(draft: &WorldDraft) -> Written<ModelKeys> {
+    let WorldDraft { machines, requests, objectives, surroundings, arrivals, fleet, .. } = draft;
+    let WorldSurroundings { router, sessions, clients, gateway, .. } = surroundings;
+    let all_sessions = count(sessions * fleet.need.max(1.0));
+
     Written::<ModelKeys> {
         name: Some(machines[0].pair.model.to_owned()),
         slo: Some(objectives.written()),
@@ -99,15 +104,15 @@ fn model(draft: &Draft) -> Written<ModelKeys> {
         }),
         batch: batch(draft),
         router: Some(router.value),
-        sessions: (router.value == Router::Sticky).then_some(sessions),
+        sessions: (router.value == Router::Sticky).then_some(all_sessions),
         gateway: gateway_keys(gateway),
         client: client(&clients.value),
         ..Default::default()
     }
 }
 
-fn batch(draft: &Draft) -> Option<Written<BatchKeys>> {
-    let Arrivals { batch, batch_course, .. } = &draft.arrivals;
+fn batch(draft: &WorldDraft) -> Option<Written<BatchKeys>> {
+    let WorldArrivals { batch, batch_course, .. } = &draft.arrivals;
     let drawn = batch_course.as_ref().map(|course| Written::<DrawnKeys> {
         prompt: Some(batch.requests.prompt.written()),
         output: Some(batch.requests.output.written()),
@@ -121,17 +126,20 @@ fn rate(course: &Course) -> Written<DrawnKeys> {
     if let [(_, rate)] = course.points.as_slice() {
         return Written::<DrawnKeys> { rate: Some(*rate), ..Default::default() };
     }
-    let point = |&(at, rate): &(f64, f64)| {
-        Some(Written::<PointKeys> { at: Some(seconds(at)), rate: Some(rate) })
-    };
+
+    let points = course
+        .points
+        .iter()
+        .map(|(at, rate)| Some(Written::<PointKeys> { at: Some(seconds(*at)), rate: Some(*rate) }));
+
     Written::<DrawnKeys> {
-        points: Some(course.points.iter().map(point).collect()),
+        points: Some(points.collect()),
         period: course.period.map(seconds),
         ..Default::default()
     }
 }
 
-fn gateway_keys(gateway: &Gateway) -> Option<Written<GatewayKeys>> {
+fn gateway_keys(gateway: &WorldGateway) -> Option<Written<GatewayKeys>> {
     let read = gateway.is_read.then_some(WrittenDuration(GATEWAY_READ));
     gateway.per_replica.map(|per_replica| Written::<GatewayKeys> {
         per_replica: Some(per_replica),
@@ -140,7 +148,7 @@ fn gateway_keys(gateway: &Gateway) -> Option<Written<GatewayKeys>> {
     })
 }
 
-fn client(clients: &Clients) -> Option<Written<Client>> {
+fn client(clients: &ClientPatience) -> Option<Written<Client>> {
     clients.timeout.map(|timeout| Written::<Client> {
         timeout: Some(seconds(timeout)),
         retries: clients.retries,
@@ -148,10 +156,11 @@ fn client(clients: &Clients) -> Option<Written<Client>> {
     })
 }
 
-fn variant(draft: &Draft, at: usize, machine: &Machine) -> Written<VariantKeys> {
-    let Draft { requests, surroundings, arrivals, fleet, faults, .. } = draft;
-    let Counts { min, max, initial } = fleet.counts[at];
+fn variant(draft: &WorldDraft, at: usize, machine: &Machine) -> Written<VariantKeys> {
+    let WorldDraft { requests, surroundings, arrivals, fleet, faults, .. } = draft;
+    let ReplicaBounds { min, max, initial } = fleet.counts[at];
     let rollout = fleet.rollout.value.filter(|_| at == 0);
+
     Written::<VariantKeys> {
         name: Some(machine.name()),
         accelerator: Some(machine.pair.accelerator.to_owned()),
@@ -173,12 +182,13 @@ fn variant(draft: &Draft, at: usize, machine: &Machine) -> Written<VariantKeys> 
     }
 }
 
-fn startup(start: &Start, failures: f64) -> Written<Startup> {
+fn startup(start: &WorldStartup, failures: f64) -> Written<Startup> {
     let [image, load, warmup] = start.phases().map(seconds);
     let (warm_nodes, node) = match start.provisioned {
         Some(Provisioned { warm, node }) => (Some(warm), Some(seconds(node))),
         None => (None, None),
     };
+
     Written::<Startup> {
         warm_nodes,
         node,
@@ -190,7 +200,7 @@ fn startup(start: &Start, failures: f64) -> Written<Startup> {
     }
 }
 
-fn rollout_keys(rollout: Rollout) -> Written<RolloutKeys> {
+fn rollout_keys(rollout: WorldRollout) -> Written<RolloutKeys> {
     Written::<RolloutKeys> {
         at: Some(seconds(rollout.at)),
         max_surge: Some(SURGE),
@@ -198,17 +208,17 @@ fn rollout_keys(rollout: Rollout) -> Written<RolloutKeys> {
     }
 }
 
-fn autoscaler(surroundings: &Surroundings) -> Option<Written<AutoscalerKeys>> {
+fn autoscaler(surroundings: &WorldSurroundings) -> Option<Written<AutoscalerKeys>> {
     let mut keys = Written::<AutoscalerKeys> {
         delay: surroundings.delay.value.map(seconds),
         ..Default::default()
     };
     match surroundings.follower.value {
-        Follower::Recommended => {}
-        Follower::Keda => keys.kind = Some(AutoscalerKind::Keda),
-        Follower::Stock => {
-            // As the API server fills in what an HPA does not say (Kubernetes 1.36, "Default
-            // Behavior").
+        AutoscalerPreset::Recommended => {}
+        AutoscalerPreset::Keda => keys.kind = Some(AutoscalerKind::Keda),
+        AutoscalerPreset::Stock => {
+            // The defaults of the API server for an HPA without `behavior` (Kubernetes 1.36,
+            // "Default Behavior").
             let up = [(PolicyType::Percent, 100), (PolicyType::Pods, 4)];
             keys.behavior = Some(Written::<BehaviorKeys> {
                 scale_up: Some(direction(0, &up)),
@@ -216,35 +226,39 @@ fn autoscaler(surroundings: &Surroundings) -> Option<Written<AutoscalerKeys>> {
             });
         }
     }
+
     (keys != Written::<AutoscalerKeys>::default()).then_some(keys)
 }
 
 /// A direction with the API server's tolerance and period, and this window and these steps.
 fn direction(window: u32, steps: &[(PolicyType, u32)]) -> Written<DirectionKeys> {
-    let step = |&(kind, value): &(PolicyType, u32)| {
-        Some(Written::<StepKeys> { kind: Some(kind), value: Some(value), period: Some(15) })
-    };
+    let policies = steps.iter().map(|(kind, value)| {
+        Some(Written::<StepKeys> { kind: Some(*kind), value: Some(*value), period: Some(15) })
+    });
+
     Written::<DirectionKeys> {
         tolerance: Some(QuantityText::Number(0.1)),
         window: Some(window),
         select_policy: Some(SelectPolicy::Max),
-        policies: Some(steps.iter().map(step).collect()),
+        policies: Some(policies.collect()),
     }
 }
 
-/// How the daemon is configured for a Prometheus: it waits for a few scrapes until a replica is
-/// stale.
-fn policy(observation: &Observation) -> Option<Words> {
+/// The daemon's configuration for a Prometheus: a replica becomes stale after a few scrapes.
+fn policy(observation: &ObservationPath) -> Option<Words> {
     let Prometheus { interval, .. } = observation.prometheus?;
     let mut words = Map::new();
-    let span = |seconds: u64| WrittenDuration(Duration::from_secs(seconds)).to_string();
     words.insert("scrape".to_owned(), json!({"interval": span(interval)}));
     words.insert("observe".to_owned(), json!({"stale_after": span(STALE_AFTER * interval)}));
     Some(Words(words))
 }
 
-fn daemon(observation: &Observation) -> Option<Written<DaemonKeys>> {
-    let Observation { prometheus, loss, .. } = observation;
+fn span(seconds: u64) -> String {
+    WrittenDuration(Duration::from_secs(seconds)).to_string()
+}
+
+fn daemon(observation: &ObservationPath) -> Option<Written<DaemonKeys>> {
+    let ObservationPath { prometheus, loss, .. } = observation;
     let keys = Written::<DaemonKeys> {
         scrape_loss: (*loss > 0.0).then_some(*loss),
         relay: prometheus.map(|it| seconds(it.late)),
@@ -253,7 +267,7 @@ fn daemon(observation: &Observation) -> Option<Written<DaemonKeys>> {
     (keys != Written::<DaemonKeys>::default()).then_some(keys)
 }
 
-/// A span of time; priors have positive ones.
+/// A duration; priors only have positive ones.
 pub(crate) fn seconds(seconds: f64) -> WrittenDuration {
     WrittenDuration(Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }

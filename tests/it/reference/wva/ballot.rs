@@ -7,7 +7,7 @@
 //! ff40965; its behaviour is described in `docs/decisions.md`.
 
 use jiff::Timestamp;
-use plimsoll::analyze::ballot::{Analyzer, Franchise, Vote};
+use plimsoll::analyze::ballot::{Analyzer, Vote, VotingRight};
 use plimsoll::analyze::capacity::{CapacityReport, VariantCapacity};
 use plimsoll::units::{Amount, Seconds};
 
@@ -23,7 +23,7 @@ pub(crate) struct Anchor {
 /// The anchor of a ballot; `None` when the model is held.
 pub(crate) fn anchor(now: Timestamp, patience: Seconds, votes: &[Vote<'_>]) -> Option<Anchor> {
     let binds = |vote: &&Vote<'_>| {
-        vote.franchise == Franchise::Votes
+        vote.franchise == VotingRight::Votes
             && vote.report.is_some()
             && vote.informed_at.is_some_and(|at| age(now, at) <= patience)
     };
@@ -38,7 +38,7 @@ pub(crate) fn anchor(now: Timestamp, patience: Seconds, votes: &[Vote<'_>]) -> O
     let Some(identity) = identity else {
         return Some(Anchor { sized_by, report: binding_report.clone() });
     };
-    let carrier_votes = carrier.is_some_and(|carrier| carrier.franchise == Franchise::Votes);
+    let carrier_votes = carrier.is_some_and(|carrier| carrier.franchise == VotingRight::Votes);
     let variants = identity.variants.iter().map(|variant| {
         let sized = binding_report.variants.iter().find(|sized| sized.key == variant.key);
         let own = Some(variant).filter(|_| carrier_votes);

@@ -16,7 +16,7 @@ mod sheet;
 mod tests;
 
 use plimsoll::analyze::capacity::CapacityReport;
-use plimsoll::decide::optimize::{Candidate, Standing};
+use plimsoll::decide::optimize::{Candidate, ReportFreshness};
 use plimsoll::fleet::{ModelKey, VariantKey};
 use plimsoll::units::{Replicas, Weight};
 
@@ -58,7 +58,7 @@ pub(crate) struct Voice<'a> {
     /// How much it counts beside other analyzers.
     pub(crate) score: Weight,
     /// Whether its data is fresh enough to take replicas away.
-    pub(crate) standing: Standing,
+    pub(crate) standing: ReportFreshness,
 }
 
 /// The numbers of one model.

@@ -7,7 +7,7 @@
 //!
 //! Times are in seconds, rates per second.
 
-use plimsoll::analyze::queueing::{BATCH_DEFAULT, QUEUE_DEFAULT, Shape};
+use plimsoll::analyze::queueing::{BATCH_DEFAULT, MeanRequest, QUEUE_DEFAULT};
 
 /// The share of the rate of a full batch up to which the model answers.
 const RATE_MAX_SHARE: f64 = 0.999;
@@ -92,7 +92,12 @@ pub(crate) enum Refusal {
 // === impl Model ===
 
 impl Model {
-    pub(crate) fn new(coefficients: Coefficients, shape: Shape, batch: u32, queue: u32) -> Self {
+    pub(crate) fn new(
+        coefficients: Coefficients,
+        shape: MeanRequest,
+        batch: u32,
+        queue: u32,
+    ) -> Self {
         let Coefficients { alpha, beta, gamma } = coefficients;
         let input = shape.input().tokens();
         let output = shape.output().tokens();
@@ -231,7 +236,7 @@ impl Prediction {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) arrival: f64,
-    pub(crate) shape: Option<Shape>,
+    pub(crate) shape: Option<MeanRequest>,
     pub(crate) ttft: f64,
     pub(crate) itl: f64,
     pub(crate) batch: Option<u32>,
@@ -269,7 +274,7 @@ impl Workload {
         }
     }
 
-    fn shape(&self) -> Option<Shape> {
+    fn shape(&self) -> Option<MeanRequest> {
         super::shape(self.input, self.output)
     }
 }

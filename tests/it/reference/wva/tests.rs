@@ -37,8 +37,8 @@ fn the_filter_of_wva_locks_itself_out_where_ours_learns() {
 
 /// TTFT and ITL of an engine by Plimsoll's definitions.
 fn plimsoll_at(engine: Coefficients, arrival: f64) -> [f64; 2] {
-    let room = queueing::Room { queue: 2560, ..queueing::Room::default() };
-    let model = queueing::Model::new(plimsoll(engine), shape(512.0, 128.0).unwrap(), room);
+    let room = queueing::ReplicaRoom { queue: 2560, ..queueing::ReplicaRoom::default() };
+    let model = queueing::QueueingModel::new(plimsoll(engine), shape(512.0, 128.0).unwrap(), room);
     let at = model.at(RequestRate::new(arrival).unwrap()).unwrap();
     [at.ttft.seconds(), at.itl.seconds()]
 }
@@ -84,14 +84,14 @@ fn one_definition_of_ttft_costs_less_than_half_of_the_replicas_of_wva() {
     let theirs = model.rate_for(inferred(3.0)).unwrap().rate;
     assert!((theirs - 8.25278).abs() < 1e-4, "{theirs}");
 
-    let model = queueing::Model::new(
+    let model = queueing::QueueingModel::new(
         plimsoll(ENGINE),
         shape(512.0, 128.0).unwrap(),
-        queueing::Room::default(),
+        queueing::ReplicaRoom::default(),
     );
-    let infer = queueing::Infer::default();
-    let observed = queueing::Observed::default();
-    let slo = queueing::resolve(&queueing::Targets::default(), &infer, &[model], &observed);
+    let infer = queueing::TargetInference::default();
+    let observed = queueing::ObservedLatencies::default();
+    let slo = queueing::resolve(&queueing::LatencyTargets::default(), &infer, &[model], &observed);
     let ours = model.rate_for(&slo.unwrap().targets).unwrap().rate.requests_per_second();
     assert!(ours > 2.1 * theirs, "{ours}");
 }

@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use plimsoll::analyze::capacity::{
     CapacityReport, Confidence, Totals, Unit, Utilisation, VariantCapacity,
 };
-use plimsoll::analyze::throughput::{Arrivals, ReplicaPace, VariantPace};
+use plimsoll::analyze::throughput::{FrontDemand, ReplicaPace, VariantPace};
 use plimsoll::fleet::{Role, VariantKey};
 use plimsoll::units::{Amount, Fraction, Replicas, RequestRate, Seconds, TokenRate, Tokens};
 
@@ -137,7 +137,7 @@ impl Curves {
         now: Timestamp,
         utilisation: Utilisation,
         variants: &[VariantPace<'_>],
-        arrivals: Arrivals,
+        arrivals: FrontDemand,
     ) -> Analysis {
         for variant in variants.iter().filter(|variant| !variant.replicas.is_empty()) {
             let curve = self.of(&variant.spec.key, now);
@@ -209,7 +209,7 @@ impl Asked {
     }
 
     /// Arrivals times output tokens, and the waiting requests per drain time.
-    fn demand(&self, arrivals: Arrivals) -> f64 {
+    fn demand(&self, arrivals: FrontDemand) -> f64 {
         let rate = arrivals.rate.unwrap_or_default().requests_per_second();
         let output = if self.weight > 0.0 { self.output / self.weight } else { 0.0 };
         let waiting = if self.variants > 0.0 {

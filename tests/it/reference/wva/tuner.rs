@@ -6,7 +6,7 @@
 //! for ever.
 
 use nalgebra::{Matrix2, Matrix2x3, Matrix3, Vector2, Vector3};
-use plimsoll::analyze::queueing::Shape;
+use plimsoll::analyze::queueing::MeanRequest;
 
 use super::queueing::{Coefficients, Model};
 
@@ -33,7 +33,7 @@ const QUEUE_PER_PLACE: u32 = 10;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Point {
     pub(crate) arrival: f64,
-    pub(crate) shape: Shape,
+    pub(crate) shape: MeanRequest,
     pub(crate) batch: u32,
     pub(crate) ttft: f64,
     pub(crate) itl: f64,

@@ -6,7 +6,7 @@
 
 use std::cmp::Ordering;
 
-use plimsoll::decide::zero::{Candidate, InFront, ZeroPolicy};
+use plimsoll::decide::zero::{FrontQueue, ZeroPolicy, ZeroVariant};
 use plimsoll::fleet::VariantKey;
 use plimsoll::units::{CostPerHour, Replicas, Requests};
 
@@ -39,7 +39,7 @@ pub(crate) enum Outcome {
 pub(crate) fn settle(
     policy: ZeroPolicy,
     finished: Option<Requests>,
-    candidates: &[Candidate],
+    candidates: &[ZeroVariant],
 ) -> Settled {
     let targets: Vec<Replicas> = candidates.iter().map(|candidate| candidate.target).collect();
     if candidates.iter().any(|candidate| candidate.bounds.min() > Replicas::ZERO) {
@@ -59,7 +59,7 @@ pub(crate) fn settle(
 }
 
 /// Gives one replica to the cheapest variant.
-fn keep_one(mut targets: Vec<Replicas>, candidates: &[Candidate]) -> Settled {
+fn keep_one(mut targets: Vec<Replicas>, candidates: &[ZeroVariant]) -> Settled {
     let cheapest = (0..candidates.len()).min_by(|a, b| cheaper(&candidates[*a], &candidates[*b]));
     let Some(cheapest) = cheapest else {
         return Settled { targets, outcome: Outcome::Unchanged };
@@ -69,21 +69,21 @@ fn keep_one(mut targets: Vec<Replicas>, candidates: &[Candidate]) -> Settled {
 }
 
 /// The variants that wake for queued requests, the cheapest first.
-pub(crate) fn wake(in_front: InFront, candidates: &[Candidate]) -> Vec<VariantKey> {
+pub(crate) fn wake(in_front: FrontQueue, candidates: &[ZeroVariant]) -> Vec<VariantKey> {
     match in_front {
-        InFront::Queued(queued) if queued > Requests::ZERO => {}
-        InFront::Queued(_) | InFront::NoQueue | InFront::Unknown => return Vec::new(),
+        FrontQueue::Queued(queued) if queued > Requests::ZERO => {}
+        FrontQueue::Queued(_) | FrontQueue::NoQueue | FrontQueue::Unknown => return Vec::new(),
     }
 
-    let mut asleep: Vec<&Candidate> =
+    let mut asleep: Vec<&ZeroVariant> =
         candidates.iter().filter(|it| it.current == Some(Replicas::ZERO)).collect();
     asleep.sort_by(|a, b| cheaper(a, b));
     asleep.into_iter().map(|it| it.variant.clone()).collect()
 }
 
 /// The cheaper variant first; of two that cost the same the one whose name comes first.
-fn cheaper(a: &Candidate, b: &Candidate) -> Ordering {
-    let cost = |candidate: &Candidate| {
+fn cheaper(a: &ZeroVariant, b: &ZeroVariant) -> Ordering {
+    let cost = |candidate: &ZeroVariant| {
         let stated = candidate.cost.filter(|cost| *cost > CostPerHour::ZERO);
         stated.map_or(COST, CostPerHour::per_hour)
     };

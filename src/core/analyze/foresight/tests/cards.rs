@@ -1,7 +1,7 @@
-//! Cards: what they are worth at once, how soon evidence replaces them, and what they never do.
+//! Cards: their immediate benefit, their replacement by evidence, and their limits.
 
 use super::*;
-use crate::analyze::foresight::card::{Card, Kind, Learned};
+use crate::analyze::foresight::card::{Card, EngineKind, EngineProfile};
 use crate::analyze::foresight::pace::SETTLED;
 use crate::fleet::{Accelerator, VariantName};
 
@@ -10,17 +10,21 @@ fn on_l4(mut spec: VariantSpec) -> VariantSpec {
     spec
 }
 
-/// Requests a second of four replicas or more, of which none has enough in two minutes for a lesson.
+/// Requests per second at which none of four replicas gets enough for a lesson in two minutes.
 const NOTHING_LEARNED: f64 = 0.01;
+
+fn tokens(count: f64) -> Tokens {
+    Tokens::new(count).unwrap()
+}
 
 /// The truth, off by a factor.
 fn card(off: f64) -> Arc<Card> {
-    let Iteration { alpha, beta, delta } = TRUTH;
-    let tokens = |count: f64| Tokens::new(count).unwrap();
+    let IterationCost { alpha, beta, delta } = TRUTH;
+
     Arc::new(Card {
-        kind: Kind::of(&on_l4(VariantSpec::example("a")), None).unwrap(),
-        learned: Learned {
-            iteration: Iteration { alpha: alpha * off, beta: beta * off, delta: delta * off },
+        kind: EngineKind::of(&on_l4(VariantSpec::example("a")), None).unwrap(),
+        learned: EngineProfile {
+            iteration: IterationCost { alpha: alpha * off, beta: beta * off, delta: delta * off },
             lessons: 40,
             content: None,
             prompt: tokens(PROMPT),
@@ -59,6 +63,7 @@ fn with_a_card_the_first_page_says_what_a_replica_carries_and_without_one_nothin
     let mut without = World::new(1);
     without.spec = on_l4(without.spec);
     assert_eq!(without.tick(10.0).report.variants[0].per_replica, None);
+
     let mut with = World::with_card(1, 1.0);
     let found = with.tick(10.0);
     assert!((carries(&found) / truth() - 1.0).abs() < 0.02, "{} of {}", carries(&found), truth());
@@ -70,11 +75,12 @@ fn a_card_that_is_wrong_by_two_is_overcome_within_a_minute() {
     for off in [0.5, 2.0] {
         // Three replicas, each with a lesson every 15 s, and a load that fills them by half.
         let mut world = World::with_card(3, off);
-        // Nothing but the time between tokens binds.
+        // Only the time between tokens binds.
         (world.policy.budget, world.policy.seats) = (1e6, requests(1e6).unwrap());
         let rate = 1.5 * truth();
         let first = carries(&world.tick(rate));
         assert!(first / truth() < 0.6 || first / truth() > 1.7, "{off}: {first} of {}", truth());
+
         let minute = carries(&world.run(59, rate));
         assert!((minute / truth() - 1.0).abs() < 0.35, "{off}: {minute} of {}", truth());
         assert!(!world.goes_by_card(), "{off}: its own lessons count");
@@ -92,7 +98,8 @@ fn a_card_that_is_wrong_by_ten_is_put_aside_by_the_first_lesson() {
         let without = carries(&World::new(3).run(120, rate));
         assert!((found / without - 1.0).abs() < 0.05, "{off}: {found}, and {without} without");
     }
-    // What a target for the time between tokens makes impossible by a card is not held for that.
+
+    // A target that only a card makes unreachable is no floor.
     let mut world = World::with_card(3, 10.0);
     let found = world.tick(1.0);
     assert_eq!((found.report.variants[0].per_replica, found.floors.len()), (None, 0));
@@ -132,12 +139,13 @@ fn a_card_of_replicas_that_are_said_to_start_slowly_has_two_of_those_starts_to_b
 fn a_card_is_for_requests_of_its_own_lengths_alone() {
     let mut world = World::with_card(1, 1.0);
     world.prompt = 4.0 * PROMPT;
-    // Too slow to be learned from at once, and soon long enough to be known for another mix.
+    // At first too slow for lessons. Then fast enough to show that the mix is different.
     let _ = world.run(10, 0.2);
     assert!(world.goes_by_card());
     let _ = world.run(60, 2.0);
     assert!(!world.goes_by_card());
-    // One that comes later finds the requests of the model known.
+
+    // A card that is imported later meets known lengths of the model.
     let mut world = World::new(1);
     world.spec = on_l4(world.spec);
     world.prompt = 4.0 * PROMPT;
@@ -152,6 +160,7 @@ fn a_variant_beside_one_of_the_same_kind_begins_from_what_that_has_learned() {
     let mut world = World::new(2);
     world.spec = on_l4(world.spec);
     let before = carries(&world.run(300, truth()));
+
     let beside = world.of("b");
     world.spec = beside;
     let after = world.tick(truth());
@@ -159,7 +168,8 @@ fn a_variant_beside_one_of_the_same_kind_begins_from_what_that_has_learned() {
     let said = after.cards[&world.spec.key].to_string();
     assert!(said.starts_with("the card of m on L4 that shop/a taught at 20"), "{said}");
     assert!(said.ends_with("by requests of 1000 + 200 tokens"), "{said}");
-    // Of another kind, nothing is known.
+
+    // A variant of another kind has no card.
     let mut other = world.of("c");
     other.accelerator = Accelerator::new("H100");
     world.spec = other;
@@ -171,9 +181,11 @@ fn what_was_measured_here_and_what_was_saved_count_before_a_card() {
     let mut known = World::new(2);
     known.spec = on_l4(known.spec);
     let before = carries(&known.run(300, truth()));
-    let (model, key) = (known.spec.model_key(), known.spec.key.clone());
+    let model = known.spec.model_key();
+    let key = known.spec.key.clone();
     let saved = known.foresight.save(&model, &key).unwrap();
-    // The card is there first, and what was saved replaces it.
+
+    // The card is used first, and the saved state replaces it.
     let mut world = World::with_card(2, 2.0);
     world.now = known.now;
     let _ = world.tick(truth());
@@ -182,7 +194,8 @@ fn what_was_measured_here_and_what_was_saved_count_before_a_card() {
     let recalled = carries(&world.tick(truth()));
     assert!(!world.goes_by_card());
     assert!((recalled / before - 1.0).abs() < 0.02, "{recalled} {before}");
-    // What is known already is left as it is.
+
+    // Known coefficients stay.
     known.foresight.import(&Arc::from([card(2.0)]));
     let _ = known.tick(truth());
     assert!(!known.goes_by_card());
@@ -198,6 +211,10 @@ fn what_a_card_says_is_not_saved_as_what_was_measured() {
     assert_eq!(world.foresight.cards().count(), 0, "nor shown as what was learned");
 }
 
+fn near(one: Tokens, other: f64) -> bool {
+    (one.tokens() / other - 1.0).abs() < 0.05
+}
+
 #[test]
 fn a_card_says_what_was_learned_and_from_what() {
     let mut world = World::new(2);
@@ -205,13 +222,13 @@ fn a_card_says_what_was_learned_and_from_what() {
     let _ = world.run(300, 1.5 * truth());
     let cards: Vec<_> = world.foresight.cards().cloned().collect();
     let [card] = cards.as_slice() else { panic!("{cards:?}") };
-    let Learned { lessons, content, prompt, output, held, .. } = card.learned;
-    let near = |one: f64, other: f64| (one / other - 1.0).abs() < 0.05;
-    assert!(near(prompt.tokens(), PROMPT) && near(output.tokens(), OUTPUT));
-    assert!(near(held.unwrap().tokens(), PROMPT + OUTPUT / 2.0));
+    let EngineProfile { lessons, content, prompt, output, held, .. } = card.learned;
+    assert!(near(prompt, PROMPT) && near(output, OUTPUT));
+    assert!(near(held.unwrap(), PROMPT + OUTPUT / 2.0));
     assert!(lessons >= SETTLED && content.unwrap()[1] > 4.0, "{card:?}");
     assert_eq!(card.from.as_ref(), Some(&world.spec.key));
-    // It outlives its variant, for a week.
+
+    // The card outlives its variant, for a week.
     world.foresight.retain(at(world.now), &BTreeSet::new(), &BTreeSet::new());
     assert_eq!(world.foresight.cards().count(), 1);
     let later = at(world.now + 8 * 24 * 3600);

@@ -1,12 +1,12 @@
-//! How sure it is what a replica carries: the interval holds the truth, and narrows with what is
-//! learned.
+//! The uncertainty of an estimated capacity: the interval contains the truth, and narrows with more
+//! lessons.
 
 use super::*;
-use crate::analyze::foresight::estimate::{Interval, Teacher};
+use crate::analyze::foresight::estimate::{CapacityInterval, Teacher};
 
 /// The ends of the interval, as shares of the truth.
-fn ends(world: &World, analysis: &Analysis) -> (f64, f64) {
-    let Interval { low, high } = analysis.estimates[&world.spec.key].interval.unwrap();
+fn ends(world: &World, analysis: &ForesightAnalysis) -> (f64, f64) {
+    let CapacityInterval { low, high } = analysis.estimates[&world.spec.key].interval.unwrap();
     (low.requests_per_second() / truth(), high.requests_per_second() / truth())
 }
 
@@ -22,6 +22,7 @@ fn the_interval_holds_the_truth_and_narrows_as_loads_differ() {
         assert!((rate - carries(&found)).abs() < 1e-3, "{rate}: what decisions count on");
         widths.push(high - low);
     }
+
     assert!(widths[..8].is_sorted_by(|a, b| a > b), "{widths:?}");
     assert!(widths[15] < 0.15 * widths[0], "{widths:?}");
 }

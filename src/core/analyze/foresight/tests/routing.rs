@@ -1,30 +1,30 @@
-//! Routing: what unlike variants behind one router count for.
+//! Routing: the usable capacity of unlike variants behind one router.
 
 use super::*;
 use crate::fleet::{Bounds, VariantName};
 use crate::units::CostPerHour;
 
-/// How a router shares requests among replicas.
+/// The way in which a router shares requests among replicas.
 #[derive(Clone, Copy)]
 enum Sharing {
-    /// Each gets as many.
+    /// Each replica gets the same rate.
     Alike,
-    /// Each gets as many as it can carry.
+    /// Each replica gets a rate in proportion to its capacity.
     ByCapacity,
 }
 
-/// What a slow replica carries, over what a fast one does.
+/// The capacity of a slow replica, relative to a fast one.
 const SLOW: f64 = 0.21;
 
-/// A fast variant, and one whose iterations take twice as long.
+/// A fast variant, and a variant with iterations that take twice as long.
 struct Unlike {
     foresight: Foresight,
-    policy: Policy,
+    policy: ForesightPolicy,
     now: i64,
     replicas: [u32; 2],
-    /// What a replica of each costs.
+    /// The cost of a replica of each.
     costs: [f64; 2],
-    /// Whether one of the slow ones must stay.
+    /// True if one of the slow replicas must stay.
     slow_stays: bool,
     sharing: Sharing,
 }
@@ -32,7 +32,8 @@ struct Unlike {
 impl Unlike {
     fn new(sharing: Sharing) -> Self {
         let policy = World::new(1).policy;
-        let (foresight, replicas) = (Foresight::default(), [2, 2]);
+        let foresight = Foresight::default();
+        let replicas = [2, 2];
         Self { foresight, policy, now: 0, replicas, costs: [2.0, 1.0], slow_stays: false, sharing }
     }
 
@@ -41,34 +42,30 @@ impl Unlike {
             let mut spec = VariantSpec::example("a");
             spec.key.variant = VariantName::new(["fast", "slow"][at]).unwrap();
             spec.cost = CostPerHour::new(self.costs[at]).unwrap();
+
             let stays = at == 1 && self.slow_stays;
             spec.bounds = Bounds::new(Replicas::saturating(u32::from(stays)), None).unwrap();
             spec
         })
     }
 
-    /// A second in which this rate comes to all of them.
-    fn tick(&mut self, rate: f64) -> Analysis {
+    /// A second in which all replicas together get this rate.
+    fn tick(&mut self, rate: f64) -> ForesightAnalysis {
         self.now += 1;
         let specs = self.specs();
         let weights = match self.sharing {
             Sharing::Alike => [1.0, 1.0],
             Sharing::ByCapacity => [1.0, SLOW],
         };
+
         let counts = self.replicas.map(f64::from);
         let all = counts[0] * weights[0] + counts[1] * weights[1];
         let strides = [0, 1].map(|at| {
             let of = times_as_slow([1.0, 2.0][at]);
             [second_of(of, self.now, PROMPT, rate * weights[at] / all, 0.0)]
         });
-        let keys = [0, 1].map(|at| -> Vec<ReplicaKey> {
-            let key = |index: u32| ReplicaKey {
-                variant: specs[at].key.clone(),
-                replica: ReplicaName::new(&format!("r{index}")).unwrap(),
-                incarnation: None,
-            };
-            (0..self.replicas[at]).map(key).collect()
-        });
+        let keys = [0, 1].map(|at| keys(&specs[at], self.replicas[at]));
+
         let variants = [0, 1].map(|at| VariantStrides {
             current: Replicas::saturating(self.replicas[at]),
             replicas: keys[at]
@@ -82,17 +79,38 @@ impl Unlike {
                 .collect(),
             ..VariantStrides::example(&specs[at])
         });
-        let (now, model) = (at(self.now), specs[0].model_key());
-        analyze(now, (now, Front::UNSEEN), &self.policy, &model, &variants, &mut self.foresight)
+
+        let now = at(self.now);
+        let model = specs[0].model_key();
+        analyze(
+            now,
+            now,
+            GatewaySignals::UNSEEN,
+            &self.policy,
+            &model,
+            &variants,
+            &mut self.foresight,
+        )
     }
 
-    /// The usable shares of both after ten minutes.
+    /// The usable shares of both variants after ten minutes.
     fn usable(&mut self) -> [Fraction; 2] {
         let rate = 0.8 * truth();
         (0..600).for_each(|_| drop(self.tick(rate)));
         let found = self.tick(rate);
         self.specs().map(|spec| found.estimates[&spec.key].usable)
     }
+}
+
+/// The keys of this many replicas of a variant.
+fn keys(spec: &VariantSpec, count: u32) -> Vec<ReplicaKey> {
+    let mut keys = Vec::new();
+    for index in 0..count {
+        let replica = ReplicaName::new(&format!("r{index}")).unwrap();
+        keys.push(ReplicaKey { variant: spec.key.clone(), replica, incarnation: None });
+    }
+
+    keys
 }
 
 #[test]
@@ -113,6 +131,7 @@ fn a_router_that_shares_alike_lets_fast_replicas_carry_no_more_than_slow_ones() 
     let rates = unlike.specs().map(|spec| found.estimates[&spec.key].rate.requests_per_second());
     assert!(slow >= 1.0 && fast < 0.6, "{fast} {slow}");
     assert!((fast * rates[0] / (1.1 * rates[1]) - 1.0).abs() < 0.1, "{fast} of {rates:?}");
+
     let foreseen = &found.foreseen[&Role::Both];
     assert!(foreseen.unused > 0.2 && foreseen.to_string().contains("unused"), "{foreseen}");
 }

@@ -1,8 +1,8 @@
-//! The model against an engine that steps through its iterations one by one.
+//! The model against an engine that executes its iterations one by one.
 //!
-//! The runs are those of a discrete-event simulator of vLLM (BLIS, inference-sim v0.7.10, strict
-//! profile) on one replica, with step times `b0 + b1 * prompt tokens + b2 * decoding requests`, so
-//! that the coefficients are known: `alpha`, `beta_prefill` and `beta_decode`, and no `gamma`.
+//! The runs come from a discrete-event simulator of vLLM (BLIS, inference-sim v0.7.10, strict
+//! profile) on one replica. Its step times are `b0 + b1 * prompt tokens + b2 * decoding requests`,
+//! so the coefficients are known: `alpha`, `beta_prefill` and `beta_decode`, and no `gamma`.
 
 use super::*;
 use crate::analyze::tuner::{Latencies, OperatingPoint, Tuner};
@@ -12,9 +12,9 @@ struct Run {
     name: &'static str,
     /// `b0`, `b1` and `b2` in microseconds.
     steps: [f64; 3],
-    /// Requests a second.
+    /// Requests per second.
     arrivals: f64,
-    /// Mean input tokens, their standard deviation as a share of it, and mean output tokens.
+    /// Mean input tokens, their standard deviation as a share of the mean, and mean output tokens.
     shape: [f64; 3],
     /// Mean, 50th, 90th, 95th and 99th percentile of TTFT, in milliseconds.
     ttft: [f64; 5],
@@ -27,8 +27,7 @@ struct Run {
 const Q: [f64; 3] = [7050.0, 19.5, 25.4];
 const L: [f64; 3] = [16440.0, 47.8, 18.2];
 
-/// Runs with Poisson arrivals of requests that are all alike, and of conversations as Azure
-/// recorded them.
+/// Runs with Poisson arrivals of identical requests, and of conversations recorded by Azure.
 const RUNS: [Run; 11] = [
     Run {
         name: "fixed-q-r006",
@@ -131,7 +130,7 @@ const RUNS: [Run; 11] = [
     },
 ];
 
-/// The mean TTFT of a run by Little's law with the mean alone, `alpha / (1 - rho)` and the prompt.
+/// The mean TTFT of a run by Little's law with the mean alone: `alpha / (1 - rho)` and the prompt.
 fn closed_form(run: &Run) -> f64 {
     let [alpha, prefill, decode] = run.steps.map(|micros| micros / 1e6);
     let [input, _, output] = run.shape;
@@ -139,7 +138,7 @@ fn closed_form(run: &Run) -> f64 {
     alpha / (1.0 - rho) + prefill * input
 }
 
-fn model_of(run: &Run) -> Model {
+fn model_of(run: &Run) -> QueueingModel {
     let [b0, b1, b2] = run.steps;
     let coefficients = Coefficients {
         alpha: seconds(b0 / 1e6),
@@ -147,31 +146,39 @@ fn model_of(run: &Run) -> Model {
         beta_decode: micros(b2),
         gamma: TimePerToken::ZERO,
     };
+
     let [input, variation, output] = run.shape;
     let shape = shape(input, output).with_input_variation(Fraction::new(variation).unwrap());
-    Model::new(coefficients, shape, Room::default())
+    QueueingModel::new(coefficients, shape, ReplicaRoom::default())
 }
 
-/// How far the model is from a run, as shares: ITL, requests in the batch, mean TTFT, and its 90th
-/// and 95th percentile.
+/// The relative errors of the model against a run: ITL, requests in the batch, mean TTFT, and its
+/// 90th and 95th percentiles.
 fn errors(run: &Run) -> [f64; 5] {
     let model = model_of(run);
     let at = model.at(rate(run.arrivals)).unwrap();
-    let within = |share| {
+    let [p90, p95] = [0.9, 0.95].map(|share| {
         let percentile = Percentile::new(Fraction::new(share).unwrap()).unwrap();
-        1000.0 * model.latency(&at, Metric::Ttft, Statistic::Percentile(percentile), run.arrivals)
-    };
+        1000.0
+            * model.latency(
+                &at,
+                LatencyMetric::Ttft,
+                Statistic::Percentile(percentile),
+                run.arrivals,
+            )
+    });
+
     [
         1000.0 * at.itl.seconds() / run.itl,
         at.in_service.requests() / run.running,
         1000.0 * at.ttft.seconds() / run.ttft[0],
-        within(0.9) / run.ttft[2],
-        within(0.95) / run.ttft[3],
+        p90 / run.ttft[2],
+        p95 / run.ttft[3],
     ]
     .map(|ratio| ratio - 1.0)
 }
 
-/// The figures of the documentation.
+/// The errors match the figures in the documentation.
 #[test]
 fn known_coefficients_predict_an_engine() {
     for run in &RUNS {
@@ -182,20 +189,24 @@ fn known_coefficients_predict_an_engine() {
     }
 }
 
-/// The mean TTFT of the sources, which is the wait for one mean iteration and the prompt, is less
-/// than half of what the engine shows under load.
+/// The mean TTFT of the sources is the wait for one mean iteration plus the prompt. Under load it
+/// is less than half of the engine's TTFT.
 #[test]
 fn the_closed_form_misses_the_iteration_that_a_request_shares() {
     for (name, most) in [("fixed-q-r006", -0.1), ("fixed-q-r060", -0.3), ("conv-x4-q", -0.5)] {
-        let run = RUNS.iter().find(|run| run.name == name).unwrap();
+        let run = RUNS.iter().find(|it| it.name == name).unwrap();
         let error = 1000.0 * closed_form(run) / run.ttft[0] - 1.0;
         assert!(error < most, "{name}: {error:+.3}");
     }
 }
 
-/// From the means of one run alone, whatever its load, `beta` comes out within a sixth, and what a
-/// replica finishes at most is at worst a third too careful: the engine reads its cache for nothing,
-/// and one operating point cannot tell.
+fn rate_max(model: &QueueingModel) -> f64 {
+    model.rate_max().unwrap().requests_per_second()
+}
+
+/// The means of one run determine `beta` within a sixth at any load. The maximum rate of a replica
+/// is underestimated by at most a third: the engine reads its cache at no cost, and one operating
+/// point cannot show that.
 #[test]
 fn one_operating_point_of_an_engine_tells_what_a_prompt_costs() {
     for run in &RUNS {
@@ -207,12 +218,12 @@ fn one_operating_point_of_an_engine_tells_what_a_prompt_costs() {
         for _ in 0..20 {
             let _ = tuner.learn(None, &point.unwrap());
         }
+
         let learned = tuner.estimate().unwrap();
         let beta = learned.coefficients.beta_prefill.seconds_per_token() * 1e6 / run.steps[1];
         assert!((beta - 1.0).abs() < 0.16, "{}: {learned}", run.name);
-        let most = |model: Model| model.rate_max().unwrap().requests_per_second();
-        let learned = Model::new(learned.coefficients, shape, Room::default());
-        let most = most(learned) / most(model_of(run));
+        let model = QueueingModel::new(learned.coefficients, shape, ReplicaRoom::default());
+        let most = rate_max(&model) / rate_max(&model_of(run));
         assert!((0.65..0.95).contains(&most), "{}: {most}", run.name);
     }
 }

@@ -1,4 +1,4 @@
-//! What must hold of any input.
+//! Properties that hold for any input.
 
 use proptest::prelude::*;
 
@@ -13,15 +13,16 @@ fn any_rule() -> impl Strategy<Value = TransitionRule> {
 }
 
 /// Loads on both sides of the thresholds, often on one exactly.
-fn any_loads() -> impl Strategy<Value = Vec<ReplicaLoad>> {
+fn any_loads() -> impl Strategy<Value = Vec<SaturationReplicaLoad>> {
     let kv = prop_oneof![0.0..1.2f64, prop::sample::select(vec![0.0, 0.1, 0.7, 0.8, 1.0])];
     let queue = prop_oneof![0.0..9.0f64, prop::sample::select(vec![0.0, 1.0, 2.0, 5.0])];
+
     prop::collection::vec((prop::sample::select(NAMES.to_vec()), kv, queue), 0..12).prop_map(
         |replicas| {
             replicas
                 .into_iter()
                 .enumerate()
-                .map(|(index, (variant, kv, queue))| ReplicaLoad {
+                .map(|(index, (variant, kv, queue))| SaturationReplicaLoad {
                     replica: replica(variant, &format!("pod-{index}")),
                     kv: Fraction::new(kv).unwrap(),
                     queue: Requests::new(queue).unwrap(),
@@ -31,7 +32,7 @@ fn any_loads() -> impl Strategy<Value = Vec<ReplicaLoad>> {
     )
 }
 
-fn any_state(name: &'static str) -> impl Strategy<Value = VariantState> {
+fn any_state(name: &'static str) -> impl Strategy<Value = SaturationVariant> {
     (
         0..6u32,
         prop_oneof![3 => Just(0u32), 1 => 1..3u32],
@@ -41,22 +42,32 @@ fn any_state(name: &'static str) -> impl Strategy<Value = VariantState> {
         0..4u32,
         prop::option::of(0..4u32),
     )
-        .prop_map(move |(current, pending, desired, patient, cost, min, above)| VariantState {
-            pending: replicas(pending),
-            desired: desired.map(replicas),
-            patience: if patient { Patience::Left } else { Patience::Exhausted },
-            bounds: bounds(min, above.map(|above| min + above)),
-            ..state(name, current, cost)
+        .prop_map(move |(current, pending, desired, patient, cost, min, above)| {
+            SaturationVariant {
+                pending: replicas(pending),
+                desired: desired.map(replicas),
+                patience: if patient {
+                    TransitionPatience::Left
+                } else {
+                    TransitionPatience::Exhausted
+                },
+                bounds: bounds(min, above.map(|above| min + above)),
+                ..state(name, current, cost)
+            }
         })
 }
 
-fn any_states() -> impl Strategy<Value = Vec<VariantState>> {
+fn any_states() -> impl Strategy<Value = Vec<SaturationVariant>> {
     NAMES.map(any_state).prop_map(Vec::from)
 }
 
-/// How far a target is from what the variant has, where no earlier wish is kept.
-fn step_of(target: &Target) -> i64 {
+/// The distance of a target from the variant's current replicas, if no earlier decision is kept.
+fn step_of(target: &SaturationTarget) -> i64 {
     i64::from(target.asked.count()) - i64::from(target.before.count())
+}
+
+fn is_above_max(state: &SaturationVariant) -> bool {
+    state.bounds.max().is_some_and(|max| state.current > max)
 }
 
 proptest! {
@@ -99,9 +110,10 @@ proptest! {
     fn at_most_one_replica_moves_and_never_the_last_one(
         loads in any_loads(), states in any_states(), rule in any_rule(),
     ) {
-        let states: Vec<_> =
-            states.into_iter().map(|state| VariantState { desired: None, ..state }).collect();
-        let targets = targets(&analyze(&loads, &thresholds()), &states, rule);
+        let undecided: Vec<_> =
+            states.into_iter().map(|state| SaturationVariant { desired: None, ..state }).collect();
+        let targets = targets(&analyze(&loads, &thresholds()), &undecided, rule);
+
         let moved: i64 = targets.iter().map(|target| step_of(target).abs()).sum();
         prop_assert!(moved <= 1, "{:?}", targets);
         for target in &targets {
@@ -126,13 +138,12 @@ proptest! {
     ) {
         let analysis = analyze(&loads, &thresholds());
         let targets = targets(&analysis, &states, rule);
-        let above_max =
-            |state: &VariantState| state.bounds.max().is_some_and(|max| state.current > max);
+
         let bounded = states
             .iter()
-            .any(|state| above_max(state) && analysis.variants.contains_key(&state.key));
+            .any(|state| is_above_max(state) && analysis.variants.contains_key(&state.key));
         let by_load = targets.iter().zip(&states).any(|(target, state)| {
-            matches!(target.outcome, Outcome::SpareEnough(_)) && !above_max(state)
+            matches!(target.outcome, SaturationOutcome::SpareEnough(_)) && !is_above_max(state)
         });
         prop_assert!(!(bounded && by_load), "{:?}", targets);
     }
@@ -143,10 +154,10 @@ proptest! {
     ) {
         let full: Vec<_> = loads
             .into_iter()
-            .map(|load| ReplicaLoad { kv: load.kv.max(thresholds().kv_cache), ..load })
+            .map(|load| SaturationReplicaLoad { kv: load.kv.max(thresholds().kv_cache), ..load })
             .collect();
         for target in targets(&analyze(&full, &thresholds()), &states, rule) {
-            prop_assert!(!matches!(target.outcome, Outcome::SpareEnough(_)), "{:?}", target);
+            prop_assert!(!matches!(target.outcome, SaturationOutcome::SpareEnough(_)), "{:?}", target);
         }
     }
 
@@ -160,15 +171,16 @@ proptest! {
         let before = analyze(&loads, &thresholds());
         prop_assume!(before.scale_up.is_some());
         let mut more = loads;
-        more.push(ReplicaLoad {
+        more.push(SaturationReplicaLoad {
             replica: replica(on, "another"),
             kv: Fraction::ONE,
             queue: Requests::ZERO,
         });
+
         let after = analyze(&more, &thresholds());
         prop_assert_eq!(after.scale_up, before.scale_up);
         for target in targets(&after, &states, rule) {
-            prop_assert!(!matches!(target.outcome, Outcome::SpareEnough(_)), "{:?}", target);
+            prop_assert!(!matches!(target.outcome, SaturationOutcome::SpareEnough(_)), "{:?}", target);
         }
     }
 
@@ -178,12 +190,13 @@ proptest! {
     ) {
         let busier: Vec<_> = loads
             .iter()
-            .map(|load| ReplicaLoad {
+            .map(|load| SaturationReplicaLoad {
                 kv: load.kv + Fraction::new(more).unwrap(),
                 queue: load.queue + Requests::new(waiting).unwrap(),
                 ..load.clone()
             })
             .collect();
+
         let before = analyze(&loads, &thresholds());
         let after = analyze(&busier, &thresholds());
         if before.scale_up.is_some() && before.non_saturated == after.non_saturated {

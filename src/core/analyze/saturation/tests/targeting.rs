@@ -1,4 +1,4 @@
-//! The rules by which one variant moves and the others stay.
+//! The rules by which one variant is scaled and the others stay.
 
 use crate::analyze::saturation::TransitionRule::{ModelWide, PendingOnly, PerVariant};
 use crate::analyze::saturation::tests::*;
@@ -24,10 +24,11 @@ fn the_last_replica_stays_even_with_a_minimum_of_zero() {
 #[test]
 fn the_dearest_at_its_minimum_lets_the_next_dearest_shrink() {
     let states = [
-        VariantState { bounds: bounds(2, None), ..state("dear", 2, 20.0) },
+        SaturationVariant { bounds: bounds(2, None), ..state("dear", 2, 20.0) },
         state("cheap", 5, 5.0),
     ];
     let load = fleet(&[("dear", 2), ("cheap", 5)], IDLE);
+
     for rule in [ModelWide, PerVariant, PendingOnly] {
         check(&load, &states, rule, &[("cheap", 4), ("dear", 2)]);
     }
@@ -37,17 +38,18 @@ fn the_dearest_at_its_minimum_lets_the_next_dearest_shrink() {
 fn a_variant_above_its_maximum_is_the_one_that_shrinks() {
     let states = [
         state("dear", 4, 20.0),
-        VariantState { bounds: bounds(0, Some(2)), ..state("cheap", 3, 5.0) },
+        SaturationVariant { bounds: bounds(0, Some(2)), ..state("cheap", 3, 5.0) },
     ];
     let load = fleet(&[("dear", 4), ("cheap", 3)], IDLE);
     check(&load, &states, PendingOnly, &[("cheap", 2), ("dear", 4)]);
-    // Replicas that were not measured were not counted on, so losing them changes nothing.
+
+    // Replicas that were not measured did not count as capacity, so their removal changes nothing.
     check(&fleet(&[("dear", 4)], IDLE), &states, PendingOnly, &[("cheap", 2), ("dear", 3)]);
 }
 
 #[test]
 fn a_variant_above_its_maximum_that_keeps_a_wish_is_the_one_that_shrinks() {
-    let wish = VariantState {
+    let wish = SaturationVariant {
         desired: Some(replicas(4)),
         bounds: bounds(0, Some(2)),
         ..state("cheap", 3, 5.0)
@@ -58,7 +60,7 @@ fn a_variant_above_its_maximum_that_keeps_a_wish_is_the_one_that_shrinks() {
 
 #[test]
 fn bounds_may_take_the_last_replica_but_the_load_does_not_ask_for_it() {
-    let none = VariantState { bounds: bounds(0, Some(0)), ..state("cheap", 1, 5.0) };
+    let none = SaturationVariant { bounds: bounds(0, Some(0)), ..state("cheap", 1, 5.0) };
     let load = fleet(&[("cheap", 1), ("dear", 2)], IDLE);
     let targets =
         targets(&analyze(&load, &thresholds()), &[none, state("dear", 2, 20.0)], PendingOnly);
@@ -68,11 +70,12 @@ fn bounds_may_take_the_last_replica_but_the_load_does_not_ask_for_it() {
 
 #[test]
 fn bounds_hold_in_a_transition_too() {
-    let wish = VariantState {
+    let wish = SaturationVariant {
         desired: Some(replicas(9)),
         bounds: bounds(1, Some(3)),
         ..state("a", 2, 1.0)
     };
+
     for rule in [ModelWide, PerVariant, PendingOnly] {
         let targets = targets(
             &analyze(&loads("a", &[FAIR, FAIR]), &thresholds()),
@@ -89,11 +92,12 @@ fn a_variant_without_metrics_keeps_what_it_has_within_its_bounds() {
         state("measured", 2, 5.0),
         state("silent", 3, 1.0),
         state("none", 0, 1.0),
-        VariantState { bounds: bounds(2, None), ..state("short", 0, 1.0) },
+        SaturationVariant { bounds: bounds(2, None), ..state("short", 0, 1.0) },
     ];
     let load = loads("measured", &[LOW, LOW]);
     let expect = [("measured", 3), ("none", 0), ("short", 2), ("silent", 3)];
     check(&load, &states, PendingOnly, &expect);
+
     assert_eq!(
         sentences(&load, &states, PendingOnly)[1..],
         [
@@ -113,7 +117,7 @@ fn a_replica_without_a_state_is_load_and_nothing_more() {
 
 #[test]
 fn no_room_anywhere_is_said_with_the_numbers() {
-    let full = VariantState { bounds: bounds(1, Some(2)), ..state("v", 2, 1.0) };
+    let full = SaturationVariant { bounds: bounds(1, Some(2)), ..state("v", 2, 1.0) };
     assert_eq!(
         sentences(&loads("v", &[(0.755, 1.0), (0.755, 1.0)]), &[full], PendingOnly),
         ["KV spare low (0.045 < 0.100), but no variant can grow"]
@@ -147,7 +151,7 @@ fn every_steady_model_says_why_it_does_not_shrink() {
         ),
     ] {
         let current = u32::try_from(peaks.len()).unwrap();
-        let states = [VariantState { bounds: bounds(min, None), ..state("v", current, 1.0) }];
+        let states = [SaturationVariant { bounds: bounds(min, None), ..state("v", current, 1.0) }];
         assert_eq!(sentences(&loads("v", peaks), &states, PendingOnly), [sentence]);
     }
 }
@@ -163,6 +167,7 @@ fn the_others_say_which_variant_moves() {
             "spare is low and ns/v2-cheap grows"
         ]
     );
+
     assert_eq!(
         sentences(&fleet(&variants, IDLE), &states, PendingOnly),
         [
@@ -188,10 +193,13 @@ fn model_wide_one_silent_replica_blocks_every_variant() {
 
 #[test]
 fn model_wide_one_wish_blocks_every_variant_and_is_kept() {
-    let states =
-        [VariantState { desired: Some(replicas(4)), ..state("a", 2, 5.0) }, state("b", 2, 9.0)];
+    let states = [
+        SaturationVariant { desired: Some(replicas(4)), ..state("a", 2, 5.0) },
+        state("b", 2, 9.0),
+    ];
     let load = fleet(&[("a", 2), ("b", 2)], IDLE);
     check(&load, &states, ModelWide, &[("a", 4), ("b", 2)]);
+
     assert_eq!(
         sentences(&load, &states, ModelWide)[1],
         "waiting: ns/a does not have the replicas of the last decision yet"
@@ -201,7 +209,7 @@ fn model_wide_one_wish_blocks_every_variant_and_is_kept() {
 #[test]
 fn model_wide_a_variant_that_is_pending_but_reports_fully_does_not_grow() {
     let states =
-        [VariantState { pending: Replicas::ONE, ..state("a", 2, 5.0) }, state("b", 2, 9.0)];
+        [SaturationVariant { pending: Replicas::ONE, ..state("a", 2, 5.0) }, state("b", 2, 9.0)];
     let load = fleet(&[("a", 2), ("b", 2)], LOW);
     check(&load, &states, ModelWide, &[("a", 2), ("b", 3)]);
 }
@@ -216,8 +224,10 @@ fn model_wide_an_unmeasured_variant_with_replicas_blocks() {
 
 #[test]
 fn per_variant_a_wish_is_kept_and_the_others_go_on() {
-    let states =
-        [VariantState { desired: Some(replicas(4)), ..state("a", 2, 5.0) }, state("b", 2, 9.0)];
+    let states = [
+        SaturationVariant { desired: Some(replicas(4)), ..state("a", 2, 5.0) },
+        state("b", 2, 9.0),
+    ];
     let load = fleet(&[("a", 2), ("b", 2)], LOW);
     check(&load, &states, PerVariant, &[("a", 4), ("b", 3)]);
     check(&fleet(&[("a", 2), ("b", 2)], IDLE), &states, PerVariant, &[("a", 4), ("b", 1)]);
@@ -225,25 +235,29 @@ fn per_variant_a_wish_is_kept_and_the_others_go_on() {
 
 #[test]
 fn per_variant_pending_replicas_pass_growth_on_but_not_shrinking() {
-    let states =
-        [VariantState { pending: Replicas::ONE, ..state("a", 3, 5.0) }, state("b", 2, 4.0 + 2.0)];
+    let states = [
+        SaturationVariant { pending: Replicas::ONE, ..state("a", 3, 5.0) },
+        state("b", 2, 4.0 + 2.0),
+    ];
     check(&fleet(&[("a", 2), ("b", 2)], LOW), &states, PerVariant, &[("a", 3), ("b", 3)]);
-    let dear = [VariantState { pending: Replicas::ONE, ..state("a", 3, 9.0) }, state("b", 2, 6.0)];
+    let dear =
+        [SaturationVariant { pending: Replicas::ONE, ..state("a", 3, 9.0) }, state("b", 2, 6.0)];
     check(&fleet(&[("a", 2), ("b", 2)], IDLE), &dear, PerVariant, &[("a", 2), ("b", 2)]);
 }
 
-/// The older document counts from the replicas that report, and its own example keeps a variant
-/// of which one does not at the number that it has.
+/// The older document counts from the reporting replicas. In its own example, a variant with a
+/// replica that is not reporting keeps its current replicas.
 #[test]
 fn per_variant_the_documents_example_holds() {
     let states = [
         state("v1-l4", 2, 5.0),
-        VariantState {
+        SaturationVariant {
             desired: Some(replicas(4)),
             pending: Replicas::ONE,
             ..state("v2-a100", 4, 20.0)
         },
     ];
+
     let load = fleet(&[("v1-l4", 2), ("v2-a100", 3)], LOW);
     check(&load, &states, PerVariant, &[("v1-l4", 3), ("v2-a100", 4)]);
 }
@@ -277,7 +291,8 @@ fn pending_only_a_silent_replica_does_not_block() {
 #[test]
 fn pending_only_a_pending_replica_blocks_up_and_down() {
     let states =
-        [state("a", 3, 5.0), VariantState { pending: Replicas::ONE, ..state("b", 3, 9.0) }];
+        [state("a", 3, 5.0), SaturationVariant { pending: Replicas::ONE, ..state("b", 3, 9.0) }];
+
     for peak in [LOW, IDLE] {
         let load = fleet(&[("a", 3), ("b", 2)], peak);
         check(&load, &states, PendingOnly, &[("a", 3), ("b", 3)]);
@@ -291,8 +306,9 @@ fn pending_only_a_pending_replica_blocks_up_and_down() {
 #[test]
 fn pending_only_a_variant_that_is_all_new_answers_the_deficit_that_it_was_started_for() {
     let states =
-        [state("a", 2, 5.0), VariantState { pending: replicas(2), ..state("new", 2, 9.0) }];
+        [state("a", 2, 5.0), SaturationVariant { pending: replicas(2), ..state("new", 2, 9.0) }];
     check(&fleet(&[("a", 2)], LOW), &states, PendingOnly, &[("a", 2), ("new", 2)]);
+
     assert_eq!(
         sentences(&fleet(&[("a", 2)], LOW), &states, PendingOnly),
         [
@@ -300,15 +316,16 @@ fn pending_only_a_variant_that_is_all_new_answers_the_deficit_that_it_was_starte
             "holding: no replica has fresh data"
         ]
     );
-    // More capacity is on its way, so there is no reason to keep what is too much already.
+
+    // More capacity is on its way, so there is no reason to keep excess replicas.
     check(&fleet(&[("a", 2)], IDLE), &states, PendingOnly, &[("a", 1), ("new", 2)]);
 }
 
 #[test]
 fn a_transition_that_lasts_too_long_lets_other_variants_grow() {
-    let stuck = VariantState {
+    let stuck = SaturationVariant {
         pending: Replicas::ONE,
-        patience: Patience::Exhausted,
+        patience: TransitionPatience::Exhausted,
         ..state("stuck", 2, 5.0)
     };
     let states = [state("other", 1, 9.0), stuck];
@@ -316,7 +333,8 @@ fn a_transition_that_lasts_too_long_lets_other_variants_grow() {
     for rule in [ModelWide, PerVariant, PendingOnly] {
         check(&load, &states, rule, &[("other", 2), ("stuck", 2)]);
     }
-    // The same for a variant of which nothing was ever measured.
+
+    // The same for a variant that was never measured.
     for rule in [ModelWide, PerVariant, PendingOnly] {
         check(&fleet(&[("other", 1)], LOW), &states, rule, &[("other", 2), ("stuck", 2)]);
     }
@@ -324,7 +342,8 @@ fn a_transition_that_lasts_too_long_lets_other_variants_grow() {
 
 #[test]
 fn a_replica_that_never_reports_does_not_block_for_ever() {
-    let mute = VariantState { patience: Patience::Exhausted, ..state("mute", 2, 5.0) };
+    let mute =
+        SaturationVariant { patience: TransitionPatience::Exhausted, ..state("mute", 2, 5.0) };
     let load = fleet(&[("mute", 1), ("other", 1)], LOW);
     for rule in [ModelWide, PerVariant] {
         check(&load, &[mute.clone(), state("other", 1, 9.0)], rule, &[("mute", 2), ("other", 2)]);
@@ -333,11 +352,12 @@ fn a_replica_that_never_reports_does_not_block_for_ever() {
 
 #[test]
 fn a_wish_that_nobody_carries_out_is_dropped_in_the_end() {
-    let wish = VariantState {
+    let wish = SaturationVariant {
         desired: Some(replicas(3)),
-        patience: Patience::Exhausted,
+        patience: TransitionPatience::Exhausted,
         ..state("v", 2, 5.0)
     };
+
     for rule in [ModelWide, PerVariant, PendingOnly] {
         check(
             &loads("v", &[(0.3, 0.0), (0.5, 0.0)]),

@@ -1,8 +1,8 @@
-//! What is known of one variant's capacity, said to whoever goes on with it.
+//! The saved state of one variant's learned capacity.
 //!
-//! How engines are started is not part of it: it is read anew from where it is written. Evidence
-//! that several variants share because their engines are started alike is said of each of them, and
-//! is one again as soon as that has been read.
+//! The engine's arguments are not part of it, because they are read again from the pod template. If
+//! several variants share evidence because of their arguments, the state of each contains it. It is
+//! merged again as soon as their arguments are known.
 
 use std::num::NonZeroU32;
 
@@ -11,23 +11,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::analyze::tokens::capacity::OutputLength;
 use crate::analyze::tokens::knowledge::{
-    Conditions, Engine, Evidence, Knowledge, PIECES_MAX, Piece, Record,
+    CapacityRecord, ComputeEvidence, EvidenceConditions, EvidenceEngine, EvidenceSample, Knowledge,
+    PIECES_MAX,
 };
 use crate::fleet::{Accelerator, ModelName, VariantKey};
 use crate::units::Tokens;
 
-/// Conditions of which evidence is written at most: an accelerator and each length of answers, and
-/// as many again for one that was changed.
+/// The maximum number of conditions whose evidence is saved: an accelerator with each output
+/// length, and the same for an accelerator that was replaced.
 pub const LIMITS_MAX: usize = 8;
 
-/// What is known of one variant.
+/// The learned capacity of one variant.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SavedKnowledge {
-    /// What one replica carries.
+    /// The capacity per replica.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub record: Option<Record>,
-    /// Where compute was the limit.
+    pub record: Option<CapacityRecord>,
+    /// The evidence of compute limits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<SavedLimit>,
 }
@@ -35,46 +36,38 @@ pub struct SavedKnowledge {
 /// Tokens that were resident while compute was the limit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedLimit {
-    /// What the engines ran on.
+    /// The accelerator of the engines.
     pub accelerator: Option<Accelerator>,
-    /// How many accelerators each took.
+    /// The number of accelerators per replica.
     pub gpus: Option<NonZeroU32>,
-    /// How long answers were.
+    /// The output length.
     pub output: OutputLength,
-    /// When, and how many tokens; the oldest first.
+    /// The instant and the number of tokens of each piece, oldest first.
     #[serde(with = "crate::units::instants")]
     pub pieces: Vec<(Timestamp, Tokens)>,
 }
 
 impl Knowledge {
-    /// What is known of one variant.
+    /// The learned capacity of one variant, ready to be saved.
     #[must_use]
     pub fn save(&self, model: &ModelName, variant: &VariantKey) -> SavedKnowledge {
         let Some(known) = self.models.get(model) else { return SavedKnowledge::default() };
-        let ours = |(conditions, evidence): &(Conditions, Evidence)| {
-            let Conditions { accelerator, gpus, engine, output } = conditions;
-            let is_ours = match engine {
-                Engine::Variant(key) => key == variant,
-                Engine::Arguments(arguments) => known.records.get(variant).is_some_and(|record| {
-                    record.accelerator == *accelerator
-                        && record.arguments.as_ref() == Some(&**arguments)
-                }),
-                Engine::Any => false,
-            };
-            let pieces = evidence.pieces.iter().map(|piece| (piece.at, piece.tokens)).collect();
-            is_ours.then(|| SavedLimit {
-                accelerator: accelerator.clone(),
-                gpus: *gpus,
-                output: *output,
-                pieces,
-            })
-        };
-        let limits = known.evidence.iter().filter_map(ours).take(LIMITS_MAX).collect();
         let record = known.records.get(variant);
-        SavedKnowledge { record: record.map(|it| Record { arguments: None, ..it.clone() }), limits }
+        let limits = known
+            .evidence
+            .iter()
+            .filter(|(conditions, _)| conditions.are_of(variant, record))
+            .map(|(conditions, evidence)| SavedLimit::of(conditions, evidence))
+            .take(LIMITS_MAX)
+            .collect();
+
+        SavedKnowledge {
+            record: record.map(|it| CapacityRecord { arguments: None, ..it.clone() }),
+            limits,
+        }
     }
 
-    /// Goes on from what was known of one variant.
+    /// Resumes from the saved capacity of one variant. Keeps values that are already known.
     pub fn recall(&mut self, model: &ModelName, variant: &VariantKey, saved: &SavedKnowledge) {
         let SavedKnowledge { record, limits } = saved;
         if let Some(record) = record
@@ -84,22 +77,50 @@ impl Knowledge {
         }
         for limit in limits.iter().take(LIMITS_MAX) {
             let SavedLimit { accelerator, gpus, output, pieces } = limit;
-            let engine = Engine::Variant(variant.clone());
-            let conditions = Conditions {
+            let engine = EvidenceEngine::Variant(variant.clone());
+            let conditions = EvidenceConditions {
                 accelerator: accelerator.clone(),
                 gpus: *gpus,
                 engine,
                 output: *output,
             };
+
             let known = &mut self.of(model).evidence;
             if known.iter().any(|(known, _)| *known == conditions) {
                 continue;
             }
-            let mut pieces: Vec<Piece> =
-                pieces.iter().map(|&(at, tokens)| Piece { at, tokens }).collect();
-            pieces.sort_by_key(|piece| piece.at);
-            pieces.drain(..pieces.len().saturating_sub(PIECES_MAX));
-            known.push((conditions, Evidence { pieces }));
+
+            let mut sorted: Vec<EvidenceSample> =
+                pieces.iter().map(|&(at, tokens)| EvidenceSample { at, tokens }).collect();
+            sorted.sort_by_key(|piece| piece.at);
+            sorted.drain(..sorted.len().saturating_sub(PIECES_MAX));
+            known.push((conditions, ComputeEvidence { pieces: sorted }));
+        }
+    }
+}
+
+impl EvidenceConditions {
+    /// Returns true if a variant with this record runs under these conditions.
+    fn are_of(&self, variant: &VariantKey, record: Option<&CapacityRecord>) -> bool {
+        match &self.engine {
+            EvidenceEngine::Variant(key) => key == variant,
+            EvidenceEngine::Arguments(arguments) => record.is_some_and(|record| {
+                record.accelerator == self.accelerator
+                    && record.arguments.as_ref() == Some(&**arguments)
+            }),
+            EvidenceEngine::Any => false,
+        }
+    }
+}
+
+impl SavedLimit {
+    fn of(conditions: &EvidenceConditions, evidence: &ComputeEvidence) -> Self {
+        let EvidenceConditions { accelerator, gpus, engine: _, output } = conditions;
+        Self {
+            accelerator: accelerator.clone(),
+            gpus: *gpus,
+            output: *output,
+            pieces: evidence.pieces.iter().map(|piece| (piece.at, piece.tokens)).collect(),
         }
     }
 }

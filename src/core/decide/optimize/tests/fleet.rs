@@ -3,22 +3,23 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::decide::limit::{Allowance, Limit, LimitName, Priority, Scope, Source};
+use crate::decide::limit::{Allowance, LimitName, LimitScope, LimitSource, Priority, SupplyLimit};
 use crate::decide::rank;
 
 /// A limit on accelerators of each kind.
-fn kinds(rows: &[(&str, u32)]) -> Limit {
+fn kinds(rows: &[(&str, u32)]) -> SupplyLimit {
     let kinds = rows
         .iter()
         .map(|(kind, gpus)| (Accelerator::new(kind).unwrap(), Headroom::Limited(Gpus::new(*gpus))));
-    Limit {
+
+    SupplyLimit {
         name: LimitName::new("inventory").unwrap(),
-        scope: Scope::Cluster,
-        source: Source::Read(Allowance::Kinds(kinds.collect())),
+        scope: LimitScope::Cluster,
+        source: LimitSource::Read(Allowance::Kinds(kinds.collect())),
     }
 }
 
-/// One model's report, and what it runs on in the order of its variants.
+/// One model's report, and its candidates in the order of its variants.
 struct Part {
     name: &'static str,
     report: CapacityReport,
@@ -49,12 +50,19 @@ fn who_gets_none_of_one_kind_makes_do_with_another() {
     let chat = part("chat", &offers, &["H100", "A100"], 300.0);
     let code = part("code", &[("code-h100", 4.0, 100.0, 1)], &["H100"], 300.0);
     let contenders = [contender(&chat, 0), contender(&code, 1)];
-    let plan =
-        plan_all(&contenders, &[kinds(&[("H100", 6), ("A100", 4)])], &Policy::default(), &consent);
-    // Four H100s are free: three for the higher class, one for chat, which takes the rest in A100s.
+
+    let plan = plan_all(
+        &contenders,
+        &[kinds(&[("H100", 6), ("A100", 4)])],
+        &OptimizerPolicy::default(),
+        &consent,
+    );
+    // Four H100s are free: three for the higher class and one for chat, which takes the rest in
+    // A100s.
     assert_eq!(numbers(&plan), [4, 2, 4]);
     assert!(plan.plans.iter().all(|plan| plan.shortfall().is_none()));
     assert!(plan.grants.shadows.is_empty());
+
     assert_eq!(
         plan.contended.shadows[0].to_string(),
         "inventory: the next replica would be of shop/chat-h100, with 100.0 carried by each \
@@ -83,7 +91,7 @@ fn fifty_models_of_six_variants_stay_inside_what_they_share() {
         .collect();
     let contenders: Vec<Contender<'_>> = parts.iter().map(|part| contender(part, 0)).collect();
     let limits = [kinds(&[("H100", 150), ("A100", 130), ("L40S", 120), ("H200", 90)])];
-    let plan = plan_all(&contenders, &limits, &Policy::default(), &consent);
+    let plan = plan_all(&contenders, &limits, &OptimizerPolicy::default(), &consent);
     let mut used: BTreeMap<Accelerator, u32> = BTreeMap::new();
     let mut steps = 0;
     for (contender, plan) in contenders.iter().zip(&plan.plans) {
@@ -91,27 +99,34 @@ fn fifty_models_of_six_variants_stay_inside_what_they_share() {
             let kind = candidate.accelerator.clone().unwrap();
             *used.entry(kind).or_default() += placement.after.max(candidate.current).count();
         }
-        let Method::Exact { steps: more } = plan.method else { panic!("{plan}") };
+        let PlanMethod::Exact { steps: more } = plan.method else { panic!("{plan}") };
         steps += more;
     }
+
     for (kind, most) in [("H100", 150), ("A100", 130), ("L40S", 120), ("H200", 90)] {
         assert!(used[&Accelerator::new(kind).unwrap()] <= most, "{kind}: {used:?}");
     }
-    // 42,464 steps when this was written; a search that begins to look at more has lost a bound.
+
+    // 42,464 steps when this was written; a search that examines more has lost a bound.
     assert!(steps < 50_000, "{steps} steps");
 }
 
-/// So much may be spent in an hour.
-fn budget(per_hour: f64) -> Limit {
+/// A budget per hour.
+fn budget(per_hour: f64) -> SupplyLimit {
     let budget = CostPerHour::new(per_hour).unwrap();
-    Limit {
+    SupplyLimit {
         name: LimitName::new("budget").unwrap(),
-        scope: Scope::Cluster,
-        source: Source::Read(Allowance::Budget(budget)),
+        scope: LimitScope::Cluster,
+        source: LimitSource::Read(Allowance::Budget(budget)),
     }
 }
 
-fn spend(offers: &[Offer<'_>], required: f64, per_hour: f64, policy: &Policy) -> FleetPlan {
+fn spend(
+    offers: &[Offer<'_>],
+    required: f64,
+    per_hour: f64,
+    policy: &OptimizerPolicy,
+) -> FleetPlan {
     let part = part("m", offers, &[], required);
     plan_all(&[contender(&part, 0)], &[budget(per_hour)], policy, &consent)
 }
@@ -119,10 +134,10 @@ fn spend(offers: &[Offer<'_>], required: f64, per_hour: f64, policy: &Policy) ->
 // The worked example of docs/limits.md.
 #[test]
 fn a_budget_is_spent_on_what_carries_most_for_it() {
-    // Alone: five H100s for 40.00. One runs, so 12.00 are left: 15 L4s would carry 60 for that, and
-    // one H100 more with five L4s carries 80.
+    // Alone: five H100s for 40.00. One runs, so 12.00 are left. 15 L4s would handle 60 for that;
+    // one more H100 with five L4s handles 80.
     let offers = [("h100", 8.0, 60.0, 1), ("l4", 0.8, 4.0, 0)];
-    let plan = spend(&offers, 240.0, 20.0, &Policy::default());
+    let plan = spend(&offers, 240.0, 20.0, &OptimizerPolicy::default());
     assert_eq!(numbers(&plan), [2, 5]);
     assert_eq!(plan.plans[0].cost_after, CostPerHour::new(20.0).unwrap());
     assert_eq!(plan.alone[&0].cost_after, CostPerHour::new(40.0).unwrap());
@@ -131,7 +146,11 @@ fn a_budget_is_spent_on_what_carries_most_for_it() {
         "budget: the next replica would be of shop/h100, with 60.0 carried by each accelerator; a \
          replica costs 8.00 an hour and 4.00 are left"
     );
-    let by_rank = Policy { rule: Rule::Ranked(rank::Policy::default()), ..Policy::default() };
+
+    let by_rank = OptimizerPolicy {
+        rule: GrowthRule::Ranked(rank::Policy::default()),
+        ..OptimizerPolicy::default()
+    };
     let ranked = spend(&offers, 240.0, 20.0, &by_rank);
     assert!(ranked.plans[0].cost_after <= CostPerHour::new(20.0).unwrap());
     assert!(ranked.plans[0].cost_after > CostPerHour::new(15.0).unwrap(), "{}", ranked.plans[0]);
@@ -147,25 +166,31 @@ fn a_budget_for_six_variants_is_searched_to_its_end_in_a_few_steps() {
         ("e", 8.0, 205.0, 1),
         ("f", 4.7, 103.0, 0),
     ];
+
     for (money, left) in [(20.0, 5.9), (30.0, 15.9), (60.0, 45.9), (90.0, 75.9)] {
-        let plan = spend(&offers, 4_000.0, money, &Policy::default());
+        let plan = spend(&offers, 4_000.0, money, &OptimizerPolicy::default());
         let again = &plan.plans[0];
         let started = again.cost_after.per_hour() - again.cost_before.per_hour();
         assert!(started <= left + 1e-9 && started > left - 1.0, "{again}");
-        // 68 at most when this was written, and 20,000 without the bound of what money covers.
-        let Method::Exact { steps } = again.method else { panic!("{again}") };
+        // 68 at most when this was written, and 20,000 without the bound for money.
+        let PlanMethod::Exact { steps } = again.method else { panic!("{again}") };
         assert!(steps < 200, "{steps}");
     }
 }
 
 #[test]
 fn a_budget_of_three_tenths_pays_for_three_of_a_tenth() {
-    let plan = spend(&[("a", 0.1, 10.0, 0)], 100.0, 0.3, &Policy::default());
+    let plan = spend(&[("a", 0.1, 10.0, 0)], 100.0, 0.3, &OptimizerPolicy::default());
     assert_eq!(numbers(&plan), [3]);
 }
 
+/// The cost of the started replicas, of rows of cost, capacity and replicas.
+fn cost_of_started(rows: &[(u32, u32, u32)], counts: &[u32]) -> u32 {
+    rows.iter().zip(counts).map(|(row, count)| row.0 * count.saturating_sub(row.2)).sum()
+}
+
 proptest! {
-    /// What is started for the money carries as much as any choice that the money pays for.
+    /// The started replicas have as much capacity as any choice that the money pays for.
     #[test]
     fn nothing_carries_more_for_the_money(
         rows in proptest::collection::vec((1_u32..20, 1_u32..30, 0_u32..3), 1..4),
@@ -180,26 +205,25 @@ proptest! {
             .collect();
         let held: u32 = rows.iter().map(|row| row.0 * row.2).sum();
         let switching = Switching { start: Fraction::ZERO, drain: Fraction::ZERO };
-        let policy = Policy { switching, ..Policy::default() };
+        let policy = OptimizerPolicy { switching, ..OptimizerPolicy::default() };
         let plan = spend(&offers, f64::from(required), f64::from(held + left), &policy);
         let numbers = numbers(&plan);
-        let started = |counts: &[u32]| -> u32 {
-            rows.iter().zip(counts).map(|(row, count)| row.0 * count.saturating_sub(row.2)).sum()
-        };
-        prop_assert!(started(&numbers) <= left, "{numbers:?}");
-        // All numbers of replicas that the money can start, beside what is there.
+        prop_assert!(cost_of_started(&rows, &numbers) <= left, "{numbers:?}");
+        // All replica counts that the money can start, in addition to the current replicas.
         let mut best = 0;
         let mut more = vec![0; rows.len()];
         loop {
             let counts: Vec<u32> = rows.iter().zip(&more).map(|(row, more)| row.2 + more).collect();
-            if started(&counts) <= left {
+            if cost_of_started(&rows, &counts) <= left {
                 let carried: u32 = rows.iter().zip(&more).map(|(row, more)| row.1 * more).sum();
                 best = best.max(carried.min(required));
             }
+
             let Some(next) = (0..rows.len()).find(|&at| more[at] * rows[at].0 <= left) else { break };
             more[next] += 1;
             more[..next].fill(0);
         }
+
         let carried: u32 = rows
             .iter()
             .zip(&numbers)

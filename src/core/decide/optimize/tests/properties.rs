@@ -1,4 +1,4 @@
-//! What holds of every plan.
+//! Invariants of every plan.
 
 use proptest::prelude::*;
 
@@ -31,32 +31,34 @@ fn build(rows: &[Row], required: f64, factor: f64) -> Built {
     for (candidate, &(_, _, _, min, more)) in candidates.iter_mut().zip(rows) {
         candidate.bounds = Bounds::new(replicas(min), Some(replicas(min + more))).unwrap();
     }
+
     Built { report: report(&offers, required, 0.0), candidates }
 }
 
-fn solve(built: &Built) -> Plan {
+fn solve(built: &Built) -> ModelPlan {
     let model = model(built.candidates.clone(), &built.report);
-    // The search alone, so that nothing is held back.
-    let policy = Policy {
+    // The search alone, so that no rule keeps a replica.
+    let policy = OptimizerPolicy {
         switching: Switching { start: Fraction::ZERO, drain: Fraction::ZERO },
         replicas_min: KeptMin(Replicas::ZERO),
-        ..Policy::default()
+        ..OptimizerPolicy::default()
     };
+
     least_cost(&model, None, &policy, &consent)
 }
 
-/// What the plan wants in the end.
-fn planned(plan: &Plan) -> Vec<u32> {
-    let planned = |placement: &Placement| match placement.because {
-        Because::Serving { planned } | Because::Refused { planned } => planned.count(),
-        Because::Kept
-        | Because::Added
-        | Because::Tried
-        | Because::Removed
-        | Because::Replaced
-        | Because::Unknown => placement.after.count(),
-    };
-    plan.placements.iter().map(planned).collect()
+/// The replicas of the final plan.
+fn planned(plan: &ModelPlan) -> Vec<u32> {
+    let each = plan.placements.iter().map(|placement| match placement.because {
+        PlanReason::Serving { planned } | PlanReason::Refused { planned } => planned.count(),
+        PlanReason::Kept
+        | PlanReason::Added
+        | PlanReason::Tried
+        | PlanReason::Removed
+        | PlanReason::Replaced
+        | PlanReason::Unknown => placement.after.count(),
+    });
+    each.collect()
 }
 
 fn cost(rows: &[Row], counts: &[u32]) -> u32 {
@@ -67,7 +69,7 @@ fn carried(rows: &[Row], counts: &[u32]) -> u32 {
     rows.iter().zip(counts).map(|(row, count)| row.1 * count).sum()
 }
 
-/// The least cost of all numbers inside the bounds that carry most of what is wanted.
+/// The least cost of all replica counts inside the bounds that cover most of the demand.
 fn brute_force(rows: &[Row], wanted: u32) -> (u32, u32) {
     let mut best = None;
     let mut counts: Vec<u32> = rows.iter().map(|row| row.3).collect();
@@ -76,6 +78,7 @@ fn brute_force(rows: &[Row], wanted: u32) -> (u32, u32) {
         if best.is_none_or(|best| worth < best) {
             best = Some(worth);
         }
+
         let Some(next) = (0..rows.len()).find(|&at| counts[at] < rows[at].3 + rows[at].4) else {
             return best.unwrap();
         };
@@ -95,7 +98,7 @@ proptest! {
         let counts = planned(&plan);
         let worth = (wanted.saturating_sub(carried(&rows, &counts)), cost(&rows, &counts));
         prop_assert_eq!(worth, brute_force(&rows, wanted));
-        prop_assert!(matches!(plan.method, Method::Exact { .. }), "{}", plan);
+        prop_assert!(matches!(plan.method, PlanMethod::Exact { .. }), "{}", plan);
     }
 
     #[test]
@@ -136,12 +139,13 @@ proptest! {
         if required == 0 {
             built.report.total.spare = amount(f64::from(spare)).min(built.report.total.supply);
         }
+
         built.candidates[0].pending = replicas(pending).min(built.candidates[0].current);
-        let mut room = Room::default();
+        let mut room = SupplyHeadroom::default();
         let kind = Accelerator::new("H100").unwrap();
         room.cluster.insert(kind, Headroom::Limited(Gpus::new(free)));
         let model = model(built.candidates.clone(), &built.report);
-        let plan = least_cost(&model, Some(&room), &Policy::default(), &consent);
+        let plan = least_cost(&model, Some(&room), &OptimizerPolicy::default(), &consent);
         let mut started = 0;
         let mut ready = 0;
         let mut went = false;
@@ -154,6 +158,7 @@ proptest! {
             let at = NAMES.iter().position(|name| *name == candidate.key.variant.as_str()).unwrap();
             ready += serving.min(placement.after).count() * rows[at].1;
         }
+
         prop_assert!(started <= free);
         prop_assert!(!went || f64::from(ready) + 1e-6 >= plan.covers[0].wanted.amount());
     }

@@ -5,17 +5,21 @@ use proptest::prelude::*;
 use super::*;
 use crate::decide::rank::{self, Preference};
 
-fn by_rank(by: rank::Policy) -> Policy {
-    Policy { rule: Rule::Ranked(by), ..Policy::default() }
+fn by_rank(by: rank::Policy) -> OptimizerPolicy {
+    OptimizerPolicy { rule: GrowthRule::Ranked(by), ..OptimizerPolicy::default() }
 }
 
-fn ranked_plan(offers: &[Offer<'_>], required: f64, spare: f64) -> Plan {
+fn ranked_plan(offers: &[Offer<'_>], required: f64, spare: f64) -> ModelPlan {
     let report = report(offers, required, spare);
     let candidates = offers.iter().map(|offer| candidate(*offer)).collect();
     plan_of(candidates, &report, None)
 }
 
-fn plan_of(candidates: Vec<Candidate>, report: &CapacityReport, room: Option<&Room>) -> Plan {
+fn plan_of(
+    candidates: Vec<Candidate>,
+    report: &CapacityReport,
+    room: Option<&SupplyHeadroom>,
+) -> ModelPlan {
     super::super::plan(
         &model(candidates, report),
         room,
@@ -24,12 +28,12 @@ fn plan_of(candidates: Vec<Candidate>, report: &CapacityReport, room: Option<&Ro
     )
 }
 
-fn scores(plan: &Plan, round: usize) -> Vec<(&str, f64)> {
+fn scores(plan: &ModelPlan, round: usize) -> Vec<(&str, f64)> {
     let options = plan.rankings[0].residual.rounds[round].options.iter();
     options.map(|it| (it.key.variant.as_str(), it.scored.unwrap().score)).collect()
 }
 
-// The worked example of docs/models.md: prices in currency an hour, sizes in requests a second.
+// The worked example of docs/models.md: prices in currency per hour, sizes in requests/s.
 #[test]
 fn a_cold_variant_at_three_tenths_of_its_price_comes_before_a_warm_one_at_the_whole() {
     let offers = [("a100", 4.0, 24.0, 0), ("h100", 8.0, 60.0, 1), ("spot", 2.4, 60.0, 0)];
@@ -37,7 +41,7 @@ fn a_cold_variant_at_three_tenths_of_its_price_comes_before_a_warm_one_at_the_wh
     let mut candidates: Vec<Candidate> = offers.iter().map(|it| candidate(*it)).collect();
     candidates[2].list_price = CostPerHour::new(8.0).unwrap();
     let plan = plan_of(candidates, &report, None);
-    // 110 are wanted and five replicas preferred: 22 each, of which 24 is the nearest.
+    // 110 are wanted and five replicas preferred: 22 each, and 24 is the nearest size.
     let residual = &plan.rankings[0].residual;
     assert_eq!(residual.preferred, Some(amount(24.0)));
     let expected = [("a100", 3.2903), ("h100", 1.4304), ("spot", 1.1920)];
@@ -45,17 +49,20 @@ fn a_cold_variant_at_three_tenths_of_its_price_comes_before_a_warm_one_at_the_wh
         assert_eq!(name, expected.0);
         assert!((score - expected.1).abs() < 5e-5, "{name}: {score}");
     }
+
     assert_eq!(targets(&plan), [0, 1, 1]);
-    assert_eq!(plan.method, Method::Ranked);
+    assert_eq!(plan.method, PlanMethod::Ranked);
 }
 
 #[test]
 fn what_is_added_for_one_analyzer_carries_for_the_next() {
     let offers = [("a", 4.0, 10.0, 1)];
-    let (one, mut two) = (report(&offers, 15.0, 0.0), report(&offers, 15.0, 0.0));
+    let one = report(&offers, 15.0, 0.0);
+    let mut two = report(&offers, 15.0, 0.0);
     two.unit = Unit::RequestsPerSecond;
+
     let mut model = model(vec![candidate(offers[0])], &one);
-    model.voices.push(Voice { report: &two, ..model.voices[0].clone() });
+    model.voices.push(VotingReport { report: &two, ..model.voices[0].clone() });
     let plan = super::super::plan(&model, None, &by_rank(rank::Policy::default()), &consent);
     assert_eq!(targets(&plan), [3]);
     assert_eq!(plan.rankings.len(), 1, "the second misses nothing any more");
@@ -65,10 +72,11 @@ fn what_is_added_for_one_analyzer_carries_for_the_next() {
 fn what_is_spare_goes_at_the_least_cost_and_nothing_goes_while_something_is_missing() {
     let offers = [("dear", 10.0, 10.0, 2), ("cheap", 1.0, 10.0, 2)];
     assert_eq!(targets(&ranked_plan(&offers, 0.0, 20.0)), [2, 0], "by key: cheap, dear");
+
     let grown = ranked_plan(&offers, 10.0, 0.0);
     assert_eq!(targets(&grown), [3, 2]);
-    // The least cost would exchange the dear ones.
-    assert_eq!(grown.placements[1].because, Because::Kept);
+    // The least cost would exchange the expensive ones.
+    assert_eq!(grown.placements[1].because, PlanReason::Kept);
     let spared = ranked_plan(&offers, 0.0, 20.0);
     assert!(spared.rankings.is_empty());
 }
@@ -78,7 +86,43 @@ fn a_variant_of_which_nobody_knows_what_it_carries_keeps_its_number() {
     let offers = [("a", 4.0, 10.0, 1), ("unknown", 1.0, 0.0, 2)];
     let plan = ranked_plan(&offers, 15.0, 0.0);
     assert_eq!(targets(&plan), [3, 2]);
-    assert_eq!(plan.placements[1].because, Because::Unknown);
+    assert_eq!(plan.placements[1].because, PlanReason::Unknown);
+}
+
+/// Cost, capacity, replicas and how many more the maximum allows.
+type Row = (u32, u32, u32, u32);
+
+struct Question<'a> {
+    rows: &'a [Row],
+    required: f64,
+    weight: f64,
+}
+
+impl Question<'_> {
+    /// Plans with costs multiplied by a factor and candidates turned by some places.
+    fn solve(&self, factor: f64, turn: usize) -> ModelPlan {
+        let rows = self.rows.iter().zip(["a", "b", "c", "d"]);
+        let offers: Vec<Offer<'_>> = rows
+            .map(|(&(cost, size, current, _), name)| {
+                (name, f64::from(cost) * factor, f64::from(size), current)
+            })
+            .collect();
+        let report = report(&offers, self.required, 0.0);
+
+        let mut candidates: Vec<Candidate> = offers.iter().map(|it| candidate(*it)).collect();
+        for (candidate, row) in candidates.iter_mut().zip(self.rows) {
+            let max = Some(replicas(row.2 + row.3));
+            candidate.bounds = Bounds::new(Replicas::ZERO, max).unwrap();
+        }
+        candidates.rotate_left(turn % self.rows.len());
+
+        let by = rank::Policy {
+            weight: Fraction::new(self.weight).unwrap(),
+            preference: Preference::default(),
+            ..rank::Policy::default()
+        };
+        super::super::plan(&model(candidates, &report), None, &by_rank(by), &consent)
+    }
 }
 
 proptest! {
@@ -90,37 +134,17 @@ proptest! {
         turn in 0_usize..4,
         factor in prop_oneof![Just(0.01), Just(7.3)],
     ) {
-        let names = ["a", "b", "c", "d"];
-        let build = |factor: f64| -> Vec<Offer<'static>> {
-            let rows = rows.iter().zip(names);
-            rows.map(|(&(cost, size, current, _), name)| {
-                (name, f64::from(cost) * factor, f64::from(size), current)
-            }).collect()
-        };
-        let solve = |factor: f64, turn: usize| {
-            let offers = build(factor);
-            let report = report(&offers, f64::from(required), 0.0);
-            let mut candidates: Vec<Candidate> = offers.iter().zip(&rows).map(|(offer, row)| {
-                let max = Some(replicas(row.2 + row.3));
-                Candidate { bounds: Bounds::new(replicas(0), max).unwrap(), ..candidate(*offer) }
-            }).collect();
-            candidates.rotate_left(turn % rows.len());
-            let by = rank::Policy {
-                weight: Fraction::new(weight).unwrap(),
-                preference: Preference::default(),
-                ..rank::Policy::default()
-            };
-            super::super::plan(&model(candidates, &report), None, &by_rank(by), &consent)
-        };
-        let plan = solve(1.0, 0);
+        let question = Question { rows: &rows, required: f64::from(required), weight };
+        let plan = question.solve(1.0, 0);
         let rooms: u32 = rows.iter().map(|row| row.1 * row.3).sum();
         for (row, placement) in rows.iter().zip(&plan.placements) {
             prop_assert!(placement.after >= replicas(row.2));
             prop_assert!(placement.after <= replicas(row.2 + row.3));
         }
+
         prop_assert_eq!(plan.shortfall().is_none(), rooms >= required, "{}", plan);
-        prop_assert_eq!(targets(&solve(1.0, turn)), targets(&plan));
-        prop_assert_eq!(targets(&solve(factor, 0)), targets(&plan));
+        prop_assert_eq!(targets(&question.solve(1.0, turn)), targets(&plan));
+        prop_assert_eq!(targets(&question.solve(factor, 0)), targets(&plan));
     }
 
     #[test]

@@ -20,24 +20,32 @@ fn adapter(name: &str) -> Adapter {
         bounds: unbounded(),
         declared: None,
         traffic: None,
-        seen: Seen::Idle,
+        seen: AdapterActivity::Idle,
     }
 }
 
 fn wants(counts: &[u32]) -> Vec<Copies> {
-    let name = |index: usize| format!("a{index}");
-    counts
-        .iter()
-        .enumerate()
+    let numbered = counts.iter().enumerate();
+    numbered
         .map(|(index, count)| {
-            copies(&Adapter { declared: Some(replicas(*count)), ..adapter(&name(index)) })
+            let unset = adapter(&format!("a{index}"));
+            copies(&Adapter { declared: Some(replicas(*count)), ..unset })
         })
         .collect()
 }
 
 fn asks(counts: &[u32], per_replica: u32, load: u32) -> Replicas {
-    let need = need(&wants(counts), slots(per_replica), Some(replicas(load)));
-    desired(need, unbounded(), Idle::KeepsOne, Replicas::ZERO).replicas
+    let need = need_of(counts, per_replica, load);
+    desired(need, unbounded(), IdlePoolPolicy::KeepsOne, Replicas::ZERO).replicas
+}
+
+fn need_of(counts: &[u32], per_replica: u32, load: u32) -> PoolNeed {
+    need(&wants(counts), slots(per_replica), Some(replicas(load)))
+}
+
+/// The desired replicas of a pool that may go to zero.
+fn desired_for(need: PoolNeed, bounds: Bounds) -> DesiredPool {
+    desired(need, bounds, IdlePoolPolicy::GoesToZero, Replicas::ZERO)
 }
 
 /// The table in docs/models.md.
@@ -54,11 +62,12 @@ fn a_pool_has_replicas_for_copies_slots_and_load() {
 #[test]
 fn the_binding_bound_is_named_and_said_with_its_numbers() {
     let need = need(&wants(&[3, 2, 2, 1, 1]), slots(2), Some(replicas(4)));
-    assert_eq!(need.binding(), Binding::Slots);
+    assert_eq!(need.binding(), BindingNeed::Slots);
+
     let desired = desired(
         need,
         Bounds::new(Replicas::ONE, Some(replicas(4))).unwrap(),
-        Idle::KeepsOne,
+        IdlePoolPolicy::KeepsOne,
         replicas(2),
     );
     assert_eq!(
@@ -66,7 +75,7 @@ fn the_binding_bound_is_named_and_said_with_its_numbers() {
         "4 replicas: 3 for the copies of a0, 5 for 9 copies at 2 slots a replica, 4 for the load; \
          1 more are needed than the maximum allows"
     );
-    assert_eq!(super::need(&[], slots(2), Some(Replicas::ZERO)).binding(), Binding::Nothing);
+    assert_eq!(super::need(&[], slots(2), Some(Replicas::ZERO)).binding(), BindingNeed::Nothing);
 }
 
 #[test]
@@ -78,43 +87,47 @@ fn what_nobody_knows_never_lowers_a_pool() {
         need(&[], None, None),
     ] {
         assert!(!need.is_complete());
-        assert_eq!(desired(need, unbounded(), Idle::GoesToZero, five).replicas, five);
+        assert_eq!(desired(need, unbounded(), IdlePoolPolicy::GoesToZero, five).replicas, five);
     }
-    let unread = Adapter { seen: Seen::Unknown { before: replicas(3) }, ..adapter("a") };
+
+    let unread = Adapter { seen: AdapterActivity::Unknown { before: replicas(3) }, ..adapter("a") };
     assert_eq!(copies(&unread).wanted, replicas(3));
 }
 
 #[test]
 fn only_a_pool_that_nobody_needs_goes_to_zero_and_only_where_it_may() {
-    let nothing = || need(&wants(&[0]), slots(4), Some(Replicas::ZERO));
+    let nothing = need(&wants(&[0]), slots(4), Some(Replicas::ZERO));
     let one = replicas(1);
-    assert_eq!(desired(nothing(), unbounded(), Idle::GoesToZero, one).replicas, Replicas::ZERO);
-    assert_eq!(desired(nothing(), unbounded(), Idle::KeepsOne, one).replicas, one);
+    let idle = desired(nothing.clone(), unbounded(), IdlePoolPolicy::GoesToZero, one);
+    assert_eq!(idle.replicas, Replicas::ZERO);
+    assert_eq!(desired(nothing, unbounded(), IdlePoolPolicy::KeepsOne, one).replicas, one);
+
     let wanted = need(&wants(&[1]), slots(4), Some(Replicas::ZERO));
-    assert_eq!(desired(wanted, unbounded(), Idle::GoesToZero, one).replicas, one);
+    assert_eq!(desired(wanted, unbounded(), IdlePoolPolicy::GoesToZero, one).replicas, one);
 }
 
 #[test]
 fn copies_are_declared_or_follow_from_traffic_or_from_what_was_seen() {
-    let rate = |number| RequestRate::new(number).unwrap();
-    let traffic = Traffic {
-        arriving: rate(5.0),
-        per_replica: rate(2.0),
+    let traffic = AdapterTraffic {
+        arriving: RequestRate::new(5.0).unwrap(),
+        per_replica: RequestRate::new(2.0).unwrap(),
         target: Fraction::new(0.8).unwrap(),
     };
-    let busy = Adapter { traffic: Some(traffic), seen: Seen::Busy, ..adapter("a") };
+    let busy = Adapter { traffic: Some(traffic), seen: AdapterActivity::Busy, ..adapter("a") };
     // 5 / (0.8 * 2) = 3.125
     assert_eq!(copies(&busy).wanted, replicas(4));
     assert_eq!(
         copies(&busy).to_string(),
         "a wants 4 copies: 5.000 requests/s arrive, of which a replica takes 80 % of 2.000"
     );
+
     let declared = Adapter { declared: Some(replicas(2)), ..busy.clone() };
     assert_eq!(copies(&declared).wanted, replicas(2));
-    let unmeasured = Traffic { per_replica: RequestRate::ZERO, ..traffic };
+    let unmeasured = AdapterTraffic { per_replica: RequestRate::ZERO, ..traffic };
     let seen = Adapter { traffic: Some(unmeasured), ..busy };
     assert_eq!(copies(&seen).wanted, Replicas::ONE, "a replica that carries nothing says nothing");
-    let starved = Adapter { seen: Seen::Starved { hosts: replicas(2) }, ..adapter("a") };
+
+    let starved = Adapter { seen: AdapterActivity::Starved { hosts: replicas(2) }, ..adapter("a") };
     assert_eq!(copies(&starved).wanted, replicas(3));
     let bounds = Bounds::new(Replicas::ONE, Some(replicas(2))).unwrap();
     assert_eq!(copies(&Adapter { bounds, ..starved }).wanted, replicas(2));
@@ -131,16 +144,16 @@ proptest! {
         (min, room) in (0_u32..5, 0_u32..20),
     ) {
         let bounds = Bounds::new(replicas(min), Some(replicas(min + room))).unwrap();
-        let asked = |counts: &[u32], per_replica: u32, load: u32| {
-            let need = need(&wants(counts), slots(per_replica), Some(replicas(load)));
-            desired(need, bounds, Idle::GoesToZero, Replicas::ZERO)
-        };
-        let base = asked(&counts, per_replica, load);
+        let base = desired_for(need_of(&counts, per_replica, load), bounds);
         let mut raised = counts.clone();
         raised[more.index(counts.len())] += 1;
-        prop_assert!(asked(&raised, per_replica, load).replicas >= base.replicas);
-        prop_assert!(asked(&counts, per_replica, load + 1).replicas >= base.replicas);
-        prop_assert!(asked(&counts, per_replica + 1, load).replicas <= base.replicas);
+
+        let wider = desired_for(need_of(&raised, per_replica, load), bounds);
+        prop_assert!(wider.replicas >= base.replicas);
+        let busier = desired_for(need_of(&counts, per_replica, load + 1), bounds);
+        prop_assert!(busier.replicas >= base.replicas);
+        let roomier = desired_for(need_of(&counts, per_replica + 1, load), bounds);
+        prop_assert!(roomier.replicas <= base.replicas);
         prop_assert_eq!(bounds.clamp(base.replicas), base.replicas);
         prop_assert_eq!(base.unmet, base.need.replicas().beyond(base.replicas));
     }

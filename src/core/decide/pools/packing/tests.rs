@@ -10,8 +10,8 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + second).unwrap()
 }
 
-fn present(asked: u32, empty: u32) -> Present {
-    Present {
+fn present(asked: u32, empty: u32) -> PoolReplicas {
+    PoolReplicas {
         asked: replicas(asked),
         empty: replicas(empty),
         moving: Replicas::ZERO,
@@ -19,9 +19,9 @@ fn present(asked: u32, empty: u32) -> Present {
     }
 }
 
-/// What is answered at the end of ticks every 30 s, one for each need.
-fn after(needs: &[u32], present: Present) -> Lowering {
-    let mut memory = Packed::default();
+/// The last result after ticks every 30 s, one for each need.
+fn after(needs: &[u32], present: PoolReplicas) -> Lowering {
+    let mut memory = PackedNeeds::default();
     let policy = PackingPolicy::default();
     let mut answer = Lowering::Needed(Replicas::ZERO);
     for (tick, needed) in (0..).zip(needs) {
@@ -53,13 +53,14 @@ fn the_most_that_was_needed_in_the_window_stays() {
 
 #[test]
 fn empty_replicas_go_even_where_nothing_is_packed() {
-    let moving = Present { moving: Replicas::ONE, ..present(5, 2) };
+    let moving = PoolReplicas { moving: Replicas::ONE, ..present(5, 2) };
     assert_eq!(
         after(&[1; 11], moving).to_string(),
         "3 replicas stay: 2 host nothing and 1 are needed, not packed: 1 replicas are starting or \
          going"
     );
-    let many = Present { moved: replicas(17), ..present(5, 0) };
+
+    let many = PoolReplicas { moved: replicas(17), ..present(5, 0) };
     assert_eq!(
         after(&[1; 11], many).to_string(),
         "1 of 5 replicas are needed, not packed: 17 copies would have to move, and 16 may"
@@ -73,7 +74,7 @@ fn empty_replicas_go_even_where_nothing_is_packed() {
 
 #[test]
 fn packing_again_takes_its_interval() {
-    let mut memory = Packed::default();
+    let mut memory = PackedNeeds::default();
     let policy = PackingPolicy::default();
     let mut last = None;
     for tick in 0..200 {
@@ -90,12 +91,13 @@ fn packing_again_takes_its_interval() {
             last = Some(tick);
         }
     }
+
     panic!("never packed again");
 }
 
 #[test]
 fn packing_can_be_off() {
-    let mut memory = Packed::default();
+    let mut memory = PackedNeeds::default();
     let policy = PackingPolicy { interval: None, ..PackingPolicy::default() };
     for tick in 0..100 {
         let answer = lower(at(tick * 30), &mut memory, Replicas::ONE, present(3, 0), &policy);
@@ -107,10 +109,11 @@ fn packing_can_be_off() {
 fn a_gap_or_a_clock_that_goes_back_begins_the_window_anew() {
     let policy = PackingPolicy::default();
     for jump in [at(300 + 76), at(-10_000)] {
-        let mut memory = Packed::default();
+        let mut memory = PackedNeeds::default();
         for tick in 0..11 {
             let _ = lower(at(tick * 30), &mut memory, replicas(3), present(3, 0), &policy);
         }
+
         let answer = lower(jump, &mut memory, Replicas::ONE, present(3, 0), &policy);
         assert!(matches!(answer, Lowering::Waiting { .. }), "{answer:?}");
     }
@@ -125,14 +128,15 @@ proptest! {
         moved in 0_u32..30,
         moving in 0_u32..2,
     ) {
-        let present = Present {
+        let present = PoolReplicas {
             asked: replicas(asked),
             empty: replicas(empty),
             moving: replicas(moving),
             moved: replicas(moved),
         };
+
         let policy = PackingPolicy::default();
-        let mut memory = Packed::default();
+        let mut memory = PackedNeeds::default();
         for (tick, needed) in needs.iter().enumerate() {
             let now = at(30 * i64::try_from(tick).unwrap());
             let answer = lower(now, &mut memory, replicas(*needed), present, &policy);

@@ -6,16 +6,19 @@ fn name(text: &str) -> ModelName {
     ModelName::new(text).unwrap()
 }
 
-fn layout(pods: &[&str]) -> Layout {
-    let adapters = |pod: &str| pod.split_whitespace().map(name).collect();
-    (0..).map(Ordinal::new).zip(pods.iter().map(|pod| adapters(pod))).collect()
+fn n(count: u32) -> Replicas {
+    Replicas::new(count).unwrap()
 }
 
-fn wish(copies: &[(&str, u32)], replicas: u32, slots: u32) -> Wish {
-    let count = |count| Replicas::new(count).unwrap();
-    Wish {
-        copies: copies.iter().map(|(adapter, copies)| (name(adapter), count(*copies))).collect(),
-        replicas: count(replicas),
+fn layout(pods: &[&str]) -> AdapterLayout {
+    let on_each = pods.iter().map(|pod| pod.split_whitespace().map(name).collect());
+    (0..).map(Ordinal::new).zip(on_each).collect()
+}
+
+fn wish(copies: &[(&str, u32)], replicas: u32, slots: u32) -> LayoutWish {
+    LayoutWish {
+        copies: copies.iter().map(|(adapter, copies)| (name(adapter), n(*copies))).collect(),
+        replicas: n(replicas),
         slots: Slots::new(slots).unwrap(),
     }
 }
@@ -24,17 +27,14 @@ fn wish(copies: &[(&str, u32)], replicas: u32, slots: u32) -> Wish {
 fn what_is_spare_stays_where_there_are_slots_up_to_the_most_that_are_allowed() {
     let current = layout(&["a b", "a b", "b c"]);
     let wish = wish(&[("a", 1), ("b", 1), ("d", 1)], 3, 2);
-    let spare = |most: Option<u32>| {
-        let plan = plan(&current, &wish);
-        plan.keeping_spare(wish.slots, |_| most.map(|most| Replicas::new(most).unwrap()))
-    };
-    let kept = spare(None);
+
+    let kept = plan(&current, &wish).keeping_spare(wish.slots, |_| None);
     assert_eq!(kept.loads(), Replicas::ONE);
     assert!(kept.replicas.values().all(|it| it.keep.len() + it.load.len() == 2), "{kept:?}");
-    let on = |plan: &Plan, adapter: &str| {
-        after(plan).values().filter(|on| on.contains(&name(adapter))).count()
-    };
-    assert_eq!(on(&spare(Some(1)), "a"), 1);
+
+    let one_each = plan(&current, &wish).keeping_spare(wish.slots, |_| Some(Replicas::ONE));
+    assert_eq!(after(&one_each).values().filter(|on| on.contains(&name("a"))).count(), 1);
+
     let again = plan(&after(&kept), &wish).keeping_spare(wish.slots, |_| None);
     assert_eq!(after(&again), after(&kept), "it is content with itself");
 }
@@ -66,6 +66,7 @@ fn copies_stay_where_they_are_and_few_are_loaded() {
             3,
         ),
     ];
+
     for (case, current, wish, expected, loads) in cases {
         let plan = plan(&layout(current), &wish);
         assert_eq!(after(&plan), layout(expected), "{case}");
@@ -84,7 +85,7 @@ fn a_plan_says_what_each_replica_does_and_what_goes() {
 
 #[test]
 fn what_finds_no_slot_is_said() {
-    let plan = plan(&Layout::new(), &wish(&[("a", 3), ("b", 1)], 2, 1));
+    let plan = plan(&AdapterLayout::new(), &wish(&[("a", 3), ("b", 1)], 2, 1));
     assert_eq!(
         plan.unmet,
         BTreeMap::from([(name("a"), Replicas::ONE), (name("b"), Replicas::ONE)])
@@ -99,17 +100,22 @@ fn the_replica_whose_copies_the_others_have_goes_first() {
         ("r", BTreeSet::from([name("a"), name("x")])),
     ]);
     let wanted = BTreeMap::from([(name("a"), Replicas::ONE), (name("b"), Replicas::ONE)]);
+
     let order: Vec<(&str, u32)> = departures(&current, &wanted)
         .into_iter()
         .map(|departure| (departure.replica, departure.displaced.count()))
         .collect();
-    // `a` is there three times and wanted once, and nobody wants `x`: `q` and `r` cost nothing.
+    // `a` is loaded three times and needed once, and `x` is not needed: `q` and `r` cost nothing.
     assert_eq!(order, [("q", 0), ("r", 0), ("p", 2)]);
 }
 
-/// The fewest loads by trying everything: each adapter takes any set of replicas of the right size.
-fn fewest_loads(current: &Layout, wish: &Wish) -> Option<u32> {
-    fn search(current: &Layout, left: &[(&ModelName, u32)], room: &mut Vec<u32>) -> Option<u32> {
+/// The fewest loads by brute force: each adapter takes any set of replicas of the right size.
+fn fewest_loads(current: &AdapterLayout, wish: &LayoutWish) -> Option<u32> {
+    fn search(
+        current: &AdapterLayout,
+        left: &[(&ModelName, u32)],
+        room: &mut Vec<u32>,
+    ) -> Option<u32> {
         let Some(((adapter, copies), rest)) = left.split_first() else { return Some(0) };
         let number = u32::try_from(room.len()).unwrap();
         (0_u32..1 << number)
@@ -122,24 +128,27 @@ fn fewest_loads(current: &Layout, wish: &Wish) -> Option<u32> {
                 for at in &on {
                     room[*at as usize] -= 1;
                 }
-                let loads = on.iter().filter(|at| {
+
+                let loading = on.iter().filter(|at| {
                     !current.get(&Ordinal::new(**at)).is_some_and(|on| on.contains(adapter))
                 });
-                let loads = u32::try_from(loads.count()).unwrap();
+                let loads = u32::try_from(loading.count()).unwrap();
                 let best = search(current, rest, room).map(|rest| rest + loads);
                 for at in &on {
                     room[*at as usize] += 1;
                 }
+
                 best
             })
             .min()
     }
-    let copies: Vec<_> = wish.copies.iter().map(|(name, copies)| (name, copies.count())).collect();
+
+    let copies: Vec<_> = wish.copies.iter().map(|(name, count)| (name, count.count())).collect();
     let mut room = vec![wish.slots.number(); wish.replicas.count() as usize];
     search(current, &copies, &mut room)
 }
 
-fn any_layout(replicas: usize) -> impl Strategy<Value = Layout> {
+fn any_layout(replicas: usize) -> impl Strategy<Value = AdapterLayout> {
     let pod = prop::collection::btree_set(0_u32..6, 0..4);
     prop::collection::vec(pod, 0..replicas).prop_map(|pods| {
         (0..)
@@ -149,7 +158,7 @@ fn any_layout(replicas: usize) -> impl Strategy<Value = Layout> {
     })
 }
 
-fn any_wish(replicas: u32) -> impl Strategy<Value = Wish> {
+fn any_wish(replicas: u32) -> impl Strategy<Value = LayoutWish> {
     (prop::collection::vec(0..=replicas, 1..5), 1_u32..4).prop_map(|(counts, slots)| {
         let total: u32 = counts.iter().sum();
         let most = counts.iter().copied().max().unwrap_or(0);
@@ -172,9 +181,11 @@ proptest! {
             let there = placed.values().filter(|on| on.contains(adapter)).count();
             prop_assert_eq!(there, copies.count() as usize);
         }
+
         for on in placed.values() {
             prop_assert!(on.len() <= wish.slots.number() as usize);
         }
+
         let again = plan(&placed, &wish);
         prop_assert_eq!(again.loads(), Replicas::ZERO);
         prop_assert_eq!(after(&again), placed);
@@ -194,21 +205,23 @@ proptest! {
         fewer in 1_u32..4,
     ) {
         let replicas = Replicas::saturating(wish.replicas.count().saturating_sub(fewer));
-        let wish = Wish { replicas, ..wish };
-        let plan = plan(&current, &wish);
+        let short = LayoutWish { replicas, ..wish };
+        let plan = plan(&current, &short);
+
         let placed: usize = after(&plan).values().map(BTreeSet::len).sum();
         let unmet: u32 = plan.unmet.values().map(|copies| copies.count()).sum();
-        let wanted: u32 = wish.copies.values().map(|copies| copies.count()).sum();
+        let wanted: u32 = short.copies.values().map(|copies| copies.count()).sum();
         prop_assert_eq!(u32::try_from(placed).unwrap() + unmet, wanted);
+
         let capped: u32 =
-            wish.copies.values().map(|copies| copies.count().min(replicas.count())).sum();
-        let room = replicas.count() * wish.slots.number();
+            short.copies.values().map(|copies| copies.count().min(replicas.count())).sum();
+        let room = replicas.count() * short.slots.number();
         prop_assert_eq!(u32::try_from(placed).unwrap(), capped.min(room));
     }
 }
 
-/// The adapters on each replica once the plan has been carried out.
-fn after(plan: &Plan) -> Layout {
-    let together = |plan: &ReplicaPlan| plan.keep.union(&plan.load).cloned().collect();
-    plan.replicas.iter().map(|(ordinal, plan)| (*ordinal, together(plan))).collect()
+/// The adapters on each replica once the plan is in effect.
+fn after(plan: &LayoutPlan) -> AdapterLayout {
+    let each = plan.replicas.iter();
+    each.map(|(ordinal, on)| (*ordinal, on.keep.union(&on.load).cloned().collect())).collect()
 }

@@ -1,4 +1,4 @@
-//! What is shown to the analyzer of requests that will arrive.
+//! The inputs of the analyzer of forecast demand.
 
 use std::sync::Arc;
 
@@ -7,21 +7,23 @@ use jiff::{SignedDuration, Timestamp};
 use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::foresight::admissible::admissible;
 use crate::analyze::foresight::saved::SavedForesight;
-use crate::analyze::foresight::{self, Foresight, ReplicaStrides, Told, VariantStrides};
-use crate::decide::sized::Unmeetable;
+use crate::analyze::foresight::{self, EngineLimits, Foresight, ReplicaStrides, VariantStrides};
+use crate::decide::sized::UnmeetableTarget;
 use crate::fleet::{ModelKey, VariantKey};
 use crate::observe::ReplicaObservation;
-use crate::pipeline::sizing::analyzers::{Judgment, Learner, Outlook, Roster, Savable, Scene};
+use crate::pipeline::sizing::analyzers::{
+    AnalyzerFindings, AnalyzerInput, ForesightFindings, Learner, Roster, Savable,
+};
 use crate::units::Seconds;
 
-pub(crate) use crate::analyze::foresight::Foresight as State;
 pub(crate) use crate::analyze::foresight::saved::SavedForesight as SavedState;
+pub(crate) use crate::analyze::foresight::{Foresight as State, ForesightPolicy as Policy};
 
 impl Learner for Foresight {
-    type Policy = foresight::Policy;
+    type Policy = foresight::ForesightPolicy;
     type Saved = SavedForesight;
 
-    fn judge(&mut self, scene: &mut Scene<'_>, policy: &Self::Policy) -> Judgment {
+    fn judge(&mut self, scene: &mut AnalyzerInput<'_>, policy: &Self::Policy) -> AnalyzerFindings {
         let variants: Vec<VariantStrides<'_>> = scene
             .members
             .iter()
@@ -50,15 +52,16 @@ impl Learner for Foresight {
         self.import(scene.cards);
         let now = scene.moment.now;
         let front = scene.fronts.front(&scene.moment, scene.model);
-        let heard = (through(scene), front);
-        let found = foresight::analyze(now, heard, policy, scene.model, &variants, self);
+        let through = through(scene);
+        let found = foresight::analyze(now, through, front, policy, scene.model, &variants, self);
         let admissible = admissible(policy, front, &variants, &found.estimates);
 
-        let floors = found.floors.into_iter().map(|(key, it)| (key, Unmeetable::Foresight(it)));
-        Judgment {
+        let floors =
+            found.floors.into_iter().map(|(key, it)| (key, UnmeetableTarget::Foresight(it)));
+        AnalyzerFindings {
             report: found.report,
             floors: floors.collect(),
-            outlook: Some(Outlook {
+            outlook: Some(ForesightFindings {
                 foreseen: found.foreseen,
                 cards: found.cards,
                 estimates: found.estimates,
@@ -94,8 +97,8 @@ impl Savable for SavedForesight {
     }
 }
 
-/// The instant up to which every replica was heard.
-fn through(scene: &Scene<'_>) -> Timestamp {
+/// The instant up to which every replica has reported.
+fn through(scene: &AnalyzerInput<'_>) -> Timestamp {
     let now = scene.moment.now;
     let ages = scene.members.iter().filter_map(|member| member.observation.oldest_measured());
     let oldest = ages.fold(Seconds::ZERO, Seconds::max);
@@ -115,9 +118,9 @@ fn strides(replica: &ReplicaObservation) -> ReplicaStrides<'_> {
     }
 }
 
-/// What engines were told that bounds what they carry.
-fn told(arguments: Option<&EngineArguments>) -> Told {
-    Told {
+/// The engine settings that bound the capacity of a replica.
+fn told(arguments: Option<&EngineArguments>) -> EngineLimits {
+    EngineLimits {
         seats: arguments.and_then(|it| it.sequences),
         budget: arguments.and_then(|it| it.step_tokens),
     }

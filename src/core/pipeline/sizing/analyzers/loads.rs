@@ -1,4 +1,4 @@
-//! What replicas show, as more than one analyzer looks at it.
+//! Replica observations in a form that several analyzers use.
 
 use crate::analyze::tokens::capacity::RequestShape;
 use crate::observe::ReplicaObservation;

@@ -1,50 +1,53 @@
-//! What is shown to the analyzer of latency at a rate of requests, and what its tuners learn.
+//! The inputs of the analyzer of latency at a request rate, and the learned state of its tuners.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::queueing::{self, Lengths, Refusal, Shape, Unsized};
+use crate::analyze::queueing::{self, MeanLengths, MeanRequest, QueueingRefusal, SizingFailure};
 use crate::analyze::tuner::{Latencies, OperatingPoint, SavedTuner, Tuner};
-use crate::decide::sized::Unmeetable;
+use crate::decide::sized::UnmeetableTarget;
 use crate::fleet::{ModelKey, VariantKey};
 use crate::observe::ReplicaObservation;
-use crate::pipeline::sizing::analyzers::{Judgment, Learner, Roster, Savable, Scene};
-use crate::pipeline::sizing::{Moment, Sizable};
+use crate::pipeline::sizing::analyzers::{
+    AnalyzerFindings, AnalyzerInput, Learner, Roster, Savable,
+};
+use crate::pipeline::sizing::{SizingInputs, VariantInput};
 use crate::units::Seconds;
 
+pub(crate) use crate::analyze::queueing::QueueingPolicy as Policy;
 pub(crate) use crate::pipeline::sizing::analyzers::queueing::{
-    SavedTaught as SavedState, Tuners as State,
+    SavedTrainedTuner as SavedState, Tuners as State,
 };
 
 /// The tuner of each variant.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tuners(BTreeMap<VariantKey, Taught>);
+pub(crate) struct Tuners(BTreeMap<VariantKey, TrainedTuner>);
 
-/// A tuner, and when it last learned.
+/// A tuner and the time of its last lesson.
 #[derive(Clone, Debug, Default)]
-struct Taught {
+struct TrainedTuner {
     tuner: Tuner,
     at: Option<Timestamp>,
 }
 
-/// What an iteration of a variant's engines costs.
+/// The learned cost of an iteration of a variant's engines.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SavedTaught {
-    /// What was learned.
+pub struct SavedTrainedTuner {
+    /// The learned state.
     pub tuner: SavedTuner,
-    /// When something was learned last.
+    /// The time of the last lesson.
     #[serde(default, with = "crate::units::instants")]
     pub at: Option<Timestamp>,
 }
 
 impl Learner for Tuners {
-    type Policy = queueing::Policy;
-    type Saved = SavedTaught;
+    type Policy = queueing::QueueingPolicy;
+    type Saved = SavedTrainedTuner;
 
-    fn judge(&mut self, scene: &mut Scene<'_>, policy: &Self::Policy) -> Judgment {
-        let variants: Vec<queueing::VariantLoad> = scene
+    fn judge(&mut self, scene: &mut AnalyzerInput<'_>, policy: &Self::Policy) -> AnalyzerFindings {
+        let variants: Vec<queueing::QueueingVariantLoad> = scene
             .members
             .iter()
             .map(|member| {
@@ -52,7 +55,7 @@ impl Learner for Tuners {
                 taught.learn(scene.moment, member);
                 let estimate = taught.tuner.estimate();
 
-                queueing::VariantLoad {
+                queueing::QueueingVariantLoad {
                     key: member.spec.key.clone(),
                     role: member.spec.role,
                     cost: member.spec.cost,
@@ -66,47 +69,47 @@ impl Learner for Tuners {
         let found = queueing::analyze(&variants, policy);
 
         let floors = found.variants.iter().filter_map(|it| Some((it.key.clone(), floor(it)?)));
-        Judgment { floors: floors.collect(), ..Judgment::of(found.report) }
+        AnalyzerFindings { floors: floors.collect(), ..AnalyzerFindings::of(found.report) }
     }
 
     fn forget(&mut self, _: Timestamp, roster: &Roster<'_>) {
         self.0.retain(|variant, _| roster.variants.contains(variant));
     }
 
-    fn save(&self, _: &ModelKey, variant: &VariantKey) -> Option<SavedTaught> {
-        let Taught { tuner, at } = self.0.get(variant)?;
-        Some(SavedTaught { tuner: tuner.save(), at: *at })
+    fn save(&self, _: &ModelKey, variant: &VariantKey) -> Option<SavedTrainedTuner> {
+        let TrainedTuner { tuner, at } = self.0.get(variant)?;
+        Some(SavedTrainedTuner { tuner: tuner.save(), at: *at })
     }
 
-    fn recall(&mut self, _: &ModelKey, variant: &VariantKey, saved: &SavedTaught) {
+    fn recall(&mut self, _: &ModelKey, variant: &VariantKey, saved: &SavedTrainedTuner) {
         if let Some(tuner) = Tuner::restore(&saved.tuner) {
-            let taught = Taught { tuner, at: saved.at };
+            let taught = TrainedTuner { tuner, at: saved.at };
             self.0.entry(variant.clone()).or_insert(taught);
         }
     }
 }
 
-impl Savable for SavedTaught {
+impl Savable for SavedTrainedTuner {
     fn shorten(&mut self) {
         self.tuner.points.clear();
     }
 }
 
-/// Why no number of replicas meets a target, where none does.
-fn floor(variant: &queueing::VariantSizing) -> Option<Unmeetable> {
+/// The reason why no replica count meets a target; `None` if one does.
+fn floor(variant: &queueing::VariantSizing) -> Option<UnmeetableTarget> {
     match variant.sizing {
-        queueing::Sizing::Unsized(Unsized::Refused(floor @ Refusal::IdleFloor { .. })) => {
-            Some(Unmeetable::Queueing(floor))
-        }
+        queueing::Sizing::Unsized(SizingFailure::Refused(
+            floor @ QueueingRefusal::IdleFloor { .. },
+        )) => Some(UnmeetableTarget::Queueing(floor)),
         queueing::Sizing::Sized { .. } | queueing::Sizing::Unsized(_) => None,
     }
 }
 
-impl Taught {
-    /// Learns from what the replicas did, once in half a window: what is seen a second later is
-    /// nearly the same, and would count as if it were not.
-    fn learn(&mut self, moment: Moment<'_>, member: &Sizable<'_>) {
-        let Moment { now, window, .. } = moment;
+impl TrainedTuner {
+    /// Learns from the replicas' observations, once per half window. Observations a second apart
+    /// are nearly the same, and would count as independent.
+    fn learn(&mut self, moment: SizingInputs<'_>, member: &VariantInput<'_>) {
+        let SizingInputs { now, window, .. } = moment;
         let since = self.at.and_then(|at| Seconds::from_span(now.duration_since(at)));
         if since.is_some_and(|since| since.seconds() < window.seconds() / 2.0) {
             return;
@@ -120,6 +123,7 @@ impl Taught {
             let _lesson = self.tuner.learn(served, &point);
             learned = true;
         }
+
         if learned {
             self.at = Some(now);
         }
@@ -131,15 +135,16 @@ fn operating_point(replica: &ReplicaObservation) -> Option<OperatingPoint> {
     OperatingPoint::new(replica.arrivals?, shape(replica)?, queueing::BATCH_DEFAULT, latencies)
 }
 
-/// The shape of the queueing model. What is in the prefix cache is not computed again, and is
-/// resident all the same; the model has one length for both, and the tuner learns what it takes.
-fn shape(replica: &ReplicaObservation) -> Option<Shape> {
+/// The shape of the queueing model. Tokens in the prefix cache are not computed again, but are
+/// resident all the same. The model has one length for both, and the tuner learns the resulting
+/// cost.
+fn shape(replica: &ReplicaObservation) -> Option<MeanRequest> {
     let work = replica.work?;
-    Shape::new(Lengths { input: work.prompt_length?, output: work.generation_length? })
+    MeanRequest::new(MeanLengths { input: work.prompt_length?, output: work.generation_length? })
 }
 
-fn load(replica: &ReplicaObservation) -> Option<queueing::ReplicaLoad> {
-    Some(queueing::ReplicaLoad {
+fn load(replica: &ReplicaObservation) -> Option<queueing::QueueingReplicaLoad> {
+    Some(queueing::QueueingReplicaLoad {
         replica: replica.replica.clone(),
         arrival: replica.arrivals?,
         shape: shape(replica),

@@ -1,20 +1,24 @@
-//! What is shown to the analyzer of tokens generated a second.
+//! The inputs of the analyzer of generated tokens per second.
 
 use jiff::Timestamp;
 
-use crate::analyze::throughput::{self, Arrivals, Curve, Curves, ReplicaPace, VariantPace};
+use crate::analyze::throughput::{self, Curve, Curves, FrontDemand, ReplicaPace, VariantPace};
 use crate::fleet::{ModelKey, VariantKey};
 use crate::observe::ReplicaObservation;
 use crate::pipeline::sizing::analyzers::loads::request_shape;
-use crate::pipeline::sizing::analyzers::{Judgment, Learner, Roster, Savable, Scene};
+use crate::pipeline::sizing::analyzers::{
+    AnalyzerFindings, AnalyzerInput, Learner, Roster, Savable,
+};
 
-pub(crate) use crate::analyze::throughput::{Curve as SavedState, Curves as State};
+pub(crate) use crate::analyze::throughput::{
+    Curve as SavedState, Curves as State, ThroughputPolicy as Policy,
+};
 
 impl Learner for Curves {
-    type Policy = throughput::Policy;
+    type Policy = throughput::ThroughputPolicy;
     type Saved = Curve;
 
-    fn judge(&mut self, scene: &mut Scene<'_>, policy: &Self::Policy) -> Judgment {
+    fn judge(&mut self, scene: &mut AnalyzerInput<'_>, policy: &Self::Policy) -> AnalyzerFindings {
         let paces: Vec<Vec<ReplicaPace>> =
             scene.members.iter().map(|member| member.measured().map(pace).collect()).collect();
         let variants: Vec<VariantPace<'_>> = scene
@@ -31,8 +35,8 @@ impl Learner for Curves {
             .collect();
 
         let now = scene.moment.now;
-        let arrivals = Arrivals::default();
-        Judgment::of(throughput::analyze(now, policy, &variants, arrivals, self).report)
+        let arrivals = FrontDemand::default();
+        AnalyzerFindings::of(throughput::analyze(now, policy, &variants, arrivals, self).report)
     }
 
     fn forget(&mut self, now: Timestamp, _: &Roster<'_>) {

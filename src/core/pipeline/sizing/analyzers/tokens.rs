@@ -1,32 +1,35 @@
-//! What is shown to the analyzer of tokens in the KV cache.
+//! The inputs of the analyzer of tokens in the KV cache.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use crate::analyze::tokens::knowledge::{Knowledge, SavedKnowledge};
-use crate::analyze::tokens::{self, ReplicaLoad, VariantLoad};
+use crate::analyze::tokens::{self, TokenReplicaLoad, TokenVariantLoad};
 use crate::fleet::{ModelKey, VariantKey};
 use crate::observe::ReplicaObservation;
 use crate::pipeline::sizing::analyzers::loads::request_shape;
-use crate::pipeline::sizing::analyzers::{Judgment, Learner, Roster, Savable, Scene};
+use crate::pipeline::sizing::analyzers::{
+    AnalyzerFindings, AnalyzerInput, Learner, Roster, Savable,
+};
 
+pub(crate) use crate::analyze::tokens::TokenPolicy as Policy;
 pub(crate) use crate::analyze::tokens::knowledge::{
     Knowledge as State, SavedKnowledge as SavedState,
 };
 
 impl Learner for Knowledge {
-    type Policy = tokens::Policy;
+    type Policy = tokens::TokenPolicy;
     type Saved = SavedKnowledge;
 
-    fn judge(&mut self, scene: &mut Scene<'_>, policy: &Self::Policy) -> Judgment {
-        let loads: Vec<Vec<ReplicaLoad>> =
+    fn judge(&mut self, scene: &mut AnalyzerInput<'_>, policy: &Self::Policy) -> AnalyzerFindings {
+        let loads: Vec<Vec<TokenReplicaLoad>> =
             scene.members.iter().map(|member| member.measured().map(load).collect()).collect();
-        let variants: Vec<VariantLoad<'_>> = scene
+        let variants: Vec<TokenVariantLoad<'_>> = scene
             .members
             .iter()
             .zip(&loads)
-            .map(|(member, replicas)| VariantLoad {
+            .map(|(member, replicas)| TokenVariantLoad {
                 spec: member.spec,
                 gpus: None,
                 current: member.counted(),
@@ -38,7 +41,9 @@ impl Learner for Knowledge {
             .collect();
 
         let now = scene.moment.now;
-        Judgment::of(tokens::analyze(now, policy, scene.model, &variants, None, self).report)
+        AnalyzerFindings::of(
+            tokens::analyze(now, policy, scene.model, &variants, None, self).report,
+        )
     }
 
     fn forget(&mut self, now: Timestamp, _: &Roster<'_>) {
@@ -56,8 +61,8 @@ impl Learner for Knowledge {
 
 impl Savable for SavedKnowledge {}
 
-fn load(replica: &ReplicaObservation) -> ReplicaLoad {
-    ReplicaLoad {
+fn load(replica: &ReplicaObservation) -> TokenReplicaLoad {
+    TokenReplicaLoad {
         kv_usage: replica.kv_usage,
         kv_capacity: replica.work.and_then(|work| work.kv_capacity),
         waiting: replica.waiting,

@@ -1,12 +1,12 @@
-//! Which of the objects that declare variants are in force.
+//! Decides which of the objects that declare variants are in effect.
 //!
-//! One scale target is one variant, and one name is one variant. Where objects contradict that,
-//! none wins silently: what is in force stays in force, and whoever comes later is told. Only rank
-//! goes over age: the configuration over everything, a `ScaledObject` over an HPA, and both over the
-//! workload itself, because who scales knows the bounds.
+//! Each scale target is one variant, and each name is one variant. If objects conflict, the object
+//! that is already in effect stays, and later objects get an [`Objection`]. Only rank overrides
+//! age: the configuration comes first, then a `ScaledObject`, then an HPA, then the workload
+//! itself. Scalers rank above workloads because they define the bounds.
 //!
-//! An object that can no longer be read keeps the last reading of it that was sound. A mistake in an
-//! annotation is not a wish to stop serving.
+//! An object that becomes invalid keeps its last valid reading. An error in an annotation does not
+//! mean that its variant should stop serving.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,76 +14,77 @@ use std::fmt;
 use jiff::Timestamp;
 
 use crate::collect::cluster::discovery::{
-    Discovered, Marked, ObjectRef, Problem, Source, Vocabulary, variant,
+    AnnotatedObject, AnnotationProblem, DiscoveredVariant, ObjectRef, ObjectRole, Vocabulary,
+    variant,
 };
 use crate::collect::cluster::hpa::group_of;
-use crate::collect::cluster::{Wanted, WantedTarget};
+use crate::collect::cluster::{WantedTarget, WatchedVariant};
 use plimsoll_core::fleet::VariantKey;
 
-/// The most variants that are discovered. Each has a watch of its pods, which is a connection to the
-/// API server; whoever has more of them than this should spread them over several daemons.
+/// The maximum number of discovered variants. Each has a pod watch, which is a connection to the
+/// API server. Larger clusters should spread their variants over several daemons.
 pub(crate) const VARIANTS_MAX: usize = 5_000;
 
-/// What is discovered, and what is not and why.
+/// The discovered variants, and the objections to all other objects.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Discovery {
-    /// Whether every kind of object has been listed once. Before, nothing is discovered.
+    /// True once every kind of object has been listed. Until then, nothing is discovered.
     pub complete: bool,
-    /// The variants, none of which is in the configuration.
-    pub variants: BTreeMap<VariantKey, Discovered>,
-    /// What is to be said of objects, in their order.
+    /// The discovered variants, without those in the configuration.
+    pub variants: BTreeMap<VariantKey, DiscoveredVariant>,
+    /// The objections to objects, in the objects' order.
     pub objections: Vec<Objection>,
-    /// How many objects stand how.
+    /// The number of objects with each standing.
     pub standings: BTreeMap<Standing, usize>,
 }
 
-/// How an object stands that means to declare a variant.
+/// The standing of an object that intends to declare a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
-    /// It is in force as it is.
+    /// Its current annotations are in effect.
     Accepted,
-    /// It cannot be read; its last sound reading may be in force.
+    /// Its annotations are invalid; its last valid reading may be in effect.
     Refused,
-    /// What it claims belongs to another.
+    /// Its target or its name belongs to another variant, or there are too many variants.
     Shadowed,
 }
 
-/// Something that whoever owns an object should know.
+/// A problem that the owner of an object should know about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Objection {
     /// The object.
     pub object: ObjectRef,
-    /// What it is about.
-    pub cause: Cause,
+    /// The cause.
+    pub cause: ObjectionCause,
 }
 
-/// What an objection is about.
+/// The cause of an objection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Cause {
-    /// The annotations cannot be read.
+pub enum ObjectionCause {
+    /// The annotations are invalid.
     Refused {
-        /// All that is wrong.
-        problems: Vec<Problem>,
-        /// Whether the last sound reading stays in force.
-        kept: Kept,
+        /// All problems.
+        problems: Vec<AnnotationProblem>,
+        /// The reading that stays in effect.
+        kept: ReadingFallback,
     },
     /// Annotations have no effect.
     Doubted {
-        /// Which, and why.
-        problems: Vec<Problem>,
+        /// The annotations, with the reasons.
+        problems: Vec<AnnotationProblem>,
     },
     /// The scale target belongs to another variant.
     TargetTaken {
         /// The target, as `Deployment llama`.
         target: String,
-        /// Whose it is.
+        /// The claimant that has it.
         by: Claimant,
     },
     /// The name belongs to another variant.
     NameTaken {
         /// The name.
         key: VariantKey,
-        /// Whose it is.
+        /// The claimant that has it.
         by: Claimant,
     },
     /// There are too many variants.
@@ -93,16 +94,16 @@ pub enum Cause {
     },
 }
 
-/// Whether an object that cannot be read goes on as it was.
+/// The fate of an object whose annotations are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kept {
-    /// Its last sound reading stays in force.
+pub enum ReadingFallback {
+    /// Its last valid reading stays in effect.
     LastReading,
-    /// There is none.
+    /// It has no valid reading.
     Nothing,
 }
 
-/// Who has what an object claims.
+/// The owner of a target or a name that an object claims.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Claimant {
     /// A variant of the configuration.
@@ -111,23 +112,23 @@ pub enum Claimant {
     Object(ObjectRef),
 }
 
-/// Objects as they were read, from one look to the next.
+/// The objects' last valid readings, kept from one evaluation to the next.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ledger {
-    readings: BTreeMap<Identity, Reading>,
-    in_force: BTreeMap<VariantKey, Identity>,
+pub(crate) struct DiscoveryLedger {
+    readings: BTreeMap<ObjectIdentity, ObjectReading>,
+    in_force: BTreeMap<VariantKey, ObjectIdentity>,
 }
 
-/// An object in one of its lives.
-type Identity = (Source, ObjectRef);
+/// The identity of an object. Its uid distinguishes it from later objects with the same name.
+type ObjectIdentity = (ObjectRole, ObjectRef);
 
 #[derive(Clone, Debug)]
-struct Reading {
-    sound: Discovered,
+struct ObjectReading {
+    sound: DiscoveredVariant,
     created: Option<Timestamp>,
 }
 
-/// What a variant claims for itself. Versions of one group are views of one object.
+/// The target that a variant claims. Versions of one API group are views of the same object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Claim {
     namespace: String,
@@ -136,19 +137,20 @@ pub(crate) struct Claim {
     name: String,
 }
 
-/// An object that could be in force.
-struct Candidate<'a> {
-    identity: &'a Identity,
-    reading: &'a Reading,
+/// An object that could be in effect.
+struct ObjectCandidate<'a> {
+    identity: &'a ObjectIdentity,
+    reading: &'a ObjectReading,
     in_force: bool,
 }
 
 // === impl Claim ===
 
 impl Claim {
-    /// What a variant with this target claims; `None` where nothing of the cluster is claimed.
+    /// Returns the claim of a variant with this target; `None` if it claims nothing in the cluster.
     pub(crate) fn of(key: &VariantKey, target: &WantedTarget) -> Option<Self> {
         let namespace = key.namespace.to_string();
+
         match target {
             WantedTarget::Scale { api_version, kind, name } => {
                 let group = Some(group_of(api_version).to_owned());
@@ -162,27 +164,29 @@ impl Claim {
     }
 }
 
-// === impl Ledger ===
+// === impl DiscoveryLedger ===
 
-impl Ledger {
-    /// What follows from these objects, beside the variants of the configuration.
+impl DiscoveryLedger {
+    /// Returns the discovery that follows from these objects and the variants in the configuration.
     pub(crate) fn settle(
         &mut self,
-        objects: &[&Marked],
-        declared: &[Wanted],
+        objects: &[&AnnotatedObject],
+        declared: &[WatchedVariant],
         understood: Vocabulary,
     ) -> Discovery {
         let mut objections = Vec::new();
         let refused = self.read(objects, understood, &mut objections);
+
         let mut standings = BTreeMap::from([(Standing::Refused, refused.len())]);
         let (chosen, losers) = self.choose(declared);
         standings.insert(Standing::Shadowed, losers.len());
         objections.extend(losers);
-        let in_force: BTreeMap<VariantKey, Identity> = chosen
+
+        let in_force: BTreeMap<VariantKey, ObjectIdentity> = chosen
             .iter()
             .map(|one| (one.reading.sound.key.clone(), one.identity.clone()))
             .collect();
-        let variants: BTreeMap<VariantKey, Discovered> = chosen
+        let variants: BTreeMap<VariantKey, DiscoveredVariant> = chosen
             .iter()
             .map(|one| (one.reading.sound.key.clone(), one.reading.sound.clone()))
             .collect();
@@ -193,14 +197,14 @@ impl Ledger {
         Discovery { complete: true, variants, objections, standings }
     }
 
-    /// Reads every object anew, keeps the last sound reading of those that cannot be read, and
-    /// forgets those that are gone; gives those that cannot be read.
+    /// Reads every object again. Keeps the last valid reading of invalid objects, forgets deleted
+    /// objects, and returns the invalid ones.
     fn read(
         &mut self,
-        objects: &[&Marked],
+        objects: &[&AnnotatedObject],
         understood: Vocabulary,
         objections: &mut Vec<Objection>,
-    ) -> BTreeSet<Identity> {
+    ) -> BTreeSet<ObjectIdentity> {
         let mut old = std::mem::take(&mut self.readings);
         let mut refused = BTreeSet::new();
         for marked in objects.iter().filter(|marked| marked.concerns(understood)) {
@@ -209,26 +213,35 @@ impl Ledger {
             let reading = match variant(marked, understood) {
                 Ok(sound) => {
                     if !sound.doubts.is_empty() {
-                        let cause = Cause::Doubted { problems: sound.doubts.clone() };
+                        let cause = ObjectionCause::Doubted { problems: sound.doubts.clone() };
                         objections.push(Objection { object, cause });
                     }
-                    Some(Reading { sound, created: marked.created })
+                    Some(ObjectReading { sound, created: marked.created })
                 }
                 Err(problems) => {
                     let last = old.remove(&identity).filter(|_| marked.declares(understood));
-                    let kept = if last.is_some() { Kept::LastReading } else { Kept::Nothing };
-                    objections.push(Objection { object, cause: Cause::Refused { problems, kept } });
+                    let kept = if last.is_some() {
+                        ReadingFallback::LastReading
+                    } else {
+                        ReadingFallback::Nothing
+                    };
+                    objections.push(Objection {
+                        object,
+                        cause: ObjectionCause::Refused { problems, kept },
+                    });
                     refused.insert(identity.clone());
                     last
                 }
             };
+
             self.readings.extend(reading.map(|reading| (identity, reading)));
         }
+
         refused
     }
 
-    /// Those that are in force, and what is to be said to the others.
-    fn choose(&self, declared: &[Wanted]) -> (Vec<Candidate<'_>>, Vec<Objection>) {
+    /// Returns the objects that are in effect, and the objections to the others.
+    fn choose(&self, declared: &[WatchedVariant]) -> (Vec<ObjectCandidate<'_>>, Vec<Objection>) {
         let mut losers = Vec::new();
         let mut targets: BTreeMap<Claim, Claimant> = BTreeMap::new();
         let mut names: BTreeMap<VariantKey, Claimant> = BTreeMap::new();
@@ -237,53 +250,60 @@ impl Ledger {
             targets.extend(Claim::of(&want.variant, &want.target).map(|one| (one, by.clone())));
             names.insert(want.variant.clone(), by);
         }
-        // First whose a target is, by rank; then whose a name is, by age.
+
+        // Targets go by rank first and age second; names go by age first and rank second.
         let mut candidates = self.candidates();
         candidates.sort_by_key(|one| (one.identity.0, one.seniority()));
         candidates.retain(|one| {
-            let Discovered { key, target, .. } = &one.reading.sound;
+            let DiscoveredVariant { key, target, .. } = &one.reading.sound;
             let Some(claim) = Claim::of(key, target) else { return false };
             if let Some(by) = targets.get(&claim) {
                 let target = format!("{} {}", claim.kind, claim.name);
-                losers.push(one.objection(Cause::TargetTaken { target, by: by.clone() }));
+                losers.push(one.objection(ObjectionCause::TargetTaken { target, by: by.clone() }));
                 return false;
             }
+
             targets.insert(claim, one.claimant());
             true
         });
+
         candidates.sort_by_key(|one| (one.seniority(), one.identity.0));
         candidates.retain(|one| {
             let key = &one.reading.sound.key;
             if let Some(by) = names.get(key) {
-                let cause = Cause::NameTaken { key: key.clone(), by: by.clone() };
+                let cause = ObjectionCause::NameTaken { key: key.clone(), by: by.clone() };
                 losers.push(one.objection(cause));
                 return false;
             }
+
             names.insert(key.clone(), one.claimant());
             true
         });
+
         for one in candidates.drain(VARIANTS_MAX.min(candidates.len())..) {
-            losers.push(one.objection(Cause::TooMany { limit: VARIANTS_MAX }));
+            losers.push(one.objection(ObjectionCause::TooMany { limit: VARIANTS_MAX }));
         }
+
         (candidates, losers)
     }
 
-    fn candidates(&self) -> Vec<Candidate<'_>> {
-        let in_force: BTreeSet<&Identity> = self.in_force.values().collect();
-        let candidate = |(identity, reading)| Candidate {
+    fn candidates(&self) -> Vec<ObjectCandidate<'_>> {
+        let in_force: BTreeSet<&ObjectIdentity> = self.in_force.values().collect();
+        let candidates = self.readings.iter().map(|(identity, reading)| ObjectCandidate {
             identity,
             reading,
             in_force: in_force.contains(identity),
-        };
-        self.readings.iter().map(candidate).collect()
+        });
+        candidates.collect()
     }
 }
 
-// === impl Candidate ===
+// === impl ObjectCandidate ===
 
-impl Candidate<'_> {
-    /// Who was there before: who is in force, then who was created first. The name decides between
-    /// objects of one moment, so that a restart does not change the answer.
+impl ObjectCandidate<'_> {
+    /// Sort key for precedence: the object that is in effect first, then the oldest. Names break
+    /// ties between objects with the same creation time, so that a restart does not change the
+    /// result.
     fn seniority(&self) -> (bool, Option<Timestamp>, ObjectRef) {
         (!self.in_force, self.reading.created, self.identity.1.clone())
     }
@@ -292,7 +312,7 @@ impl Candidate<'_> {
         Claimant::Object(self.identity.1.clone())
     }
 
-    fn objection(&self, cause: Cause) -> Objection {
+    fn objection(&self, cause: ObjectionCause) -> Objection {
         Objection { object: self.identity.1.clone(), cause }
     }
 }
@@ -300,7 +320,7 @@ impl Candidate<'_> {
 // === impl Standing ===
 
 impl Standing {
-    /// All of them.
+    /// All standings.
     pub const ALL: [Self; 3] = [Self::Accepted, Self::Refused, Self::Shadowed];
 
     /// The standing as a label value.
@@ -314,10 +334,10 @@ impl Standing {
     }
 }
 
-// === impl Cause ===
+// === impl ObjectionCause ===
 
-impl Cause {
-    /// The reason in the form that events have.
+impl ObjectionCause {
+    /// The reason in the format of Kubernetes events.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
@@ -330,19 +350,16 @@ impl Cause {
     }
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for ObjectionCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = |problems: &[Problem]| {
-            problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; and ")
-        };
         match self {
-            Self::Refused { problems, kept: Kept::LastReading } => {
-                write!(f, "{}; the last sound annotations stay in force", all(problems))
+            Self::Refused { problems, kept: ReadingFallback::LastReading } => {
+                write!(f, "{}; the last sound annotations stay in force", list(problems))
             }
-            Self::Refused { problems, kept: Kept::Nothing } => {
-                write!(f, "{}; no number is served for it", all(problems))
+            Self::Refused { problems, kept: ReadingFallback::Nothing } => {
+                write!(f, "{}; no number is served for it", list(problems))
             }
-            Self::Doubted { problems } => f.write_str(&all(problems)),
+            Self::Doubted { problems } => f.write_str(&list(problems)),
             Self::TargetTaken { target, by } => {
                 write!(f, "{target} belongs to {by}; these annotations have no effect")
             }
@@ -357,6 +374,10 @@ impl fmt::Display for Cause {
             }
         }
     }
+}
+
+fn list(problems: &[AnnotationProblem]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; and ")
 }
 
 impl fmt::Display for Claimant {

@@ -1,4 +1,4 @@
-//! The reading of one object's annotations.
+//! Reads the annotations of one object.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -7,43 +7,49 @@ use jiff::SignedDuration;
 
 use crate::collect::cluster::WantedTarget;
 use crate::collect::cluster::discovery::{
-    Annotation, COST, COSTS, MISMATCHES, Marked, PREFIX, Problem, Scraped, Source, Vocabulary,
-    WVA_ACCELERATOR, WVA_COST, WVA_DEFAULT_COST, WVA_MODEL, missing,
+    AnnotatedObject, Annotation, AnnotationProblem, COST, COSTS, MISMATCHES, ObjectRole, PREFIX,
+    ScrapeRequest, Vocabulary, WVA_ACCELERATOR, WVA_COST, WVA_DEFAULT_COST, WVA_MODEL, missing,
 };
 use crate::collect::targets::Scheme;
 use plimsoll_core::fleet::names::{
     MODEL_NAME, VARIANT_NAME, is_label_text, is_model_name, is_variant_name,
 };
-use plimsoll_core::fleet::{Accelerator, Bounds, ModelName, Rest, Role, VariantName, ZeroWish};
+use plimsoll_core::fleet::{
+    Accelerator, Bounds, ModelName, Role, VariantName, ZeroPermission, ZeroPreference,
+};
 use plimsoll_core::units::{CostPerHour, Fraction, Gpus, Replicas, Seconds};
 
-/// As in the configuration.
+/// Accepted accelerator counts, the same as in the configuration.
 const GPUS: RangeInclusive<u32> = 0..=4096;
 
-/// As in the configuration.
+/// Accepted idle times before scale to zero, the same as in the configuration.
 const AFTERS: RangeInclusive<SignedDuration> =
     SignedDuration::from_secs(10)..=SignedDuration::from_hours(168);
 
-/// As `start_time` in the configuration.
+/// Accepted start times, the same as `start_time` in the configuration.
 const START_TIMES: RangeInclusive<SignedDuration> =
     SignedDuration::from_secs(1)..=SignedDuration::from_hours(1);
 
-/// The reading of one object.
-pub(super) struct Read<'a> {
-    pub(super) marked: &'a Marked,
+/// An object being read, with the problems found so far.
+pub(super) struct ObjectReader<'a> {
+    pub(super) marked: &'a AnnotatedObject,
     pub(super) spoken: Vocabulary,
-    pub(super) problems: Vec<Problem>,
-    pub(super) doubts: Vec<Problem>,
+    pub(super) problems: Vec<AnnotationProblem>,
+    pub(super) doubts: Vec<AnnotationProblem>,
 }
 
-impl<'a> Read<'a> {
+impl<'a> ObjectReader<'a> {
     fn get(&self, name: &str) -> Option<&'a str> {
         self.marked.annotations.get(name).map(String::as_str)
     }
 
     fn refuse(&mut self, annotation: &str, rule: impl Into<String>, found: &str) {
         let found = Some(format!("{found:?}"));
-        self.problems.push(Problem { annotation: annotation.to_owned(), rule: rule.into(), found });
+        self.problems.push(AnnotationProblem {
+            annotation: annotation.to_owned(),
+            rule: rule.into(),
+            found,
+        });
     }
 
     fn text(&mut self, one: Annotation, accepts: fn(&str) -> bool, rule: &str) -> Option<&'a str> {
@@ -61,7 +67,7 @@ impl<'a> Read<'a> {
         allowed: &RangeInclusive<N>,
     ) -> Option<N> {
         let text = self.get(one.name())?;
-        let number = text.parse().ok().filter(|number| allowed.contains(number));
+        let number = text.parse().ok().filter(|parsed| allowed.contains(parsed));
         if number.is_none() {
             let rule = format!("must be a number from {} to {}", allowed.start(), allowed.end());
             self.refuse(one.name(), rule, text);
@@ -82,17 +88,19 @@ impl<'a> Read<'a> {
             self.refuse(name, MODEL_NAME, text);
             return None;
         }
+
         ModelName::new(text)
     }
 
-    /// The name by default: in our vocabulary the target's, because an HPA that is replaced by a
-    /// `ScaledObject` must not rename the variant; in the other one the scaler's, because the
-    /// selectors that were written for it say so.
+    /// Returns the variant name, or the default one. In Plimsoll's vocabulary, the default is the
+    /// target's name, so that replacing an HPA by a `ScaledObject` does not rename the variant. In
+    /// the other vocabulary it is the scaler's name, because existing metric selectors use it.
     pub(super) fn name(&mut self) -> Option<VariantName> {
         if self.get(Annotation::Variant.name()).is_some() {
             let text = self.text(Annotation::Variant, is_variant_name, VARIANT_NAME)?;
             return VariantName::new(text);
         }
+
         let (name, whose) = match (self.spoken, &self.marked.target) {
             (Vocabulary::Own, WantedTarget::Scale { name, .. }) => {
                 (name, "the scale target's name")
@@ -101,11 +109,13 @@ impl<'a> Read<'a> {
                 (&self.marked.object.name, "the object's name")
             }
         };
+
         if !is_variant_name(name) {
             let rule = format!("must be set, because {whose} cannot name a variant");
             self.refuse(Annotation::Variant.name(), rule, name);
             return None;
         }
+
         VariantName::new(name)
     }
 
@@ -117,6 +127,7 @@ impl<'a> Read<'a> {
             self.refuse(Annotation::ModelAliases.name(), rule, text);
             return Vec::new();
         }
+
         parts.into_iter().filter_map(ModelName::new).collect()
     }
 
@@ -129,21 +140,23 @@ impl<'a> Read<'a> {
             Vocabulary::Own | Vocabulary::WithWva => own,
         };
         let Some(text) = self.get(name) else { return CostPerHour::new(default) };
-        // NaN is in no range.
-        let cost = text.parse().ok().filter(|cost| COSTS.contains(cost)).and_then(CostPerHour::new);
+        // NaN is outside of every range.
+        let number = text.parse().ok().filter(|parsed| COSTS.contains(parsed));
+        let cost = number.and_then(CostPerHour::new);
         if cost.is_none() {
             let rule = format!("must be a number from {} to {}", COSTS.start(), COSTS.end());
             self.refuse(name, rule, text);
         }
+
         cost
     }
 
-    /// What one replica costs without a discount.
+    /// Reads the cost of one replica without a discount.
     pub(super) fn list_price(&mut self) -> Option<CostPerHour> {
         self.number(Annotation::ListPrice, &COSTS).and_then(CostPerHour::new)
     }
 
-    /// Factor on the rank for something scarce that the model does not need.
+    /// Reads the factor on the rank for a scarce resource that the model does not need.
     pub(super) fn mismatch(&mut self) -> Option<Fraction> {
         self.number(Annotation::Mismatch, &MISMATCHES).and_then(Fraction::new)
     }
@@ -161,7 +174,7 @@ impl<'a> Read<'a> {
     pub(super) fn role(&mut self) -> Option<Role> {
         let text = self.get(Annotation::Role.name())?;
         let known = [Role::Both, Role::Prefill, Role::Decode];
-        let role = known.into_iter().find(|role| role.label() == text);
+        let role = known.into_iter().find(|one| one.label() == text);
         if role.is_none() {
             self.refuse(Annotation::Role.name(), "must be both, prefill or decode", text);
         }
@@ -178,51 +191,51 @@ impl<'a> Read<'a> {
     }
 
     pub(super) fn path(&mut self) -> Option<String> {
-        let sound = |text: &str| {
-            text.starts_with('/') && text.chars().all(|c| c.is_ascii_graphic() && c != '#')
-        };
         let rule = "must start with `/` and have neither spaces nor a fragment";
-        self.text(Annotation::Path, sound, rule).map(str::to_owned)
+        self.text(Annotation::Path, is_path, rule).map(str::to_owned)
     }
 
-    pub(super) fn scraped(&mut self) -> Option<Scraped> {
+    pub(super) fn scraped(&mut self) -> Option<ScrapeRequest> {
         let rule =
             "must be scrape, or absent: where Plimsoll has a Prometheus, that is the default";
-        self.text(Annotation::Source, |text| text == "scrape", rule).map(|_| Scraped)
+        self.text(Annotation::Source, |text| text == "scrape", rule).map(|_| ScrapeRequest)
     }
 
-    /// Accelerators that one replica takes.
+    /// Reads the accelerators per replica.
     pub(super) fn gpus(&mut self) -> Option<Gpus> {
         self.number(Annotation::Gpus, &GPUS).map(Gpus::new)
     }
 
-    /// Whether the model may have no replicas, and after how long.
-    pub(super) fn zero(&mut self) -> ZeroWish {
+    /// Reads the scale-to-zero switch and the idle time before it applies.
+    pub(super) fn zero(&mut self) -> ZeroPreference {
         let may = self.get(Annotation::ScaleToZero.name()).and_then(|text| {
-            let may = match text {
-                "true" => Some(Rest::Allowed),
-                "false" => Some(Rest::Forbidden),
+            let rest = match text {
+                "true" => Some(ZeroPermission::Allowed),
+                "false" => Some(ZeroPermission::Forbidden),
                 _ => None,
             };
-            if may.is_none() {
+            if rest.is_none() {
                 self.refuse(Annotation::ScaleToZero.name(), "must be true or false", text);
             }
-            may
+
+            rest
         });
+
         let name = Annotation::ScaleToZeroAfter.name();
         let after = self.duration(
             Annotation::ScaleToZeroAfter,
             &AFTERS,
             "must be a duration with a unit from 10s to 168h, such as 15m",
         );
-        if may == Some(Rest::Forbidden) && self.get(name).is_some() {
+        if may == Some(ZeroPermission::Forbidden) && self.get(name).is_some() {
             let switch = Annotation::ScaleToZero.name();
             self.doubts.push(missing(name, &format!("has no effect: {switch} is false")));
         }
-        ZeroWish { may, after }
+
+        ZeroPreference { may, after }
     }
 
-    /// How long one replica takes from being asked for to serving.
+    /// Reads the time from requesting a replica until it serves.
     pub(super) fn start_time(&mut self) -> Option<Seconds> {
         let rule = "must be a duration with a unit from 1s to 1h, such as 10s";
         self.duration(Annotation::StartTime, &START_TIMES, rule)
@@ -235,20 +248,20 @@ impl<'a> Read<'a> {
         rule: &str,
     ) -> Option<Seconds> {
         let text = self.get(one.name())?;
-        let span: Option<SignedDuration> = text.parse().ok();
-        let span = span.filter(|span| allowed.contains(span));
-        let span = span.and_then(|span| Seconds::new(span.as_secs_f64()));
-        if span.is_none() {
+        let span = text.parse().ok().filter(|parsed| allowed.contains(parsed));
+        let seconds = span.and_then(|span| Seconds::new(span.as_secs_f64()));
+        if seconds.is_none() {
             self.refuse(one.name(), rule, text);
         }
-        span
+
+        seconds
     }
 
     pub(super) fn bounds(&mut self) -> Bounds {
         let limit = Replicas::LIMIT.count();
         let min = self.number(Annotation::MinReplicas, &(0..=limit));
         let max = self.number(Annotation::MaxReplicas, &(1..=limit));
-        if self.marked.source != Source::Workload {
+        if self.marked.source != ObjectRole::Workload {
             for one in [Annotation::MinReplicas, Annotation::MaxReplicas] {
                 if self.get(one.name()).is_some() {
                     let kind = &self.marked.object.kind;
@@ -256,20 +269,24 @@ impl<'a> Read<'a> {
                     self.doubts.push(missing(one.name(), &rule));
                 }
             }
+
             return Bounds::default();
         }
-        let min = min.map_or(Bounds::default().min(), Replicas::saturating);
-        let bounds = Bounds::new(min, max.map(Replicas::saturating));
+
+        let least = min.map_or(Bounds::default().min(), Replicas::saturating);
+        let bounds = Bounds::new(least, max.map(Replicas::saturating));
         if bounds.is_none() {
             let rule =
-                format!("must not be below {}, which is {min}", Annotation::MinReplicas.name());
+                format!("must not be below {}, which is {least}", Annotation::MinReplicas.name());
             let text = self.get(Annotation::MaxReplicas.name()).unwrap_or_default();
             self.refuse(Annotation::MaxReplicas.name(), rule, text);
         }
+
         bounds.unwrap_or_default()
     }
 
-    /// A word that is not ours is most often one that is misspelt, but may be a newer release's.
+    /// Notes unknown Plimsoll annotations. They are usually misspelled, but a newer release may
+    /// define them.
     pub(super) fn doubt_unknown(&mut self) {
         for name in self.marked.annotations.keys().filter(|name| name.starts_with(PREFIX)) {
             if !Annotation::ALL.iter().any(|one| one.name() == name) {
@@ -277,4 +294,8 @@ impl<'a> Read<'a> {
             }
         }
     }
+}
+
+fn is_path(text: &str) -> bool {
+    text.starts_with('/') && text.chars().all(|c| c.is_ascii_graphic() && c != '#')
 }

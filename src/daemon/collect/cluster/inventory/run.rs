@@ -1,4 +1,4 @@
-//! The watching of accelerators: starts the watches that are needed, and puts together what they say.
+//! Runs the accelerator watches: starts those that are needed, and combines their state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,64 +13,75 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument as _, info, info_span, warn};
 
 use crate::clock::Clock;
-use crate::collect::cluster::follow::{Change, Failure, Pace, Selection, follow, guarded};
-use crate::collect::cluster::inventory::{Node, Quota, Seen, Taker};
-use crate::collect::cluster::keys::Scope;
-use crate::collect::cluster::world::{Feed, Health, Now, scopes};
-use crate::collect::cluster::{ClusterState, Needs};
+use crate::collect::cluster::follow::{
+    Selection, WatchChange, WatchFailure, WatchTiming, follow, guarded,
+};
+use crate::collect::cluster::inventory::{
+    AcceleratorNode, AcceleratorPod, AcceleratorQuota, InventoryView,
+};
+use crate::collect::cluster::keys::WatchScope;
+use crate::collect::cluster::world::{ClockReading, WatchHealth, WatchedObjects, scopes};
+use crate::collect::cluster::{ClusterNeeds, ClusterState};
 use crate::collect::replace;
 use plimsoll_core::observe::inventory::Inventory;
 
-/// Changes that may wait to be taken in.
+/// Changes that may queue before they are processed.
 const BACKLOG: usize = 256;
 
-/// Pods that have ended hold nothing, and a cluster that runs jobs is full of them.
+/// Filters out pods that have ended: they hold nothing, and clusters that run jobs have many.
 const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
 /// One watch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Key {
+enum InventoryWatchKey {
     Nodes,
-    Pods(Scope),
-    Quotas(Scope),
+    Pods(WatchScope),
+    Quotas(WatchScope),
 }
 
-/// What a watch reports.
-enum Report {
-    Node(u64, Change<Node>),
-    Pod(Scope, u64, Change<Taker>),
-    Quota(Scope, u64, Change<Quota>),
+/// A watch's report: the watch's serial number and a change.
+enum InventoryReport {
+    Node(u64, WatchChange<AcceleratorNode>),
+    Pod(WatchScope, u64, WatchChange<AcceleratorPod>),
+    Quota(WatchScope, u64, WatchChange<AcceleratorQuota>),
 }
 
-struct Watcher {
+struct InventoryWatcher {
     client: Client,
-    pace: Pace,
+    pace: WatchTiming,
     clock: Clock,
     tracker: TaskTracker,
     stop: CancellationToken,
-    reports: mpsc::Sender<Report>,
-    needs: watch::Receiver<Arc<Needs>>,
+    reports: mpsc::Sender<InventoryReport>,
+    needs: watch::Receiver<Arc<ClusterNeeds>>,
     cluster: watch::Receiver<Arc<ClusterState>>,
-    seen: Seen,
-    /// The running watches, each with a number of its own, so that a late report of one that was
-    /// stopped is not taken for its successor's.
-    watches: BTreeMap<Key, (u64, DropGuard)>,
+    seen: InventoryView,
+    /// The running watches. Each has a serial number, so that a late report from a stopped watch is
+    /// not attributed to its successor.
+    watches: BTreeMap<InventoryWatchKey, (u64, DropGuard)>,
     started: u64,
 }
 
-/// Watches what is needed of accelerators, until `stop`. The value is put together anew with every
+/// The inputs of the accelerator watches.
+pub(crate) struct AcceleratorInputs {
+    pub(crate) client: Client,
+    pub(crate) pace: WatchTiming,
+    pub(crate) needs: watch::Receiver<Arc<ClusterNeeds>>,
+    pub(crate) cluster: watch::Receiver<Arc<ClusterState>>,
+    pub(crate) clock: Clock,
+}
+
+/// Runs the accelerator watches that are needed, until `stop`. The value is recomputed with every
 /// heartbeat.
 pub(crate) fn watch(
-    (client, pace): (Client, Pace),
-    needs: watch::Receiver<Arc<Needs>>,
-    cluster: watch::Receiver<Arc<ClusterState>>,
-    clock: Clock,
+    inputs: AcceleratorInputs,
     tracker: &TaskTracker,
     stop: CancellationToken,
 ) -> watch::Receiver<Arc<Inventory>> {
+    let AcceleratorInputs { client, pace, needs, cluster, clock } = inputs;
     let (reports, inbox) = mpsc::channel(BACKLOG);
     let (sender, receiver) = watch::channel(Arc::default());
-    let watcher = Watcher {
+    let watcher = InventoryWatcher {
         client,
         pace,
         clock,
@@ -79,23 +90,25 @@ pub(crate) fn watch(
         reports,
         needs,
         cluster,
-        seen: Seen::default(),
+        seen: InventoryView::default(),
         watches: BTreeMap::new(),
         started: 0,
     };
+
     let run = async move { stop.run_until_cancelled(watcher.run(inbox, sender)).await };
     tracker.spawn(run.instrument(info_span!("accelerators")));
     receiver
 }
 
-impl Watcher {
+impl InventoryWatcher {
     async fn run(
         mut self,
-        mut inbox: mpsc::Receiver<Report>,
+        mut inbox: mpsc::Receiver<InventoryReport>,
         inventory: watch::Sender<Arc<Inventory>>,
     ) {
         let mut heartbeat = interval(self.pace.heartbeat);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+
         loop {
             tokio::select! {
                 Some(report) = inbox.recv() => self.absorb(report),
@@ -107,13 +120,15 @@ impl Watcher {
         }
     }
 
-    /// What there is now.
+    /// Computes the current inventory.
     fn look(&mut self) -> Inventory {
         if self.watches.is_empty() {
             return Inventory::default();
         }
-        let (now, quiet) = (self.now(), self.pace.window + self.pace.grace);
-        let Seen { nodes, pods, quotas } = &mut self.seen;
+
+        let now = self.now();
+        let quiet = self.pace.window + self.pace.grace;
+        let InventoryView { nodes, pods, quotas } = &mut self.seen;
         if let Some(feed) = nodes {
             feed.age(now, quiet);
         }
@@ -123,69 +138,83 @@ impl Watcher {
         for feed in quotas.values_mut() {
             feed.age(now, quiet);
         }
-        let (needs, cluster) = (self.needs.borrow().clone(), self.cluster.borrow().clone());
+
+        let needs = self.needs.borrow().clone();
+        let cluster = self.cluster.borrow().clone();
         self.seen.inventory(&needs.variants, &cluster)
     }
 
-    fn now(&self) -> Now {
-        Now { wall: self.clock.now(), elapsed: self.clock.elapsed() }
+    fn now(&self) -> ClockReading {
+        ClockReading { wall: self.clock.now(), elapsed: self.clock.elapsed() }
     }
 
-    fn absorb(&mut self, report: Report) {
+    fn absorb(&mut self, report: InventoryReport) {
         let now = self.now();
-        let live = |key: &Key, number| {
-            self.watches.get(key).is_some_and(|(running, _)| *running == number)
-        };
+
         match report {
-            Report::Node(number, change) if live(&Key::Nodes, number) => {
+            InventoryReport::Node(number, change)
+                if self.is_live(&InventoryWatchKey::Nodes, number) =>
+            {
                 take(self.seen.nodes.as_mut(), now, "nodes", change);
             }
-            Report::Pod(scope, number, change) if live(&Key::Pods(scope.clone()), number) => {
+            InventoryReport::Pod(scope, number, change)
+                if self.is_live(&InventoryWatchKey::Pods(scope.clone()), number) =>
+            {
                 take(self.seen.pods.get_mut(&scope), now, &format!("pods in {scope}"), change);
             }
-            Report::Quota(scope, number, change) if live(&Key::Quotas(scope.clone()), number) => {
+            InventoryReport::Quota(scope, number, change)
+                if self.is_live(&InventoryWatchKey::Quotas(scope.clone()), number) =>
+            {
                 let what = format!("ResourceQuotas in {scope}");
                 take(self.seen.quotas.get_mut(&scope), now, &what, change);
             }
-            Report::Node(..) | Report::Pod(..) | Report::Quota(..) => {}
+            InventoryReport::Node(..) | InventoryReport::Pod(..) | InventoryReport::Quota(..) => {}
         }
     }
 
-    /// The watches that are needed now.
-    fn needed(&self) -> BTreeSet<Key> {
+    /// Returns true if the running watch of this key has this serial number.
+    fn is_live(&self, key: &InventoryWatchKey, number: u64) -> bool {
+        self.watches.get(key).is_some_and(|(running, _)| *running == number)
+    }
+
+    /// Returns the watches that are needed now.
+    fn needed(&self) -> BTreeSet<InventoryWatchKey> {
         let needs = self.needs.borrow().clone();
         let mut needed = BTreeSet::new();
         if needs.accelerators.nodes {
-            needed.extend([Key::Nodes, Key::Pods(Scope::Cluster)]);
+            needed.extend([InventoryWatchKey::Nodes, InventoryWatchKey::Pods(WatchScope::Cluster)]);
         }
         if needs.accelerators.quotas {
             let own = needs.variants.iter().map(|one| &one.variant.namespace).cloned();
             let looked = needs.discover.iter().flat_map(scopes);
-            let mut scopes: BTreeSet<Scope> = own.map(Scope::Namespace).chain(looked).collect();
-            if scopes.contains(&Scope::Cluster) {
-                scopes = BTreeSet::from([Scope::Cluster]);
+            let mut scopes: BTreeSet<WatchScope> =
+                own.map(WatchScope::Namespace).chain(looked).collect();
+            if scopes.contains(&WatchScope::Cluster) {
+                scopes = BTreeSet::from([WatchScope::Cluster]);
             }
             for scope in scopes {
-                // What is watched in all namespaces need not be watched in one.
+                // A watch of all namespaces makes watches of single namespaces unnecessary.
                 if !needs.accelerators.nodes {
-                    needed.insert(Key::Pods(scope.clone()));
+                    needed.insert(InventoryWatchKey::Pods(scope.clone()));
                 }
-                needed.insert(Key::Quotas(scope));
+                needed.insert(InventoryWatchKey::Quotas(scope));
             }
         }
+
         needed
     }
 
-    /// Starts what is needed and stops and forgets what is not.
+    /// Starts watches that are needed. Stops and forgets all others.
     fn reconcile(&mut self) {
         let needed = self.needed();
         self.watches.retain(|key, _| needed.contains(key));
-        let Seen { nodes, pods, quotas } = &mut self.seen;
-        if !needed.contains(&Key::Nodes) {
+        let InventoryView { nodes, pods, quotas } = &mut self.seen;
+        if !needed.contains(&InventoryWatchKey::Nodes) {
             *nodes = None;
         }
-        pods.retain(|scope, _| needed.contains(&Key::Pods(scope.clone())));
-        quotas.retain(|scope, _| needed.contains(&Key::Quotas(scope.clone())));
+
+        pods.retain(|scope, _| needed.contains(&InventoryWatchKey::Pods(scope.clone())));
+        quotas.retain(|scope, _| needed.contains(&InventoryWatchKey::Quotas(scope.clone())));
         for key in needed {
             if !self.watches.contains_key(&key) {
                 self.start(key);
@@ -193,34 +222,47 @@ impl Watcher {
         }
     }
 
-    fn start(&mut self, key: Key) {
+    fn start(&mut self, key: InventoryWatchKey) {
         self.started += 1;
-        let (number, pace, reports) = (self.started, self.pace, self.reports.clone());
+        let number = self.started;
+        let pace = self.pace;
+        let reports = self.reports.clone();
         let guard = match key.clone() {
-            Key::Nodes => {
-                self.seen.nodes = Some(Feed::default());
+            InventoryWatchKey::Nodes => {
+                self.seen.nodes = Some(WatchedObjects::default());
                 let api: Api<core::Node> = Api::all(self.client.clone());
-                let tell = move |change| send(reports.clone(), Report::Node(number, change));
-                self.spawn(follow(api, Selection::default(), pace, Node::new, tell))
+                self.spawn(follow(
+                    api,
+                    Selection::default(),
+                    pace,
+                    AcceleratorNode::new,
+                    move |change| send(reports.clone(), InventoryReport::Node(number, change)),
+                ))
             }
-            Key::Pods(scope) => {
-                self.seen.pods.insert(scope.clone(), Feed::default());
+            InventoryWatchKey::Pods(scope) => {
+                self.seen.pods.insert(scope.clone(), WatchedObjects::default());
                 let api: Api<core::Pod> = scope.api(self.client.clone());
                 let fields = Some(NOT_ENDED.to_owned());
                 let selection = Selection { fields, ..Selection::default() };
-                let tell =
-                    move |change| send(reports.clone(), Report::Pod(scope.clone(), number, change));
-                self.spawn(follow(api, selection, pace, Taker::new, tell))
+                self.spawn(follow(api, selection, pace, AcceleratorPod::new, move |change| {
+                    send(reports.clone(), InventoryReport::Pod(scope.clone(), number, change))
+                }))
             }
-            Key::Quotas(scope) => {
-                self.seen.quotas.insert(scope.clone(), Feed::default());
+            InventoryWatchKey::Quotas(scope) => {
+                self.seen.quotas.insert(scope.clone(), WatchedObjects::default());
                 let api: Api<core::ResourceQuota> = scope.api(self.client.clone());
-                let tell = move |change| {
-                    send(reports.clone(), Report::Quota(scope.clone(), number, change))
-                };
-                self.spawn(follow(api, Selection::default(), pace, Quota::new, tell))
+                self.spawn(follow(
+                    api,
+                    Selection::default(),
+                    pace,
+                    AcceleratorQuota::new,
+                    move |change| {
+                        send(reports.clone(), InventoryReport::Quota(scope.clone(), number, change))
+                    },
+                ))
             }
         };
+
         self.watches.insert(key, (number, guard));
     }
 
@@ -230,26 +272,33 @@ impl Watcher {
     }
 }
 
-async fn send(reports: mpsc::Sender<Report>, report: Report) {
-    // The receiver is gone only while everything is being shut down.
+async fn send(reports: mpsc::Sender<InventoryReport>, report: InventoryReport) {
+    // The receiver is dropped only during shutdown.
     let _ = reports.send(report).await;
 }
 
-/// Takes a change in, and says once when a watch breaks and when it is whole again.
-fn take<T>(feed: Option<&mut Feed<T>>, now: Now, what: &str, change: Change<T>) {
+/// Applies a change. Logs once when a watch breaks and once when it recovers.
+fn take<T>(
+    feed: Option<&mut WatchedObjects<T>>,
+    now: ClockReading,
+    what: &str,
+    change: WatchChange<T>,
+) {
     let Some(feed) = feed else { return };
     let before = feed.health.clone();
     feed.absorb(now, change);
+
     match (&before, &feed.health) {
-        (Health::Broken(_), Health::Live) => info!(watch = what, "Watch is whole again"),
-        (Health::Broken(_), Health::Broken(_)) | (_, Health::Waiting | Health::Live) => {}
-        (_, Health::Broken(Failure::Forbidden(error))) => warn!(
+        (WatchHealth::Broken(_), WatchHealth::Live) => info!(watch = what, "Watch is whole again"),
+        (WatchHealth::Broken(_), WatchHealth::Broken(_))
+        | (_, WatchHealth::Waiting | WatchHealth::Live) => {}
+        (_, WatchHealth::Broken(WatchFailure::Forbidden(error))) => warn!(
             watch = what,
             %error,
             "Watch is forbidden: grant list and watch, or switch off limits.nodes or \
              limits.quotas; what was never read lets nothing grow"
         ),
-        (_, Health::Broken(Failure::Absent(error) | Failure::Away(error))) => {
+        (_, WatchHealth::Broken(WatchFailure::Absent(error) | WatchFailure::Away(error))) => {
             warn!(watch = what, %error, "Watch is broken: keeping the last known state");
         }
     }

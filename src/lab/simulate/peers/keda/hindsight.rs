@@ -1,20 +1,20 @@
-//! KEDA on the rate of requests, with the target that turns out best: the most that tuning one
-//! number can do.
+//! KEDA on the request rate, with the best target in hindsight: the limit of tuning this one
+//! setting.
 //!
 //! # Model
 //!
-//! As [`keda-rate`](crate::simulate::peers::keda), with one target for all variants. Of targets that
-//! are a quarter apart, from a fifth of what the weakest variant carries to one and a half times
-//! what the strongest does, the highest is taken that serves 99% of requests within SLO. If none
-//! does, it is the one that serves the most of those that were tried.
+//! As [`keda-rate`](crate::simulate::peers::keda), with one target for all variants. Candidate
+//! targets are a factor of 1.25 apart, from 0.2 times the weakest variant's capacity to 1.5 times
+//! the strongest's. The result is the highest target that serves 99% of requests within SLO. If no
+//! target does, it is the one that served the most of those tried.
 //!
 //! # Source
 //!
-//! The search is this project's own.
+//! The search is Plimsoll's own.
 //!
 //! # Limits
 //!
-//! The targets are bisected, which takes for granted that a lower target serves no less.
+//! The targets are bisected, which assumes that a lower target never serves fewer requests.
 
 use crate::simulate::Micros;
 use crate::simulate::peers::oracle::{self, GOAL};
@@ -24,21 +24,22 @@ use crate::simulate::scaler::MilliValue;
 use crate::simulate::scenario::Scenario;
 use plimsoll_core::units::Replicas;
 
-/// The lowest and the highest target, over what the weakest and the strongest variant carry.
+/// The lowest target relative to the weakest variant's capacity, and the highest relative to the
+/// strongest's.
 const LOWEST: f64 = 0.2;
 const HIGHEST: f64 = 1.5;
 
-/// One target over the one before it.
+/// The ratio of two adjacent targets.
 const STEP: f64 = 1.25;
 
-/// The most targets.
+/// The maximum number of targets.
 const TARGETS_MAX: usize = 40;
 
 /// Gives the variants of a scenario KEDA with the best target.
 ///
 /// # Errors
 ///
-/// The requests cannot be known, or an engine has settings that no engine can have.
+/// The requests cannot be known, or an engine's settings are invalid.
 pub(crate) fn apply(
     scenario: &mut Scenario,
     seed: u64,
@@ -47,8 +48,9 @@ pub(crate) fn apply(
     let targets = targets(scenario, seed)?;
     let mut most_served = 0.0;
     let mut chosen = 0;
-    let (mut low, mut high) = (0, targets.len());
-    // Targets below `low` serve enough, and those from `high` on do not.
+    let mut low = 0;
+    let mut high = targets.len();
+    // Targets below `low` serve enough requests; targets from `high` on do not.
     while low < high && watch.goes_on(Micros::ZERO) {
         let middle = usize::midpoint(low, high);
         let share = attained(scenario, targets[middle], seed, watch)?;
@@ -67,7 +69,7 @@ pub(crate) fn apply(
     Ok(())
 }
 
-/// The targets, ascending, in thousandths of a request a second.
+/// The targets in ascending order, in thousandths of a request per second.
 fn targets(scenario: &Scenario, seed: u64) -> Result<Vec<MilliValue>, Unplayable> {
     let mut lowest = f64::INFINITY;
     let mut highest = 0.0_f64;
@@ -85,6 +87,7 @@ fn targets(scenario: &Scenario, seed: u64) -> Result<Vec<MilliValue>, Unplayable
         targets.push(milli(target));
         target *= STEP;
     }
+
     Ok(targets)
 }
 
@@ -93,16 +96,16 @@ fn milli(rate: f64) -> MilliValue {
     MilliValue(((rate * 1000.0).round() as i64).max(1))
 }
 
-/// The share of requests that are served well with a target.
+/// The share of requests that a target serves well.
 fn attained(
     scenario: &Scenario,
     target: MilliValue,
     seed: u64,
     watch: &mut impl Watch,
 ) -> Result<f64, Unplayable> {
-    let mut scenario = scenario.clone();
-    follow(&mut scenario, target);
-    Ok(oracle::attained(&run::run(&scenario, seed, watch)?))
+    let mut followed = scenario.clone();
+    follow(&mut followed, target);
+    Ok(oracle::attained(&run::run(&followed, seed, watch)?))
 }
 
 fn follow(scenario: &mut Scenario, target: MilliValue) {

@@ -1,4 +1,4 @@
-//! A stock HPA on the requests in flight: those that wait and those in the batch.
+//! A stock HPA on the requests in flight: waiting requests and those in the batch.
 //!
 //! # Model
 //!
@@ -7,14 +7,14 @@
 //!
 //! # Source
 //!
-//! Concurrency as Knative and `KServe` mean it, on the HPA instead of Knative's own autoscaler; what
-//! one replica takes at once is for its user to know.
+//! Concurrency as Knative and `KServe` define it, on the HPA instead of Knative's own autoscaler.
+//! The user has to know the concurrency that one replica can handle.
 
 use crate::simulate::peers::stock;
 use crate::simulate::scaler::MilliValue;
 use crate::simulate::scenario::{Actuator, Signal, Variant};
 
-/// Scales a variant on this many requests in flight for each replica, in thousandths.
+/// Scales a variant on this many requests in flight per replica, in thousandths.
 pub(crate) fn on_concurrency(variant: &Variant, target: MilliValue) -> Actuator {
     stock::hpa(variant, Signal::InFlight, target)
 }

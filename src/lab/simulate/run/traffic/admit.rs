@@ -4,13 +4,13 @@ use crate::simulate::Micros;
 use crate::simulate::run::Simulation;
 use crate::simulate::scenario::Admit;
 
-/// A token bucket, of which each admitted request takes one token.
+/// A token bucket; each admitted request takes one token.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TokenBucket {
     tokens: f64,
-    /// When it was last filled.
+    /// The time at which it was last filled.
     filled: Micros,
-    /// Attempts that it has rejected.
+    /// Attempts that the bucket has rejected.
     pub(crate) rejected: u64,
 }
 
@@ -20,8 +20,8 @@ impl TokenBucket {
         Self { tokens: f64::INFINITY, filled: Micros::ZERO, rejected: 0 }
     }
 
-    /// Takes a token, if there is one, of a bucket that fills at `rate` per second. It holds at least
-    /// one token, or a low rate would admit nothing.
+    /// Takes a token, if there is one, from a bucket that fills at `rate` per second. The bucket
+    /// holds at least one token, because otherwise a low rate would admit nothing.
     fn take(&mut self, now: Micros, rate: f64, burst: Micros) -> bool {
         let size = (rate * burst.seconds()).max(1.0);
         let gained = rate * now.since(self.filled).seconds();
@@ -34,16 +34,19 @@ impl TokenBucket {
         } else {
             self.rejected += 1;
         }
+
         admits
     }
 }
 
 impl Simulation<'_> {
-    /// Whether the gateway admits a request now. It admits all requests while the rate is unknown.
+    /// Returns true if the gateway admits a request now. It admits all requests while the rate is
+    /// unknown.
     pub(super) fn admits(&mut self, model: usize) -> bool {
         let Some(Admit { share, burst }) = self.scenario.models[model].gateway.admit else {
             return true;
         };
+
         let rate = self.admissible(model);
         let bucket = &mut self.traffic[model].bucket;
         match rate {
@@ -67,8 +70,8 @@ mod tests {
         let at_once = (0..50).filter(|_| bucket.take(begun, 10.0, burst)).count();
         assert_eq!(at_once, 20, "the tokens of a whole burst");
 
-        let later = |ms: u64| begun + Micros::new(1000 * ms);
-        let in_time = (1..=2000).filter(|ms| bucket.take(later(*ms), 10.0, burst)).count();
+        let later = (1..=2000).map(|ms| begun + Micros::new(1000 * ms));
+        let in_time = later.filter(|at| bucket.take(*at, 10.0, burst)).count();
         assert_eq!((in_time, bucket.rejected), (20, 30 + 1980), "the rate over two seconds");
     }
 

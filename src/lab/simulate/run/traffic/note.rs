@@ -1,20 +1,21 @@
-//! What came of requests: tokens, answers, and a judgement of each.
+//! The results of requests: tokens, answers, and a judgment of each.
 
 use crate::simulate::Micros;
-use crate::simulate::replica::Event;
-use crate::simulate::run::traffic::{Class, Open, Place};
+use crate::simulate::replica::EngineEvent;
+use crate::simulate::run::traffic::{Class, Open, RequestPlace};
 use crate::simulate::run::{Happening, Simulation};
 use crate::simulate::scenario::{Model, Slo};
-use crate::simulate::score::{Met, Service};
+use crate::simulate::score::{MetObjectives, Service};
 use plimsoll_core::fleet::Role;
 
 impl Simulation<'_> {
-    /// Lets a replica compute up to now, and notes what came of it.
+    /// Advances a replica to the current time, and records its events.
     pub(crate) fn advance(&mut self, pod: usize) {
         let taken = &mut self.pods[pod];
         let Some(replica) = &mut taken.replica else { return };
         let described = &self.scenario.variants[taken.variant];
-        let (model, role) = (described.model, described.spec.role);
+        let model = described.model;
+        let role = described.spec.role;
         let mut events = std::mem::take(&mut self.events);
         replica.advance_to(self.now, &mut events);
         taken.refresh();
@@ -24,19 +25,20 @@ impl Simulation<'_> {
                 Role::Prefill => self.note_prompt(model, event),
             }
         }
+
         events.clear();
         self.events = events;
     }
 
-    /// Notes what came of a replica that computes prompts.
-    fn note_prompt(&mut self, model: usize, event: &Event) {
+    /// Records an event of a prefill replica.
+    fn note_prompt(&mut self, model: usize, event: &EngineEvent) {
         match *event {
-            Event::FirstToken { .. } => {}
-            Event::Preempted { .. } => self.services[model].preemptions += 1,
-            Event::Finished(ref finished) => {
+            EngineEvent::FirstToken { .. } => {}
+            EngineEvent::Preempted { .. } => self.services[model].preemptions += 1,
+            EngineEvent::Finished(ref finished) => {
                 let id = finished.request.id;
                 let Some(open) = self.traffic[model].get(id) else { return };
-                open.place = Place::Moving;
+                open.place = RequestPlace::Moving;
                 let attempt = open.attempts;
                 let takes = self.scenario.models[model].transfer.of(finished.request.prompt);
                 self.plan(finished.at + takes, Happening::Handed(model, id, attempt));
@@ -44,9 +46,9 @@ impl Simulation<'_> {
         }
     }
 
-    fn note(&mut self, model: usize, event: &Event) {
+    fn note(&mut self, model: usize, event: &EngineEvent) {
         match *event {
-            Event::FirstToken { id, at, .. } => {
+            EngineEvent::FirstToken { id, at, .. } => {
                 let Some(open) = self.traffic[model].get(id) else { return };
                 if open.first_token.is_none() {
                     open.first_token = Some(at);
@@ -54,8 +56,8 @@ impl Simulation<'_> {
                     self.service(model, class).ttft.observe(at.since(arrived));
                 }
             }
-            Event::Preempted { .. } => self.services[model].preemptions += 1,
-            Event::Finished(ref finished) => {
+            EngineEvent::Preempted { .. } => self.services[model].preemptions += 1,
+            EngineEvent::Finished(ref finished) => {
                 let id = finished.request.id;
                 let Some(&mut open) = self.traffic[model].get(id) else { return };
                 let Open { class, arrived, first_token, .. } = open;
@@ -63,7 +65,7 @@ impl Simulation<'_> {
                 let gaps = u64::from(finished.request.output.saturating_sub(1));
                 let itl = finished.at.since(first).micros().checked_div(gaps).map(Micros::new);
                 let slo = self.slo(model, class);
-                let met = slo.map_or(Met::ALL, |slo| {
+                let met = slo.map_or(MetObjectives::ALL, |slo| {
                     slo.met(finished.request.prompt, first.since(arrived), itl)
                 });
                 let service = self.service(model, class);
@@ -74,12 +76,13 @@ impl Simulation<'_> {
                 if let Some(itl) = itl {
                     service.itl.observe(itl);
                 }
+
                 self.end(model, id);
             }
         }
     }
 
-    /// What a request of a class must meet, if anything.
+    /// The objectives of a class's requests, if any.
     fn slo(&self, model: usize, class: Class) -> Option<Slo> {
         let Model { slo, batch, .. } = &self.scenario.models[model];
         match class {
@@ -88,7 +91,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// The services of all models for a class, with a judgement of the requests that are still open.
+    /// The services of all models for a class, with a judgment of the requests that are still open.
     pub(crate) fn judged(&self, class: Class) -> Vec<Service> {
         let mut services = match class {
             Class::Interactive => self.services.clone(),
@@ -98,9 +101,10 @@ impl Simulation<'_> {
             let service = &mut services[model];
             let slo = self.slo(model, class);
             for open in traffic.open.iter().filter(|open| open.class == class) {
-                if open.place == Place::Nowhere {
+                if open.place == RequestPlace::Nowhere {
                     continue;
                 }
+
                 let allowed = slo.map(|slo| slo.ttft_of(open.size.prompt));
                 if open.first_token.is_none()
                     && allowed.is_some_and(|allowed| self.now.since(open.arrived) > allowed)
@@ -112,6 +116,7 @@ impl Simulation<'_> {
                 }
             }
         }
+
         services
     }
 }

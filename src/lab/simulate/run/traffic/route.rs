@@ -1,17 +1,18 @@
-//! Routers: which replica a request goes to.
+//! Routers, which choose the replica for a request.
 
 use rand::RngExt;
 
 use crate::simulate::Micros;
 use crate::simulate::random::mix;
 use crate::simulate::replica::adapters::{AdapterId, Holds};
+use crate::simulate::replica::stats::Gauges;
 use crate::simulate::run::Simulation;
-use crate::simulate::run::pods::{Crowd, Pod, State};
+use crate::simulate::run::pods::{Crowd, PodState, SimulatedPod};
 use crate::simulate::run::traffic::Part;
 use crate::simulate::scenario::{Model, Router};
 
 impl Simulation<'_> {
-    /// The replica that the router sends a request to; `None` when none takes it.
+    /// The replica that the router sends a request to; `None` if none has room.
     pub(super) fn choose(&mut self, model: usize, id: u64, part: Part) -> Option<usize> {
         let Model { router, router_refresh, gateway, .. } = &self.scenario.models[model];
         let limit = gateway.per_replica;
@@ -43,11 +44,12 @@ impl Simulation<'_> {
                 best_view(&self.pods, &ready, turn, |&pod| self.pods[pod].has_room(limit))
             }
         };
+
         self.traffic[model].pool(part).ready = ready;
         chosen
     }
 
-    /// The turn of a request among pods that take turns; whether they have room is known then.
+    /// Returns the next turn of pods that take turns, and makes sure that their room is known.
     fn take_turn(
         &mut self,
         model: usize,
@@ -60,7 +62,7 @@ impl Simulation<'_> {
         std::mem::replace(turn, turn.wrapping_add(1))
     }
 
-    /// Advances pods whose requests are counted, because there is a limit.
+    /// Advances the pods if a limit requires their current request counts.
     fn catch_up_limited(&mut self, ready: &[usize], limit: Option<u32>) {
         if limit.is_some() {
             for &pod in ready {
@@ -75,7 +77,7 @@ impl Simulation<'_> {
         ready.iter().copied().filter(|&pod| self.pods[pod].has_room(limit)).collect()
     }
 
-    /// The first of the pods with room that have the fewest requests for their seats.
+    /// The first of the pods with room and the fewest requests per seat.
     fn least_loaded(&mut self, ready: &[usize], limit: Option<u32>) -> Option<usize> {
         let mut best: Option<(usize, Crowd)> = None;
         for &place in ready {
@@ -86,11 +88,12 @@ impl Simulation<'_> {
                 best = Some((place, pod.crowd));
             }
         }
+
         best.map(|(pod, _)| pod)
     }
 
-    /// The first of the pods with room that have the fewest requests for their seats, those counted as
-    /// more that have to load the adapter.
+    /// The first of the pods with room and the fewest requests per seat. Pods that have to load the
+    /// adapter get a penalty.
     fn nearest(
         &mut self,
         ready: &[usize],
@@ -105,7 +108,7 @@ impl Simulation<'_> {
         loads.min_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, pod)| pod)
     }
 
-    /// Advances a pod of which a router may not know how many requests it has.
+    /// Advances a pod if its request count may be out of date.
     pub(super) fn catch_up(&mut self, pod: usize) {
         if self.pods[pod].quiet <= self.now {
             self.advance(pod);
@@ -117,6 +120,7 @@ impl Simulation<'_> {
         if looked.is_some_and(|at| self.now.since(at) < refresh) {
             return;
         }
+
         *looked = Some(self.now);
         for &pod in ready {
             self.advance(pod);
@@ -127,8 +131,8 @@ impl Simulation<'_> {
     }
 }
 
-impl Pod {
-    /// Its requests for each seat, and more where it has to load an adapter.
+impl SimulatedPod {
+    /// Its requests per seat, plus a penalty if it has to load an adapter.
     fn load_with(&self, adapter: Option<AdapterId>) -> f64 {
         let held = self.replica.as_ref().zip(adapter).and_then(|(replica, it)| replica.holds(it));
         let detour = match held {
@@ -140,29 +144,34 @@ impl Pod {
     }
 }
 
-/// How near a session is to a pod: it goes to the nearest, and when a pod comes or goes no session moves
-/// that is nearer to another (rendezvous hashing; Thaler and Ravishankar, 1998).
+/// The affinity of a session to a pod: the session goes to the pod with the largest value. When a
+/// pod comes or goes, only sessions for which it has the largest value move (rendezvous hashing;
+/// Thaler and Ravishankar, 1998).
 const fn affinity(session: u32, pod: usize) -> u64 {
     mix(mix(session as u64) ^ pod as u64)
 }
 
-/// The replica with the most free cache and the shortest queue of those that have room, by what was
-/// last seen. Both count from 0 to 1, the queue by the longest there is; equals take turns.
+/// The replica with room that has the most free cache and the shortest queue, as of the last
+/// refresh. Both terms range from 0 to 1; the queue is relative to the longest one. Ties take
+/// turns.
 fn best_view(
-    pods: &[Pod],
+    pods: &[SimulatedPod],
     ready: &[usize],
     turn: usize,
     room: impl Fn(&usize) -> bool,
 ) -> Option<usize> {
-    let open = |pod: &&usize| room(pod) && pods[**pod].state == State::Ready;
     let longest = ready.iter().map(|&pod| pods[pod].seen.waiting).max().unwrap_or(0);
-    let score = |pod: usize| {
-        let seen = pods[pod].seen;
-        let queue = if longest == 0 { 0.0 } else { f64::from(seen.waiting) / f64::from(longest) };
-        seen.kv_usage + queue
-    };
-    let least = ready.iter().filter(open).map(|&pod| score(pod)).fold(f64::INFINITY, f64::min);
-    let equal: Vec<usize> =
-        ready.iter().filter(open).copied().filter(|&pod| score(pod) <= least + 1e-9).collect();
+    let open = ready.iter().copied().filter(|pod| room(pod) && pods[*pod].state == PodState::Ready);
+    let scores = open.map(|pod| (pod, score(pods[pod].seen, longest)));
+
+    let least = scores.clone().map(|(_, score)| score).fold(f64::INFINITY, f64::min);
+    let best = scores.filter(|(_, score)| *score <= least + 1e-9);
+    let equal: Vec<usize> = best.map(|(pod, _)| pod).collect();
     equal.get(turn % equal.len().max(1)).copied()
+}
+
+/// The use of a replica's cache, and its queue as a share of the longest one.
+fn score(seen: Gauges, longest: u32) -> f64 {
+    let queue = if longest == 0 { 0.0 } else { f64::from(seen.waiting) / f64::from(longest) };
+    seen.kv_usage + queue
 }

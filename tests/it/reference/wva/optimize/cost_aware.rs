@@ -11,7 +11,7 @@
 //! Replicas go when every live voice has spare capacity: from the most expensive variant down, as
 //! many as every voice can spare, and the cheapest keeps one unless another variant serves.
 
-use plimsoll::decide::optimize::{Candidate, Standing};
+use plimsoll::decide::optimize::{Candidate, ReportFreshness};
 use plimsoll::units::Replicas;
 
 use super::sheet::{Group, Row, Sheet, whole_count};
@@ -202,7 +202,7 @@ pub(super) fn shrink(sheet: &Sheet<'_>, targets: &mut [Replicas]) {
             .voices
             .iter()
             .enumerate()
-            .filter(|(_, voice)| voice.standing == Standing::Live)
+            .filter(|(_, voice)| voice.standing == ReportFreshness::Live)
             .map(|(row, voice)| (row, voice.totals[position].spare.amount()))
             .collect();
         if spare.is_empty() || spare.iter().any(|(_, spare)| *spare <= 0.0) {

@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use plimsoll::decide::optimize::{Candidate, Headroom, Room};
+use plimsoll::decide::optimize::{Candidate, Headroom, SupplyHeadroom};
 use plimsoll::fleet::{Accelerator, ModelKey, Namespace};
 use plimsoll::units::{Gpus, Replicas, Weight};
 
@@ -45,7 +45,7 @@ pub(crate) enum Share {
 /// Plans all models inside what is free.
 pub(crate) fn greedy_by_score(
     models: &[Model<'_>],
-    mut room: Room,
+    mut room: SupplyHeadroom,
     rescale: &Rescale,
     defects: Defects,
 ) -> Vec<Plan> {
@@ -77,7 +77,7 @@ pub(crate) fn greedy_by_score(
 }
 
 /// Whether nothing at all is free in the cluster.
-fn is_exhausted(room: &Room) -> bool {
+fn is_exhausted(room: &SupplyHeadroom) -> bool {
     room.cluster.values().all(|headroom| *headroom == Headroom::NONE)
 }
 
@@ -110,7 +110,7 @@ struct Round {
 
 /// What one model may take in a round.
 struct Turn<'a> {
-    room: &'a mut Room,
+    room: &'a mut SupplyHeadroom,
     allowance: f64,
 }
 
@@ -188,7 +188,7 @@ impl Round {
         Some(Self { position, allowance: largest - down_to, mean })
     }
 
-    fn serve(&self, work: &mut Work<'_>, room: &mut Room, defects: Defects) -> Served {
+    fn serve(&self, work: &mut Work<'_>, room: &mut SupplyHeadroom, defects: Defects) -> Served {
         let before = work.weighted;
         let mut round = work.needs.clone();
         for need in round.iter_mut().flatten() {
@@ -216,7 +216,7 @@ impl Round {
 type Pool = (Accelerator, Option<Namespace>);
 
 /// Shares each contended kind among the models that run on nothing else.
-fn share_anew(works: &mut [Work<'_>], room: &mut Room, rescale: &Rescale) {
+fn share_anew(works: &mut [Work<'_>], room: &mut SupplyHeadroom, rescale: &Rescale) {
     let mut pools: BTreeMap<Pool, Vec<usize>> = BTreeMap::new();
     for (position, work) in works.iter().enumerate() {
         if let Some(pool) = work.pool(room, rescale) {
@@ -252,7 +252,7 @@ fn share_anew(works: &mut [Work<'_>], room: &mut Room, rescale: &Rescale) {
 
 impl Work<'_> {
     /// The pool of a model that may be shared anew and runs on one kind.
-    fn pool(&self, room: &Room, rescale: &Rescale) -> Option<Pool> {
+    fn pool(&self, room: &SupplyHeadroom, rescale: &Rescale) -> Option<Pool> {
         let mut kinds = self.sheet.variants.iter().map(|variant| variant.accelerator.as_ref());
         let kind = kinds.next()??;
         if !kinds.all(|other| other == Some(kind)) {
@@ -311,7 +311,7 @@ impl Work<'_> {
     }
 
     /// Brings the model to its share, each role to its part of it.
-    fn fit(&mut self, share: Gpus, kind: &Accelerator, room: &mut Room) {
+    fn fit(&mut self, share: Gpus, kind: &Accelerator, room: &mut SupplyHeadroom) {
         self.method = Method::Rescale;
         for (group, share) in self.parts(share).into_iter().enumerate() {
             let members = self.sheet.groups[group].members.clone();

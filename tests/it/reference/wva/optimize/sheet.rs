@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use plimsoll::analyze::capacity::{CapacityReport, Totals};
-use plimsoll::decide::optimize::{Candidate, Standing};
+use plimsoll::decide::optimize::{Candidate, ReportFreshness};
 use plimsoll::fleet::{ModelKey, Role};
 use plimsoll::units::{Amount, Replicas, Weight};
 
@@ -37,7 +37,7 @@ pub(super) struct Group {
 /// The findings of one voice.
 pub(super) struct Row {
     pub(super) score: Weight,
-    pub(super) standing: Standing,
+    pub(super) standing: ReportFreshness,
     /// The capacity of one replica of each variant.
     pub(super) sizes: Vec<Option<f64>>,
     /// The sums for each group.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use plimsoll::analyze::capacity::{CapacityReport, Confidence, Totals, Unit, VariantCapacity};
 use plimsoll::decide::optimize::{
-    self, Because, Candidate, Consent, KeptMin, Policy, Standing, Switching, least_cost,
+    self, Candidate, Consent, KeptMin, OptimizerPolicy, PlanReason, ReportFreshness, Switching,
+    least_cost,
 };
 use plimsoll::fleet::{Accelerator, Bounds, ModelKey, ModelName, Namespace, Role};
 use plimsoll::fleet::{VariantKey, VariantName};
@@ -101,7 +102,8 @@ impl Fixture {
     }
 
     fn by_capacity(&self) -> Plan {
-        let voice = Voice { report: &self.report, score: Weight::ONE, standing: Standing::Live };
+        let voice =
+            Voice { report: &self.report, score: Weight::ONE, standing: ReportFreshness::Live };
         let model = Model {
             key: model_key(),
             priority: Weight::ONE,
@@ -113,18 +115,19 @@ impl Fixture {
     }
 
     /// The search alone: changes are free, and no replica is held back.
-    fn exact(&self) -> optimize::Plan {
-        let voice = optimize::Voice { report: &self.report, standing: Standing::Live };
-        let model = optimize::Model {
+    fn exact(&self) -> optimize::ModelPlan {
+        let voice =
+            optimize::VotingReport { report: &self.report, standing: ReportFreshness::Live };
+        let model = optimize::PlanModel {
             key: model_key(),
             candidates: self.candidates.clone(),
             sizing: &self.report,
             voices: vec![voice],
         };
-        let policy = Policy {
+        let policy = OptimizerPolicy {
             switching: Switching { start: Fraction::ZERO, drain: Fraction::ZERO },
             replicas_min: KeptMin(Replicas::ZERO),
-            ..Policy::default()
+            ..OptimizerPolicy::default()
         };
         least_cost(&model, None, &policy, &|_, _| Consent::Given)
     }
@@ -135,11 +138,11 @@ fn targets(plan: &Plan) -> Vec<u32> {
 }
 
 /// The numbers that the plan has in the end.
-fn planned(plan: &optimize::Plan) -> Vec<u32> {
+fn planned(plan: &optimize::ModelPlan) -> Vec<u32> {
     plan.placements
         .iter()
         .map(|placement| match placement.because {
-            Because::Serving { planned } | Because::Refused { planned } => planned.count(),
+            PlanReason::Serving { planned } | PlanReason::Refused { planned } => planned.count(),
             _ => placement.after.count(),
         })
         .collect()
