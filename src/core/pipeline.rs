@@ -11,6 +11,7 @@ mod follow;
 mod group;
 pub mod limits;
 pub mod pools;
+mod proposal;
 mod restrain;
 mod saturate;
 pub mod saved;
@@ -25,7 +26,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::saturation::{SaturationTarget, Thresholds, TransitionRule};
+use crate::analyze::saturation::{Thresholds, TransitionRule};
 use crate::decide::check::{self, Violation};
 use crate::decide::enforce::{self, Behavior, PublishedReplicas, ScalingHistory};
 use crate::decide::limit::LimitReport;
@@ -41,11 +42,11 @@ use crate::observe::{Inputs, MeasuredSince, Observation, ScrapeRoute};
 use crate::pipeline::absence::Absences;
 pub use crate::pipeline::follow::DesiredReplicas;
 use crate::pipeline::group::{Member, VariantGroup, groups};
-use crate::pipeline::limits::{LimitPolicy, VariantShare};
+use crate::pipeline::limits::LimitPolicy;
 use crate::pipeline::pools::{AdapterPool, Pools};
+use crate::pipeline::proposal::Proposal;
 use crate::pipeline::saturate::Reports;
 use crate::pipeline::saved::Recall;
-use crate::pipeline::sizing::bridged::BridgeTarget;
 use crate::pipeline::sizing::{LearnedState, Sizing};
 use crate::pipeline::startup::Startups;
 use crate::pipeline::zero::{Zero, Zeros};
@@ -152,14 +153,6 @@ struct DecisionInForce {
     /// it.
     at_zero: bool,
     history: ScalingHistory,
-}
-
-/// The replicas that the load requires.
-struct Proposal {
-    /// The replicas that the scale target requests.
-    before: Replicas,
-    /// The analysis, followed by the changes that limits, standby and a pool make to it.
-    steps: Vec<Step>,
 }
 
 /// The parts of a tick that a stage needs.
@@ -460,65 +453,6 @@ impl Pipeline {
         known.inputs_at = inputs_at;
         known.basis = decision.basis;
         self.note_packing(now, decision, after < before);
-    }
-}
-
-// === impl Proposal ===
-
-impl From<&SaturationTarget> for Proposal {
-    fn from(target: &SaturationTarget) -> Self {
-        Self::new(target.before, target.asked, Reason::from(target.outcome.clone()))
-    }
-}
-
-impl From<&sizing::SizingProposal> for Proposal {
-    fn from(asked: &sizing::SizingProposal) -> Self {
-        let sizing::SizingProposal { before, after, why, shared, bridged } = asked;
-        let mut all = Self::new(*before, *after, Reason::Sized(why.clone()));
-
-        if let Some(VariantShare { after, why }) = shared {
-            all.push(Stage::Share, *after, Reason::Limited(why.clone()));
-        }
-        if let Some(BridgeTarget { after, why }) = bridged.filter(|it| it.after > all.number()) {
-            all.push(Stage::Bridge, after, Reason::Bridged(why));
-        }
-        all
-    }
-}
-
-impl Proposal {
-    /// The result of the analyzers on a variant. If they have none, saturation decides.
-    fn of(
-        key: &VariantKey,
-        sized: Option<&sizing::SizingProposal>,
-        targets: &[SaturationTarget],
-    ) -> Option<Self> {
-        match sized {
-            Some(sized) => Some(Self::from(sized)),
-            None => targets.iter().find(|it| it.variant == *key).map(Self::from),
-        }
-    }
-
-    /// Starts with the result of the analysis.
-    fn new(before: Replicas, after: Replicas, reason: Reason) -> Self {
-        Self { before, steps: vec![Step { stage: Stage::Analyze, before, after, reason }] }
-    }
-
-    /// Returns true if analyzers request at least the desired replicas in effect. Such a result is
-    /// usable even while every replica is still starting.
-    fn holds(&self, in_force: Option<Replicas>) -> bool {
-        let is_sized = self.steps.first().is_some_and(|it| matches!(it.reason, Reason::Sized(_)));
-        is_sized && self.number() >= in_force.unwrap_or(self.before)
-    }
-
-    /// The requested replicas after the last step.
-    fn number(&self) -> Replicas {
-        self.steps.last().map_or(self.before, |step| step.after)
-    }
-
-    fn push(&mut self, stage: Stage, after: Replicas, reason: Reason) {
-        let before = self.number();
-        self.steps.push(Step { stage, before, after, reason });
     }
 }
 

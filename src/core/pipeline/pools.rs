@@ -31,7 +31,8 @@ use crate::observe::adapters::{
 use crate::observe::engine::lora::Slots;
 use crate::observe::{Inputs, Observation};
 use crate::pipeline::group::Member;
-use crate::pipeline::{Decisions, Pipeline, Proposal};
+use crate::pipeline::proposal::Proposal;
+use crate::pipeline::{Decisions, Pipeline};
 use crate::units::{Replicas, Seconds};
 
 /// The declared configuration of a pool.
