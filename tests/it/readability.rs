@@ -7,6 +7,7 @@
 //! `cargo test --test it readability:: -- --nocapture` prints the figures.
 
 use std::collections::BTreeMap;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use regex::Regex;
@@ -58,7 +59,7 @@ fn the_source_stays_as_easy_to_read_as_it_is() {
 
     let mut failed = Vec::new();
     for Measure { name, value, limit } in measures(&all, &owners) {
-        println!("{value:>8.2}  {name} (limit {limit})");
+        writeln!(io::stderr(), "{value:>8.2}  {name} (limit {limit})").unwrap();
         if value > limit {
             failed.push(format!("{name}: {value:.2} is more than {limit}"));
         }
@@ -162,7 +163,7 @@ fn sources() -> Vec<PathBuf> {
                 if !matches!(name, "tests" | "target") {
                     pending.push(path);
                 }
-            } else if name.ends_with(".rs") && !name.ends_with("tests.rs") {
+            } else if path.extension().is_some_and(|it| it == "rs") && !name.ends_with("tests.rs") {
                 found.push(path);
             }
         }

@@ -255,10 +255,15 @@ impl Zeros {
                     let target = place.map_or(decision.desired(), |at| settled.targets[at]);
                     match case.paired(decision) {
                         Some(moved) => {
-                            step(decision, decision.desired(), moved, StepRecording::Said)
+                            step(decision, decision.desired(), moved, StepRecording::Said);
                         }
                         None => {
-                            step(decision, target, Move::ToZero(idleness), StepRecording::Unchanged)
+                            step(
+                                decision,
+                                target,
+                                Move::ToZero(idleness),
+                                StepRecording::Unchanged,
+                            );
                         }
                     }
                 }

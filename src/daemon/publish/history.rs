@@ -294,7 +294,7 @@ fn changes(before: Option<&ReplicaLevel>, after: &ReplicaLevel) -> Vec<PastEvent
     }
     match (before.map(|before| before.verdict), after.verdict) {
         (Some(DesiredBasis::Fresh | DesiredBasis::None) | None, DesiredBasis::Held) => {
-            changes.push(PastEventKind::Held)
+            changes.push(PastEventKind::Held);
         }
         (Some(DesiredBasis::Held), DesiredBasis::Fresh) => changes.push(PastEventKind::Released),
         (

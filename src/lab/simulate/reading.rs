@@ -111,7 +111,7 @@ pub fn read(names: &Names, started: Timestamp, now: Timestamp, replica: &Replica
     }
 }
 
-/// The state of the newest LoRA series. vLLM puts the running adapters in both lists.
+/// The state of the newest `LoRA` series. vLLM puts the running adapters in both lists.
 fn lora(names: &Names, now: Timestamp, reached: Micros, newest: &NewestSets) -> LoraPage {
     let ago = SignedDuration::try_from(reached.since(newest.at).duration()).unwrap_or_default();
     let at = now.saturating_sub(ago).unwrap_or(now);

@@ -189,7 +189,7 @@ impl Flags {
             FlagSetting::KvDtype => to.kv_dtype = Arc::from(value),
             FlagSetting::Tensor => to.parallel.tensor = positive.unwrap_or(to.parallel.tensor),
             FlagSetting::Pipeline => {
-                to.parallel.pipeline = positive.unwrap_or(to.parallel.pipeline)
+                to.parallel.pipeline = positive.unwrap_or(to.parallel.pipeline);
             }
             FlagSetting::Data => to.parallel.data = positive.unwrap_or(to.parallel.data),
             FlagSetting::DataLocal => self.data_local = positive.or(self.data_local),

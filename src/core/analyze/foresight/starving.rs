@@ -196,7 +196,7 @@ impl VariantSnapshot<'_, '_> {
         let waiting = self.waiting();
         let is_known = all.iter().all(|it| it.share.known >= SUSTAINED);
         let own_use = self.share.rate / (self.count() * self.carries);
-        let queues = waiting > usual * self.count();
+        let has_queue = waiting > usual * self.count();
 
         Impression {
             waiting,
@@ -204,7 +204,7 @@ impl VariantSnapshot<'_, '_> {
             arriving: self.share.rate,
             carries: self.carries,
             elapsed: self.elapsed,
-            starves: is_known && queues && have_room,
+            starves: is_known && has_queue && have_room,
             even: capacity <= 0.0 || own_use < EVEN * use_of_others,
         }
     }

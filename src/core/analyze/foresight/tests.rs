@@ -386,20 +386,20 @@ fn what_a_gateway_holds_has_arrived_and_asks_for_more_and_says_what_becomes_of_i
 }
 
 /// Times to first token, of which this share is late.
-fn late(share: f64) -> Option<Histogram> {
+fn late(share: f64) -> Histogram {
     let in_time = 1000.0 * (1.0 - share);
     let buckets = vec![(2.0, in_time), (10.0, 1000.0), (f64::INFINITY, 1000.0)];
-    Some(Histogram { sum: 1.0, count: 1000.0, buckets })
+    Histogram { sum: 1.0, count: 1000.0, buckets }
 }
 
 #[test]
 fn late_first_tokens_ask_for_more_unless_that_is_coming_already() {
     let mut world = World::new(4);
     world.policy.error_budget = Some(policy::ErrorBudget::default());
-    world.ttft = late(0.005);
+    world.ttft = Some(late(0.005));
     assert!(world.run(300, 3.0 * truth()).foreseen[&Role::Both].need.budget.unwrap().abs() < 1e-9);
 
-    world.ttft = late(0.05);
+    world.ttft = Some(late(0.05));
     let raised = world.run(30, 3.0 * truth());
     let seen = raised.foreseen[&Role::Both];
     assert!((seen.need.budget.unwrap() / seen.need.total - 0.09).abs() < 0.01, "{:?}", seen.need);

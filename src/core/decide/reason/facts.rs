@@ -358,7 +358,7 @@ impl Stated for Idleness {
                 retention.state("retention", facts);
             }
             Self::Unproved(UnknownIdleness::Starting(starting)) => {
-                starting.state("starting", facts)
+                starting.state("starting", facts);
             }
             Self::Unproved(
                 UnknownIdleness::Finished | UnknownIdleness::OnReplicas | UnknownIdleness::InFront,

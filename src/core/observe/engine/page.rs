@@ -225,7 +225,7 @@ impl PageDraft {
         match slot.spot {
             ValuePosition::Checked => drop(cumulative(value)?),
             ValuePosition::Started => {
-                self.started = timestamp(value).map_or(ProcessStart::Unusable, ProcessStart::At)
+                self.started = timestamp(value).map_or(ProcessStart::Unusable, ProcessStart::At);
             }
             ValuePosition::Http(class) => {
                 let more = cumulative(value)?;

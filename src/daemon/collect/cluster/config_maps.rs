@@ -148,8 +148,8 @@ impl ContainerTemplate {
             for (path, text) in self.mounts.iter().flat_map(|mount| mount.files(of)) {
                 let spellings = [Some(path.as_str()), self.below_working_folder(&path)];
                 let mut names = spellings.into_iter().flatten();
-                let named = names.find(|it| texts.iter().any(|text| text.contains(*it)));
-                if let Some(name) = named {
+                let used = names.find(|it| texts.iter().any(|text| text.contains(*it)));
+                if let Some(name) = used {
                     files.insert(name.to_owned(), text.clone());
                 }
             }

@@ -276,7 +276,7 @@ impl QueryRounds {
         for one in wanted {
             match &one.which {
                 SeriesSelection::Pods(replicas) | SeriesSelection::Instances(replicas) => {
-                    listed.extend(replicas)
+                    listed.extend(replicas);
                 }
                 SeriesSelection::Match(_) => {
                     matched.insert(&one.variant);

@@ -197,7 +197,7 @@ impl EventWriter {
                 warn!(namespace, reason = event.reason.label(), error, "An Event is not accepted");
             }
             WriteTrouble::Away => {
-                warn!(namespace, error, "Kubernetes Events cannot be written for now")
+                warn!(namespace, error, "Kubernetes Events cannot be written for now");
             }
         }
     }

@@ -245,7 +245,7 @@ impl SharedStep {
             (Some(Reason::Told(_)), _) | (_, ReasonDetail::Code) => shown = None,
             (Some(Reason::Sized(sized)), ReasonDetail::Facts) => sized.rank = None,
             (Some(Reason::Limited(LimitedReason::Instead { rank, .. })), ReasonDetail::Facts) => {
-                *rank = None
+                *rank = None;
             }
             (_, ReasonDetail::Ranked | ReasonDetail::Facts) => {}
         }
