@@ -1,7 +1,7 @@
 //! Settings: each key of the configuration is declared once, in the stage that reads it.
 //!
 //! A declaration has the name, type, default, range and description of each key of a section. From
-//! it, [`settings!`] generates:
+//! it, [`settings!`](crate::settings!) generates:
 //!
 //! - the resolved type with its defaults,
 //! - the type of the section as written, in which every key is optional,
@@ -172,7 +172,7 @@ pub fn resolve<S: Setting + Default>(
     resolve_over(written, &S::default(), path, problems)
 }
 
-/// Declares sections of the configuration; see the [module](crate::settings).
+/// Declares sections of the configuration; see the [module](mod@crate::settings).
 ///
 /// `settings! { plain: Select; }` declares a type that has the same form in a file.
 /// `settings! { switch: Steps, Steps::Unlimited, Steps::Limited }` declares one that is written as

@@ -5,9 +5,9 @@
 //! scrapes over HTTP, its target files, and the HPA's HTTPS requests with a client certificate. So
 //! the demo works for the same reasons as a cluster does, and reacts as fast.
 //!
-//! [`run`] assembles it: it opens the [`stage::Stage`] and starts a daemon. The daemon reads the
-//! stage's target files and serves the external metrics API with the [`pki::Pki`]. Then it calls
-//! [`drive`].
+//! [`run`] assembles it: it opens the [`DemoStage`] and starts a daemon. The
+//! daemon reads the stage's target files and serves the external metrics API with the [`pki::Pki`].
+//! Then it calls [`drive`].
 
 pub mod actuator;
 pub mod args;

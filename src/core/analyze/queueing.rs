@@ -2,10 +2,10 @@
 //! targets.
 //!
 //! A replica works in iterations, and each iteration takes longer the more requests share it. Four
-//! [`Coefficients`] describe that cost, and [`MeanRequest`] describes a request. From them [`QueueingModel::at`]
-//! predicts the latencies at an arrival rate, and [`QueueingModel::rate_for`] finds the largest rate that
-//! meets targets. [`analyze`] does so for the variants of a model and reports the replicas that
-//! each variant needs.
+//! [`Coefficients`] describe that cost, and [`MeanRequest`] describes a request. From them
+//! [`QueueingModel::at`] predicts the latencies at an arrival rate, and [`QueueingModel::rate_for`]
+//! finds the largest rate that meets targets. [`analyze`] does so for the variants of a model and
+//! reports the replicas that each variant needs.
 //!
 //! # Model
 //!

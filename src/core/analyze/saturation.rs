@@ -1,9 +1,9 @@
 //! Saturation analysis: KV-cache headroom and queue headroom.
 //!
-//! [`analyze`] turns the peaks of a model's replicas into an [`SaturationAnalysis`]: the headroom of the KV
-//! cache and of the queue, whether it is too low, and whether it would suffice with one replica
-//! less. [`targets`] turns the analysis and the state of each variant into one [`SaturationTarget`] per
-//! variant. Both are pure, and neither depends on the order of its input.
+//! [`analyze`] turns the peaks of a model's replicas into a [`SaturationAnalysis`]: the headroom of
+//! the KV cache and of the queue, whether it is too low, and whether it would suffice with one
+//! replica less. [`targets()`] turns the analysis and the state of each variant into one
+//! [`SaturationTarget`] per variant. Both are pure, and neither depends on the order of its input.
 //!
 //! One call covers the variants of one model that have one [`Role`](crate::fleet::Role). A model
 //! with separate prefill and decode is analyzed once for each role: `both`, then `decode`, then

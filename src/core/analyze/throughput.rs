@@ -1,7 +1,7 @@
 //! Decode rate: the tokens/s that a model's replicas can generate, and the tokens/s in demand.
 //!
-//! [`analyze`] turns the pace of each replica into an [`ThroughputAnalysis`]: a [`CapacityReport`] in
-//! generated tokens/s, with the derivation of each variant's capacity. [`Curves`] keeps the line
+//! [`analyze`] turns the pace of each replica into an [`ThroughputAnalysis`]: a [`CapacityReport`]
+//! in generated tokens/s, with the derivation of each variant's capacity. [`Curves`] keeps the line
 //! learned for each variant.
 //!
 //! # Model

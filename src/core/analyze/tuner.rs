@@ -1,15 +1,16 @@
 //! Tuner: learns the cost of an iteration from the latencies of running replicas.
 //!
-//! A [`Tuner`] turns the [`OperatingPoint`]s of one variant into an [`CoefficientEstimate`]. A point holds the
-//! arrival rate, the request lengths and the latencies. An estimate holds the coefficients of the
-//! [queueing model](crate::analyze::queueing), each with its confidence interval.
+//! A [`Tuner`] turns the [`OperatingPoint`]s of one variant into an [`CoefficientEstimate`]. A
+//! point holds the arrival rate, the request lengths and the latencies. An estimate holds the
+//! coefficients of the [queueing model](crate::analyze::queueing), each with its confidence
+//! interval.
 //!
 //! # Model
 //!
-//! An extended Kalman filter ([`KalmanFilter`]) holds the logarithms of `alpha`, `beta` and `gamma`. It
-//! measures the logarithms of TTFT and ITL as the queueing model predicts them. In logarithms an
-//! error is a share, and a coefficient cannot become negative. An observation that is ten times the
-//! prediction is as far away as an observation that is a tenth of it.
+//! An extended Kalman filter ([`KalmanFilter`]) holds the logarithms of `alpha`, `beta` and
+//! `gamma`. It measures the logarithms of TTFT and ITL as the queueing model predicts them. In
+//! logarithms an error is a share, and a coefficient cannot become negative. An observation that is
+//! ten times the prediction is as far away as an observation that is a tenth of it.
 //!
 //! A gate rejects single outliers, and it can't stay closed:
 //!
@@ -29,7 +30,8 @@
 //! difference between TTFT and ITL) and the time of an iteration, but not the share of `gamma` in
 //! it. The interval of `gamma` reflects that, and predictions near that point don't depend on it.
 //! Several arrival rates determine all three. Requests of several shapes separate the `beta` of
-//! prompts from the `beta` of answers, and only then are the two estimated separately ([`TokenSeparation`]).
+//! prompts from the `beta` of answers, and only then are the two estimated separately
+//! ([`TokenSeparation`]).
 //!
 //! # Units
 //!

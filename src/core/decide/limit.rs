@@ -1,9 +1,9 @@
 //! Limits on resources: inventories, quotas, budgets and maxima together.
 //!
-//! [`limit`] turns the desired replicas of each variant into granted replicas. Every [`SupplyLimit`]
-//! applies at once, so the tightest wins, and a refused replica uses nothing of the other limits.
-//! Each cut names the limit that caused it. Each limit that cut reports the gain from one more unit
-//! ([`LimitShadow`]).
+//! [`limit`] turns the desired replicas of each variant into granted replicas. Every
+//! [`SupplyLimit`] applies at once, so the tightest wins, and a refused replica uses nothing of the
+//! other limits. Each cut names the limit that caused it. Each limit that cut reports the gain from
+//! one more unit ([`LimitShadow`]).
 //!
 //! # Model
 //!
@@ -22,9 +22,9 @@
 //!
 //! # Failures
 //!
-//! A source that cannot be read keeps its last value ([`LimitSource::Held`]). A source that was never
-//! read allows no scale-up ([`LimitSource::Unread`]). Neither ever becomes unlimited. A kind that a list
-//! does not name is not available.
+//! A source that cannot be read keeps its last value ([`LimitSource::Held`]). A source that was
+//! never read allows no scale-up ([`LimitSource::Unread`]). Neither ever becomes unlimited. A kind
+//! that a list does not name is not available.
 
 mod explain;
 mod inventory;

@@ -1,12 +1,13 @@
 //! The plan of a model: replicas per variant that cover its demand.
 //!
-//! A [`PlanModel`] has its variants ([`Candidate`]), the reports of the voting analyzers ([`VotingReport`]),
-//! and the report that sizes the variants. A rule turns it into a [`ModelPlan`]: desired replicas per
-//! variant, the demand, the plan's capacity and cost, and the method that found it.
+//! A [`PlanModel`] has its variants ([`Candidate`]), the reports of the voting analyzers
+//! ([`VotingReport`]), and the report that sizes the variants. A rule turns it into a
+//! [`ModelPlan`]: desired replicas per variant, the demand, the plan's capacity and cost, and the
+//! method that found it.
 //!
-//! - [`least_cost`] finds the cheapest replicas that cover the demand of every voice. It is exact
+//! - [`least_cost()`] finds the cheapest replicas that cover the demand of every voice. It is exact
 //!   for common problem sizes, and reports when it is not.
-//! - [`ranked`] adds replicas by the price rank of [`rank`](crate::decide::rank), round by round.
+//! - [`ranked()`] adds replicas by the price rank of [`rank`](crate::decide::rank), round by round.
 //! - [`plan_all`] plans several models by either rule, inside limits that they share.
 //!
 //! # Model

@@ -3,7 +3,7 @@
 //! Each voting analyzer reports the capacity of a model's replicas and the demand on them, in its
 //! own unit. Each report is a constraint for the optimizer, which finds the cheapest replicas that
 //! meet all of them. So a single analyzer can make a model scale up, but a scale-down goes only as
-//! far as all of them agree. The [ballot](ballot) names the binding analyzer.
+//! far as all of them agree. The [ballot] names the binding analyzer.
 //!
 //! Replicas whose start takes twice the usual time are [*stuck*](crate::pipeline). They count
 //! neither as supply nor as pending, and stay on top of the planned replicas.

@@ -180,8 +180,8 @@ settings! {
         self_managed: Option<SelfManaged>;
     }
 
-    /// A certificate that Plimsoll makes and renews itself, with an authority of its own. It is kept
-    /// in a Secret, and the authority is written into the `APIService`.
+    /// A certificate that Plimsoll makes and renews itself, with an authority of its own. It is
+    /// kept in a Secret, and the authority is written into the `APIService`.
     #[derive(Eq)]
     pub struct SelfManaged {
         /// The Secret, which may be empty.

@@ -1,8 +1,8 @@
 //! The JSON API on the plain HTTP port: all decisions, their history, and the daemon's health.
 //!
 //! Each response is computed on request from one [`Published`] value, and none is cached. The types
-//! below this module and in [`explain`] define the shapes. `docs/api.md` documents each field with
-//! the text of its doc comment. Within `v1`, fields are only added.
+//! below this module and in [`explain`](crate::publish::explain) define the shapes. `docs/api.md`
+//! documents each field with the text of its doc comment. Within `v1`, fields are only added.
 //!
 //! # Errors
 //!

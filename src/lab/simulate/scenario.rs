@@ -89,8 +89,8 @@ pub struct Model {
     pub router: Router,
     /// Time between two looks of a router that looks at replicas.
     pub router_refresh: Micros,
-    /// Sessions that requests belong to, each as likely as any other. Those of a closed workload are
-    /// its clients.
+    /// Sessions that requests belong to, each as likely as any other. Those of a closed workload
+    /// are its clients.
     pub sessions: u32,
     /// The transfer time of a prompt's KV cache from a prefill replica to a decode replica, if the
     /// variants have these roles.
@@ -165,7 +165,8 @@ settings! {
         backoff: Micros = secs(1), in SPANS;
     }
 
-    /// How replicas start. The phases follow each other, and each is a lognormal span with this median.
+    /// How replicas start. The phases follow each other, and each is a lognormal span with this
+    /// median.
     #[derive(Copy)]
     pub struct Startup {
         /// Replicas for which there is room without waiting for a node; without it, any number.
@@ -197,8 +198,8 @@ settings! {
         /// How long a replica that is taken away may finish what it has.
         grace: Micros = GRACE, in SPANS;
 
-        /// The mean time between crashes of one replica, which then starts anew where it is; without
-        /// it, there are none.
+        /// The mean time between crashes of one replica, which then starts anew where it is;
+        /// without it, there are none.
         crash_every: Option<Micros>, in SPANS;
 
         /// The mean time until a replica's node is taken back; without it, none is.
@@ -237,8 +238,8 @@ settings! {
         replica: Option<u32>, in NUMBERS;
     }
 
-    /// A time in which replicas die again and again. Each starts again where it is, after a back-off
-    /// that doubles from ten seconds to five minutes.
+    /// A time in which replicas die again and again. Each starts again where it is, after a
+    /// back-off that doubles from ten seconds to five minutes.
     #[derive(Copy, Eq)]
     pub struct CrashLoop {
         /// When it begins.
@@ -267,7 +268,8 @@ settings! {
         replica: Option<u32>, in NUMBERS;
     }
 
-    /// A time in which nobody can read what replicas say: neither the daemon nor another autoscaler.
+    /// A time in which nobody can read what replicas say: neither the daemon nor another
+    /// autoscaler.
     #[derive(Copy, Eq)]
     pub struct Outage {
         /// When it begins.
@@ -286,8 +288,8 @@ pub enum Router {
     RoundRobin,
     /// The one with the fewest requests for the seats that it has.
     LeastRequests,
-    /// The same, and one that has the request's adapter loaded, or else a slot for it, unless that is
-    /// much busier than others.
+    /// The same, and one that has the request's adapter loaded, or else a slot for it, unless that
+    /// is much busier than others.
     LoraAffinity,
     /// The one with the most free KV cache and the shortest queue, as of the last look.
     KvAware,

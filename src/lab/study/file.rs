@@ -111,11 +111,12 @@ settings! {
         // interval.
         router_refresh: Micros = millis(50), in millis(1)..=hours(1);
 
-        /// Sessions that requests belong to, for a router that keeps those of one together. The sessions
-        /// of a closed workload are its clients.
+        /// Sessions that requests belong to, for a router that keeps those of one together. The
+        /// sessions of a closed workload are its clients.
         sessions: u32 = 1000, in 1..=1_000_000;
 
-        /// How long a prompt's cache takes from a replica that computes prompts to one that decodes.
+        /// How long a prompt's cache takes from a replica that computes prompts to one that
+        /// decodes.
         transfer: TransferKeys;
 
         /// What holds requests that no replica takes.
@@ -125,8 +126,8 @@ settings! {
         client: Client;
     }
 
-    /// Batch work of a model: requests of another class, through the same gateway to the same replicas.
-    /// Its clients wait as long as it takes.
+    /// Batch work of a model: requests of another class, through the same gateway to the same
+    /// replicas. Its clients wait as long as it takes.
     pub(crate) struct BatchKeys {
         /// What a request must meet to count as served well; without it, a full answer.
         slo: Option<Slo>;
@@ -354,7 +355,8 @@ settings! {
         /// Factor on its score for something scarce that the model does not need.
         mismatch: Fraction = 1.0, in 1.0..=1000.0;
 
-        /// What the daemon is told of how long a replica takes to serve, until it has measured starts.
+        /// What the daemon is told of how long a replica takes to serve, until it has measured
+        /// starts.
         start_time: Option<Seconds>, in START_TIMES;
 
         /// How many replicas there may be, and are at the start.

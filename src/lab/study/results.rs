@@ -163,8 +163,8 @@ pub(crate) struct BatchResult {
     pub(crate) prompt_tokens: u64,
     /// Generated tokens of finished requests.
     pub(crate) output_tokens: u64,
-    /// The share of judged requests that were served well: answered, where there is no objective; null
-    /// without any.
+    /// The share of judged requests that were served well: answered, where there is no objective;
+    /// null without any.
     pub(crate) within_slo: Option<f64>,
     /// Time to the last token, in seconds.
     pub(crate) e2e: LatencyResult,

@@ -2,8 +2,8 @@
 //!
 //! Policies are judged on worlds that were not chosen by hand. A world is drawn only from its seed
 //! and its number, independently of the policies. It is an ordinary scenario file
-//! ([`written`](self::written)), so it can be printed and played by `plimsoll simulate`. The priors
-//! are data ([`priors`](self::priors)); each aspect has its own random numbers.
+//! ([`written`]), so it can be printed and played by `plimsoll simulate`. The priors
+//! are data ([`priors`]); each aspect has its own random numbers.
 
 mod batch;
 mod belief;

@@ -34,8 +34,8 @@ settings! {
     #[derive(Copy)]
     pub struct ForesightPolicy {
         /// Usable share of the mean time between tokens, and of the tokens of an iteration; where a
-        /// variant only decodes, also of places in the batch and of the KV cache. A random batch needs
-        /// some above its mean.
+        /// variant only decodes, also of places in the batch and of the KV cache. A random batch
+        /// needs some above its mean.
         limit_share: Fraction = 0.92, in 0.05..=1.0;
 
         /// Time until a new number of replicas is acted on: a tick, and the sync period of an HPA.

@@ -94,7 +94,8 @@ pub fn memory_bound(kv_capacity: Tokens, threshold: Fraction) -> Tokens {
 /// # Domain
 ///
 /// A steady state with prompts spread over time; `None` without output tokens. If `B` or `S` is not
-/// set, the engine chooses it by accelerator, and it sets no bound; [`TokenRules::Wva`] takes 8192 and
+/// set, the engine chooses it by accelerator, and it sets no bound; [`TokenRules::Wva`] takes 8192
+/// and
 /// 256. The bound limits the content of a step and not its duration, so it shows the possible load,
 /// which may be too slow.
 ///

@@ -1,10 +1,11 @@
 //! Learned capacities, kept beyond the lifetime of the replicas that they were learned from.
 //!
-//! A [`CapacityRecord`] holds the capacity per replica of a variant, so that a variant without replicas can
-//! be compared with others. [`ComputeEvidence`] holds the tokens that were resident while compute was the
-//! limit. It applies under [`EvidenceConditions`], which name everything that the limit depends on: the
-//! model, the accelerator and the count of accelerators, the engine's arguments, and the output
-//! length. Variants under the same conditions share their evidence, in any namespace.
+//! A [`CapacityRecord`] holds the capacity per replica of a variant, so that a variant without
+//! replicas can be compared with others. [`ComputeEvidence`] holds the tokens that were resident
+//! while compute was the limit. It applies under [`EvidenceConditions`], which name everything that
+//! the limit depends on: the model, the accelerator and the count of accelerators, the engine's
+//! arguments, and the output length. Variants under the same conditions share their evidence, in
+//! any namespace.
 
 mod saved;
 

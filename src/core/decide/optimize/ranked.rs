@@ -6,7 +6,7 @@
 //!
 //! Without a shortfall there is nothing to rank. The exact search finds the cheapest part of the
 //! current replicas that covers the demand. The rest goes by the rules of
-//! [`least_cost`](crate::decide::optimize::least_cost).
+//! [`least_cost`](mod@crate::decide::optimize::least_cost).
 
 use crate::decide::optimize::least_cost::RoleQuestion;
 use crate::decide::optimize::sheet::{ModelSheet, SLACK};

@@ -228,7 +228,8 @@ impl PoolNeed {
         self.bounds().into_iter().map(|(replicas, _)| replicas).max().unwrap_or_default()
     }
 
-    /// Returns the bound that requires the most; of several, the first in the order of [`BindingNeed`].
+    /// Returns the bound that requires the most; of several, the first in the order of
+    /// [`BindingNeed`].
     #[must_use]
     pub fn binding(&self) -> BindingNeed {
         let most = self.replicas();

@@ -74,8 +74,8 @@ settings! {
         // The loss of one replica of a hundred is negligible.
         preference as "preferred_replicas": Preference = 5, in 1..=100;
 
-        /// Weight of a replica's distance from the preferred size: 1 as in the Cluster Autoscaler, 0
-        /// not at all.
+        /// Weight of a replica's distance from the preferred size: 1 as in the Cluster Autoscaler,
+        /// 0 not at all.
         // A weight of 1, as for nodes, would buy 50% more expensive replicas to have the preferred
         // size. At 1/4, the size decides between prices that are close. At 2, the size counts with
         // its square, which no price makes up for.

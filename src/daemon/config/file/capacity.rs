@@ -67,7 +67,8 @@ settings! {
         /// Parameters of `foresight`.
         foresight: Option<foresight::ForesightPolicy> = settings::on();
 
-        /// Capacity learned elsewhere from engines like these, for the first minutes of `foresight`.
+        /// Capacity learned elsewhere from engines like these, for the first minutes of
+        /// `foresight`.
         cards: Option<Vec<CardKeys>>;
 
         /// Files with more capacity cards, as `plimsoll card export` writes them.

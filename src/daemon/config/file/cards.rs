@@ -47,14 +47,15 @@ settings! {
         /// Part of a request that it serves; without it, all of it.
         role: Option<Role>;
 
-        /// Arguments of the engine. Without it, the card is for variants whose arguments are unknown.
+        /// Arguments of the engine. Without it, the card is for variants whose arguments are
+        /// unknown.
         engine: Option<CardEngineKeys>;
 
         /// Time of an iteration.
         iteration: Option<CardIterationKeys>;
 
-        /// Requests that the card was learned from. For requests of other lengths, by more than half
-        /// as much again, the card does not count.
+        /// Requests that the card was learned from. For requests of other lengths, by more than
+        /// half as much again, the card does not count.
         requests: Option<CardRequestKeys>;
 
         /// Iterations that the card was learned from.

@@ -28,8 +28,8 @@ settings! {
         max_files: usize = 16, in 2..=100_000;
     }
 
-    /// A policy that is evaluated alongside the one in effect, on the same inputs. A section that it
-    /// has takes the place of the whole section of that name; the others hold here as well.
+    /// A policy that is evaluated alongside the one in effect, on the same inputs. A section that
+    /// it has takes the place of the whole section of that name; the others hold here as well.
     pub struct ShadowKeys {
         /// Its name in metrics and on the status page.
         name: String, in text(names::is_dns_label, names::DNS_LABEL), required;

@@ -42,8 +42,8 @@ settings! {
         /// has one; for `capacity.optimizer: rank`.
         list_price: Option<CostPerHour>, in 0.0..=1e9;
 
-        /// Factor on its score if it has something scarce that the model does not need, such as much
-        /// memory for a small model; for `capacity.optimizer: rank`.
+        /// Factor on its score if it has something scarce that the model does not need, such as
+        /// much memory for a small model; for `capacity.optimizer: rank`.
         // Below 1 it would be a preference, which is expressed by the price. With 1000 the variant
         // is the last choice; the Cluster Autoscaler uses that factor to keep GPU nodes for the
         // pods that need them.
@@ -62,7 +62,8 @@ settings! {
         /// Scrapes of its replicas; absent keys come from the global section.
         scrape: VariantScrapeKeys;
 
-        /// Reader of its replicas' metrics: `prometheus` if that section exists, otherwise `scrape`.
+        /// Reader of its replicas' metrics: `prometheus` if that section exists, otherwise
+        /// `scrape`.
         source: Option<ReadBy>;
     }
 

@@ -41,8 +41,8 @@ settings! {
         /// Requests in a batch: `max_num_seqs`.
         seats: u32 = SEATS, in SIZES;
 
-        /// Tokens that a step may compute: `max_num_batched_tokens`. Without it, 2048, or as many as
-        /// there are seats.
+        /// Tokens that a step may compute: `max_num_batched_tokens`. Without it, 2048, or as many
+        /// as there are seats.
         batch_tokens: Option<u32>, in SIZES;
 
         /// Tokens in a block of the cache.
@@ -57,11 +57,12 @@ settings! {
         /// How it serves `LoRA` adapters. Required where requests ask for some.
         adapters: Option<AdapterSettings>;
 
-        /// API servers in front of it (`--api-server-count`). Each counts a step that has a request of
-        /// its own.
+        /// API servers in front of it (`--api-server-count`). Each counts a step that has a request
+        /// of its own.
         api_servers: u32 = 1, in 1..=64;
 
-        /// Stages of its pipeline (`--pipeline-parallel-size`): so many steps are in flight at a time.
+        /// Stages of its pipeline (`--pipeline-parallel-size`): so many steps are in flight at a
+        /// time.
         pipeline_stages: u32 = 1, in 1..=64;
 
         /// Speculative decoding (`--speculative-config`).
