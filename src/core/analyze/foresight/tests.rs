@@ -385,10 +385,20 @@ fn what_a_gateway_holds_has_arrived_and_asks_for_more_and_says_what_becomes_of_i
     assert!(without.need.gateway.is_none() && without.need.arriving < 3.5 * truth());
 }
 
+/// One look at the variants of a model that no gateway queues for.
+fn look(
+    now: Timestamp,
+    policy: &ForesightPolicy,
+    variants: &[VariantStrides<'_>],
+    foresight: &mut Foresight,
+) -> ForesightAnalysis {
+    let model = variants[0].spec.model_key();
+    analyze(now, now, GatewaySignals::UNSEEN, policy, &model, variants, foresight)
+}
+
 /// Times to first token, of which this share is late.
 fn late(share: f64) -> Histogram {
-    let in_time = 1000.0 * (1.0 - share);
-    let buckets = vec![(2.0, in_time), (10.0, 1000.0), (f64::INFINITY, 1000.0)];
+    let buckets = vec![(2.0, 1000.0 * (1.0 - share)), (10.0, 1000.0), (f64::INFINITY, 1000.0)];
     Histogram { sum: 1.0, count: 1000.0, buckets }
 }
 

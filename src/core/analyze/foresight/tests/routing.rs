@@ -80,17 +80,7 @@ impl Unlike {
             ..VariantStrides::example(&specs[at])
         });
 
-        let now = at(self.now);
-        let model = specs[0].model_key();
-        analyze(
-            now,
-            now,
-            GatewaySignals::UNSEEN,
-            &self.policy,
-            &model,
-            &variants,
-            &mut self.foresight,
-        )
+        look(at(self.now), &self.policy, &variants, &mut self.foresight)
     }
 
     /// The usable shares of both variants after ten minutes.

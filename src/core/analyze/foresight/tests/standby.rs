@@ -63,17 +63,7 @@ impl Pair {
             variants[0].replicas.push(replica);
         }
 
-        let now = at(self.now);
-        let model = specs[0].model_key();
-        analyze(
-            now,
-            now,
-            GatewaySignals::UNSEEN,
-            &self.policy,
-            &model,
-            &variants,
-            &mut self.foresight,
-        )
+        look(at(self.now), &self.policy, &variants, &mut self.foresight)
     }
 
     fn run(&mut self, seconds: u32, each: f64) -> ForesightAnalysis {
