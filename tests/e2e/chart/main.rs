@@ -178,7 +178,7 @@ fn f_what_somebody_else_does_is_mended_or_said() {
     until("a failure", || daemon.gauge(release, failures).filter(|count| *count > 0.0));
     assert_eq!(release.handshake(&daemon), Handshake::Trusted, "the last good one stays");
     let log = daemon.log();
-    assert!(log.contains("tls.key is not the key of the certificate beside it"), "{log}");
+    assert!(log.contains("tls.key is not the key of the certificate next to it"), "{log}");
 
     let before = daemon.changes(release, "everything");
     release.forget_certificate();
