@@ -9,7 +9,8 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::cli::args::{CardCheckArgs, CardCommand, CardExportArgs, CardFormat};
-use plimsoll_core::analyze::foresight::card::{self, Card};
+use plimsoll_core::analyze::foresight::card::Card;
+use plimsoll_core::analyze::foresight::cards;
 use plimsoll_daemon::config::{self, Files, LoadError, LoadedConfig};
 use plimsoll_daemon::publish::state::{self, SavedDecision, StateError};
 
@@ -143,7 +144,7 @@ fn remembered(state: &Path, config: &Path) -> anyhow::Result<Vec<Arc<Card>>> {
         let known = config.variants.iter().find(|it| it.spec.key == variant);
         let saved = memory.as_ref().and_then(|memory| memory.learned.foresight.as_ref());
         let Some((known, saved)) = known.zip(saved) else { continue };
-        let Some(card) = card::remembered(&known.spec, saved) else { continue };
+        let Some(card) = cards::remembered(&known.spec, saved) else { continue };
         match cards.iter_mut().find(|other| other.kind == card.kind) {
             Some(other) if other.learned.lessons >= card.learned.lessons => {}
             Some(other) => *other = Arc::new(card),

@@ -6,6 +6,7 @@
 //! traced to its source, and the explanation cannot drift from the arithmetic.
 
 pub mod check;
+mod decision;
 pub mod enforce;
 pub mod limit;
 pub mod limited;
@@ -18,43 +19,11 @@ pub mod unheard;
 pub mod workload;
 pub mod zero;
 
-use std::fmt;
-
-use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
-
-use crate::analyze::saturation::{SaturationOutcome, Thresholds, Transition};
-use crate::decide::sized::{AdmissibleRate, Shortfall, SizedReason, SlowestReplica};
-use crate::fleet::{Bounds, ModelKey, VariantKey};
+use crate::analyze::saturation::{Thresholds, Transition};
 use crate::units::{Fraction, Replicas, Requests};
 
+pub use crate::decide::decision::{Basis, Decision, NoDecision, Stage, Step};
 pub use crate::decide::reason::{NoData, Reason, ReasonCode, RemoteReason};
-
-/// The desired replicas of one variant and the steps that produced them.
-#[must_use]
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Decision {
-    /// The variant.
-    pub variant: VariantKey,
-    /// The model that it serves.
-    pub model: ModelKey,
-    /// Existing replicas; `None` if unknown.
-    pub current: Option<Replicas>,
-    /// The bounds in effect for the decision.
-    pub bounds: Bounds,
-    /// The chain of steps that produced the desired replicas; never empty.
-    pub steps: Vec<Step>,
-    /// The instant of the newest data behind the desired replicas. A decision that was recomputed
-    /// from old data is as old as its data.
-    pub inputs_at: Timestamp,
-    /// The basis of the desired replicas: fresh data, or an earlier decision.
-    pub basis: Basis,
-}
-
-/// The reason why a variant has no decision: no desired replicas are in effect, and there is no
-/// data to decide on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NoDecision(pub NoData);
 
 /// The saturation analysis of one model's variants in one role.
 #[derive(Clone, Debug, PartialEq)]
@@ -81,183 +50,4 @@ pub struct VariantReport {
     pub saturation: Fraction,
     /// Saturated replicas.
     pub saturated: Replicas,
-}
-
-/// The basis of a decision: fresh data, or an earlier decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Basis {
-    /// Decided in this tick, on fresh data.
-    Fresh,
-    /// Kept from an earlier tick, because there is no fresh data.
-    Held,
-}
-
-impl Decision {
-    /// Returns the desired replicas: the `after` of the last step.
-    #[must_use]
-    pub fn desired(&self) -> Replicas {
-        self.steps.last().map_or(Replicas::ZERO, |step| step.after)
-    }
-
-    /// Returns the replicas that the analysis alone asks for, before bounds, windows and step
-    /// limits. They include standby replicas that serve load until slower variants have started.
-    #[must_use]
-    pub fn unconstrained(&self) -> Replicas {
-        let asked = self.last_step(|stage| matches!(stage, Stage::Analyze | Stage::Hold));
-        let bridged = self.last_step(|stage| stage == Stage::Bridge);
-        let number = asked.into_iter().chain(bridged).map(|step| step.after).max();
-        number.unwrap_or_else(|| self.desired())
-    }
-
-    /// Returns the value that the stabilization windows remember: the recommendation of the
-    /// analysis after the scale-down guard.
-    #[must_use]
-    pub fn recommended(&self) -> Replicas {
-        self.last_step(|stage| stage <= Stage::Guard)
-            .map_or_else(|| self.desired(), |step| step.after)
-    }
-
-    /// Returns the last step of the given stages.
-    fn last_step(&self, is_given: impl Fn(Stage) -> bool) -> Option<&Step> {
-        self.steps.iter().rev().find(|step| is_given(step.stage))
-    }
-
-    /// Returns the request rate that the serving replicas can take in time; `None` if unknown.
-    #[must_use]
-    pub fn admissible(&self) -> Option<AdmissibleRate> {
-        self.steps.iter().find_map(|step| match &step.reason {
-            Reason::Sized(sized) => sized.admissible.as_deref().copied(),
-            _ => None,
-        })
-    }
-
-    /// Returns the slowest replica; `None` while too few replicas can be compared.
-    #[must_use]
-    pub fn slowest(&self) -> Option<&SlowestReplica> {
-        self.steps.iter().find_map(|step| match &step.reason {
-            Reason::Sized(sized) => sized.slowest.as_deref(),
-            _ => None,
-        })
-    }
-
-    /// Returns true if scale-down is blocked only because the replicas have not been measured for
-    /// long enough.
-    #[must_use]
-    pub fn is_settling(&self) -> bool {
-        self.steps.iter().any(|step| matches!(step.reason, Reason::Settling { .. }))
-    }
-
-    /// Returns the maximum and the reason why the load asks for more, if it does.
-    #[must_use]
-    pub fn beyond_max(&self) -> Option<(Replicas, &Reason)> {
-        let max = self.bounds.max()?;
-
-        let fresh = self.basis == Basis::Fresh;
-        let asking = self.steps.iter().find(|it| self.asks_more(it)).filter(|_| fresh)?;
-        Some((max, &asking.reason))
-    }
-
-    /// Returns true if the load behind a step asks for more than the maximum.
-    fn asks_more(&self, step: &Step) -> bool {
-        match &step.reason {
-            Reason::AboveMax(_) => true,
-            Reason::Load(SaturationOutcome::SpareLowNoRoom(_))
-            | Reason::Sized(SizedReason { short: Shortfall::Some, .. }) => {
-                !self.bounds.allow_up(self.desired())
-            }
-            _ => false,
-        }
-    }
-
-    /// Returns the step that explains the result best: the last step that changed the value. If no
-    /// step changed it, returns the last step.
-    #[must_use]
-    pub fn because(&self) -> Option<&Step> {
-        self.steps.iter().rev().find(|step| step.before != step.after).or(self.steps.last())
-    }
-}
-
-/// One step in the chain of a decision.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Step {
-    /// The stage that appended it.
-    pub stage: Stage,
-    /// Desired replicas before the stage.
-    pub before: Replicas,
-    /// Desired replicas after the stage.
-    pub after: Replicas,
-    /// The reason for the change, or for keeping the value.
-    pub reason: Reason,
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { stage, before, after, reason } = self;
-        if before == after {
-            write!(f, "{}: {after}, {reason}", stage.label())
-        } else {
-            write!(f, "{}: {before} -> {after}, {reason}", stage.label())
-        }
-    }
-}
-
-/// The stages of a decision, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stage {
-    /// The analysis of the model's load.
-    Analyze,
-    /// A new plan with the replicas that the limits leave for the model.
-    Share,
-    /// Standby replicas that serve load until slower variants have started.
-    Bridge,
-    /// Replicas that the adapters of a pool need in addition to its load.
-    Pool,
-    /// Keeping the last desired replicas, because there is no data to decide on.
-    Hold,
-    /// The scale-down guard, which blocks scale-down on incomplete data.
-    Guard,
-    /// Stabilization windows.
-    Stabilize,
-    /// The dwell time before a change of direction.
-    Dwell,
-    /// The flap budget: direction changes per hour.
-    FlapBudget,
-    /// A burst of demand, which overrides the earlier rules.
-    Panic,
-    /// Limits on the change per period.
-    StepLimit,
-    /// Scale to zero and wake-up.
-    Zero,
-    /// Minimum and maximum.
-    Bounds,
-    /// Limits: inventories, quotas and budgets.
-    Limit,
-    /// The final check of the invariants.
-    Check,
-}
-
-impl Stage {
-    /// The stage as a label value.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Analyze => "analyze",
-            Self::Pool => "pool",
-            Self::Hold => "hold",
-            Self::Share => "share",
-            Self::Bridge => "bridge",
-            Self::Limit => "limit",
-            Self::Guard => "guard",
-            Self::Bounds => "bounds",
-            Self::Stabilize => "stabilize",
-            Self::Dwell => "dwell",
-            Self::FlapBudget => "flap_budget",
-            Self::Panic => "panic",
-            Self::StepLimit => "step_limit",
-            Self::Zero => "zero",
-            Self::Check => "check",
-        }
-    }
 }

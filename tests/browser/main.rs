@@ -115,7 +115,7 @@ async fn the_terms_of_a_need_are_a_table_under_the_step_that_has_them() {
     let term = |term: &str, over: Value, decides: bool| json!({"term": term, "per_second": 12.345, "decides": decides, "window_seconds": over});
     let terms = [
         term("arriving", Value::Null, false),
-        term("burst", json!(4), true),
+        term("bursts", json!(4), true),
         term(HOSTILE, Value::Null, false),
     ];
     let foreseen = json!({

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use regex::Regex;
+
 /// The core: it must not know where its inputs come from.
 const CORE: &[&str] = &["units", "settings", "fleet", "observe", "analyze", "decide", "pipeline"];
 
@@ -158,6 +160,25 @@ fn every_source_file_is_part_of_the_program() {
 }
 
 #[test]
+fn no_file_imports_itself_by_way_of_others() {
+    for name in ["core", "lab"] {
+        let files: ImportsByModule = sources()
+            .iter()
+            .filter(|(file, _)| !file.ends_with("tests.rs"))
+            .filter_map(|(file, text)| {
+                let path = file.strip_prefix(root("src").join(name)).ok()?.with_extension("");
+                let module: Vec<String> =
+                    path.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+                Some((module.clone(), imports(&module, text)))
+            })
+            .collect();
+
+        let cycles = on_cycles(&files);
+        assert!(cycles.is_empty(), "in {name}:\n{}", cycles.join("\n"));
+    }
+}
+
+#[test]
 fn no_file_is_longer_than_one_can_read() {
     let long: Vec<String> = sources()
         .iter()
@@ -217,6 +238,102 @@ fn the_tests_of_the_architecture_see_what_they_should() {
     assert_eq!(before_tests("a\n#[cfg(test)]\nb\n"), "a\n");
 }
 
+#[test]
+fn the_test_of_cycles_sees_every_form_of_import() {
+    let module = ["a".to_owned(), "b".to_owned()];
+    let text = "use crate::a::{self, c::{D, e}, f};\nuse super::g::H;\nlet x = self::i::j();\n\
+        use std::fmt;\n//! [`crate::doc::Link`]\n#[cfg(test)]\nuse crate::test;\n";
+    let found: Vec<String> = imports(&module, text).iter().map(|path| path.join("::")).collect();
+    assert_eq!(found, ["a", "a::b::i::j", "a::c::D", "a::c::e", "a::f", "a::g::H"]);
+
+    let file = |module: &str, import: &str| {
+        (vec![module.to_owned()], BTreeSet::from([vec![import.to_owned(), "T".to_owned()]]))
+    };
+    let chain = [file("x", "y"), file("y", "z")];
+    assert_eq!(on_cycles(&chain.clone().into()), Vec::<String>::new());
+    let [first, second] = chain;
+    let circle = [first, second, file("z", "x"), file("w", "x")];
+    assert_eq!(on_cycles(&circle.into()), ["x imports y", "y imports z", "z imports x"]);
+}
+
+/// The paths that a module names in code, from the root of its crate.
+fn imports(module: &[String], text: &str) -> BTreeSet<Vec<String>> {
+    let code: String = before_tests(text)
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or_default())
+        .collect::<Vec<_>>()
+        .join("\n");
+    let statement = Regex::new(r"\buse ([^;]+);").unwrap();
+    let inline = Regex::new(r"\b(?:crate|super|self)(?:::\w+)+").unwrap();
+
+    let uses = statement.captures_iter(&code).flat_map(|it| leaves(&it[1]));
+    let rest = statement.replace_all(&code, "");
+    let named = inline.find_iter(&rest).map(|it| it.as_str().to_owned());
+    uses.chain(named).filter_map(|path| from_root(module, &path)).collect()
+}
+
+/// The single paths of a `use` tree.
+fn leaves(tree: &str) -> Vec<String> {
+    let group = Regex::new(r"([\w:]+::)\{([^{}]*)\}").unwrap();
+    let mut flat = tree.split_whitespace().collect::<Vec<_>>().join(" ");
+    while let Some(found) = group.captures(&flat) {
+        let parts = found[2].split(',').map(str::trim).filter(|part| !part.is_empty());
+        let whole: Vec<String> = parts.map(|part| format!("{}{part}", &found[1])).collect();
+        flat = flat.replace(&found[0], &whole.join(", "));
+    }
+
+    let paths = flat.split(',').map(|path| path.split(" as ").next().unwrap_or_default());
+    paths.map(|path| path.trim().trim_end_matches("::self").to_owned()).collect()
+}
+
+/// The path from the root of the crate; `None` for a path into another crate.
+fn from_root(module: &[String], path: &str) -> Option<Vec<String>> {
+    let supers = path.split("::").filter(|part| *part == "super").count();
+    let base = match path.split("::").next()? {
+        "crate" => &[],
+        "self" => module,
+        "super" => &module[..module.len().checked_sub(supers)?],
+        _ => return None,
+    };
+
+    let rest = path.split("::").filter(|part| !["crate", "self", "super"].contains(part));
+    Some(base.iter().cloned().chain(rest.map(str::to_owned)).collect())
+}
+
+/// The files of a crate by their modules, and the paths that each imports.
+type ImportsByModule = BTreeMap<Vec<String>, BTreeSet<Vec<String>>>;
+
+/// The module of the file that a path leads to: the longest one.
+fn owner<'a>(files: &ImportsByModule, path: &'a [String]) -> Option<&'a [String]> {
+    (0..=path.len()).rev().map(|end| &path[..end]).find(|it| files.contains_key(*it))
+}
+
+/// The imports that are part of a cycle.
+fn on_cycles(files: &ImportsByModule) -> Vec<String> {
+    let edges: BTreeMap<&[String], BTreeSet<&[String]>> = files
+        .iter()
+        .map(|(module, imports)| {
+            let to =
+                imports.iter().filter_map(|path| owner(files, path)).filter(|to| *to != module);
+            (module.as_slice(), to.collect())
+        })
+        .collect();
+
+    let mut cycles = Vec::new();
+    for (from, to) in edges.iter().flat_map(|(from, to)| to.iter().map(move |to| (from, to))) {
+        let mut reached = BTreeSet::new();
+        let mut open = vec![*to];
+        while let Some(next) = open.pop() {
+            open.extend(edges[next].iter().filter(|it| reached.insert(**it)));
+        }
+
+        if reached.contains(from) {
+            cycles.push(format!("{} imports {}", from.join("::"), to.join("::")));
+        }
+    }
+    cycles
+}
+
 /// The text after `crate::`, or after the name of one of our crates, in code, up to a space;
 /// documentation may link anywhere.
 fn crate_paths(text: &str) -> impl Iterator<Item = String> {
@@ -242,8 +359,9 @@ fn before_tests(text: &str) -> &str {
 
 fn declared_module(line: &str) -> Option<&str> {
     let rest = line.trim().strip_suffix(';')?;
-    let rest = rest.strip_prefix("pub(crate) ").or(rest.strip_prefix("pub ")).unwrap_or(rest);
-    rest.strip_prefix("mod ")
+    let visible = ["pub(crate) ", "pub(super) ", "pub "];
+    let bare = visible.iter().find_map(|prefix| rest.strip_prefix(prefix)).unwrap_or(rest);
+    bare.strip_prefix("mod ")
 }
 
 /// The module at the top of its crate that a file belongs to; the roots have none.

@@ -13,27 +13,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::settings;
 
-/// Passes each analyzer's name and word to a macro. The word is the analyzer's label, its name in
-/// the configuration and in saved memory, the field of its policy, and its module. Ties go to the
-/// first row.
+/// Passes each analyzer's name, word and policy to a macro. The word is the analyzer's label, its
+/// name in the configuration and in saved memory, the field of its policy, and its module, which
+/// exports the policy. Ties go to the first row.
 macro_rules! each_analyzer {
     ($make:ident) => {
         $make! {
             /// Tokens in the KV cache.
-            Tokens tokens,
+            Tokens tokens TokenPolicy,
             /// Tokens generated a second.
-            Throughput throughput,
+            Throughput throughput ThroughputPolicy,
             /// Latency at a rate of requests.
-            Queueing queueing,
+            Queueing queueing QueueingPolicy,
             /// Requests that will arrive.
-            Foresight foresight,
+            Foresight foresight ForesightPolicy,
         }
     };
 }
 pub(crate) use each_analyzer;
 
 macro_rules! analyzer {
-    ($($(#[$doc:meta])* $Name:ident $word:ident,)*) => {
+    ($($(#[$doc:meta])* $Name:ident $word:ident $Policy:ident,)*) => {
         /// An analyzer that may vote. Ties go to the first.
         #[derive(
             Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,

@@ -263,6 +263,11 @@ pub(crate) fn amount(value: f64) -> Amount {
     Amount::new(value.clamp(0.0, f64::MAX)).unwrap_or_default()
 }
 
+/// Returns true if all of these are finite and not negative.
+pub(crate) fn are_amounts(numbers: &[f64]) -> bool {
+    numbers.iter().all(|number| number.is_finite() && *number >= 0.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

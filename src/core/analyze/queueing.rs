@@ -49,145 +49,32 @@
 
 mod capacity;
 mod chain;
+mod coefficients;
 mod explain;
+mod refusal;
+mod request;
 mod slo;
 mod solve;
 mod tail;
+mod target;
 
 #[cfg(test)]
 mod tests;
-
-use std::num::NonZeroU32;
-
-use serde::{Deserialize, Serialize};
-
-use crate::units::{Fraction, Seconds, TimePerToken, Tokens};
 
 pub use crate::analyze::queueing::capacity::{
     QueueingAnalysis, QueueingPolicy, QueueingReplicaLoad, QueueingVariantLoad, QueueingWorkload,
     VariantSizing, aggregate, analyze,
 };
-pub use crate::analyze::queueing::explain::{QueueingRefusal, Sizing, SizingFailure};
+pub use crate::analyze::queueing::coefficients::{Coefficients, SharedCoefficients};
+pub use crate::analyze::queueing::explain::{Sizing, SizingFailure};
+pub use crate::analyze::queueing::refusal::QueueingRefusal;
+pub use crate::analyze::queueing::request::{INPUT_VARIATION_DEFAULT, MeanLengths, MeanRequest};
 pub use crate::analyze::queueing::slo::{
-    LatencyTarget, LatencyTargets, ObservedLatencies, Percentile, Slo, Slowdown, Statistic,
-    TargetInference, TargetOrigin, resolve,
+    ObservedLatencies, Slo, TargetInference, TargetOrigin, resolve,
 };
 pub use crate::analyze::queueing::solve::{
-    LatencyMetric, Prediction, QueueingModel, RateBound, RateCapacity,
+    BATCH_DEFAULT, Prediction, QUEUE_DEFAULT, QueueingModel, RateBound, RateCapacity, ReplicaRoom,
 };
-
-/// The batch size of a replica if it is unknown: vLLM's default of `--max-num-seqs` on recent
-/// accelerators.
-pub const BATCH_DEFAULT: NonZeroU32 = NonZeroU32::new(256).expect("256 is not zero");
-
-/// Requests that may wait in the sizing model. A replica with a longer queue has missed any target
-/// long before. So this length only affects the share of the load that is lost in the model.
-pub const QUEUE_DEFAULT: u32 = 100;
-
-/// The variation of prompt lengths if it was not measured: that of an exponential distribution. It
-/// is between the conversations (1.1 times the mean) and the code completions (0.8) of the Azure
-/// traces of 2023.
-pub const INPUT_VARIATION_DEFAULT: Fraction = Fraction::ONE;
-
-/// The cost of an iteration on one kind of replica.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Coefficients {
-    /// `alpha`: the fixed time of every iteration, independent of its requests.
-    pub alpha: Seconds,
-    /// `beta_prefill`: the time to compute one token of a prompt.
-    pub beta_prefill: TimePerToken,
-    /// `beta_decode`: the time to compute one token of an answer.
-    pub beta_decode: TimePerToken,
-    /// `gamma`: the time to read one token of the KV cache.
-    pub gamma: TimePerToken,
-}
-
-/// The average shape of a variant's requests.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MeanRequest {
-    lengths: MeanLengths,
-    input_variation: Fraction,
-}
-
-/// The number of requests that a replica has room for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReplicaRoom {
-    /// Requests that share an iteration.
-    pub batch: NonZeroU32,
-    /// Requests that may wait for a place in the batch.
-    pub queue: u32,
-}
-
-/// The cost of an iteration, with the same cost per token for prompts and answers.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SharedCoefficients {
-    /// `alpha`: the fixed time of every iteration.
-    pub alpha: Seconds,
-    /// `beta`: the time to compute one token.
-    pub beta: TimePerToken,
-    /// `gamma`: the time to read one token of the KV cache.
-    pub gamma: TimePerToken,
-}
-
-/// The measured mean lengths of requests.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MeanLengths {
-    /// Tokens of the prompt.
-    pub input: Tokens,
-    /// Tokens of the answer.
-    pub output: Tokens,
-}
-
-// === impl Coefficients ===
-
-impl From<SharedCoefficients> for Coefficients {
-    fn from(shared: SharedCoefficients) -> Self {
-        let SharedCoefficients { alpha, beta, gamma } = shared;
-        Self { alpha, beta_prefill: beta, beta_decode: beta, gamma }
-    }
-}
-
-// === impl MeanRequest ===
-
-impl MeanRequest {
-    /// A shape with at least one output token. A request without output has no latency between
-    /// tokens.
-    #[must_use]
-    pub fn new(lengths: MeanLengths) -> Option<Self> {
-        let input_variation = INPUT_VARIATION_DEFAULT;
-        (lengths.output.tokens() >= 1.0).then_some(Self { lengths, input_variation })
-    }
-
-    /// The same shape with a measured variation of prompt lengths: the standard deviation as a
-    /// share of the mean. Only percentiles depend on it.
-    #[must_use]
-    pub const fn with_input_variation(self, input_variation: Fraction) -> Self {
-        Self { input_variation, ..self }
-    }
-
-    /// Tokens of the prompt.
-    #[must_use]
-    pub const fn input(self) -> Tokens {
-        self.lengths.input
-    }
-
-    /// Tokens of the answer.
-    #[must_use]
-    pub const fn output(self) -> Tokens {
-        self.lengths.output
-    }
-
-    /// The standard deviation of prompt lengths, as a share of the mean.
-    #[must_use]
-    pub const fn input_variation(self) -> Fraction {
-        self.input_variation
-    }
-}
-
-// === impl ReplicaRoom ===
-
-impl Default for ReplicaRoom {
-    fn default() -> Self {
-        Self { batch: BATCH_DEFAULT, queue: QUEUE_DEFAULT }
-    }
-}
+pub use crate::analyze::queueing::target::{
+    LatencyMetric, LatencyTarget, LatencyTargets, Percentile, Slowdown, Statistic,
+};

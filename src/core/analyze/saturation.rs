@@ -38,7 +38,7 @@
 //! The saturation analyzer of llm-d's Workload Variant Autoscaler. `docs/decisions.md` explains
 //! each intentional difference.
 
-mod by_variant;
+mod analysis;
 mod explain;
 mod targets;
 
@@ -49,26 +49,21 @@ use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 use crate::fleet::ReplicaKey;
 use crate::settings;
 use crate::settings::{Written, above_zero, hours, minutes, secs};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
-pub use crate::analyze::saturation::by_variant::ByVariant;
+pub use crate::analyze::saturation::analysis::{
+    ByVariant, SaturationAnalysis, SpareCapacity, VariantAnalysis,
+};
 pub use crate::analyze::saturation::explain::{
-    NoMeasurement, SaturationOutcome, ScaleDown, SpareEnough, SpareKept, SpareLow, SpareTight,
-    TightLoad, Transition,
+    NoMeasurement, SCALE_DOWN_MIN, SaturationOutcome, ScaleDown, SpareEnough, SpareKept, SpareLow,
+    SpareTight, TightLoad, Transition,
 };
 pub use crate::analyze::saturation::targets::{
-    SaturationTarget, SaturationVariant, TransitionPatience, targets,
+    SaturationTarget, SaturationVariant, TransitionPatience, TransitionRule, targets,
 };
-
-/// The minimum number of replicas that are not saturated before one may be removed. The load of the
-/// only such replica could not be spread over others.
-pub const SCALE_DOWN_MIN: Replicas = Replicas::ONE.up();
 
 /// More waiting requests than any engine holds.
 const QUEUE_LENGTH_MAX: f64 = 1e6;
@@ -118,25 +113,6 @@ with_thresholds! {
     }
 }
 
-/// What blocks new decisions while an earlier one is being carried out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum TransitionRule {
-    /// One variant whose replicas are not what was decided, or do not all report, blocks every
-    /// variant of the model.
-    ModelWide,
-    /// A variant whose replicas are not what was decided keeps that decision; the others go on.
-    PerVariant,
-    /// The model waits while any of its variants has replicas that are not ready yet.
-    // An earlier decision that is not actuated also blocks, if the caller states one. The pipeline
-    // states none under this rule, because the rule needs no memory. A target is the current
-    // replica count, one more or one less, so a repeated decision asks for the same.
-    #[default]
-    PendingOnly,
-}
-
-settings! { plain: TransitionRule; }
-
 /// The peak load of one replica.
 ///
 /// Leave out a replica that does not report both values: its load is unknown. A zero in its place
@@ -149,53 +125,6 @@ pub struct SaturationReplicaLoad {
     pub kv: Fraction,
     /// The peak number of waiting requests.
     pub queue: Requests,
-}
-
-/// Headroom: the distance to the thresholds.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct SpareCapacity {
-    /// The headroom of the KV cache.
-    pub kv: Fraction,
-    /// The headroom of the queue.
-    pub queue: Requests,
-}
-
-/// The analysis of one variant's replicas.
-#[derive(Clone, Debug, PartialEq)]
-pub struct VariantAnalysis {
-    /// The number of measured replicas.
-    pub measured: Replicas,
-    /// The saturated replicas among them, in key order.
-    pub saturated: Vec<ReplicaKey>,
-    /// The number of measured replicas that are not saturated.
-    pub non_saturated: Replicas,
-    /// The mean headroom of the replicas that are not saturated; zero if all are.
-    pub spare: SpareCapacity,
-    /// The highest KV cache usage of any replica.
-    pub kv_max: Fraction,
-    /// The mean KV cache usage of all replicas.
-    pub kv_mean: Fraction,
-    /// The longest queue of any replica.
-    pub queue_max: Requests,
-}
-
-/// The analysis of a model's replicas.
-#[must_use]
-#[derive(Clone, Debug, PartialEq)]
-pub struct SaturationAnalysis {
-    /// Each variant with at least one measured replica.
-    pub variants: ByVariant,
-    /// The number of measured replicas.
-    pub measured: Replicas,
-    /// The number of measured replicas that are not saturated.
-    pub non_saturated: Replicas,
-    /// The mean headroom of the replicas that are not saturated; zero if all are.
-    pub spare: SpareCapacity,
-    /// The low headroom; `None` if neither is low, or if no replica was measured.
-    pub scale_up: Option<SpareLow>,
-    /// The verdict on one replica less. It is computed even if headroom is low, but then scale-up
-    /// takes precedence.
-    pub scale_down: ScaleDown,
 }
 
 /// Analyzes the replicas of one model and role.

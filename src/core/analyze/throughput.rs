@@ -41,6 +41,7 @@
 //! differences and their reasons.
 
 mod curve;
+mod pace;
 
 #[cfg(test)]
 mod tests;
@@ -53,14 +54,11 @@ use crate::analyze::capacity::{
     CapacityReport, Confidence, ReplicaCount, SpareWithheld, Totals, Unit, Utilisation,
     VariantCapacity, amount,
 };
-use crate::analyze::tokens::capacity::RequestShape;
 use crate::fleet::{Role, VariantSpec};
-use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
+use crate::units::{Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
 
 pub use crate::analyze::throughput::curve::{Curve, CurveLine, Curves, LineFit};
-
-/// The KV cache usage of a replica at full capacity.
-const FULL: f64 = 0.85;
+pub use crate::analyze::throughput::pace::{ReplicaPace, VariantPace};
 
 /// The policy of the throughput analyzer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,40 +75,6 @@ impl Default for ThroughputPolicy {
     fn default() -> Self {
         Self { utilisation: Utilisation::default(), drain: Seconds::new(30.0).unwrap_or_default() }
     }
-}
-
-/// The measured pace of one replica; an absent value is unknown.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ReplicaPace {
-    /// The share of the KV cache in use.
-    pub kv_usage: Option<Fraction>,
-    /// The size of the KV cache.
-    pub kv_capacity: Option<Tokens>,
-    /// The mean time between tokens.
-    pub itl: Option<Seconds>,
-    /// The shape of the requests.
-    pub requests: RequestShape,
-    /// Requests that arrive per second.
-    pub arrivals: Option<RequestRate>,
-    /// Requests that finish per second.
-    pub completions: Option<RequestRate>,
-    /// Tokens generated per second.
-    pub generation: Option<TokenRate>,
-}
-
-/// One variant and the pace of its replicas.
-#[derive(Clone, Debug)]
-pub struct VariantPace<'a> {
-    /// The variant.
-    pub spec: &'a VariantSpec,
-    /// Replicas that exist, ready or not.
-    pub current: Replicas,
-    /// Replicas that are not ready or have never responded to a scrape.
-    pub pending: Replicas,
-    /// Replicas that stay only until their replacements take load. They don't count as supply.
-    pub leaving: Replicas,
-    /// The measured replicas, in key order.
-    pub replicas: &'a [ReplicaPace],
 }
 
 /// A model's demand in front of its replicas.
@@ -319,11 +283,6 @@ impl GenerationSums {
             .and_then(|(rate, output)| TokenRate::new(rate.requests_per_second() * output));
         Some(asked + waiting.unwrap_or_default())
     }
-}
-
-/// The KV cache usage of a full replica.
-fn full() -> Fraction {
-    Fraction::new(FULL).unwrap_or(Fraction::ONE)
 }
 
 // === impl VariantThroughput ===

@@ -39,104 +39,33 @@
 pub mod capacity;
 mod explain;
 pub mod knowledge;
+mod load;
 mod memory;
+mod policy;
 mod replica;
 mod wva;
 
 #[cfg(test)]
 mod tests;
 
-use std::num::NonZeroU32;
-
 use jiff::Timestamp;
 
 use crate::analyze::capacity::{
     CapacityReport, Confidence, SpareWithheld, Totals, Unit, Utilisation, VariantCapacity, amount,
 };
-use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::tokens::capacity::{RequestShape, SchedulerQueue, tokens};
 use crate::analyze::tokens::knowledge::{Knowledge, ModelKnowledge, median};
+use crate::analyze::tokens::load::{TokenContext, count};
 use crate::analyze::tokens::memory::{declared_size, remember, remembered};
 use crate::analyze::tokens::replica::now_or_on_average;
 use crate::fleet::{ModelKey, Role, VariantSpec};
-use crate::observe::GaugeSummary;
-use crate::units::{Amount, Fraction, Replicas, Requests, TokenRate, Tokens};
+use crate::units::{Amount, Fraction, Replicas, Requests, Tokens};
 
 pub use crate::analyze::tokens::explain::{
     CapacitySource, MissingCapacity, QueueDemand, ReplicaTokens, VariantTokens,
 };
-
-/// The policy of the token analyzer.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TokenPolicy {
-    /// The share of the KV cache that may be used.
-    pub kv_threshold: Fraction,
-    /// The number of waiting requests from which an engine has a queue.
-    pub queue_threshold: Requests,
-    /// The share of the capacity that may be used.
-    pub utilisation: Utilisation,
-    /// The rules for ambiguous cases.
-    pub rules: TokenRules,
-}
-
-impl Default for TokenPolicy {
-    /// WVA's defaults: 80% of the cache, and a queue of five.
-    fn default() -> Self {
-        Self {
-            kv_threshold: Fraction::new(0.8).unwrap_or(Fraction::ONE),
-            queue_threshold: Requests::new(5.0).unwrap_or_default(),
-            utilisation: Utilisation::default(),
-            rules: TokenRules::default(),
-        }
-    }
-}
-
-/// The rules for ambiguous cases.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TokenRules {
-    /// The rules that this module describes.
-    #[default]
-    Plimsoll,
-    /// The rules of the Workload Variant Autoscaler, with its defects; the simulator compares with
-    /// it.
-    Wva,
-}
-
-/// The load of one replica, its data-parallel ranks together; an absent value is unknown.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct TokenReplicaLoad {
-    /// The share of the KV cache in use.
-    pub kv_usage: Option<GaugeSummary<Fraction>>,
-    /// The size of the KV cache.
-    pub kv_capacity: Option<Tokens>,
-    /// Waiting requests.
-    pub waiting: Option<GaugeSummary<Requests>>,
-    /// Running requests.
-    pub running: Option<GaugeSummary<Requests>>,
-    /// Tokens generated per second.
-    pub generation_rate: Option<TokenRate>,
-    /// The shape of the requests.
-    pub requests: RequestShape,
-}
-
-/// One variant and the load of its replicas.
-#[derive(Clone, Debug)]
-pub struct TokenVariantLoad<'a> {
-    /// The variant.
-    pub spec: &'a VariantSpec,
-    /// Accelerators of one replica.
-    pub gpus: Option<NonZeroU32>,
-    /// Replicas that exist, ready or not.
-    pub current: Replicas,
-    /// Replicas that are not ready or have never responded to a scrape.
-    pub pending: Replicas,
-    /// Replicas that stay only until their replacements take load. They don't count as supply.
-    pub leaving: Replicas,
-    /// The arguments of its engines, if known.
-    pub arguments: Option<&'a EngineArguments>,
-    /// The measured replicas, in key order.
-    pub replicas: &'a [TokenReplicaLoad],
-}
+pub use crate::analyze::tokens::load::{TokenReplicaLoad, TokenVariantLoad};
+pub use crate::analyze::tokens::policy::{TokenPolicy, TokenRules};
 
 /// The capacity of a model's replicas and the demand on them, in KV tokens.
 #[must_use]
@@ -205,15 +134,6 @@ fn withheld(
     }
 
     queue.is_some_and(QueueDemand::is_unknown).then_some(SpareWithheld::DemandUnknown)
-}
-
-/// The inputs of one variant's analysis.
-struct TokenContext<'a> {
-    now: Timestamp,
-    policy: &'a TokenPolicy,
-    /// The mean request of the model.
-    requests: &'a RequestShape,
-    variant: &'a TokenVariantLoad<'a>,
 }
 
 /// The mean request over all replicas that report request lengths, each with the same weight.
@@ -393,11 +313,6 @@ fn median_by(replicas: &[ReplicaTokens], of: impl Fn(&ReplicaTokens) -> Tokens) 
 
     values.sort_unstable_by(|a, b| a.compare(*b));
     median(values)
-}
-
-/// The length of a list as a replica count.
-fn count(length: usize) -> Replicas {
-    Replicas::saturating(u32::try_from(length).unwrap_or(u32::MAX))
 }
 
 // === impl VariantTokens, QueueDemand ===

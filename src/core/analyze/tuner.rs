@@ -44,27 +44,28 @@
 //! (1960); its correction in Joseph's form: P. D. Joseph, in Bucy and Joseph, *Filtering for
 //! Stochastic Processes* (1968), chapter 16.
 
+mod estimate;
 mod explain;
 mod filter;
 mod guess;
+mod point;
 mod saved;
 mod window;
 
 #[cfg(test)]
 mod tests;
 
-use std::num::NonZeroU32;
-
-use serde::{Deserialize, Serialize};
-
 use crate::analyze::capacity::Confidence;
-use crate::analyze::queueing::{Coefficients, MeanRequest, QueueingModel, ReplicaRoom};
 use crate::analyze::tuner::window::{PointWindow, WindowFit};
-use crate::units::{RequestRate, Requests, Seconds, TimePerToken};
+use crate::units::Seconds;
 
+pub use crate::analyze::tuner::estimate::{
+    CoefficientEstimate, CoefficientInterval, DecodeCostRatio, TokenSeparation,
+};
 pub use crate::analyze::tuner::explain::{TuningOutcome, UnfitObservation};
 pub use crate::analyze::tuner::filter::{FilterStep, FilterVerdict, KalmanFilter, StepError};
 pub use crate::analyze::tuner::guess::guess;
+pub use crate::analyze::tuner::point::{Latencies, OperatingPoint};
 pub use crate::analyze::tuner::saved::{FilterAgreement, SavedFilter, SavedPoint, SavedTuner};
 
 /// The time that a replica must serve before the tuner learns from its latencies. The first
@@ -81,73 +82,6 @@ const SETTLED: u32 = 3;
 /// Accepted observations between two attempts to separate prompts and answers.
 const APART_EVERY: u32 = 10;
 
-/// The share of batch places in use from which a point can't be learned from. TTFT is then
-/// dominated by the queue, which no stationary model predicts.
-const FULL_SHARE: f64 = 0.9;
-
-/// The queue length in the model of an observation, per place in the batch.
-const QUEUE_PER_PLACE: u32 = 10;
-
-/// The load and the latencies of one replica over a period.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct OperatingPoint {
-    arrival: RequestRate,
-    shape: MeanRequest,
-    batch: NonZeroU32,
-    latencies: Latencies,
-}
-
-/// The latencies of requests.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Latencies {
-    /// The mean time to first token.
-    pub ttft: Seconds,
-    /// The mean time between tokens.
-    pub itl: Seconds,
-}
-
-/// The coefficients learned for a variant.
-#[must_use]
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CoefficientEstimate {
-    /// The most likely coefficients.
-    pub coefficients: Coefficients,
-    /// The interval of `alpha`.
-    pub alpha: CoefficientInterval,
-    /// The interval of the cost per computed token. If prompts and answers are separate, that of
-    /// prompts.
-    pub beta: CoefficientInterval,
-    /// The interval of `gamma`.
-    pub gamma: CoefficientInterval,
-    /// The separation of prompts and answers.
-    pub apart: TokenSeparation,
-    /// The reliability of the estimate.
-    pub confidence: Confidence,
-}
-
-/// The 95% interval of a coefficient, as a factor around its most likely value. It is valid as far
-/// as the model is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CoefficientInterval {
-    deviation: f64,
-}
-
-/// The separation of the coefficients for tokens of prompts and of answers.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum TokenSeparation {
-    /// The data does not separate them, so they share one coefficient.
-    #[default]
-    Together,
-    /// Each has its own coefficient.
-    Separate(DecodeCostRatio),
-}
-
-/// The cost of computing one token of an answer, relative to one token of a prompt.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DecodeCostRatio {
-    decode_over_prefill: f64,
-}
-
 /// Learns the coefficients of one variant.
 #[derive(Clone, Debug)]
 pub struct Tuner {
@@ -156,81 +90,6 @@ pub struct Tuner {
     apart: TokenSeparation,
     accepted: u32,
     rejected: u32,
-}
-
-// === impl OperatingPoint ===
-
-impl OperatingPoint {
-    /// A point with arrivals and nonzero latencies. `None` without them, because such a point
-    /// contains no information.
-    #[must_use]
-    pub fn new(
-        arrival: RequestRate,
-        shape: MeanRequest,
-        batch: NonZeroU32,
-        latencies: Latencies,
-    ) -> Option<Self> {
-        let Latencies { ttft, itl } = latencies;
-        (arrival > RequestRate::ZERO
-            && shape.input().tokens() > 0.0
-            && ttft > Seconds::ZERO
-            && itl > Seconds::ZERO)
-            .then_some(Self { arrival, shape, batch, latencies })
-    }
-
-    /// The requests that shared an iteration, by Little's law: arrivals times the time that each
-    /// request was present. Waiting requests are included.
-    #[must_use]
-    pub fn present(&self) -> Requests {
-        let Latencies { ttft, itl } = self.latencies;
-        let there = ttft.seconds() + self.shape.output().tokens() * itl.seconds();
-        Requests::new(self.arrival.requests_per_second() * there).unwrap_or_default()
-    }
-
-    /// The latencies that the queueing model predicts at this point with these coefficients.
-    fn predict(&self, coefficients: Coefficients) -> Option<Latencies> {
-        let queue = self.batch.get().saturating_mul(QUEUE_PER_PLACE);
-        let room = ReplicaRoom { batch: self.batch, queue };
-        let at = QueueingModel::new(coefficients, self.shape, room).at(self.arrival).ok()?;
-        Some(Latencies { ttft: at.ttft, itl: at.itl })
-    }
-
-    fn is_full(&self) -> bool {
-        self.present().requests() >= FULL_SHARE * f64::from(self.batch.get())
-    }
-}
-
-// === impl CoefficientInterval ===
-
-impl CoefficientInterval {
-    /// The largest factor by which the coefficient may be above or below its most likely value.
-    #[must_use]
-    pub fn factor(self) -> f64 {
-        (NORMAL_95 * self.deviation).exp()
-    }
-}
-
-/// The number of standard deviations around the mean that contain 95% of a normal distribution.
-const NORMAL_95: f64 = 1.96;
-
-// === impl TokenSeparation ===
-
-impl TokenSeparation {
-    /// Coefficients with this `alpha`, `beta` and `gamma`, in that order; `None` if a value is not
-    /// a valid time.
-    fn coefficients(self, [alpha, beta, gamma]: [f64; 3]) -> Option<Coefficients> {
-        let ratio = match self {
-            Self::Together => 1.0,
-            Self::Separate(split) => split.decode_over_prefill,
-        };
-
-        Some(Coefficients {
-            alpha: Seconds::new(alpha)?,
-            beta_prefill: TimePerToken::new(beta)?,
-            beta_decode: TimePerToken::new(beta * ratio)?,
-            gamma: TimePerToken::new(gamma)?,
-        })
-    }
 }
 
 // === impl Tuner ===
@@ -307,6 +166,46 @@ impl Tuner {
             apart: self.apart,
             confidence,
         })
+    }
+
+    /// The state of this tuner.
+    #[must_use]
+    pub fn save(&self) -> SavedTuner {
+        let Self { filter, window, apart, accepted, rejected } = self;
+        let split = match apart {
+            TokenSeparation::Together => None,
+            TokenSeparation::Separate(DecodeCostRatio { decode_over_prefill }) => {
+                Some(*decode_over_prefill)
+            }
+        };
+
+        SavedTuner {
+            filter: filter.as_ref().map(|filter| filter.save(split)),
+            points: window.save(),
+            accepted: *accepted,
+            rejected: *rejected,
+        }
+    }
+
+    /// The tuner with this state; `None` if the state is not valid.
+    #[must_use]
+    pub fn restore(saved: &SavedTuner) -> Option<Self> {
+        let SavedTuner { filter: saved_filter, points, accepted, rejected } = saved;
+        let window = PointWindow::restore(points)?;
+        let split = saved_filter.as_ref().and_then(|filter| filter.split);
+        let apart = match split {
+            Some(ratio) if ratio.is_finite() && ratio > 0.0 => {
+                TokenSeparation::Separate(DecodeCostRatio { decode_over_prefill: ratio })
+            }
+            Some(_) => return None,
+            None => TokenSeparation::Together,
+        };
+
+        let filter = match saved_filter {
+            Some(saved) => Some(KalmanFilter::from_saved(saved, apart)?),
+            None => None,
+        };
+        Some(Self { filter, window, apart, accepted: *accepted, rejected: *rejected })
     }
 
     /// Counts a rejection, and restarts the filter after too many in a row.

@@ -3,51 +3,13 @@
 //! The earlier stages are meant to uphold these invariants. This stage does not rely on that. A set
 //! that breaks an invariant is never published, and the last valid set stays in effect.
 
-use derive_more::Display;
-use serde::{Deserialize, Serialize};
+pub(super) mod violation;
 
-use crate::decide::{Basis, Decision};
+use crate::decide::decision::{Basis, Decision};
 use crate::fleet::{Fleet, VariantKey};
 use crate::units::Replicas;
 
-/// An invariant that a set of decisions breaks.
-#[derive(Clone, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Violation {
-    /// Desired replicas are outside the variant's bounds.
-    #[display("{_0} would get {_1} replicas, outside its bounds")]
-    OutOfBounds(VariantKey, Replicas),
-    /// A decision is about a variant that does not exist.
-    #[display("{_0} is not in the fleet")]
-    NotInFleet(VariantKey),
-    /// A variant has two decisions.
-    #[display("{_0} has two decisions")]
-    Twice(VariantKey),
-    /// A decision has no steps, or a step does not start where the previous step ends.
-    #[display("the steps of {_0} do not lead to its number")]
-    BrokenChain(VariantKey),
-    /// Desired replicas drop although there is no fresh data.
-    #[display("{_0} would be lowered without fresh data")]
-    LoweredBlindly(VariantKey),
-}
-
-impl Violation {
-    /// Every label value, so that the series exist before a violation occurs.
-    pub const LABELS: [&'static str; 5] =
-        ["out_of_bounds", "not_in_fleet", "twice", "broken_chain", "lowered_blindly"];
-
-    /// The violation as a label value.
-    #[must_use]
-    pub const fn label(&self) -> &'static str {
-        match self {
-            Self::OutOfBounds(..) => "out_of_bounds",
-            Self::NotInFleet(_) => "not_in_fleet",
-            Self::Twice(_) => "twice",
-            Self::BrokenChain(_) => "broken_chain",
-            Self::LoweredBlindly(_) => "lowered_blindly",
-        }
-    }
-}
+pub use crate::decide::check::violation::Violation;
 
 /// Checks a set of decisions against its fleet and the desired replicas in effect.
 ///
@@ -99,15 +61,12 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::decide::{NoData, Reason, Stage, Step};
+    use crate::decide::decision::{Stage, Step};
+    use crate::decide::reason::{NoData, Reason};
     use crate::fleet::VariantSpec;
 
     fn n(count: u32) -> Replicas {
         Replicas::saturating(count)
-    }
-
-    fn key() -> VariantKey {
-        VariantSpec::example("a").key
     }
 
     fn step(before: u32, after: u32) -> Step {
@@ -138,19 +97,6 @@ mod tests {
             inputs_at: Timestamp::UNIX_EPOCH,
             basis,
         }
-    }
-
-    #[test]
-    fn every_violation_has_its_series_before_it_happens() {
-        let all = [
-            Violation::OutOfBounds(key(), n(1)),
-            Violation::NotInFleet(key()),
-            Violation::Twice(key()),
-            Violation::BrokenChain(key()),
-            Violation::LoweredBlindly(key()),
-        ];
-
-        assert_eq!(all.each_ref().map(Violation::label), Violation::LABELS);
     }
 
     #[test]

@@ -6,9 +6,9 @@ use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::capacity::Unit;
-use crate::decide::limit::{Cut, LimitName};
+use crate::decide::limit::refusal::Cut;
 use crate::decide::rank::Rank;
-use crate::fleet::{Accelerator, VariantKey, VariantName};
+use crate::fleet::{Accelerator, LimitName, VariantKey, VariantName};
 use crate::units::{Amount, Seconds};
 
 /// The reason why a variant does not get its desired replicas.

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::analyze::foresight::standby::Bridge;
 use crate::analyze::saturation::SaturationOutcome;
-use crate::decide::check::Violation;
-use crate::decide::enforce::Restraint;
+use crate::decide::check::violation::Violation;
+use crate::decide::enforce::restraint::Restraint;
 use crate::decide::limit::{Cut, GrantRefusal};
 use crate::decide::limited::LimitedReason;
 use crate::decide::optimize::PlanReason;
@@ -424,7 +424,8 @@ mod tests {
     use crate::analyze::saturation::{
         NoMeasurement, SpareEnough, SpareKept, SpareLow, SpareTight, TightLoad, Transition,
     };
-    use crate::decide::enforce::ScalingDirection;
+    use crate::decide::decision::{Stage, Step};
+    use crate::decide::enforce::direction::ScalingDirection;
     use crate::decide::limited::{ScarceResource, ShadowPrice};
     use crate::decide::optimize::PlanMethod;
     use crate::decide::pools::adapters::{PoolNeed, SlotNeed};
@@ -437,7 +438,6 @@ mod tests {
         CapacityBound, CapacityEstimate, CapacityInterval, Shortfall, SlowestReplica, Starvation,
     };
     use crate::decide::zero::{IdleEvidence, Idleness, UnknownIdleness};
-    use crate::decide::{Stage, Step};
     use crate::fleet::{
         Accelerator, LimitName, ModelName, ReplicaName, Role, VariantKey, VariantSpec,
     };
@@ -520,9 +520,9 @@ mod tests {
         let need = RequiredCapacity {
             arriving: 30.1,
             growth: Some(35.7),
-            spread: Some(1.1),
+            unevenness: Some(1.1),
             young: Some(0.0),
-            burst: Some((33.3, 15)),
+            bursts: Some((33.3, 15)),
             gateway: Some(gateway),
             total: 37.6,
             ..RequiredCapacity::default()

@@ -1,4 +1,17 @@
 //! The reason why a signal that counts requests has no usable count.
+//!
+//! The words for absent data:
+//!
+//! - An *unheard* replica is ready and has never answered (`Observation::unheard`).
+//! - A *missing* replica should report and does not: it is ready without fresh data, has reported
+//!   before, or is listed and not scraped yet (`Member::missing` in `pipeline/group.rs`).
+//! - A *silent* replica is missing and has answered before (`VariantInput::silent` in
+//!   `pipeline/sizing/input.rs`).
+//! - A wake signal is *unreported*, or unheard, while it has counted requests of a model and has no
+//!   usable count now (`QueueSignals::unreported`, [`Reason::Unheard`]).
+//! - An analyzer that is *not heard* votes and has no usable data (`StayReason::NotHeard`).
+//!
+//! [`Reason::Unheard`]: crate::decide::Reason::Unheard
 
 use derive_more::Display;
 use serde::{Deserialize, Serialize};

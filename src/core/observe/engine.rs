@@ -2,8 +2,8 @@
 //!
 //! A [`ReadingBuilder`] receives the names in a /metrics response and reports which ones it wants.
 //! It takes their samples one by one and returns a [`Reading`]. It does not parse the response's
-//! syntax. The names and label rules of each engine are in `vllm` and `sglang`. `family` defines
-//! the meanings that names can have, and `draft` combines one rank's samples.
+//! syntax. The names and label rules of each engine are in `vllm` and `sglang`. `signal` and
+//! `family` define the meanings that names can have, and `draft` combines one rank's samples.
 //!
 //! These rules prevent a response from reading as less load than there is:
 //!
@@ -20,179 +20,42 @@
 //!   includes a response in which two models share a rank.
 //! - A histogram without its sum, its count or, if it has buckets, its `+Inf` bucket has been cut.
 
+mod dialect;
 mod draft;
 mod family;
+pub(super) mod kind;
+mod label;
 pub mod lora;
 mod names;
 mod number;
 mod page;
 mod sglang;
+mod signal;
+mod unreadable;
+mod value_position;
 mod vllm;
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-use crate::observe::Reading;
-use crate::observe::engine::family::{
-    COMMON, EngineSignal, MetricFamily, SampleKind, SamplePosition, bare, prefix, series,
-};
+use crate::observe::engine::dialect::{bare, series};
+use crate::observe::engine::family::{COMMON, MetricFamily, SampleKind, SamplePosition, prefix};
 use crate::observe::engine::lora::LoraSample;
 use crate::observe::engine::number::cumulative;
-use crate::observe::engine::page::{PageDraft, ValuePosition};
-use crate::settings;
+use crate::observe::engine::page::PageDraft;
+use crate::observe::engine::signal::EngineSignal;
+use crate::observe::engine::value_position::ValuePosition;
+use crate::observe::reading::Reading;
 
 pub use crate::observe::engine::family::{Series, unwanted_sibling};
+pub use crate::observe::engine::kind::Engine;
+pub use crate::observe::engine::label::Label;
 pub use crate::observe::engine::names::{PAGE_LABELS, Samples, common};
 pub use crate::observe::engine::number::{decimal, leading_decimal, number};
 pub use crate::observe::engine::page::{Filling, PageTemplate, SeriesPosition};
-
-/// The maximum of ranks in a response. The largest data-parallel deployments have a few hundred,
-/// spread over many pods. Each rank costs a few kilobytes.
-pub const RANKS_MAX: usize = 1024;
-
-/// The maximum of buckets in one histogram. Engines have about twenty; custom edges may be more.
-pub const BUCKETS_MAX: usize = 1024;
+pub use crate::observe::engine::unreadable::{BUCKETS_MAX, RANKS_MAX, SampleError, Unreadable};
 
 /// Prefixes of foreign metrics that are remembered for the error message.
 const PREFIXES_MAX: usize = 8;
-
-/// Prefixes that any server's runtime adds. They do not identify an engine.
-const RUNTIME_PREFIXES: [&str; 5] = ["python_", "process_", "http_", "go_", "promhttp_"];
-
-/// An inference engine whose page we can read.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum Engine {
-    /// vLLM, V0 and V1, Python and Rust front ends.
-    Vllm,
-    /// `SGLang`.
-    Sglang,
-}
-
-settings! { plain: Engine; }
-
-impl Engine {
-    /// Every engine.
-    pub const ALL: [Self; 2] = [Self::Vllm, Self::Sglang];
-
-    /// The engine as a label value.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Vllm => "vllm",
-            Self::Sglang => "sglang",
-        }
-    }
-
-    /// The prefix of its metrics.
-    #[must_use]
-    pub const fn prefix(self) -> &'static str {
-        let [prefix, _] = self.prefixes();
-        prefix
-    }
-
-    /// The prefixes of its metrics: as engines write them, and as `prometheus_client` rewrites
-    /// them for a scraper that does not ask for UTF-8 names.
-    const fn prefixes(self) -> [&'static str; 2] {
-        match self {
-            Self::Vllm => vllm::PREFIXES,
-            Self::Sglang => sglang::PREFIXES,
-        }
-    }
-
-    /// The families that a reading is made of, without prefix.
-    const fn families(self) -> &'static [MetricFamily] {
-        match self {
-            Self::Vllm => vllm::FAMILIES,
-            Self::Sglang => sglang::FAMILIES,
-        }
-    }
-}
-
-/// One label of a sample, in bytes because few labels are ever read as text.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Label<'p> {
-    /// Its name.
-    pub name: Cow<'p, [u8]>,
-    /// Its value, unescaped.
-    pub value: Cow<'p, [u8]>,
-}
-
-impl Label<'_> {
-    /// The label with this name.
-    fn find<'l>(labels: &'l [Self], name: &[u8]) -> Option<&'l Self> {
-        labels.iter().find(|label| *label.name == *name)
-    }
-}
-
-/// The reason why a sample of a wanted series cannot be used.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum SampleError {
-    /// A second series for the same number.
-    #[error("another series on the page already gives the same number")]
-    Duplicate,
-    /// A cumulative number that cannot have been counted.
-    #[error("a cumulative number cannot be {value}; it must be finite and at least 0")]
-    NotCumulative {
-        /// The number.
-        value: f64,
-    },
-    /// A label is missing.
-    #[error("the label {label} is missing")]
-    MissingLabel {
-        /// Its name.
-        label: &'static str,
-    },
-    /// A label has an invalid value.
-    #[error("the label {label} is {value:?}, expected {expected}")]
-    BadLabel {
-        /// Its name.
-        label: &'static str,
-        /// The value.
-        value: String,
-        /// The expected form of the value.
-        expected: &'static str,
-    },
-    /// More ranks than [`RANKS_MAX`].
-    #[error("the page has more than {RANKS_MAX} ranks")]
-    TooManyRanks,
-    /// More buckets than [`BUCKETS_MAX`].
-    #[error("the histogram has more than {BUCKETS_MAX} buckets")]
-    TooManyBuckets,
-}
-
-impl SampleError {
-    fn bad_label(label: &'static str, value: &[u8], expected: &'static str) -> Self {
-        /// Characters of a label value that a message repeats.
-        const SHOWN: usize = 60;
-        let shown = String::from_utf8_lossy(value).chars().take(SHOWN).collect();
-        Self::BadLabel { label, value: shown, expected }
-    }
-}
-
-/// The reason why a response with valid samples gives no reading.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unreadable {
-    /// The response has no metric of a known engine.
-    UnknownEngine {
-        /// Prefixes of the names in it, in order of appearance.
-        prefixes: Vec<String>,
-    },
-    /// A histogram lacks one of its series: the response was cut between two lines.
-    CutHistogram {
-        /// The family, without the engine's prefix.
-        family: &'static str,
-        /// The rank.
-        rank: u32,
-        /// The suffix or bucket that is missing.
-        missing: &'static str,
-    },
-}
 
 /// Combines the samples of a response into a [`Reading`].
 ///

@@ -9,6 +9,7 @@
 //! record is in the CPU cache. Recording all scrapes first would wait for the memory of each record
 //! twice.
 
+mod horizon;
 mod ranks;
 mod replica;
 mod snapshots;
@@ -29,26 +30,7 @@ use crate::observe::{
 };
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
-/// Lengths of time that the record depends on.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Horizon {
-    /// Length of the window over which peaks, means and rates are taken.
-    pub window: Seconds,
-    /// Age from which a replica's data is too old to act on.
-    pub stale_after: Seconds,
-    /// The level of detail that is recorded.
-    pub detail: RecordDetail,
-}
-
-/// The level of detail that is recorded of each replica. Unread windows would cost memory and time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RecordDetail {
-    /// Its load.
-    #[default]
-    Load,
-    /// Its load, and statistics about its requests.
-    Work,
-}
+pub use crate::observe::record::horizon::{Horizon, RecordDetail};
 
 /// The record of every listed replica.
 #[derive(Clone, Debug, Default)]

@@ -14,9 +14,9 @@
 
 use jiff::Timestamp;
 
-use crate::observe::engine::Engine;
+use crate::observe::engine::kind::Engine;
 use crate::observe::histogram::{Histogram, ProcessLife};
-use crate::observe::{FinishedReading, RankReading, Reading};
+use crate::observe::reading::{FinishedReading, RankReading, Reading};
 use crate::units::{Fraction, Requests, Seconds, Tokens};
 
 /// The work of one replica between two scrapes, its ranks combined; absent means unknown.

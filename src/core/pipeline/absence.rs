@@ -25,8 +25,9 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::fleet::{Fleet, VariantKey};
-use crate::observe::Observation;
+use crate::fleet::VariantKey;
+use crate::pipeline::group::Member;
+use crate::pipeline::tick::Tick;
 use crate::units::Replicas;
 
 /// Losses that the prior assumes.
@@ -67,19 +68,14 @@ struct Headcount {
 // === impl Absences ===
 
 impl Absences {
-    /// Reads the observations of one tick.
-    pub(crate) fn take(
-        &mut self,
-        now: Timestamp,
-        fleet: &Fleet,
-        observations: &BTreeMap<VariantKey, Observation>,
-    ) {
-        self.watched.retain(|variant, _| fleet.get(variant).is_some());
-        for (variant, Observation { wanted, current, ready, .. }) in observations {
-            let Some((wanted, ready)) = wanted.zip(*ready) else { continue };
-            let is_rolled_out = current.is_some_and(|current| current > wanted);
+    /// Reads the observations of one tick, and forgets variants that are gone.
+    pub(crate) fn run(&mut self, tick: &Tick<'_>) {
+        self.watched.retain(|variant, _| tick.inputs.fleet.get(variant).is_some());
+        for Member { spec, observation, .. } in &tick.members {
+            let Some((wanted, ready)) = observation.wanted.zip(observation.ready) else { continue };
+            let is_rolled_out = observation.current.is_some_and(|current| current > wanted);
             let missing = if is_rolled_out { Replicas::ZERO } else { wanted.beyond(ready) };
-            self.watched.entry(variant.clone()).or_default().take(now, ready, missing);
+            self.watched.entry(spec.key.clone()).or_default().take(tick.now, ready, missing);
         }
     }
 

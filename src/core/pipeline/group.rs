@@ -107,13 +107,12 @@ impl Member<'_> {
     }
 }
 
-/// The groups of a fleet, in the order of their models and roles, from one observation for each of
-/// its variants.
-pub(crate) fn groups<'a>(
+/// The variants of a fleet, in its order, with an observation for each.
+pub(crate) fn members<'a>(
     fleet: &'a Fleet,
     observations: &'a BTreeMap<VariantKey, Observation>,
-) -> Vec<VariantGroup<'a>> {
-    let mut members: Vec<Member<'a>> = fleet
+) -> Vec<Member<'a>> {
+    fleet
         .variants()
         .zip(observations.values())
         .enumerate()
@@ -123,10 +122,15 @@ pub(crate) fn groups<'a>(
             observation,
             measured: observation.measured(),
         })
-        .collect();
-    members.sort_by(|a, b| kind(a.spec).cmp(&kind(b.spec)));
+        .collect()
+}
 
-    members
+/// The variants by model and role, in the order of both.
+pub(crate) fn groups<'a>(members: &[Member<'a>]) -> Vec<VariantGroup<'a>> {
+    let mut sorted = members.to_vec();
+    sorted.sort_by(|a, b| kind(a.spec).cmp(&kind(b.spec)));
+
+    sorted
         .chunk_by(|a, b| kind(a.spec) == kind(b.spec))
         .filter_map(|members| {
             let spec = members.first()?.spec;

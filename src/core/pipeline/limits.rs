@@ -1,14 +1,16 @@
 //! Limits: the resources that all variants together may use, and the share of each variant.
 //!
 //! Models are planned alone. If their plans together break a limit, they are planned again within
-//! the remaining resources ([`Pipeline::share`]). Every decision, whether from saturation or from
-//! an analyzer, passes through the limits once more before it is published ([`Pipeline::cap`]).
+//! the remaining resources ([`TickLimits::share`]). Every decision, whether from saturation or from
+//! an analyzer, passes through the limits once more before it is published ([`TickLimits::cap`]).
 //!
 //! Bridging replicas, which only serve until others are ready, come after the plan of their model.
 //! Otherwise they would take the resources that those others need.
 //!
 //! A limit only cuts growth. A scale target keeps the replicas that it requests. If a limit falls
 //! below current usage, nothing scales up, and nothing is taken away.
+
+pub(crate) mod policy;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -18,59 +20,45 @@ use jiff::Timestamp;
 
 use crate::analyze::capacity::Unit;
 use crate::decide::limit::{
-    Allowance, Grant, GrantRefusal, Grants, LimitName, LimitScope, LimitShadow, LimitSource, Nodes,
-    Priority, SupplyLimit, Want, limit, normalised, report, without,
+    Allowance, Grant, GrantRefusal, Grants, LimitName, LimitReport, LimitScope, LimitShadow,
+    LimitSource, Nodes, SupplyLimit, Want, limit, report, without,
 };
 use crate::decide::limited::{LimitedReason, ScarceResource, ShadowPrice};
-use crate::decide::optimize::{self, Consent, Contender, Headroom, ModelPlan, plan, plan_all};
+use crate::decide::optimize::{
+    Consent, Contender, FleetPlan, Headroom, ModelPlan, OptimizerPolicy, PlanModel, plan, plan_all,
+};
 use crate::decide::rank::{Rank, Ranking};
 use crate::decide::{Basis, Decision, Reason, Stage, Step};
-use crate::fleet::{Accelerator, Bounds, Fleet, ModelKey, VariantKey, VariantSpec};
+use crate::fleet::{Accelerator, Bounds, Fleet, VariantKey, VariantSpec};
 use crate::observe::inventory::{Inventory, NodeStock, QuotaStock, ReplicaUnit, TimedValue};
-use crate::observe::{Inputs, Observation};
-use crate::pipeline::{Decisions, LISTING_STALE, Pipeline};
-use crate::settings;
+use crate::pipeline::group::Member;
+use crate::pipeline::policy::LISTING_STALE;
+use crate::pipeline::tick::Tick;
 use crate::units::{Amount, Gpus, Replicas, Seconds};
 
-/// The usable resources, and the priority of models when resources are short.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct LimitPolicy {
-    /// Limits variants to the resources of the nodes.
-    pub nodes: LimitSwitch,
-    /// Limits variants to the `ResourceQuota`s.
-    pub quotas: LimitSwitch,
-    /// Names of accelerator products. A product that is not listed gets its normalized name.
-    pub names: BTreeMap<Accelerator, Accelerator>,
-    /// The configured budgets and quotas.
-    pub configured: Vec<SupplyLimit>,
-    /// The priority of each model. A model that is not listed has [`Priority::default`].
-    pub priorities: BTreeMap<ModelKey, Priority>,
-}
-
-/// The switch that makes a cluster resource a limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LimitSwitch {
-    /// Not watched, and therefore not a limit.
-    #[default]
-    Off,
-    /// Watched. Until the first successful read, variants that use the resource do not scale up.
-    On,
-}
-
-settings! { switch: LimitSwitch, LimitSwitch::On, LimitSwitch::Off }
+pub use crate::pipeline::limits::policy::{LimitPolicy, LimitSwitch};
 
 /// The capacity per replica of each variant, if known.
 pub(crate) type ReplicaSizes = BTreeMap<VariantKey, (Amount, Unit)>;
 
 /// The limits of a tick, and the results of applying them.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct TickLimits {
-    pub(crate) limits: Vec<SupplyLimit>,
+#[derive(Clone, Debug)]
+pub(crate) struct TickLimits<'a> {
+    policy: &'a LimitPolicy,
+    limits: Vec<SupplyLimit>,
     /// Capacity per replica of the variants that analyzers have sized.
     pub(crate) sizes: ReplicaSizes,
     /// The limits that cut the plans, with the next replica that each refuses.
     shadows: Vec<LimitShadow>,
-    inventory: Arc<Inventory>,
+    inventory: &'a Inventory,
+}
+
+/// The decisions within the limits.
+#[derive(Debug)]
+pub(crate) struct CappedDecisions {
+    pub(crate) decisions: Vec<Decision>,
+    /// The limits and their usage; empty if nothing is limited.
+    pub(crate) limits: Vec<LimitReport>,
 }
 
 /// The plan of one model.
@@ -89,13 +77,6 @@ pub(crate) struct VariantShare {
     pub(crate) why: LimitedReason,
 }
 
-/// The fleet and the observation of each of its variants.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FleetView<'a> {
-    pub(crate) fleet: &'a Fleet,
-    pub(crate) observations: &'a BTreeMap<VariantKey, Observation>,
-}
-
 /// The bounds of a variant, its replicas that hold resources, and its desired replicas.
 #[derive(Clone, Copy, Debug)]
 struct Numbers {
@@ -109,67 +90,21 @@ struct Numbers {
 struct Division<'a> {
     first: BTreeMap<&'a VariantKey, &'a Grant>,
     granted: BTreeMap<VariantKey, Grant>,
-    room: &'a TickLimits,
+    room: &'a TickLimits<'a>,
 }
 
-// === impl TickLimits ===
-
-impl TickLimits {
-    /// The resources of one replica, if known.
-    pub(crate) fn unit(&self, key: &VariantKey) -> Option<&ReplicaUnit> {
-        self.inventory.units.get(key)
-    }
-}
-
-// === impl LimitPolicy ===
-
-impl LimitPolicy {
-    fn priority(&self, model: &ModelKey) -> Priority {
-        self.priorities.get(model).copied().unwrap_or_default()
-    }
-
-    /// The name of a product: the configured name, otherwise the normalized one. A name that is
-    /// configured for some product maps to itself.
-    #[must_use]
-    pub fn named(&self, product: &Accelerator) -> Accelerator {
-        self.names
-            .get(product)
-            .or_else(|| self.names.values().find(|name| *name == product))
-            .cloned()
-            .unwrap_or_else(|| normalised(product))
-    }
-
-    /// The resources of the nodes, with one row per product name.
-    fn stock(&self, nodes: &[NodeStock]) -> Vec<NodeStock> {
-        let mut kinds: BTreeMap<Accelerator, (Gpus, Gpus)> = BTreeMap::new();
-        for NodeStock { product, allocatable, used_by_others } in nodes {
-            let (has, others) = kinds.entry(self.named(product)).or_default();
-            *has += *allocatable;
-            *others += *used_by_others;
+/// The limit from the resources of the nodes.
+fn node_limit(now: Timestamp, policy: &LimitPolicy, inventory: &Inventory) -> Option<SupplyLimit> {
+    let source = source(now, inventory.nodes.as_ref(), |nodes| {
+        let kinds = of_nodes(&policy.stock(nodes));
+        let mut free: BTreeMap<Accelerator, Vec<Gpus>> = BTreeMap::new();
+        for (product, left) in &inventory.free {
+            free.entry(policy.named(product)).or_default().extend(left);
         }
+        Allowance::Nodes(Arc::new(Nodes { kinds, free, pods: inventory.pods.clone() }))
+    });
 
-        kinds
-            .into_iter()
-            .map(|(product, (allocatable, used_by_others))| NodeStock {
-                product,
-                allocatable,
-                used_by_others,
-            })
-            .collect()
-    }
-
-    fn nodes(&self, now: Timestamp, inventory: &Inventory) -> Option<SupplyLimit> {
-        let source = source(now, inventory.nodes.as_ref(), |nodes| {
-            let kinds = of_nodes(&self.stock(nodes));
-            let mut free: BTreeMap<Accelerator, Vec<Gpus>> = BTreeMap::new();
-            for (product, left) in &inventory.free {
-                free.entry(self.named(product)).or_default().extend(left);
-            }
-            Allowance::Nodes(Arc::new(Nodes { kinds, free, pods: inventory.pods.clone() }))
-        });
-
-        Some(SupplyLimit { name: LimitName::new(NODES)?, scope: LimitScope::Cluster, source })
-    }
+    Some(SupplyLimit { name: LimitName::new(NODES)?, scope: LimitScope::Cluster, source })
 }
 
 /// The GPUs of each kind that are left for the variants.
@@ -235,48 +170,49 @@ fn resource_quota(
     Some(SupplyLimit { name: title, scope, source })
 }
 
-// === impl Pipeline ===
+// === impl TickLimits ===
 
-impl Pipeline {
-    /// The limits of this tick.
-    pub(crate) fn room(&self, now: Timestamp, inputs: &Inputs) -> TickLimits {
-        let policy = &self.policy.limits;
-        let inventory = Arc::clone(&inputs.inventory);
+impl<'a> TickLimits<'a> {
+    /// The limits of a tick.
+    pub(crate) fn of(tick: &Tick<'a>) -> Self {
+        let policy = &tick.policy.limits;
+        let inventory: &'a Inventory = &tick.inputs.inventory;
         let mut limits = Vec::new();
         if policy.nodes == LimitSwitch::On {
-            limits.extend(policy.nodes(now, &inventory));
+            limits.extend(node_limit(tick.now, policy, inventory));
         }
         if policy.quotas == LimitSwitch::On {
-            limits.extend(resource_quotas(now, &inputs.fleet, &inventory));
+            limits.extend(resource_quotas(tick.now, &tick.inputs.fleet, inventory));
         }
 
         limits.extend(policy.configured.iter().cloned());
-        TickLimits { limits, inventory, ..TickLimits::default() }
+        let sizes = ReplicaSizes::new();
+        Self { policy, limits, sizes, shadows: Vec::new(), inventory }
+    }
+
+    /// The resources of one replica, if known.
+    pub(crate) fn unit(&self, key: &VariantKey) -> Option<&ReplicaUnit> {
+        self.inventory.units.get(key)
     }
 
     /// The accelerator of a variant and the GPUs per replica. Declared values come first, then
     /// those of its pod template or pods, then one GPU.
-    pub(crate) fn takes(
-        &self,
-        room: &TickLimits,
-        spec: &VariantSpec,
-    ) -> (Option<Accelerator>, Gpus) {
-        let unit = room.unit(&spec.key);
+    pub(crate) fn takes(&self, spec: &VariantSpec) -> (Option<Accelerator>, Gpus) {
+        let unit = self.unit(&spec.key);
         let product = spec.accelerator.as_ref().or(unit.and_then(|unit| unit.product.as_ref()));
         let gpus = spec.gpus.or(unit.map(|unit| unit.gpus)).unwrap_or(Gpus::ONE);
-        (product.map(|product| self.policy.limits.named(product)), gpus)
+        (product.map(|product| self.policy.named(product)), gpus)
     }
 
     /// Plans each model alone. Plans models together if their plans break a limit.
     pub(crate) fn share(
-        &self,
-        mut models: Vec<optimize::PlanModel<'_>>,
-        room: &mut TickLimits,
-        view: FleetView<'_>,
-        policy: &optimize::OptimizerPolicy,
+        &mut self,
+        tick: &Tick<'_>,
+        mut models: Vec<PlanModel<'_>>,
+        policy: &OptimizerPolicy,
         check: &dyn Fn(&VariantKey, Replicas) -> Consent,
     ) -> Vec<PlannedModel> {
-        if room.limits.is_empty() {
+        if self.limits.is_empty() {
             return models
                 .iter()
                 .map(|model| plan(model, None, policy, check))
@@ -285,124 +221,134 @@ impl Pipeline {
         }
 
         for candidate in models.iter_mut().flat_map(|model| &mut model.candidates) {
-            if let Some(spec) = view.fleet.get(&candidate.key) {
-                (candidate.accelerator, candidate.gpus) = self.takes(room, spec);
+            if let Some(spec) = tick.inputs.fleet.get(&candidate.key) {
+                (candidate.accelerator, candidate.gpus) = self.takes(spec);
             }
         }
 
-        // Resources that the plans do not count: those of variants without a plan, and those of
-        // replicas that do not start.
-        let counted: BTreeMap<&VariantKey, Replicas> = models
-            .iter()
-            .flat_map(|model| &model.candidates)
-            .map(|candidate| (&candidate.key, candidate.current))
-            .collect();
-        let beside = view.fleet.variants().map(|spec| {
-            let all = self.held(spec, view.observations.get(&spec.key));
-            let in_plans = counted.get(&spec.key).copied().unwrap_or_default();
-            let held = all.beyond(in_plans);
-            self.want(room, spec, Numbers { bounds: spec.bounds, held, desired: held })
-        });
-
-        let left = without(&room.limits, &beside.collect::<Vec<_>>());
+        let left = without(&self.limits, &self.uncounted(tick, &models));
         let contenders: Vec<Contender<'_>> = models
             .into_iter()
             .map(|model| {
-                let priority = self.policy.limits.priority(&model.key);
+                let priority = self.policy.priority(&model.key);
                 Contender { model, priority }
             })
             .collect();
         let together = plan_all(&contenders, &left, policy, check);
-        room.shadows.clone_from(&together.contended.shadows);
-        planned(together, room)
+        self.shadows.clone_from(&together.contended.shadows);
+        planned(together, self)
     }
 
     /// Cuts the decisions to the limits and reports the limits.
-    pub(crate) fn cap(
-        &self,
-        room: &TickLimits,
-        fleet: &Fleet,
-        observations: &BTreeMap<VariantKey, Observation>,
-        found: &mut Decisions,
-    ) {
-        if room.limits.is_empty() {
-            return;
+    pub(crate) fn cap(&self, tick: &Tick<'_>, mut decisions: Vec<Decision>) -> CappedDecisions {
+        if self.limits.is_empty() {
+            return CappedDecisions { decisions, limits: Vec::new() };
         }
 
         let decided: BTreeMap<&VariantKey, &Decision> =
-            found.decisions.iter().map(|decision| (&decision.variant, decision)).collect();
-        let wants: Vec<Want> = fleet
-            .variants()
-            .map(|spec| {
-                let held = self.held(spec, observations.get(&spec.key));
-                match decided.get(&spec.key) {
-                    Some(decision) if decision.basis == Basis::Fresh => {
-                        let desired = decision.desired();
-                        self.want(room, spec, Numbers { bounds: decision.bounds, held, desired })
-                    }
-                    // A decision that is held because data is missing uses all of its desired
-                    // replicas.
-                    Some(decision) => {
-                        let desired = held.max(decision.desired());
-                        let bounds = decision.bounds;
-                        self.want(room, spec, Numbers { bounds, held: desired, desired })
-                    }
-                    None => {
-                        self.want(room, spec, Numbers { bounds: spec.bounds, held, desired: held })
-                    }
-                }
-            })
+            decisions.iter().map(|decision| (&decision.variant, decision)).collect();
+        let wants: Vec<Want> = tick
+            .members
+            .iter()
+            .map(|member| self.decided_want(tick, member, decided.get(&member.spec.key).copied()))
             .collect();
 
-        let Grants { grants, shadows: found_here } = grant(&wants, &decided, &room.limits);
-        let shadows: Vec<LimitShadow> = room
-            .limits
-            .iter()
-            .filter_map(|limit| {
-                let mut all = found_here.iter().chain(&room.shadows);
-                all.find(|shadow| shadow.limit == limit.name).cloned()
-            })
-            .collect();
-        let cuts: BTreeMap<&VariantKey, &Grant> = grants
+        let granted = grant(&wants, &decided, &self.limits);
+        let shadows = self.final_shadows(&granted.shadows);
+        let cuts: BTreeMap<&VariantKey, &Grant> = granted
+            .grants
             .iter()
             .filter(|grant| grant.granted < grant.desired)
             .map(|grant| (&grant.key, grant))
             .collect();
-        for decision in &mut found.decisions {
+        for decision in &mut decisions {
             let Some(grant) = cuts.get(&decision.variant) else { continue };
-            let Some(why) = limited(grant, &shadows, room) else { continue };
+            let Some(why) = limited(grant, &shadows, self) else { continue };
             let before = decision.desired();
             let after = grant.granted;
             let reason = Reason::Limited(why);
             decision.steps.push(Step { stage: Stage::Limit, before, after, reason });
         }
 
-        found.limits = report(&wants, &room.limits);
-        for report in &mut found.limits {
-            let shadow = shadows.iter().find(|it| it.limit == report.name);
-            report.price = shadow.and_then(|shadow| price(shadow, room));
-            if let (NODES, Some(nodes)) = (report.name.as_str(), &room.inventory.nodes) {
-                report.stock = self.policy.limits.stock(&nodes.value);
+        let limits = self.reports(&wants, &shadows);
+        CappedDecisions { decisions, limits }
+    }
+
+    /// Resources that the plans do not count: those of variants without a plan, and those of
+    /// replicas that do not start.
+    fn uncounted(&self, tick: &Tick<'_>, models: &[PlanModel<'_>]) -> Vec<Want> {
+        let counted: BTreeMap<&VariantKey, Replicas> = models
+            .iter()
+            .flat_map(|model| &model.candidates)
+            .map(|candidate| (&candidate.key, candidate.current))
+            .collect();
+
+        tick.members
+            .iter()
+            .map(|member| {
+                let spec = member.spec;
+                let in_plans = counted.get(&spec.key).copied().unwrap_or_default();
+                let held = held(tick, member).beyond(in_plans);
+                self.want(spec, Numbers { bounds: spec.bounds, held, desired: held })
+            })
+            .collect()
+    }
+
+    /// The resources that a variant uses if its decision is published.
+    fn decided_want(
+        &self,
+        tick: &Tick<'_>,
+        member: &Member<'_>,
+        decision: Option<&Decision>,
+    ) -> Want {
+        let spec = member.spec;
+        let held = held(tick, member);
+        match decision {
+            Some(decision) if decision.basis == Basis::Fresh => {
+                let desired = decision.desired();
+                self.want(spec, Numbers { bounds: decision.bounds, held, desired })
             }
+            // A decision that is held because data is missing uses all of its desired replicas.
+            Some(decision) => {
+                let desired = held.max(decision.desired());
+                self.want(spec, Numbers { bounds: decision.bounds, held: desired, desired })
+            }
+            None => self.want(spec, Numbers { bounds: spec.bounds, held, desired: held }),
         }
     }
 
-    /// Replicas that hold resources: the requested or the current replicas, whichever are more. If
-    /// neither is known, the desired replicas in effect, otherwise the minimum.
-    fn held(&self, spec: &VariantSpec, observation: Option<&Observation>) -> Replicas {
-        let seen = observation.and_then(|it| it.wanted.max(it.current));
-        let bounds = observation.map_or(spec.bounds, |it| it.bounds);
-        seen.or_else(|| self.desired(&spec.key)).unwrap_or(bounds.min())
+    /// The next refused replica of each limit: that of the final grants, otherwise that of the
+    /// plans.
+    fn final_shadows(&self, granted: &[LimitShadow]) -> Vec<LimitShadow> {
+        self.limits
+            .iter()
+            .filter_map(|limit| {
+                let mut all = granted.iter().chain(&self.shadows);
+                all.find(|shadow| shadow.limit == limit.name).cloned()
+            })
+            .collect()
     }
 
-    fn want(&self, room: &TickLimits, spec: &VariantSpec, numbers: Numbers) -> Want {
+    fn reports(&self, wants: &[Want], shadows: &[LimitShadow]) -> Vec<LimitReport> {
+        let mut reports = report(wants, &self.limits);
+        for report in &mut reports {
+            let shadow = shadows.iter().find(|it| it.limit == report.name);
+            report.price = shadow.and_then(|shadow| price(shadow, self));
+            if let (NODES, Some(nodes)) = (report.name.as_str(), &self.inventory.nodes) {
+                report.stock = self.policy.stock(&nodes.value);
+            }
+        }
+        reports
+    }
+
+    fn want(&self, spec: &VariantSpec, numbers: Numbers) -> Want {
         let Numbers { bounds, held, desired } = numbers;
-        let (accelerator, gpus) = self.takes(room, spec);
+        let (accelerator, gpus) = self.takes(spec);
         let model = spec.model_key();
 
         Want {
             key: spec.key.clone(),
-            priority: self.policy.limits.priority(&model),
+            priority: self.policy.priority(&model),
             model,
             accelerator,
             gpus,
@@ -413,6 +359,14 @@ impl Pipeline {
             desired,
         }
     }
+}
+
+/// Replicas that hold resources: the requested or the current replicas, whichever are more. If
+/// neither is known, the desired replicas in effect, otherwise the minimum.
+fn held(tick: &Tick<'_>, member: &Member<'_>) -> Replicas {
+    let observation = member.observation;
+    let seen = observation.wanted.max(observation.current);
+    seen.or_else(|| tick.desired(member)).unwrap_or(observation.bounds.min())
 }
 
 /// The part of the desired replicas that only bridges until others serve.
@@ -468,8 +422,8 @@ fn grant(
 }
 
 /// The share of each model, in the order of the plans.
-fn planned(together: optimize::FleetPlan, room: &TickLimits) -> Vec<PlannedModel> {
-    let optimize::FleetPlan { plans, grants, contended, alone: mut singles } = together;
+fn planned(together: FleetPlan, room: &TickLimits<'_>) -> Vec<PlannedModel> {
+    let FleetPlan { plans, grants, contended, alone: mut singles } = together;
     let division = Division {
         first: contended.grants.iter().map(|grant| (&grant.key, grant)).collect(),
         granted: grants.grants.into_iter().map(|grant| (grant.key.clone(), grant)).collect(),
@@ -547,7 +501,7 @@ pub(crate) fn rank(variant: &VariantKey, rankings: &Arc<[Ranking]>) -> Option<Bo
 }
 
 /// The reason why a variant is cut.
-fn limited(grant: &Grant, shadows: &[LimitShadow], room: &TickLimits) -> Option<LimitedReason> {
+fn limited(grant: &Grant, shadows: &[LimitShadow], room: &TickLimits<'_>) -> Option<LimitedReason> {
     let cut = grant.cut.clone()?;
     let source = room.limits.iter().find(|limit| limit.name == cut.limit).map(|it| &it.source);
     let age = match source {
@@ -562,7 +516,7 @@ fn limited(grant: &Grant, shadows: &[LimitShadow], room: &TickLimits) -> Option<
 
 /// The capacity that one more unit of the short resource adds. `None` if the capacity of the next
 /// replica is not known, or if more of the resource would not help.
-fn price(shadow: &LimitShadow, room: &TickLimits) -> Option<ShadowPrice> {
+fn price(shadow: &LimitShadow, room: &TickLimits<'_>) -> Option<ShadowPrice> {
     let (size, unit) = *room.sizes.get(&shadow.next)?;
     let (of, carries) = match &shadow.why {
         GrantRefusal::Accelerators { kind, needed, .. } => {

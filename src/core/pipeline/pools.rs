@@ -8,15 +8,17 @@
 //! For the final desired replicas of a tick, the pool suggests a placement. It is meant for the
 //! components that load adapters and route requests. Plimsoll does neither.
 
+pub(crate) mod policy;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
 use crate::decide::pools::Ordinal;
 use crate::decide::pools::adapters::{
-    Adapter, AdapterActivity, Copies, DesiredPool, IdlePoolPolicy, SlotNeed, copies, desired, need,
+    AdapterActivity, Copies, DesiredPool, IdlePoolPolicy, SlotNeed, desired, need,
 };
-use crate::decide::pools::packing::{Lowering, PackedNeeds, PackingPolicy, PoolReplicas, lower};
+use crate::decide::pools::packing::{Lowering, PackedNeeds, PoolReplicas, lower};
 use crate::decide::pools::plan::{
     AdapterLayout, LayoutPlan, LayoutWish, RemovalCandidate, departures, plan,
 };
@@ -24,44 +26,22 @@ use crate::decide::pools::pooled::{
     AdapterState, PoolReason, PoolReplicaState, PoolReport, PoolUncertainty,
 };
 use crate::decide::{Decision, Reason, Stage};
-use crate::fleet::{Bounds, ModelName, ReplicaName, VariantKey};
+use crate::fleet::{ModelName, ReplicaName, VariantKey};
+use crate::observe::Observation;
 use crate::observe::adapters::{
     AdapterHorizon, AdapterHosts, AdapterObservation, AdapterRecorder, ReplicaAdapters,
 };
 use crate::observe::engine::lora::Slots;
-use crate::observe::{Inputs, Observation};
 use crate::pipeline::group::Member;
-use crate::pipeline::proposal::Proposal;
-use crate::pipeline::{Decisions, Pipeline};
+use crate::pipeline::proposal::{Proposal, Proposals};
+use crate::pipeline::tick::Tick;
 use crate::units::{Replicas, Seconds};
 
-/// The declared configuration of a pool.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AdapterPool {
-    /// Adapters that a replica serves in one step; `None` to read it from the scrapes.
-    pub slots: Option<Slots>,
-    /// The minimum and maximum copies of an adapter that is not listed below.
-    pub copies: Bounds,
-    /// The declared configuration of single adapters.
-    pub adapters: BTreeMap<ModelName, AdapterRule>,
-    /// The time for which an adapter without requests keeps its copies.
-    pub idle_after: Seconds,
-    /// The conditions for a scale-down of the pool.
-    pub packing: PackingPolicy,
-}
-
-/// The declared configuration of one adapter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AdapterRule {
-    /// The minimum and maximum copies of the adapter.
-    pub bounds: Bounds,
-    /// The copies that it always gets, independent of its load.
-    pub declared: Option<Replicas>,
-}
+pub use crate::pipeline::pools::policy::{AdapterPool, AdapterRule};
 
 /// The remembered state of all pools.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pools {
+pub(crate) struct Pools {
     pools: BTreeMap<VariantKey, PoolState>,
 }
 
@@ -76,82 +56,6 @@ struct PoolState {
     raised: BTreeMap<ModelName, (Timestamp, Replicas)>,
     /// The last plans and their inputs. Most ticks need the same plans.
     plans: [Option<(AdapterLayout, LayoutWish, LayoutPlan)>; 2],
-}
-
-// === impl Pipeline ===
-
-impl Pipeline {
-    /// Reads the adapters that replicas of pools report.
-    pub(super) fn watch_pools(&mut self, inputs: &Inputs) {
-        let policy = &self.policy.pools;
-        self.pools.pools.retain(|key, _| policy.contains_key(key));
-        if policy.is_empty() {
-            return;
-        }
-
-        for scrape in &inputs.scrapes {
-            let variant = &scrape.replica.variant;
-            if policy.contains_key(variant) {
-                let memory = self.pools.pools.entry(variant.clone()).or_default();
-                memory.adapters.take(scrape);
-            }
-        }
-    }
-
-    /// The replicas that a pool requires, given those that its load requires. Other variants keep
-    /// the latter.
-    pub(super) fn pool(
-        &mut self,
-        now: Timestamp,
-        member: &Member<'_>,
-        mut asked: Proposal,
-        found: &mut Decisions,
-    ) -> Proposal {
-        let Member { spec, observation, .. } = member;
-        let Some(policy) = self.policy.pools.get(&spec.key) else { return asked };
-        if member.blind().is_some() {
-            return asked;
-        }
-
-        let in_force = self.in_force.get(&spec.key).map_or(asked.before, |it| it.desired);
-        let horizon = AdapterHorizon { idle_after: policy.idle_after, window: self.policy.window };
-        let memory = self.pools.pools.entry(spec.key.clone()).or_default();
-        let seen = memory.adapters.observe(now, &observation.replicas, horizon);
-        let load = PoolNumbers { in_force, asked: asked.number() };
-        let (why, report) = memory.count(now, policy, observation, &seen, load);
-        found.pools.insert(spec.key.clone(), report);
-        asked.push(Stage::Pool, why.lowering.replicas(), Reason::Pool(Box::new(why)));
-        asked
-    }
-
-    /// Lays out the pool for the decided replicas.
-    pub(super) fn place(&mut self, decision: &Decision, found: &mut Decisions) {
-        let Some(report) = found.pools.get_mut(&decision.variant) else { return };
-        let Some(memory) = self.pools.pools.get_mut(&decision.variant) else { return };
-        let Some(wish) = wish(report, decision.desired()) else { return };
-
-        let (layout, places) = layout(report, decision.desired());
-        let slots = wish.slots;
-        let policy = self.policy.pools.get(&decision.variant);
-        report.plan = memory
-            .plan(PlanKind::Published, &layout, wish)
-            .keeping_spare(slots, |name| policy.and_then(|it| it.bounds_of(name).max()));
-        report.departures = order(report);
-        report.places = places;
-    }
-
-    /// Records that a pool was packed, if the desired replicas in effect include packing.
-    pub(super) fn note_packing(&mut self, now: Timestamp, decision: &Decision, lowered: bool) {
-        let Some(memory) = self.pools.pools.get_mut(&decision.variant) else { return };
-        let packs = decision.steps.iter().any(|step| match &step.reason {
-            Reason::Pool(pooled) => matches!(pooled.lowering, Lowering::Packed { .. }),
-            _ => false,
-        });
-
-        if packs && lowered {
-            memory.packed.carried_out(now);
-        }
-    }
 }
 
 /// The replicas that the load requires, and the desired replicas in effect.
@@ -173,8 +77,78 @@ enum PlanKind {
 // === impl Pools, PoolState ===
 
 impl Pools {
+    /// Adds the replicas that the adapters of pools require to the proposals, and returns the
+    /// report of each pool.
+    pub(crate) fn run(
+        &mut self,
+        tick: &Tick<'_>,
+        proposals: &mut Proposals,
+    ) -> BTreeMap<VariantKey, PoolReport> {
+        let policies = &tick.policy.pools;
+        self.pools.retain(|key, _| policies.contains_key(key));
+        if policies.is_empty() {
+            return BTreeMap::new();
+        }
+
+        for scrape in &tick.inputs.scrapes {
+            let variant = &scrape.replica.variant;
+            if policies.contains_key(variant) {
+                self.pools.entry(variant.clone()).or_default().adapters.take(scrape);
+            }
+        }
+
+        let mut reports = BTreeMap::new();
+        for member in &tick.members {
+            let key = &member.spec.key;
+            let Some(policy) = policies.get(key) else { continue };
+            let Some(proposal) = &mut proposals[member.place] else { continue };
+            if member.blind().is_none() {
+                let pool = self.pools.entry(key.clone()).or_default();
+                reports.insert(key.clone(), pool.propose(tick, policy, member, proposal));
+            }
+        }
+
+        reports
+    }
+
+    /// Lays out each pool for the decided replicas.
+    pub(crate) fn place(
+        &mut self,
+        tick: &Tick<'_>,
+        decisions: &[Decision],
+        reports: &mut BTreeMap<VariantKey, PoolReport>,
+    ) {
+        for decision in decisions {
+            let Some(report) = reports.get_mut(&decision.variant) else { continue };
+            let Some(pool) = self.pools.get_mut(&decision.variant) else { continue };
+            let Some(wish) = wish(report, decision.desired()) else { continue };
+
+            let (layout, places) = layout(report, decision.desired());
+            let slots = wish.slots;
+            let policy = tick.policy.pools.get(&decision.variant);
+            report.plan = pool
+                .plan(PlanKind::Published, &layout, wish)
+                .keeping_spare(slots, |name| policy.and_then(|it| it.bounds_of(name).max()));
+            report.departures = order(report);
+            report.places = places;
+        }
+    }
+
+    /// Records that a pool was packed, if the desired replicas in effect include packing.
+    pub(crate) fn note_packing(&mut self, now: Timestamp, decision: &Decision, lowered: bool) {
+        let Some(pool) = self.pools.get_mut(&decision.variant) else { return };
+        let packs = decision.steps.iter().any(|step| match &step.reason {
+            Reason::Pool(pooled) => matches!(pooled.lowering, Lowering::Packed { .. }),
+            _ => false,
+        });
+
+        if packs && lowered {
+            pool.packed.carried_out(now);
+        }
+    }
+
     /// After a gap, forgets for how long adapters have been watched.
-    pub(super) fn unsettle(&mut self) {
+    pub(crate) fn unsettle(&mut self) {
         for memory in self.pools.values_mut() {
             memory.adapters.unsettle();
         }
@@ -182,6 +156,24 @@ impl Pools {
 }
 
 impl PoolState {
+    /// Adds the replicas that the pool's adapters require to a proposal.
+    fn propose(
+        &mut self,
+        tick: &Tick<'_>,
+        policy: &AdapterPool,
+        member: &Member<'_>,
+        proposal: &mut Proposal,
+    ) -> PoolReport {
+        let observation = member.observation;
+        let in_force = tick.desired(member).unwrap_or(proposal.before);
+        let horizon = AdapterHorizon { idle_after: policy.idle_after, window: tick.policy.window };
+        let seen = self.adapters.observe(tick.now, &observation.replicas, horizon);
+        let load = PoolNumbers { in_force, asked: proposal.desired() };
+        let (why, report) = self.count(tick.now, policy, observation, &seen, load);
+        proposal.push(Stage::Pool, why.lowering.replicas(), Reason::Pool(Box::new(why)));
+        report
+    }
+
     fn count(
         &mut self,
         now: Timestamp,
@@ -315,22 +307,6 @@ impl PoolState {
         let made = plan(layout, &wish);
         *known = Some((layout.clone(), wish, made.clone()));
         made
-    }
-}
-
-impl AdapterPool {
-    fn bounds_of(&self, name: &ModelName) -> Bounds {
-        self.adapters.get(name).map_or(self.copies, |wish| wish.bounds)
-    }
-
-    fn copies_of(&self, name: &ModelName, seen: AdapterActivity) -> Copies {
-        copies(&Adapter {
-            name: name.clone(),
-            bounds: self.bounds_of(name),
-            declared: self.adapters.get(name).and_then(|wish| wish.declared),
-            traffic: None,
-            seen,
-        })
     }
 }
 

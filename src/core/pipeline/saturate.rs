@@ -1,117 +1,151 @@
 //! The replicas that saturation requires, and its reports.
+//!
+//! They decide if no analyzer is configured or has a result, such as while foresight has
+//! learned nothing (`pipeline/sizing.rs` has all cases).
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
 use smallvec::SmallVec;
 
 use crate::analyze::saturation::{
     self, SaturationAnalysis, SaturationOutcome, SaturationReplicaLoad, SaturationTarget,
     SaturationVariant, Thresholds, TransitionPatience, TransitionRule,
 };
-use crate::decide::{ModelReport, VariantReport};
+use crate::decide::{ModelReport, Reason, VariantReport};
 use crate::fleet::{ModelKey, Role, VariantKey};
-use crate::pipeline::Pipeline;
 use crate::pipeline::group::{Member, VariantGroup};
-use crate::pipeline::startup::patience_unmeasured;
+use crate::pipeline::proposal::{Proposal, ProposalBasis, Proposals};
+use crate::pipeline::supply::VariantSupply;
+use crate::pipeline::tick::Tick;
 use crate::units::{Fraction, Replicas, Requests};
 
-/// The findings of the analysis, in the order in which they were made.
-#[derive(Debug, Default)]
-pub(crate) struct Reports {
-    models: Vec<((ModelKey, Role), ModelReport)>,
-    variants: Vec<(VariantKey, VariantReport)>,
+/// The findings of saturation in one tick.
+#[derive(Debug)]
+pub(crate) struct SaturationFindings {
+    /// The replicas that each variant requires.
+    pub(crate) proposals: Proposals,
+    /// The findings on each model and role with fresh data.
+    pub(crate) models: BTreeMap<(ModelKey, Role), ModelReport>,
+    /// The findings on each variant with fresh data.
+    pub(crate) variants: BTreeMap<VariantKey, VariantReport>,
 }
 
-impl Reports {
-    /// The findings on each model and role, and on each variant.
-    pub(crate) fn by_key(
-        self,
-    ) -> (BTreeMap<(ModelKey, Role), ModelReport>, BTreeMap<VariantKey, VariantReport>) {
-        (self.models.into_iter().collect(), self.variants.into_iter().collect())
+/// Analyzes the replicas of every group.
+pub(crate) fn run(tick: &Tick<'_>, supply: &[VariantSupply]) -> SaturationFindings {
+    let mut proposals = vec![None; tick.members.len()];
+    let mut models = Vec::new();
+    let mut variants = Vec::new();
+    for group in &tick.groups {
+        let thresholds = tick.policy.thresholds(&group.model);
+        let loads = GroupLoads::of(group);
+        let analysis = saturation::analyze(&loads.replicas, thresholds);
+        let states: Vec<SaturationVariant> =
+            group.members.iter().filter_map(|member| state(tick, supply, member)).collect();
+        let targets = saturation::targets(&analysis, &states, tick.policy.transition);
+
+        variants.extend(loads.reports(group, &analysis, thresholds));
+        if analysis.measured > Replicas::ZERO {
+            let report = report(&analysis, &targets, thresholds);
+            models.push(((group.model.clone(), group.role), report));
+        }
+
+        propose(group, targets, &mut proposals);
+    }
+
+    SaturationFindings {
+        proposals,
+        models: models.into_iter().collect(),
+        variants: variants.into_iter().collect(),
     }
 }
 
-// === impl Pipeline ===
+/// Turns targets into proposals. Both are in the order of the group's members, but variants that
+/// cannot be counted have no target.
+fn propose(group: &VariantGroup<'_>, targets: Vec<SaturationTarget>, proposals: &mut Proposals) {
+    let mut rest = targets.into_iter().peekable();
+    for member in &group.members {
+        if let Some(target) = rest.next_if(|it| it.variant == member.spec.key) {
+            let reason = Reason::from(target.outcome);
+            let proposal = Proposal::new(target.before, target.asked, reason, ProposalBasis::Peaks);
+            proposals[member.place] = Some(proposal);
+        }
+    }
+}
 
-impl Pipeline {
-    /// Analyzes the replicas of a group and returns the replicas that they require.
-    pub(crate) fn saturate(
-        &self,
-        now: Timestamp,
-        group: &VariantGroup<'_>,
-        reports: &mut Reports,
-    ) -> Vec<SaturationTarget> {
-        let thresholds = self.thresholds(&group.model);
-        let mut loads = Vec::new();
-        let mut ends = SmallVec::<[usize; 8]>::new();
+/// The loads of a group's replicas.
+struct GroupLoads {
+    /// The replicas with a known load, by variant.
+    replicas: Vec<SaturationReplicaLoad>,
+    /// The end of each variant's replicas.
+    ends: SmallVec<[usize; 8]>,
+}
+
+// === impl GroupLoads ===
+
+impl GroupLoads {
+    fn of(group: &VariantGroup<'_>) -> Self {
+        let mut replicas = Vec::new();
+        let mut ends = SmallVec::new();
         for Member { observation, .. } in &group.members {
-            loads.extend(observation.replicas.iter().filter_map(|replica| {
+            replicas.extend(observation.replicas.iter().filter_map(|replica| {
                 let (kv, queue) = replica.load()?;
                 Some(SaturationReplicaLoad { replica: replica.replica.clone(), kv, queue })
             }));
-            ends.push(loads.len());
+            ends.push(replicas.len());
         }
 
-        let analysis = saturation::analyze(&loads, thresholds);
-        let states: Vec<SaturationVariant> =
-            group.members.iter().filter_map(|member| self.state(now, member)).collect();
-        let targets = saturation::targets(&analysis, &states, self.policy.transition);
-        let mut start = 0;
-        for (member, end) in group.members.iter().zip(ends) {
-            if let Some(saturation) = saturation_of(&loads[start..end], thresholds) {
-                let key = &member.spec.key;
-                let count = analysis.variants.get(key).map_or(0, |it| it.saturated.len());
-                let saturated = Replicas::saturating(u32::try_from(count).unwrap_or(u32::MAX));
-                reports.variants.push((key.clone(), VariantReport { saturation, saturated }));
-            }
-
-            start = end;
-        }
-
-        if analysis.measured > Replicas::ZERO {
-            let report = report(&analysis, &targets, thresholds);
-            reports.models.push(((group.model.clone(), group.role), report));
-        }
-
-        targets
+        Self { replicas, ends }
     }
 
-    /// The state of a variant for the analyzer; `None` if its replicas cannot be counted.
-    fn state(&self, now: Timestamp, member: &Member<'_>) -> Option<SaturationVariant> {
-        let &Member { place, spec, observation, measured } = member;
-        let waited = self.unsettled.get(&spec.key).map(|it| now.duration_since(it.since));
-        let measured_patience = self.startups.patience(&spec.key);
-        let usual = self.policy.transition_patience;
-        let patience = measured_patience.unwrap_or_else(|| patience_unmeasured(spec, usual));
-        let exhausted = waited.is_some_and(|waited| waited.as_secs_f64() >= patience.seconds());
-        let desired = match self.policy.transition {
-            // This rule needs no memory; see its documentation.
-            TransitionRule::PendingOnly => None,
-            TransitionRule::ModelWide | TransitionRule::PerVariant => {
-                self.in_force.get_at(place, &spec.key).map(|in_force| in_force.desired)
-            }
-        };
+    /// The report on each variant with a known load.
+    fn reports(
+        &self,
+        group: &VariantGroup<'_>,
+        analysis: &SaturationAnalysis,
+        thresholds: &Thresholds,
+    ) -> Vec<(VariantKey, VariantReport)> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        let ranges = starts.zip(&self.ends);
 
-        let current = observation.wanted?;
-        // Pods that never answer count as pending like those that are not ready, but not forever.
-        let given_up = if exhausted { observation.unheard } else { Replicas::ZERO };
-        // A pod in addition to the wanted ones, as in a rollout, does not fill a deficit.
-        let coming = current.beyond(measured);
-        Some(SaturationVariant {
-            key: spec.key.clone(),
-            current,
-            pending: observation.pending.beyond(given_up).min(coming),
-            desired,
-            patience: if exhausted {
-                TransitionPatience::Exhausted
-            } else {
-                TransitionPatience::Left
-            },
-            cost: spec.cost,
-            bounds: observation.bounds,
-        })
+        let reports = group.members.iter().zip(ranges).filter_map(|(member, (start, end))| {
+            let key = &member.spec.key;
+            let saturation = saturation_of(&self.replicas[start..*end], thresholds)?;
+            let count = analysis.variants.get(key).map_or(0, |it| it.saturated.len());
+            let saturated = Replicas::saturating(u32::try_from(count).unwrap_or(u32::MAX));
+            Some((key.clone(), VariantReport { saturation, saturated }))
+        });
+        reports.collect()
     }
+}
+
+/// The state of a variant for the analyzer; `None` if its replicas cannot be counted.
+fn state(
+    tick: &Tick<'_>,
+    supply: &[VariantSupply],
+    member: &Member<'_>,
+) -> Option<SaturationVariant> {
+    let Member { place, spec, observation, measured } = *member;
+    let is_overdue = supply[place].is_overdue;
+    let desired = match tick.policy.transition {
+        // This rule needs no memory; see its documentation.
+        TransitionRule::PendingOnly => None,
+        TransitionRule::ModelWide | TransitionRule::PerVariant => tick.desired(member),
+    };
+
+    let current = observation.wanted?;
+    // Pods that never answer count as pending like those that are not ready, but not forever.
+    let given_up = if is_overdue { observation.unheard } else { Replicas::ZERO };
+    // A pod in addition to the wanted ones, as in a rollout, does not fill a deficit.
+    let coming = current.beyond(measured);
+    Some(SaturationVariant {
+        key: spec.key.clone(),
+        current,
+        pending: observation.pending.beyond(given_up).min(coming),
+        desired,
+        patience: if is_overdue { TransitionPatience::Exhausted } else { TransitionPatience::Left },
+        cost: spec.cost,
+        bounds: observation.bounds,
+    })
 }
 
 /// The report on a model with at least one measured replica.

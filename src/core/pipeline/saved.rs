@@ -1,5 +1,16 @@
-//! The saved memory of each variant, for the process that continues: a restarted daemon, or another
-//! replica of it.
+//! The saved memory of each variant, which survives a restart or a failover: the process that
+//! continues is a restarted daemon, or another replica of it.
+//!
+//! # State that survives a restart
+//!
+//! - The desired replicas, for 15 minutes (`SavedDecision` in the daemon's `publish/state.rs`).
+//! - The whole [`VariantMemory`] together with them. Later, and for two weeks, only its
+//!   [knowledge](VariantMemory::knowledge).
+//!
+//! Everything else starts empty: windows of observations, so a scale-down waits for one whole
+//! window, bridges of standby, exchanges of replicas, pools, and the history of the status page.
+//!
+//! # Form
 //!
 //! A [`VariantMemory`] consists of plain values with their original instants. Windows end when they
 //! would have ended, and learned state ages as if there had been no restart.
@@ -8,19 +19,11 @@
 //! the learned state, and without the learned state.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use crate::analyze::ballot::Analyzer;
-use crate::analyze::foresight::card::Card;
-use crate::decide::Decision;
-use crate::decide::enforce::ScalingHistory;
-use crate::fleet::{ModelKey, VariantKey};
-use crate::pipeline::{DecisionInForce, PAUSE_MAX, Pipeline};
-use crate::units::Replicas;
-
 pub use crate::analyze::foresight::arrivals::SavedArrivals;
 pub use crate::analyze::foresight::pace::SavedPace;
 pub use crate::analyze::foresight::saved::{
@@ -35,11 +38,11 @@ pub use crate::analyze::tuner::{FilterAgreement, SavedFilter, SavedPoint, SavedT
 pub use crate::decide::enforce::{
     Burst, PublishedChange, PublishedMove, Recommendation, SavedHistory, ScalingDirection,
 };
-pub use crate::pipeline::Wait;
 pub use crate::pipeline::absence::Losses;
 pub use crate::pipeline::silence::saved::{SavedScrape, SavedSilence};
 pub use crate::pipeline::sizing::analyzers::{SavedAnalyzers, SavedTrainedTuner};
 pub use crate::pipeline::startup::StartDurations;
+pub use crate::pipeline::waits::Wait;
 
 /// The saved memory of one variant.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -68,15 +71,6 @@ pub struct VariantMemory {
     /// must not scale down.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub named: Vec<String>,
-}
-
-/// The origin of desired replicas from before a restart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Recall {
-    /// Only the desired replicas are known.
-    Number,
-    /// The recommendations before it are also known, up to a moment ago, so its windows continue.
-    History,
 }
 
 /// The length at which a memory is saved.
@@ -114,113 +108,5 @@ impl VariantMemory {
     pub fn knowledge(self) -> Self {
         let Self { learned, starts, losses, named, .. } = self;
         Self { learned, starts, losses, named, ..Self::default() }
-    }
-}
-
-// === impl DecisionInForce ===
-
-impl DecisionInForce {
-    /// The recommendation to record in the windows for a decision.
-    ///
-    /// After a restart, no variant scales down before the same replicas have been measured for a
-    /// window. That hold is not a recommendation to stay; otherwise each restart would reset the
-    /// windows. If earlier recommendations are remembered, the last one is repeated, unless the
-    /// load requires more. If the desired replicas have changed just before, the wait would have
-    /// happened without a restart too.
-    pub(crate) fn recommended_by(&mut self, now: Timestamp, decision: &Decision) -> Replicas {
-        let passed = self.history.latest().map(|latest| now.duration_since(latest).as_secs_f64());
-        if passed.is_none_or(|passed| passed > PAUSE_MAX) {
-            // The time in between was not observed.
-            self.restored = self.restored.filter(|recall| *recall == Recall::Number);
-        }
-
-        let moved_ago = self.history.moved().map(|it| now.duration_since(it.at).as_secs_f64());
-        let moved = moved_ago.is_some_and(|ago| ago <= PAUSE_MAX);
-        let by_restart = self.restored == Some(Recall::History) && decision.is_settling() && !moved;
-        match self.history.last_recommended() {
-            Some(last) if by_restart => decision.unconstrained().max(last),
-            Some(_) | None => decision.recommended(),
-        }
-    }
-}
-
-// === impl Pipeline ===
-
-impl Pipeline {
-    /// The memory of a variant; `None` while it has no desired replicas in effect.
-    #[must_use]
-    pub fn memory(&self, model: &ModelKey, variant: &VariantKey) -> Option<VariantMemory> {
-        let history = self.in_force.get(variant)?.history.save();
-        let learned = &self.learned;
-        let informed = Analyzer::ALL.iter().filter_map(|analyzer| {
-            let at = learned.informed.get(&(model.clone(), *analyzer))?;
-            Some((*analyzer, *at))
-        });
-
-        Some(VariantMemory {
-            history,
-            waits: self.unsettled.get(variant).copied(),
-            informed: informed.collect(),
-            learned: learned.analyzers.save(model, variant),
-            starts: self.startups.save(variant),
-            losses: self.absences.save(variant),
-            silence: self.zeros.saved(model, variant),
-            named: learned.fronts.save(model),
-        })
-    }
-
-    /// The capacity cards: learned coefficients, for other engines of the same kind.
-    pub fn cards(&self) -> impl Iterator<Item = &Arc<Card>> {
-        self.learned.analyzers.foresight.cards()
-    }
-
-    /// Restores the memory of a variant whose desired replicas [have been restored](Self::restore).
-    /// Existing state stays, and invalid state is skipped.
-    pub fn recall(
-        &mut self,
-        now: Timestamp,
-        model: &ModelKey,
-        variant: &VariantKey,
-        memory: &VariantMemory,
-    ) {
-        let VariantMemory { history, waits, informed, learned: remembered, .. } = memory;
-        let VariantMemory { starts, losses, silence, named, .. } = memory;
-        if let Some(in_force) = self.in_force.get_mut(variant)
-            && in_force.restored == Some(Recall::Number)
-            && let Some(mut history) = ScalingHistory::restore(history)
-        {
-            let latest = history.latest();
-            let passed = latest.map(|latest| now.duration_since(latest).as_secs_f64());
-            // Unobserved time must not let a window elapse.
-            if passed.is_some_and(|passed| (0.0..=PAUSE_MAX).contains(&passed)) {
-                in_force.restored = Some(Recall::History);
-            } else {
-                history.begin_anew(now, in_force.desired);
-            }
-
-            in_force.history = history;
-        }
-
-        if let Some(Wait { wanted, since }) = *waits {
-            let wait = Wait { wanted, since: since.min(now) };
-            self.unsettled.entry(variant.clone()).or_insert(wait);
-        }
-
-        let learned = &mut self.learned;
-        for (analyzer, at) in informed {
-            let known = learned.informed.entry((model.clone(), *analyzer)).or_insert(*at);
-            *known = (*known).max(*at);
-        }
-
-        learned.analyzers.recall(model, variant, remembered);
-        learned.fronts.recall(model, named);
-        self.startups.recall(variant, starts);
-        if let Some(losses) = losses {
-            self.absences.recall(variant, *losses);
-        }
-
-        if let Some(silence) = silence {
-            self.zeros.recall(now, model, variant, silence);
-        }
     }
 }

@@ -17,11 +17,11 @@ use jiff::Timestamp;
 use crate::decide::zero::{FrontQueue, IdleEvidence, ObservedWork};
 use crate::fleet::{ModelKey, ReplicaKey, VariantKey};
 use crate::observe::{
-    DemandSignal, Freshness, Inputs, RankReading, Reading, Scale, Scrape, ScrapeRoute,
-    SignalQuantity,
+    DemandSignal, Freshness, RankReading, Reading, Scale, Scrape, SignalQuantity,
 };
-use crate::pipeline::PAUSE_MAX;
 use crate::pipeline::group::{Member, VariantGroup};
+use crate::pipeline::policy::PAUSE_MAX;
+use crate::pipeline::tick::Tick;
 use crate::units::{Replicas, Requests, Seconds, Tokens};
 
 /// The known silence of every model.
@@ -89,17 +89,8 @@ struct ScrapeFindings {
     heard: Replicas,
 }
 
-/// A tick as silence sees it.
-pub(crate) struct SilenceInputs<'a> {
-    pub(crate) now: Timestamp,
-    pub(crate) inputs: &'a Inputs,
-    /// The scrapes of each variant.
-    pub(crate) scrapes: BTreeMap<&'a VariantKey, Vec<&'a Scrape>>,
-    /// The longest time between two scrapes by Plimsoll.
-    pub(crate) gap_scraped: Seconds,
-    /// The longest time between two scrapes by another server.
-    pub(crate) gap_relayed: Seconds,
-}
+/// The scrapes of each variant.
+pub(crate) type VariantScrapes<'a> = BTreeMap<&'a VariantKey, Vec<&'a Scrape>>;
 
 // === impl Silences ===
 
@@ -128,18 +119,19 @@ impl Silences {
     /// The known work of a model, and the name of the signal with the longest queue.
     pub(crate) fn listen(
         &mut self,
-        hearing: &SilenceInputs<'_>,
+        tick: &Tick<'_>,
+        scrapes: &VariantScrapes<'_>,
         groups: &[VariantGroup<'_>],
         model: &ModelKey,
         starting: Replicas,
     ) -> (ObservedWork, Option<String>) {
-        let now = hearing.now;
+        let now = tick.now;
         let mut said = ScrapeFindings::default();
         for member in groups.iter().flat_map(|group| &group.members) {
-            self.hear(hearing, member, &mut said);
+            self.hear(tick, scrapes, member, &mut said);
         }
 
-        let signals = hearing.inputs.demand.get(model).into_iter().flatten();
+        let signals = tick.inputs.demand.get(model).into_iter().flatten();
         // A counter of rejected requests shows nothing about waiting requests.
         let demand: Vec<&DemandSignal> =
             signals.filter(|it| it.counts != SignalQuantity::Rejected).collect();
@@ -197,21 +189,18 @@ impl Silences {
     /// Reads the scrapes of one variant's replicas.
     fn hear(
         &mut self,
-        hearing: &SilenceInputs<'_>,
+        tick: &Tick<'_>,
+        scrapes: &VariantScrapes<'_>,
         member: &Member<'_>,
         said: &mut ScrapeFindings,
     ) {
         let key = &member.spec.key;
         let observation = member.observation;
-        let listing = hearing.inputs.listings.get(key);
-        let way = listing.map(|listing| listing.way).unwrap_or_default();
-        let gap = match way {
-            ScrapeRoute::Scraped => hearing.gap_scraped,
-            ScrapeRoute::Relayed => hearing.gap_relayed,
-        };
+        let listing = tick.inputs.listings.get(key);
+        let gap = tick.policy.stale_after(listing.map(|listing| listing.way).unwrap_or_default());
         let listed: BTreeSet<&ReplicaKey> =
             observation.replicas.iter().map(|replica| &replica.replica).collect();
-        for scrape in hearing.scrapes.get(key).into_iter().flatten() {
+        for scrape in scrapes.get(key).into_iter().flatten() {
             if let (Ok(reading), true) = (&scrape.outcome, listed.contains(&scrape.replica)) {
                 self.read(&scrape.replica, scrape.at, reading, gap, said);
             }

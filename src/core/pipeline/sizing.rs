@@ -5,12 +5,31 @@
 //! meet all of them. So a single analyzer can make a model scale up, but a scale-down goes only as
 //! far as all of them agree. The [ballot] names the binding analyzer.
 //!
-//! Replicas whose start takes twice the usual time are [*stuck*](crate::pipeline). They count
+//! Replicas whose start takes twice the usual time are *stuck* (`pipeline/startup.rs`). They count
 //! neither as supply nor as pending, and stay on top of the planned replicas.
+//!
+//! # While foresight has learned nothing
+//!
+//! Foresight has learned nothing while no capacity per replica is known, neither measured nor from
+//! a card. The first case that applies decides a scale-up:
+//!
+//! - No replica serves, and more requests queue at a gateway than one replica has places for:
+//!   enough replicas for the whole queue (`by_places` in `analyze/foresight/waking.rs`).
+//! - Requests wait at replicas whose engines report the time of outputs: enough replicas for all
+//!   requests in flight (`analyze/foresight/cold.rs`).
+//! - Anything else, also engines without the time of outputs: no analyzer has a result, so the
+//!   ballot is [`BallotVerdict::Held`] and there is no proposal. Saturation decides instead, one
+//!   replica at a time (`pipeline/saturate.rs`, `analyze/saturation/targets.rs`).
+//!
+//! The first two need `capacity.foresight.cold_start`. Other analyzers in `capacity.analyzers` vote
+//! as usual. A model that scaled to zero gets its first replica from `pipeline/zero.rs`.
 
 pub(crate) mod analyzers;
-pub(crate) mod bridged;
+mod assessment;
 mod exchange;
+mod input;
+mod learner;
+pub(crate) mod policy;
 mod queued;
 
 use std::collections::BTreeMap;
@@ -18,325 +37,270 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::analyze::analyzers::each_analyzer;
-use crate::analyze::ballot::{self, Analyzer, Ballot, BallotVerdict, Vote, VotingRight};
-use crate::analyze::capacity::{CapacityReport, Unit};
+use crate::analyze::ballot::{self, Analyzer, BallotVerdict, Vote, VotingRight};
+use crate::analyze::capacity::CapacityReport;
 use crate::analyze::foresight::card::Card;
-use crate::analyze::foresight::policy::{ScaleDownWindow, Steps};
-use crate::decide::optimize::{self, Candidate, Consent, PlanModel, ReportFreshness, VotingReport};
-use crate::decide::sized::{Shortfall, SizedReason, UnmeetableTarget};
-use crate::fleet::{Bounds, ModelKey, Role, VariantKey, VariantSpec};
-use crate::observe::stride::IntervalDelta;
-use crate::observe::{DemandSignal, Inputs, Observation, ReplicaObservation};
-use crate::pipeline::Pipeline;
-use crate::pipeline::group::{Member, VariantGroup};
-use crate::pipeline::limits::{FleetView, PlannedModel, TickLimits, VariantShare, rank};
-use crate::pipeline::sizing::analyzers::{AnalyzerInput, Analyzers, ForesightFindings, Roster};
-use crate::pipeline::sizing::bridged::BridgeTarget;
+use crate::decide::optimize::{Consent, PlanModel};
+use crate::decide::sized::UnmeetableTarget;
+use crate::decide::{Decision, Reason};
+use crate::fleet::{ModelKey, VariantKey};
+use crate::pipeline::group::VariantGroup;
+use crate::pipeline::limits::TickLimits;
+use crate::pipeline::proposal::{ProposalBasis, Proposals};
+use crate::pipeline::sizing::analyzers::{Analyzers, SavedAnalyzers};
+use crate::pipeline::sizing::assessment::{ModelAssessment, ScaleDownPermission, sizes};
 use crate::pipeline::sizing::exchange::Exchange;
+use crate::pipeline::sizing::input::VariantInput;
+use crate::pipeline::sizing::learner::{AnalyzerInput, ForesightFindings, Roster};
 use crate::pipeline::sizing::queued::QueueSignals;
-use crate::pipeline::startup::Stalls;
+use crate::pipeline::supply::VariantSupply;
+use crate::pipeline::tick::Tick;
 use crate::pipeline::workloads::Workloads;
-use crate::units::{Amount, Gpus, Replicas, Seconds};
+use crate::units::Replicas;
 
-/// The default of [`Sizing::patience`].
-const PATIENCE: Seconds = Seconds::literal(300);
+pub use crate::pipeline::sizing::policy::Sizing;
 
-macro_rules! sizing {
-    ($($(#[$doc:meta])* $Name:ident $word:ident,)*) => {
-        /// The voting analyzers and their policies.
-        #[derive(Clone, Debug, PartialEq)]
-        pub struct Sizing {
-            /// The analyzers that vote, each listed once.
-            pub analyzers: Vec<Analyzer>,
-            $($(#[$doc])* pub $word: analyzers::$word::Policy,)*
-            /// Capacity cards: coefficients learned elsewhere from engines like these.
-            pub cards: Arc<[Arc<Card>]>,
-            /// The policy of the search for the cheapest replicas.
-            pub optimizer: optimize::OptimizerPolicy,
-            /// Age from which the last report of an analyzer is ignored.
-            pub patience: Seconds,
-        }
-
-        impl Default for Sizing {
-            fn default() -> Self {
-                Self {
-                    analyzers: vec![Analyzer::Foresight],
-                    $($word: Default::default(),)*
-                    cards: Arc::default(),
-                    optimizer: optimize::OptimizerPolicy::default(),
-                    patience: PATIENCE,
-                }
-            }
-        }
-    };
-}
-each_analyzer!(sizing);
-
-/// One variant as the analyzers see it.
-#[derive(Clone, Debug)]
-pub(crate) struct VariantInput<'a> {
-    pub(crate) spec: &'a VariantSpec,
-    pub(crate) observation: &'a Observation,
-    /// The replicas that its scale target requests.
-    pub(crate) wanted: Replicas,
-    /// The wanted replicas that are not there yet.
-    pub(crate) pending: Replicas,
-    /// The pending replicas that take too long to start.
-    pub(crate) stuck: Replicas,
-    /// The stuck replicas for which no node has room.
-    pub(crate) unplaced: Replicas,
-    /// The replicas, not counting stuck ones, that an earlier plan removes.
-    pub(crate) leaving: Replicas,
-    /// The measured time from start to serving, if known.
-    pub(crate) startup: Option<Seconds>,
-    /// The longest start in progress, or measured while `startup` has too few samples.
-    pub(crate) slowest_start: Option<Seconds>,
-    /// Losses per replica and hour.
-    pub(crate) losses: f64,
-    /// The bounds of its scaling.
-    pub(crate) bounds: Bounds,
-}
-
-/// The sizing result of one variant.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct SizingProposal {
-    pub(crate) before: Replicas,
-    pub(crate) after: Replicas,
-    pub(crate) why: SizedReason,
-    /// The share of the variant, if limits make it differ from `after`.
-    pub(crate) shared: Option<VariantShare>,
-    /// Bridging replicas that serve until others are ready, in addition to `after`.
-    pub(crate) bridged: Option<BridgeTarget>,
-}
-
-/// The analyzers' reports and the vote for one model.
-#[derive(Debug)]
-pub(crate) struct ModelAssessment<'a> {
-    model: ModelKey,
-    members: Vec<VariantInput<'a>>,
-    reports: Vec<(Analyzer, CapacityReport)>,
-    ballot: Ballot,
-    outlook: ForesightFindings,
-    shrinking: ScaleDownPermission,
-}
-
-/// Learned state of models and variants.
+/// The sizing of all models, with its learned state.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LearnedState {
-    pub(crate) analyzers: Analyzers,
-    pub(crate) informed: BTreeMap<(ModelKey, Analyzer), Timestamp>,
-    /// Variants whose idle replicas already miss a latency target, with each analyzer that found
-    /// it.
-    pub(crate) floors: BTreeMap<VariantKey, BTreeMap<Analyzer, UnmeetableTarget>>,
-    pub(crate) fronts: QueueSignals,
-    pub(crate) workloads: Workloads,
+pub(crate) struct Sizer {
+    analyzers: Analyzers,
+    /// The last time when each analyzer knew the capacity of a model's replicas.
+    informed: BTreeMap<(ModelKey, Analyzer), Timestamp>,
+    floors: LatencyFloors,
+    queues: QueueSignals,
+    /// Replicas that the last plan removes. They stay until their replacements serve load.
+    leaving: BTreeMap<VariantKey, Replicas>,
 }
 
-/// Permission for a model to scale down, independent of the plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ScaleDownPermission {
-    /// The model may scale down.
-    Allowed,
-    /// The model must not scale down. Some of its variants cannot be counted, or their capacity per
-    /// replica comes from a card and was not measured.
-    Forbidden,
+/// Variants whose idle replicas already miss a latency target, with each analyzer that found it.
+pub(crate) type LatencyFloors = BTreeMap<VariantKey, BTreeMap<Analyzer, UnmeetableTarget>>;
+
+/// The result of sizing in one tick.
+#[derive(Debug)]
+pub(crate) struct SizingResult {
+    /// The proposal for each variant that analyzers have sized.
+    pub(crate) proposals: Proposals,
+    /// The plans that remove current replicas.
+    pub(crate) exchanges: Exchanges,
 }
 
-/// The instant of sizing, and the window of observations.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SizingInputs<'a> {
-    pub(crate) now: Timestamp,
-    pub(crate) window: Seconds,
-    /// The queues in front of models.
-    pub(crate) demand: &'a BTreeMap<ModelKey, Vec<DemandSignal>>,
-}
+/// The plans of a tick that remove current replicas.
+#[derive(Debug, Default)]
+pub(crate) struct Exchanges(Vec<Exchange>);
 
-// === impl Sizing ===
+// === impl Sizer ===
 
-impl Sizing {
-    /// The time during which held desired replicas must not jitter on a scale-down. `None` unless
-    /// `foresight` decides alone and its hold replaces the stabilization window.
-    pub(crate) fn holds_alone(&self) -> Option<Seconds> {
-        let hold =
-            self.foresight.hold.filter(|it| it.replaces_window == ScaleDownWindow::Replaced)?;
-        self.is_foreseen().then_some(hold.jitter)
-    }
-
-    /// Returns true if sized variants scale up without step limits: `foresight` decides alone, and
-    /// no scale-up policies are configured.
-    pub(crate) fn grows_at_once(&self) -> bool {
-        self.is_foreseen() && self.foresight.replaces_steps == Steps::Unlimited
-    }
-
-    /// Returns true if `foresight` decides alone.
-    pub(crate) fn is_foreseen(&self) -> bool {
-        self.analyzers == [Analyzer::Foresight]
-    }
-}
-
-// === impl Pipeline ===
-
-impl Pipeline {
+impl Sizer {
     /// Sizes each variant if analyzers are configured.
-    pub(crate) fn size(
+    pub(crate) fn run(
         &mut self,
-        now: Timestamp,
-        groups: &[VariantGroup<'_>],
-        room: &mut TickLimits,
-        inputs: &Inputs,
-        observations: &BTreeMap<VariantKey, Observation>,
-    ) -> (BTreeMap<VariantKey, SizingProposal>, Vec<Exchange>) {
-        let Some(policy) = self.policy.sizing.clone() else { return Default::default() };
-        let mut judged = Vec::new();
-        let mut learned = std::mem::take(&mut self.learned);
-        learned.forget(now, groups);
-        let moment = SizingInputs { now, window: self.policy.window, demand: &inputs.demand };
-        for groups in groups.chunk_by(|a, b| a.model == b.model) {
-            let Some(first) = groups.first() else { continue };
-            // A variant without a scale target has no replicas that could serve load.
-            let members = groups.iter().flat_map(|it| &it.members).filter(|it| it.has_target());
-            let sizable: Vec<VariantInput<'_>> =
-                members.clone().filter_map(|it| self.sizable(now, it)).collect();
-            let shrinking = if sizable.len() == members.count() {
-                ScaleDownPermission::Allowed
-            } else {
-                ScaleDownPermission::Forbidden
-            };
-            judged.extend(learned.judge(moment, &policy, &first.model, sizable, shrinking));
-        }
+        tick: &Tick<'_>,
+        supply: &[VariantSupply],
+        workloads: &Workloads,
+        limits: &mut TickLimits<'_>,
+    ) -> SizingResult {
+        self.queues.note(&tick.inputs.demand);
+        self.leaving.retain(|key, _| tick.inputs.fleet.get(key).is_some());
+        let mut proposals = vec![None; tick.members.len()];
+        let Some(policy) = &tick.policy.sizing else {
+            return SizingResult { proposals, exchanges: Exchanges::default() };
+        };
 
-        self.learned = learned;
-        let (judged, models): (Vec<&ModelAssessment<'_>>, Vec<PlanModel<'_>>) =
-            judged.iter().filter_map(|judged| Some((judged, judged.model()?))).unzip();
-        room.sizes = models.iter().flat_map(sizes).collect();
-        let consents: BTreeMap<&VariantKey, Consent> = judged
-            .iter()
-            .flat_map(|judged| judged.members.iter().map(|it| (&it.spec.key, judged.consent())))
+        self.forget(tick);
+        let assessments: Vec<ModelAssessment<'_>> = tick
+            .models()
+            .filter_map(|(model, groups)| {
+                self.assess(tick, policy, supply, workloads, model, groups)
+            })
             .collect();
-        let view = FleetView { fleet: &inputs.fleet, observations };
-        let plans = self.share(models, room, view, &policy.optimizer, &|key, _| {
+
+        let (assessments, models): (Vec<&ModelAssessment<'_>>, Vec<PlanModel<'_>>) =
+            assessments.iter().filter_map(|it| Some((it, it.plan_model()?))).unzip();
+        limits.sizes = models.iter().flat_map(sizes).collect();
+        let consents = consents(&assessments);
+        let plans = limits.share(tick, models, &policy.optimizer, &|key, _| {
             consents.get(key).copied().unwrap_or(Consent::Refused)
         });
 
-        let asked = judged.iter().zip(&plans).flat_map(|(judged, planned)| {
-            judged.members.iter().filter_map(|it| judged.asked(it, planned))
+        let basis = if policy.is_foreseen() { ProposalBasis::Need } else { ProposalBasis::Peaks };
+        let mut exchanges = Vec::new();
+        for (assessment, planned) in assessments.iter().zip(&plans) {
+            for member in &assessment.members {
+                proposals[member.place] = assessment.proposal(member, planned, basis);
+            }
+            exchanges.extend(Exchange::of(assessment, &planned.alone));
+        }
+
+        SizingResult { proposals, exchanges: Exchanges(exchanges) }
+    }
+
+    /// Records the replicas that are leaving from now on, given the published decisions.
+    pub(crate) fn note_exchanges(&mut self, exchanges: &Exchanges, decisions: &[Decision]) {
+        self.leaving.clear();
+        self.leaving.extend(exchanges.0.iter().flat_map(|it| it.leaving(decisions)));
+    }
+
+    /// After an unobserved time, forgets the replicas that an earlier plan removes.
+    pub(crate) fn unsettle(&mut self) {
+        self.leaving.clear();
+    }
+
+    /// The latency targets that no replica count meets.
+    pub(crate) const fn floors(&self) -> &LatencyFloors {
+        &self.floors
+    }
+
+    /// The reason why the group must not scale down while a signal that counts its queue is not
+    /// reporting.
+    pub(crate) fn unreported(&self, tick: &Tick<'_>, group: &VariantGroup<'_>) -> Option<Reason> {
+        self.queues.unreported(tick, group)
+    }
+
+    /// The capacity cards: learned coefficients, for other engines of the same kind.
+    pub(crate) fn cards(&self) -> impl Iterator<Item = &Arc<Card>> {
+        self.analyzers.foresight.cards()
+    }
+
+    /// The last time when each analyzer knew the capacity of a model's replicas.
+    pub(crate) fn informed(&self, model: &ModelKey) -> BTreeMap<Analyzer, Timestamp> {
+        let informed = Analyzer::ALL.iter().filter_map(|analyzer| {
+            let at = self.informed.get(&(model.clone(), *analyzer))?;
+            Some((*analyzer, *at))
         });
-        let exchanges = judged
-            .iter()
-            .zip(&plans)
-            .filter_map(|(judged, planned)| judged.exchange(&planned.alone));
-        (asked.collect(), exchanges.collect())
+        informed.collect()
     }
 
-    /// A variant as the analyzers see it; `None` when its replicas cannot be counted.
-    fn sizable<'a>(&self, now: Timestamp, member: &Member<'a>) -> Option<VariantInput<'a>> {
-        let Member { spec, observation, .. } = *member;
-        let wanted = observation.wanted?;
-        let pending = member.coming();
-        let Stalls { all: stuck, unplaced } = self.stuck(now, member);
-        let startup = self.startups.serves_after(&spec.key);
-        let slowest_start = self.slowest_start(now, spec);
-        let losses = self.absences.per_hour(&spec.key);
-        let bounds = observation.bounds;
-        let marked = self.leaving.get(&spec.key).copied().unwrap_or_default();
-        let leaving = marked.min(wanted.beyond(stuck));
-
-        Some(VariantInput {
-            spec,
-            observation,
-            wanted,
-            pending,
-            stuck,
-            unplaced,
-            leaving,
-            startup,
-            slowest_start,
-            losses,
-            bounds,
-        })
+    /// The learned state of the analyzers for one variant.
+    pub(crate) fn learned(&self, model: &ModelKey, variant: &VariantKey) -> SavedAnalyzers {
+        self.analyzers.save(model, variant)
     }
-}
 
-// === impl LearnedState ===
+    /// The signals that have counted requests of a model.
+    pub(crate) fn named(&self, model: &ModelKey) -> Vec<String> {
+        self.queues.save(model)
+    }
 
-impl LearnedState {
+    /// Restores the learned state of a variant. Existing state stays.
+    pub(crate) fn recall(
+        &mut self,
+        model: &ModelKey,
+        variant: &VariantKey,
+        informed: &BTreeMap<Analyzer, Timestamp>,
+        learned: &SavedAnalyzers,
+    ) {
+        for (analyzer, at) in informed {
+            let known = self.informed.entry((model.clone(), *analyzer)).or_insert(*at);
+            *known = (*known).max(*at);
+        }
+
+        self.analyzers.recall(model, variant, learned);
+    }
+
+    /// Restores the signals that have counted requests of a model.
+    pub(crate) fn recall_named(&mut self, model: &ModelKey, named: &[String]) {
+        self.queues.recall(model, named);
+    }
+
     /// Forgets state that is of no further use, and variants that are gone.
-    pub(crate) fn forget(&mut self, now: Timestamp, groups: &[VariantGroup<'_>]) {
-        let members = groups.iter().flat_map(|group| &group.members);
+    fn forget(&mut self, tick: &Tick<'_>) {
         let roster = Roster {
-            models: groups.iter().map(|group| &group.model).collect(),
-            variants: members.map(|member| &member.spec.key).collect(),
+            models: tick.groups.iter().map(|group| &group.model).collect(),
+            variants: tick.members.iter().map(|member| &member.spec.key).collect(),
         };
 
         self.informed.retain(|(model, _), _| roster.models.contains(model));
         self.floors.retain(|variant, _| roster.variants.contains(variant));
-        self.analyzers.forget(now, &roster);
+        self.analyzers.forget(tick.now, &roster);
     }
 
     /// Collects the analyzers' reports on one model; `None` while none has a result.
-    pub(crate) fn judge<'a>(
+    fn assess<'a>(
         &mut self,
-        moment: SizingInputs<'_>,
+        tick: &Tick<'a>,
         policy: &Sizing,
+        supply: &[VariantSupply],
+        workloads: &Workloads,
         model: &ModelKey,
-        members: Vec<VariantInput<'a>>,
-        shrinking: ScaleDownPermission,
+        groups: &[VariantGroup<'a>],
     ) -> Option<ModelAssessment<'a>> {
+        // A variant without a scale target has no replicas that could serve load.
+        let with_target = groups.iter().flat_map(|it| &it.members).filter(|it| it.has_target());
+        let members: Vec<VariantInput<'a>> = with_target
+            .clone()
+            .filter_map(|member| {
+                let leaving = self.leaving.get(&member.spec.key).copied().unwrap_or_default();
+                VariantInput::of(member, &supply[member.place], leaving)
+            })
+            .collect();
+        let all_counted = members.len() == with_target.count();
+
         let mut outlook = ForesightFindings::default();
         let mut reports = Vec::with_capacity(policy.analyzers.len());
         for &analyzer in &policy.analyzers {
-            let mut scene = AnalyzerInput {
-                moment,
+            let mut input = AnalyzerInput {
+                tick,
                 model,
                 members: &members,
-                workloads: &self.workloads,
-                fronts: &mut self.fronts,
+                workloads,
+                queues: &mut self.queues,
                 cards: &policy.cards,
             };
 
-            let found = self.analyzers.judge(analyzer, &mut scene, policy);
+            let found = self.analyzers.judge(analyzer, &mut input, policy);
 
             for member in &members {
                 let key = &member.spec.key;
-                self.floor(key, analyzer, found.floors.get(key).copied());
+                self.note_floor(key, analyzer, found.floors.get(key).copied());
             }
 
             outlook = found.outlook.unwrap_or(outlook);
             reports.push((analyzer, found.report));
         }
 
-        if shrinking == ScaleDownPermission::Forbidden {
+        if !all_counted {
             // A variant that cannot be counted also serves requests, so the model's total is not
             // known.
             outlook.admissible.values_mut().for_each(|rate| rate.model = None);
         }
 
-        // Remembered state is not data: at least one replica must be reporting. If no replica
-        // serves, a queue is data for the analyzer that counts queues.
-        let heard = members.iter().any(|member| member.measured().next().is_some());
-        let queues = !heard && is_awaited(&moment, policy, model, &members);
-        for (analyzer, report) in &reports {
-            let has_data = heard || (queues && *analyzer == Analyzer::Foresight);
-            if has_data && report.variants.iter().any(|variant| variant.per_replica.is_some()) {
-                self.informed.insert((model.clone(), *analyzer), moment.now);
-            }
+        self.note_informed(tick, policy, model, &members, &reports);
+        let ballot = ballot::cast(tick.now, policy.patience, &self.votes(model, &reports));
+        if ballot.model == BallotVerdict::Held {
+            return None;
         }
 
-        let ballot = ballot::cast(moment.now, policy.patience, &self.votes(model, &reports));
         // A capacity card from other engines never removes replicas.
-        let forbidden = members
+        let is_bound = members
             .iter()
             .any(|it| it.counted() > Replicas::ZERO && outlook.bound.contains(&it.spec.key));
-        let judged = ModelAssessment {
-            model: model.clone(),
-            members,
-            reports,
-            ballot,
-            outlook,
-            shrinking: if forbidden { ScaleDownPermission::Forbidden } else { shrinking },
+        let shrinking = if all_counted && !is_bound {
+            ScaleDownPermission::Allowed
+        } else {
+            ScaleDownPermission::Forbidden
         };
-        (judged.ballot.model != BallotVerdict::Held).then_some(judged)
+        Some(ModelAssessment { model: model.clone(), members, reports, ballot, outlook, shrinking })
+    }
+
+    /// Records which analyzers know the capacity of the model's replicas now. Remembered state is
+    /// not data: at least one replica must be reporting. If no replica serves, a queue is data for
+    /// the analyzer that counts queues.
+    fn note_informed(
+        &mut self,
+        tick: &Tick<'_>,
+        policy: &Sizing,
+        model: &ModelKey,
+        members: &[VariantInput<'_>],
+        reports: &[(Analyzer, CapacityReport)],
+    ) {
+        let heard = members.iter().any(|member| member.measured().next().is_some());
+        let queues = !heard && is_awaited(tick, policy, model, members);
+
+        for (analyzer, report) in reports {
+            let has_data = heard || (queues && *analyzer == Analyzer::Foresight);
+            if has_data && report.variants.iter().any(|variant| variant.per_replica.is_some()) {
+                self.informed.insert((model.clone(), *analyzer), tick.now);
+            }
+        }
     }
 
     /// The votes of the analyzers on one model.
@@ -357,7 +321,12 @@ impl LearnedState {
     }
 
     /// Records that no replica count meets a target, or clears the record.
-    fn floor(&mut self, variant: &VariantKey, analyzer: Analyzer, floor: Option<UnmeetableTarget>) {
+    fn note_floor(
+        &mut self,
+        variant: &VariantKey,
+        analyzer: Analyzer,
+        floor: Option<UnmeetableTarget>,
+    ) {
         if let Some(floor) = floor {
             self.floors.entry(variant.clone()).or_default().insert(analyzer, floor);
         } else if let Some(floors) = self.floors.get_mut(variant) {
@@ -375,205 +344,23 @@ impl LearnedState {
     }
 }
 
-// === impl ModelAssessment ===
-
-impl ModelAssessment<'_> {
-    /// The model as the optimizer sees it; `None` while the capacity per replica is not known.
-    fn model(&self) -> Option<PlanModel<'_>> {
-        let voices: Vec<VotingReport<'_>> = self
-            .reports
-            .iter()
-            .map(|(analyzer, report)| {
-                let standing = standing(&self.ballot, *analyzer);
-                VotingReport { report, standing }
-            })
-            .collect();
-
-        let (_, sizing) = self
-            .reports
-            .iter()
-            .find(|(_, report)| report.variants.iter().any(|it| it.per_replica.is_some()))?;
-
-        let candidates = self.members.iter().map(|member| self.candidate(sizing, member)).collect();
-        Some(PlanModel { key: self.model.clone(), candidates, sizing, voices })
-    }
-
-    /// A variant as the optimizer sees it. A variant whose replicas do not start gets no additional
-    /// ones while another variant can scale up.
-    fn candidate(&self, sizing: &CapacityReport, member: &VariantInput<'_>) -> Candidate {
-        let is_replaced = member.stuck > Replicas::ZERO
-            && self.members.iter().any(|other| {
-                other.spec.role == member.spec.role
-                    && other.room() > Replicas::ZERO
-                    && is_sized(sizing, &other.spec.key)
-            });
-
-        let candidate = member.candidate();
-        let most = candidate.current.max(candidate.bounds.min());
-        let bounds = Bounds::new(candidate.bounds.min(), Some(most));
-        match bounds.filter(|_| is_replaced) {
-            Some(bounds) => Candidate { bounds, ..candidate },
-            None => candidate,
-        }
-    }
-
-    /// The sizing result of one variant.
-    fn asked(
-        &self,
-        member: &VariantInput<'_>,
-        planned: &PlannedModel,
-    ) -> Option<(VariantKey, SizingProposal)> {
-        let Self { ballot, outlook, .. } = self;
-        let PlannedModel { alone: plan, shared } = planned;
-        let key = &member.spec.key;
-        let placement = plan.placements.iter().find(|it| it.key == *key)?;
-        let verdict = match member.spec.role {
-            Role::Both => None,
-            role @ (Role::Prefill | Role::Decode) => ballot.roles.get(&role).copied(),
-        };
-        let why = SizedReason {
-            verdict: verdict.unwrap_or(ballot.model),
-            because: member.because(placement),
-            method: plan.method,
-            stuck: member.stuck,
-            unplaced: member.unplaced,
-            absent: ballot
-                .voters
-                .iter()
-                .filter(|(_, standing)| *standing != ballot::VoterStanding::Live)
-                .copied()
-                .collect(),
-            short: if plan.shortfall().is_some() { Shortfall::Some } else { Shortfall::None },
-            rank: rank(key, &plan.rankings),
-            foreseen: outlook.foreseen.get(&member.spec.role).copied().map(Box::new),
-            card: outlook.cards.get(key).map(|card| card.title()),
-            carries: outlook.estimates.get(key).copied(),
-            admissible: outlook.admissible.get(key).copied().map(Box::new),
-            slowest: outlook.slowest.get(key).cloned().map(Box::new),
-            starving: outlook.starving.get(key).copied().map(Box::new),
-        };
-
-        let bridge = outlook.bridges.get(key).copied();
-        let after = member.with_stuck(placement.after);
-        let differing = shared.get(key).cloned();
-        let shared = differing.map(|it| VariantShare { after: member.with_stuck(it.after), ..it });
-        let bridged = bridge.map(|it| BridgeTarget::of(it, member.stuck));
-        Some((key.clone(), SizingProposal { before: member.wanted, after, why, shared, bridged }))
-    }
-
-    /// Decides if replicas that the plan removes may go.
-    fn consent(&self) -> Consent {
-        let agreed = match self.ballot.model {
-            BallotVerdict::Grow(_)
-            | BallotVerdict::Shrink(_)
-            | BallotVerdict::Stay(ballot::StayReason::NothingSpare(_)) => Consent::Given,
-            BallotVerdict::Stay(ballot::StayReason::NotHeard(_)) | BallotVerdict::Held => {
-                Consent::Refused
-            }
-        };
-
-        let all_live = self.ballot.voters.iter().all(|(_, it)| *it == ballot::VoterStanding::Live);
-        match self.shrinking {
-            ScaleDownPermission::Allowed if all_live => agreed,
-            ScaleDownPermission::Allowed | ScaleDownPermission::Forbidden => Consent::Refused,
-        }
-    }
-}
-
-// === impl VariantInput ===
-
-impl<'a> VariantInput<'a> {
-    /// The replicas whose load is known.
-    fn measured(&self) -> impl Iterator<Item = &'a ReplicaObservation> {
-        self.observation.replicas.iter().filter(|replica| replica.load().is_some())
-    }
-
-    /// The planned replicas, plus those that do not start. The shortfall is requested at most
-    /// twice: if the replacements do not start either, more of them do not help. Replicas that no
-    /// node has room for are not replaced, because the replacements would have no node either.
-    fn with_stuck(&self, planned: Replicas) -> Replicas {
-        let serving = self.counted().beyond(self.coming());
-        let replaced = planned + self.stuck.min(planned.beyond(serving));
-
-        let all = (planned + self.stuck).min(replaced.max(self.wanted));
-        let grown = planned.beyond(self.counted());
-        all.beyond(self.unplaced.min(grown)).max(all.min(self.wanted))
-    }
-
-    /// Replicas that have served and are not reporting their load.
-    fn silent(&self) -> Replicas {
-        let Observation { ready, unheard, replicas, .. } = self.observation;
-        let measured = self.observation.measured();
-        let unmeasured = ready.unwrap_or_default().beyond(*unheard).beyond(measured);
-        let lost = replicas.iter().filter(|replica| replica.is_lost()).count();
-
-        unmeasured.max(Replicas::saturating(u32::try_from(lost).unwrap_or(u32::MAX)))
-    }
-
-    /// Counters of replicas that are not ready but may still receive requests.
-    fn unready(&self) -> impl Iterator<Item = &'a [IntervalDelta]> {
-        let replicas = self.observation.replicas.iter();
-        replicas.filter(|it| it.unready && it.freshness.is_fresh()).map(|it| it.strides.as_slice())
-    }
-
-    fn candidate(&self) -> Candidate {
-        let stuck = self.stuck;
-        let max = self.bounds.max().map(|it| it.beyond(stuck));
-        let min = self.bounds.min().beyond(stuck);
-
-        Candidate {
-            key: self.spec.key.clone(),
-            role: self.spec.role,
-            accelerator: self.spec.accelerator.clone(),
-            gpus: self.spec.gpus.unwrap_or(Gpus::ONE),
-            cost: self.spec.cost,
-            list_price: self.spec.list_price.unwrap_or(self.spec.cost),
-            mismatch: self.spec.mismatch,
-            bounds: Bounds::new(min, max).unwrap_or(self.bounds),
-            current: self.counted(),
-            pending: self.coming(),
-            leaving: self.leaving,
-            untried: self.wanted == Replicas::ZERO,
-        }
-    }
+/// The consent of each variant's model to remove replicas.
+fn consents<'a>(assessments: &[&'a ModelAssessment<'_>]) -> BTreeMap<&'a VariantKey, Consent> {
+    assessments
+        .iter()
+        .flat_map(|it| it.members.iter().map(|member| (&member.spec.key, it.consent())))
+        .collect()
 }
 
 /// Returns true if requests queue in front of a model that no replica serves, and foresight counts
 /// them.
 fn is_awaited(
-    moment: &SizingInputs<'_>,
+    tick: &Tick<'_>,
     policy: &Sizing,
     model: &ModelKey,
     members: &[VariantInput<'_>],
 ) -> bool {
     let counts = policy.foresight.gateway.is_some();
     let none_serves = members.iter().all(|member| member.silent() == Replicas::ZERO);
-    counts && none_serves && QueueSignals::has_queue(moment, model)
-}
-
-/// Decides if an analyzer's report is reliable enough to remove replicas. An analyzer without a
-/// vote has no result, and an analyzer with stale data keeps no replicas. Neither allows a
-/// scale-down.
-fn standing(ballot: &Ballot, analyzer: Analyzer) -> ReportFreshness {
-    let known = ballot.voters.iter().find(|(voter, _)| *voter == analyzer);
-    match known.map(|(_, standing)| standing) {
-        Some(ballot::VoterStanding::Live) => ReportFreshness::Live,
-        Some(ballot::VoterStanding::Stale(_) | ballot::VoterStanding::Uninformed) | None => {
-            ReportFreshness::Stale
-        }
-    }
-}
-
-// === capacity per replica ===
-
-/// Returns true if a report knows the capacity per replica of a variant.
-fn is_sized(report: &CapacityReport, key: &VariantKey) -> bool {
-    report.variants.iter().any(|it| it.key == *key && it.per_replica.is_some())
-}
-
-/// The capacity per replica of each variant.
-fn sizes(model: &PlanModel<'_>) -> Vec<(VariantKey, (Amount, Unit))> {
-    let unit = model.sizing.unit;
-    let variants = model.sizing.variants.iter();
-    variants.filter_map(|it| Some((it.key.clone(), (it.per_replica?, unit)))).collect()
+    counts && none_serves && QueueSignals::has_queue(tick, model)
 }

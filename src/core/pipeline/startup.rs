@@ -23,10 +23,8 @@ use std::collections::{BTreeMap, VecDeque};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::fleet::{Fleet, ReplicaKey, VariantKey, VariantSpec};
-use crate::observe::{Inputs, Observation, StartQuantiles, Startup};
-use crate::pipeline::Pipeline;
-use crate::pipeline::group::{Member, VariantGroup};
+use crate::fleet::{ReplicaKey, VariantKey, VariantSpec};
+use crate::observe::{Inputs, ReplicaStart, StartQuantiles, Startup};
 use crate::units::{Replicas, Seconds};
 
 /// Starts per variant that are remembered. Images, nodes and models change, and a start three dozen
@@ -67,12 +65,22 @@ enum StartStage {
 
 /// A start in progress.
 #[derive(Clone, Copy, Debug)]
-struct OpenStart {
+pub(crate) struct OpenStart {
     created: Timestamp,
     ready: Option<Timestamp>,
     page: Option<Timestamp>,
     /// The time since which no node has room for it.
     unschedulable: Option<Timestamp>,
+}
+
+/// The starts in progress of each variant.
+pub(crate) type OpenStarts<'a> = BTreeMap<&'a VariantKey, Vec<OpenStart>>;
+
+/// The known starts of one variant.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct VariantStarts<'a> {
+    measured: Option<&'a VecDeque<StartDurations>>,
+    open: &'a [OpenStart],
 }
 
 /// The time that a replica may take to start.
@@ -112,71 +120,6 @@ pub struct StartDurations {
     pub to_ready: Seconds,
     /// From created to serving, to the second.
     pub to_serving: Seconds,
-}
-
-// === impl Pipeline ===
-
-impl Pipeline {
-    /// The stuck replicas of a variant: those that take too long to start, and so do not count.
-    /// While start times are not measured, all missing replicas count as stuck after twice the
-    /// transition patience, and at least twice the declared start time.
-    pub(crate) fn stuck(&self, now: Timestamp, member: &Member<'_>) -> Stalls {
-        let key = &member.spec.key;
-        let coming = member.coming();
-        let measured = self.startups.patience(key);
-        let usual = twice(self.policy.transition_patience);
-        let patience = measured.unwrap_or_else(|| patience_unmeasured(member.spec, usual));
-        let since = self.unsettled.get(key).map(|unsettled| unsettled.since);
-        let waited = since.map_or(0.0, |since| now.duration_since(since).as_secs_f64());
-        let is_over = since.is_some() && waited >= patience.seconds();
-        let underway = self.startups.underway(now, key, StartDeadlines::of(patience));
-
-        let late = match measured {
-            // A requested replica that does not exist yet has only the age of the request.
-            Some(_) if is_over => underway.overdue + coming.beyond(underway.all),
-            Some(_) => underway.overdue,
-            None if is_over => coming,
-            None => underway.unplaced,
-        };
-
-        let all = coming.min(late);
-        Stalls { all, unplaced: all.min(underway.unplaced) }
-    }
-
-    /// The longest start of a variant that its percentile does not include. Candidates are starts
-    /// in progress that are not stuck and, while they are too few for a percentile, completed
-    /// starts.
-    pub(crate) fn slowest_start(&self, now: Timestamp, spec: &VariantSpec) -> Option<Seconds> {
-        let usual = twice(self.policy.transition_patience);
-        let measured = self.startups.patience(&spec.key);
-        let patience = measured.unwrap_or_else(|| patience_unmeasured(spec, usual));
-        self.startups.slowest(now, &spec.key, patience)
-    }
-
-    /// The start report of each variant, in the order of the fleet.
-    pub(crate) fn startups_of(&self, now: Timestamp, groups: &[VariantGroup<'_>]) -> Vec<Startup> {
-        let members = groups.iter().flat_map(|group| &group.members);
-        let mut startups = vec![Startup::default(); members.clone().count()];
-
-        for member in members {
-            let stuck = self.stuck(now, member).all;
-            let startup = self.startups.report(&member.spec.key, stuck);
-            let unschedulable = startup.unschedulable.min(member.observation.pending);
-            startups[member.place] = Startup { unschedulable, ..startup };
-        }
-        startups
-    }
-}
-
-/// Adds the start reports to the observations. Both are in the order of the variants.
-pub(crate) fn told(
-    mut observations: BTreeMap<VariantKey, Observation>,
-    startups: Vec<Startup>,
-) -> BTreeMap<VariantKey, Observation> {
-    for (observation, startup) in observations.values_mut().zip(startups) {
-        observation.startup = startup;
-    }
-    observations
 }
 
 // === impl StartDurations ===
@@ -222,40 +165,28 @@ impl Startups {
         }
     }
 
-    /// Reads the inputs of one tick.
-    pub(crate) fn take(&mut self, inputs: &Inputs) {
-        let Inputs { starts, scrapes, fleet, .. } = inputs;
-        self.replicas.retain(|replica, _| starts.contains_key(replica));
-        self.forget(fleet);
-        for (replica, start) in starts {
-            let known = self.replicas.entry(replica.clone()).or_insert(match start.ready {
-                Some(_) => StartStage::Started,
-                None => StartStage::Starting(OpenStart::at(start.created)),
-            });
-            if let StartStage::Starting(begun) = known {
-                begun.ready = start.ready;
-                begun.unschedulable = start.unschedulable.filter(|_| start.ready.is_none());
-            }
-        }
-
-        if !self.replicas.values().any(|stage| matches!(stage, StartStage::Starting(_))) {
+    /// Reads the starts and scrapes of one tick.
+    pub(crate) fn run(&mut self, inputs: &Inputs) {
+        self.measured.retain(|variant, _| inputs.fleet.get(variant).is_some());
+        self.follow(&inputs.starts);
+        if !self.replicas.values().any(StartStage::is_open) {
             return;
         }
 
-        for scrape in scrapes.iter().filter(|scrape| scrape.outcome.is_ok()) {
-            if let Some(StartStage::Starting(begun)) = self.replicas.get_mut(&scrape.replica) {
-                begun.page = begun.page.or(Some(scrape.at));
+        for scrape in inputs.scrapes.iter().filter(|scrape| scrape.outcome.is_ok()) {
+            if let Some(StartStage::Starting(open)) = self.replicas.get_mut(&scrape.replica) {
+                open.page = open.page.or(Some(scrape.at));
             }
         }
 
         for (replica, stage) in &mut self.replicas {
-            let StartStage::Starting(begun) = *stage else { continue };
-            let (Some(ready), Some(page)) = (begun.ready, begun.page) else { continue };
+            let StartStage::Starting(open) = *stage else { continue };
+            let (Some(ready), Some(page)) = (open.ready, open.page) else { continue };
             *stage = StartStage::Started;
             // If clocks differ, a start can appear to end before it began. Such a start is not
             // evidence.
-            let Some(to_ready) = begun.until(ready) else { continue };
-            let Some(to_serving) = begun.until(page.max(ready)) else { continue };
+            let Some(to_ready) = open.until(ready) else { continue };
+            let Some(to_serving) = open.until(page.max(ready)) else { continue };
             let known = self.measured.entry(replica.variant.clone()).or_default();
             known.push_back(StartDurations { to_ready, to_serving });
             while known.len() > STARTS_MAX {
@@ -264,54 +195,152 @@ impl Startups {
         }
     }
 
-    fn forget(&mut self, fleet: &Fleet) {
-        self.measured.retain(|variant, _| fleet.get(variant).is_some());
-    }
-
-    /// The time that a replica of a variant may take to start; `None` while too few starts were
-    /// seen.
-    pub(crate) fn patience(&self, variant: &VariantKey) -> Option<Seconds> {
-        Some(twice(self.serves_after(variant)?))
-    }
-
-    /// The time within which nine in ten replicas of a variant serve; `None` while too few starts
-    /// were seen.
-    pub(crate) fn serves_after(&self, variant: &VariantKey) -> Option<Seconds> {
-        let measured = self.measured.get(variant)?;
-        if measured.len() < STARTS_MIN {
-            return None;
+    /// The starts in progress of each variant.
+    pub(crate) fn open(&self) -> OpenStarts<'_> {
+        let mut open = OpenStarts::new();
+        for (replica, stage) in &self.replicas {
+            if let StartStage::Starting(start) = stage {
+                open.entry(&replica.variant).or_default().push(*start);
+            }
         }
+        open
+    }
+
+    /// The starts of a variant, with `open` from [`Startups::open`].
+    pub(crate) fn of<'a>(
+        &'a self,
+        variant: &VariantKey,
+        open: &'a OpenStarts<'_>,
+    ) -> VariantStarts<'a> {
+        VariantStarts {
+            measured: self.measured.get(variant),
+            open: open.get(variant).map(Vec::as_slice).unwrap_or_default(),
+        }
+    }
+
+    /// Updates the stage of every replica. Both maps have the same order, so that one walk replaces
+    /// a search for each replica.
+    fn follow(&mut self, starts: &BTreeMap<ReplicaKey, ReplicaStart>) {
+        let mut known = std::mem::take(&mut self.replicas).into_iter().peekable();
+
+        self.replicas = starts
+            .iter()
+            .map(|(replica, start)| {
+                while known.next_if(|(key, _)| key < replica).is_some() {}
+                let before = known.next_if(|(key, _)| key == replica);
+                let (key, stage) =
+                    before.unwrap_or_else(|| (replica.clone(), StartStage::first(start)));
+                (key, stage.updated(start))
+            })
+            .collect();
+    }
+}
+
+// === impl StartStage ===
+
+impl StartStage {
+    /// The stage of a replica that is seen for the first time.
+    const fn first(start: &ReplicaStart) -> Self {
+        match start.ready {
+            Some(_) => Self::Started,
+            None => Self::Starting(OpenStart {
+                created: start.created,
+                ready: None,
+                page: None,
+                unschedulable: None,
+            }),
+        }
+    }
+
+    fn updated(self, start: &ReplicaStart) -> Self {
+        match self {
+            Self::Started => Self::Started,
+            Self::Starting(open) => Self::Starting(OpenStart {
+                ready: start.ready,
+                unschedulable: start.unschedulable.filter(|_| start.ready.is_none()),
+                ..open
+            }),
+        }
+    }
+
+    const fn is_open(&self) -> bool {
+        matches!(self, Self::Starting(_))
+    }
+}
+
+// === impl VariantStarts ===
+
+impl VariantStarts<'_> {
+    /// The time that a replica of the variant may take to start; `None` while too few starts were
+    /// seen.
+    pub(crate) fn patience(&self) -> Option<Seconds> {
+        Some(twice(self.serves_after()?))
+    }
+
+    /// The time within which nine in ten replicas of the variant serve; `None` while too few starts
+    /// were seen.
+    pub(crate) fn serves_after(&self) -> Option<Seconds> {
+        let measured = self.measured.filter(|it| it.len() >= STARTS_MIN)?;
         Some(quantiles(measured, |it| it.to_serving)?.p90)
     }
 
-    /// The longest start of a variant that is in progress and still within `patience`. Includes
-    /// measured starts while they are too few for a percentile.
-    fn slowest(&self, now: Timestamp, variant: &VariantKey, patience: Seconds) -> Option<Seconds> {
-        let measured = self.measured.get(variant).filter(|it| it.len() < STARTS_MIN);
+    /// The longest start that the percentile does not include. Candidates are starts in progress
+    /// that are not stuck and, while they are too few for a percentile, completed starts.
+    pub(crate) fn slowest(&self, now: Timestamp, patience: Seconds) -> Option<Seconds> {
+        let measured = self.measured.filter(|it| it.len() < STARTS_MIN);
         let over = measured.into_iter().flatten().map(|it| it.to_serving);
-
-        let own = self.replicas.iter().filter(|(replica, _)| replica.variant == *variant);
-        let going_on = own.filter_map(|(_, stage)| match stage {
-            StartStage::Starting(it) => Seconds::from_span(now.duration_since(it.created)),
-            StartStage::Started => None,
-        });
-        let not_stuck = going_on.filter(|age| age.seconds() < patience.seconds());
+        let ages =
+            self.open.iter().filter_map(|it| Seconds::from_span(now.duration_since(it.created)));
+        let not_stuck = ages.filter(|age| age.seconds() < patience.seconds());
         over.chain(not_stuck).reduce(Seconds::max)
     }
 
-    /// The starting replicas of a variant.
-    fn underway(
+    /// The stuck replicas: those that take too long to start, and so do not count. While start
+    /// times are not measured, all missing replicas count as stuck after `patience`.
+    ///
+    /// `coming` are the requested replicas that do not serve yet, and `waited` is the time since
+    /// which the variant has differed from its target state.
+    pub(crate) fn stalls(
         &self,
         now: Timestamp,
-        variant: &VariantKey,
-        patience: StartDeadlines,
-    ) -> StartCounts {
-        let own = self.replicas.iter().filter(|(replica, _)| replica.variant == *variant);
+        coming: Replicas,
+        waited: Option<f64>,
+        patience: Seconds,
+    ) -> Stalls {
+        let is_over = waited.is_some_and(|waited| waited >= patience.seconds());
+        let underway = self.underway(now, StartDeadlines::of(patience));
+
+        let late = match self.patience() {
+            // A requested replica that does not exist yet has only the age of the request.
+            Some(_) if is_over => underway.overdue + coming.beyond(underway.all),
+            Some(_) => underway.overdue,
+            None if is_over => coming,
+            None => underway.unplaced,
+        };
+
+        let all = coming.min(late);
+        Stalls { all, unplaced: all.min(underway.unplaced) }
+    }
+
+    /// The report on the variant's starts.
+    pub(crate) fn report(&self, stuck: Replicas) -> Startup {
+        let without_node = self.open.iter().filter(|it| it.unschedulable.is_some()).count();
+        let unschedulable = Replicas::saturating(u32::try_from(without_node).unwrap_or(u32::MAX));
+        let begun = Startup { stuck, unschedulable, ..Startup::default() };
+        let Some(measured) = self.measured else { return begun };
+
+        Startup {
+            starts: u32::try_from(measured.len()).unwrap_or(u32::MAX),
+            to_ready: quantiles(measured, |it| it.to_ready),
+            to_serving: quantiles(measured, |it| it.to_serving),
+            ..begun
+        }
+    }
+
+    /// The starting replicas.
+    fn underway(&self, now: Timestamp, patience: StartDeadlines) -> StartCounts {
         let mut underway = StartCounts::default();
-        for (_, stage) in own {
-            let StartStage::Starting(OpenStart { created, unschedulable, .. }) = stage else {
-                continue;
-            };
+        for OpenStart { created, unschedulable, .. } in self.open {
             let age = now.duration_since(*created).as_secs_f64();
             let waited = unschedulable.map(|since| now.duration_since(since).as_secs_f64());
             let is_unplaced = waited >= Some(patience.node.seconds());
@@ -327,35 +356,11 @@ impl Startups {
 
         underway
     }
-
-    /// The report on a variant's starts.
-    pub(crate) fn report(&self, variant: &VariantKey, stuck: Replicas) -> Startup {
-        let own = self.replicas.iter().filter(|(replica, _)| replica.variant == *variant);
-        let unschedulable = own
-            .map(|(_, stage)| match stage {
-                StartStage::Starting(OpenStart { unschedulable: Some(_), .. }) => Replicas::ONE,
-                StartStage::Starting(_) | StartStage::Started => Replicas::ZERO,
-            })
-            .sum();
-
-        let begun = Startup { stuck, unschedulable, ..Startup::default() };
-        let Some(measured) = self.measured.get(variant) else { return begun };
-        Startup {
-            starts: u32::try_from(measured.len()).unwrap_or(u32::MAX),
-            to_ready: quantiles(measured, |it| it.to_ready),
-            to_serving: quantiles(measured, |it| it.to_serving),
-            ..begun
-        }
-    }
 }
 
 // === impl OpenStart, StartDeadlines ===
 
 impl OpenStart {
-    const fn at(created: Timestamp) -> Self {
-        Self { created, ready: None, page: None, unschedulable: None }
-    }
-
     /// The time from the creation to `at`; `None` if `at` is earlier.
     fn until(&self, at: Timestamp) -> Option<Seconds> {
         Seconds::from_span(at.duration_since(self.created))
@@ -377,7 +382,7 @@ pub(crate) fn patience_unmeasured(spec: &VariantSpec, least: Seconds) -> Seconds
 }
 
 /// The longest time for a start whose usual time is `usual`.
-fn twice(usual: Seconds) -> Seconds {
+pub(crate) fn twice(usual: Seconds) -> Seconds {
     Seconds::new(usual.seconds() * STUCK_AFTER).unwrap_or(usual)
 }
 
@@ -420,11 +425,12 @@ mod tests {
     }
 
     fn starting(second: i64) -> StartStage {
-        StartStage::Starting(OpenStart::at(at(second)))
+        let start = ReplicaStart { created: at(second), ready: None, unschedulable: None };
+        StartStage::first(&start)
     }
 
     fn slowest(startups: &Startups, now: i64) -> Option<Seconds> {
-        startups.slowest(at(now), &variant(), seconds(600))
+        startups.of(&variant(), &startups.open()).slowest(at(now), seconds(600))
     }
 
     /// The percentiles of starts of 1 to `count` seconds.

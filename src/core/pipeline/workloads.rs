@@ -9,12 +9,13 @@ use std::sync::Arc;
 
 use crate::analyze::engine_args::{self, EngineArguments, UnknownArguments};
 use crate::decide::workload::{Contradiction, EngineReport, GpusSource, WorkloadReport};
-use crate::fleet::{Fleet, VariantKey, VariantSpec};
+use crate::fleet::{VariantKey, VariantSpec};
 use crate::observe::inventory::UnitSource;
-use crate::observe::template::{PodTemplate, Templates};
+use crate::observe::template::PodTemplate;
 use crate::observe::{Inputs, Observation};
-use crate::pipeline::Pipeline;
+use crate::pipeline::group::Member;
 use crate::pipeline::limits::TickLimits;
+use crate::pipeline::tick::Tick;
 use crate::units::Tokens;
 
 /// The share by which the reported KV cache may differ from the prescribed one. Blocks are whole,
@@ -37,9 +38,9 @@ struct ParsedTemplate {
 
 impl Workloads {
     /// Reads the current templates.
-    fn take(&mut self, fleet: &Fleet, templates: &Templates) {
-        self.read.retain(|key, _| fleet.get(key).is_some());
-        for (key, template) in templates {
+    pub(crate) fn run(&mut self, inputs: &Inputs) {
+        self.read.retain(|key, _| inputs.fleet.get(key).is_some());
+        for (key, template) in &inputs.templates {
             let known = self.read.get(key).map(|read| &read.template);
             if known.is_some_and(|known| Arc::ptr_eq(known, template) || known == template) {
                 continue;
@@ -55,43 +56,31 @@ impl Workloads {
     pub(crate) fn arguments(&self, key: &VariantKey) -> Option<&Arc<EngineArguments>> {
         self.read.get(key)?.arguments.as_ref().ok()
     }
-}
-
-// === impl Pipeline ===
-
-impl Pipeline {
-    /// Reads inputs that are not load: the starts of replicas, and the start arguments of engines.
-    pub(crate) fn take_workloads(&mut self, inputs: &Inputs) {
-        self.startups.take(inputs);
-        self.learned.workloads.take(&inputs.fleet, &inputs.templates);
-    }
 
     /// The known facts about the variants' workloads.
-    pub(crate) fn workloads_of(
+    pub(crate) fn reports(
         &self,
-        room: &TickLimits,
-        fleet: &Fleet,
-        observations: &BTreeMap<VariantKey, Observation>,
+        tick: &Tick<'_>,
+        limits: &TickLimits<'_>,
     ) -> BTreeMap<VariantKey, WorkloadReport> {
-        fleet
-            .variants()
-            .map(|spec| {
-                let (_, gpus) = self.takes(room, spec);
-                let engine = self.engine(&spec.key, observations.get(&spec.key));
-                let report = WorkloadReport { gpus, said_by: said_by(room, spec), engine };
+        tick.members
+            .iter()
+            .map(|Member { spec, observation, .. }| {
+                let (_, gpus) = limits.takes(spec);
+                let engine = self.engine(&spec.key, observation);
+                let report = WorkloadReport { gpus, said_by: said_by(limits, spec), engine };
                 (spec.key.clone(), report)
             })
             .collect()
     }
 
-    fn engine(&self, key: &VariantKey, seen: Option<&Observation>) -> Option<EngineReport> {
-        let arguments = match &self.learned.workloads.read.get(key)?.arguments {
+    fn engine(&self, key: &VariantKey, observation: &Observation) -> Option<EngineReport> {
+        let arguments = match &self.read.get(key)?.arguments {
             Ok(read) => read,
             Err(why) => return Some(EngineReport::Unread(why.clone())),
         };
 
-        let contradiction = seen.and_then(|seen| contradiction(arguments, seen));
-        Some(match contradiction {
+        Some(match contradiction(arguments, observation) {
             Some(contradiction) => EngineReport::Contradicted(contradiction),
             None => EngineReport::Read(Arc::clone(arguments)),
         })
@@ -99,7 +88,7 @@ impl Pipeline {
 }
 
 /// The source of a replica's resources.
-fn said_by(room: &TickLimits, spec: &VariantSpec) -> GpusSource {
+fn said_by(room: &TickLimits<'_>, spec: &VariantSpec) -> GpusSource {
     match (spec.gpus, room.unit(&spec.key).map(|unit| unit.source)) {
         (Some(_), _) => GpusSource::Declared,
         (None, Some(UnitSource::Template)) => GpusSource::Template,

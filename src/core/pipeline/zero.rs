@@ -8,6 +8,8 @@
 //! A woken model has served nothing yet and would look as idle as before. So its silence restarts.
 //! The woken variant keeps its replica until it has served, and at least for the configured time.
 
+pub(crate) mod policy;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
@@ -16,34 +18,18 @@ use crate::decide::zero::{
     self, Idleness, Move, ObservedWork, Wake, WakeCandidate, ZeroOutcome, ZeroPolicy, ZeroVariant,
 };
 use crate::decide::{Basis, Decision, Reason, Stage, Step};
-use crate::fleet::{Fleet, ModelKey, Role, VariantKey, ZeroPermission};
+use crate::fleet::{ModelKey, Role, VariantKey};
 use crate::observe::{Inputs, Scrape};
 use crate::pipeline::group::{Member, VariantGroup};
+use crate::pipeline::guard::incomplete;
+use crate::pipeline::proposal::ProposalBasis;
+use crate::pipeline::silence::Silences;
 use crate::pipeline::silence::saved::SavedSilence;
-use crate::pipeline::silence::{SilenceInputs, Silences};
-use crate::pipeline::{Pipeline, RecommendationBasis, guard};
+use crate::pipeline::supply::VariantSupply;
+use crate::pipeline::tick::Tick;
 use crate::units::{Replicas, Seconds};
 
-/// The models that may scale to zero.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Zero {
-    /// The rule for models without a rule of their own.
-    pub default: ZeroRule,
-    /// Rules of single models.
-    pub overrides: BTreeMap<ModelKey, ZeroRule>,
-    /// The idle time to prove for a model that only an object allows to scale to zero, if the
-    /// object sets no time.
-    pub after: Seconds,
-}
-
-/// The conditions under which one model may scale to zero.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ZeroRule {
-    /// The policy: whether it may, and after how long.
-    pub policy: ZeroPolicy,
-    /// The minimum time for which a woken variant stays.
-    pub awake_min: Seconds,
-}
+pub use crate::pipeline::zero::policy::{Zero, ZeroRule};
 
 /// The remembered state of models that may scale to zero.
 #[derive(Clone, Debug, Default)]
@@ -66,58 +52,45 @@ struct ZeroCandidate<'a> {
     groups: &'a [VariantGroup<'a>],
     rule: ZeroRule,
     retention: Seconds,
-    /// The replicas of each variant that do not start.
-    stuck: BTreeMap<&'a VariantKey, Replicas>,
-    /// True if any guard blocks a scale-down.
-    guarded: bool,
-}
-
-// === impl Zero ===
-
-impl Zero {
-    /// The rule that applies to a model.
-    #[must_use]
-    pub fn of(&self, model: &ModelKey) -> ZeroRule {
-        self.overrides.get(model).copied().unwrap_or(self.default)
-    }
-
-    /// The rule that applies to a model of a fleet. This is its own rule, otherwise the default
-    /// with the wishes from the objects that declare its variants. If the wishes differ, a wish
-    /// that forbids zero decides. Otherwise the longest time applies.
-    #[must_use]
-    pub fn in_fleet(&self, fleet: &Fleet, model: &ModelKey) -> ZeroRule {
-        let rule = self.of(model);
-        let wishes = fleet.wishes(model);
-        if wishes.is_empty() || self.overrides.contains_key(model) {
-            return rule;
-        }
-
-        let is_allowed = wishes.iter().any(|wish| wish.may == Some(ZeroPermission::Allowed));
-        let is_forbidden = wishes.iter().any(|wish| wish.may == Some(ZeroPermission::Forbidden));
-        let usual = match rule.policy {
-            ZeroPolicy::AfterIdle(after) => Some(after),
-            ZeroPolicy::KeepOne => is_allowed.then_some(self.after),
-        };
-
-        let longest = wishes.iter().filter_map(|wish| wish.after).reduce(Seconds::max);
-        let policy = match usual.filter(|_| !is_forbidden) {
-            Some(usual) => ZeroPolicy::AfterIdle(longest.unwrap_or(usual)),
-            None => ZeroPolicy::KeepOne,
-        };
-        ZeroRule { policy, ..rule }
-    }
-
-    /// Returns true if no model may scale to zero, except those whose objects allow it.
-    #[must_use]
-    pub fn is_off(&self) -> bool {
-        let mut rules = std::iter::once(&self.default).chain(self.overrides.values());
-        rules.all(|rule| rule.policy == ZeroPolicy::KeepOne)
-    }
+    /// The supply of each variant, by place.
+    supply: &'a [VariantSupply],
 }
 
 // === impl Zeros ===
 
 impl Zeros {
+    /// Moves models to zero and back, and leaves all others unchanged.
+    pub(crate) fn run(
+        &mut self,
+        tick: &Tick<'_>,
+        supply: &[VariantSupply],
+        mut decisions: Vec<Decision>,
+    ) -> Vec<Decision> {
+        let Inputs { fleet, listings, .. } = tick.inputs;
+        if tick.policy.zero.is_off() && !fleet.has_wishes() {
+            *self = Self::default();
+            return decisions;
+        }
+
+        let scrapes = by_variant(&tick.inputs.scrapes);
+        let mut models = BTreeSet::new();
+        for (model, groups) in tick.models() {
+            let rule = tick.policy.zero.in_fleet(fleet, model);
+            let ZeroPolicy::AfterIdle(retention) = rule.policy else { continue };
+            models.insert(model.clone());
+            let case = ZeroCandidate { now: tick.now, model, groups, rule, retention, supply };
+            let (work, signal) =
+                self.silences.listen(tick, &scrapes, groups, model, case.starting());
+            self.wake(&case, &work, signal.as_deref(), &mut decisions);
+            self.lower(tick, &case, &work, &mut decisions);
+        }
+
+        let replicas = listings.values().flat_map(|listing| &listing.replicas).collect();
+        self.silences.keep(&models, &replicas);
+        self.woken.retain(|model, _| models.contains(model));
+        decisions
+    }
+
     /// Restarts every silence after an unobserved time.
     pub(crate) fn begin_anew(&mut self) {
         self.silences.begin_anew();
@@ -141,54 +114,7 @@ impl Zeros {
     }
 }
 
-// === impl Pipeline ===
-
-impl Pipeline {
-    /// Moves models to zero and back, and leaves all others unchanged.
-    pub(crate) fn move_to_zero_and_back(
-        &mut self,
-        now: Timestamp,
-        inputs: &Inputs,
-        groups: &[VariantGroup<'_>],
-        decisions: &mut [Decision],
-    ) {
-        let mut zeros = std::mem::take(&mut self.zeros);
-        if self.policy.zero.is_off() && !inputs.fleet.has_wishes() {
-            return;
-        }
-
-        let mut scrapes: BTreeMap<&VariantKey, Vec<&Scrape>> = BTreeMap::new();
-        for scrape in &inputs.scrapes {
-            scrapes.entry(&scrape.replica.variant).or_default().push(scrape);
-        }
-
-        let gap_scraped = self.policy.stale_after;
-        let gap_relayed = self.policy.stale_after_relayed;
-        let hearing = SilenceInputs { now, inputs, scrapes, gap_scraped, gap_relayed };
-        let mut models = BTreeSet::new();
-        for groups in groups.chunk_by(|a, b| a.model == b.model) {
-            let Some(model) = groups.first().map(|group| &group.model) else { continue };
-            let rule = self.policy.zero.in_fleet(&inputs.fleet, model);
-            let ZeroPolicy::AfterIdle(retention) = rule.policy else { continue };
-            models.insert(model.clone());
-            let members = groups.iter().flat_map(|group| &group.members);
-            let stuck = members.map(|it| (&it.spec.key, self.stuck(now, it).all)).collect();
-            let guarded = groups.iter().any(|group| {
-                let settling = self.settling(now, group, RecommendationBasis::Peaks);
-                guard(now, group).or(settling).is_some()
-            });
-            let case = ZeroCandidate { now, model, groups, rule, retention, stuck, guarded };
-            let (work, signal) = zeros.silences.listen(&hearing, groups, model, case.starting());
-            zeros.wake(&case, &work, signal.as_deref(), decisions);
-            zeros.lower(&case, &work, decisions);
-        }
-
-        let replicas = inputs.listings.values().flat_map(|listing| &listing.replicas).collect();
-        zeros.silences.keep(&models, &replicas);
-        zeros.woken.retain(|model, _| models.contains(model));
-        self.zeros = zeros;
-    }
-}
+// === waking and lowering ===
 
 impl Zeros {
     /// Wakes a model with a queue in front of it, and keeps a woken model awake.
@@ -236,7 +162,13 @@ impl Zeros {
     }
 
     /// Scales all variants of a model that is proved idle to zero.
-    fn lower(&mut self, case: &ZeroCandidate<'_>, work: &ObservedWork, decisions: &mut [Decision]) {
+    fn lower(
+        &self,
+        tick: &Tick<'_>,
+        case: &ZeroCandidate<'_>,
+        work: &ObservedWork,
+        decisions: &mut [Decision],
+    ) {
         let candidates = case.candidates(decisions);
         if candidates.iter().all(|candidate| candidate.target == Replicas::ZERO) {
             case.keep_what_is_there(work, decisions);
@@ -245,7 +177,7 @@ impl Zeros {
 
         let complete = candidates.len() == case.members().count();
         let is_woken = self.woken.contains_key(case.model);
-        let may_lower = complete && !case.guarded && !is_woken;
+        let may_lower = complete && !is_woken && !case.is_guarded(tick);
         let settled = zero::settle(ZeroPolicy::AfterIdle(case.retention), work, &candidates);
         let ours = decisions.iter_mut().filter(|decision| decision.model == *case.model);
         match settled.outcome {
@@ -288,13 +220,22 @@ impl<'a> ZeroCandidate<'a> {
         self.groups.iter().flat_map(|group| &group.members)
     }
 
-    fn stuck(&self, variant: &VariantKey) -> Replicas {
-        self.stuck.get(variant).copied().unwrap_or_default()
+    /// Returns true if any guard blocks a scale-down.
+    fn is_guarded(&self, tick: &Tick<'_>) -> bool {
+        self.groups.iter().any(|group| {
+            let settling = tick.settling(group, ProposalBasis::Peaks);
+            incomplete(tick.now, group).or(settling).is_some()
+        })
+    }
+
+    /// The replicas of a variant that do not start.
+    fn stuck(&self, member: &Member<'_>) -> Replicas {
+        self.supply[member.place].stalls.all
     }
 
     /// The replicas that are starting or about to start.
     fn starting(&self) -> Replicas {
-        self.members().map(|it| it.coming().beyond(self.stuck(&it.spec.key))).sum()
+        self.members().map(|it| it.coming().beyond(self.stuck(it))).sum()
     }
 
     /// Returns true if the variant has a replica whose load is known.
@@ -310,7 +251,7 @@ impl<'a> ZeroCandidate<'a> {
                 role: member.spec.role,
                 cost: member.spec.cost,
                 current: member.observation.wanted,
-                stuck: self.stuck(&member.spec.key),
+                stuck: self.stuck(member),
                 bounds: member.observation.bounds,
             })
             .collect()
@@ -325,7 +266,7 @@ impl<'a> ZeroCandidate<'a> {
             let of_role = self.members().filter(|it| Some(it.spec.role) == role);
             let asleep = of_role.filter(|it| it.observation.wanted == Some(Replicas::ZERO));
             let sized = asleep.map(|it| &it.spec.key).filter(|key| {
-                let decision = decisions.iter().find(|it| it.variant == **key);
+                let decision = decision_on(decisions, key);
                 decision.is_some_and(|it| it.basis == Basis::Fresh && it.desired() > Replicas::ZERO)
             });
 
@@ -343,7 +284,7 @@ impl<'a> ZeroCandidate<'a> {
     fn candidates(&self, decisions: &[Decision]) -> Vec<ZeroVariant> {
         self.members()
             .filter_map(|member| {
-                let decision = decisions.iter().find(|it| it.variant == member.spec.key)?;
+                let decision = decision_on(decisions, &member.spec.key)?;
                 (decision.basis == Basis::Fresh).then(|| ZeroVariant {
                     variant: member.spec.key.clone(),
                     cost: Some(member.spec.cost),
@@ -393,6 +334,21 @@ impl<'a> ZeroCandidate<'a> {
             }
         }
     }
+}
+
+/// The scrapes of each variant.
+fn by_variant(scrapes: &[Scrape]) -> BTreeMap<&VariantKey, Vec<&Scrape>> {
+    let mut sorted: BTreeMap<&VariantKey, Vec<&Scrape>> = BTreeMap::new();
+    for scrape in scrapes {
+        sorted.entry(&scrape.replica.variant).or_default().push(scrape);
+    }
+    sorted
+}
+
+/// The decision on a variant among decisions, which are ordered by key.
+fn decision_on<'a>(decisions: &'a [Decision], variant: &VariantKey) -> Option<&'a Decision> {
+    let at = decisions.binary_search_by(|it| it.variant.cmp(variant)).ok()?;
+    decisions.get(at)
 }
 
 /// The handling of a step that changes nothing: omitted or reported.

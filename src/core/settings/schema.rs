@@ -3,7 +3,7 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 
-use crate::settings::values::Allowed;
+use crate::settings::allowed::Allowed;
 
 /// The keyword of the shortest duration or smallest size. JSON Schema has none for text.
 pub const MINIMUM: &str = "x-minimum";

@@ -3,8 +3,7 @@
 use core::net::SocketAddr;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::fmt::{Debug, Display};
-use std::ops::RangeInclusive;
+use std::fmt::Debug;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,30 +11,12 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::settings;
-use crate::settings::Setting;
+use crate::settings::allowed::TextRule;
 use crate::settings::problem::Problems;
 use crate::settings::schema::SectionKeys;
+use crate::settings::setting::Setting;
 use crate::settings::written::{WrittenDuration, WrittenSize};
 use crate::units::{CostPerHour, Fraction, Gpus, Replicas, Requests, Seconds, Tokens, Weight};
-
-/// The values that a key may have.
-#[derive(Clone, Debug)]
-pub struct Allowed<P> {
-    /// The smallest value, or the exclusive lower limit.
-    pub minimum: P,
-    /// The largest value.
-    pub maximum: P,
-    /// True if the minimum itself is not allowed.
-    pub is_above: bool,
-}
-
-/// The texts that a key may have.
-#[derive(Clone, Copy, Debug)]
-pub struct TextRule {
-    accepts: fn(&str) -> bool,
-    rule: &'static str,
-}
 
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
@@ -63,53 +44,6 @@ pub const fn minutes(count: u64) -> Duration {
 #[must_use]
 pub const fn hours(count: u64) -> Duration {
     Duration::from_hours(count)
-}
-
-/// Numbers above zero, up to a limit.
-#[must_use]
-pub const fn above_zero(maximum: f64) -> Allowed<f64> {
-    Allowed { minimum: 0.0, maximum, is_above: true }
-}
-
-/// Texts that a predicate accepts, with the rule for messages.
-#[must_use]
-pub const fn text(accepts: fn(&str) -> bool, rule: &'static str) -> TextRule {
-    TextRule { accepts, rule }
-}
-
-// === impl Allowed ===
-
-impl<P> From<RangeInclusive<P>> for Allowed<P> {
-    fn from(range: RangeInclusive<P>) -> Self {
-        let (minimum, maximum) = range.into_inner();
-        Self { minimum, maximum, is_above: false }
-    }
-}
-
-impl<P: PartialOrd + Clone> Allowed<P> {
-    /// Returns the value if it is allowed, and otherwise reports it in the form of a file.
-    pub fn check<W: Display + From<P>>(
-        &self,
-        value: P,
-        path: &str,
-        problems: &mut Problems,
-    ) -> Option<P> {
-        let Self { minimum, maximum, is_above } = self;
-        let is_allowed =
-            *minimum <= value && value <= *maximum && !(*is_above && value == *minimum);
-        if is_allowed {
-            return Some(value);
-        }
-
-        let [minimum, maximum] = [minimum, maximum].map(|it| W::from(it.clone()));
-        let rule = if *is_above {
-            format!("must be above {minimum} and at most {maximum}")
-        } else {
-            format!("must be from {minimum} to {maximum}")
-        };
-        problems.error(path, rule, W::from(value));
-        None
-    }
 }
 
 settings! {

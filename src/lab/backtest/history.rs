@@ -14,8 +14,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::backtest::BacktestError;
 use crate::backtest::args::BacktestArgs;
+use crate::backtest::error::BacktestError;
 use crate::backtest::interrupt::Interrupt;
 use crate::backtest::replay::surroundings;
 use crate::backtest::screen::Progress;

@@ -8,7 +8,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 use tokio_util::task::TaskTracker;
 
-use crate::backtest::BacktestError;
+use crate::backtest::error::BacktestError;
 
 /// The exit code of an interrupted process, as shells report it.
 pub const EXIT: u8 = 130;

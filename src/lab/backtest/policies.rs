@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use crate::backtest::BacktestError;
+use crate::backtest::error::BacktestError;
 use crate::backtest::replay::surroundings;
 use plimsoll_core::pipeline::Policy;
 pub(super) use plimsoll_daemon::config::yaml::lines::Lines;

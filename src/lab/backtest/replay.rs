@@ -13,7 +13,7 @@ use std::path::Path;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::backtest::BacktestError;
+use crate::backtest::error::BacktestError;
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_core::pipeline::{DesiredReplicas, Pipeline, Policy};
 use plimsoll_daemon::config::{self, Files, Surroundings};

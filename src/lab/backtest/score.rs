@@ -8,9 +8,9 @@ use std::fmt::Write as _;
 use anyhow::Context as _;
 use rayon::prelude::*;
 
-use crate::backtest::BacktestError;
 use crate::backtest::args::BacktestArgs;
 use crate::backtest::demand::{RecordedLoad, RecordedVariant, TraceDemand};
+use crate::backtest::error::BacktestError;
 use crate::backtest::interrupt::Interrupt;
 use crate::backtest::policies::{CandidatePolicy, Candidates};
 use crate::simulate::replica::settings::{

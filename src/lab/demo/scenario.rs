@@ -10,7 +10,6 @@ use clap::ValueEnum as _;
 use serde_json::{Map, Value, json};
 
 use crate::demo::args::{DemoPolicy, DemoScenario};
-use crate::demo::stage::DemoStage;
 use crate::simulate::peers::Peer;
 use crate::simulate::scenario::{Model, Scenario, Variant};
 use crate::simulate::score::Outcome;
@@ -58,18 +57,6 @@ impl DemoSetup {
             .map_err(|problems| anyhow!("the demo's scenario is not valid: {problems:?}"))?;
         // A process plays one scenario, which its tasks use until the end.
         Ok(Self { scenario: Box::leak(Box::new(scenario)), seed, config: value(&config)? })
-    }
-
-    /// The variants of the configuration, with a file in this folder for the targets of each.
-    #[must_use]
-    pub fn with_targets(&self, folder: &Path) -> Value {
-        let mut variants = self.config["variants"].clone();
-        for variant in variants.as_array_mut().into_iter().flatten() {
-            let name = variant["name"].as_str().unwrap_or_default();
-            let path = DemoStage::targets_file(folder, name);
-            variant["targets"] = json!({"file": {"paths": [path], "refresh": "1s"}});
-        }
-        variants
     }
 
     /// The results of a simulated outcome.

@@ -22,7 +22,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -215,6 +215,22 @@ impl DemoStage {
         }
 
         Ok(())
+    }
+}
+
+// === impl DemoSetup ===
+
+impl DemoSetup {
+    /// The variants of the configuration, with a file in this folder for the targets of each.
+    #[must_use]
+    pub fn with_targets(&self, folder: &Path) -> Value {
+        let mut variants = self.config["variants"].clone();
+        for variant in variants.as_array_mut().into_iter().flatten() {
+            let name = variant["name"].as_str().unwrap_or_default();
+            let path = DemoStage::targets_file(folder, name);
+            variant["targets"] = json!({"file": {"paths": [path], "refresh": "1s"}});
+        }
+        variants
     }
 }
 

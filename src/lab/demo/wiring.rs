@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::demo::args::{DemoArgs, DemoOutput};
+use crate::demo::drive::{DemoParts, drive};
 use crate::demo::pki::{FRONT_PROXY, Pki};
 use crate::demo::scenario::DemoSetup;
 use crate::demo::stage::DemoStage;
-use crate::demo::{DemoParts, drive};
 use crate::simulate::Micros;
 use plimsoll_daemon::clock::Clock;
 use plimsoll_daemon::config::{self, Config, Files};

@@ -4,10 +4,11 @@
 //! Each has its own file, which states the source of its rules.
 
 pub mod apa;
-pub mod best;
+mod best;
 mod demand;
 mod dynamo;
 mod fixed;
+mod goal;
 mod keda;
 pub mod kpa;
 pub mod law;
@@ -16,16 +17,17 @@ mod only_up;
 pub mod oracle;
 pub(crate) mod profile;
 pub mod schedule;
+pub(crate) mod sight;
 mod slo_aware;
 mod stock;
+mod unplayable;
 pub mod wva;
 
 use std::fmt;
 
-use crate::simulate::peers::best::NoFleet;
 use crate::simulate::peers::demand::Unplannable;
 use crate::simulate::peers::law::Rule;
-use crate::simulate::replica::settings::SettingsError;
+pub use crate::simulate::peers::unplayable::{NoFleet, Unplayable};
 use crate::simulate::run::Watch;
 use crate::simulate::scaler::MilliValue;
 use crate::simulate::scenario::{Actuator, Scenario, Variant};
@@ -77,20 +79,6 @@ pub enum Peer {
      keda-rate:RATE, keda-rate:best, kpa:N, apa:SHARE, wva-v1, wva-v2, llm-d-slo, dynamo-load, dynamo-throughput, melange or oracle"
 )]
 pub struct UnknownPeer;
-
-/// The reason why a peer cannot scale the variants of a scenario.
-#[derive(Debug, thiserror::Error)]
-pub enum Unplayable {
-    /// The peer must know the requests beforehand, and they cannot be known.
-    #[error(transparent)]
-    Unplannable(#[from] Unplannable),
-    /// The peer searches for a fixed replica count, and none serves the requests.
-    #[error(transparent)]
-    NoFleet(#[from] NoFleet),
-    /// An engine cannot be built.
-    #[error("an engine cannot be built")]
-    Engine(#[from] SettingsError),
-}
 
 impl Peer {
     /// The peers without a parameter, by name.

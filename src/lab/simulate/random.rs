@@ -8,9 +8,6 @@ use std::f64::consts::TAU;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
-use crate::simulate::Micros;
-use crate::simulate::scenario::Startup;
-
 /// The purpose of a generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
@@ -94,16 +91,6 @@ pub fn gamma(random: &mut Pcg64, shape: f64) -> f64 {
         if v > 0.0 && uniform(random).ln() < 0.5 * x * x + d - d * v + d * v.ln() {
             return d * v;
         }
-    }
-}
-
-impl Startup {
-    /// Draws the duration of a start-up phase with this median.
-    pub fn draw(&self, median: Micros, random: &mut Pcg64) -> Micros {
-        if self.sigma <= 0.0 {
-            return median;
-        }
-        Micros::from_secs_f64(median.seconds() * (self.sigma * normal(random)).exp())
     }
 }
 

@@ -45,19 +45,24 @@ mod blocks;
 mod coast;
 mod decodes;
 mod end;
+mod lanes;
 mod leave;
 mod look;
 mod noise;
 mod pace;
 mod pipeline;
 pub mod prefix;
+mod request;
 mod rings;
 mod servers;
 pub mod settings;
+mod slots;
 pub mod speculation;
 pub mod stats;
+mod submit;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use rand_pcg::Pcg64;
 
@@ -66,87 +71,17 @@ use crate::simulate::random;
 use crate::simulate::replica::adapters::Adapters;
 use crate::simulate::replica::arrivals::{Fetch, SubmittedRequest};
 use crate::simulate::replica::decodes::{Decodes, RequestPhase};
+use crate::simulate::replica::lanes::StagePipeline;
 use crate::simulate::replica::noise::Noise;
-use crate::simulate::replica::pace::StepDurations;
-use crate::simulate::replica::pipeline::StagePipeline;
-use crate::simulate::replica::prefix::{CachedPrefix, PrefixCache, Return};
+use crate::simulate::replica::pace::{EngineStep, StepDurations};
+use crate::simulate::replica::prefix::{CachedPrefix, PrefixCache, Prompts, Return};
+pub use crate::simulate::replica::request::{EngineEvent, Finished, Request, Unservable};
 use crate::simulate::replica::rings::DecodeBatch;
 use crate::simulate::replica::servers::ApiServers;
 use crate::simulate::replica::settings::{Admission, Options, Settings, SettingsError};
 use crate::simulate::replica::speculation::{Speculated, Speculator};
 use crate::simulate::replica::stats::Counters;
 use plimsoll_core::units::Fraction;
-
-/// The request of a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// The caller's identifier for the request.
-    pub id: u64,
-    /// Tokens of its prompt; at least one.
-    pub prompt: u32,
-    /// Tokens that it generates; at least one.
-    pub output: u32,
-}
-
-/// A request that no replica with these settings can ever finish: it has no tokens, or more than
-/// the cache holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the request does not fit this engine")]
-pub struct Unservable;
-
-/// An event in a request's life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EngineEvent {
-    /// The first token arrived; a client sees this once, even if the request is preempted later.
-    FirstToken {
-        /// The request.
-        id: u64,
-        /// The time of the event.
-        at: Micros,
-        /// The time since the request's arrival.
-        ttft: Micros,
-    },
-    /// The request was preempted and left the batch.
-    Preempted {
-        /// The request.
-        id: u64,
-        /// The time of the event.
-        at: Micros,
-    },
-    /// The last token arrived.
-    Finished(Finished),
-}
-
-/// A finished request. All spans count from its arrival.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Finished {
-    /// The request itself.
-    pub request: Request,
-    /// The time of its arrival.
-    pub arrived: Micros,
-    /// The time of its last token.
-    pub at: Micros,
-    /// The span to the start of the first step that computed it.
-    pub queue: Micros,
-    /// The span to the end of the prefill that its answer comes from: the last one if a preemption
-    /// discards the answer, otherwise the first.
-    pub ttft: Micros,
-    /// The span to the end of the first prefill.
-    pub first_ever: Micros,
-    /// The span to the last token.
-    pub e2e: Micros,
-    /// The number of its preemptions.
-    pub preemptions: u32,
-}
-
-impl Finished {
-    /// The mean time between tokens; `None` for an answer of one token.
-    #[must_use]
-    pub fn itl_mean(&self) -> Option<Micros> {
-        let gaps = u64::from(self.request.output).checked_sub(1).filter(|&count| count > 0)?;
-        Some(Micros::new(self.e2e.since(self.ttft).micros() / gaps))
-    }
-}
 
 /// A simulated engine.
 #[derive(Clone, Debug)]
@@ -228,19 +163,6 @@ struct Life {
     phase: RequestPhase,
 }
 
-/// A step of an engine.
-#[derive(Clone, Copy, Debug)]
-struct EngineStep {
-    start: Micros,
-    end: Micros,
-    prefill_tokens: u32,
-    decodes: u32,
-    /// Tokens that it gives each decoding request.
-    tokens: u32,
-    /// Its share of the blocks in [`Replica::promised`].
-    promised: u32,
-}
-
 // === impl Replica ===
 
 impl Replica {
@@ -285,6 +207,13 @@ impl Replica {
     #[must_use]
     pub fn with_prefix_hits(self, share: Fraction) -> Self {
         Self { prefix_hits: share, ..self }
+    }
+
+    /// The same engine with a prefix cache, for requests with these known prompts.
+    #[must_use]
+    pub fn with_prefix_cache(self, prompts: Option<Arc<Prompts>>) -> Self {
+        let cache = PrefixCache::new(prompts, self.settings.block_size, self.settings.kv_blocks);
+        Self { prefix: Some(Box::new(cache)), ..self }
     }
 
     /// The same engine for requests whose prompts another engine has computed. It computes only the
@@ -414,6 +343,21 @@ impl Replica {
         let length = self.length(prefill_tokens, decodes, kv_tokens);
         let end = start + length + self.loading();
         self.step = Some(EngineStep { start, end, prefill_tokens, decodes, tokens, promised });
+    }
+
+    /// Draws the number of tokens that the step under construction gives each decoding request.
+    /// Reserves the blocks for the tokens after the first one.
+    fn speculate(&mut self) -> Speculated {
+        let Some(speculator) = &mut self.speculator else { return Speculated::NOTHING };
+
+        let tokens = speculator.draw();
+        let promised = self.decodes.blocks_needed_later(tokens);
+        if promised > self.free() {
+            return Speculated::NOTHING;
+        }
+
+        self.promised += promised;
+        Speculated { tokens, promised }
     }
 
     /// The tokens of a step's budget that this many decoding requests leave, with their drafts
@@ -572,8 +516,4 @@ impl Life {
     const fn prefill_target(&self) -> u32 {
         self.request.prompt + self.kept
     }
-}
-
-fn count(length: usize) -> u32 {
-    u32::try_from(length).unwrap_or(u32::MAX)
 }

@@ -10,12 +10,15 @@
 //! order.
 
 mod control;
+mod controller;
 mod faults;
 mod judge;
+mod lifecycle;
 mod live;
 mod pods;
 mod rollout;
 mod sample;
+mod sampler;
 mod traffic;
 
 use std::cmp::Reverse;
@@ -27,11 +30,11 @@ use jiff::{SignedDuration, Timestamp};
 use crate::simulate::Micros;
 use crate::simulate::replica;
 use crate::simulate::replica::settings::SettingsError;
-use crate::simulate::run::control::Controller;
+use crate::simulate::run::controller::Controller;
 pub use crate::simulate::run::pods::PodState;
 use crate::simulate::run::pods::{PodSet, SimulatedPod};
-use crate::simulate::run::sample::Sampler;
-use crate::simulate::run::traffic::{Class, Traffic};
+use crate::simulate::run::sampler::Sampler;
+use crate::simulate::run::traffic::requests::{Class, Traffic};
 use crate::simulate::scenario::Scenario;
 use crate::simulate::score::{DecisionChange, Outcome, Service};
 use plimsoll_core::observe::Inputs;

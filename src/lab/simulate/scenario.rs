@@ -5,7 +5,9 @@
 //! File sections that need only defaults and ranges are declared here in the form in which they are
 //! used. The defaults of Kubernetes and KEDA are here, because several sections use them.
 
-mod covers;
+mod lifecycle;
+pub(crate) mod ranges;
+pub(crate) mod slo;
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -18,12 +20,17 @@ use crate::simulate::peers::law::Rule;
 use crate::simulate::replica::adapters::AdapterSettings;
 use crate::simulate::replica::settings::{Options, Settings};
 use crate::simulate::scaler;
+pub use crate::simulate::scenario::lifecycle::{
+    CrashLoop, Lifecycle, Outage, Silence, Slowdown, Startup,
+};
+pub use crate::simulate::scenario::ranges::{FACTORS, SPANS, TOKEN_SPANS};
+pub use crate::simulate::scenario::slo::Slo;
 use crate::simulate::workload::Load;
 use crate::simulate::workload::load::Arrivals;
 use plimsoll_core::fleet::{ModelKey, ModelName, Role, VariantSpec};
 use plimsoll_core::pipeline::Policy;
 use plimsoll_core::settings;
-use plimsoll_core::settings::{hours, minutes, secs};
+use plimsoll_core::settings::{minutes, secs};
 use plimsoll_core::units::{Fraction, Replicas, Seconds};
 
 /// The period of the HPA's controller.
@@ -35,26 +42,8 @@ pub const POLLING: Micros = Micros::from_secs(30);
 /// KEDA's `cooldownPeriod`.
 pub const COOLDOWN: Micros = Micros::from_secs(300);
 
-/// `terminationGracePeriodSeconds`.
-const GRACE: Duration = secs(30);
-
-/// Spans of time that may be zero; the longest is a leap year.
-pub const SPANS: RangeInclusive<Duration> = Duration::ZERO..=hours(24 * 366);
-
 /// More than a minute would let a whole spike through.
 const ADMIT_BURSTS: RangeInclusive<Duration> = Duration::ZERO..=minutes(1);
-
-/// Latency objectives.
-const LATENCIES: RangeInclusive<Duration> = Duration::from_micros(1)..=hours(24);
-
-/// Factors by which something becomes longer or slower.
-pub const FACTORS: RangeInclusive<f64> = 0.01..=100.0;
-
-/// Replica numbers, in the order in which the replicas were created.
-const NUMBERS: RangeInclusive<u32> = 1..=1_000_000;
-
-/// Spans of time per token.
-pub const TOKEN_SPANS: RangeInclusive<Duration> = Duration::ZERO..=secs(1);
 
 /// A scenario, fully resolved.
 #[derive(Clone, Debug)]
@@ -125,21 +114,6 @@ pub struct AdapterShare {
 }
 
 settings! {
-    /// What a request must meet to count as served well.
-    #[derive(Copy, Eq)]
-    pub struct Slo {
-        /// The longest time to the first token, from the client's first attempt.
-        ttft: Micros, in LATENCIES, required;
-
-        /// The longest mean time between its tokens.
-        itl: Micros, in LATENCIES, required;
-
-        /// How much later the first token may be for each token of the prompt beyond `long_prompt`.
-        ttft_per_token: Micros, in TOKEN_SPANS;
-
-        /// Tokens of a prompt from which it is long.
-        long_prompt: u32 = 4_000, in 0..=100_000_000;
-    }
 
     /// A gateway's token bucket, filled at the published admissible rate.
     #[derive(Copy)]
@@ -165,119 +139,6 @@ settings! {
         backoff: Micros = secs(1), in SPANS;
     }
 
-    /// How replicas start. The phases follow each other, and each is a lognormal span with this
-    /// median.
-    #[derive(Copy)]
-    pub struct Startup {
-        /// Replicas for which there is room without waiting for a node; without it, any number.
-        warm_nodes: Option<u32>;
-
-        /// Until there is a node, where there is none.
-        node: Micros, in SPANS;
-
-        /// Until the image is there.
-        image: Micros, in SPANS;
-
-        /// Until the weights are loaded.
-        load: Micros, in SPANS;
-
-        /// Until the engine has compiled and captured what it needs, and answers.
-        warmup: Micros, in SPANS;
-
-        /// The standard deviation of the logarithm of each.
-        sigma: f64 = 0.0, in 0.0..=3.0;
-
-        /// The share of starts that fail: the process ends when it could serve, and starts again as
-        /// after a crash.
-        failures: Fraction = 0.0, in 0.0..=1.0;
-    }
-
-    /// How replicas stop and fail.
-    #[derive(Copy)]
-    pub struct Lifecycle {
-        /// How long a replica that is taken away may finish what it has.
-        grace: Micros = GRACE, in SPANS;
-
-        /// The mean time between crashes of one replica, which then starts anew where it is;
-        /// without it, there are none.
-        crash_every: Option<Micros>, in SPANS;
-
-        /// The mean time until a replica's node is taken back; without it, none is.
-        interrupt_every: Option<Micros>, in SPANS;
-
-        /// The share of the variant's other replicas whose nodes are taken back at the same time.
-        interrupt_together: Fraction = 0.0, in 0.0..=1.0;
-
-        /// How long before that the replica is told.
-        // The notice that the large clouds give before a spot instance ends.
-        notice: Micros = minutes(2), in SPANS;
-
-        /// When its engines slow down; without it, they do not.
-        slowdown: Option<Slowdown>;
-
-        /// When replicas begin to die again and again; without it, none does.
-        crash_loop: Option<CrashLoop>;
-
-        /// When the metrics of replicas that serve cannot be read; without it, they can.
-        silence: Option<Silence>;
-    }
-
-    /// A time in which steps of engines take longer.
-    #[derive(Copy)]
-    pub struct Slowdown {
-        /// When it begins.
-        from as "at": Micros, in SPANS, required;
-
-        /// When it ends; without it, never.
-        until: Option<Micros>, in SPANS;
-
-        /// How many times as long a step takes.
-        factor: f64, in FACTORS, required;
-
-        /// Whose engine it is: the first replica that was created is 1. Without it, all are.
-        replica: Option<u32>, in NUMBERS;
-    }
-
-    /// A time in which replicas die again and again. Each starts again where it is, after a
-    /// back-off that doubles from ten seconds to five minutes.
-    #[derive(Copy, Eq)]
-    pub struct CrashLoop {
-        /// When it begins.
-        from as "at": Micros, in SPANS, required;
-
-        /// When it ends, and replicas live; without it, never.
-        until: Option<Micros>, in SPANS;
-
-        /// How long a replica serves before it dies; without it, it dies when it could serve.
-        serves: Micros, in SPANS;
-
-        /// Which replica it is: the first that was created is 1. Without it, all are.
-        replica: Option<u32>, in NUMBERS;
-    }
-
-    /// A time in which the metrics of replicas cannot be read, while they serve.
-    #[derive(Copy, Eq)]
-    pub struct Silence {
-        /// When it begins.
-        from as "at": Micros, in SPANS, required;
-
-        /// How long it lasts.
-        length: Micros, in SPANS, required;
-
-        /// Which replica it is: the first that was created is 1. Without it, all are.
-        replica: Option<u32>, in NUMBERS;
-    }
-
-    /// A time in which nobody can read what replicas say: neither the daemon nor another
-    /// autoscaler.
-    #[derive(Copy, Eq)]
-    pub struct Outage {
-        /// When it begins.
-        from as "at": Micros, in SPANS, required;
-
-        /// How long it lasts.
-        length: Micros, in SPANS, required;
-    }
 }
 
 /// Which of the ready replicas a request goes to.
@@ -528,23 +389,6 @@ impl Actuator {
             Self::Fixed | Self::Law(_) => None,
             Self::Hpa(hpa) | Self::Keda(Keda { hpa, .. }) => Some(hpa),
         }
-    }
-}
-
-// === impl Slo ===
-
-impl Slo {
-    /// Objectives that are the same for all prompts.
-    #[must_use]
-    pub fn new(ttft: Micros, itl: Micros) -> Self {
-        Self { ttft, itl, ..Self::default() }
-    }
-
-    /// The longest time to the first token for a prompt of this many tokens.
-    #[must_use]
-    pub fn ttft_of(&self, prompt: u32) -> Micros {
-        let long = u64::from(prompt.saturating_sub(self.long_prompt));
-        self.ttft + Micros::new(self.ttft_per_token.micros().saturating_mul(long))
     }
 }
 

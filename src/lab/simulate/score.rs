@@ -6,11 +6,11 @@ use std::slice;
 use std::sync::Arc;
 
 use crate::simulate::Micros;
-use crate::simulate::scenario::Slo;
+use crate::simulate::scenario::slo::Slo;
 use plimsoll_core::analyze::foresight::card::Card;
+use plimsoll_core::decide::Decision;
 use plimsoll_core::decide::enforce::ScalingDirection;
 use plimsoll_core::decide::sized::{CapacityEstimate, DemandForecast};
-use plimsoll_core::decide::{Decision, Reason};
 use plimsoll_core::units::Replicas;
 
 /// Bits of a value that determine its bucket in a [`QuantileHistogram`].
@@ -249,17 +249,11 @@ impl MetObjectives {
 impl ForesightEstimate {
     /// The estimates behind a decision.
     pub(crate) fn of(decision: &Decision) -> Self {
-        let mut belief = Self::default();
-        for step in &decision.steps {
-            let Reason::Sized(sized) = &step.reason else { continue };
-            belief.carries = sized.carries.or(belief.carries);
-            if let Some(DemandForecast { need, held, .. }) = sized.foreseen.as_deref() {
-                let required = Required { arriving: need.arriving, need: need.total, held: *held };
-                belief.required = Some(required);
-            }
-        }
-
-        belief
+        let Some(sized) = decision.sized() else { return Self::default() };
+        let required = sized.foreseen.as_deref().map(|DemandForecast { need, held, .. }| {
+            Required { arriving: need.arriving, need: need.total, held: *held }
+        });
+        Self { carries: sized.carries, required }
     }
 }
 

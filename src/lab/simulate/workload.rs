@@ -5,8 +5,10 @@
 //! overload. Times and lengths each have their own generator, so a different arrival rate gets the
 //! same sequence of lengths.
 
+mod arrival;
 pub mod clients;
 pub mod drift;
+mod lengths;
 pub mod load;
 pub mod rate;
 pub mod round;

@@ -12,8 +12,7 @@ use serde_json::{Map, Value};
 use tokio_util::task::TaskTracker;
 
 use crate::simulate::Micros;
-use crate::simulate::peers::best::NoFleet;
-use crate::simulate::peers::{Peer, Unplayable};
+use crate::simulate::peers::{NoFleet, Peer, Unplayable};
 use crate::simulate::run;
 use crate::simulate::scenario::Scenario;
 use crate::simulate::score::Outcome;
@@ -21,8 +20,8 @@ use crate::study::plan::{self, Plan, PlanError, Shard};
 use crate::study::record::Recorder;
 use crate::study::resolve::{self, ResolvedScenario};
 use crate::study::results::{LeftOut, RunResult};
-use crate::study::wrong::StudyProblems;
-use crate::study::{ProblemLine, Study};
+use crate::study::source::Study;
+use crate::study::wrong::{ProblemLine, StudyProblems};
 use plimsoll_core::pipeline::Decisions;
 
 /// The approximate simulations for one clairvoyant schedule.

@@ -18,7 +18,6 @@ use crate::simulate::scenario::{
 };
 use crate::simulate::workload::rate::{Burst, PERIODS, RATES};
 pub(crate) use crate::study::file::engine::{EngineKeys, ExpertKeys, FetchKeys, SpeculationKeys};
-use crate::study::traces::SPAN_MAX;
 use plimsoll_core::fleet::Role;
 use plimsoll_core::settings;
 use plimsoll_core::settings::{Written, above_zero, hours, millis, secs, text};
@@ -28,6 +27,9 @@ use plimsoll_daemon::config::names::{
     is_variant_name,
 };
 use plimsoll_daemon::config::{EXTERNAL_METRICS_HOLD, START_TIMES, WAKE_INTERVALS};
+
+/// The longest span of a trace and of a scenario: a leap year.
+pub(crate) const SPAN_MAX: Duration = Duration::from_hours(24 * 366);
 
 /// Lengths of scenarios.
 pub(crate) const LENGTHS: RangeInclusive<Duration> = secs(1)..=SPAN_MAX;

@@ -19,7 +19,7 @@ use crate::simulate::scenario::{
 use crate::study::file::{
     DaemonKeys, File, FileKeys, GatewayKeys, LENGTHS, ModelKeys, TransferKeys, VariantKeys,
 };
-use crate::study::resolve::variants::Models;
+use crate::study::resolve::variants::{Models, is_some_time};
 use crate::study::resolve::workload::ScenarioLoad;
 use plimsoll_core::fleet::{ModelKey, ModelName, Namespace, Role};
 use plimsoll_core::settings::{self, Written};
@@ -313,11 +313,6 @@ fn resolve_model(
     };
 
     Some((model, span))
-}
-
-/// Returns true if this is a real span, rather than the 0 that stands for never.
-fn is_some_time(span: Micros) -> bool {
-    span > Micros::ZERO
 }
 
 /// Checks the roles of a model's variants: if one computes prompts, another must decode, and none

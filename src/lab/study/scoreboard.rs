@@ -3,6 +3,7 @@
 //! All scenarios must decide by one policy, so that the table does not show policies that were
 //! tuned for single scenarios.
 
+mod board;
 mod gates;
 mod page;
 mod score;
@@ -17,17 +18,17 @@ use serde::Deserialize as _;
 use serde_json::{Map, Value};
 
 use crate::simulate::peers::Peer;
-use crate::study::ablation::{self, AblationChange};
+use crate::study::ablation;
 use crate::study::args::ScoreboardArgs;
 use crate::study::execute::{self, ExecutedRuns, PreparedRun};
 use crate::study::file::Kind;
 use crate::study::plan::{self, Plan, PlanError, Shard};
+use crate::study::policies::{once, peer};
 use crate::study::recorded::{self, Trace};
-use crate::study::results::{LeftOut, RunResult, mean};
-use crate::study::scoreboard::score::Score;
+use crate::study::scoreboard::board::{Scoreboard, Workload};
+use crate::study::source::Study;
 use crate::study::table::shown;
 use crate::study::worlds;
-use crate::study::{Study, once, peer};
 
 /// The default path of the table.
 const OUT: &str = "scoreboard";
@@ -52,33 +53,6 @@ const POLICIES: [&str; 16] = [
     "dynamo-load",
     "dynamo-throughput",
 ];
-
-/// The simulated workloads, policies and changes.
-struct Scoreboard {
-    policies: Vec<String>,
-    workloads: Vec<Workload>,
-    /// The changes of Plimsoll's own policy, one at a time.
-    changes: Vec<AblationChange>,
-    /// Scenarios that were left out, each with the reason.
-    left_out: Vec<(String, String)>,
-    /// The number of seeds per scenario.
-    seeds: u32,
-}
-
-/// One scenario with one combination of its sweep's values.
-struct Workload {
-    name: String,
-    about: String,
-    kind: Option<Kind>,
-    traces: Vec<Trace>,
-    length: f64,
-    /// The runs of all policies, with all seeds.
-    runs: Vec<RunResult>,
-    /// The runs that are impossible.
-    left_out: Vec<LeftOut>,
-    /// The runs of Plimsoll with each of the changes, with all seeds.
-    changed: Vec<RunResult>,
-}
 
 /// A workload whose runs are prepared.
 struct PreparedWorkload {
@@ -255,51 +229,4 @@ fn workload_of(run: usize, ends: &[usize]) -> usize {
 
 fn name(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-// === impl Workload ===
-
-impl Workload {
-    /// The score of a policy; `None` if it was interrupted before it began, or if a run with one of
-    /// the seeds is impossible.
-    fn of(&self, policy: &str) -> Option<Score> {
-        if self.left_out.iter().any(|run| run.policy == policy) {
-            return None;
-        }
-        let runs: Vec<_> = self.runs.iter().filter(|run| run.policy == policy).collect();
-        Score::of(&runs)
-    }
-
-    /// The score of a change; `None` if it was interrupted before it began.
-    fn with(&self, change: &AblationChange) -> Option<Score> {
-        let runs: Vec<_> = self.changed.iter().filter(|run| change.is_of(run)).collect();
-        Score::of(&runs)
-    }
-
-    /// The cost as a multiple of the cost of the clairvoyant schedule.
-    fn ratio(&self, score: Option<&Score>) -> Option<f64> {
-        self.ratio_to("oracle", score)
-    }
-
-    /// The cost as a multiple of another policy's cost.
-    fn ratio_to(&self, other: &str, score: Option<&Score>) -> Option<f64> {
-        let base = self.of(other).filter(|it| it.complete && it.cost > 0.0)?;
-        score.filter(|it| it.complete).map(|it| it.cost / base.cost)
-    }
-}
-
-// === impl Scoreboard ===
-
-impl Scoreboard {
-    /// Returns true if a policy is compared.
-    fn plays(&self, policy: &str) -> bool {
-        self.policies.iter().any(|it| it == policy)
-    }
-
-    /// The means of the cost ratio and of the share of good requests over all workloads.
-    fn means(&self, of: impl Fn(&Workload) -> Option<Score>) -> (Option<f64>, Option<f64>) {
-        let ratios = self.workloads.iter().filter_map(|it| it.ratio(of(it).as_ref()));
-        let shares = self.workloads.iter().filter_map(|it| of(it)?.within_slo);
-        (mean(ratios), mean(shares))
-    }
 }

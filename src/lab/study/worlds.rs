@@ -5,12 +5,15 @@
 //! ([`written`]), so it can be printed and played by `plimsoll simulate`. The priors
 //! are data ([`priors`]); each aspect has its own random numbers.
 
+mod arrivals;
 mod batch;
 mod belief;
 mod capacity;
 mod course;
+mod distribution;
 #[cfg(test)]
 mod documented;
+mod draft;
 mod draw;
 mod drift;
 mod engines;
@@ -20,6 +23,8 @@ mod figures;
 mod fleet;
 mod lot;
 mod machines;
+mod numbers;
+mod objectives;
 mod page;
 mod play;
 mod priors;
@@ -41,13 +46,14 @@ use rayon::prelude::*;
 use crate::simulate::peers::Peer;
 use crate::study::args::ScoreboardArgs;
 use crate::study::plan::PlanError;
+use crate::study::policies::{once, peer};
 use crate::study::worlds::belief::WorstMinute;
 use crate::study::worlds::draw::WorldScenario;
 use crate::study::worlds::figures::{FIXED, OWN};
 use crate::study::worlds::lot::Lot;
 use crate::study::worlds::page::WorldsReport;
 use crate::study::worlds::play::{WorldOutcomes, WorldRuns};
-use crate::study::{ablation, once, outputs, peer};
+use crate::study::{ablation, outputs};
 
 /// The policies that are compared by default.
 const POLICIES: [&str; 7] = [

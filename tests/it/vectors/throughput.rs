@@ -1,6 +1,6 @@
 //! Reader of WVA's throughput analyzer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use plimsoll::analyze::capacity::Utilisation;
@@ -45,7 +45,6 @@ fn one(
 ) -> Result<(), String> {
     let age = SignedDuration::from_secs(step["age_s"].as_i64().unwrap_or(0));
     let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(24) - age;
-    curves.forget(now);
     if step["op"] == "observe" {
         let fleet = fleet(input, step);
         curves.observe(now, &paces(&fleet));
@@ -108,16 +107,14 @@ fn fleet(input: &Value, step: &Value) -> Vec<(VariantSpec, [u32; 2], Vec<Replica
     fleet.into_values().collect()
 }
 
-/// A stale row shows nothing but the size of its cache, which does not age.
+/// WVA learns nothing from a stale row, and counts it in supply and demand. Without a time between
+/// tokens, a row here is treated like that.
 fn pace(row: &Value) -> ReplicaPace {
-    let kv_capacity = tokens(&row["kv_capacity_tokens"]).filter(|size| *size > Tokens::ZERO);
-    if row["freshness"] == "stale" {
-        return ReplicaPace { kv_capacity, ..ReplicaPace::default() };
-    }
+    let is_fresh = row["freshness"] != "stale";
     ReplicaPace {
         kv_usage: fraction(&row["kv_now_frac"]),
-        kv_capacity,
-        itl: Seconds::new(float(&row["avg_itl_s"])),
+        kv_capacity: tokens(&row["kv_capacity_tokens"]).filter(|size| *size > Tokens::ZERO),
+        itl: Seconds::new(float(&row["avg_itl_s"])).filter(|_| is_fresh),
         requests: RequestShape {
             prompt: tokens(&row["in_tokens"]),
             output: tokens(&row["out_tokens"]),
@@ -183,15 +180,24 @@ fn same_curve(ours: &Curve, expected: &Value) -> Result<(), String> {
             return Err(format!("{name} {value}, not {}", expected[name]));
         }
     }
-    let issue = ours.unusable().map(|why| match why {
+    let issues: BTreeSet<&str> = ours.unusable().iter().map(|why| issue(*why)).collect();
+    let theirs: BTreeSet<&str> = list(expected, "sanity_issues").iter().map(known_issue).collect();
+    if issues == theirs { Ok(()) } else { Err(format!("{issues:?}, not {theirs:?}")) }
+}
+
+fn issue(why: WhyUnusable) -> &'static str {
+    match why {
         WhyUnusable::Itl => "itl_non_positive",
         WhyUnusable::Shape => "missing_shape_metrics",
         WhyUnusable::KvCapacity => "missing_kv_capacity",
         WhyUnusable::KvUsage => "kv_utilization_out_of_range",
-    });
-    let theirs = list(expected, "sanity_issues").first().and_then(Value::as_str);
-    // A stale row has no time between tokens here.
-    let theirs =
-        theirs.map(|issue| if issue == "stale_metrics" { "itl_non_positive" } else { issue });
-    if issue == theirs { Ok(()) } else { Err(format!("{issue:?}, not {theirs:?}")) }
+    }
+}
+
+/// An issue of WVA by its name here, where a stale row has no time between tokens.
+fn known_issue(issue: &Value) -> &str {
+    match issue.as_str().unwrap_or_default() {
+        "stale_metrics" => "itl_non_positive",
+        other => other,
+    }
 }

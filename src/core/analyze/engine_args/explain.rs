@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::analyze::engine_args::EngineArguments;
+use crate::analyze::engine_args::arguments::EngineArguments;
 
 impl fmt::Display for EngineArguments {
     /// Writes the configured settings that bound an engine's work. Unset settings are the engine's

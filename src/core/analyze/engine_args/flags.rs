@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
-use crate::analyze::engine_args::{EngineArguments, Execution, Prefill, words};
+use crate::analyze::engine_args::arguments::{EngineArguments, Execution, Prefill};
+use crate::analyze::engine_args::words;
 use crate::observe::engine::Engine;
 use crate::units::{Fraction, Requests, Tokens};
 

@@ -1,4 +1,7 @@
+use std::num::NonZeroU32;
+
 use super::*;
+use crate::units::{Requests, Tokens};
 
 fn read(image: &str, words: &[&str]) -> EngineArguments {
     parse(&[container(image, words)]).arguments

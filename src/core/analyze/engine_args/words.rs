@@ -9,8 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::analyze::engine_args::Container;
-use crate::observe::template::expand_references;
+use crate::observe::template::{Container, expand_references};
 
 /// The shells whose scripts are parsed.
 const SHELLS: [&str; 5] = ["sh", "bash", "ash", "dash", "zsh"];

@@ -43,10 +43,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::foresight::VariantStrides;
 use crate::analyze::foresight::estimate::CapacityEstimate;
 use crate::analyze::foresight::gateway::GatewaySignals;
 use crate::analyze::foresight::policy::ForesightPolicy;
+use crate::analyze::foresight::strides::VariantStrides;
 use crate::fleet::{Role, VariantKey};
 use crate::units::{Replicas, RequestRate};
 

@@ -20,7 +20,7 @@ use std::ops::Range;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::foresight::saved::are_amounts;
+use crate::analyze::capacity::are_amounts;
 use crate::units::Seconds;
 
 /// Seconds for which bins are kept.

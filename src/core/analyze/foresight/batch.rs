@@ -15,10 +15,10 @@
 //! assumed places grow by 26% per day meets the true limit within days, and scales down in small
 //! steps until then. A real limit shows itself again in five scrapes.
 
-use crate::analyze::foresight::EngineLimits;
 use crate::analyze::foresight::card::EngineProfile;
 use crate::analyze::foresight::lesson::IterationSample;
 use crate::analyze::foresight::policy::Learning;
+use crate::analyze::foresight::strides::EngineLimits;
 use crate::observe::stride::IntervalDelta;
 use crate::units::{Requests, Seconds};
 

@@ -41,8 +41,13 @@ use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::foresight::late::{IterationLoad, LATE_SHARE, Lateness, Places};
+use crate::analyze::foresight::limits::CapacityLimits;
 use crate::analyze::foresight::pace::IterationCost;
+use crate::analyze::foresight::request_profile::RequestProfile;
 use crate::units::{Fraction, RequestRate, Seconds, Tokens};
+
+/// Requests per second below which a replica has no capacity: no replica count would be enough.
+pub(super) const RATE_MIN: f64 = 1e-4;
 
 /// The bracket width that is narrow enough, as a share of the rate.
 const NARROW: f64 = 1e-6;
@@ -55,63 +60,6 @@ const STEPS_MAX: u32 = 60;
 
 /// Shares of late requests below this count as none.
 const NONE_LATE: f64 = 1e-6;
-
-/// The shape of requests, as an engine serves them.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RequestProfile {
-    /// Mean tokens of a prompt.
-    pub prompt: Tokens,
-    /// Prompt tokens that are computed. The others are in a cache, or come from another replica.
-    pub computed: Tokens,
-    /// Mean tokens of an answer.
-    pub output: Tokens,
-    /// The mean square of the lengths of prompts over the square of their mean.
-    pub prompt_squares: f64,
-    /// The same for the lengths of answers.
-    pub answer_squares: f64,
-    /// Answer tokens per iteration: one, or more with speculative decoding.
-    pub pieces: f64,
-    /// Mean KV tokens that a running request holds.
-    pub held: Tokens,
-}
-
-/// The limits of an engine, per rank.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CapacityLimits {
-    /// The target for the mean time between tokens; `None` without a target.
-    pub itl: Option<Seconds>,
-    /// The target for the time to first token; `None` without a target.
-    pub first: Option<FirstToken>,
-    /// Requests in a batch.
-    pub seats: f64,
-    /// Tokens in the KV cache; `None` if the engine does not report them.
-    pub kv: Option<Tokens>,
-    /// Tokens in an iteration.
-    pub budget: f64,
-    /// The share of each limit that may be used.
-    pub share: Fraction,
-    /// The number of replicas that are as good as one queue.
-    pub shared: f64,
-}
-
-/// The target for the time to first token.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct FirstToken {
-    /// The time after the request.
-    pub within: Seconds,
-    /// Additional time per token of the prompt beyond `long`.
-    pub per_token: Seconds,
-    /// Tokens of a prompt from which it is long.
-    pub long: Tokens,
-}
-
-impl FirstToken {
-    /// Seconds that the first token may take after a prompt of this many tokens.
-    pub(super) fn allowed(&self, prompt: f64) -> f64 {
-        let longer = (prompt - self.long.tokens()).max(0.0);
-        self.within.seconds() + self.per_token.seconds() * longer
-    }
-}
 
 /// Seconds between tokens that are fast enough without an objective: ten tokens per second are
 /// faster than people read.
@@ -181,42 +129,6 @@ const UNUSED: f64 = 1e-12;
 // === impl RequestProfile ===
 
 impl RequestProfile {
-    /// Iterations in which a request generates, after the iteration of its prompt.
-    pub(super) fn iterations(&self) -> f64 {
-        self.iterations_of(self.output.tokens())
-    }
-
-    /// The same for an answer of this many tokens.
-    pub(super) fn iterations_of(&self, answer: f64) -> f64 {
-        (answer - 1.0).max(0.0) / self.pieces
-    }
-
-    /// Seconds of work in a request.
-    fn work(&self, iteration: IterationCost) -> f64 {
-        iteration.beta * self.computed.tokens() + iteration.delta * self.iterations()
-    }
-
-    /// Seconds of an iteration at a rate below saturation.
-    pub(super) fn time(&self, iteration: IterationCost, rate: f64) -> f64 {
-        (iteration.alpha + iteration.delta) / (1.0 - rate * self.work(iteration))
-    }
-
-    /// The rate at which a replica holds `all` of a resource, if a request uses `each` summed over
-    /// all of its iterations.
-    fn rate_with(&self, iteration: IterationCost, all: f64, each: f64) -> f64 {
-        all / (each * (iteration.alpha + iteration.delta) + all * self.work(iteration))
-    }
-
-    /// Iterations in which a prompt is computed, with this many tokens per iteration.
-    pub(super) fn chunks(&self, budget: f64) -> f64 {
-        (self.computed.tokens() / budget).ceil()
-    }
-
-    /// The share of the tokens of prompts that is computed.
-    pub(super) fn computed_share(&self) -> f64 {
-        self.computed.tokens() / self.prompt.tokens().max(1.0)
-    }
-
     /// The requests for which the cache has room, while the present ones hold `held` tokens.
     fn in_cache(&self, held: f64, all: Tokens) -> Places {
         let each = self.held.tokens().max(1.0);
@@ -227,6 +139,8 @@ impl RequestProfile {
         Places { taken: held / each, all: all.tokens() / each, squares }
     }
 }
+
+// === impl CapacityLimits ===
 
 impl CapacityLimits {
     /// The highest rates at which the means hold, each with its limit.
@@ -304,6 +218,8 @@ impl CapacityLimits {
         }
     }
 }
+
+// === impl CapacityBound ===
 
 impl CapacityBound {
     /// The bound as a word, in answers.
@@ -404,6 +320,7 @@ fn largest(too_high: f64, late: impl Fn(f64) -> f64) -> f64 {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::analyze::foresight::limits::FirstToken;
 
     pub(in crate::analyze::foresight) const ITERATION: IterationCost =
         IterationCost { alpha: 0.007_05, beta: 0.000_019_5, delta: 0.000_025_4 };

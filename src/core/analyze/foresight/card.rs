@@ -22,6 +22,8 @@
 //! In steady state single coefficients may be wrong although the capacity per replica is right (see
 //! [`pace`](crate::analyze::foresight::pace)). So a card is valid only for requests of about its
 //! own lengths: beyond a factor of [`MIX`] it is dropped.
+//!
+//! [`SETTLED`]: crate::analyze::foresight::pace::SETTLED
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,13 +34,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::engine_args::EngineArguments;
-use crate::analyze::foresight::lengths::RequestLengths;
-use crate::analyze::foresight::pace::{IterationCost, SETTLED};
-use crate::analyze::foresight::saved::SavedForesight;
-use crate::analyze::foresight::seen::VariantModel;
-use crate::analyze::foresight::standby::takes;
-use crate::analyze::foresight::{Foresight, ForesightPolicy, VariantStrides};
-use crate::fleet::{Accelerator, ModelKey, ModelName, Role, VariantKey, VariantSpec};
+use crate::analyze::foresight::pace::IterationCost;
+use crate::fleet::{Accelerator, ModelName, Role, VariantKey, VariantSpec};
 use crate::units::{Gpus, Requests, Tokens};
 
 /// The doubt about a card, as a share of the differences between engines. At one half, a card that
@@ -146,8 +143,8 @@ pub(crate) struct CardStore {
 /// Cards from other sources.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ImportedCards {
-    cards: Arc<[Arc<Card>]>,
-    shelf: CardStore,
+    pub(super) cards: Arc<[Arc<Card>]>,
+    pub(super) shelf: CardStore,
 }
 
 // === impl EngineKind ===
@@ -241,23 +238,10 @@ impl fmt::Display for CardTitle {
     }
 }
 
-/// The card of a variant from its saved state; `None` if too little is saved. The saved state does
-/// not include the arguments of its engines.
-#[must_use]
-pub fn remembered(spec: &VariantSpec, saved: &SavedForesight) -> Option<Card> {
-    let SavedForesight { learned_at, seen, demands } = saved;
-    let demand = demands.iter().find(|demand| demand.role == spec.role);
-    let shared = demand.map(|demand| RequestLengths::of(demand.lengths)).unwrap_or_default();
-    let learned = seen.as_ref().filter(|_| saved.is_sound())?.restore().learned(&shared)?;
-    let from = Some(spec.key.clone());
-    let at = Some(*learned_at);
-    Some(Card { kind: EngineKind::of(spec, None)?, learned, from, at })
-}
-
 // === impl CardStore ===
 
 impl CardStore {
-    fn of(cards: &[Arc<Card>]) -> Self {
+    pub(super) fn of(cards: &[Arc<Card>]) -> Self {
         let mut shelf = Self::default();
         for card in cards {
             shelf.models.entry(card.kind.model.clone()).or_default().push(Arc::clone(card));
@@ -328,70 +312,5 @@ impl CardStore {
     /// Every card, in the order of models.
     pub(crate) fn cards(&self) -> impl Iterator<Item = &Arc<Card>> {
         self.models.values().flatten()
-    }
-}
-
-// === impl Foresight ===
-
-impl Foresight {
-    /// Uses these cards for kinds of engines that no own variant has taught.
-    pub fn import(&mut self, cards: &Arc<[Arc<Card>]>) {
-        if !Arc::ptr_eq(&self.imported.cards, cards) {
-            self.imported = ImportedCards { cards: Arc::clone(cards), shelf: CardStore::of(cards) };
-        }
-    }
-
-    /// Every card of this daemon's own variants, in the order of models.
-    pub fn cards(&self) -> impl Iterator<Item = &Arc<Card>> {
-        self.shelf.cards()
-    }
-
-    /// The card that a variant uses; `None` once its own replicas have taught enough.
-    pub(crate) fn card(&self, variant: &VariantKey) -> Option<&Arc<Card>> {
-        self.variants.get(variant)?.card()
-    }
-
-    /// Lets variants with too few lessons start from a card: a card of an own variant, or otherwise
-    /// an imported one.
-    pub(crate) fn begin(&mut self, model: &ModelKey, variants: &[VariantStrides<'_>]) {
-        for VariantStrides { spec, arguments, .. } in variants {
-            if !self.variants.get(&spec.key).is_none_or(VariantModel::lacks_card) {
-                continue;
-            }
-
-            let own = self.shelf.find(spec, *arguments);
-            let Some(card) = own.or_else(|| self.imported.shelf.find(spec, *arguments)) else {
-                continue;
-            };
-            let shared = self.demands.get(&(model.clone(), spec.role)).map(|it| it.lengths);
-            let seen = self.variants.entry(spec.key.clone()).or_default();
-            seen.begin(card, &shared.unwrap_or_default());
-        }
-    }
-
-    /// Drops cards that are no longer of use, and writes lessons onto others.
-    pub(crate) fn keep_cards(
-        &mut self,
-        now: Timestamp,
-        policy: &ForesightPolicy,
-        model: &ModelKey,
-        variants: &[VariantStrides<'_>],
-    ) {
-        for variant in variants {
-            let VariantStrides { spec, current, .. } = variant;
-            let Some(seen) = self.variants.get_mut(&spec.key) else { continue };
-            seen.judge_card(now, policy.settles_after(takes(variant, policy)), *current);
-            let lessons = seen.pace.lessons();
-            if lessons < SETTLED || spec.accelerator.is_none() {
-                continue;
-            }
-
-            let shared = self.demands.get(&(model.clone(), spec.role)).map(|it| it.lengths);
-            // During a rollout, the card is of the former kind until the first lesson of a new
-            // replica.
-            self.shelf.write(now, spec, seen.taught_by(), lessons, || {
-                seen.learned(&shared.unwrap_or_default())
-            });
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! A fleet of which only the queues are known.
+//! A fleet of which only the queues are known, because foresight has learned nothing yet.
 //!
 //! # Model
 //!
@@ -27,10 +27,8 @@ use jiff::Timestamp;
 
 use crate::analyze::capacity::{CapacityReport, Confidence, Totals, Unit, VariantCapacity, amount};
 use crate::analyze::foresight::gateway::QueueReading;
-use crate::analyze::foresight::policy::{ColdStart, ForesightPolicy};
-use crate::analyze::foresight::seen::VariantModel;
-use crate::analyze::foresight::{Foresight, ForesightAnalysis, VariantStrides};
-use crate::fleet::ModelKey;
+use crate::analyze::foresight::policy::ColdStart;
+use crate::analyze::foresight::strides::VariantStrides;
 use crate::units::{Replicas, Requests};
 
 /// Seconds after which a fleet may grow again by the same factor.
@@ -47,44 +45,14 @@ pub(super) struct ColdFleet {
     has_answers: bool,
 }
 
-// === impl Foresight ===
-
-impl Foresight {
-    /// The need of a model of which only the queues are known.
-    pub(super) fn start_cold(
-        &mut self,
-        now: Timestamp,
-        policy: &ForesightPolicy,
-        model: &ModelKey,
-        variants: &[VariantStrides<'_>],
-        queued: Option<QueueReading>,
-    ) -> ForesightAnalysis {
-        // Engines that don't report the time of outputs never produce lessons. Another analyzer
-        // sizes them for good, and must not be interrupted.
-        let mut seen = variants.iter().filter_map(|it| self.variants.get(&it.spec.key));
-        let teaches = seen.any(VariantModel::counts_time);
-        let dial = policy.cold_start.as_ref().filter(|_| teaches);
-
-        let has_answers = self.has_answers(model);
-        let base = self.cold.entry(model.clone()).or_default();
-        base.renew(now, variants, has_answers);
-        cold_start(dial, variants, queued, base)
-    }
-
-    /// Returns true if enough answers of a model have ended to know their lengths.
-    fn has_answers(&self, model: &ModelKey) -> bool {
-        self.demands.iter().any(|((of, _), it)| of == model && it.lengths.telling().is_some())
-    }
-}
-
 /// The need of a fleet of which only the queues are known. It is enough replicas for all requests
 /// in flight, if each runs as many as the fullest does now.
-fn cold_start(
+pub(super) fn cold_start(
     policy: Option<&ColdStart>,
     variants: &[VariantStrides<'_>],
     queued: Option<QueueReading>,
     base: &mut ColdFleet,
-) -> ForesightAnalysis {
+) -> CapacityReport {
     let replicas = variants.iter().flat_map(|variant| &variant.replicas);
     let count = replicas.clone().count() as f64;
     let running = replicas.clone().filter_map(|it| it.running).map(Requests::requests);
@@ -120,14 +88,12 @@ fn cold_start(
         total.required = amount(wanted - total.anticipated.amount());
     }
 
-    let report = CapacityReport {
+    CapacityReport {
         unit: Unit::RequestsInFlight,
         variants: capacities,
         total,
         roles: BTreeMap::new(),
-    };
-
-    ForesightAnalysis::without_capacity(report)
+    }
 }
 
 // === impl ColdFleet ===
@@ -135,7 +101,12 @@ fn cold_start(
 impl ColdFleet {
     /// Takes the size of a fleet, or the last requested one if that is larger, every [`AGAIN`]
     /// seconds.
-    fn renew(&mut self, now: Timestamp, variants: &[VariantStrides<'_>], has_answers: bool) {
+    pub(super) fn renew(
+        &mut self,
+        now: Timestamp,
+        variants: &[VariantStrides<'_>],
+        has_answers: bool,
+    ) {
         self.has_answers = has_answers;
         let age = self.since.map(|since| now.duration_since(since).as_secs_f64());
         if age.is_some_and(|age| (0.0..AGAIN).contains(&age)) {
@@ -146,14 +117,5 @@ impl ColdFleet {
         self.since = Some(now);
         self.replicas = f64::from(replicas.count()).max(self.asked);
         self.asked = 0.0;
-    }
-}
-
-// === impl VariantStrides ===
-
-impl VariantStrides<'_> {
-    /// Replicas that exist or are requested, without the leaving ones.
-    pub(super) fn staying(&self) -> Replicas {
-        self.current.beyond(self.leaving)
     }
 }

@@ -18,16 +18,18 @@
 //!            and at most max(b, 1.1 today * ahead), if the schedule is known
 //! ramp     = b + h * min(slope, 1.5 * slope of the second half), at most 2.5 b
 //!            or b * exp(h * slope of ln a_k) if it certainly gets steeper, and that is more
-//! spread   = 0.5 * rms of a_k less the mean of the three before
+//! unevenness = 0.5 * rms of a_k less the mean of the three before
+//! schedule = min(today, 1) * ahead
 //! young    = 0.6 * sqrt(load in replicas), while less than three horizons are known
-//! burst    = max over w of  E_w / (w + 0.6 TTFT),    w = 1, 2, 4, 8, 15, 30, 60 s
+//! bursts   = max over w of  E_w / (w + 0.6 TTFT),    w = 1, 2, 4, 8, 15, 30, 60 s
 //! backlog  = sum of min(mu, waiting / 30 s)    over replicas with more than four waiting requests
 //! gateway  = min(queued at the gateway / 30 s, max(a, mu))
-//! expected = max(max(b, growth, ramp) + spread, min(today, 1) * ahead)
-//! steady   = max((expected + young) / u, burst)
-//! present  = steady + raised * steady + backlog + gateway
-//! absent   = k mu, the least k with P(Poisson(L s present / mu) > k) <= 1%
-//! need     = present + absent
+//! expected = max(max(b, growth, ramp) + unevenness, schedule)
+//! steady   = max((expected + young) / u, bursts)
+//! error_budget = raised * steady
+//! present  = steady + error_budget + backlog + gateway
+//! absences = k mu, the least k with P(Poisson(L s present / mu) > k) <= 1%
+//! need     = present + absences
 //! ```
 //!
 //! `L` are the losses per second of a replica, and `s` the seconds until another serves.
@@ -47,8 +49,8 @@
 //! `E_w` is the number of requests in a window of `w` seconds that 95% of requests do not exceed,
 //! over a minute. A replica that works off its queue is no capacity for new requests.
 //!
-//! Jumps count in `spread`, on purpose: a load that has jumped in the last quarter of an hour may
-//! do so again. The capacity for that stays for as long as the jump is within that time.
+//! Jumps count in `unevenness`, on purpose: a load that has jumped in the last quarter of an hour
+//! may do so again. The capacity for that stays for as long as the jump is within that time.
 //!
 //! Without replicas and arrivals, only `gateway` and `ahead` count. The other forecasts wait for
 //! the first request.
@@ -110,14 +112,15 @@ pub struct RequiredCapacity {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ramp: Option<f64>,
     /// The addition for strides that differ; `None` without replicas and arrivals.
-    pub spread: Option<f64>,
+    #[serde(alias = "spread")]
+    pub unevenness: Option<f64>,
     /// The addition while little is known yet; `None` once enough is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub young: Option<f64>,
     /// The rate that bursts need, and the window in seconds in which they need it. `None` if
     /// scrapes are too far apart to show bursts.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub burst: Option<(f64, i64)>,
+    #[serde(alias = "burst", skip_serializing_if = "Option::is_none")]
+    pub bursts: Option<(f64, i64)>,
     /// The addition for waiting requests; `None` if no replica reports them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backlog: Option<f64>,
@@ -125,14 +128,14 @@ pub struct RequiredCapacity {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gateway: Option<gateway::GatewayBacklog>,
     /// The rate at this time of earlier days or weeks, if it is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub usual: Option<f64>,
+    #[serde(alias = "usual", skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<f64>,
     /// The addition because too many first tokens come late.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub budget: Option<f64>,
+    #[serde(alias = "budget", skip_serializing_if = "Option::is_none")]
+    pub error_budget: Option<f64>,
     /// The addition for replicas that will be lost; `None` if none is expected to be absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub absent: Option<f64>,
+    #[serde(alias = "absent", skip_serializing_if = "Option::is_none")]
+    pub absences: Option<f64>,
     /// The sum of all terms.
     pub total: f64,
 }
@@ -149,7 +152,7 @@ pub enum DemandTerm {
     /// A ramp that continues.
     Ramp,
     /// Bursts.
-    Burst,
+    Bursts,
     /// The rate at this time of earlier days or weeks.
     Schedule,
 }
@@ -231,25 +234,25 @@ impl RequiredCapacity {
 
         let ramp = policy.ramp.and_then(|it| ramp(latest, &rates, steps, &it));
         let uneven = policy.unevenness.filter(|_| !asleep);
-        let spread = uneven.map(|it| it.deviations.fraction() * roughness(&rates, back));
-        let looked_back = latest.max(growth).max(ramp.unwrap_or(0.0)) + spread.unwrap_or(0.0);
-        let usual = weekly.map(|(it, ahead)| it.share.fraction() * ahead.rise());
-        let expected = looked_back.max(usual.unwrap_or(0.0));
+        let unevenness = uneven.map(|it| it.deviations.fraction() * roughness(&rates, back));
+        let looked_back = latest.max(growth).max(ramp.unwrap_or(0.0)) + unevenness.unwrap_or(0.0);
+        let schedule = weekly.map(|(it, ahead)| it.share.fraction() * ahead.rise());
+        let expected = looked_back.max(schedule.unwrap_or(0.0));
 
         let young = setting.young(arrivals.history(through), expected);
-        let bursts = policy.bursts.filter(|_| !asleep);
-        let burst = bursts.and_then(|it| setting.burst(arrivals, &it));
+        let awake = policy.bursts.filter(|_| !asleep);
+        let bursts = awake.and_then(|it| setting.bursts(arrivals, &it));
         let drains = policy.backlog.filter(|_| !queues.is_empty());
         let backlog = drains.map(|it| backlog(queues, &it));
 
         let used = policy.used.fraction().max(f64::MIN_POSITIVE);
         let even = (expected + young.unwrap_or(0.0)) / used;
-        let steady = even.max(burst.map_or(0.0, |(rate, _)| rate));
-        let budget = policy.error_budget.map(|_| raised * steady);
-        let beside = [backlog, budget, gateway.map(|it| it.adds)].map(Option::unwrap_or_default);
-        let present = beside.iter().fold(steady, |sum, it| sum + it);
-        let absent = setting.lost(present);
-        let total = present + absent.unwrap_or(0.0);
+        let steady = even.max(bursts.map_or(0.0, |(rate, _)| rate));
+        let error_budget = policy.error_budget.map(|_| raised * steady);
+        let more = [backlog, error_budget, gateway.map(|it| it.adds)];
+        let present = more.iter().fold(steady, |sum, it| sum + it.unwrap_or_default());
+        let absences = setting.lost(present);
+        let total = present + absences.unwrap_or(0.0);
 
         Some(Self {
             arriving,
@@ -258,14 +261,14 @@ impl RequiredCapacity {
             growth: policy.growth.filter(|_| !asleep).map(|_| growth),
             reserve: policy.growth.and(covered),
             ramp,
-            spread,
+            unevenness,
             young,
-            burst,
+            bursts,
             backlog,
             gateway,
-            usual,
-            budget,
-            absent,
+            schedule,
+            error_budget,
+            absences,
             total,
         })
     }
@@ -283,25 +286,25 @@ impl RequiredCapacity {
     /// The need for the load that has already arrived, without forecasts.
     pub(crate) fn present(&self, policy: &ForesightPolicy) -> f64 {
         let used = policy.used.fraction().max(f64::MIN_POSITIVE);
-        let burst = self.burst.map_or(0.0, |(rate, _)| rate);
+        let bursts = self.bursts.map_or(0.0, |(rate, _)| rate);
         let queued = self.gateway.map_or(0.0, |it| it.adds);
-        (self.latest() / used).max(burst) + self.backlog.unwrap_or(0.0) + queued
+        (self.latest() / used).max(bursts) + self.backlog.unwrap_or(0.0) + queued
     }
 
     /// The term that decides it.
     #[must_use]
     pub fn decided_by(&self) -> DemandTerm {
-        let Self { ramp, spread, burst, backlog, budget, absent, usual, .. } = *self;
+        let Self { ramp, unevenness, bursts, schedule, .. } = *self;
         let latest = self.latest();
         let growth = self.growth.unwrap_or(latest);
         let queued = self.gateway.map_or(0.0, |it| it.adds);
-        let in_addition: f64 =
-            [backlog, budget, absent].into_iter().flatten().sum::<f64>() + queued;
-        let looked_back = latest.max(growth).max(ramp.unwrap_or(0.0)) + spread.unwrap_or(0.0);
+        let more = [self.backlog, self.error_budget, self.absences];
+        let in_addition: f64 = more.into_iter().flatten().sum::<f64>() + queued;
+        let looked_back = latest.max(growth).max(ramp.unwrap_or(0.0)) + unevenness.unwrap_or(0.0);
 
-        if burst.is_some_and(|(rate, _)| rate + in_addition >= self.total) {
-            DemandTerm::Burst
-        } else if usual.is_some_and(|usual| usual > looked_back) {
+        if bursts.is_some_and(|(rate, _)| rate + in_addition >= self.total) {
+            DemandTerm::Bursts
+        } else if schedule.is_some_and(|schedule| schedule > looked_back) {
             DemandTerm::Schedule
         } else if ramp.is_some_and(|ramp| ramp >= growth.max(latest)) {
             DemandTerm::Ramp
@@ -327,9 +330,9 @@ impl DemandInputs<'_> {
     }
 
     /// The rate that bursts need, and the window in seconds in which they need it.
-    fn burst(&self, arrivals: &ArrivalHistory, policy: &Bursts) -> Option<(f64, i64)> {
+    fn bursts(&self, arrivals: &ArrivalHistory, policy: &Bursts) -> Option<(f64, i64)> {
         let grace = policy.ttft_share.fraction() * self.policy.ttft.seconds();
-        burst(arrivals, self.through, policy, self.smoothing, grace)
+        bursts(arrivals, self.through, policy, self.smoothing, grace)
     }
 
     /// The addition for replicas that will be lost, given the need for all others.
@@ -481,7 +484,7 @@ fn roughness(rates: &[f64], back: usize) -> f64 {
 
 /// The rate that bursts need, in the most demanding window that counts. Requests that wait for one
 /// another have the time of the window and some grace.
-fn burst(
+fn bursts(
     arrivals: &ArrivalHistory,
     through: Timestamp,
     policy: &Bursts,
@@ -604,7 +607,7 @@ mod tests {
             // A second more to serve them in.
             (Smoothing::Queue, Some((15.0, 1))),
         ] {
-            let found = burst(&arrivals, now, &Bursts::default(), smoothing, 1.0);
+            let found = bursts(&arrivals, now, &Bursts::default(), smoothing, 1.0);
             assert_eq!(found, expected, "{smoothing:?}");
         }
     }

@@ -26,8 +26,8 @@
 //! The index of dispersion: Cox and Lewis (1966), *The Statistical Analysis of Series of Events*.
 //! That `m` falls with it as a power is an assumption; both ends are exact.
 
-use crate::analyze::foresight::ReplicaStrides;
 use crate::analyze::foresight::routing::{BUSY, MEMORY};
+use crate::analyze::foresight::strides::ReplicaStrides;
 use crate::units::{Requests, Seconds};
 
 /// Halfway between a router that finds a free replica and a router that picks at random.

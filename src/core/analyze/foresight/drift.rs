@@ -30,9 +30,9 @@
 use std::collections::VecDeque;
 
 use crate::analyze::foresight::arrivals::{HORIZON_MAX, STRIDE, StrideRate};
-use crate::analyze::foresight::capacity::RequestProfile;
 use crate::analyze::foresight::lengths::RequestLengths;
 use crate::analyze::foresight::policy::WorkDrift;
+use crate::analyze::foresight::request_profile::RequestProfile;
 
 /// Strides for which mean lengths are kept: the longest horizon and a quarter of an hour before it.
 const KEPT: i64 = (HORIZON_MAX + 900) / STRIDE;

@@ -35,12 +35,14 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::foresight::capacity::{
-    CapacityBound, CapacityLimits, ReplicaCapacity, RequestProfile, carried,
-};
+use crate::analyze::foresight::capacity::{CapacityBound, RATE_MIN, ReplicaCapacity, carried};
+use crate::analyze::foresight::limits::CapacityLimits;
 use crate::analyze::foresight::pace::{IterationCost, PaceFilter};
+use crate::analyze::foresight::policy::ForesightPolicy;
+use crate::analyze::foresight::request_profile::RequestProfile;
+use crate::analyze::foresight::role_fleet::RoleFleet;
+use crate::analyze::foresight::state::Foresight;
 use crate::analyze::foresight::variant_capacity::CapacityBasis;
-use crate::analyze::foresight::{Foresight, ForesightPolicy, RATE_MIN, RoleFleet};
 use crate::fleet::{ModelKey, Role, VariantKey};
 use crate::units::{Fraction, RequestRate};
 

@@ -51,7 +51,7 @@ impl DemandForecast {
     /// Writes the term that the need comes from, unless it is the arrival rate.
     fn lead(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { need, horizon, .. } = self;
-        let RequiredCapacity { arriving, jump, ramp, burst, .. } = need;
+        let RequiredCapacity { arriving, jump, ramp, bursts, .. } = need;
         let growth = need.growth.unwrap_or(*arriving);
 
         if let Some(rate) = jump {
@@ -60,9 +60,9 @@ impl DemandForecast {
         if let Some(times) = need.drift {
             write!(f, ", each {times:.2} times the work of one {horizon:.0} s ago")?;
         }
-        match (need.decided_by(), ramp, burst) {
+        match (need.decided_by(), ramp, bursts) {
             (DemandTerm::Schedule, _, _) => {
-                let usual = need.usual.unwrap_or_default();
+                let usual = need.schedule.unwrap_or_default();
                 write!(
                     f,
                     ", and {usual:.2} usually do at this time, in the {horizon:.0} s until a new \
@@ -81,11 +81,11 @@ impl DemandForecast {
                     ", which may grow to {growth:.2} in the {horizon:.0} s until a new replica serves"
                 )?;
             }
-            (DemandTerm::Burst, _, Some((rate, window))) => {
+            (DemandTerm::Bursts, _, Some((rate, window))) => {
                 write!(f, ", in bursts that take {rate:.2} over {window} s")?;
             }
             (
-                DemandTerm::Arriving | DemandTerm::Jump | DemandTerm::Ramp | DemandTerm::Burst,
+                DemandTerm::Arriving | DemandTerm::Jump | DemandTerm::Ramp | DemandTerm::Bursts,
                 _,
                 _,
             ) => {}
@@ -101,21 +101,21 @@ impl fmt::Display for DemandForecast {
         write!(f, "{:.2} requests/s arrive", need.arriving)?;
         self.lead(f)?;
 
-        let spread = visible(need.spread).filter(|_| need.decided_by() != DemandTerm::Schedule);
-        if let Some(spread) = spread {
-            write!(f, ", {spread:.2} for unevenness")?;
+        let is_scheduled = need.decided_by() == DemandTerm::Schedule;
+        if let Some(unevenness) = visible(need.unevenness).filter(|_| !is_scheduled) {
+            write!(f, ", {unevenness:.2} for unevenness")?;
         }
         if let Some(young) = visible(need.young) {
             write!(f, ", {young:.2} because little is known yet")?;
         }
-        if *used != Fraction::ONE && !matches!(need.decided_by(), DemandTerm::Burst) {
+        if *used != Fraction::ONE && !matches!(need.decided_by(), DemandTerm::Bursts) {
             write!(f, ", which may use {:.0} % of what replicas carry", 100.0 * used.fraction())?;
         }
 
         let in_addition = [
             (need.backlog, "for what waits"),
-            (need.budget, "because too many first tokens came late"),
-            (need.absent, "for replicas that are lost"),
+            (need.error_budget, "because too many first tokens came late"),
+            (need.absences, "for replicas that are lost"),
         ];
         for (term, why) in in_addition {
             if let Some(more) = visible(term) {

@@ -59,8 +59,9 @@
 
 use std::f64::consts::{PI, SQRT_2};
 
-use crate::analyze::foresight::capacity::{CapacityLimits, FirstToken, RequestProfile};
+use crate::analyze::foresight::limits::{CapacityLimits, FirstToken};
 use crate::analyze::foresight::pace::IterationCost;
+use crate::analyze::foresight::request_profile::RequestProfile;
 use crate::units::Tokens;
 
 /// The share of requests that may come late.

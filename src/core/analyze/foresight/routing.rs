@@ -40,11 +40,11 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use crate::analyze::foresight::capacity::RATE_MIN;
 use crate::analyze::foresight::policy::Routing;
-use crate::analyze::foresight::{
-    Foresight, ForesightPolicy, RATE_MIN, ReplicaStrides, RoleFleet, VariantStrides,
-};
-use crate::fleet::{ModelKey, Role, VariantKey};
+use crate::analyze::foresight::role_fleet::RoleFleet;
+use crate::analyze::foresight::strides::{ReplicaStrides, VariantStrides};
+use crate::fleet::VariantKey;
 use crate::units::{Fraction, Requests, Seconds};
 
 /// Requests at a replica from which their distribution shows the router's weights.
@@ -112,37 +112,11 @@ struct RoutedVariant<'a> {
     by_capacity: f64,
 }
 
-// === impl Foresight ===
-
-impl Foresight {
-    /// Sets the share of the capacity per replica that the router lets each variant use.
-    pub(super) fn route(
-        &mut self,
-        model: &ModelKey,
-        through: Timestamp,
-        policy: &ForesightPolicy,
-        sides: &mut BTreeMap<Role, RoleFleet<'_>>,
-    ) {
-        let Some(routing) = &policy.routing else { return };
-        for side in sides.values_mut() {
-            let Some(demand) = self.demands.get_mut(&(model.clone(), side.role)) else { continue };
-            let need = demand.hold.last().unwrap_or_default();
-            let usable = demand.router.usable(through, side, need, routing);
-
-            for ((_, carried), usable) in side.variants.iter_mut().zip(usable) {
-                if let Some(carried) = carried {
-                    carried.usable = usable;
-                }
-            }
-        }
-    }
-}
-
 // === impl RouterWeights ===
 
 impl RouterWeights {
     /// The usable share of the capacity per replica, for each variant of a side.
-    fn usable(
+    pub(super) fn usable(
         &mut self,
         through: Timestamp,
         side: &RoleFleet<'_>,

@@ -28,9 +28,10 @@
 //! correction's logarithm is forgotten in a day, so that replicas that another cause once held back
 //! are tried again.
 
-use crate::analyze::foresight::capacity::{CapacityLimits, RequestProfile};
 use crate::analyze::foresight::lesson::FullWork;
+use crate::analyze::foresight::limits::CapacityLimits;
 use crate::analyze::foresight::pace::IterationCost;
+use crate::analyze::foresight::request_profile::RequestProfile;
 use crate::units::{Seconds, Tokens};
 
 /// Lessons from which the throughput counts: a minute of one full replica.

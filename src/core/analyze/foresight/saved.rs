@@ -11,16 +11,19 @@ use std::collections::VecDeque;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::analyze::capacity::are_amounts;
 use crate::analyze::foresight::arrivals::SavedArrivals;
 use crate::analyze::foresight::budget::BudgetAddition;
 use crate::analyze::foresight::drift::Mixes;
+use crate::analyze::foresight::held::HoldWindow;
 use crate::analyze::foresight::lengths::RequestLengths;
 pub use crate::analyze::foresight::lengths::{LengthMoments, RequestWork};
+use crate::analyze::foresight::role_demand::RoleDemand;
 use crate::analyze::foresight::routing::RouterWeights;
 pub use crate::analyze::foresight::schedule::SavedWeek;
 pub use crate::analyze::foresight::seen::SavedVariantModel;
 use crate::analyze::foresight::seen::VariantModel;
-use crate::analyze::foresight::{Foresight, HoldWindow, RoleDemand};
+use crate::analyze::foresight::state::Foresight;
 use crate::fleet::{ModelKey, Role, VariantKey};
 
 /// The most needs that are saved. Ticks come each second, and a need that falls all the time adds
@@ -103,11 +106,6 @@ impl SavedDemand {
 
         saved.is_sound().then_some(saved)
     }
-}
-
-/// Returns true if all of these are finite and not negative.
-pub(crate) fn are_amounts(numbers: &[f64]) -> bool {
-    numbers.iter().all(|number| number.is_finite() && *number >= 0.0)
 }
 
 // === impl HoldWindow ===

@@ -32,8 +32,8 @@ use std::collections::VecDeque;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::analyze::capacity::are_amounts;
 use crate::analyze::foresight::arrivals::{STRIDE, StrideRate, quantile};
-use crate::analyze::foresight::saved::are_amounts;
 
 /// Seconds of a bin. It is longer than a start-up time, and a week has some hundred bins.
 const BIN: i64 = 900;

@@ -33,8 +33,10 @@ use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::capacity::ReplicaCount;
+use crate::analyze::foresight::capacity::RATE_MIN;
 use crate::analyze::foresight::policy::ForesightPolicy;
-use crate::analyze::foresight::{RATE_MIN, RoleFleet, VariantStrides};
+use crate::analyze::foresight::role_fleet::RoleFleet;
+use crate::analyze::foresight::strides::VariantStrides;
 use crate::fleet::VariantKey;
 use crate::units::{Replicas, Seconds};
 

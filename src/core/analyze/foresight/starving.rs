@@ -36,8 +36,10 @@ use derive_more::Display;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::analyze::foresight::capacity::RATE_MIN;
 use crate::analyze::foresight::policy::ForesightPolicy;
-use crate::analyze::foresight::{Foresight, RATE_MIN, RoleFleet, VariantStrides};
+use crate::analyze::foresight::role_fleet::RoleFleet;
+use crate::analyze::foresight::strides::VariantStrides;
 use crate::fleet::{Role, VariantKey};
 use crate::units::{Replicas, Requests, Seconds};
 
@@ -100,19 +102,14 @@ struct VariantSnapshot<'a, 's> {
     elapsed: f64,
 }
 
-// === impl Foresight ===
-
-impl Foresight {
-    /// The variants of a model that starve.
-    pub(super) fn starving(
-        &mut self,
-        sides: &BTreeMap<Role, RoleFleet<'_>>,
-        through: Timestamp,
-        policy: &ForesightPolicy,
-    ) -> BTreeMap<VariantKey, Starvation> {
-        let shares = &mut self.shares;
-        sides.values().flat_map(|side| starving(side, through, policy, shares)).collect()
-    }
+/// The variants of a model that starve.
+pub(super) fn starving_variants(
+    sides: &BTreeMap<Role, RoleFleet<'_>>,
+    through: Timestamp,
+    policy: &ForesightPolicy,
+    shares: &mut BTreeMap<VariantKey, ArrivalShare>,
+) -> BTreeMap<VariantKey, Starvation> {
+    sides.values().flat_map(|side| starving(side, through, policy, shares)).collect()
 }
 
 /// The variants of a side that starve, with the need of each.

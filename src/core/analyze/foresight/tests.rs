@@ -3,13 +3,20 @@ mod engines;
 mod estimate;
 mod routing;
 mod standby;
+mod terms;
 
 use super::*;
-use crate::analyze::foresight::capacity::{CapacityLimits, FirstToken, carried};
-use crate::analyze::foresight::gateway::QueueReading;
+use crate::analyze::engine_args::EngineArguments;
+use crate::analyze::foresight::capacity::carried;
+use crate::analyze::foresight::lengths::RequestLengths;
+use crate::analyze::foresight::limits::{CapacityLimits, FirstToken};
 use crate::analyze::foresight::pace::IterationCost;
-use crate::fleet::{Incarnation, ReplicaName};
-use crate::units::{Amount, Tokens};
+use crate::analyze::foresight::request_profile::RequestProfile;
+use crate::analyze::foresight::role_demand::RoleDemand;
+use crate::fleet::{Incarnation, ReplicaKey, ReplicaName, VariantSpec};
+use crate::observe::histogram::Histogram;
+use crate::observe::stride::IntervalDelta;
+use crate::units::{Amount, Replicas, Requests, Tokens};
 
 const TRUTH: IterationCost =
     IterationCost { alpha: 0.007_05, beta: 0.000_019_5, delta: 0.000_025_4 };
@@ -209,7 +216,7 @@ fn carries(analysis: &ForesightAnalysis) -> f64 {
 
 fn truth() -> f64 {
     let policy = ForesightPolicy::default();
-    let requested = capacity::RequestProfile {
+    let requested = RequestProfile {
         prompt: Tokens::new(PROMPT).unwrap(),
         computed: Tokens::new(PROMPT).unwrap(),
         output: Tokens::new(OUTPUT).unwrap(),
@@ -394,69 +401,6 @@ fn look(
 ) -> ForesightAnalysis {
     let model = variants[0].spec.model_key();
     analyze(now, now, GatewaySignals::UNSEEN, policy, &model, variants, foresight)
-}
-
-/// Times to first token, of which this share is late.
-fn late(share: f64) -> Histogram {
-    let buckets = vec![(2.0, 1000.0 * (1.0 - share)), (10.0, 1000.0), (f64::INFINITY, 1000.0)];
-    Histogram { sum: 1.0, count: 1000.0, buckets }
-}
-
-#[test]
-fn late_first_tokens_ask_for_more_unless_that_is_coming_already() {
-    let mut world = World::new(4);
-    world.policy.error_budget = Some(policy::ErrorBudget::default());
-    world.ttft = Some(late(0.005));
-    assert!(world.run(300, 3.0 * truth()).foreseen[&Role::Both].need.budget.unwrap().abs() < 1e-9);
-
-    world.ttft = Some(late(0.05));
-    let raised = world.run(30, 3.0 * truth());
-    let seen = raised.foreseen[&Role::Both];
-    assert!((seen.need.budget.unwrap() / seen.need.total - 0.09).abs() < 0.01, "{:?}", seen.need);
-    assert!(seen.to_string().contains("because too many first tokens came late"), "{seen}");
-
-    world.pending = 1;
-    let coming = world.run(30, 3.0 * truth()).foreseen[&Role::Both].need;
-    assert!(coming.budget <= seen.need.budget.map(|it| 1.02 * it), "{coming:?}");
-
-    world.pending = 0;
-    world.ttft = None;
-    let unseen = world.run(30, 3.0 * truth()).foreseen[&Role::Both].need;
-    assert!(unseen.budget < coming.budget, "what nobody sees adds nothing: {unseen:?}");
-
-    // The addition is saved for a restart.
-    let model = world.spec.model_key();
-    let key = world.spec.key.clone();
-    let saved = world.foresight.save(&model, &key).unwrap();
-    assert!(saved.demands[0].raised > 0.05, "{saved:?}");
-}
-
-#[test]
-fn a_rise_that_days_have_seen_at_this_hour_is_asked_for_before_it_comes() {
-    let mut world = World::new(8);
-    world.policy.schedule = Some(policy::Schedule::default());
-    drop(world.run(200, 2.0 * truth()));
-    let key = (world.spec.model_key(), Role::Both);
-    let this = at(world.now).as_second().div_euclid(900);
-
-    // Three days with seven replicas' load in this quarter of an hour.
-    let mut levels = vec![None; 672];
-    for day in 1..=3 {
-        let slot = usize::try_from((this - 96 * day).rem_euclid(672)).unwrap();
-        levels[slot] = Some(schedule::TOLD_MAX);
-    }
-
-    let begun = this - 300;
-    let closed = this - 1;
-    let peak = 7.0 * truth();
-    let week = schedule::SavedWeek { begun, closed, today: None, peak, levels };
-    world.foresight.demands.get_mut(&key).unwrap().week = week.restore();
-
-    let seen = world.tick(2.0 * truth()).foreseen[&Role::Both];
-    assert!((seen.need.usual.unwrap() / peak - 1.0).abs() < 1e-9 && seen.need.total >= peak);
-    assert!(seen.to_string().contains("usually do at this time"), "{seen}");
-    world.policy.schedule = None;
-    assert_eq!(world.tick(2.0 * truth()).foreseen[&Role::Both].need.usual, None);
 }
 
 /// The desired replicas for this analysis, as the optimizer would round them.

@@ -17,7 +17,8 @@ use jiff::Timestamp;
 
 use crate::analyze::foresight::card::Card;
 use crate::analyze::foresight::seen::VariantModel;
-use crate::analyze::foresight::{Foresight, VariantStrides};
+use crate::analyze::foresight::state::Foresight;
+use crate::analyze::foresight::strides::VariantStrides;
 use crate::fleet::VariantKey;
 use crate::units::{Replicas, Seconds};
 

@@ -1,7 +1,8 @@
-//! The capacity of a replica of each variant, by the learned time of an iteration, the lengths of
-//! requests and the limits of its engine.
+//! The capacity per replica of each variant, which decisions use. It follows from the learned time
+//! of an iteration, the lengths of requests and the limits of its engine.
 //!
-//! Decisions count on it. Its uncertainty, which no decision uses, is in [`estimate`]. The formulas
+//! `Foresight::sides` decides it. Its uncertainty, which no decision uses, is in [`estimate`].
+//! Other analyzers have their own: `tokens.rs`, `throughput.rs`, `queueing.rs`. The formulas
 //! are in [`capacity`] and [`saturated`], which corrects them by the throughput of full replicas.
 //! The same inputs give the elasticity of a request's work to its lengths, for [`drift`].
 //!
@@ -13,15 +14,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::analyze::foresight::capacity::{
-    CapacityBound, CapacityLimits, FirstToken, ReplicaCapacity, RequestProfile, carried, usual_itl,
+    CapacityBound, RATE_MIN, ReplicaCapacity, carried, usual_itl,
 };
 use crate::analyze::foresight::demand::strides;
 use crate::analyze::foresight::drift::{Elasticity, Mix};
+use crate::analyze::foresight::limits::{CapacityLimits, FirstToken};
 use crate::analyze::foresight::pace::IterationCost;
+use crate::analyze::foresight::policy::ForesightPolicy;
+use crate::analyze::foresight::request_profile::RequestProfile;
+use crate::analyze::foresight::role_fleet::RoleFleet;
 use crate::analyze::foresight::seen::VariantModel;
-use crate::analyze::foresight::{
-    Foresight, ForesightPolicy, RATE_MIN, RoleFleet, VariantStrides, standby,
-};
+use crate::analyze::foresight::standby;
+use crate::analyze::foresight::state::Foresight;
+use crate::analyze::foresight::strides::VariantStrides;
 use crate::fleet::{ModelKey, Role, VariantKey};
 use crate::units::{RequestRate, Tokens};
 

@@ -41,7 +41,9 @@ use crate::analyze::foresight::arrivals::{ArrivalHistory, STRIDE};
 use crate::analyze::foresight::demand::{DemandInputs, RequiredCapacity};
 use crate::analyze::foresight::gateway::{GatewayBacklog, GatewaySignals};
 use crate::analyze::foresight::policy::ForesightPolicy;
-use crate::analyze::foresight::{Foresight, ForesightAnalysis, RoleFleet, VariantStrides};
+use crate::analyze::foresight::role_fleet::RoleFleet;
+use crate::analyze::foresight::state::Foresight;
+use crate::analyze::foresight::strides::VariantStrides;
 use crate::fleet::ModelKey;
 use crate::units::Replicas;
 
@@ -128,8 +130,8 @@ impl WakeQueue {
         let gateway = policy.gateway.unwrap_or_default();
         let arriving = arriving(arrivals, through);
         let known = policy.schedule.zip(ahead);
-        let usual = known.map(|(it, ahead)| it.share.fraction() * ahead.rise());
-        let expected = arriving.max(usual.unwrap_or(0.0));
+        let schedule = known.map(|(it, ahead)| it.share.fraction() * ahead.rise());
+        let expected = arriving.max(schedule.unwrap_or(0.0));
 
         let start = startup.max(1.0);
         let served = rate * self.waited.min(start);
@@ -143,7 +145,7 @@ impl WakeQueue {
         let held = GatewayBacklog { requests: self.requests, adds, takes: None, allowed };
         RequiredCapacity {
             arriving,
-            usual,
+            schedule,
             gateway: Some(held),
             total: expected / used + adds,
             ..RequiredCapacity::default()
@@ -156,7 +158,7 @@ impl WakeQueue {
         self,
         policy: &ForesightPolicy,
         variants: &[VariantStrides<'_>],
-    ) -> Option<ForesightAnalysis> {
+    ) -> Option<CapacityReport> {
         let fewest = variants.iter().map(|it| places(it, policy)).reduce(f64::min)?;
         if policy.cold_start.is_none() || self.requests <= fewest {
             return None;
@@ -189,8 +191,7 @@ impl WakeQueue {
         }
 
         let unit = Unit::RequestsInFlight;
-        let report = CapacityReport { unit, variants: capacities, total, roles };
-        Some(ForesightAnalysis::without_capacity(report))
+        Some(CapacityReport { unit, variants: capacities, total, roles })
     }
 }
 

@@ -4,14 +4,12 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use crate::analyze::capacity::{CapacityReport, Confidence, Totals, Unit, VariantCapacity};
+use crate::analyze::queueing::coefficients::Coefficients;
 use crate::analyze::queueing::explain::{Sizing, SizingFailure};
-use crate::analyze::queueing::slo::{
-    LatencyTargets, ObservedLatencies, Slo, TargetInference, resolve,
-};
-use crate::analyze::queueing::solve::QueueingModel;
-use crate::analyze::queueing::{
-    BATCH_DEFAULT, Coefficients, MeanLengths, MeanRequest, QUEUE_DEFAULT, ReplicaRoom,
-};
+use crate::analyze::queueing::request::{MeanLengths, MeanRequest};
+use crate::analyze::queueing::slo::{ObservedLatencies, Slo, TargetInference, resolve};
+use crate::analyze::queueing::solve::{BATCH_DEFAULT, QUEUE_DEFAULT, QueueingModel, ReplicaRoom};
+use crate::analyze::queueing::target::LatencyTargets;
 use crate::fleet::{ReplicaKey, Role, VariantKey};
 use crate::units::{Amount, CostPerHour, Fraction, Replicas, RequestRate, Seconds, Tokens};
 

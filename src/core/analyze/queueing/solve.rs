@@ -1,13 +1,24 @@
 //! Latencies at a rate, and the largest rate that meets targets.
 
-use serde::{Deserialize, Serialize};
+use std::num::NonZeroU32;
 
 use crate::analyze::queueing::chain::{ServiceTimes, SteadyState};
-use crate::analyze::queueing::explain::QueueingRefusal;
-use crate::analyze::queueing::slo::{LatencyTarget, LatencyTargets, Slowdown, Statistic};
+use crate::analyze::queueing::coefficients::Coefficients;
+use crate::analyze::queueing::refusal::QueueingRefusal;
+use crate::analyze::queueing::request::MeanRequest;
 use crate::analyze::queueing::tail::{TtftComponents, TtftMoments};
-use crate::analyze::queueing::{Coefficients, MeanRequest, ReplicaRoom};
+use crate::analyze::queueing::target::{
+    LatencyMetric, LatencyTarget, LatencyTargets, Slowdown, Statistic,
+};
 use crate::units::{Fraction, RequestRate, Requests, Seconds};
+
+/// The batch size of a replica if it is unknown: vLLM's default of `--max-num-seqs` on recent
+/// accelerators.
+pub const BATCH_DEFAULT: NonZeroU32 = NonZeroU32::new(256).expect("256 is not zero");
+
+/// Requests that may wait in the sizing model. A replica with a longer queue has missed any target
+/// long before. So this length only affects the share of the load that is lost in the model.
+pub const QUEUE_DEFAULT: u32 = 100;
 
 /// The share of the highest service rate up to which the model accepts arrival rates. At the rate
 /// itself, the queue has no stationary length that the coefficients could predict.
@@ -28,14 +39,13 @@ const KNEE_SHARE: f64 = 0.9;
 /// of its length.
 const STEPS_MAX: u32 = 60;
 
-/// A latency that can have a target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LatencyMetric {
-    /// Time to the first token.
-    Ttft,
-    /// Time between tokens.
-    Itl,
+/// The number of requests that a replica has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplicaRoom {
+    /// Requests that share an iteration.
+    pub batch: NonZeroU32,
+    /// Requests that may wait for a place in the batch.
+    pub queue: u32,
 }
 
 /// The predicted state of a replica at an arrival rate.
@@ -97,6 +107,14 @@ pub enum RateBound {
     },
     /// The rate at which a full batch finishes.
     Throughput,
+}
+
+// === impl ReplicaRoom ===
+
+impl Default for ReplicaRoom {
+    fn default() -> Self {
+        Self { batch: BATCH_DEFAULT, queue: QUEUE_DEFAULT }
+    }
 }
 
 // === impl QueueingModel ===

@@ -47,7 +47,7 @@
 //! Poisson arrivals; prompts that fit the token budget of an iteration, at most about two per
 //! iteration; a KV cache that is never full. `docs/models.md` states the errors.
 
-use crate::analyze::queueing::slo::Percentile;
+use crate::analyze::queueing::target::Percentile;
 
 /// The largest share of time in which prompts are computed. Above it, the model has no stationary
 /// iteration length.

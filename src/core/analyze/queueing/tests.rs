@@ -2,12 +2,14 @@
 
 mod engine;
 
+use std::num::NonZeroU32;
+
 use proptest::prelude::{prop_assert, proptest};
 
 use super::*;
 use crate::analyze::capacity::Confidence;
 use crate::fleet::{Namespace, ReplicaKey, ReplicaName, Role, VariantKey, VariantName};
-use crate::units::{CostPerHour, Replicas, RequestRate};
+use crate::units::{CostPerHour, Replicas, RequestRate, Seconds, TimePerToken, Tokens};
 
 fn seconds(value: f64) -> Seconds {
     Seconds::new(value).unwrap()

@@ -8,9 +8,12 @@ use std::fmt;
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::saturation::SCALE_DOWN_MIN;
 use crate::fleet::VariantKey;
 use crate::units::{Fraction, Replicas, Requests};
+
+/// The minimum number of replicas that are not saturated before one may be removed. The load of the
+/// only such replica could not be spread over others.
+pub const SCALE_DOWN_MIN: Replicas = Replicas::ONE.up();
 
 /// The reason for a variant's target.
 #[derive(Clone, Debug, Display, PartialEq, Serialize, Deserialize)]

@@ -7,11 +7,15 @@
 
 use std::cmp::Ordering;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::analyze::saturation::analysis::SaturationAnalysis;
 use crate::analyze::saturation::explain::{
     NoMeasurement, SaturationOutcome, ScaleDown, SpareEnough, SpareKept, SpareLow, Transition,
 };
-use crate::analyze::saturation::{SaturationAnalysis, TransitionRule};
 use crate::fleet::{Bounds, VariantKey};
+use crate::settings;
 use crate::units::{CostPerHour, Replicas};
 
 /// The state of a variant apart from its load.
@@ -35,6 +39,25 @@ pub struct SaturationVariant {
     /// The bounds on its replicas.
     pub bounds: Bounds,
 }
+
+/// What blocks new decisions while an earlier one is being carried out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TransitionRule {
+    /// One variant whose replicas are not what was decided, or do not all report, blocks every
+    /// variant of the model.
+    ModelWide,
+    /// A variant whose replicas are not what was decided keeps that decision; the others go on.
+    PerVariant,
+    /// The model waits while any of its variants has replicas that are not ready yet.
+    // An earlier decision that is not actuated also blocks, if the caller states one. The pipeline
+    // states none under this rule, because the rule needs no memory. A target is the current
+    // replica count, one more or one less, so a repeated decision asks for the same.
+    #[default]
+    PendingOnly,
+}
+
+settings! { plain: TransitionRule; }
 
 /// The patience for a variant's transition, during which the transition may block other variants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

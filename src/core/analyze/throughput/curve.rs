@@ -10,10 +10,13 @@ use derive_more::Display;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::throughput::{ReplicaPace, full};
+use crate::analyze::throughput::pace::ReplicaPace;
 use crate::analyze::tokens::capacity::RequestShape;
 use crate::fleet::VariantKey;
 use crate::units::{Fraction, RequestRate, Seconds, TokenRate, Tokens};
+
+/// The KV cache usage of a replica at full capacity.
+const FULL: f64 = 0.85;
 
 /// The maximum number of readings that a curve keeps.
 const READINGS_MAX: usize = 20;
@@ -432,6 +435,11 @@ fn least_squares(readings: &[CurveReading]) -> Option<CurveLine> {
     let slope = product / square;
     let line = CurveLine { fit: LineFit::Window, slope, intercept: itl - slope * kv };
     line.is_sound().then_some(line)
+}
+
+/// The KV cache usage of a full replica.
+fn full() -> Fraction {
+    Fraction::new(FULL).unwrap_or(Fraction::ONE)
 }
 
 // === impl CurveLine, LineFit ===

@@ -2,7 +2,8 @@ use jiff::SignedDuration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::units::Amount;
+use crate::analyze::tokens::capacity::RequestShape;
+use crate::units::{Amount, Fraction};
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)

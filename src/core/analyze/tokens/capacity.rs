@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::engine_args::EngineArguments;
-use crate::analyze::tokens::TokenRules;
+use crate::analyze::tokens::policy::TokenRules;
 use crate::fleet::Role;
 use crate::units::{Fraction, Requests, Tokens};
 

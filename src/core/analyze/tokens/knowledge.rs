@@ -7,46 +7,27 @@
 //! arguments, and the output length. Variants under the same conditions share their evidence, in
 //! any namespace.
 
+mod evidence;
+mod record;
 mod saved;
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
 
 use jiff::{SignedDuration, Timestamp};
-use serde::{Deserialize, Serialize};
 
 use crate::analyze::engine_args::EngineArguments;
-use crate::analyze::tokens::capacity::{OutputLength, tokens};
-use crate::fleet::{Accelerator, ModelName, VariantKey};
+use crate::analyze::tokens::knowledge::evidence::{
+    EvidenceConditions, EvidenceEngine, EvidenceSample, PIECES_MAX, is_older,
+};
+use crate::fleet::{ModelName, VariantKey};
 use crate::units::Tokens;
 
+pub use crate::analyze::tokens::knowledge::evidence::PIECES_MIN;
+pub(crate) use crate::analyze::tokens::knowledge::evidence::{
+    ComputeEvidence, ConditionsRef, EngineRef, median,
+};
+pub use crate::analyze::tokens::knowledge::record::{CapacityRecord, RecordSource};
 pub use crate::analyze::tokens::knowledge::saved::{LIMITS_MAX, SavedKnowledge, SavedLimit};
-
-/// The maximum number of pieces of evidence: the last minutes of a limit, not its full history.
-const PIECES_MAX: usize = 10;
-
-/// The minimum number of pieces for a conclusion. One queue is a spike; three queues at different
-/// times are a limit.
-pub const PIECES_MIN: usize = 3;
-
-/// The minimum time between two pieces. Readings cover a window, and two readings of nearly the
-/// same window are one observation.
-const PIECE_APART: SignedDuration = SignedDuration::from_secs(20);
-
-/// The time for which evidence applies in full after its newest piece. While the limit still binds,
-/// new pieces arrive every 20 seconds.
-const FULL_FOR: SignedDuration = SignedDuration::from_mins(30);
-
-/// The time in which a bound doubles after that.
-///
-/// A model that was scaled up because compute binds shows no queue anymore, and so no new evidence.
-/// If all evidence expired at once, its replicas would be removed at once, and the queue would
-/// return. If it never expired, the replicas would stay for a request mix that is gone. A bound
-/// that rises slowly releases them one by one, and the first short queue renews it.
-const DOUBLES_IN: SignedDuration = SignedDuration::from_hours(1);
-
-/// The age at which a piece expires: by then its bound has grown forty times.
-const PIECE_AGE_MAX: SignedDuration = SignedDuration::from_hours(6);
 
 /// The time for which the record of a variant without replicas is kept: over a weekend and a
 /// release.
@@ -65,92 +46,6 @@ pub(crate) struct ModelKnowledge {
     evidence: Vec<(EvidenceConditions, ComputeEvidence)>,
 }
 
-/// The capacity per replica of a variant.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct CapacityRecord {
-    /// The accelerator that the variant runs on.
-    pub accelerator: Option<Accelerator>,
-    /// The number of accelerators per replica.
-    pub gpus: Option<NonZeroU32>,
-    /// The arguments of its engines; not part of the saved state.
-    #[serde(skip)]
-    pub arguments: Option<EngineArguments>,
-    /// The size of the KV cache.
-    pub kv_capacity: Option<Tokens>,
-    /// The capacity per replica.
-    pub capacity: Option<Tokens>,
-    /// The source of the capacity.
-    pub source: RecordSource,
-}
-
-/// The source of a record's capacity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RecordSource {
-    /// Measured on running replicas, last seen at this instant.
-    Measured(#[serde(with = "crate::units::instants")] Timestamp),
-    /// Derived from the engine's arguments.
-    Declared(#[serde(with = "crate::units::instants")] Timestamp),
-}
-
-impl RecordSource {
-    /// The last instant at which the record was known to be true.
-    #[must_use]
-    pub const fn at(self) -> Timestamp {
-        match self {
-            Self::Measured(at) | Self::Declared(at) => at,
-        }
-    }
-}
-
-/// Everything that the compute bound of one engine depends on, within a model.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ConditionsRef<'a> {
-    pub(crate) accelerator: Option<&'a Accelerator>,
-    pub(crate) gpus: Option<NonZeroU32>,
-    pub(crate) engine: EngineRef<'a>,
-    pub(crate) output: OutputLength,
-}
-
-/// The identity of an engine.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum EngineRef<'a> {
-    /// The engine's arguments identify it.
-    Arguments(&'a EngineArguments),
-    /// The engine's variant identifies it, because the arguments are unknown.
-    Variant(&'a VariantKey),
-    /// All engines are the same, as in WVA.
-    Any,
-}
-
-/// The conditions that evidence applies under.
-#[derive(Clone, Debug, PartialEq)]
-struct EvidenceConditions {
-    accelerator: Option<Accelerator>,
-    gpus: Option<NonZeroU32>,
-    engine: EvidenceEngine,
-    output: OutputLength,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-enum EvidenceEngine {
-    Arguments(Box<EngineArguments>),
-    Variant(VariantKey),
-    Any,
-}
-
-/// Tokens that were resident while compute was the limit, oldest first.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct ComputeEvidence {
-    pieces: Vec<EvidenceSample>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct EvidenceSample {
-    at: Timestamp,
-    tokens: Tokens,
-}
-
 // === impl Knowledge ===
 
 impl Knowledge {
@@ -163,6 +58,56 @@ impl Knowledge {
     /// Sets the record of a variant and replaces an existing one, for example after a restart.
     pub fn restore(&mut self, model: &ModelName, variant: VariantKey, record: CapacityRecord) {
         self.of(model).records.insert(variant, record);
+    }
+
+    /// The learned capacity of one variant, ready to be saved.
+    #[must_use]
+    pub fn save(&self, model: &ModelName, variant: &VariantKey) -> SavedKnowledge {
+        let Some(known) = self.models.get(model) else { return SavedKnowledge::default() };
+        let record = known.records.get(variant);
+        let limits = known
+            .evidence
+            .iter()
+            .filter(|(conditions, _)| conditions.are_of(variant, record))
+            .map(|(conditions, evidence)| SavedLimit::of(conditions, evidence))
+            .take(LIMITS_MAX)
+            .collect();
+
+        SavedKnowledge {
+            record: record.map(|it| CapacityRecord { arguments: None, ..it.clone() }),
+            limits,
+        }
+    }
+
+    /// Resumes from the saved capacity of one variant. Keeps values that are already known.
+    pub fn recall(&mut self, model: &ModelName, variant: &VariantKey, saved: &SavedKnowledge) {
+        let SavedKnowledge { record, limits } = saved;
+        if let Some(record) = record
+            && self.of(model).record(variant).is_none()
+        {
+            self.restore(model, variant.clone(), record.clone());
+        }
+        for limit in limits.iter().take(LIMITS_MAX) {
+            let SavedLimit { accelerator, gpus, output, pieces } = limit;
+            let engine = EvidenceEngine::Variant(variant.clone());
+            let conditions = EvidenceConditions {
+                accelerator: accelerator.clone(),
+                gpus: *gpus,
+                engine,
+                output: *output,
+            };
+
+            let known = &mut self.of(model).evidence;
+            if known.iter().any(|(known, _)| *known == conditions) {
+                continue;
+            }
+
+            let mut sorted: Vec<EvidenceSample> =
+                pieces.iter().map(|&(at, tokens)| EvidenceSample { at, tokens }).collect();
+            sorted.sort_by_key(|piece| piece.at);
+            sorted.drain(..sorted.len().saturating_sub(PIECES_MAX));
+            known.push((conditions, ComputeEvidence { pieces: sorted }));
+        }
     }
 
     /// Drops expired records and evidence. The caller does so periodically, to keep the memory
@@ -267,118 +212,4 @@ impl ModelKnowledge {
             evidence.pieces.retain(|piece| piece.tokens >= carried);
         }
     }
-}
-
-// === impl EvidenceConditions ===
-
-impl EvidenceConditions {
-    /// Returns true if the evidence was found for this variant alone, on a known accelerator.
-    fn are_of_variant_alone(&self, variant: &VariantKey) -> bool {
-        let own = matches!(&self.engine, EvidenceEngine::Variant(key) if key == variant);
-        own && self.accelerator.is_some()
-    }
-
-    fn are(&self, other: ConditionsRef<'_>) -> bool {
-        let Self { accelerator, gpus, engine, output } = self;
-        let same_engine = match (engine, other.engine) {
-            (EvidenceEngine::Arguments(ours), EngineRef::Arguments(theirs)) => {
-                ours.carries_like(theirs) && ours.sequences == theirs.sequences
-            }
-            (EvidenceEngine::Variant(ours), EngineRef::Variant(theirs)) => ours == theirs,
-            (EvidenceEngine::Any, EngineRef::Any) => true,
-            (
-                EvidenceEngine::Arguments(_) | EvidenceEngine::Variant(_) | EvidenceEngine::Any,
-                _,
-            ) => false,
-        };
-
-        *output == other.output
-            && *gpus == other.gpus
-            && accelerator.as_ref() == other.accelerator
-            && same_engine
-    }
-}
-
-impl From<ConditionsRef<'_>> for EvidenceConditions {
-    fn from(from: ConditionsRef<'_>) -> Self {
-        Self {
-            accelerator: from.accelerator.cloned(),
-            gpus: from.gpus,
-            engine: match from.engine {
-                EngineRef::Arguments(arguments) => {
-                    EvidenceEngine::Arguments(Box::new(arguments.clone()))
-                }
-                EngineRef::Variant(variant) => EvidenceEngine::Variant(variant.clone()),
-                EngineRef::Any => EvidenceEngine::Any,
-            },
-            output: from.output,
-        }
-    }
-}
-
-// === impl ComputeEvidence ===
-
-impl ComputeEvidence {
-    /// Adds a piece, regardless of earlier pieces.
-    pub(crate) fn add(&mut self, now: Timestamp, tokens: Tokens) {
-        if self.pieces.len() == PIECES_MAX {
-            self.pieces.remove(0);
-        }
-        self.pieces.push(EvidenceSample { at: now, tokens });
-    }
-
-    /// Adds a piece if the last one is old enough.
-    pub(crate) fn add_apart(&mut self, now: Timestamp, tokens: Tokens) {
-        self.forget(now);
-        let last = self.pieces.last();
-        if last.is_none_or(|last| is_older(last.at, now, PIECE_APART)) {
-            self.add(now, tokens);
-        }
-    }
-
-    /// The mean of all pieces, regardless of their number and age; `None` without any.
-    pub(crate) fn mean(&self) -> Option<Tokens> {
-        let sum: Tokens = self.pieces.iter().map(|piece| piece.tokens).sum();
-        Tokens::new(sum.tokens() / self.pieces.len() as f64)
-    }
-
-    /// The bound shown by the pieces that have not expired, if there are enough of them. It is
-    /// their median, and rises as the newest piece ages, up to the bound derived from the engine's
-    /// arguments.
-    ///
-    /// The median prevents a single piece from a burst from moving the bound.
-    pub(crate) fn bound(&self, now: Timestamp, derived: Option<Tokens>) -> Option<Tokens> {
-        let newest = self.pieces.last()?.at;
-        let mut recent = [Tokens::ZERO; PIECES_MAX];
-        let mut number = 0;
-        for piece in self.pieces.iter().filter(|piece| !is_older(piece.at, now, PIECE_AGE_MAX)) {
-            recent[number] = piece.tokens;
-            number += 1;
-        }
-
-        let counting = &mut recent[..number];
-        counting.sort_unstable_by(|a, b| a.compare(*b));
-        let median = median(counting).filter(|_| number >= PIECES_MIN)?;
-        let faded = now.duration_since(newest).as_secs_f64() - FULL_FOR.as_secs_f64();
-        let factor = (faded.max(0.0) / DOUBLES_IN.as_secs_f64()).exp2();
-        let bound = tokens(median.tokens() * factor);
-        Some(derived.map_or(bound, |derived| bound.min(median.max(derived))))
-    }
-
-    fn forget(&mut self, now: Timestamp) {
-        self.pieces.retain(|piece| !is_older(piece.at, now, PIECE_AGE_MAX));
-    }
-}
-
-/// The median of sorted values: the mean of the two middle values if their number is even.
-pub(crate) fn median(sorted: &[Tokens]) -> Option<Tokens> {
-    let upper = sorted.get(sorted.len() / 2)?;
-    let lower = sorted.get((sorted.len() - 1) / 2)?;
-    Tokens::new(lower.tokens() / 2.0 + upper.tokens() / 2.0)
-}
-
-/// Returns true if an instant is at least this long ago. An instant in the future is not: the clock
-/// was set back.
-fn is_older(at: Timestamp, now: Timestamp, age: SignedDuration) -> bool {
-    now.duration_since(at) >= age
 }

@@ -2,9 +2,10 @@
 
 use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::tokens::capacity::{compute_bound, memory_bound, tokens};
+use crate::analyze::tokens::explain::CapacitySource;
 use crate::analyze::tokens::knowledge::{CapacityRecord, ModelKnowledge, RecordSource};
+use crate::analyze::tokens::load::TokenContext;
 use crate::analyze::tokens::replica::ranks;
-use crate::analyze::tokens::{CapacitySource, TokenContext};
 use crate::units::Tokens;
 
 /// The KV cache size for replicas that don't report it. It is the variant's own size, as measured

@@ -4,8 +4,9 @@ use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::tokens::capacity::{
     OutputLength, RequestShape, compute_bound, memory_bound, tokens, tokens_of_request,
 };
+use crate::analyze::tokens::explain::{CapacitySource, ReplicaTokens};
 use crate::analyze::tokens::knowledge::{ConditionsRef, EngineRef, ModelKnowledge};
-use crate::analyze::tokens::{CapacitySource, ReplicaTokens, TokenContext, TokenReplicaLoad};
+use crate::analyze::tokens::load::{TokenContext, TokenReplicaLoad};
 use crate::fleet::Role;
 use crate::observe::GaugeSummary;
 use crate::units::{Requests, TokenRate, Tokens};

@@ -1,7 +1,10 @@
+use std::num::NonZeroU32;
+
 use jiff::SignedDuration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::tokens::capacity::{compute_bound, memory_bound, tokens_of_request};
 use crate::analyze::tokens::knowledge::PIECES_MIN;
 use crate::fleet::{Accelerator, ModelName, Namespace};

@@ -15,13 +15,14 @@ use crate::analyze::capacity::Confidence;
 use crate::analyze::tokens::capacity::{
     OutputLength, RequestShape, compute_bound, memory_bound, tokens,
 };
+use crate::analyze::tokens::explain::{
+    CapacitySource, MissingCapacity, ReplicaTokens, VariantTokens,
+};
 use crate::analyze::tokens::knowledge::{
     CapacityRecord, ComputeEvidence, ConditionsRef, EngineRef, ModelKnowledge, RecordSource,
 };
-use crate::analyze::tokens::{
-    CapacitySource, MissingCapacity, ReplicaTokens, TokenContext, TokenReplicaLoad, TokenRules,
-    VariantTokens, count,
-};
+use crate::analyze::tokens::load::{TokenContext, TokenReplicaLoad, count};
+use crate::analyze::tokens::policy::TokenRules;
 use crate::fleet::Role;
 use crate::units::{Fraction, Replicas, Requests, Tokens};
 

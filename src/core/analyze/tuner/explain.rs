@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use derive_more::Display;
 
-use crate::analyze::tuner::{CoefficientEstimate, TokenSeparation};
+use crate::analyze::tuner::estimate::{CoefficientEstimate, TokenSeparation};
 use crate::units::{Requests, Seconds, TimePerToken};
 
 /// The effect of one observation.

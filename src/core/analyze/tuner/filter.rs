@@ -20,7 +20,9 @@
 use nalgebra::{Matrix2, Matrix2x3, Matrix3, Matrix3x2, Vector2, Vector3};
 
 use crate::analyze::queueing::Coefficients;
-use crate::analyze::tuner::{Latencies, OperatingPoint, SavedFilter, TokenSeparation};
+use crate::analyze::tuner::estimate::TokenSeparation;
+use crate::analyze::tuner::point::{Latencies, OperatingPoint};
+use crate::analyze::tuner::saved::SavedFilter;
 
 /// The 97.5th percentile of the chi-square distribution with two degrees of freedom.
 const NIS_MAX: f64 = 7.378;

@@ -8,7 +8,7 @@
 //! `alpha + n * delta` plus the request's own work, which gives `alpha`.
 
 use crate::analyze::queueing::{Coefficients, SharedCoefficients};
-use crate::analyze::tuner::OperatingPoint;
+use crate::analyze::tuner::point::OperatingPoint;
 use crate::units::{Seconds, TimePerToken};
 
 /// `gamma` as a share of `beta`, before there is data. Reading a token of the KV cache takes its

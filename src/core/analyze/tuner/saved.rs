@@ -5,9 +5,7 @@ use std::num::NonZeroU32;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::queueing::{MeanLengths, MeanRequest};
-use crate::analyze::tuner::{
-    DecodeCostRatio, KalmanFilter, Latencies, OperatingPoint, PointWindow, TokenSeparation, Tuner,
-};
+use crate::analyze::tuner::point::{Latencies, OperatingPoint};
 use crate::units::{Fraction, RequestRate};
 
 /// The saved state of a tuner.
@@ -66,48 +64,6 @@ pub enum FilterAgreement {
     Yes,
     /// The filter has not accepted an observation since the point was added.
     NotYet,
-}
-
-impl Tuner {
-    /// The state of this tuner.
-    #[must_use]
-    pub fn save(&self) -> SavedTuner {
-        let Self { filter, window, apart, accepted, rejected } = self;
-        let split = match apart {
-            TokenSeparation::Together => None,
-            TokenSeparation::Separate(DecodeCostRatio { decode_over_prefill }) => {
-                Some(*decode_over_prefill)
-            }
-        };
-
-        SavedTuner {
-            filter: filter.as_ref().map(|filter| filter.save(split)),
-            points: window.save(),
-            accepted: *accepted,
-            rejected: *rejected,
-        }
-    }
-
-    /// The tuner with this state; `None` if the state is not valid.
-    #[must_use]
-    pub fn restore(saved: &SavedTuner) -> Option<Self> {
-        let SavedTuner { filter: saved_filter, points, accepted, rejected } = saved;
-        let window = PointWindow::restore(points)?;
-        let split = saved_filter.as_ref().and_then(|filter| filter.split);
-        let apart = match split {
-            Some(ratio) if ratio.is_finite() && ratio > 0.0 => {
-                TokenSeparation::Separate(DecodeCostRatio { decode_over_prefill: ratio })
-            }
-            Some(_) => return None,
-            None => TokenSeparation::Together,
-        };
-
-        let filter = match saved_filter {
-            Some(saved) => Some(KalmanFilter::from_saved(saved, apart)?),
-            None => None,
-        };
-        Some(Self { filter, window, apart, accepted: *accepted, rejected: *rejected })
-    }
 }
 
 impl SavedPoint {

@@ -8,9 +8,11 @@ use rand_pcg::Pcg64;
 
 use super::*;
 use crate::analyze::queueing::{
-    LatencyTarget, LatencyTargets, MeanLengths, SharedCoefficients, Statistic,
+    Coefficients, LatencyTarget, LatencyTargets, MeanLengths, MeanRequest, QueueingModel,
+    ReplicaRoom, SharedCoefficients, Statistic,
 };
-use crate::units::Tokens;
+use crate::analyze::tuner::point::QUEUE_PER_PLACE;
+use crate::units::{RequestRate, TimePerToken, Tokens};
 
 /// The arrivals per minute at which WVA's filter fails.
 const RATES: [f64; 11] =

@@ -21,10 +21,11 @@
 use nalgebra::{Matrix3, Matrix4, Vector4};
 
 use crate::analyze::queueing::{Coefficients, MeanLengths, MeanRequest};
+use crate::analyze::tuner::estimate::{DecodeCostRatio, TokenSeparation};
 use crate::analyze::tuner::filter::{BOUND, DEVIATIONS_MAX, FilterState};
-use crate::analyze::tuner::{
-    DecodeCostRatio, FilterAgreement, Latencies, OperatingPoint, SavedPoint, TokenSeparation, guess,
-};
+use crate::analyze::tuner::guess::guess;
+use crate::analyze::tuner::point::{Latencies, OperatingPoint};
+use crate::analyze::tuner::saved::{FilterAgreement, SavedPoint};
 use crate::units::{Fraction, RequestRate, Seconds, TimePerToken, Tokens};
 
 /// The maximum number of points: eight arrival rates with two shapes each.

@@ -7,15 +7,19 @@ use std::time::Duration;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
+use crate::analyze::foresight::policy::JITTER_MAX;
+use crate::decide::enforce::direction::ScalingDirection;
 use crate::decide::enforce::turns::FLAP_BUDGET_MAX;
-use crate::decide::enforce::{Amount, Dwell, Panic};
 use crate::settings;
 use crate::settings::problem::{Problems, join};
 use crate::settings::{Setting, Written, hours, minutes, secs};
-use crate::units::Seconds;
+use crate::units::{Fraction, Replicas, Seconds};
 
 /// The longest window that an HPA accepts.
 const STABILIZATIONS: RangeInclusive<Duration> = Duration::ZERO..=hours(1);
+
+/// A window of length zero is always empty, and one hour is the longest window that an HPA accepts.
+const PANIC_WINDOWS: RangeInclusive<Duration> = secs(1)..=hours(1);
 
 settings! {
     /// Speed of changes to published numbers, in the vocabulary of an HPA's `behavior`.
@@ -67,6 +71,33 @@ settings! {
         // The longest that an HPA accepts.
         period: Option<Seconds>, in secs(1)..=minutes(30);
     }
+
+    /// Time that a number stays before it changes direction.
+    #[derive(Copy)]
+    pub struct Dwell {
+        /// Time from a scale-up to the next scale-down.
+        after_up as "after_scale_up": Seconds, in Duration::ZERO..=hours(1);
+
+        /// Time from a scale-down to the next scale-up.
+        after_down as "after_scale_down": Seconds, in Duration::ZERO..=hours(1);
+    }
+
+    /// Definition of a burst of demand. During a burst nothing is lowered, and more replicas are
+    /// asked for without waiting for a window.
+    #[derive(Copy)]
+    pub struct Panic {
+        /// Short window, of which the largest number that was asked for counts.
+        // Knative's panic window, a tenth of its stable window.
+        window: Seconds = secs(6), in PANIC_WINDOWS;
+
+        /// Long window, of which the mean counts. A burst is over after this time without another.
+        // Knative's stable window.
+        stable_window: Seconds = minutes(1), in PANIC_WINDOWS;
+
+        /// Smallest ratio of the short window to the mean of the long window in a burst.
+        // Knative's panic threshold is 200 percent, and it accepts 110 to 1000.
+        threshold: Fraction = 2.0, in 1.1..=10.0;
+    }
 }
 
 /// The HPA windows that Plimsoll waits for a second time.
@@ -115,7 +146,35 @@ pub struct StepPolicy {
     pub period: Seconds,
 }
 
-// === impl Rules, StepPolicy ===
+/// An amount of change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// A number of replicas.
+    Pods(u32),
+    /// A percentage of the replicas at the start of the period.
+    Percent(u32),
+}
+
+// === impl Behavior, Rules, StepPolicy, Amount ===
+
+impl Behavior {
+    /// The longest time for which a rule reads past recommendations.
+    pub(super) fn longest_window(&self) -> Seconds {
+        let up = self.scale_up.stabilization_window;
+        let down = self.scale_down.stabilization_window;
+        let panic = self.panic.map_or(Seconds::ZERO, |it| it.stable_window);
+        let jitter = Seconds::new(JITTER_MAX.as_secs_f64()).unwrap_or_default();
+        jitter.max(panic).max(up).max(down)
+    }
+
+    pub(super) fn longest_period(&self) -> Seconds {
+        self.scale_up
+            .policies
+            .iter()
+            .chain(&self.scale_down.policies)
+            .fold(Seconds::ZERO, |longest, policy| longest.max(policy.period))
+    }
+}
 
 impl Rules {
     /// An HPA's defaults for scale-up: no delay, and per loop period the larger of four replicas
@@ -182,5 +241,25 @@ impl Setting for StepPolicy {
 
     fn schema(_: Option<&Self>, _: Option<&Infallible>, generator: &mut SchemaGenerator) -> Schema {
         StepKeys::schema(None, None, generator)
+    }
+}
+
+impl Amount {
+    /// Returns the replicas that this amount allows, given the replicas at the start of a period.
+    /// Percentages round in favor of a change, as an HPA's do.
+    pub(super) fn from(self, start: Replicas, direction: ScalingDirection) -> Replicas {
+        let count = u64::from(start.count());
+        let moved = match (self, direction) {
+            (Self::Pods(pods), ScalingDirection::Up) => count + u64::from(pods),
+            (Self::Pods(pods), ScalingDirection::Down) => count.saturating_sub(u64::from(pods)),
+            (Self::Percent(percent), ScalingDirection::Up) => {
+                (count * (100 + u64::from(percent))).div_ceil(100)
+            }
+            (Self::Percent(percent), ScalingDirection::Down) => {
+                count * 100_u64.saturating_sub(u64::from(percent)) / 100
+            }
+        };
+
+        Replicas::saturating(u32::try_from(moved).unwrap_or(u32::MAX))
     }
 }

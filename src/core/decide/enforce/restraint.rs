@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::decide::enforce::ScalingDirection;
+use crate::decide::enforce::direction::ScalingDirection;
 use crate::units::{Replicas, Seconds};
 
 /// The reason why a rule holds a value back or releases it.

@@ -9,9 +9,8 @@ use std::collections::VecDeque;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::decide::enforce::{
-    Burst, DirectionTurns, PublishedChange, PublishedMove, Recommendation, ScalingHistory,
-};
+use crate::decide::enforce::history::{Burst, PublishedChange, Recommendation, ScalingHistory};
+use crate::decide::enforce::turns::{DirectionTurns, PublishedMove};
 use crate::units::Replicas;
 
 /// The newest recommendations, which are saved unchanged. They cover a minute at a tick per second,

@@ -1,45 +1,23 @@
-//! Limits on changes of direction: the dwell time after a change, and the flap budget per hour.
-//!
-//! Windows and step policies bound the speed of a change in one direction. Neither limits how often
-//! the direction changes. A load that swings at the rhythm of the windows would start and stop the
-//! same replicas forever. Each start of a large model occupies an accelerator for minutes without
-//! serving a request.
+//! The changes of direction that a history remembers.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::decide::enforce::{
-    PublishedReplicas, Restraint, ScalingDirection, ScalingHistory, remaining, step, within,
-};
-use crate::decide::{Decision, Reason, Stage};
-use crate::settings;
-use crate::settings::hours;
-use crate::units::{Replicas, Seconds};
+use crate::decide::enforce::direction::{PublishedReplicas, ScalingDirection};
+use crate::decide::enforce::window::within;
+use crate::units::Seconds;
 
 /// The period in which direction changes are counted. A change counts only if it reverses a change
 /// within this period.
-const HOUR: Seconds = Seconds::literal(3600);
+pub(super) const HOUR: Seconds = Seconds::literal(3600);
 
 /// The largest budget: one direction change per half minute, which is faster than any model starts.
 pub(crate) const FLAP_BUDGET_MAX: u32 = 120;
 
 /// Maximum number of remembered direction changes.
 pub const TURNS_MAX: usize = FLAP_BUDGET_MAX as usize;
-
-settings! {
-    /// Time that a number stays before it changes direction.
-    #[derive(Copy)]
-    pub struct Dwell {
-        /// Time from a scale-up to the next scale-down.
-        after_up as "after_scale_up": Seconds, in Duration::ZERO..=hours(1);
-
-        /// Time from a scale-down to the next scale-up.
-        after_down as "after_scale_down": Seconds, in Duration::ZERO..=hours(1);
-    }
-}
 
 /// The direction of the last published change, and the instants of direction changes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -110,63 +88,7 @@ impl DirectionTurns {
         self.last = Some(PublishedMove { at: now, direction });
     }
 
-    fn within_hour(&self, now: Timestamp) -> impl Iterator<Item = Timestamp> + '_ {
+    pub(super) fn within_hour(&self, now: Timestamp) -> impl Iterator<Item = Timestamp> + '_ {
         self.reversals().filter(move |at| within(now, *at, HOUR))
     }
-}
-
-// === the rules ===
-
-/// Blocks a change that would reverse a recent change.
-pub fn dwell(
-    decision: Decision,
-    now: Timestamp,
-    in_force: Replicas,
-    history: &ScalingHistory,
-    dwell: Dwell,
-) -> Decision {
-    let wanted = PublishedReplicas { before: in_force, after: decision.desired() };
-    let (Some(direction), Some(last)) = (wanted.direction(), history.turns.last) else {
-        return decision;
-    };
-
-    let time = match last.direction {
-        ScalingDirection::Up => dwell.after_up,
-        ScalingDirection::Down => dwell.after_down,
-    };
-    if last.direction == direction || last.at > now {
-        return decision;
-    }
-    match remaining(now, last.at, time) {
-        Some(remaining) => {
-            let why = Restraint::Dwelling { direction, remaining };
-            step(decision, Stage::Dwell, in_force, Reason::Restrained(why))
-        }
-        None => decision,
-    }
-}
-
-/// Blocks scale-down while the flap budget of the last hour is spent. Scale-up is always allowed.
-pub fn spend_turns(
-    decision: Decision,
-    now: Timestamp,
-    in_force: Replicas,
-    history: &ScalingHistory,
-    flap_budget: u32,
-) -> Decision {
-    if decision.desired() >= in_force {
-        return decision;
-    }
-
-    let budget = usize::try_from(flap_budget).unwrap_or(usize::MAX);
-    let turns: Vec<Timestamp> = history.turns.within_hour(now).collect();
-    // The direction change whose expiry leaves one fewer than the budget.
-    let Some(frees) = turns.len().checked_sub(budget).and_then(|at| turns.get(at)) else {
-        return decision;
-    };
-
-    let refills_in = remaining(now, *frees, HOUR).unwrap_or_default();
-    let turned = u32::try_from(turns.len()).unwrap_or(u32::MAX);
-    let why = Restraint::FlapBudgetSpent { turned, refills_in };
-    step(decision, Stage::FlapBudget, in_force, Reason::Restrained(why))
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::decide::limit::{Grant, LimitShadow};
+use crate::decide::limit::grants::{Grant, LimitShadow};
 
 impl fmt::Display for Grant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

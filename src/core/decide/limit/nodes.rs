@@ -16,8 +16,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::decide::limit::Want;
-use crate::decide::optimize::Headroom;
+use crate::decide::limit::want::Want;
+use crate::decide::optimize::room::Headroom;
 use crate::fleet::{Accelerator, VariantKey};
 use crate::units::{Gpus, Replicas};
 

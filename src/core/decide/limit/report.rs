@@ -1,12 +1,12 @@
 //! The allowance of each limit and the part that is held, for display.
 
-use crate::decide::limit::ledger::LimitUse;
-use crate::decide::limit::{
-    AcceleratorLedger, Allowance, LimitName, LimitSource, SupplyLimit, Want,
-};
+use crate::decide::limit::holdings::LimitUse;
+use crate::decide::limit::ledger::AcceleratorLedger;
+use crate::decide::limit::supply::{Allowance, LimitSource, SupplyLimit};
+use crate::decide::limit::want::Want;
 use crate::decide::limited::ShadowPrice;
-use crate::decide::optimize::Headroom;
-use crate::fleet::Accelerator;
+use crate::decide::optimize::room::Headroom;
+use crate::fleet::{Accelerator, LimitName};
 use crate::observe::inventory::NodeStock;
 use crate::units::{CostPerHour, Gpus, Seconds};
 

@@ -1,9 +1,13 @@
 //! Rules of the limits.
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 
 use super::*;
-use crate::fleet::{ModelName, VariantName};
+use crate::decide::optimize::room::Headroom;
+use crate::fleet::{Accelerator, Bounds, ModelKey, ModelName, Namespace, VariantKey, VariantName};
+use crate::units::{Amount, CostPerHour, Gpus, Replicas, Seconds, Weight};
 
 fn replicas(count: u32) -> Replicas {
     Replicas::new(count).unwrap()

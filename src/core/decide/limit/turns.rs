@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::decide::limit::GrantState;
+use crate::decide::limit::grants::GrantState;
 
 /// The lines in the order of their turns.
 pub(super) struct TurnOrder {

@@ -26,7 +26,7 @@
 
 use smallvec::SmallVec;
 
-use crate::decide::optimize::Few;
+use crate::decide::optimize::model::Few;
 
 /// The price of the most expensive item. It is fine enough that rounding prices costs less than a
 /// billionth, and coarse enough that a million of them stay exact in 64 bits.
@@ -39,8 +39,9 @@ pub(crate) const STEPS_MAX: u32 = 20_000;
 /// Uncovered shares are counted in billionths.
 const SHARES: f64 = 1e9;
 
-/// Sums of capacities differ in their last digits; less than this share of a want counts as zero.
-const SLACK: f64 = crate::decide::optimize::sheet::SLACK;
+/// Sums of capacities differ in their last digits. A gap below this share of the demand is not a
+/// shortfall.
+pub(crate) const SLACK: f64 = 1e-9;
 
 /// A thing that can be chosen in whole numbers.
 #[derive(Clone, Debug)]

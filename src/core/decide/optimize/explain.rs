@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::decide::optimize::{DemandCover, ModelPlan, Placement};
+use crate::decide::optimize::plan::{DemandCover, ModelPlan, Placement};
 use crate::units::CostPerHour;
 
 impl fmt::Display for ModelPlan {

@@ -9,10 +9,11 @@
 use std::collections::BTreeMap;
 
 use crate::decide::limit::{AcceleratorLedger, Grant, Grants, Priority, SupplyLimit, Want, limit};
+use crate::decide::optimize::least_cost::{Consent, OptimizerPolicy};
+use crate::decide::optimize::model::{Candidate, Few, PlanModel};
+use crate::decide::optimize::plan::ModelPlan;
+use crate::decide::optimize::rule::plan;
 use crate::decide::optimize::sheet::row_of;
-use crate::decide::optimize::{
-    Candidate, Consent, Few, ModelPlan, OptimizerPolicy, PlanModel, plan,
-};
 use crate::fleet::VariantKey;
 use crate::units::Replicas;
 

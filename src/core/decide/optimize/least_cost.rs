@@ -12,13 +12,13 @@
 use std::collections::BTreeMap;
 
 use crate::decide::optimize::cover::{
-    CoverChoice, CoverSizes, GRID, Item, STEPS_MAX, SearchCompleteness, StockUse, StockUses,
+    CoverChoice, CoverSizes, GRID, Item, SLACK, STEPS_MAX, SearchCompleteness, StockUse, StockUses,
     Stocks, choose,
 };
-use crate::decide::optimize::sheet::{ModelSheet, SLACK};
-use crate::decide::optimize::{
-    Candidate, Few, Headroom, ModelPlan, PlanMethod, PlanModel, PlanReason, SupplyHeadroom,
-};
+use crate::decide::optimize::model::{Candidate, Few, PlanModel};
+use crate::decide::optimize::plan::{ModelPlan, PlanMethod, PlanReason};
+use crate::decide::optimize::room::{Headroom, SupplyHeadroom};
+use crate::decide::optimize::sheet::ModelSheet;
 use crate::decide::rank;
 use crate::fleet::VariantKey;
 use crate::units::{Amount, CostPerHour, Fraction, Replicas};

@@ -8,12 +8,12 @@
 //! current replicas that covers the demand. The rest goes by the rules of
 //! [`least_cost`](mod@crate::decide::optimize::least_cost).
 
-use crate::decide::optimize::least_cost::RoleQuestion;
-use crate::decide::optimize::sheet::{ModelSheet, SLACK};
-use crate::decide::optimize::{
-    Candidate, Consent, ModelPlan, OptimizerPolicy, PlanMethod, PlanModel, PlanReason,
-    SupplyHeadroom,
-};
+use crate::decide::optimize::cover::SLACK;
+use crate::decide::optimize::least_cost::{Consent, OptimizerPolicy, RoleQuestion};
+use crate::decide::optimize::model::{Candidate, PlanModel};
+use crate::decide::optimize::plan::{ModelPlan, PlanMethod, PlanReason};
+use crate::decide::optimize::room::SupplyHeadroom;
+use crate::decide::optimize::sheet::ModelSheet;
 use crate::decide::rank::{self, RankedVariant, Ranking, ResidualDemand, Warmth, rank_variants};
 use crate::fleet::VariantKey;
 use crate::units::{Amount, Replicas};

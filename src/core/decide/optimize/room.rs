@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use derive_more::Display;
 
-use crate::decide::optimize::Candidate;
+use crate::decide::optimize::model::Candidate;
 use crate::fleet::{Accelerator, Namespace, VariantKey};
 use crate::units::{CostPerHour, Gpus, Replicas};
 

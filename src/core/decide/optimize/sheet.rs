@@ -6,16 +6,10 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::analyze::capacity::{CapacityReport, Totals, Unit, VariantCapacity};
-use crate::decide::optimize::{
-    Candidate, DemandCover, Few, ModelPlan, Placement, PlanMethod, PlanModel, PlanReason,
-    ReportFreshness,
-};
+use crate::decide::optimize::model::{Candidate, Few, PlanModel, ReportFreshness};
+use crate::decide::optimize::plan::{DemandCover, ModelPlan, Placement, PlanMethod, PlanReason};
 use crate::fleet::{ModelKey, Role, VariantKey};
 use crate::units::{Amount, CostPerHour, Replicas};
-
-/// Sums of capacities differ in their last digits. A gap below this share of the demand is not a
-/// shortfall.
-pub(crate) const SLACK: f64 = 1e-9;
 
 /// A list with an entry per group: all variants, or the variants of each of three roles.
 type PerRole<T> = SmallVec<[T; 3]>;

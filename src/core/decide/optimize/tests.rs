@@ -7,8 +7,11 @@ mod ranked;
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::analyze::capacity::{Confidence, Totals, VariantCapacity};
-use crate::fleet::{ModelName, Namespace, VariantName};
+use crate::analyze::capacity::{CapacityReport, Confidence, Totals, Unit, VariantCapacity};
+use crate::fleet::{
+    Accelerator, Bounds, ModelKey, ModelName, Namespace, Role, VariantKey, VariantName,
+};
+use crate::units::{Amount, CostPerHour, Fraction, Gpus, Replicas};
 
 /// One variant: `(name, cost, capacity per replica, replicas)`.
 type Offer<'a> = (&'a str, f64, f64, u32);

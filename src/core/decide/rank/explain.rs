@@ -3,7 +3,8 @@
 use std::fmt;
 
 use crate::analyze::capacity::ReplicaCount;
-use crate::decide::rank::{Rank, RankOption, RankRecord, RankRound, Ranking, Residual};
+use crate::decide::rank::residual::{Rank, RankOption, RankRound, Ranking, Residual};
+use crate::decide::rank::score::RankRecord;
 use crate::fleet::VariantKey;
 
 impl fmt::Display for RankRecord {

@@ -22,8 +22,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::capacity::Unit;
-use crate::decide::optimize::{Candidate, SupplyHeadroom};
-use crate::decide::rank::{Formula, NoScore, Offer, Preference, RankRecord, RankStart};
+use crate::decide::optimize::model::Candidate;
+use crate::decide::optimize::room::SupplyHeadroom;
+use crate::decide::rank::preferred::Preference;
+use crate::decide::rank::score::{Formula, NoScore, Offer, RankRecord, RankStart};
 use crate::fleet::{Role, VariantKey};
 use crate::settings;
 use crate::units::{Amount, CostPerHour, Fraction, Replicas};

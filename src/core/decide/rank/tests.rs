@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::decide::optimize::{Candidate, Headroom, SupplyHeadroom};
 use crate::fleet::{Accelerator, Bounds, Namespace, Role, VariantKey, VariantName};
-use crate::units::Gpus;
+use crate::units::{Amount, CostPerHour, Fraction, Gpus, Replicas};
 
 fn cost(cost: f64) -> CostPerHour {
     CostPerHour::new(cost).unwrap()

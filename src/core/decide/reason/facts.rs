@@ -8,8 +8,8 @@ use crate::analyze::queueing::QueueingRefusal;
 use crate::analyze::saturation::{
     SpareEnough, SpareKept, SpareLow, SpareTight, TightLoad, Transition,
 };
-use crate::decide::check::Violation;
-use crate::decide::enforce::ScalingDirection;
+use crate::decide::check::violation::Violation;
+use crate::decide::enforce::direction::ScalingDirection;
 use crate::decide::limit::{Cut, GrantRefusal};
 use crate::decide::optimize::PlanReason;
 use crate::decide::pools::packing::Lowering;

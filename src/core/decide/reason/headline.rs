@@ -8,7 +8,7 @@
 
 use std::cmp::Ordering;
 
-use crate::decide::Step;
+use crate::decide::decision::Step;
 use crate::decide::reason::{Reason, ReasonFact};
 
 /// The maximum length of a headline in characters, so that it fits into a table cell.

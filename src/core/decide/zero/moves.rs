@@ -3,7 +3,7 @@
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
-use crate::decide::zero::Idleness;
+use crate::decide::zero::idleness::Idleness;
 use crate::fleet::VariantName;
 use crate::units::{Replicas, Requests, Seconds};
 

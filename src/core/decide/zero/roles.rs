@@ -4,7 +4,9 @@
 //! decode variant, so such a model wakes with one of each. Of all sets that can answer, the
 //! cheapest is woken. Variants that are awake already cost nothing.
 
-use crate::decide::zero::{FrontQueue, Wake};
+use std::fmt;
+
+use crate::decide::zero::idleness::FrontQueue;
 use crate::fleet::{Bounds, Role, VariantKey};
 use crate::units::{CostPerHour, Replicas, Requests};
 
@@ -23,6 +25,52 @@ pub struct WakeCandidate {
     pub stuck: Replicas,
     /// The bounds of its replicas.
     pub bounds: Bounds,
+}
+
+/// The reaction to requests that queue in front of a model.
+#[must_use]
+#[derive(Clone, Debug, PartialEq)]
+pub enum Wake {
+    /// Nothing queues, or the queue is unknown.
+    Asleep(FrontQueue),
+    /// Requests queue, and a variant has replicas or is about to.
+    Awake {
+        /// The variant.
+        variant: VariantKey,
+        /// Replicas that are asked for.
+        replicas: Replicas,
+    },
+    /// These variants should have one replica each.
+    Woken {
+        /// The variants, the cheapest first.
+        variants: Vec<VariantKey>,
+        /// The requests that queue.
+        queued: Requests,
+    },
+    /// Requests queue, and no variant may have a replica.
+    NoneAllowed(Requests),
+}
+
+impl fmt::Display for Wake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Asleep(FrontQueue::NoQueue) => {
+                f.write_str("asleep: there is no queue to wake it")
+            }
+            Self::Asleep(FrontQueue::Unknown) => f.write_str("asleep: the queue could not be read"),
+            Self::Asleep(FrontQueue::Queued(_)) => f.write_str("asleep: nothing queues"),
+            Self::Awake { variant, replicas } => {
+                write!(f, "awake: {variant} is asked for {replicas} replicas")
+            }
+            Self::Woken { variants, queued } => {
+                let names: Vec<String> = variants.iter().map(ToString::to_string).collect();
+                write!(f, "{} woken: {} requests queue", names.join(", "), queued.requests())
+            }
+            Self::NoneAllowed(queued) => {
+                write!(f, "{} requests queue, and no variant may have a replica", queued.requests())
+            }
+        }
+    }
 }
 
 impl WakeCandidate {

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::fleet::{Namespace, VariantName};
+use crate::units::Requests;
 
 const RETENTION: f64 = 600.0;
 

@@ -2,102 +2,16 @@
 
 use crate::observe::engine::family::{MetricFamily, SampleKind, SamplePosition};
 use crate::observe::engine::number::{cumulative, gauge, number};
-use crate::observe::engine::page::ValuePosition;
-use crate::observe::engine::{BUCKETS_MAX, SampleError, Unreadable};
+use crate::observe::engine::signal::{Distribution, RankValue};
+use crate::observe::engine::unreadable::{BUCKETS_MAX, SampleError, Unreadable};
+use crate::observe::engine::value_position::ValuePosition;
 use crate::observe::histogram::Histogram;
-use crate::observe::{FinishedReading, RankReading};
+use crate::observe::reading::{FinishedReading, RankReading};
 use crate::units::{Fraction, Requests, Tokens};
 
 /// The largest value that is accepted as a share of the KV cache. Engines report 0 to 1, and
 /// rounding may add a little. A value of 37 probably means percent, but the reader does not guess.
 const KV_USAGE_MAX: f64 = 1.01;
-
-/// One number of a rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RankValue {
-    Running,
-    Waiting,
-    WaitingCapacity,
-    WaitingDeferred,
-    /// Requests of `SGLang` that wait for a grammar to be compiled.
-    QueueGrammar,
-    /// Requests of `SGLang` that a prefill server has not yet connected to a decode server.
-    QueueBootstrap,
-    /// Requests of `SGLang` that a decode server has no room for yet.
-    QueuePrealloc,
-    /// Requests of `SGLang` whose KV cache is on its way to a decode server.
-    QueueTransfer,
-    KvUsage,
-    KvTokens,
-    KvBlocks,
-    KvBlockSize,
-    Awake,
-    Offloaded,
-    Discarded,
-    PromptTokens,
-    GenerationTokens,
-    PrefixQueries,
-    PrefixHits,
-    Preemptions,
-    FinishedStop,
-    FinishedLength,
-    FinishedAbort,
-    FinishedError,
-    /// Finished for a reason that the engine does not report.
-    FinishedAny,
-}
-
-impl RankValue {
-    /// The value to store; `None` for an unusable gauge.
-    fn accept(self, value: f64) -> Result<Option<f64>, SampleError> {
-        if self.is_cumulative() { cumulative(value).map(Some) } else { Ok(gauge(value)) }
-    }
-
-    /// Returns true if the number only grows during the life of the process.
-    const fn is_cumulative(self) -> bool {
-        match self {
-            Self::PromptTokens
-            | Self::GenerationTokens
-            | Self::PrefixQueries
-            | Self::PrefixHits
-            | Self::Preemptions
-            | Self::FinishedStop
-            | Self::FinishedLength
-            | Self::FinishedAbort
-            | Self::FinishedError
-            | Self::FinishedAny => true,
-            Self::Running
-            | Self::Waiting
-            | Self::WaitingCapacity
-            | Self::WaitingDeferred
-            | Self::QueueGrammar
-            | Self::QueueBootstrap
-            | Self::QueuePrealloc
-            | Self::QueueTransfer
-            | Self::KvUsage
-            | Self::KvTokens
-            | Self::KvBlocks
-            | Self::KvBlockSize
-            | Self::Awake
-            | Self::Offloaded
-            | Self::Discarded => false,
-        }
-    }
-}
-
-/// One histogram of a rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Distribution {
-    Ttft,
-    Itl,
-    E2e,
-    QueueTime,
-    InferenceTime,
-    PromptLength,
-    GenerationLength,
-    CompletionsAsked,
-    StepTokens,
-}
 
 /// The samples of one rank. A rank has some twenty numbers and nine histograms, so both are
 /// searched linearly.

@@ -1,7 +1,6 @@
 //! Metric families: the meanings of their names.
 
-use crate::observe::engine::Engine;
-use crate::observe::engine::draft::{Distribution, RankValue};
+use crate::observe::engine::signal::EngineSignal;
 
 /// The meaning of a wanted name. Only a
 /// [`ReadingBuilder`](crate::observe::engine::ReadingBuilder) creates and reads these.
@@ -41,31 +40,6 @@ impl MetricFamily {
     }
 }
 
-/// The signal that a family reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EngineSignal {
-    /// The start time of the process.
-    Started,
-    /// HTTP answers by handler, method and status.
-    Http,
-    /// Requests that admission control rejected, by reason.
-    Rejected,
-    /// Labels with the adapters that have requests; the value is their time.
-    Lora,
-    /// Labels with the size of the KV cache.
-    CacheConfig,
-    /// Sleep states, one of them 1.
-    SleepState,
-    /// Waiting requests by reason.
-    WaitingByReason,
-    /// Finished requests by reason.
-    Finished,
-    /// One number per rank.
-    Value(RankValue),
-    /// One histogram per rank.
-    Distribution(Distribution),
-}
-
 /// The sample of a family that a name refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SampleKind {
@@ -91,33 +65,6 @@ pub(super) struct SamplePosition<'a> {
     pub(super) model: Option<&'a [u8]>,
     /// The value of the label that the signal is split by.
     pub(super) detail: Option<&'a [u8]>,
-}
-
-/// The name without the engine's prefix, if it has the prefix.
-pub(super) fn bare(engine: Engine, name: &[u8]) -> Option<&[u8]> {
-    engine.prefixes().iter().find_map(|prefix| name.strip_prefix(prefix.as_bytes()))
-}
-
-/// The meaning of samples with this name in a response of this engine.
-pub(super) fn series(engine: Engine, name: &[u8]) -> Option<Series> {
-    const PARTS: [(&[u8], SampleKind); 3] = [
-        (b"_bucket", SampleKind::Bucket),
-        (b"_sum", SampleKind::Sum),
-        (b"_count", SampleKind::Count),
-    ];
-    let bare_name = bare(engine, name)?;
-    // Creation times, a third of the names in a response, are never wanted.
-    if bare_name.ends_with(b"_created") {
-        return None;
-    }
-
-    let (base, part) = PARTS
-        .iter()
-        .find_map(|&(suffix, part)| Some((bare_name.strip_suffix(suffix)?, part)))
-        .unwrap_or((bare_name, SampleKind::Whole));
-    let family = engine.families().iter().find(|it| it.name.as_bytes() == base)?;
-    let is_distribution = matches!(family.signal, EngineSignal::Distribution(_));
-    (is_distribution == (part != SampleKind::Whole)).then_some(Series { family, part })
 }
 
 /// The length of the name at the start of `line`, if the name is not wanted because its sibling

@@ -27,7 +27,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::fleet::ModelName;
-use crate::observe::engine::Label;
+use crate::observe::engine::label::Label;
 use crate::observe::engine::number::timestamp;
 use crate::units::Seconds;
 

@@ -6,8 +6,9 @@
 //!
 //! [`ReadingBuilder::wants`]: crate::observe::engine::ReadingBuilder::wants
 
-use crate::observe::engine::Engine;
-use crate::observe::engine::family::{COMMON, EngineSignal, MetricFamily};
+use crate::observe::engine::family::{COMMON, MetricFamily};
+use crate::observe::engine::kind::Engine;
+use crate::observe::engine::signal::EngineSignal;
 
 /// Labels that engines put on the series that they write, in every dialect. A label with any other
 /// name may come from the scraping server.

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp, Unit};
 
-use crate::observe::engine::SampleError;
+use crate::observe::engine::unreadable::SampleError;
 
 /// A Unix time. For current times, digits beyond the microsecond are noise of the `f64`.
 pub(super) fn timestamp(seconds: f64) -> Option<Timestamp> {

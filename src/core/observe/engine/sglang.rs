@@ -5,11 +5,13 @@
 //! them counts. With priority scheduling, the series with an empty `priority` is the total, and the
 //! others are parts of it. Request metrics are split by `is_streaming`, and the parts are added up.
 
-use crate::observe::RankReading;
-use crate::observe::engine::draft::{Distribution, RankDraft, RankValue};
-use crate::observe::engine::family::{EngineSignal, MetricFamily, SamplePosition};
+use crate::observe::engine::draft::RankDraft;
+use crate::observe::engine::family::{MetricFamily, SamplePosition};
+use crate::observe::engine::label::Label;
 use crate::observe::engine::number::rank_label;
-use crate::observe::engine::{Label, SampleError};
+use crate::observe::engine::signal::{Distribution, EngineSignal, RankValue};
+use crate::observe::engine::unreadable::SampleError;
+use crate::observe::reading::RankReading;
 use crate::units::Requests;
 
 pub(super) const PREFIXES: [&str; 2] = ["sglang:", "sglang_"];

@@ -4,10 +4,12 @@
 //! both counts by the new one. The label `engine` is the data-parallel rank; V0 has none and is
 //! rank 0. `model_name` is the first served name, on every series.
 
-use crate::observe::engine::draft::{Distribution, RankDraft, RankValue};
-use crate::observe::engine::family::{EngineSignal, MetricFamily, SamplePosition};
+use crate::observe::engine::draft::RankDraft;
+use crate::observe::engine::family::{MetricFamily, SamplePosition};
+use crate::observe::engine::label::Label;
 use crate::observe::engine::number::rank_label;
-use crate::observe::engine::{Label, SampleError};
+use crate::observe::engine::signal::{Distribution, EngineSignal, RankValue};
+use crate::observe::engine::unreadable::SampleError;
 
 pub(super) const PREFIXES: [&str; 2] = ["vllm:", "vllm_"];
 

@@ -4,9 +4,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::fleet::ReplicaKey;
 use crate::observe::histogram::{Histogram, ProcessLife};
+use crate::observe::record::horizon::{Horizon, RecordDetail};
 use crate::observe::record::ranks::{CounterIncreases, RankCounters, column as rank_column, grow};
 use crate::observe::record::work::WorkRecord;
-use crate::observe::record::{Horizon, RecordDetail};
 use crate::observe::stride::{DepartedRequests, IntervalDelta, Odometer, arrived};
 use crate::observe::window::{
     Counter, Increase, Pane, ScrapeTime, ScrapeWindow, length, nanoseconds,

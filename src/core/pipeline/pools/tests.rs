@@ -3,15 +3,17 @@ use proptest::prelude::*;
 use super::*;
 use crate::analyze::saturation::{Thresholds, TransitionRule};
 use crate::decide::enforce::{Behavior, Rules, Select};
-use crate::fleet::{Fleet, ReplicaKey, VariantSpec};
+use crate::decide::pools::packing::PackingPolicy;
+use crate::fleet::{Bounds, Fleet, ReplicaKey, VariantSpec};
 use crate::observe::engine::Engine;
 use crate::observe::engine::lora::LoraPage;
 use crate::observe::{
-    HttpReading, RankReading, Reading, ReplicaListing, Scale, ScaleState, Scrape, ScrapeRoute,
+    HttpReading, Inputs, RankReading, Reading, ReplicaListing, Scale, ScaleState, Scrape,
+    ScrapeRoute,
 };
-use crate::pipeline::Policy;
 use crate::pipeline::limits::LimitPolicy;
 use crate::pipeline::zero::Zero;
+use crate::pipeline::{Decisions, Pipeline, Policy};
 use crate::units::{Fraction, Requests};
 
 /// A pool of replicas that each report their adapters.

@@ -9,8 +9,8 @@
 use crate::decide::Decision;
 use crate::decide::optimize::{DemandCover, ModelPlan, Placement, PlanReason, SLACK, whole_count};
 use crate::fleet::VariantKey;
-use crate::pipeline::Pipeline;
-use crate::pipeline::sizing::{ModelAssessment, VariantInput};
+use crate::pipeline::sizing::assessment::ModelAssessment;
+use crate::pipeline::sizing::input::VariantInput;
 use crate::units::{Amount, CostPerHour, Replicas};
 
 /// A plan that removes current replicas.
@@ -43,122 +43,10 @@ enum LeavingReplicas {
     These(Replicas),
 }
 
-// === impl Pipeline ===
-
-impl Pipeline {
-    /// Records the replicas that are leaving from now on.
-    pub(crate) fn note_exchanges(&mut self, exchanges: &[Exchange], decisions: &[Decision]) {
-        self.leaving.clear();
-        self.leaving.extend(exchanges.iter().flat_map(|it| it.leaving(decisions)));
-    }
-}
-
 /// The desired replicas of a variant among decisions, which are ordered by key.
 fn published(decisions: &[Decision], key: &VariantKey) -> Option<Replicas> {
     let at = decisions.binary_search_by(|it| it.variant.cmp(key)).ok()?;
     Some(decisions[at].desired())
-}
-
-// === impl ModelAssessment ===
-
-impl ModelAssessment<'_> {
-    /// The replicas that a plan removes; `None` if it removes none.
-    pub(crate) fn exchange(&self, plan: &ModelPlan) -> Option<Exchange> {
-        let adds = plan.placements.iter().any(|it| it.because == PlanReason::Added);
-        let mut parts: Vec<(&VariantInput<'_>, LeavingReplicas)> = Vec::new();
-        for member in &self.members {
-            let placement = plan.placements.iter().find(|it| it.key == member.spec.key)?;
-            let bridges = self.outlook.bridges.get(&member.spec.key).map(|it| it.replicas);
-            let leaves = match bridges {
-                // Bridging replicas leave as soon as the rest serves.
-                Some(bridges) if bridges > placement.after => {
-                    LeavingReplicas::Beyond(placement.after)
-                }
-                Some(_) | None => member.leaves(placement, adds),
-            };
-            parts.push((member, leaves));
-        }
-
-        if parts.iter().all(|(_, leaves)| *leaves == LeavingReplicas::These(Replicas::ZERO)) {
-            return None;
-        }
-
-        let members = parts.iter().map(|(member, leaves)| ExchangeMember {
-            key: member.spec.key.clone(),
-            cost: member.spec.cost,
-            carries: self.carries(member, &plan.covers),
-            stuck: member.stuck,
-            counted: member.counted(),
-            leaves: *leaves,
-        });
-
-        let wanted = plan.covers.iter().map(|cover| cover.wanted.amount()).collect();
-        Some(Exchange { wanted, members: members.collect() })
-    }
-
-    /// The capacity per replica of a variant for each cover. Each group has one cover per report.
-    fn carries(&self, member: &VariantInput<'_>, covers: &[DemandCover]) -> Vec<f64> {
-        let reports = self.reports.iter().cycle();
-        covers
-            .iter()
-            .zip(reports)
-            .map(|(cover, (_, report))| {
-                let is_of = cover.role.is_none_or(|role| role == member.spec.role);
-                let row = report.variants.iter().find(|it| it.key == member.spec.key);
-                let each = row.filter(|_| is_of).and_then(|row| row.per_replica);
-                each.map_or(0.0, Amount::amount)
-            })
-            .collect()
-    }
-}
-
-// === impl VariantInput ===
-
-impl VariantInput<'_> {
-    /// The replicas that count: those that are present, and those that are starting.
-    pub(super) fn counted(&self) -> Replicas {
-        self.wanted.beyond(self.stuck)
-    }
-
-    /// The counted replicas that no earlier plan removes.
-    pub(super) fn staying(&self) -> Replicas {
-        self.counted().beyond(self.leaving)
-    }
-
-    pub(super) fn coming(&self) -> Replicas {
-        self.pending.beyond(self.stuck).min(self.counted())
-    }
-
-    /// The reason for the variant's replicas.
-    pub(crate) fn because(&self, placement: &Placement) -> PlanReason {
-        match placement.because {
-            PlanReason::Removed if self.leaving > Replicas::ZERO => PlanReason::Replaced,
-            because => because,
-        }
-    }
-
-    /// The replicas that a plan removes. Leaving replicas keep leaving until they are gone, however
-    /// long the actuation takes.
-    fn leaves(&self, placement: &Placement, adds: bool) -> LeavingReplicas {
-        match placement.because {
-            PlanReason::Serving { planned } => LeavingReplicas::Beyond(planned),
-            // Replicas that are not needed but may not go are replaced only if the plan adds others
-            // for them.
-            PlanReason::Refused { planned } if adds => LeavingReplicas::Beyond(planned),
-            PlanReason::Refused { planned } => {
-                LeavingReplicas::These(self.leaving.min(self.counted().beyond(planned)))
-            }
-            PlanReason::Kept
-            | PlanReason::Added
-            | PlanReason::Tried
-            | PlanReason::Removed
-            | PlanReason::Replaced => {
-                LeavingReplicas::These(self.leaving.min(self.counted().beyond(placement.after)))
-            }
-            // The last known state stays valid until new data arrives.
-            PlanReason::Unknown => LeavingReplicas::These(self.leaving),
-        }
-    }
 }
 
 // === impl ExchangeMember, Exchange ===
@@ -173,8 +61,39 @@ impl ExchangeMember {
 }
 
 impl Exchange {
+    /// The replicas that a plan removes; `None` if it removes none.
+    pub(crate) fn of(assessment: &ModelAssessment<'_>, plan: &ModelPlan) -> Option<Self> {
+        let adds = plan.placements.iter().any(|it| it.because == PlanReason::Added);
+        let mut members = Vec::with_capacity(assessment.members.len());
+        for member in &assessment.members {
+            let key = &member.spec.key;
+            let placement = plan.placements.iter().find(|it| it.key == *key)?;
+            let bridges = assessment.outlook.bridges.get(key).map(|it| it.replicas);
+            let leaves = match bridges {
+                // Bridging replicas leave as soon as the rest serves.
+                Some(bridges) if bridges > placement.after => {
+                    LeavingReplicas::Beyond(placement.after)
+                }
+                Some(_) | None => leaves(member, placement, adds),
+            };
+
+            members.push(ExchangeMember {
+                key: key.clone(),
+                cost: member.spec.cost,
+                carries: carries(assessment, member, &plan.covers),
+                stuck: member.stuck,
+                counted: member.counted(),
+                leaves,
+            });
+        }
+
+        let wanted = plan.covers.iter().map(|cover| cover.wanted.amount()).collect();
+        let stays = members.iter().all(|it| it.leaves == LeavingReplicas::These(Replicas::ZERO));
+        (!stays).then_some(Self { wanted, members })
+    }
+
     /// The leaving replicas of each variant, given the published decisions.
-    fn leaving(&self, decisions: &[Decision]) -> Vec<(VariantKey, Replicas)> {
+    pub(crate) fn leaving(&self, decisions: &[Decision]) -> Vec<(VariantKey, Replicas)> {
         let mut leaving: Vec<Replicas> = self
             .members
             .iter()
@@ -209,4 +128,46 @@ impl Exchange {
         let keys = self.members.iter().map(|part| part.key.clone());
         keys.zip(leaving).filter(|(_, leaving)| *leaving > Replicas::ZERO).collect()
     }
+}
+
+/// The replicas that a plan removes. Leaving replicas keep leaving until they are gone, however
+/// long the actuation takes.
+fn leaves(member: &VariantInput<'_>, placement: &Placement, adds: bool) -> LeavingReplicas {
+    match placement.because {
+        PlanReason::Serving { planned } => LeavingReplicas::Beyond(planned),
+        // Replicas that are not needed but may not go are replaced only if the plan adds others
+        // for them.
+        PlanReason::Refused { planned } if adds => LeavingReplicas::Beyond(planned),
+        PlanReason::Refused { planned } => {
+            LeavingReplicas::These(member.leaving.min(member.counted().beyond(planned)))
+        }
+        PlanReason::Kept
+        | PlanReason::Added
+        | PlanReason::Tried
+        | PlanReason::Removed
+        | PlanReason::Replaced => {
+            LeavingReplicas::These(member.leaving.min(member.counted().beyond(placement.after)))
+        }
+        // The last known state stays valid until new data arrives.
+        PlanReason::Unknown => LeavingReplicas::These(member.leaving),
+    }
+}
+
+/// The capacity per replica of a variant for each cover. Each group has one cover per report.
+fn carries(
+    assessment: &ModelAssessment<'_>,
+    member: &VariantInput<'_>,
+    covers: &[DemandCover],
+) -> Vec<f64> {
+    let reports = assessment.reports.iter().cycle();
+    covers
+        .iter()
+        .zip(reports)
+        .map(|(cover, (_, report))| {
+            let is_of = cover.role.is_none_or(|role| role == member.spec.role);
+            let row = report.variants.iter().find(|it| it.key == member.spec.key);
+            let each = row.filter(|_| is_of).and_then(|row| row.per_replica);
+            each.map_or(0.0, Amount::amount)
+        })
+        .collect()
 }

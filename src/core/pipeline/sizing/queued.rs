@@ -16,10 +16,9 @@ use crate::analyze::foresight::schedule::ArrivalCoverage;
 use crate::decide::Reason;
 use crate::decide::unheard::UnusableSignal;
 use crate::fleet::ModelKey;
-use crate::observe::{DemandSignal, Inputs, Naming, SignalQuantity, SignalValue};
-use crate::pipeline::Pipeline;
+use crate::observe::{DemandSignal, Naming, SignalQuantity, SignalValue};
 use crate::pipeline::group::VariantGroup;
-use crate::pipeline::sizing::SizingInputs;
+use crate::pipeline::tick::Tick;
 use crate::units::{Requests, Seconds};
 
 /// The signals that count the requests in front of each model.
@@ -31,28 +30,6 @@ pub(crate) struct QueueSignals {
     queues: BTreeMap<ModelKey, GatewayQueue>,
     /// The last counts of rejected requests.
     rejections: BTreeMap<ModelKey, GatewayQueue>,
-}
-
-impl Pipeline {
-    /// The reason why the group must not scale down while a signal that counts its queue is not
-    /// reporting. The requests that the signal counted have not disappeared. Replicas that the
-    /// signal kept up must stay.
-    pub(crate) fn unheard(
-        &self,
-        now: Timestamp,
-        inputs: &Inputs,
-        group: &VariantGroup<'_>,
-    ) -> Option<Reason> {
-        let sizing = self.policy.sizing.as_ref()?;
-        if sizing.foresight.gateway.is_none() || !sizing.analyzers.contains(&Analyzer::Foresight) {
-            return None;
-        }
-
-        let signals = inputs.demand.get(&group.model)?;
-        let mut counting = self.learned.fronts.counting(&group.model, signals);
-        let (signal, why) = counting.find_map(|it| Some((&it.signal, of_late(now, it).err()?)))?;
-        Some(Reason::Unheard { signal: signal.clone(), why })
-    }
 }
 
 // === impl QueueSignals ===
@@ -91,13 +68,13 @@ impl QueueSignals {
     /// The known requests in front of a model. Several signals may count the same requests, so the
     /// highest counting signal is used instead of the sum. The result also shows if all of these
     /// signals have reported recently.
-    pub(crate) fn front(&mut self, moment: &SizingInputs<'_>, model: &ModelKey) -> GatewaySignals {
-        let Some(signals) = moment.demand.get(model) else { return GatewaySignals::UNSEEN };
+    pub(crate) fn front(&mut self, tick: &Tick<'_>, model: &ModelKey) -> GatewaySignals {
+        let Some(signals) = tick.inputs.demand.get(model) else { return GatewaySignals::UNSEEN };
         let mut heard = BTreeMap::new();
         let mut rejections = BTreeMap::new();
         let mut sight = ArrivalCoverage::Whole;
         for signal in signals.iter().filter(|it| is_counting(it)) {
-            if let Ok((requests, at)) = of_late(moment.now, signal) {
+            if let Ok((requests, at)) = of_late(tick.now, signal) {
                 let counted = match signal.counts {
                     SignalQuantity::Rejected => &mut rejections,
                     SignalQuantity::Something | SignalQuantity::Requests => &mut heard,
@@ -116,10 +93,26 @@ impl QueueSignals {
     }
 
     /// Returns true if requests queue in front of a model, according to recent signals.
-    pub(crate) fn has_queue(moment: &SizingInputs<'_>, model: &ModelKey) -> bool {
-        let signals = moment.demand.get(model).into_iter().flatten();
+    pub(crate) fn has_queue(tick: &Tick<'_>, model: &ModelKey) -> bool {
+        let signals = tick.inputs.demand.get(model).into_iter().flatten();
         let mut queues = signals.filter(|it| it.counts == SignalQuantity::Requests);
-        queues.any(|it| of_late(moment.now, it).is_ok_and(|(queued, _)| queued > Requests::ZERO))
+        queues.any(|it| of_late(tick.now, it).is_ok_and(|(queued, _)| queued > Requests::ZERO))
+    }
+
+    /// The reason why the group must not scale down while a signal that counts its queue is not
+    /// reporting. The requests that the signal counted have not disappeared. Replicas that the
+    /// signal kept up must stay.
+    pub(crate) fn unreported(&self, tick: &Tick<'_>, group: &VariantGroup<'_>) -> Option<Reason> {
+        let sizing = tick.policy.sizing.as_ref()?;
+        if sizing.foresight.gateway.is_none() || !sizing.analyzers.contains(&Analyzer::Foresight) {
+            return None;
+        }
+
+        let signals = tick.inputs.demand.get(&group.model)?;
+        let mut counting = self.counting(&group.model, signals);
+        let (signal, why) =
+            counting.find_map(|it| Some((&it.signal, of_late(tick.now, it).err()?)))?;
+        Some(Reason::Unheard { signal: signal.clone(), why })
     }
 
     /// The signals that count requests of a model: those that have named it.

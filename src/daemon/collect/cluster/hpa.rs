@@ -5,6 +5,9 @@
 //! are a ratio of 1.1. The default tolerance of 10% hides it: the HPA does nothing and reports
 //! nothing. No encoding of the metric avoids the band, because the same value determines the ratio
 //! and the result. This module therefore computes the band as the HPA does, and reports the gap.
+//!
+//! Of an HPA's `behavior`, it reads the tolerances and the stabilization windows, and no policies.
+//! Decisions subtract the windows from Plimsoll's own (`decide/enforce.rs` in the core).
 
 use std::fmt;
 

@@ -54,7 +54,7 @@ pub(crate) struct Status {
     /// How long the daemon has run, in seconds.
     uptime_seconds: f64,
     /// The last tick of the decision loop; null before the first.
-    tick: Option<Tick>,
+    tick: Option<TickStatus>,
     /// Time between ticks, in seconds.
     tick_interval_seconds: f64,
     /// Whether every readiness check passes, as `/readyz` answers.
@@ -73,7 +73,7 @@ pub(crate) struct Status {
 
 /// The last tick of the decision loop.
 #[derive(Serialize, JsonSchema)]
-struct Tick {
+struct TickStatus {
     /// Counts the ticks since the daemon started.
     generation: u64,
     /// When it was.
@@ -189,7 +189,7 @@ impl Status {
             version,
             now: asked.now.to_string(),
             uptime_seconds: asked.seconds_since(started),
-            tick: asked.history.last_tick().map(|tick| Tick {
+            tick: asked.history.last_tick().map(|tick| TickStatus {
                 generation: tick.generation,
                 at: tick.at.to_string(),
                 age_seconds: asked.seconds_since(tick.elapsed),

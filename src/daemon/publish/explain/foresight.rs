@@ -22,8 +22,8 @@ pub(super) struct ForeseenLine {
     /// The share of what replicas carry that load may use.
     used: f64,
     /// What is needed now, in requests a second:
-    /// `max((max(max(arriving, jump, growth, ramp) + spread, usual) + young) / used, burst) +
-    /// backlog + budget + gateway + absent`, of the terms that are there.
+    /// `max((max(max(arriving, jump, growth, ramp) + unevenness, schedule) + young) / used, bursts)
+    /// + backlog + error_budget + gateway + absences`, of the terms that are there.
     total_per_second: f64,
     /// The largest need that is held, in requests a second; what the number is made of.
     held_per_second: f64,
@@ -58,12 +58,12 @@ pub(super) struct ForeseenLine {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Term")]
 pub(super) struct TermLine {
-    /// Which: `arriving`, `jump`, `growth`, `reserve`, `ramp`, `spread`, `usual`, `young`,
-    /// `burst`, `backlog`, `budget`, `gateway` or `absent`. A reserve is no part of the need.
+    /// Which: `arriving`, `jump`, `growth`, `reserve`, `ramp`, `unevenness`, `schedule`,
+    /// `young`, `bursts`, `backlog`, `error_budget`, `gateway` or `absences`. A reserve is no part of the need.
     term: &'static str,
     /// How much, in requests a second.
     per_second: f64,
-    /// Whether it is the one of `arriving`, `jump`, `growth`, `ramp`, `usual` and `burst` that the
+    /// Whether it is the one of `arriving`, `jump`, `growth`, `ramp`, `schedule` and `bursts` that the
     /// need comes from.
     decides: bool,
     /// The window in which a burst is the tightest, in seconds; null of every other term.
@@ -167,31 +167,31 @@ fn terms(foreseen: &DemandForecast) -> Vec<TermLine> {
         DemandTerm::Jump => "jump",
         DemandTerm::Growth => "growth",
         DemandTerm::Ramp => "ramp",
-        DemandTerm::Burst => "burst",
-        DemandTerm::Schedule => "usual",
+        DemandTerm::Bursts => "bursts",
+        DemandTerm::Schedule => "schedule",
     };
 
-    let burst = need.burst;
+    let bursts = need.bursts;
     let all = [
         ("arriving", Some(need.arriving)),
         ("jump", need.jump),
         ("growth", need.growth),
         ("reserve", need.reserve),
         ("ramp", need.ramp),
-        ("spread", need.spread),
-        ("usual", need.usual),
+        ("unevenness", need.unevenness),
+        ("schedule", need.schedule),
         ("young", need.young),
-        ("burst", burst.map(|(rate, _)| rate)),
+        ("bursts", bursts.map(|(rate, _)| rate)),
         ("backlog", need.backlog),
-        ("budget", need.budget),
+        ("error_budget", need.error_budget),
         ("gateway", need.gateway.map(|it| it.adds)),
-        ("absent", need.absent),
+        ("absences", need.absences),
     ];
 
     let mut lines = Vec::new();
     for (term, value) in all {
         let Some(per_second) = value else { continue };
-        let window_seconds = burst.map(|(_, window)| window).filter(|_| term == "burst");
+        let window_seconds = bursts.map(|(_, window)| window).filter(|_| term == "bursts");
         lines.push(TermLine { term, per_second, decides: term == decided_by, window_seconds });
     }
 

@@ -1,10 +1,11 @@
-//! The state of a decision by its age, which determines the served value.
+//! The state of a decision by its age, which determines the served value. A stale decision is
+//! refused to the HPA.
 //!
 //! An HPA controller ignores the timestamp of a value: it would act on a six-year-old value. So
 //! Plimsoll checks the age. While a decision is [`DecisionState::Fresh`], it is served as it is.
 //! After that it is held for some time, so restarts and data gaps cause no changes, and a started
-//! change completes. After that the response is an error, and the controller keeps the current
-//! replicas.
+//! change completes. After that it is too old: the response is an error, and the controller keeps
+//! the current replicas. The limits are `external_metrics.fresh` and `external_metrics.hold`.
 
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ pub enum DecisionState {
         /// The age of the decision.
         age: Duration,
     },
-    /// The decision is not served.
+    /// The decision is too old to be served.
     Expired {
         /// The age of the decision.
         age: Duration,

@@ -8,7 +8,7 @@ use crate::publish::gauges::{
 use plimsoll_core::decide::sized::{
     AdmissibleRate, CapacityEstimate, CapacityInterval, DemandForecast, SlowestReplica,
 };
-use plimsoll_core::decide::{Basis, Decision, Reason};
+use plimsoll_core::decide::{Basis, Decision};
 use plimsoll_core::units::RequestRate;
 
 impl MetricSheet {
@@ -22,30 +22,28 @@ impl MetricSheet {
             self.set(&MODEL_ADMISSIBLE, &[namespace, model], per_second);
         }
 
-        for step in decision.steps.iter().filter(|_| decision.basis == Basis::Fresh) {
-            let Reason::Sized(sized) = &step.reason else { continue };
-            if let Some(DemandForecast { role, need, held, .. }) = sized.foreseen.as_deref() {
-                let labels = [namespace, model, role.label()];
-                self.set(&NEED, &labels, Some(need.total));
-                self.set(&NEED_HELD, &labels, Some(*held));
-            }
+        let fresh = decision.sized().filter(|_| decision.basis == Basis::Fresh);
+        let Some(sized) = fresh else { return };
+        if let Some(DemandForecast { role, need, held, .. }) = sized.foreseen.as_deref() {
+            let labels = [namespace, model, role.label()];
+            self.set(&NEED, &labels, Some(need.total));
+            self.set(&NEED_HELD, &labels, Some(*held));
+        }
 
-            if let Some(SlowestReplica { factor, .. }) = sized.slowest.as_deref() {
-                self.set(&SLOWEST, &labels(published), Some(factor.fraction()));
-            }
-            if sized.foreseen.is_some() {
-                let starves = one_if(sized.starving.is_some());
-                self.set(&STARVING, &[namespace, model, variant], Some(starves));
-            }
+        if let Some(SlowestReplica { factor, .. }) = sized.slowest.as_deref() {
+            self.set(&SLOWEST, &labels(published), Some(factor.fraction()));
+        }
+        if sized.foreseen.is_some() {
+            let starves = one_if(sized.starving.is_some());
+            self.set(&STARVING, &[namespace, model, variant], Some(starves));
+        }
 
-            if let Some(CapacityEstimate { rate, interval, said_by, .. }) = sized.carries {
-                let labels = [namespace, model, variant, said_by.label()];
-                let (low, high) =
-                    interval.map(|CapacityInterval { low, high }| (low, high)).unzip();
-                let rates = [(&CARRIES, Some(rate)), (&CARRIES_LOW, low), (&CARRIES_HIGH, high)];
-                for (family, rate) in rates {
-                    self.set(family, &labels, rate.map(RequestRate::requests_per_second));
-                }
+        if let Some(CapacityEstimate { rate, interval, said_by, .. }) = sized.carries {
+            let labels = [namespace, model, variant, said_by.label()];
+            let (low, high) = interval.map(|CapacityInterval { low, high }| (low, high)).unzip();
+            let rates = [(&CARRIES, Some(rate)), (&CARRIES_LOW, low), (&CARRIES_HIGH, high)];
+            for (family, rate) in rates {
+                self.set(family, &labels, rate.map(RequestRate::requests_per_second));
             }
         }
     }

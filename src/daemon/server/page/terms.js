@@ -2,8 +2,8 @@
 
 const TERMS = {
   arriving: 'arrive now', jump: 'after a jump', growth: 'with growth', reserve: 'growth that standby starts in time for', ramp: 'if the rise goes on',
-  spread: 'for unevenness', usual: 'usual at this time', young: 'because little is known yet', burst: 'in bursts',
-  backlog: 'for what waits', budget: 'because first tokens came late', gateway: 'for what queues at the gateway', absent: 'for replicas that are lost',
+  unevenness: 'for unevenness', schedule: 'usual at this time', young: 'because little is known yet', bursts: 'in bursts',
+  backlog: 'for what waits', error_budget: 'because first tokens came late', gateway: 'for what queues at the gateway', absences: 'for replicas that are lost',
 };
 const BOUNDS = { itl: 'the time between tokens', seats: 'places in the batch', kv: 'the KV cache', budget: 'tokens in an iteration' };
 const rate = value => orUnknown(value, it => it.toFixed(2));

@@ -22,7 +22,7 @@
 use std::collections::VecDeque;
 
 use crate::simulate::Micros;
-use crate::simulate::peers::law::{Sight, whole};
+use crate::simulate::peers::sight::{Sight, whole};
 use plimsoll_core::units::Replicas;
 
 /// The period at which the controller reconciles its objects (`resyncInterval`).

@@ -25,8 +25,9 @@
 //! far is the result. With three or more variants a cheaper fleet may exist.
 
 use crate::simulate::Micros;
-use crate::simulate::peers::oracle::{self, GOAL};
-use crate::simulate::peers::{Unplayable, fixed};
+use crate::simulate::peers::fixed;
+use crate::simulate::peers::goal::{self, GOAL};
+use crate::simulate::peers::unplayable::{NoFleet, Unplayable};
 use crate::simulate::run::{self, Watch};
 use crate::simulate::scenario::Scenario;
 use plimsoll_core::units::Replicas;
@@ -36,19 +37,6 @@ use plimsoll_core::units::Replicas;
 const FLEETS_MAX: u32 = 300;
 /// The maximum replicas of a variant without an upper bound.
 const UNBOUNDED: Replicas = Replicas::saturating(1_000);
-
-/// The error if no fixed replica count meets the goal.
-#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[error(
-    "no fixed number of replicas within the bounds of the variants serves {:.0} % within SLO; the best \
-     that was tried serves {:.2} %",
-    GOAL * 100.0,
-    served * 100.0
-)]
-pub struct NoFleet {
-    /// The largest share of requests that a simulated fleet served well, from 0 to 1.
-    pub served: f64,
-}
 
 /// The replica count of each variant.
 type ReplicaCounts = Vec<u32>;
@@ -186,7 +174,7 @@ impl<'s, W: Watch> FixedCountSearch<'s, W> {
         let outcome = run::run(&scenario, self.seed, self.watch)?;
         self.tried += 1;
         self.interrupted = !outcome.complete;
-        let share = oracle::attained(&outcome);
+        let share = goal::attained(&outcome);
         self.served = self.served.max(share);
         Ok(share >= GOAL && !self.interrupted)
     }

@@ -4,11 +4,8 @@
 //! state: it looks at a variant periodically and returns the desired replicas.
 
 use crate::simulate::Micros;
+use crate::simulate::peers::sight::{Sight, Terms};
 use crate::simulate::peers::{apa, dynamo, kpa, schedule, slo_aware};
-use crate::simulate::replica::settings::Settings;
-use crate::simulate::scaler::ScaleCounts;
-use crate::simulate::scenario::Slo;
-use crate::simulate::score::Service;
 use plimsoll_core::fleet::Bounds;
 use plimsoll_core::units::Replicas;
 
@@ -27,51 +24,6 @@ pub enum Rule {
     DynamoThroughput,
     /// Replica counts that were planned beforehand.
     Schedule(schedule::ReplicaSchedule),
-}
-
-/// The facts about its variant that a rule gets at the start.
-#[derive(Clone, Copy, Debug)]
-pub struct Terms {
-    /// The bounds of the replica count.
-    pub bounds: Bounds,
-    /// The objectives of requests.
-    pub slo: Slo,
-    /// The engine, for rules that use its profile.
-    pub engine: Settings,
-}
-
-/// The state of a variant at one instant, as a rule sees it.
-#[derive(Clone, Copy, Debug)]
-pub struct Sight<'a> {
-    /// The time of the observation.
-    pub now: Micros,
-    /// The desired and the existing replicas.
-    pub scale: ScaleCounts,
-    /// The serving replicas.
-    pub replicas: &'a [ReplicaSight],
-    /// Requests sent to the variant so far.
-    pub sent: u64,
-    /// The outcome of the model's requests so far.
-    pub service: &'a Service,
-}
-
-/// The state of one replica, as a rule sees it.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ReplicaSight {
-    /// Requests in its batch.
-    pub running: f64,
-    /// Requests in its queue.
-    pub waiting: f64,
-    /// The share of its KV cache in use.
-    pub kv_usage: f64,
-    /// Tokens in its KV cache.
-    pub kv_tokens: f64,
-    /// Prompt tokens of the waiting requests.
-    pub queued_tokens: f64,
-    /// Prompt tokens computed since the replica's start.
-    pub prefill_tokens: u64,
-    /// Steps since the replica's start.
-    pub steps: u64,
 }
 
 /// A running rule with its state.
@@ -132,14 +84,4 @@ impl Law {
         let min = bounds.min().max(Replicas::ONE);
         Some(wanted.max(min).min(bounds.max().unwrap_or(wanted.max(min))))
     }
-}
-
-/// Rounds a computed replica count up.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "the cast saturates, and takes NaN and negatives to zero"
-)]
-pub(crate) fn whole(value: f64) -> Replicas {
-    Replicas::saturating(value.ceil() as u32)
 }

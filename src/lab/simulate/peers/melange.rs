@@ -29,8 +29,8 @@ use std::collections::BTreeMap;
 
 use crate::simulate::Micros;
 use crate::simulate::peers::demand::{self, Unplannable};
-use crate::simulate::peers::law::whole;
 use crate::simulate::peers::profile::{self, MeanSize};
+use crate::simulate::peers::sight::whole;
 use crate::simulate::scenario::{Actuator, Scenario};
 use crate::simulate::workload::load;
 use plimsoll_core::units::Replicas;

@@ -28,19 +28,19 @@
 //! the median start-up time, so repairs cover the variation. Closed workloads cannot be known.
 
 use crate::simulate::Micros;
-use crate::simulate::peers::Unplayable;
 use crate::simulate::peers::demand;
-use crate::simulate::peers::law::{Rule, whole};
+use crate::simulate::peers::goal::{self, GOAL};
+use crate::simulate::peers::law::Rule;
 use crate::simulate::peers::schedule::{ReplicaSchedule, STEP};
+use crate::simulate::peers::sight::whole;
+use crate::simulate::peers::unplayable::Unplayable;
 use crate::simulate::replica::settings::StepTime;
 use crate::simulate::run::{self, Watch};
 use crate::simulate::scenario::{Actuator, Scenario, Startup, Variant};
-use crate::simulate::score::{MINUTE, Minute, Outcome, Service};
+use crate::simulate::score::{MINUTE, Minute, Outcome};
 use crate::simulate::workload::load::Size;
 use plimsoll_core::units::Replicas;
 
-/// The target share of requests served well.
-pub(crate) const GOAL: f64 = 0.99;
 /// The share of requests served well below which a minute is repaired.
 const GOOD_MINUTE: f64 = 0.985;
 /// Multiples of the load to try. A fleet below the mean load may be enough if queues drain within
@@ -243,7 +243,7 @@ impl<W: Watch> ScheduleSearch<'_, W> {
 
 impl ScheduleTrial {
     fn new(needs: CapacitySteps, scenario: &Scenario, outcome: &Outcome) -> Self {
-        let attained = attained(outcome);
+        let attained = goal::attained(outcome);
         let crews = outcome.variants.iter().zip(&scenario.variants);
         let cost = crews
             .map(|(crew, variant)| crew.replica_time.seconds() * variant.spec.cost.per_hour())
@@ -264,15 +264,6 @@ impl ScheduleTrial {
             (mine, _) => mine,
         }
     }
-}
-
-/// The share of requests served well.
-pub(crate) fn attained(outcome: &Outcome) -> f64 {
-    let judged = outcome.models.iter().map(Service::judged).sum::<u64>() as f64;
-    let unservable = outcome.models.iter().map(|it| it.unservable).sum::<u64>() as f64;
-    let good = outcome.models.iter().map(|it| it.good).sum::<u64>() as f64;
-    // More replicas do not help requests that no engine can hold, so they do not count.
-    good / (judged - unservable).max(1.0)
 }
 
 /// The share of a minute's requests that was served well; `None` without any that fit an engine.

@@ -30,7 +30,7 @@
 use std::collections::VecDeque;
 
 use crate::simulate::Micros;
-use crate::simulate::peers::law::{Sight, Terms};
+use crate::simulate::peers::sight::{Sight, Terms};
 use crate::simulate::scaler::{self, MilliValue, Rules, Scaler, ScalingPolicy, SyncOutcome};
 use crate::simulate::score::QuantileHistogram;
 use plimsoll_core::decide::enforce::{Amount, Select};

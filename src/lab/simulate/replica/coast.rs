@@ -4,10 +4,11 @@
 //! ends and every token has room, the next step follows from counts alone.
 
 use crate::simulate::Micros;
+use crate::simulate::replica::pace::EngineStep;
 use crate::simulate::replica::prefix::CachedPrefix;
 use crate::simulate::replica::settings::Admission;
 use crate::simulate::replica::stats::Run;
-use crate::simulate::replica::{EngineStep, Histograms, Replica};
+use crate::simulate::replica::{Histograms, Replica};
 
 impl Replica {
     /// Fast-forwards over such steps that begin before `until`, from `start` on. Returns true if

@@ -3,10 +3,9 @@
 
 use crate::simulate::Micros;
 use crate::simulate::replica::decodes::{RequestPhase, StoppedDecode};
+use crate::simulate::replica::pace::EngineStep;
 use crate::simulate::replica::prefix::Return;
-use crate::simulate::replica::{
-    EngineEvent, EngineStep, Finished, Histograms, Life, PrefillAt, Replica,
-};
+use crate::simulate::replica::{EngineEvent, Finished, Histograms, Life, PrefillAt, Replica};
 
 impl Replica {
     /// Ends a step, whose results exist from now on.

@@ -2,8 +2,9 @@
 
 use crate::simulate::Micros;
 use crate::simulate::replica::decodes::RequestPhase;
-use crate::simulate::replica::stats::{Counters, Gauges, Stats};
-use crate::simulate::replica::{Life, Replica, count};
+use crate::simulate::replica::speculation::DraftCounters;
+use crate::simulate::replica::stats::{Counters, Gauges, Stats, count};
+use crate::simulate::replica::{Life, Replica};
 
 impl Replica {
     /// The current statistics of the engine.
@@ -66,6 +67,12 @@ impl Replica {
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Its draft counters; `None` if it does not speculate.
+    #[must_use]
+    pub fn drafted(&self) -> Option<&DraftCounters> {
+        self.speculator.as_ref().map(|speculator| &speculator.drafted)
     }
 
     /// Prompt tokens of the waiting requests, except the ones already computed.

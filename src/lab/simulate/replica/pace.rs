@@ -1,10 +1,23 @@
-//! The duration of steps, precomputed for steps that depend on few numbers.
+//! Steps of an engine, and their duration, precomputed for steps that depend on few numbers.
 
 use crate::simulate::Micros;
 use crate::simulate::replica::settings::StepTime;
 
 /// The largest batch whose steps are precomputed: more than the seats of real servers.
 const KNOWN_MAX: u32 = 1_024;
+
+/// A step of an engine.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EngineStep {
+    pub(super) start: Micros,
+    pub(super) end: Micros,
+    pub(super) prefill_tokens: u32,
+    pub(super) decodes: u32,
+    /// Tokens that it gives each decoding request.
+    pub(super) tokens: u32,
+    /// Its share of the blocks in `Replica::promised`.
+    pub(super) promised: u32,
+}
 
 /// The step durations of an engine.
 #[derive(Clone, Debug)]

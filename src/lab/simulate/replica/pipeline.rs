@@ -24,13 +24,9 @@
 //! A prompt that is split into chunks has one chunk in flight at a time. A request without room
 //! preempts another request of its own batch, or itself.
 
-use std::collections::VecDeque;
-
 use crate::simulate::Micros;
-use crate::simulate::replica::decodes::Decodes;
-use crate::simulate::replica::rings::DecodeBatch;
-use crate::simulate::replica::servers::ApiServers;
-use crate::simulate::replica::{EngineEvent, EngineStep, Replica};
+use crate::simulate::replica::lanes::Lane;
+use crate::simulate::replica::{EngineEvent, Replica};
 
 /// The time between two checks of the input queue, unless the scheduler waits for a batch. The
 /// scheduler builds a batch and sends it off during this time. With this value, a simulated engine
@@ -38,105 +34,12 @@ use crate::simulate::replica::{EngineEvent, EngineStep, Replica};
 /// (`a_pipeline_has_few_requests_in_one_batch_and_many_in_two`).
 const LOOK: Micros = Micros::new(2_000);
 
-/// The batches of an engine, except the one that its [`Replica`] currently has in hand.
-#[derive(Clone, Debug)]
-pub(super) struct StagePipeline {
-    /// All batches; the place of the batch in hand is empty.
-    lanes: Vec<Option<Lane>>,
-    /// The place of the batch in hand.
-    in_hand: usize,
-    /// Batches in flight, in the order in which they end.
-    flight: VecDeque<usize>,
-    /// The time of the next check without waiting for a batch.
-    look: Option<Micros>,
-    /// The end of the step that began last.
-    last_end: Micros,
-}
-
-/// The state of one batch.
-#[derive(Clone, Debug)]
-struct Lane {
-    running: DecodeBatch,
-    decodes: Decodes,
-    prefilled: Vec<usize>,
-    step: Option<EngineStep>,
-    servers: Option<Box<ApiServers>>,
-}
-
 /// The next event of a pipeline.
 enum Next {
     /// The oldest batch in flight ends.
     End(Micros),
     /// The scheduler checks for requests outside of any batch.
     Look(Micros),
-}
-
-// === impl StagePipeline ===
-
-impl StagePipeline {
-    /// The pipeline of an engine without requests.
-    pub(super) fn new(stages: u32, block_size: u32, servers: Option<&ApiServers>) -> Self {
-        let others = (1..stages).map(|_| {
-            Some(Lane {
-                running: DecodeBatch::new(),
-                decodes: Decodes::new(block_size),
-                prefilled: Vec::new(),
-                step: None,
-                servers: servers.cloned().map(Box::new),
-            })
-        });
-
-        Self {
-            lanes: [None].into_iter().chain(others).collect(),
-            in_hand: 0,
-            flight: VecDeque::new(),
-            look: None,
-            last_end: Micros::ZERO,
-        }
-    }
-
-    /// Requests in the batches that are not in hand.
-    pub(super) fn running(&self) -> u32 {
-        self.lanes.iter().flatten().map(|lane| lane.running.len()).sum()
-    }
-
-    /// The fewest steps until a request ends in the batches that are not in hand; `None` if one of
-    /// their requests does not decode yet.
-    fn steps_to_end(&self) -> Option<u64> {
-        let mut lanes = self.lanes.iter().flatten();
-        lanes.try_fold(u64::MAX, |fewest, Lane { running, decodes, .. }| {
-            let steps = decodes.steps_to_end().unwrap_or(u64::MAX);
-            (running.len() == decodes.count()).then_some(fewest.min(steps))
-        })
-    }
-
-    /// The maximum number of batches.
-    pub(super) fn stages(&self) -> usize {
-        self.lanes.len()
-    }
-
-    /// A batch that is not in flight, preferably one with requests.
-    fn idle(&self, running: u32) -> Option<usize> {
-        let mut idle = (0..self.lanes.len()).filter(|lane| !self.flight.contains(lane));
-        idle.clone().find(|lane| self.has_requests(*lane, running)).or_else(|| idle.next())
-    }
-
-    /// Returns true if a lane has requests; those of the lane in hand are passed.
-    fn has_requests(&self, lane: usize, running: u32) -> bool {
-        match &self.lanes[lane] {
-            Some(lane) => lane.running.len() > 0,
-            None => running > 0,
-        }
-    }
-
-    /// The end of the oldest batch in flight; `step` is the step of the batch in hand.
-    fn oldest_end(&self, step: Option<EngineStep>) -> Option<Micros> {
-        let oldest = *self.flight.front()?;
-        match &self.lanes[oldest] {
-            Some(lane) => lane.step.map(|step| step.end),
-            None => step.map(|step| step.end),
-        }
-    }
 }
 
 // === impl Replica ===

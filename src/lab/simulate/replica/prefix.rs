@@ -27,8 +27,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::simulate::Micros;
-use crate::simulate::replica::{Replica, Request, Unservable, count};
+use crate::simulate::replica::request::Request;
+use crate::simulate::replica::stats::count;
 
 /// The contents of prompts, as lists of page names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -147,41 +147,10 @@ impl Prompts {
     }
 }
 
-// === impl Replica ===
-
-impl Replica {
-    /// The same engine with a prefix cache, for requests with these known prompts.
-    #[must_use]
-    pub fn with_prefix_cache(self, prompts: Option<Arc<Prompts>>) -> Self {
-        let cache = PrefixCache::new(prompts, self.settings.block_size, self.settings.kv_blocks);
-        Self { prefix: Some(Box::new(cache)), ..self }
-    }
-
-    /// Takes a request as [`Replica::submit`] does, with a known prompt. The request's ID must be
-    /// unique.
-    ///
-    /// # Errors
-    ///
-    /// The request could never finish.
-    pub fn submit_prompt(
-        &mut self,
-        at: Micros,
-        request: Request,
-        prompt: PromptId,
-    ) -> Result<(), Unservable> {
-        self.submit(at, request)?;
-        if let Some(prefix) = &mut self.prefix {
-            let chain = Chain { prompt, tokens: request.prompt, held: 0 };
-            prefix.requests.insert(request.id, chain);
-        }
-        Ok(())
-    }
-}
-
 // === impl PrefixCache ===
 
 impl PrefixCache {
-    fn new(prompts: Option<Arc<Prompts>>, block_size: u32, kv_blocks: u32) -> Self {
+    pub(super) fn new(prompts: Option<Arc<Prompts>>, block_size: u32, kv_blocks: u32) -> Self {
         Self {
             prompts,
             block_size,
@@ -190,6 +159,12 @@ impl PrefixCache {
             stamps: 0,
             requests: BTreeMap::new(),
         }
+    }
+
+    /// Records the prompt of a request that was submitted.
+    pub(super) fn expect(&mut self, request: &Request, prompt: PromptId) {
+        let chain = Chain { prompt, tokens: request.prompt, held: 0 };
+        self.requests.insert(request.id, chain);
     }
 
     /// Blocks per page.
@@ -401,8 +376,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::simulate::Micros;
     use crate::simulate::replica::settings::{Admission, Settings, StepTime};
-    use crate::simulate::replica::{EngineEvent, Finished};
+    use crate::simulate::replica::{EngineEvent, Finished, Replica};
 
     const PAGE: u32 = 64;
 

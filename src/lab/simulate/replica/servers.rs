@@ -12,8 +12,7 @@
 //! `AsyncLLM.output_handler` makes one `IterationStats` from the outputs that it gets.
 
 use crate::simulate::random::mix;
-use crate::simulate::replica::count;
-use crate::simulate::replica::stats::EngineHistogram;
+use crate::simulate::replica::stats::{EngineHistogram, count};
 
 /// The API servers of an engine, and the decoding requests of each.
 #[derive(Clone, Debug)]

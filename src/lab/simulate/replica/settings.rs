@@ -1,8 +1,8 @@
 //! The settings of an engine.
 
 use crate::simulate::Micros;
-use crate::simulate::replica::Request;
 use crate::simulate::replica::arrivals::Fetch;
+use crate::simulate::replica::request::Request;
 use crate::simulate::replica::speculation::Speculation;
 
 /// The default seats of vLLM's V1 engine for an online server.

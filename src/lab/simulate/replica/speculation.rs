@@ -20,7 +20,6 @@
 use rand_pcg::Pcg64;
 
 use crate::simulate::random;
-use crate::simulate::replica::Replica;
 
 /// The speculation settings of an engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,43 +54,19 @@ pub(super) struct Speculated {
 #[derive(Clone, Debug)]
 pub(super) struct Speculator {
     speculation: Speculation,
-    drafted: DraftCounters,
+    /// The drafts so far.
+    pub(super) drafted: DraftCounters,
     random: Pcg64,
 }
 
 /// Bisections of an interval of length 1 until the precision of an `f64` is reached.
 const HALVINGS: u32 = 52;
 
-// === impl Replica ===
-
-impl Replica {
-    /// Its draft counters; `None` if it does not speculate.
-    #[must_use]
-    pub fn drafted(&self) -> Option<&DraftCounters> {
-        self.speculator.as_ref().map(|speculator| &speculator.drafted)
-    }
-
-    /// Draws the number of tokens that the step under construction gives each decoding request.
-    /// Reserves the blocks for the tokens after the first one.
-    pub(super) fn speculate(&mut self) -> Speculated {
-        let Some(speculator) = &mut self.speculator else { return Speculated::NOTHING };
-
-        let tokens = speculator.draw();
-        let promised = self.decodes.blocks_needed_later(tokens);
-        if promised > self.free() {
-            return Speculated::NOTHING;
-        }
-
-        self.promised += promised;
-        Speculated { tokens, promised }
-    }
-}
-
 // === impl Speculated ===
 
 impl Speculated {
     /// One token each, without a draft.
-    const NOTHING: Self = Self { tokens: 1, promised: 0 };
+    pub(super) const NOTHING: Self = Self { tokens: 1, promised: 0 };
 }
 
 // === impl Speculation ===

@@ -4,7 +4,7 @@
 //! /metrics response.
 
 use crate::simulate::Micros;
-use crate::simulate::replica::Finished;
+use crate::simulate::replica::request::Finished;
 use crate::simulate::replica::speculation::DraftCounters;
 
 /// Bucket edges of the time to first token, in microseconds.
@@ -396,6 +396,11 @@ impl Default for Counters {
             iteration_tokens: EngineHistogram::new(&ITERATION_EDGES),
         }
     }
+}
+
+/// A length as a count that an engine reports.
+pub(super) fn count(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

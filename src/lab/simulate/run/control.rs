@@ -1,130 +1,32 @@
 //! The daemon and the autoscalers: scrapes, decisions and scaling.
 //!
-//! The daemon is its [`Pipeline`]: the simulation and production run the same code. In the
-//! simulation it gets the inputs that it would scrape and watch in production.
+//! The daemon is its [`Pipeline`](plimsoll_core::pipeline::Pipeline): the simulation and production
+//! run the same code. In the simulation it gets the inputs that it would scrape and watch in
+//! production.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use rand::RngExt;
-use rand_pcg::Pcg64;
 
 use crate::simulate::Micros;
-use crate::simulate::peers::law::Law;
-use crate::simulate::random::{Purpose, generator};
-use crate::simulate::reading::{self, Names};
-use crate::simulate::run::judge::law;
+use crate::simulate::reading;
 use crate::simulate::run::pods::{PodState, SimulatedPod};
 use crate::simulate::run::{Happening, Simulation, wall_clock};
-use crate::simulate::scaler::{MetricError, MilliValue, Scaler, SyncOutcome};
-use crate::simulate::scenario::{Actuator, Hpa, Scenario, Signal, Variant};
+use crate::simulate::scaler::{MetricError, MilliValue, SyncOutcome};
+use crate::simulate::scenario::{Actuator, Signal};
 use crate::simulate::score::{CHANGES_MAX, DecisionChange, ForesightEstimate};
-use plimsoll_core::analyze::foresight::card::Card;
-use plimsoll_core::fleet::{Fleet, ModelKey};
+use plimsoll_core::fleet::ModelKey;
 use plimsoll_core::observe::{
     DemandSignal, Inputs, Naming, ReplicaListing, ReplicaStart, Scale, ScaleState, Scrape,
     ScrapeFailure, ScrapeRoute, SignalQuantity, SignalValue,
 };
-use plimsoll_core::pipeline::{Decisions, Pipeline};
+use plimsoll_core::pipeline::Decisions;
 use plimsoll_core::units::{Replicas, RequestRate, Requests};
 
 /// The window of rates.
 const RATE_WINDOW: Micros = Micros::from_secs(60);
-
-/// The daemon, and the autoscaler of each variant.
-pub(crate) struct Controller {
-    pipeline: Pipeline,
-    fleet: Arc<Fleet>,
-    names: Vec<Names>,
-    autoscalers: Vec<VariantAutoscaler>,
-    /// The autoscalers that write the scale directly.
-    pub(crate) laws: Vec<Option<Law>>,
-    /// Scrapes of a Prometheus that the daemon has not received yet, oldest first.
-    relayed: VecDeque<(Micros, Scrape)>,
-    /// The last reading of each model's gateway and its time, if the daemon reads it.
-    gateways: BTreeMap<ModelKey, (Micros, Vec<DemandSignal>)>,
-    /// The admissible rate that the daemon publishes for each model.
-    admissible: BTreeMap<ModelKey, RequestRate>,
-    ticks: u64,
-    losses: Pcg64,
-}
-
-/// The autoscaler of one variant.
-struct VariantAutoscaler {
-    scaler: Option<Scaler>,
-    /// The published desired replicas, and the time of the data behind them.
-    published: Option<(Replicas, Timestamp)>,
-    /// The basis of that decision.
-    belief: ForesightEstimate,
-    /// The signal at each tick, as far back as the autoscaler's delay.
-    signal: VecDeque<(Micros, Option<MilliValue>)>,
-    /// The cumulative requests at each tick, as far back as the rate window.
-    counted: VecDeque<(Micros, u64)>,
-    /// The last time at which KEDA saw a value above its threshold.
-    active: Option<Micros>,
-}
-
-// === impl Controller ===
-
-impl Controller {
-    pub(crate) fn new(scenario: &Scenario, seed: u64) -> Self {
-        let variants = &scenario.variants;
-        Self {
-            pipeline: Pipeline::new(scenario.control.policy.clone()),
-            fleet: Arc::new(Fleet::new(variants.iter().map(|variant| variant.spec.clone()))),
-            names: variants.iter().map(|variant| names(scenario, variant)).collect(),
-            autoscalers: variants.iter().map(autoscaler).collect(),
-            laws: (0..variants.len()).map(|variant| law(scenario, variant)).collect(),
-            relayed: VecDeque::new(),
-            gateways: BTreeMap::new(),
-            admissible: BTreeMap::new(),
-            ticks: 0,
-            losses: generator(seed, Purpose::Scrapes, 0),
-        }
-    }
-
-    /// The engine capacities that the daemon has learned.
-    pub(crate) fn cards(&self) -> Vec<Arc<Card>> {
-        self.pipeline.cards().cloned().collect()
-    }
-
-    /// The desired replicas that the daemon publishes for a variant.
-    pub(crate) fn desired(&self, variant: usize) -> Option<Replicas> {
-        self.autoscalers[variant].published.map(|(desired, _)| desired)
-    }
-
-    /// The basis of the daemon's last decision about a variant.
-    pub(crate) fn belief(&self, variant: usize) -> ForesightEstimate {
-        self.autoscalers[variant].belief
-    }
-}
-
-fn autoscaler(variant: &Variant) -> VariantAutoscaler {
-    VariantAutoscaler {
-        scaler: variant.actuator.hpa().map(|hpa| scaler(hpa, variant.initial)),
-        published: None,
-        belief: ForesightEstimate::default(),
-        signal: VecDeque::new(),
-        counted: VecDeque::new(),
-        active: None,
-    }
-}
-
-fn scaler(hpa: &Hpa, initial: Replicas) -> Scaler {
-    let fresh = Scaler::new(hpa.settings.clone());
-    let zero = initial == Replicas::ZERO && hpa.settings.min == Replicas::ZERO;
-    if zero { fresh.resting_at_zero() } else { fresh }
-}
-
-/// The names in the pages of a variant's replicas.
-fn names(scenario: &Scenario, variant: &Variant) -> Names {
-    let adapters = scenario.models[variant.model].adapters.iter();
-    Names {
-        models: vec![variant.spec.model.clone()],
-        adapters: adapters.map(|adapter| adapter.name.clone()).collect(),
-    }
-}
 
 impl Simulation<'_> {
     pub(crate) fn begin_control(&mut self) {

@@ -1,22 +1,10 @@
 //! Autoscalers that write the scale directly: their observations and decisions.
 
-use crate::simulate::peers::law::{Law, ReplicaSight, Rule, Sight, Terms};
+use crate::simulate::peers::law::Rule;
+use crate::simulate::peers::sight::{ReplicaSight, Sight};
 use crate::simulate::run::pods::PodState;
 use crate::simulate::run::{Happening, Simulation};
-use crate::simulate::scenario::{Actuator, Scenario};
-
-/// The autoscaler of a variant, if it writes the scale directly.
-pub(crate) fn law(scenario: &Scenario, variant: usize) -> Option<Law> {
-    let described = &scenario.variants[variant];
-    let Actuator::Law(rule) = &described.actuator else { return None };
-
-    let terms = Terms {
-        bounds: described.spec.bounds,
-        slo: scenario.models[described.model].slo,
-        engine: described.engine,
-    };
-    Some(rule.begin(&terms))
-}
+use crate::simulate::scenario::Actuator;
 
 impl Simulation<'_> {
     /// The autoscaler of a variant makes a decision.

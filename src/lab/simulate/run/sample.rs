@@ -2,31 +2,7 @@
 
 use crate::simulate::run::pods::PodState;
 use crate::simulate::run::{Happening, Simulation};
-use crate::simulate::score::{FleetSample, ModelSample, QuantileHistogram, VariantSample};
-
-/// The series so far.
-pub(crate) struct Sampler {
-    pub(crate) samples: Vec<FleetSample>,
-    /// The outcome of each model's requests at the last sample.
-    models: Vec<Then>,
-}
-
-#[derive(Clone, Default)]
-struct Then {
-    arrived: u64,
-    judged: u64,
-    good: u64,
-    ttft: QuantileHistogram,
-    itl: QuantileHistogram,
-}
-
-// === impl Sampler ===
-
-impl Sampler {
-    pub(crate) fn new(models: usize) -> Self {
-        Self { samples: Vec::new(), models: vec![Then::default(); models] }
-    }
-}
+use crate::simulate::score::{FleetSample, ModelSample, VariantSample};
 
 impl Simulation<'_> {
     /// Takes a sample, and plans the next.

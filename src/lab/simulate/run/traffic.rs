@@ -2,94 +2,27 @@
 
 mod adapters;
 mod admit;
+mod bucket;
 mod note;
+pub(super) mod requests;
 mod route;
 
-use std::collections::VecDeque;
-
 use rand::RngExt;
-use rand_pcg::Pcg64;
 
 use crate::simulate::Micros;
-use crate::simulate::random::{self, Purpose, generator};
+use crate::simulate::random;
 use crate::simulate::replica::Request;
-use crate::simulate::replica::adapters::AdapterId;
 use crate::simulate::replica::prefix::PromptId;
-use crate::simulate::run::traffic::admit::TokenBucket;
+use crate::simulate::run::traffic::requests::{Class, Open, Part, RequestPlace};
 use crate::simulate::run::{Happening, Simulation};
-use crate::simulate::scenario::{Model, Scenario};
+use crate::simulate::scenario::Model;
 use crate::simulate::score::Service;
 use crate::simulate::workload::Load;
-use crate::simulate::workload::load::{Arrivals, RequestArrival, Size};
+use crate::simulate::workload::load::{RequestArrival, Size};
 use plimsoll_core::fleet::Role;
 
 /// Clients of a closed loop start at random times within this span.
 const CLIENTS_BEGIN: Micros = Micros::from_secs(1);
-
-/// The class of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
-    /// A request of the model's workload.
-    Interactive,
-    /// A request of the model's batch work.
-    Batch,
-}
-
-/// The future requests of one class.
-struct Stream {
-    arrivals: Arrivals,
-    next: Option<RequestArrival>,
-}
-
-/// One model's requests.
-pub(crate) struct Traffic {
-    interactive: Stream,
-    batch: Option<Stream>,
-    /// Requests in the order of their arrival, from the oldest open one on.
-    open: VecDeque<Open>,
-    /// The number of the first request in `open`.
-    first: u64,
-    /// Attempts that have reached the gateway.
-    pub(crate) asked: u64,
-    /// The bucket that limits the gateway's admission.
-    pub(crate) bucket: TokenBucket,
-    /// Requests that the gateway holds, oldest first.
-    pub(crate) held: VecDeque<u64>,
-    /// Requests whose prompts are computed, but which no replica decodes yet; oldest first.
-    handed: VecDeque<u64>,
-    /// Client deadlines in ascending order: the time, the request, and the attempt.
-    deadlines: VecDeque<(Micros, u64, u32)>,
-    /// True if separate pods compute prompts and decode.
-    apart: bool,
-    /// Pods that take whole requests, or prompts only.
-    first_pool: PodPool,
-    /// Pods that decode requests whose prompts other pods have computed.
-    second_pool: PodPool,
-    /// The next planned [`Happening::Release`].
-    release: Option<Micros>,
-    thoughts: Pcg64,
-    sizes: Pcg64,
-    adapters: Pcg64,
-    sessions: Pcg64,
-    routes: Pcg64,
-}
-
-/// Pods that take the same part of requests.
-#[derive(Default)]
-struct PodPool {
-    ready: Vec<usize>,
-    turn: usize,
-    looked: Option<Micros>,
-}
-
-/// The part of a request that a pod takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
-    /// The prompt; or the whole request, unless other pods decode.
-    First,
-    /// The answer, after another pod has computed the prompt.
-    Second,
-}
 
 /// The contents of a request that arrives now.
 struct Inquiry {
@@ -99,130 +32,12 @@ struct Inquiry {
     client: u32,
 }
 
-/// A request that has arrived.
-#[derive(Clone, Copy, Debug)]
-struct Open {
-    class: Class,
-    arrived: Micros,
-    first_token: Option<Micros>,
-    size: Size,
-    prompt: Option<PromptId>,
-    adapter: Option<AdapterId>,
-    place: RequestPlace,
-    attempts: u32,
-    client: u32,
-    session: u32,
-}
-
-/// The location of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RequestPlace {
-    /// With its client, which will retry.
-    Client,
-    /// Held by the gateway.
-    Held,
-    /// In an engine.
-    Pod(usize),
-    /// On the way from a prefill pod to a decode pod.
-    Moving,
-    /// Moved, but not sent to a decode pod yet.
-    Handed,
-    /// Ended.
-    Nowhere,
-}
-
 /// The reason why an attempt failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AttemptFailure {
     Rejected,
     TimedOut,
     Cut,
-}
-
-// === impl Traffic ===
-
-impl Traffic {
-    pub(crate) fn new(scenario: &Scenario, seed: u64, model: usize) -> Self {
-        let Model { load, batch, .. } = &scenario.models[model];
-        Self {
-            interactive: Stream::new(load.arrivals(seed, model)),
-            batch: batch.as_ref().map(|batch| Stream::new(batch.arrivals(seed, model))),
-            open: VecDeque::new(),
-            first: 0,
-            asked: 0,
-            bucket: TokenBucket::full(),
-            held: VecDeque::new(),
-            handed: VecDeque::new(),
-            deadlines: VecDeque::new(),
-            apart: scenario.is_disaggregated(model),
-            first_pool: PodPool::default(),
-            second_pool: PodPool::default(),
-            release: None,
-            thoughts: generator(seed, Purpose::Thoughts, model),
-            sizes: generator(seed, Purpose::Lengths, model),
-            adapters: generator(seed, Purpose::Adapters, model),
-            sessions: generator(seed, Purpose::Sessions, model),
-            routes: generator(seed, Purpose::Routes, model),
-        }
-    }
-
-    /// The time and class of the next request.
-    fn next_stream(&self) -> Option<(Micros, Class)> {
-        let interactive = self.interactive.next.map(|next| (next.at, Class::Interactive));
-        let batch = self.batch.as_ref().and_then(|stream| stream.next.as_ref());
-        match (interactive, batch) {
-            (Some((at, _)), Some(next)) if next.at < at => Some((next.at, Class::Batch)),
-            (None, Some(next)) => Some((next.at, Class::Batch)),
-            (interactive, _) => interactive,
-        }
-    }
-
-    /// Takes the next request of a class.
-    fn take(&mut self, class: Class) -> Option<RequestArrival> {
-        let stream = match class {
-            Class::Interactive => &mut self.interactive,
-            Class::Batch => self.batch.as_mut()?,
-        };
-        std::mem::replace(&mut stream.next, stream.arrivals.next())
-    }
-
-    fn pool(&mut self, part: Part) -> &mut PodPool {
-        match part {
-            Part::First => &mut self.first_pool,
-            Part::Second => &mut self.second_pool,
-        }
-    }
-
-    /// Pods that take requests, in either pool.
-    fn ready(&self) -> impl Iterator<Item = usize> {
-        self.first_pool.ready.iter().chain(&self.second_pool.ready).copied()
-    }
-
-    fn get(&mut self, id: u64) -> Option<&mut Open> {
-        let at = usize::try_from(id.checked_sub(self.first)?).ok()?;
-        self.open.get_mut(at)
-    }
-
-    /// Removes a request and returns its client, unless it was batch work.
-    fn end(&mut self, id: u64) -> Option<u32> {
-        let open = self.get(id).filter(|it| it.place != RequestPlace::Nowhere)?;
-        open.place = RequestPlace::Nowhere;
-        let client = (open.class == Class::Interactive).then_some(open.client);
-
-        while self.open.front().is_some_and(|open| open.place == RequestPlace::Nowhere) {
-            self.open.pop_front();
-            self.first += 1;
-        }
-        client
-    }
-}
-
-// === impl Stream ===
-
-impl Stream {
-    fn new(mut arrivals: Arrivals) -> Self {
-        Self { next: arrivals.next(), arrivals }
-    }
 }
 
 // === impl Simulation ===

@@ -20,7 +20,8 @@ use rand_pcg::Pcg64;
 
 use crate::simulate::Micros;
 use crate::simulate::random;
-use crate::simulate::workload::load::{RequestArrival, Sizes};
+use crate::simulate::workload::arrival::RequestArrival;
+use crate::simulate::workload::lengths::Sizes;
 use crate::simulate::workload::round::Speed;
 
 /// Consecutive rounds without a request after which the arrivals end.

@@ -8,7 +8,7 @@ use rand_pcg::Pcg64;
 
 use crate::simulate::Micros;
 use crate::simulate::random;
-use crate::simulate::scenario::SPANS;
+use crate::simulate::scenario::ranges::SPANS;
 use plimsoll_core::settings;
 use plimsoll_core::settings::{hours, millis};
 

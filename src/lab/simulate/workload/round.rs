@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::simulate::Micros;
 use crate::simulate::replica::prefix::PromptId;
-use crate::simulate::workload::load::Row;
+use crate::simulate::workload::arrival::Row;
 
 /// The remaining requests of a round.
 #[derive(Clone, Debug)]

@@ -18,7 +18,7 @@ use crate::study::file::{
     File, PolicyType, QuantityText, REPLICAS_MAX, ReplicaCountKeys, RolloutKeys, SelectPolicy,
     SpeculationKeys, StepKeys, VariantKeys,
 };
-use crate::study::resolve::{adapters, is_some_time};
+use crate::study::resolve::adapters;
 use plimsoll_core::decide::enforce::{Amount, Select};
 use plimsoll_core::fleet::{Bounds, VariantSpec};
 use plimsoll_core::settings::Written;
@@ -414,6 +414,11 @@ fn policy(keys: &StepKeys) -> Option<ScalingPolicy> {
         PolicyType::Percent => Amount::Percent(keys.value),
     };
     Some(ScalingPolicy { amount, period: seconds(keys.period) })
+}
+
+/// Returns true if this is a real span, rather than the 0 that stands for never.
+pub(super) fn is_some_time(span: Micros) -> bool {
+    span > Micros::ZERO
 }
 
 fn seconds(count: u32) -> Micros {

@@ -5,7 +5,7 @@
 //! needs such a workload.
 
 use crate::study::file::Kind;
-use crate::study::scoreboard::{Scoreboard, Workload};
+use crate::study::scoreboard::board::{Scoreboard, Workload};
 use crate::study::table::dash;
 
 /// The policy that makes the promises.

@@ -7,9 +7,9 @@ use crate::study::chart::escaped;
 use crate::study::file::Kind;
 use crate::study::report;
 use crate::study::results::{LeftOut, RunResult};
+use crate::study::scoreboard::board::{Scoreboard, Workload};
 use crate::study::scoreboard::gates::{self, ScoreboardGate};
 use crate::study::scoreboard::score::Score;
-use crate::study::scoreboard::{Scoreboard, Workload};
 use crate::study::table::{aligned, dash, percent, span, wrapped, written};
 
 const INTRODUCTION: [&str; 4] = [

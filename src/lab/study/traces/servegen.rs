@@ -28,7 +28,8 @@ use serde_json::Value;
 use crate::simulate::Micros;
 use crate::simulate::workload::clients::{Described, Gaps, Window};
 use crate::simulate::workload::load::{Lengths, Sizes};
-use crate::study::traces::{self, SPAN_MAX};
+use crate::study::file::SPAN_MAX;
+use crate::study::traces::content;
 
 /// The length of a window, in seconds.
 const WINDOW: u32 = 600;
@@ -171,7 +172,7 @@ fn at(dataset: &Dataset, begins: u64) -> Option<&Arc<Sizes>> {
 }
 
 fn read_trace(file: &Path, problems: &mut FolderProblems) -> Vec<ClientWindow> {
-    let text = match traces::text(file) {
+    let text = match content::text(file) {
         Ok(content) => content,
         Err(error) => {
             problems.add(error.to_string());
@@ -214,7 +215,7 @@ fn line(text: &str, first: Option<u64>, above: Option<u64>) -> Result<ClientWind
         ));
     }
 
-    let rate = if rate_text.is_empty() { 0.0 } else { traces::number(rate_text)? };
+    let rate = if rate_text.is_empty() { 0.0 } else { content::number(rate_text)? };
     if !(0.0..=RATE_MAX).contains(&rate) {
         return Err(format!("its rate is {rate}; it must be from 0 to {RATE_MAX}"));
     }
@@ -230,8 +231,8 @@ fn line(text: &str, first: Option<u64>, above: Option<u64>) -> Result<ClientWind
     reason = "values are whole and in the range"
 )]
 fn window(text: &str) -> Result<u64, String> {
-    let begins = traces::number(text)?;
-    traces::seconds(begins)?;
+    let begins = content::number(text)?;
+    content::seconds(begins)?;
     if begins % f64::from(WINDOW) != 0.0 {
         return Err(format!("begins at {text} s; windows begin every {WINDOW} s"));
     }
@@ -268,7 +269,7 @@ fn gaps(variation: &str, distribution: &str, shape: &str) -> Result<Gaps, String
 fn given(text: &str) -> Result<Option<f64>, String> {
     match text {
         "" => Ok(None),
-        text => traces::number(text).map(|number| (number != 0.0).then_some(number)),
+        text => content::number(text).map(|number| (number != 0.0).then_some(number)),
     }
 }
 
@@ -278,7 +279,7 @@ fn read_dataset(file: &Path, problems: &mut FolderProblems) -> Dataset {
     if !file.exists() {
         return dataset;
     }
-    let text = match traces::text(file) {
+    let text = match content::text(file) {
         Ok(content) => content,
         Err(error) => {
             problems.add(error.to_string());
@@ -325,7 +326,7 @@ fn line_of(text: &str, key: &str) -> usize {
     reason = "values are not negative, and the cast saturates"
 )]
 fn entry(time: &str, lengths: &Value) -> Result<Option<(u64, Sizes)>, String> {
-    let from = traces::number(time).and_then(|time| traces::seconds(time).map(|_| time))?;
+    let from = content::number(time).and_then(|time| content::seconds(time).map(|_| time))?;
     let prompt = counts_of(lengths, "input_tokens")?;
     let output = counts_of(lengths, "output_tokens")?;
     match (prompt.is_empty(), output.is_empty()) {
@@ -372,8 +373,8 @@ fn counts(text: &str) -> Result<Vec<(u32, f64)>, String> {
     for pair in inner.split(',').filter(|pair| !pair.trim().is_empty()) {
         let (before, after) =
             pair.split_once(':').ok_or_else(|| format!("{pair:?} is no length with a share"))?;
-        let length = traces::number(before)?;
-        let weight = traces::number(after)?;
+        let length = content::number(before)?;
+        let weight = content::number(after)?;
         if !(0.0..=TOKENS_MAX).contains(&length) {
             return Err(format!("{length} tokens must be from 0 to {TOKENS_MAX}"));
         }

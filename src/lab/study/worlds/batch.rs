@@ -2,7 +2,8 @@
 
 use crate::study::worlds::capacity::Capacity;
 use crate::study::worlds::course::Course;
-use crate::study::worlds::lot::{DrawnOption, Lot};
+use crate::study::worlds::distribution::DrawnOption;
+use crate::study::worlds::lot::Lot;
 use crate::study::worlds::priors::{
     Aspect, BATCH_OUTPUT, BATCH_PROMPT, BATCH_SHARE, BATCH_SIGMA, BATCHES, BatchTimes, JOB_FROM,
     JOB_LASTS,

@@ -2,8 +2,8 @@
 
 use crate::simulate::peers::profile;
 use crate::simulate::workload::rate::Rate;
-use crate::study::worlds::drift::{DriftSpan, Factors};
-use crate::study::worlds::faults::SlowSpell;
+use crate::study::worlds::drift::{DriftSpan, Factors, LengthDrift};
+use crate::study::worlds::faults::{SlowSpell, Slowdowns};
 use crate::study::worlds::machines::Machine;
 use crate::study::worlds::requests::Requests;
 
@@ -15,6 +15,13 @@ pub(crate) struct Conditions {
     pub(crate) itl: f64,
     /// Requests that a replica gets at once.
     pub(crate) at_once: u32,
+}
+
+/// Changes in the capacity of a replica.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Changes {
+    pub(crate) drift: LengthDrift,
+    pub(crate) slowdowns: Slowdowns,
 }
 
 /// The capacity of one replica, as a piecewise linear function.

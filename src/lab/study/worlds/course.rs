@@ -8,6 +8,7 @@ use rand_pcg::Pcg64;
 use crate::simulate::workload::rate::Rate;
 use crate::study::file::Kind;
 use crate::study::worlds::capacity::Capacity;
+use crate::study::worlds::numbers::digits;
 use crate::study::worlds::priors::{
     ArrivalShape, COMPRESSION, DAY_HOURS, FLASH, FLASH_EVERY_MINUTES, FLASH_MINUTES, HALF_MINUTES,
     NIGHT, RAMP, RAMP_MINUTES, STEP,
@@ -212,19 +213,4 @@ fn looks(end: f64) -> impl Iterator<Item = f64> {
 /// Whole seconds, at least one.
 fn whole(seconds: f64) -> f64 {
     seconds.round().max(1.0)
-}
-
-/// A number with `count` significant digits.
-pub(crate) fn digits(value: f64, count: u32) -> f64 {
-    if value <= 0.0 {
-        return 0.0;
-    }
-
-    let places = f64::from(count) - 1.0 - value.log10().floor();
-    let factor = 10_f64.powf(places.abs());
-    if places >= 0.0 {
-        (value * factor).round() / factor
-    } else {
-        (value / factor).round() * factor
-    }
 }

@@ -1,10 +1,10 @@
 //! Request lengths that change during a world.
 
 use crate::study::file::DriftKeys;
-use crate::study::worlds::course::digits;
-use crate::study::worlds::lot::{DrawnOption, Lot};
+use crate::study::worlds::distribution::DrawnOption;
+use crate::study::worlds::lot::Lot;
+use crate::study::worlds::numbers::{digits, seconds};
 use crate::study::worlds::priors::{Aspect, DRIFT, DRIFT_FROM, DRIFT_MINUTES, DRIFTS, DriftKind};
-use crate::study::worlds::written::seconds;
 use plimsoll_core::settings::Written;
 
 /// Points of a drift at which a capacity is computed.

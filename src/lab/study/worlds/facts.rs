@@ -1,6 +1,6 @@
 //! Facts of a world: the drawn value of each aspect, by which worlds are grouped.
 
-use crate::study::worlds::draw::{WorldDraft, WorldScenario};
+use crate::study::worlds::draft::WorldDraft;
 use crate::study::worlds::machines::Machine;
 use crate::study::worlds::priors::Aspect;
 
@@ -110,15 +110,5 @@ const fn variants(count: usize) -> &'static str {
         1 => "one",
         2 => "two",
         _ => "three",
-    }
-}
-
-// === impl WorldScenario ===
-
-impl WorldScenario {
-    /// The drawn value of an aspect.
-    pub(crate) fn fact(&self, aspect: Aspect) -> &'static str {
-        let fact = self.facts.iter().find(|it| it.aspect == aspect);
-        fact.map_or("", |fact| fact.value)
     }
 }

@@ -4,15 +4,15 @@
 use rand::RngExt as _;
 
 use crate::simulate::scenario::{Lifecycle, Silence, Slowdown};
-use crate::study::worlds::course::digits;
-use crate::study::worlds::lot::{DrawnOption, Lot};
+use crate::study::worlds::distribution::DrawnOption;
+use crate::study::worlds::lot::Lot;
 use crate::study::worlds::machines::Tenure;
+use crate::study::worlds::numbers::{digits, seconds};
 use crate::study::worlds::priors::{
     Aspect, CRASH_HOURS, FAILED_SHARE, FAILED_STARTS, FAILURES, ReplicaFailure, SILENCES,
     SILENT_FROM, SILENT_MINUTES, SLOW_FROM, SLOW_MINUTES, SLOWDOWNS, SLOWNESS, SPOT_HOURS,
     SlowReplicas, TOGETHER,
 };
-use crate::study::worlds::written::seconds;
 use plimsoll_core::settings::Written;
 use plimsoll_core::settings::written::WrittenDuration;
 

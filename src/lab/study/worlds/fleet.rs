@@ -2,11 +2,11 @@
 
 use rand::RngExt as _;
 
+use crate::study::worlds::arrivals::WorldArrivals;
 use crate::study::worlds::course::Need;
-use crate::study::worlds::course::digits;
-use crate::study::worlds::draw::WorldArrivals;
-use crate::study::worlds::lot::{DrawnOption, Lot};
-use crate::study::worlds::machines::count;
+use crate::study::worlds::distribution::DrawnOption;
+use crate::study::worlds::lot::Lot;
+use crate::study::worlds::numbers::{count, digits};
 use crate::study::worlds::priors::{
     Aspect, NODE, NODES, OTHERS_MAX, PHASES, ROLLOUTS, STARTUP, STARTUP_SIGMA, UNAVAILABLE,
     UTILIZATION, WARM,

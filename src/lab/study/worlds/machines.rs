@@ -8,9 +8,9 @@ use rand_pcg::Pcg64;
 
 use crate::simulate::replica::settings::{Admission, BLOCK_SIZE, Experts, Settings, StepTime};
 use crate::study::file::{EngineKeys, ExpertKeys};
-use crate::study::worlds::course::digits;
 use crate::study::worlds::engines::{ExpertMixture, PAIRS, Pair};
 use crate::study::worlds::lot::{Lot, happens};
+use crate::study::worlds::numbers::{count, digits};
 use crate::study::worlds::priors::{
     Aspect, BUDGET, BUDGET_OTHERS, COEFFICIENT, MEMORY, MIXTURES, SEATS, SEATS_OTHERS, SPOT_PRICE,
 };
@@ -101,15 +101,6 @@ fn budget(lot: Lot) -> u32 {
     let mut random = lot.of(Aspect::TokenBudget);
     let budget = BUDGET.draw(&mut random);
     budget.value.unwrap_or_else(|| count(BUDGET_OTHERS.draw(&mut random)))
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "counts of priors are positive and small"
-)]
-pub(crate) fn count(value: f64) -> u32 {
-    value.round() as u32
 }
 
 /// Blocks of a cache with about `tokens` tokens.

@@ -3,11 +3,11 @@
 use serde_json::{Map, Value};
 
 use crate::simulate::peers::Peer;
-use crate::study::Study;
 use crate::study::ablation::AblationChange;
 use crate::study::execute::{self, ExecutedRuns, PreparedRun};
 use crate::study::plan::{Plan, Shard};
 use crate::study::results::RunResult;
+use crate::study::source::Study;
 use crate::study::worlds::draw::WorldScenario;
 use crate::study::worlds::written;
 use plimsoll_daemon::config::yaml;

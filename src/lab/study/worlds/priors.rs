@@ -3,7 +3,7 @@
 //! `docs/worlds.md` has them as a table, which a test compares with these.
 
 use crate::simulate::scenario::Router;
-use crate::study::worlds::lot::{Choice, PriorDistribution};
+use crate::study::worlds::distribution::{Choice, PriorDistribution};
 use crate::study::worlds::recorded::{
     AZURE_CODE, AZURE_CONVERSATION, MOONCAKE, Recording, SERVEGEN_REASONING, SERVEGEN_SMALL,
 };

@@ -3,9 +3,10 @@
 use rand::RngExt as _;
 
 use crate::simulate::scenario::Router;
-use crate::study::worlds::course::digits;
-use crate::study::worlds::lot::{DrawnOption, Lot};
-use crate::study::worlds::machines::{Machine, count};
+use crate::study::worlds::distribution::DrawnOption;
+use crate::study::worlds::lot::Lot;
+use crate::study::worlds::machines::Machine;
+use crate::study::worlds::numbers::{count, digits};
 use crate::study::worlds::priors::{
     Aspect, AutoscalerPreset, CLIENTS, DELAY, DELAYS, FOLLOWERS, GATEWAYS, LOSS, LOSSES,
     PER_REPLICA, Patience, QueueAccess, RELAY, ROUTERS, SCRAPES, SESSIONS, TIMEOUT,

@@ -13,9 +13,10 @@ use crate::study::file::Kind;
 use crate::study::resolve;
 use crate::study::worlds::capacity::Capacity;
 use crate::study::worlds::course::{Course, Need};
+use crate::study::worlds::distribution::{Choice, PriorDistribution};
 use crate::study::worlds::documented::{Prior, table};
 use crate::study::worlds::draw::{WorldScenario, draw};
-use crate::study::worlds::lot::{Choice, Lot, PriorDistribution};
+use crate::study::worlds::lot::Lot;
 use crate::study::worlds::play;
 use crate::study::worlds::priors::{
     API_SERVERS, Aspect, BATCHES, BUDGET, CLIENTS, DELAYS, DRIFTS, FAILED_STARTS, FAILURES,

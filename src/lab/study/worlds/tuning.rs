@@ -4,8 +4,9 @@
 use crate::simulate::replica::settings::Options;
 use crate::simulate::replica::speculation::Speculation;
 use crate::study::file::{EngineKeys, SpeculationKeys};
-use crate::study::worlds::course::digits;
-use crate::study::worlds::lot::{DrawnOption, Lot};
+use crate::study::worlds::distribution::DrawnOption;
+use crate::study::worlds::lot::Lot;
+use crate::study::worlds::numbers::digits;
 use crate::study::worlds::priors::{
     API_SERVERS, Aspect, DRAFTS, DRAFTS_MORE, DRAFTS_MORE_FROM, NOISE, NOISES, SPECULATIONS,
     STAGES, TOKENS_PER_STEP,

@@ -10,10 +10,12 @@ use crate::study::file::{
     File, FileKeys, GatewayKeys, Kind, ModelKeys, PointKeys, PolicyType, QuantityText,
     ReplicaCountKeys, RolloutKeys, SelectPolicy, StepKeys, VariantKeys, Words, WorkloadKeys,
 };
+use crate::study::worlds::arrivals::WorldArrivals;
 use crate::study::worlds::course::Course;
-use crate::study::worlds::draw::{WorldArrivals, WorldDraft};
+use crate::study::worlds::draft::WorldDraft;
 use crate::study::worlds::fleet::{Provisioned, ReplicaBounds, WorldRollout, WorldStartup};
-use crate::study::worlds::machines::{Machine, count};
+use crate::study::worlds::machines::Machine;
+use crate::study::worlds::numbers::{count, seconds};
 use crate::study::worlds::priors::AutoscalerPreset;
 use crate::study::worlds::surroundings::{
     ClientPatience, ObservationPath, Prometheus, WorldGateway, WorldSurroundings,
@@ -265,9 +267,4 @@ fn daemon(observation: &ObservationPath) -> Option<Written<DaemonKeys>> {
         ..Default::default()
     };
     (keys != Written::<DaemonKeys>::default()).then_some(keys)
-}
-
-/// A duration; priors only have positive ones.
-pub(crate) fn seconds(seconds: f64) -> WrittenDuration {
-    WrittenDuration(Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }

@@ -5,13 +5,14 @@
 //! of the last observation, a variant without a line now is left out, an unknown arrival rate is
 //! none, and waiting requests are added to tokens per second.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use plimsoll::analyze::capacity::{
     CapacityReport, Confidence, Totals, Unit, Utilisation, VariantCapacity,
 };
 use plimsoll::analyze::throughput::{FrontDemand, ReplicaPace, VariantPace};
+use plimsoll::analyze::tokens::capacity::RequestShape;
 use plimsoll::fleet::{Role, VariantKey};
 use plimsoll::units::{Amount, Fraction, Replicas, RequestRate, Seconds, TokenRate, Tokens};
 
@@ -53,7 +54,8 @@ pub(crate) struct Curve {
     line_is_new: bool,
     capacity: Option<f64>,
     disagreements: u32,
-    unusable: Option<WhyUnusable>,
+    /// What the replicas of the last observation lacked.
+    unusable: BTreeSet<WhyUnusable>,
     seen_at: Timestamp,
 }
 
@@ -89,7 +91,7 @@ pub(crate) enum Fit {
     InterceptAssumed,
 }
 
-/// The missing part of a replica's readings, the first that is looked at.
+/// A missing part of a replica's readings.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum WhyUnusable {
     Itl,
@@ -119,16 +121,14 @@ impl Curves {
         self.0.get(variant)
     }
 
-    /// Drops the curves of variants that have not been seen for an hour.
-    pub(crate) fn forget(&mut self, now: Timestamp) {
-        self.0.retain(|_, curve| now.duration_since(curve.seen_at) <= CURVE_AGE_MAX);
-    }
-
-    /// Learns from the replicas of a model, without judging it.
+    /// Learns from the replicas of a model, without judging it. Drops the curves of variants that
+    /// have not been seen for an hour; one that is seen again at this moment keeps its curve.
     pub(crate) fn observe(&mut self, now: Timestamp, variants: &[VariantPace<'_>]) {
         for variant in variants.iter().filter(|variant| !variant.replicas.is_empty()) {
             self.of(&variant.spec.key, now).observe(now, variant.replicas);
         }
+
+        self.0.retain(|_, curve| now.duration_since(curve.seen_at) <= CURVE_AGE_MAX);
     }
 
     /// Learns from the replicas of a model, and judges it.
@@ -139,10 +139,9 @@ impl Curves {
         variants: &[VariantPace<'_>],
         arrivals: FrontDemand,
     ) -> Analysis {
+        self.observe(now, variants);
         for variant in variants.iter().filter(|variant| !variant.replicas.is_empty()) {
-            let curve = self.of(&variant.spec.key, now);
-            curve.observe(now, variant.replicas);
-            curve.conclude(variant.replicas);
+            self.of(&variant.spec.key, now).conclude(variant.replicas);
         }
 
         let mut capacities = Vec::new();
@@ -233,7 +232,7 @@ impl Curve {
             line_is_new: false,
             capacity: None,
             disagreements: 0,
-            unusable: None,
+            unusable: BTreeSet::new(),
             seen_at: now,
         }
     }
@@ -248,8 +247,8 @@ impl Curve {
         Some(prompt * (1.0 - hits) + output / 2.0).filter(|held| *held > 0.0)
     }
 
-    pub(crate) fn unusable(&self) -> Option<WhyUnusable> {
-        self.unusable
+    pub(crate) const fn unusable(&self) -> &BTreeSet<WhyUnusable> {
+        &self.unusable
     }
 
     /// The number of readings.
@@ -290,8 +289,8 @@ impl Curve {
         Some((capacity, Some(fit)))
     }
 
-    /// The demand of a variant's replicas: arrivals, else completions, else the predicted rate of
-    /// the cache in use.
+    /// The demand of a variant's replicas, stale ones included: arrivals, else completions, else the
+    /// predicted rate of the cache in use. A share above the whole cache is no reading of it.
     fn demand(&self, replicas: &[ReplicaPace], line: Line) -> f64 {
         let by = |rate: fn(&ReplicaPace) -> Option<RequestRate>| -> f64 {
             let each = |replica: &ReplicaPace| {
@@ -307,31 +306,29 @@ impl Curve {
 
         let output = self.shape.map_or(0.0, |shape| shape.output);
         let predict = |replica: &ReplicaPace| {
-            line.rate(replica.kv_usage?.fraction(), replica.kv_capacity?, self.held()?)
+            let kv = replica.kv_usage.map(Fraction::fraction).filter(|kv| *kv <= 1.0)?;
+            line.rate(kv, replica.kv_capacity?, self.held()?)
         };
         if output > OUTPUT_MIN { replicas.iter().filter_map(predict).sum() } else { 0.0 }
     }
 
-    /// Learns from one observation of the variant's replicas.
+    /// Learns from one observation of the variant's replicas. Without a replica that shows
+    /// everything, what is known stays as it is, however old.
     fn observe(&mut self, now: Timestamp, replicas: &[ReplicaPace]) {
-        if now.duration_since(self.seen_at) > CURVE_AGE_MAX {
-            *self = Self::new(now);
-        }
         self.seen_at = now;
-        self.unusable = replicas.iter().filter_map(|replica| usable(replica).err()).min();
+        self.unusable = replicas.iter().flat_map(lacking).collect();
         self.line_is_new = false;
 
-        let usable: Vec<Usable<'_>> = replicas.iter().filter_map(|it| usable(it).ok()).collect();
-        if let Some(shape) = mean_shape(&usable) {
-            let is_other = self.shape.is_some_and(|before| {
-                differs(before.prompt, shape.prompt) || differs(before.output, shape.output)
-            });
-            if is_other {
-                self.readings.clear();
-                self.disagreements = 0;
-            }
-            self.shape = Some(shape);
+        let usable: Vec<Usable<'_>> = replicas.iter().filter_map(usable).collect();
+        let Some(shape) = mean_shape(&usable) else { return };
+        let is_other = self.shape.is_some_and(|before| {
+            differs(before.prompt, shape.prompt) || differs(before.output, shape.output)
+        });
+        if is_other {
+            self.readings.clear();
+            self.disagreements = 0;
         }
+        self.shape = Some(shape);
 
         for Usable { kv, itl, .. } in usable.iter().filter(|it| DOMAIN.contains(&it.kv)) {
             if self.readings.len() == READINGS_MAX {
@@ -346,13 +343,15 @@ impl Curve {
         self.readings.drain(..old);
     }
 
-    /// Fits a line through the observations, and holds it against the measured rates.
+    /// Fits a line through the observations, and holds it against the measured rates. A variant
+    /// without a replica of known size keeps what was concluded before.
     fn conclude(&mut self, replicas: &[ReplicaPace]) {
-        let usable: Vec<Usable<'_>> = replicas.iter().filter_map(|it| usable(it).ok()).collect();
+        let usable: Vec<Usable<'_>> = replicas.iter().filter_map(usable).collect();
         let Some((fit, line)) = self.fit(&usable) else { return };
+        let Some(capacity) = self.full_rate(line, replicas) else { return };
         self.line = Some((fit, line));
         self.line_is_new = true;
-        self.capacity = self.full_rate(line, replicas);
+        self.capacity = Some(capacity);
         self.compare(line, &usable);
     }
 
@@ -388,25 +387,20 @@ impl Curve {
         Some(rates.iter().sum::<f64>() / rates.len() as f64)
     }
 
-    /// Compares measured rates with the predicted ones, where both can be told.
+    /// Compares measured rates with the predicted ones, where both can be told. Only disagreements
+    /// that follow each other count, so a moment without a comparison begins anew.
     fn compare(&mut self, line: Line, usable: &[Usable<'_>]) {
         let Some(held) = self.held() else { return };
-        let mut compared = false;
         let mut failed = false;
         for Usable { replica, kv, .. } in usable.iter().filter(|it| it.kv >= RATE_COMPARED_FROM) {
             let measured = replica.generation.map_or(0.0, TokenRate::tokens_per_second);
             let predicted =
                 replica.kv_capacity.and_then(|kv_capacity| line.rate(*kv, kv_capacity, held));
             let Some(predicted) = predicted.filter(|_| measured > 0.0) else { continue };
-            compared = true;
             failed |= (predicted - measured).abs() / measured > RATE_TOLERANCE;
         }
 
-        if failed {
-            self.disagreements += 1;
-        } else if compared {
-            self.disagreements = 0;
-        }
+        self.disagreements = if failed { self.disagreements + 1 } else { 0 };
         if self.disagreements >= DISAGREEMENTS_MAX {
             self.readings.clear();
             self.disagreements = 0;
@@ -419,22 +413,31 @@ fn differs(before: f64, after: f64) -> bool {
     (after - before).abs() / before > SHAPE_TOLERANCE
 }
 
-/// The readings of a replica, or the missing one.
-fn usable(replica: &ReplicaPace) -> Result<Usable<'_>, WhyUnusable> {
-    let length = |length: Option<Tokens>| {
-        let length = length.map(Tokens::tokens).filter(|length| *length > LENGTH_MIN);
-        length.ok_or(WhyUnusable::Shape)
-    };
-    let itl = replica.itl.map(Seconds::seconds).filter(|itl| *itl > 0.0);
-    let itl = itl.ok_or(WhyUnusable::Itl)?;
-    let prompt = length(replica.requests.prompt)?;
-    let output = length(replica.requests.output)?;
-    let capacity = replica.kv_capacity.filter(|capacity| *capacity > Tokens::ZERO);
-    capacity.ok_or(WhyUnusable::KvCapacity)?;
-    let kv = replica.kv_usage.map(Fraction::fraction).filter(|kv| *kv <= 1.0);
-    let kv = kv.ok_or(WhyUnusable::KvUsage)?;
-    let hits = replica.requests.prefix_hits.unwrap_or_default().fraction().min(1.0);
-    Ok(Usable { replica, kv, itl, shape: Shape { prompt, output, hits } })
+/// The readings of a replica that shows everything.
+fn usable(replica: &ReplicaPace) -> Option<Usable<'_>> {
+    if !lacking(replica).is_empty() {
+        return None;
+    }
+
+    let RequestShape { prompt, output, prefix_hits } = replica.requests;
+    let hits = prefix_hits.unwrap_or_default().fraction();
+    let shape = Shape { prompt: prompt?.tokens(), output: output?.tokens(), hits };
+    let kv = replica.kv_usage?.fraction();
+    Some(Usable { replica, kv, itl: replica.itl?.seconds(), shape })
+}
+
+/// What a replica does not show.
+fn lacking(replica: &ReplicaPace) -> Vec<WhyUnusable> {
+    let is_length =
+        |length: Option<Tokens>| length.is_some_and(|length| length.tokens() > LENGTH_MIN);
+    let RequestShape { prompt, output, .. } = replica.requests;
+    let shown = [
+        (replica.itl.is_some_and(|itl| itl > Seconds::ZERO), WhyUnusable::Itl),
+        (is_length(prompt) && is_length(output), WhyUnusable::Shape),
+        (replica.kv_capacity.is_some_and(|size| size > Tokens::ZERO), WhyUnusable::KvCapacity),
+        (replica.kv_usage.is_some_and(|kv| kv <= Fraction::ONE), WhyUnusable::KvUsage),
+    ];
+    shown.into_iter().filter(|(is_shown, _)| !is_shown).map(|(_, why)| why).collect()
 }
 
 /// The mean request, weighted by completions; each replica weighs the same where there are none.
@@ -451,7 +454,7 @@ fn mean_shape(usable: &[Usable<'_>]) -> Option<Shape> {
     (!usable.is_empty()).then(|| Shape {
         prompt: mean(|shape| shape.prompt),
         output: mean(|shape| shape.output),
-        hits: mean(|shape| shape.hits),
+        hits: mean(|shape| shape.hits).min(1.0),
     })
 }
 

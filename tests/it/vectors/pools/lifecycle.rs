@@ -137,7 +137,7 @@ fn put(scheduler: &mut Scheduler, operation: &Value) -> Option<&'static str> {
     let asks_for = VariantName::new(text(&operation["server"]));
     match scheduler.models.get_mut(&name) {
         Some(model) if model.presence == Presence::Deleted => {
-            if model.state != ModelState::Terminated {
+            if !model.is_gone() {
                 return Some("still being deleted");
             }
             *model = new_model(operation, asks_for);
@@ -247,7 +247,11 @@ pub(in crate::vectors) fn placement(case: &Value) -> Outcome {
         }
         scheduler.servers.insert(server, machines);
     }
+    let has_copies = !model.copies.is_empty();
     scheduler.models.insert(name.clone(), model);
+    if has_copies {
+        scheduler.refresh(&name);
+    }
     scheduler.schedule(&name);
 
     let model = &scheduler.models[&name];

@@ -78,6 +78,69 @@ pub(super) enum EventKind {
     Down,
 }
 
+impl Model {
+    /// Leads requests away from the copies on other replicas, except those that drain, and says
+    /// whether there was one.
+    fn lead_away(&mut self, on: &BTreeSet<Ordinal>) -> bool {
+        let mut led_away = false;
+        for (ordinal, state) in &mut self.copies {
+            let goes = !is_going_or_gone(*state) && *state != CopyState::Draining;
+            if goes && !on.contains(ordinal) {
+                *state = CopyState::UnloadEnvoyRequested;
+                led_away = true;
+            }
+        }
+        led_away
+    }
+
+    /// Whether the state is found anew although no copy has changed.
+    fn is_reported_again(&self) -> bool {
+        let copies: Vec<CopyState> = self.copies.values().copied().collect();
+        match self.state {
+            ModelState::ScheduleFailed | ModelState::Progressing => true,
+            ModelState::Available => assigned_copies(&copies) < self.wanted.desired,
+            ModelState::Unknown
+            | ModelState::Failed
+            | ModelState::ScaledDown
+            | ModelState::Terminating
+            | ModelState::Terminated
+            | ModelState::TerminateFailed => false,
+        }
+    }
+
+    /// Whether nothing of the latest version is left, so that its name may be used again.
+    pub(super) fn is_gone(&self) -> bool {
+        self.copies.values().all(|state| match state {
+            CopyState::Unknown
+            | CopyState::LoadFailed
+            | CopyState::Unloaded
+            | CopyState::UnloadFailed => true,
+            CopyState::LoadRequested
+            | CopyState::Loading
+            | CopyState::Loaded
+            | CopyState::Available
+            | CopyState::LoadedUnavailable
+            | CopyState::Draining
+            | CopyState::UnloadEnvoyRequested
+            | CopyState::UnloadRequested
+            | CopyState::Unloading => false,
+        })
+    }
+}
+
+const fn is_going_or_gone(state: CopyState) -> bool {
+    state.is_leaving() || matches!(state, CopyState::Unloaded | CopyState::Unknown)
+}
+
+/// The copies that requests are sent to; those that drain count where there are no others.
+fn assigned_copies(copies: &[CopyState]) -> Replicas {
+    let reachable = copies.iter().filter(|state| state.is_reachable());
+    let (draining, staying): (Vec<CopyState>, Vec<CopyState>) =
+        reachable.partition(|state| **state == CopyState::Draining);
+    let number = if staying.is_empty() { draining.len() } else { staying.len() };
+    Replicas::saturating(u32::try_from(number).unwrap())
+}
+
 impl Machines {
     pub(super) fn untold() -> Self {
         let size = Size { expected: None, min: Replicas::ZERO, max: Some(Replicas::ZERO) };
@@ -189,70 +252,89 @@ impl Scheduler {
     fn fail(&mut self, name: &ModelName, placement: &Placement) {
         self.willing = *placement != Placement::NoServer;
         self.errors.push(name.clone());
+        let willing = self.willing;
+        let keeps = |state: &CopyState| state.is_reachable() || willing && state.is_there();
         let model = self.models.get_mut(name).unwrap();
         model.state = ModelState::ScheduleFailed;
-        if !model.copies.values().any(|state| state.is_there() || state.is_reachable()) {
+        if !model.copies.values().any(keeps) {
             model.assigned = None;
         }
     }
 
+    /// Gives a model these replicas of a server and takes those away that it has beside them. Copies
+    /// of a version stay known while it has no server.
     fn assign(&mut self, name: &ModelName, server: &VariantName, on: &BTreeSet<Ordinal>) {
+        self.leave_another_server(name, server);
+        let requested = self.request(name, server, on);
         let model = self.models.get_mut(name).unwrap();
-        match &model.assigned {
-            None if on.is_empty() => return,
-            None => {
-                model.assigned = Some(server.clone());
-                model.copies.clear();
-            }
-            Some(before) if before != server => {
-                let copies = std::mem::take(&mut model.copies);
-                model.older.push((before.clone(), copies));
-                model.replacing = model.state == ModelState::Available;
-                model.assigned = (!on.is_empty()).then(|| server.clone());
-                if on.is_empty() {
-                    model.state = ModelState::Unknown;
-                    return;
-                }
-                for (_, copies) in &mut model.older {
-                    for state in copies.values_mut().filter(|state| state.is_coming()) {
-                        *state = CopyState::UnloadRequested;
-                    }
-                }
-            }
-            Some(_) => {}
+        let led_away = model.lead_away(on);
+        if !requested && !led_away && !model.is_reported_again() {
+            return;
         }
-        for (ordinal, state) in &mut model.copies {
-            let goes = !on.contains(ordinal) && *state != CopyState::Draining;
-            if goes && state.is_coming() {
-                *state = CopyState::UnloadEnvoyRequested;
-            }
-        }
-        for ordinal in on {
-            let state = model.copies.entry(*ordinal).or_insert(CopyState::Unknown);
-            if !state.is_coming() {
-                *state = CopyState::LoadRequested;
-                let machine =
-                    self.servers.get_mut(server).unwrap().replicas.get_mut(ordinal).unwrap();
-                machine.reserved = machine.reserved.plus(model.memory);
-            }
-        }
-        self.refresh(name);
-    }
 
-    fn unload(&mut self, name: &ModelName) {
-        let model = self.models.get_mut(name).unwrap();
-        let states = model.copies.values_mut().filter(|_| model.assigned.is_some());
-        for state in states {
-            if *state == CopyState::LoadRequested {
-                *state = CopyState::UnloadEnvoyRequested;
-            } else if state.is_there() || *state == CopyState::Draining {
+        model.assigned = Some(server.clone());
+        for copies in model.older.iter_mut().map(|(_, copies)| copies) {
+            for state in copies.values_mut().filter(|state| state.is_coming()) {
                 *state = CopyState::UnloadRequested;
             }
         }
         self.refresh(name);
     }
 
-    fn refresh(&mut self, name: &ModelName) {
+    /// On another server a model begins with a new version, which has no copies.
+    fn leave_another_server(&mut self, name: &ModelName, server: &VariantName) {
+        let model = self.models.get_mut(name).unwrap();
+        let Some(before) = model.assigned.take_if(|before| before != server) else { return };
+        let copies = std::mem::take(&mut model.copies);
+        model.older.push((before, copies));
+        model.replacing = model.state == ModelState::Available;
+        model.state = ModelState::Unknown;
+    }
+
+    /// Requests a copy on each of these replicas that has none, and says whether there was one. A
+    /// copy that is only requested is requested again, and reserves its memory again.
+    fn request(
+        &mut self,
+        name: &ModelName,
+        server: &VariantName,
+        on: &BTreeSet<Ordinal>,
+    ) -> bool {
+        let model = self.models.get_mut(name).unwrap();
+        let replicas = &mut self.servers.get_mut(server).unwrap().replicas;
+        let mut requested = false;
+        for ordinal in on {
+            let state = model.copies.entry(*ordinal).or_insert(CopyState::Unknown);
+            if !state.is_there() {
+                *state = CopyState::LoadRequested;
+                let machine = replicas.get_mut(ordinal).unwrap();
+                machine.reserved = machine.reserved.plus(model.memory);
+                requested = true;
+            }
+        }
+        requested
+    }
+
+    /// Takes a deleted model's copies away: at once those of a version that requests reach, and
+    /// else the latest's after requests were led away. Without a server nobody is told.
+    fn unload(&mut self, name: &ModelName) {
+        let model = self.models.get_mut(name).unwrap();
+        let older = model.older.iter_mut().map(|(_, copies)| copies);
+        for copies in older.chain([&mut model.copies]) {
+            if copies.values().any(|state| state.is_reachable()) {
+                for state in copies.values_mut().filter(|state| !is_going_or_gone(**state)) {
+                    *state = CopyState::UnloadRequested;
+                }
+            }
+        }
+
+        if model.assigned.as_ref().is_some_and(|server| self.servers.contains_key(server)) {
+            model.lead_away(&BTreeSet::new());
+        }
+        self.refresh(name);
+    }
+
+    /// Finds the state of a model anew.
+    pub(super) fn refresh(&mut self, name: &ModelName) {
         let model = self.models.get_mut(name).unwrap();
         let version = match model.presence {
             Presence::Deleted => Version::Leaving,
@@ -310,7 +392,10 @@ impl Scheduler {
         }
         for (name, model) in &mut self.models {
             if model.assigned.as_ref() == Some(server) && gone.resident.contains(name) {
-                model.copies.remove(&ordinal);
+                match model.presence {
+                    Presence::Deleted => model.copies.insert(ordinal, CopyState::Unloaded),
+                    Presence::Wanted => model.copies.remove(&ordinal),
+                };
             }
             for (at, copies) in &mut model.older {
                 if at == server {
@@ -319,8 +404,10 @@ impl Scheduler {
             }
         }
         for name in affected {
-            self.refresh(&name);
-            self.schedule(&name);
+            match self.models[&name].presence {
+                Presence::Deleted => self.refresh(&name),
+                Presence::Wanted => self.schedule(&name),
+            }
         }
         self.retry();
     }
@@ -342,24 +429,32 @@ impl Scheduler {
         let machine = self.servers.get_mut(server).unwrap().replicas.get_mut(&ordinal).unwrap();
         machine.service = Service::Draining;
         for name in &affected {
-            self.set(name, ordinal, CopyState::Draining);
+            let model = self.models.get_mut(name).unwrap();
+            model.copies.insert(ordinal, CopyState::Draining);
         }
         affected
     }
 
-    /// Brings one copy of the latest version into a state, with what that does to memory.
+    /// Brings one copy of the latest version into a state, with what that does to memory. Without a
+    /// server there is nobody to tell of it.
     pub(super) fn set(&mut self, name: &ModelName, ordinal: Ordinal, state: CopyState) {
         let model = self.models.get_mut(name).unwrap();
+        let Some(server) = model.assigned.clone() else { return };
         let before = model.copies.insert(ordinal, state).unwrap_or(CopyState::Unknown);
-        let server = model.assigned.clone().unwrap();
         let memory = model.memory;
         self.account(&server, ordinal, (name, memory), (before, state));
         self.refresh(name);
-        let connected =
-            self.servers.get(&server).is_some_and(|it| it.replicas.contains_key(&ordinal));
-        if matches!(state, CopyState::Unloaded | CopyState::LoadFailed) && connected {
+        let goes = matches!(state, CopyState::Unloaded | CopyState::LoadFailed);
+        if goes && self.is_connected(name, ordinal) {
             self.emit(EventKind::Down, &server);
         }
+    }
+
+    /// Whether this replica of a model's server is connected.
+    fn is_connected(&self, name: &ModelName, ordinal: Ordinal) -> bool {
+        let server = self.models[name].assigned.as_ref();
+        let machines = server.and_then(|server| self.servers.get(server));
+        machines.is_some_and(|machines| machines.replicas.contains_key(&ordinal))
     }
 
     fn account(
@@ -402,7 +497,10 @@ impl Scheduler {
                 self.models[&name].copies.iter().map(|(at, state)| (*at, *state)).collect();
             for (ordinal, state) in copies {
                 if state == CopyState::LoadRequested {
-                    self.set(&name, ordinal, CopyState::Available);
+                    // A replica that is not connected loads nothing.
+                    if self.is_connected(&name, ordinal) {
+                        self.set(&name, ordinal, CopyState::Available);
+                    }
                 } else if state.is_leaving() {
                     self.set(&name, ordinal, CopyState::Unloaded);
                 }

@@ -6,6 +6,7 @@
 
 use super::*;
 use crate::analyze::tuner::{Latencies, OperatingPoint, Tuner};
+use crate::units::Fraction;
 
 /// A recorded run.
 struct Run {

@@ -11,13 +11,13 @@ use crate::analyze::foresight::{self, EngineLimits, Foresight, ReplicaStrides, V
 use crate::decide::sized::UnmeetableTarget;
 use crate::fleet::{ModelKey, VariantKey};
 use crate::observe::ReplicaObservation;
-use crate::pipeline::sizing::analyzers::{
+use crate::pipeline::sizing::learner::{
     AnalyzerFindings, AnalyzerInput, ForesightFindings, Learner, Roster, Savable,
 };
 use crate::units::Seconds;
 
+pub(crate) use crate::analyze::foresight::Foresight as State;
 pub(crate) use crate::analyze::foresight::saved::SavedForesight as SavedState;
-pub(crate) use crate::analyze::foresight::{Foresight as State, ForesightPolicy as Policy};
 
 impl Learner for Foresight {
     type Policy = foresight::ForesightPolicy;
@@ -50,8 +50,8 @@ impl Learner for Foresight {
             .collect();
 
         self.import(scene.cards);
-        let now = scene.moment.now;
-        let front = scene.fronts.front(&scene.moment, scene.model);
+        let now = scene.tick.now;
+        let front = scene.queues.front(scene.tick, scene.model);
         let through = through(scene);
         let found = foresight::analyze(now, through, front, policy, scene.model, &variants, self);
         let admissible = admissible(policy, front, &variants, &found.estimates);
@@ -99,7 +99,7 @@ impl Savable for SavedForesight {
 
 /// The instant up to which every replica has reported.
 fn through(scene: &AnalyzerInput<'_>) -> Timestamp {
-    let now = scene.moment.now;
+    let now = scene.tick.now;
     let ages = scene.members.iter().filter_map(|member| member.observation.oldest_measured());
     let oldest = ages.fold(Seconds::ZERO, Seconds::max);
 

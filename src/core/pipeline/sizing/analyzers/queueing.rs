@@ -10,13 +10,11 @@ use crate::analyze::tuner::{Latencies, OperatingPoint, SavedTuner, Tuner};
 use crate::decide::sized::UnmeetableTarget;
 use crate::fleet::{ModelKey, VariantKey};
 use crate::observe::ReplicaObservation;
-use crate::pipeline::sizing::analyzers::{
-    AnalyzerFindings, AnalyzerInput, Learner, Roster, Savable,
-};
-use crate::pipeline::sizing::{SizingInputs, VariantInput};
+use crate::pipeline::sizing::input::VariantInput;
+use crate::pipeline::sizing::learner::{AnalyzerFindings, AnalyzerInput, Learner, Roster, Savable};
+use crate::pipeline::tick::Tick;
 use crate::units::Seconds;
 
-pub(crate) use crate::analyze::queueing::QueueingPolicy as Policy;
 pub(crate) use crate::pipeline::sizing::analyzers::queueing::{
     SavedTrainedTuner as SavedState, Tuners as State,
 };
@@ -52,7 +50,7 @@ impl Learner for Tuners {
             .iter()
             .map(|member| {
                 let taught = self.0.entry(member.spec.key.clone()).or_default();
-                taught.learn(scene.moment, member);
+                taught.learn(scene.tick, member);
                 let estimate = taught.tuner.estimate();
 
                 queueing::QueueingVariantLoad {
@@ -108,10 +106,11 @@ fn floor(variant: &queueing::VariantSizing) -> Option<UnmeetableTarget> {
 impl TrainedTuner {
     /// Learns from the replicas' observations, once per half window. Observations a second apart
     /// are nearly the same, and would count as independent.
-    fn learn(&mut self, moment: SizingInputs<'_>, member: &VariantInput<'_>) {
-        let SizingInputs { now, window, .. } = moment;
+    fn learn(&mut self, tick: &Tick<'_>, member: &VariantInput<'_>) {
+        let now = tick.now;
         let since = self.at.and_then(|at| Seconds::from_span(now.duration_since(at)));
-        if since.is_some_and(|since| since.seconds() < window.seconds() / 2.0) {
+        let half = tick.policy.window.seconds() / 2.0;
+        if since.is_some_and(|since| since.seconds() < half) {
             return;
         }
 

@@ -6,13 +6,9 @@ use crate::analyze::throughput::{self, Curve, Curves, FrontDemand, ReplicaPace, 
 use crate::fleet::{ModelKey, VariantKey};
 use crate::observe::ReplicaObservation;
 use crate::pipeline::sizing::analyzers::loads::request_shape;
-use crate::pipeline::sizing::analyzers::{
-    AnalyzerFindings, AnalyzerInput, Learner, Roster, Savable,
-};
+use crate::pipeline::sizing::learner::{AnalyzerFindings, AnalyzerInput, Learner, Roster, Savable};
 
-pub(crate) use crate::analyze::throughput::{
-    Curve as SavedState, Curves as State, ThroughputPolicy as Policy,
-};
+pub(crate) use crate::analyze::throughput::{Curve as SavedState, Curves as State};
 
 impl Learner for Curves {
     type Policy = throughput::ThroughputPolicy;
@@ -34,7 +30,7 @@ impl Learner for Curves {
             })
             .collect();
 
-        let now = scene.moment.now;
+        let now = scene.tick.now;
         let arrivals = FrontDemand::default();
         AnalyzerFindings::of(throughput::analyze(now, policy, &variants, arrivals, self).report)
     }

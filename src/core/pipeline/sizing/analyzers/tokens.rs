@@ -9,11 +9,8 @@ use crate::analyze::tokens::{self, TokenReplicaLoad, TokenVariantLoad};
 use crate::fleet::{ModelKey, VariantKey};
 use crate::observe::ReplicaObservation;
 use crate::pipeline::sizing::analyzers::loads::request_shape;
-use crate::pipeline::sizing::analyzers::{
-    AnalyzerFindings, AnalyzerInput, Learner, Roster, Savable,
-};
+use crate::pipeline::sizing::learner::{AnalyzerFindings, AnalyzerInput, Learner, Roster, Savable};
 
-pub(crate) use crate::analyze::tokens::TokenPolicy as Policy;
 pub(crate) use crate::analyze::tokens::knowledge::{
     Knowledge as State, SavedKnowledge as SavedState,
 };
@@ -40,7 +37,7 @@ impl Learner for Knowledge {
             })
             .collect();
 
-        let now = scene.moment.now;
+        let now = scene.tick.now;
         AnalyzerFindings::of(
             tokens::analyze(now, policy, scene.model, &variants, None, self).report,
         )

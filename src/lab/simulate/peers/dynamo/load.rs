@@ -20,7 +20,7 @@
 
 use crate::simulate::Micros;
 use crate::simulate::peers::dynamo::Iteration;
-use crate::simulate::peers::law::{ReplicaSight, Sight, Terms};
+use crate::simulate::peers::sight::{ReplicaSight, Sight, Terms};
 use crate::simulate::replica::settings::Settings;
 use plimsoll_core::units::Replicas;
 

@@ -14,7 +14,7 @@
 
 use crate::simulate::Micros;
 use crate::simulate::peers::dynamo::Iteration;
-use crate::simulate::peers::law::{Sight, Terms, whole};
+use crate::simulate::peers::sight::{Sight, Terms, whole};
 use crate::simulate::replica::settings::Settings;
 use plimsoll_core::units::Replicas;
 

@@ -17,8 +17,9 @@
 //! The targets are bisected, which assumes that a lower target never serves fewer requests.
 
 use crate::simulate::Micros;
-use crate::simulate::peers::oracle::{self, GOAL};
-use crate::simulate::peers::{Unplayable, demand, keda};
+use crate::simulate::peers::goal::{self, GOAL};
+use crate::simulate::peers::unplayable::Unplayable;
+use crate::simulate::peers::{demand, keda};
 use crate::simulate::run::{self, Watch};
 use crate::simulate::scaler::MilliValue;
 use crate::simulate::scenario::Scenario;
@@ -105,7 +106,7 @@ fn attained(
 ) -> Result<f64, Unplayable> {
     let mut followed = scenario.clone();
     follow(&mut followed, target);
-    Ok(oracle::attained(&run::run(&followed, seed, watch)?))
+    Ok(goal::attained(&run::run(&followed, seed, watch)?))
 }
 
 fn follow(scenario: &mut Scenario, target: MilliValue) {

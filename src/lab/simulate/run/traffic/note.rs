@@ -2,7 +2,7 @@
 
 use crate::simulate::Micros;
 use crate::simulate::replica::EngineEvent;
-use crate::simulate::run::traffic::{Class, Open, RequestPlace};
+use crate::simulate::run::traffic::requests::{Class, Open, RequestPlace};
 use crate::simulate::run::{Happening, Simulation};
 use crate::simulate::scenario::{Model, Slo};
 use crate::simulate::score::{MetObjectives, Service};

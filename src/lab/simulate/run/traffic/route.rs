@@ -8,7 +8,7 @@ use crate::simulate::replica::adapters::{AdapterId, Holds};
 use crate::simulate::replica::stats::Gauges;
 use crate::simulate::run::Simulation;
 use crate::simulate::run::pods::{Crowd, PodState, SimulatedPod};
-use crate::simulate::run::traffic::Part;
+use crate::simulate::run::traffic::requests::Part;
 use crate::simulate::scenario::{Model, Router};
 
 impl Simulation<'_> {

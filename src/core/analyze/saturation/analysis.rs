@@ -1,11 +1,59 @@
-//! The analysis of each variant, in key order.
+//! The analysis of a model: its headroom, and the analysis of each variant in key order.
 
 use std::iter::Map;
 use std::ops::Index;
 use std::slice;
 
-use crate::analyze::saturation::VariantAnalysis;
-use crate::fleet::VariantKey;
+use crate::analyze::saturation::explain::{ScaleDown, SpareLow};
+use crate::fleet::{ReplicaKey, VariantKey};
+use crate::units::{Fraction, Replicas, Requests};
+
+/// Headroom: the distance to the thresholds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SpareCapacity {
+    /// The headroom of the KV cache.
+    pub kv: Fraction,
+    /// The headroom of the queue.
+    pub queue: Requests,
+}
+
+/// The analysis of one variant's replicas.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VariantAnalysis {
+    /// The number of measured replicas.
+    pub measured: Replicas,
+    /// The saturated replicas among them, in key order.
+    pub saturated: Vec<ReplicaKey>,
+    /// The number of measured replicas that are not saturated.
+    pub non_saturated: Replicas,
+    /// The mean headroom of the replicas that are not saturated; zero if all are.
+    pub spare: SpareCapacity,
+    /// The highest KV cache usage of any replica.
+    pub kv_max: Fraction,
+    /// The mean KV cache usage of all replicas.
+    pub kv_mean: Fraction,
+    /// The longest queue of any replica.
+    pub queue_max: Requests,
+}
+
+/// The analysis of a model's replicas.
+#[must_use]
+#[derive(Clone, Debug, PartialEq)]
+pub struct SaturationAnalysis {
+    /// Each variant with at least one measured replica.
+    pub variants: ByVariant,
+    /// The number of measured replicas.
+    pub measured: Replicas,
+    /// The number of measured replicas that are not saturated.
+    pub non_saturated: Replicas,
+    /// The mean headroom of the replicas that are not saturated; zero if all are.
+    pub spare: SpareCapacity,
+    /// The low headroom; `None` if neither is low, or if no replica was measured.
+    pub scale_up: Option<SpareLow>,
+    /// The verdict on one replica less. It is computed even if headroom is low, but then scale-up
+    /// takes precedence.
+    pub scale_down: ScaleDown,
+}
 
 /// Iterates over findings in key order.
 type Iter<'a> = Map<

@@ -1,0 +1,62 @@
+//! The state of foresight: everything that is learned, for all models.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use crate::analyze::foresight::card::{CardStore, ImportedCards};
+use crate::analyze::foresight::cold::ColdFleet;
+use crate::analyze::foresight::outlier::SlowestReplica;
+use crate::analyze::foresight::role_demand::RoleDemand;
+use crate::analyze::foresight::seen::VariantModel;
+use crate::analyze::foresight::starving::ArrivalShare;
+use crate::analyze::foresight::strides::VariantStrides;
+use crate::fleet::{ModelKey, Role, VariantKey};
+
+/// Everything that is learned, for all models.
+#[derive(Clone, Debug, Default)]
+pub struct Foresight {
+    pub(super) demands: BTreeMap<(ModelKey, Role), RoleDemand>,
+    pub(super) variants: BTreeMap<VariantKey, VariantModel>,
+    pub(super) learned: BTreeMap<ModelKey, Timestamp>,
+    /// Sizes of fleets that are overloaded while no capacity is known.
+    pub(super) cold: BTreeMap<ModelKey, ColdFleet>,
+    /// The instant since which requests queue for models that no replica serves.
+    pub(super) unserved: BTreeMap<ModelKey, Timestamp>,
+    /// The instant since which replicas that use a card have had no request.
+    pub(super) unused: BTreeMap<VariantKey, Timestamp>,
+    /// The arrivals of each variant.
+    pub(super) shares: BTreeMap<VariantKey, ArrivalShare>,
+    pub(super) shelf: CardStore,
+    pub(super) imported: ImportedCards,
+}
+
+// === impl Foresight ===
+
+impl Foresight {
+    /// Forgets models and variants that are gone, and cards that have not been updated for long.
+    pub fn retain(
+        &mut self,
+        now: Timestamp,
+        models: &BTreeSet<&ModelKey>,
+        variants: &BTreeSet<&VariantKey>,
+    ) {
+        self.shelf.forget(now);
+        self.demands.retain(|(model, _), _| models.contains(model));
+        self.variants.retain(|variant, _| variants.contains(variant));
+        self.learned.retain(|model, _| models.contains(model));
+        self.cold.retain(|model, _| models.contains(model));
+        self.unserved.retain(|model, _| models.contains(model));
+        self.unused.retain(|variant, _| variants.contains(variant));
+        self.shares.retain(|variant, _| variants.contains(variant));
+    }
+
+    /// The slowest replica of each variant.
+    pub(super) fn slowest(
+        &self,
+        variants: &[VariantStrides<'_>],
+    ) -> BTreeMap<VariantKey, SlowestReplica> {
+        let keys = variants.iter().map(|variant| &variant.spec.key);
+        keys.filter_map(|key| Some((key.clone(), self.variants.get(key)?.slowest()?))).collect()
+    }
+}

@@ -1,0 +1,110 @@
+//! A source of limits: the variants that it counts, and the amount that they may use.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::decide::limit::nodes::Nodes;
+use crate::decide::limit::want::Want;
+use crate::decide::optimize::room::Headroom;
+use crate::fleet::{Accelerator, LimitName, Namespace, VariantKey};
+use crate::units::{CostPerHour, Gpus, Seconds};
+
+/// One source of limits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SupplyLimit {
+    /// Its name.
+    pub name: LimitName,
+    /// The variants that it counts.
+    pub scope: LimitScope,
+    /// Its value and its freshness.
+    pub source: LimitSource,
+}
+
+/// The variants that a limit counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LimitScope {
+    /// Every variant.
+    Cluster,
+    /// The variants of a namespace.
+    Namespace(Namespace),
+    /// These variants.
+    Variants(BTreeSet<VariantKey>),
+}
+
+/// The value of a limit, and its freshness.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LimitSource {
+    /// The limit has been read.
+    Read(Allowance),
+    /// The limit cannot be read, and its last value applies.
+    Held {
+        /// The last value.
+        last: Allowance,
+        /// Time since it was read.
+        age: Seconds,
+    },
+    /// The limit has never been read.
+    Unread,
+}
+
+/// The amount that may be used.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Allowance {
+    /// Accelerators of each kind; none of a kind that is not listed.
+    Kinds(BTreeMap<Accelerator, Headroom>),
+    /// Accelerators of each kind on each node; none of a kind that is not listed.
+    Nodes(Arc<Nodes>),
+    /// Accelerators of all kinds together.
+    Total(Gpus),
+    /// Cost per hour.
+    Budget(CostPerHour),
+}
+
+impl LimitSource {
+    /// Returns the allowance in effect; `None` if the limit has never been read.
+    #[must_use]
+    pub fn allowance(&self) -> Option<&Allowance> {
+        match self {
+            Self::Read(allowance) | Self::Held { last: allowance, .. } => Some(allowance),
+            Self::Unread => None,
+        }
+    }
+}
+
+impl SupplyLimit {
+    pub(super) fn counts(&self, want: &Want) -> bool {
+        match &self.scope {
+            LimitScope::Cluster => true,
+            LimitScope::Namespace(namespace) => want.key.namespace == *namespace,
+            LimitScope::Variants(variants) => variants.contains(&want.key),
+        }
+    }
+
+    /// Returns the kind of a variant. If it is unknown and the limit has one kind only, returns
+    /// that kind.
+    pub(super) fn kind<'a>(&'a self, want: &'a Want) -> Option<&'a Accelerator> {
+        want.accelerator.as_ref().or_else(|| self.only_kind())
+    }
+
+    /// Returns the kind of a limit with one kind only.
+    fn only_kind(&self) -> Option<&Accelerator> {
+        let kinds = self.source.allowance()?.kinds()?;
+        kinds.keys().next().filter(|_| kinds.len() == 1)
+    }
+
+    pub(super) fn is_budget(&self) -> bool {
+        matches!(self.source.allowance(), Some(Allowance::Budget(_)))
+    }
+}
+
+impl Allowance {
+    /// Returns the allowance for each kind, if the limit has kinds.
+    #[must_use]
+    pub fn kinds(&self) -> Option<&BTreeMap<Accelerator, Headroom>> {
+        match self {
+            Self::Kinds(kinds) => Some(kinds),
+            Self::Nodes(nodes) => Some(&nodes.kinds),
+            Self::Total(_) | Self::Budget(_) => None,
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The plan of one model: the replicas of each variant, with their reasons, and the cost.
+
+use std::sync::Arc;
+
+use derive_more::Display;
+use serde::{Deserialize, Serialize};
+
+use crate::analyze::capacity::Unit;
+use crate::decide::optimize::cover::SLACK;
+use crate::decide::rank::Ranking;
+use crate::fleet::{ModelKey, Role, VariantKey};
+use crate::units::{Amount, CostPerHour, Fraction, Replicas};
+
+/// The result of one rule for one model.
+#[must_use]
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelPlan {
+    /// The model.
+    pub model: ModelKey,
+    /// The method that found the plan.
+    pub method: PlanMethod,
+    /// Each variant, in key order.
+    pub placements: Vec<Placement>,
+    /// The demand of each voice in each role, and the capacity of the plan.
+    pub covers: Vec<DemandCover>,
+    /// Cost of all replicas before the plan.
+    pub cost_before: CostPerHour,
+    /// Cost of all replicas after the plan.
+    pub cost_after: CostPerHour,
+    /// The rankings of the variants, if replicas were added by rank.
+    pub rankings: Arc<[Ranking]>,
+}
+
+/// The method that found a plan.
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PlanMethod {
+    /// No cheaper plan exists.
+    #[display("the least cost, exactly ({steps} step{})", if *steps == 1 { "" } else { "s" })]
+    Exact {
+        /// Partial plans that were examined.
+        steps: u32,
+    },
+    /// The search ended early. The result is the best plan found, which never costs more than
+    /// adding replicas in the order of the search.
+    #[display("the best of {steps} steps, perhaps not the least cost")]
+    Bounded {
+        /// Partial plans that were examined.
+        steps: u32,
+    },
+    /// Replicas were added by price rank, or removed at the least cost.
+    #[display("by the rank of its price")]
+    Ranked,
+}
+
+/// The effect of a plan on one variant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placement {
+    /// The variant.
+    pub key: VariantKey,
+    /// Replicas that its scale target asks for.
+    pub before: Replicas,
+    /// Replicas that it should ask for.
+    pub after: Replicas,
+    /// Cost per replica.
+    pub cost: CostPerHour,
+    /// The reason for the change, or for keeping the replicas.
+    pub because: PlanReason,
+}
+
+/// The reason for a variant's desired replicas.
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PlanReason {
+    /// The plan keeps the current replicas.
+    #[display("the plan needs no other number")]
+    Kept,
+    /// Replicas are added for the shortfall.
+    #[display("for what is missing")]
+    Added,
+    /// A replica is added to learn its capacity, because the variants of known capacity are not
+    /// enough.
+    #[display("to learn what one carries, as the others do not suffice")]
+    Tried,
+    /// Replicas are removed, because the others cover the demand.
+    #[display("the others carry what is wanted")]
+    Removed,
+    /// Replicas are removed, because their replacements serve load.
+    #[display("those that replace them carry load")]
+    Replaced,
+    /// Replicas that the plan removes stay until their replacements serve load.
+    #[display("{planned} once what replaces the others carries load")]
+    Serving {
+        /// Replicas in the final plan.
+        planned: Replicas,
+    },
+    /// Replicas that the plan removes stay, because a check refuses to remove them.
+    #[display(
+        "{planned} {} enough, but a check does not let the others go",
+        if *planned == Replicas::ONE { "is" } else { "are" }
+    )]
+    Refused {
+        /// Replicas in the final plan.
+        planned: Replicas,
+    },
+    /// The capacity per replica is unknown, so the replicas stay inside their bounds.
+    #[display("what one replica carries is unknown")]
+    Unknown,
+}
+
+/// The demand of one voice on the variants of one role.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DemandCover {
+    /// The unit of the amounts.
+    pub unit: Unit,
+    /// The role; `None` if all variants serve whole requests.
+    pub role: Option<Role>,
+    /// The capacity that the voice asks for.
+    pub wanted: Amount,
+    /// The capacity of the plan, once all its replicas serve.
+    pub planned: Amount,
+}
+
+impl ModelPlan {
+    /// Returns the largest share of the demand that the plan does not cover; `None` if it covers
+    /// all demand.
+    #[must_use]
+    pub fn shortfall(&self) -> Option<(&DemandCover, Fraction)> {
+        self.covers
+            .iter()
+            .filter_map(|cover| Some((cover, cover.missing()?)))
+            .max_by(|a, b| a.1.compare(b.1))
+    }
+}
+
+impl DemandCover {
+    /// Returns the share of the demand that is not covered, if there is any.
+    fn missing(&self) -> Option<Fraction> {
+        let wanted = self.wanted.amount();
+        let missing = (wanted - self.planned.amount()) / wanted;
+        Fraction::new(missing).filter(|share| share.fraction() > SLACK)
+    }
+}

@@ -1,0 +1,184 @@
+//! The assessment of one model: the analyzers' reports, their vote, and the resulting proposals.
+
+use crate::analyze::ballot::{Analyzer, Ballot, BallotVerdict, StayReason, VoterStanding};
+use crate::analyze::capacity::{CapacityReport, Unit};
+use crate::decide::optimize::{
+    Candidate, Consent, Placement, PlanModel, ReportFreshness, VotingReport,
+};
+use crate::decide::sized::{Shortfall, SizedReason};
+use crate::decide::{Reason, Stage};
+use crate::fleet::{Bounds, ModelKey, Role, VariantKey};
+use crate::pipeline::limits::{PlannedModel, rank};
+use crate::pipeline::proposal::{Proposal, ProposalBasis};
+use crate::pipeline::sizing::input::VariantInput;
+use crate::pipeline::sizing::learner::ForesightFindings;
+use crate::units::{Amount, Replicas};
+
+/// The analyzers' reports and the vote for one model.
+#[derive(Debug)]
+pub(crate) struct ModelAssessment<'a> {
+    pub(crate) model: ModelKey,
+    pub(crate) members: Vec<VariantInput<'a>>,
+    pub(crate) reports: Vec<(Analyzer, CapacityReport)>,
+    pub(crate) ballot: Ballot,
+    pub(crate) outlook: ForesightFindings,
+    pub(crate) shrinking: ScaleDownPermission,
+}
+
+/// Permission for a model to scale down, independent of the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ScaleDownPermission {
+    /// The model may scale down.
+    Allowed,
+    /// The model must not scale down. Some of its variants cannot be counted, or their capacity per
+    /// replica comes from a card and was not measured.
+    Forbidden,
+}
+
+// === impl ModelAssessment ===
+
+impl ModelAssessment<'_> {
+    /// The model as the optimizer sees it; `None` while the capacity per replica is not known.
+    pub(crate) fn plan_model(&self) -> Option<PlanModel<'_>> {
+        let voices: Vec<VotingReport<'_>> = self
+            .reports
+            .iter()
+            .map(|(analyzer, report)| VotingReport { report, standing: self.freshness(*analyzer) })
+            .collect();
+
+        let (_, sizing) = self
+            .reports
+            .iter()
+            .find(|(_, report)| report.variants.iter().any(|it| it.per_replica.is_some()))?;
+
+        let candidates = self.members.iter().map(|member| self.candidate(sizing, member)).collect();
+        Some(PlanModel { key: self.model.clone(), candidates, sizing, voices })
+    }
+
+    /// The proposal for one variant.
+    pub(crate) fn proposal(
+        &self,
+        member: &VariantInput<'_>,
+        planned: &PlannedModel,
+        basis: ProposalBasis,
+    ) -> Option<Proposal> {
+        let key = &member.spec.key;
+        let placement = planned.alone.placements.iter().find(|it| it.key == *key)?;
+        let reason = Reason::Sized(self.reason(member, placement, planned));
+        let planned_replicas = member.with_stuck(placement.after);
+        let mut proposal = Proposal::new(member.wanted, planned_replicas, reason, basis);
+
+        if let Some(share) = planned.shared.get(key) {
+            let after = member.with_stuck(share.after);
+            proposal.push(Stage::Share, after, Reason::Limited(share.why.clone()));
+        }
+
+        if let Some(bridge) = self.outlook.bridges.get(key).copied() {
+            // Replicas that do not start have no capacity, and stay on top.
+            let after = bridge.replicas + member.stuck;
+            if after > proposal.desired() {
+                proposal.push(Stage::Bridge, after, Reason::Bridged(bridge));
+            }
+        }
+
+        Some(proposal)
+    }
+
+    /// Decides if replicas that the plan removes may go.
+    pub(crate) fn consent(&self) -> Consent {
+        let agreed = match self.ballot.model {
+            BallotVerdict::Grow(_)
+            | BallotVerdict::Shrink(_)
+            | BallotVerdict::Stay(StayReason::NothingSpare(_)) => Consent::Given,
+            BallotVerdict::Stay(StayReason::NotHeard(_)) | BallotVerdict::Held => Consent::Refused,
+        };
+
+        let all_live = self.ballot.voters.iter().all(|(_, it)| *it == VoterStanding::Live);
+        match self.shrinking {
+            ScaleDownPermission::Allowed if all_live => agreed,
+            ScaleDownPermission::Allowed | ScaleDownPermission::Forbidden => Consent::Refused,
+        }
+    }
+
+    /// The explanation of a variant's planned replicas.
+    fn reason(
+        &self,
+        member: &VariantInput<'_>,
+        placement: &Placement,
+        planned: &PlannedModel,
+    ) -> SizedReason {
+        let Self { ballot, outlook, .. } = self;
+        let plan = &planned.alone;
+        let key = &member.spec.key;
+        let verdict = match member.spec.role {
+            Role::Both => None,
+            role @ (Role::Prefill | Role::Decode) => ballot.roles.get(&role).copied(),
+        };
+
+        SizedReason {
+            verdict: verdict.unwrap_or(ballot.model),
+            because: member.because(placement),
+            method: plan.method,
+            stuck: member.stuck,
+            unplaced: member.unplaced,
+            absent: ballot
+                .voters
+                .iter()
+                .filter(|(_, standing)| *standing != VoterStanding::Live)
+                .copied()
+                .collect(),
+            short: if plan.shortfall().is_some() { Shortfall::Some } else { Shortfall::None },
+            rank: rank(key, &plan.rankings),
+            foreseen: outlook.foreseen.get(&member.spec.role).copied().map(Box::new),
+            card: outlook.cards.get(key).map(|card| card.title()),
+            carries: outlook.estimates.get(key).copied(),
+            admissible: outlook.admissible.get(key).copied().map(Box::new),
+            slowest: outlook.slowest.get(key).cloned().map(Box::new),
+            starving: outlook.starving.get(key).copied().map(Box::new),
+        }
+    }
+
+    /// A variant as the optimizer sees it. A variant whose replicas do not start gets no additional
+    /// ones while another variant can scale up.
+    fn candidate(&self, sizing: &CapacityReport, member: &VariantInput<'_>) -> Candidate {
+        let is_replaced = member.stuck > Replicas::ZERO
+            && self.members.iter().any(|other| {
+                other.spec.role == member.spec.role
+                    && other.room() > Replicas::ZERO
+                    && is_sized(sizing, &other.spec.key)
+            });
+
+        let candidate = member.candidate();
+        let most = candidate.current.max(candidate.bounds.min());
+        let bounds = Bounds::new(candidate.bounds.min(), Some(most));
+        match bounds.filter(|_| is_replaced) {
+            Some(bounds) => Candidate { bounds, ..candidate },
+            None => candidate,
+        }
+    }
+
+    /// Decides if an analyzer's report is reliable enough to remove replicas. An analyzer without a
+    /// vote has no result, and an analyzer with stale data keeps no replicas. Neither allows a
+    /// scale-down.
+    fn freshness(&self, analyzer: Analyzer) -> ReportFreshness {
+        let known = self.ballot.voters.iter().find(|(voter, _)| *voter == analyzer);
+        match known.map(|(_, standing)| standing) {
+            Some(VoterStanding::Live) => ReportFreshness::Live,
+            Some(VoterStanding::Stale(_) | VoterStanding::Uninformed) | None => {
+                ReportFreshness::Stale
+            }
+        }
+    }
+}
+
+/// Returns true if a report knows the capacity per replica of a variant.
+fn is_sized(report: &CapacityReport, key: &VariantKey) -> bool {
+    report.variants.iter().any(|it| it.key == *key && it.per_replica.is_some())
+}
+
+/// The capacity per replica of each variant.
+pub(crate) fn sizes(model: &PlanModel<'_>) -> impl Iterator<Item = (VariantKey, (Amount, Unit))> {
+    let unit = model.sizing.unit;
+    let variants = model.sizing.variants.iter();
+    variants.filter_map(move |it| Some((it.key.clone(), (it.per_replica?, unit))))
+}

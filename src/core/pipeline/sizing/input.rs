@@ -1,0 +1,154 @@
+//! One variant as the analyzers and the optimizer see it.
+
+use crate::decide::optimize::{Candidate, Placement, PlanReason};
+use crate::fleet::{Bounds, VariantSpec};
+use crate::observe::stride::IntervalDelta;
+use crate::observe::{Observation, ReplicaObservation};
+use crate::pipeline::group::Member;
+use crate::pipeline::startup::Stalls;
+use crate::pipeline::supply::VariantSupply;
+use crate::units::{Gpus, Replicas, Seconds};
+
+/// One variant as the analyzers see it.
+#[derive(Clone, Debug)]
+pub(crate) struct VariantInput<'a> {
+    /// Its [place](Member::place) in the tick.
+    pub(crate) place: usize,
+    pub(crate) spec: &'a VariantSpec,
+    pub(crate) observation: &'a Observation,
+    /// The replicas that its scale target requests.
+    pub(crate) wanted: Replicas,
+    /// The wanted replicas that are not there yet.
+    pub(crate) pending: Replicas,
+    /// The pending replicas that take too long to start.
+    pub(crate) stuck: Replicas,
+    /// The stuck replicas for which no node has room.
+    pub(crate) unplaced: Replicas,
+    /// The replicas, not counting stuck ones, that an earlier plan removes.
+    pub(crate) leaving: Replicas,
+    /// The measured time from start to serving, if known.
+    pub(crate) startup: Option<Seconds>,
+    /// The longest start in progress, or measured while `startup` has too few samples.
+    pub(crate) slowest_start: Option<Seconds>,
+    /// Losses per replica and hour.
+    pub(crate) losses: f64,
+    /// The bounds of its scaling.
+    pub(crate) bounds: Bounds,
+}
+
+// === impl VariantInput ===
+
+impl<'a> VariantInput<'a> {
+    /// A variant as the analyzers see it; `None` when its replicas cannot be counted. `leaving` are
+    /// the replicas that an earlier plan removes.
+    pub(crate) fn of(
+        member: &Member<'a>,
+        supply: &VariantSupply,
+        leaving: Replicas,
+    ) -> Option<Self> {
+        let Member { place, spec, observation, .. } = *member;
+        let wanted = observation.wanted?;
+        let Stalls { all: stuck, unplaced } = supply.stalls;
+
+        Some(Self {
+            place,
+            spec,
+            observation,
+            wanted,
+            pending: member.coming(),
+            stuck,
+            unplaced,
+            leaving: leaving.min(wanted.beyond(stuck)),
+            startup: supply.serves_after,
+            slowest_start: supply.slowest_start,
+            losses: supply.losses,
+            bounds: observation.bounds,
+        })
+    }
+
+    /// The replicas whose load is known.
+    pub(crate) fn measured(&self) -> impl Iterator<Item = &'a ReplicaObservation> {
+        self.observation.replicas.iter().filter(|replica| replica.load().is_some())
+    }
+
+    /// The planned replicas, plus those that do not start. The shortfall is requested at most
+    /// twice: if the replacements do not start either, more of them do not help. Replicas that no
+    /// node has room for are not replaced, because the replacements would have no node either.
+    pub(crate) fn with_stuck(&self, planned: Replicas) -> Replicas {
+        let serving = self.counted().beyond(self.coming());
+        let replaced = planned + self.stuck.min(planned.beyond(serving));
+
+        let all = (planned + self.stuck).min(replaced.max(self.wanted));
+        let grown = planned.beyond(self.counted());
+        all.beyond(self.unplaced.min(grown)).max(all.min(self.wanted))
+    }
+
+    /// Replicas that have served and are not reporting their load.
+    pub(crate) fn silent(&self) -> Replicas {
+        let Observation { ready, unheard, replicas, .. } = self.observation;
+        let measured = self.observation.measured();
+        let unmeasured = ready.unwrap_or_default().beyond(*unheard).beyond(measured);
+        let lost = replicas.iter().filter(|replica| replica.is_lost()).count();
+
+        unmeasured.max(Replicas::saturating(u32::try_from(lost).unwrap_or(u32::MAX)))
+    }
+
+    /// Counters of replicas that are not ready but may still receive requests.
+    pub(crate) fn unready(&self) -> impl Iterator<Item = &'a [IntervalDelta]> {
+        let replicas = self.observation.replicas.iter();
+        replicas.filter(|it| it.unready && it.freshness.is_fresh()).map(|it| it.strides.as_slice())
+    }
+
+    pub(crate) fn candidate(&self) -> Candidate {
+        let stuck = self.stuck;
+        let max = self.bounds.max().map(|it| it.beyond(stuck));
+        let min = self.bounds.min().beyond(stuck);
+
+        Candidate {
+            key: self.spec.key.clone(),
+            role: self.spec.role,
+            accelerator: self.spec.accelerator.clone(),
+            gpus: self.spec.gpus.unwrap_or(Gpus::ONE),
+            cost: self.spec.cost,
+            list_price: self.spec.list_price.unwrap_or(self.spec.cost),
+            mismatch: self.spec.mismatch,
+            bounds: Bounds::new(min, max).unwrap_or(self.bounds),
+            current: self.counted(),
+            pending: self.coming(),
+            leaving: self.leaving,
+            untried: self.wanted == Replicas::ZERO,
+        }
+    }
+
+    /// The replicas that count: those that are present, and those that are starting.
+    pub(crate) fn counted(&self) -> Replicas {
+        self.wanted.beyond(self.stuck)
+    }
+
+    /// The counted replicas that no earlier plan removes.
+    pub(crate) fn staying(&self) -> Replicas {
+        self.counted().beyond(self.leaving)
+    }
+
+    pub(crate) fn coming(&self) -> Replicas {
+        self.pending.beyond(self.stuck).min(self.counted())
+    }
+
+    /// The reason for the variant's replicas.
+    pub(crate) fn because(&self, placement: &Placement) -> PlanReason {
+        match placement.because {
+            PlanReason::Removed if self.leaving > Replicas::ZERO => PlanReason::Replaced,
+            because => because,
+        }
+    }
+
+    /// Replicas that the variant may add. Zero while some of its replicas do not start, because
+    /// more of them would not be reliable.
+    pub(crate) fn room(&self) -> Replicas {
+        if self.stuck > Replicas::ZERO {
+            return Replicas::ZERO;
+        }
+        let most = self.bounds.max().unwrap_or(Replicas::LIMIT);
+        most.beyond(self.counted())
+    }
+}

@@ -1,0 +1,126 @@
+//! The supply of each variant: which of its requested replicas start, are late, or get lost.
+
+use jiff::Timestamp;
+
+use crate::fleet::VariantKey;
+use crate::observe::Startup;
+use crate::pipeline::absence::{Absences, Losses};
+use crate::pipeline::group::Member;
+use crate::pipeline::startup::{
+    Stalls, StartDurations, Startups, VariantStarts, patience_unmeasured, twice,
+};
+use crate::pipeline::tick::Tick;
+use crate::pipeline::waits::{Wait, Waits};
+use crate::units::{Replicas, Seconds};
+
+/// The observed starts, losses and waits of all variants.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SupplyWatch {
+    startups: Startups,
+    absences: Absences,
+    waits: Waits,
+}
+
+/// The supply of one variant in one tick.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct VariantSupply {
+    /// True if its scale target has differed from its target state for longer than a start may
+    /// take.
+    pub(crate) is_overdue: bool,
+    /// The replicas that do not count, because they take too long to start.
+    pub(crate) stalls: Stalls,
+    /// The measured time from start to serving, if known.
+    pub(crate) serves_after: Option<Seconds>,
+    /// The longest start in progress, or measured while `serves_after` has too few samples.
+    pub(crate) slowest_start: Option<Seconds>,
+    /// Losses per replica and hour.
+    pub(crate) losses: f64,
+    /// The report on its starts.
+    pub(crate) startup: Startup,
+}
+
+// === impl SupplyWatch ===
+
+impl SupplyWatch {
+    /// The supply of each variant, by place.
+    pub(crate) fn run(&mut self, tick: &Tick<'_>) -> Vec<VariantSupply> {
+        self.startups.run(tick.inputs);
+        self.absences.run(tick);
+        self.waits.run(tick);
+
+        let open = self.startups.open();
+        tick.members
+            .iter()
+            .map(|member| {
+                let starts = self.startups.of(&member.spec.key, &open);
+                self.supply(tick, member, &starts)
+            })
+            .collect()
+    }
+
+    /// The wait of a variant; `None` while it is in its target state.
+    pub(crate) fn wait(&self, variant: &VariantKey) -> Option<Wait> {
+        self.waits.get(variant).copied()
+    }
+
+    /// The latest starts of a variant, to save.
+    pub(crate) fn starts(&self, variant: &VariantKey) -> Vec<StartDurations> {
+        self.startups.save(variant)
+    }
+
+    /// The lost replicas of a variant, to save; `None` if there are none.
+    pub(crate) fn losses(&self, variant: &VariantKey) -> Option<Losses> {
+        self.absences.save(variant)
+    }
+
+    /// Restores what was saved of a variant. Existing state stays.
+    pub(crate) fn recall(
+        &mut self,
+        now: Timestamp,
+        variant: &VariantKey,
+        wait: Option<Wait>,
+        starts: &[StartDurations],
+        losses: Option<Losses>,
+    ) {
+        if let Some(wait) = wait {
+            self.waits.recall(now, variant, wait);
+        }
+        if let Some(losses) = losses {
+            self.absences.recall(variant, losses);
+        }
+
+        self.startups.recall(variant, starts);
+    }
+
+    fn supply(
+        &self,
+        tick: &Tick<'_>,
+        member: &Member<'_>,
+        starts: &VariantStarts<'_>,
+    ) -> VariantSupply {
+        let key = &member.spec.key;
+        let usual = tick.policy.transition_patience;
+        let waited =
+            self.waits.get(key).map(|wait| tick.now.duration_since(wait.since).as_secs_f64());
+
+        let measured = starts.patience();
+        let patience = measured.unwrap_or_else(|| patience_unmeasured(member.spec, twice(usual)));
+        let overdue = measured.unwrap_or_else(|| patience_unmeasured(member.spec, usual));
+        let stalls = starts.stalls(tick.now, member.coming(), waited, patience);
+
+        VariantSupply {
+            is_overdue: waited.is_some_and(|waited| waited >= overdue.seconds()),
+            stalls,
+            serves_after: starts.serves_after(),
+            slowest_start: starts.slowest(tick.now, patience),
+            losses: self.absences.per_hour(key),
+            startup: report(member, starts, stalls.all),
+        }
+    }
+}
+
+/// The report on a variant's starts. Replicas beyond the pending ones have no part in them.
+fn report(member: &Member<'_>, starts: &VariantStarts<'_>, stuck: Replicas) -> Startup {
+    let startup = starts.report(stuck);
+    Startup { unschedulable: startup.unschedulable.min(member.observation.pending), ..startup }
+}
