@@ -22,8 +22,8 @@ pub(super) struct ForeseenLine {
     /// The share of what replicas carry that load may use.
     used: f64,
     /// What is needed now, in requests a second:
-    /// `max((max(max(arriving, jump, growth, ramp) + unevenness, schedule) + young) / used, bursts)
-    /// + backlog + error_budget + gateway + absences`, of the terms that are there.
+    /// `max((max(max(arriving, jump, growth, ramp) + unevenness, schedule) + young) / used,
+    /// bursts) + backlog + error_budget + gateway + absences`, of the terms that are there.
     total_per_second: f64,
     /// The largest need that is held, in requests a second; what the number is made of.
     held_per_second: f64,
