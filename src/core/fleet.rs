@@ -7,6 +7,7 @@
 pub mod entries;
 pub mod names;
 pub(crate) mod per_variant;
+pub mod selector;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

@@ -8,7 +8,6 @@ pub mod gauges;
 pub mod history;
 pub mod load;
 pub mod quantity;
-pub mod selector;
 pub mod state;
 
 use std::collections::BTreeMap;
@@ -20,6 +19,7 @@ use plimsoll_core::decide::limit::LimitReport;
 use plimsoll_core::decide::pools::pooled::PoolReport;
 use plimsoll_core::decide::workload::WorkloadReport;
 use plimsoll_core::decide::{Decision, ModelReport, NoDecision, VariantReport};
+pub use plimsoll_core::fleet::selector;
 use plimsoll_core::fleet::{Bounds, ModelKey, Role, VariantKey, VariantSpec};
 use plimsoll_core::observe::Observation;
 use plimsoll_core::units::Replicas;

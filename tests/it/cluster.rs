@@ -4,6 +4,7 @@ mod config_maps;
 mod discovery;
 pub(crate) mod fake;
 mod inventory;
+mod shared;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -148,11 +149,22 @@ fn hpa(name: &str, target: &str) -> Value {
 
 /// Puts a Deployment with its scale subresource into the namespace of the collection.
 fn deploy(fake: &FakeCluster, collection: &str, name: &str, wanted: u32, current: u32) {
+    deploy_with(fake, collection, name, "app=llama", [wanted, current]);
+}
+
+/// Puts a Deployment whose pods have these labels, and whose replicas are as wanted and as they are.
+fn deploy_with(
+    fake: &FakeCluster,
+    collection: &str,
+    name: &str,
+    selector: &str,
+    [wanted, current]: [u32; 2],
+) {
     // The API server leaves a count of zero out.
     let spec = if wanted == 0 { json!({}) } else { json!({"replicas": wanted}) };
     let scale = json!({
         "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": {"name": name},
-        "spec": spec, "status": {"replicas": current, "selector": "app=llama"},
+        "spec": spec, "status": {"replicas": current, "selector": selector},
     });
     fake.document(&format!("{collection}/{name}/scale"), scale);
     fake.put(collection, &json!({"metadata": {"name": name}}));

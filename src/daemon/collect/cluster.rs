@@ -113,7 +113,7 @@ pub struct ClusterState {
 /// The known state of one variant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VariantState {
-    /// All pods behind its target, in any state, in the order of their names.
+    /// All pods behind its target that have not ended, in the order of their names.
     pub pods: Vec<ClusterPod>,
     /// Its scale target.
     pub scale: Scale,

@@ -45,6 +45,8 @@ struct Objects {
     requests: Vec<String>,
     /// Method and path of each request.
     written: Vec<String>,
+    /// How many connections have been accepted.
+    connections: usize,
 }
 
 /// The API server. Dropping it ends it.
@@ -95,6 +97,7 @@ impl FakeCluster {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let (objects, changed) = (objects.clone(), changed.clone());
+                objects.lock().unwrap().connections += 1;
                 connections.spawn(async move {
                     let service = service_fn(move |request: Request<Incoming>| {
                         let (objects, changed) = (objects.clone(), changed.clone());
@@ -224,6 +227,16 @@ impl FakeCluster {
         let objects = self.objects.lock().unwrap();
         let start = format!("{method} {path}");
         objects.written.iter().filter(|request| request.starts_with(&start)).count()
+    }
+
+    /// The connections so far.
+    pub(crate) fn connections(&self) -> usize {
+        self.objects.lock().unwrap().connections
+    }
+
+    /// The requests so far, of whatever kind.
+    pub(crate) fn all_requests(&self) -> usize {
+        self.objects.lock().unwrap().requests.len()
     }
 
     /// The requests so far that list or watch what is at the path.

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-pub(crate) use crate::collect::cluster::inventory::run::{AcceleratorInputs, watch};
+pub(crate) use crate::collect::cluster::inventory::run::{AcceleratorInputs, NOT_ENDED, watch};
 
 use crate::collect::cluster::follow::ObjectName;
 use crate::collect::cluster::keys::WatchScope;

@@ -37,8 +37,8 @@ pub(crate) enum WatchKey {
     Hpas(WatchScope),
     /// KEDA's `ScaledObject`s.
     ScaledObjects(WatchScope),
-    /// The pods of a namespace that a label selector matches.
-    Pods { namespace: Namespace, selector: String },
+    /// All pods.
+    Pods(WatchScope),
     /// The metadata of all namespaces.
     Namespaces,
     /// The `ConfigMap` of this name.
@@ -98,7 +98,7 @@ impl WatchKey {
         match self {
             Self::ScaledObjects(_) => true,
             Self::Targets { kind, .. } => kind == "LeaderWorkerSet",
-            Self::Hpas(_) | Self::Pods { .. } | Self::Namespaces | Self::ConfigMap { .. } => false,
+            Self::Hpas(_) | Self::Pods(_) | Self::Namespaces | Self::ConfigMap { .. } => false,
         }
     }
 }
@@ -111,7 +111,7 @@ impl fmt::Display for WatchKey {
             }
             Self::Hpas(scope) => write!(f, "HPAs in {scope}"),
             Self::ScaledObjects(scope) => write!(f, "ScaledObjects in {scope}"),
-            Self::Pods { namespace, selector } => write!(f, "pods {selector} in {namespace}"),
+            Self::Pods(scope) => write!(f, "pods in {scope}"),
             Self::Namespaces => f.write_str("namespaces"),
             Self::ConfigMap { namespace, name } => write!(f, "ConfigMap {namespace}/{name}"),
         }

@@ -25,17 +25,18 @@ use crate::collect::cluster::follow::{
     RetryDelay, Selection, WatchChange, WatchFailure, WatchTiming, answer, guarded,
 };
 use crate::collect::cluster::hpa::HpaFacts;
-use crate::collect::cluster::inventory::{self, AcceleratorInputs};
+use crate::collect::cluster::inventory::{self, AcceleratorInputs, NOT_ENDED};
 use crate::collect::cluster::keys::{TargetKey, WatchKey, WatchReach};
 use crate::collect::cluster::registration::named;
 use crate::collect::cluster::run::outlet::{
     ClusterReport, WatchOutlet, WatchRemark, send, watch_scaled_objects, watch_targets,
 };
 use crate::collect::cluster::scale::ScaleAnswer;
+use crate::collect::cluster::world::pods::LabelledPod;
 use crate::collect::cluster::world::{
     ClockReading, ClusterView, WatchHealth, WatchedObjects, needed_to_discover,
 };
-use crate::collect::cluster::{ClusterNeeds, ClusterPod, ClusterState, WatchedVariant};
+use crate::collect::cluster::{ClusterNeeds, ClusterState, WatchedVariant};
 use plimsoll_core::observe::Scale;
 use plimsoll_core::observe::inventory::Inventory;
 
@@ -220,7 +221,7 @@ impl ClusterWatcher {
                 false
             }
             WatchRemark::Pod(change) => {
-                take(&mut world.pods, now, &key, change);
+                take_pods(world, now, &key, change);
                 false
             }
             WatchRemark::ConfigMap(change) => {
@@ -276,12 +277,18 @@ impl ClusterWatcher {
             needed.extend(needed_to_discover(discover));
         }
 
+        let groups = self.world.groups(&self.wanted);
+        let scopes = self.world.pods.scopes(&groups, self.world.reach == WatchReach::Cluster);
+        needed.extend(scopes.into_iter().map(WatchKey::Pods));
+
         self.forget(&needed);
         for key in needed {
             if !self.watches.contains_key(&key) {
                 self.start(key);
             }
         }
+
+        self.world.pods.divide(&groups);
 
         let unread = self.world.unread(&self.wanted);
         self.reads.retain(|key, _| unread.contains_key(key));
@@ -314,7 +321,7 @@ impl ClusterWatcher {
         targets.retain(|key, _| needed.contains(key));
         hpas.retain(|key, _| needed.contains(key));
         scaled_objects.retain(|key, _| needed.contains(key));
-        pods.retain(|key, _| needed.contains(key));
+        pods.retain(|scope| needed.contains(&WatchKey::Pods(scope.clone())));
         namespaces.retain(|key, _| needed.contains(key));
         config_maps.retain(|key, _| needed.contains(key));
     }
@@ -355,11 +362,16 @@ impl ClusterWatcher {
                 let api: Api<HorizontalPodAutoscaler> = scope.api(client);
                 self.spawn(outlet.follow(api, all, |it| Some(HpaFacts::new(it)), WatchRemark::Hpa))
             }
-            WatchKey::Pods { namespace, selector } => {
-                self.world.pods.insert(key.clone(), WatchedObjects::default());
-                let api: Api<core::Pod> = Api::namespaced(client, namespace.as_str());
-                let selection = Selection { labels: Some(selector.clone()), fields: None };
-                self.spawn(outlet.follow(api, selection, ClusterPod::new, WatchRemark::Pod))
+            WatchKey::Pods(scope) => {
+                self.world.pods.insert(scope.clone());
+                let api: Api<core::Pod> = scope.api(client);
+                let fields = Some(NOT_ENDED.to_owned());
+                self.spawn(outlet.follow(
+                    api,
+                    Selection { fields, ..all },
+                    LabelledPod::new,
+                    WatchRemark::Pod,
+                ))
             }
             WatchKey::ConfigMap { namespace, name } => {
                 self.world.config_maps.insert(key.clone(), WatchedObjects::default());
@@ -430,8 +442,25 @@ fn take<T>(
     let Some(feed) = feeds.get_mut(key) else { return };
     let before = feed.health.clone();
     feed.absorb(now, change);
+    log_health(key, &before, &feed.health);
+}
 
-    match (&before, &feed.health) {
+fn take_pods(
+    world: &mut ClusterView,
+    now: ClockReading,
+    key: &WatchKey,
+    change: WatchChange<LabelledPod>,
+) {
+    let WatchKey::Pods(scope) = key else { return };
+    let Some(pods) = world.pods.get_mut(scope) else { return };
+    let before = pods.watched.health.clone();
+    pods.absorb(now, change);
+    log_health(key, &before, &pods.watched.health);
+}
+
+/// Logs once when a watch breaks, and once when it recovers.
+fn log_health(key: &WatchKey, before: &WatchHealth, after: &WatchHealth) {
+    match (before, after) {
         (WatchHealth::Broken(_), WatchHealth::Live) => info!(watch = %key, "Watch is whole again"),
         (WatchHealth::Broken(before), WatchHealth::Broken(after)) if same_kind(before, after) => {
             debug!(watch = %key, failure = ?after, "Watch is still broken");

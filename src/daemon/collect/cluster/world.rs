@@ -5,6 +5,8 @@
 //! computes a [`ClusterState`] from them. If a watch breaks, its objects are kept, because losing
 //! sight of the cluster does not change it. Only the time of the watch stops.
 
+pub(crate) mod pods;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +24,7 @@ use crate::collect::cluster::keys::{TargetKey, WatchKey, WatchReach, WatchScope}
 use crate::collect::cluster::scale::{ScaleAnswer, ScaleEntry, ScaleFacts};
 use crate::collect::cluster::scalers::{Scalers, TargetScalers};
 use crate::collect::cluster::template::ObjectTemplate;
+use crate::collect::cluster::world::pods::{GroupPods, PodGroup, PodWatches};
 use crate::collect::cluster::{
     ClusterPod, ClusterState, VariantState, WantedTarget, WatchedVariant,
 };
@@ -87,7 +90,7 @@ pub(crate) struct ClusterView {
     pub(crate) scales: BTreeMap<TargetKey, ScaleEntry>,
     pub(crate) hpas: BTreeMap<WatchKey, WatchedObjects<HpaFacts>>,
     pub(crate) scaled_objects: BTreeMap<WatchKey, WatchedObjects<ScaledObject>>,
-    pub(crate) pods: BTreeMap<WatchKey, WatchedObjects<ClusterPod>>,
+    pub(crate) pods: PodWatches,
     /// True for each namespace that excludes its objects from discovery.
     pub(crate) namespaces: BTreeMap<WatchKey, WatchedObjects<bool>>,
     /// The `ConfigMap`s that pod templates refer to, each watched by name.
@@ -188,8 +191,7 @@ impl<T> WatchedObjects<T> {
 // === impl ClusterView ===
 
 impl ClusterView {
-    /// Returns the watches that these variants need, as far as known yet. A target's pods are known
-    /// only after its scale subresource has been read.
+    /// Returns the watches that these variants need, as far as known yet, except those of pods.
     pub(crate) fn needed(&self, wanted: &[WatchedVariant]) -> BTreeSet<WatchKey> {
         let mut needed = BTreeSet::new();
         for want in wanted {
@@ -200,22 +202,33 @@ impl ClusterView {
                     needed.insert(WatchKey::Hpas(scope.clone()));
                     needed.insert(WatchKey::ScaledObjects(scope));
                 }
-                WantedTarget::Selector(selector) => {
-                    needed.insert(WatchKey::Pods { namespace, selector: selector.clone() });
-                }
-                WantedTarget::Elsewhere => {}
+                WantedTarget::Selector(_) | WantedTarget::Elsewhere => {}
             }
         }
 
         for key in wanted.iter().filter_map(TargetKey::of) {
             needed.insert(key.watch(self.reach));
             needed.extend(self.borrowed(&key));
-            if let Some(selector) = self.facts(&key).and_then(|facts| facts.selector.clone()) {
-                needed.insert(WatchKey::Pods { namespace: key.namespace, selector });
-            }
         }
 
         needed
+    }
+
+    /// Returns the groups of pods behind these variants. A target's pods are known only after its
+    /// scale subresource has been read.
+    pub(crate) fn groups(&self, wanted: &[WatchedVariant]) -> BTreeSet<PodGroup> {
+        let groups = wanted.iter().filter_map(|want| {
+            let namespace = want.variant.namespace.clone();
+            let selector = match &want.target {
+                WantedTarget::Selector(selector) => selector.clone(),
+                WantedTarget::Scale { .. } => {
+                    self.facts(&TargetKey::of(want)?)?.selector.clone()?
+                }
+                WantedTarget::Elsewhere => return None,
+            };
+            Some(PodGroup { namespace, selector })
+        });
+        groups.collect()
     }
 
     /// Returns the objects that may declare a variant. `None` while one of the watches has no
@@ -230,7 +243,7 @@ impl ClusterView {
                     marks(self.scaled_objects.get(&key), |it| it.marked.as_ref())
                 }
                 WatchKey::Namespaces => marks(self.namespaces.get(&key), |_| None),
-                WatchKey::Pods { .. } | WatchKey::ConfigMap { .. } => None,
+                WatchKey::Pods(_) | WatchKey::ConfigMap { .. } => None,
             };
 
             marked.extend(found?);
@@ -242,10 +255,10 @@ impl ClusterView {
         Some(marked)
     }
 
+    fn accepts(&self, discover: &DiscoveryScope, namespace: &str) -> bool {
     fn is_excluded(&self, namespace: &str) -> bool {
         let name = ObjectName { namespace: String::new(), name: namespace.to_owned() };
         let feed = self.namespaces.get(&WatchKey::Namespaces);
-        feed.and_then(|feed| feed.items.get(&name)).is_some_and(|excluded| *excluded)
     }
 
     /// Returns the targets whose scale subresource has not been read for their current version,
@@ -298,7 +311,7 @@ impl ClusterView {
         self.targets.values_mut().for_each(|feed| feed.age(now, quiet));
         self.hpas.values_mut().for_each(|feed| feed.age(now, quiet));
         self.scaled_objects.values_mut().for_each(|feed| feed.age(now, quiet));
-        self.pods.values_mut().for_each(|feed| feed.age(now, quiet));
+        self.pods.watched().for_each(|feed| feed.age(now, quiet));
 
         let current: Vec<(TargetKey, Option<Timestamp>)> = self
             .scales
@@ -388,14 +401,14 @@ impl ClusterView {
             feed.true_at,
             entry.and_then(|entry| entry.true_at),
             hpas.and_then(|feed| feed.true_at),
-            pods.and_then(|feed| feed.true_at),
+            pods.and_then(GroupPods::true_at),
         ];
         // Without KEDA in the cluster, there is no data here that could become outdated.
         let keda = scaled_objects.filter(|feed| feed.synced).map(|feed| feed.true_at);
         let oldest = ages.into_iter().chain(keda).map(|at| at.unwrap_or(since)).min();
         state.as_of = oldest.unwrap_or(since);
         state.current = facts.map(|facts| facts.current);
-        state.pods = pods.into_iter().flat_map(|pods| pods.items.values().cloned()).collect();
+        state.pods = pods.into_iter().flat_map(GroupPods::pods).cloned().collect();
         state.role = state.pods.iter().filter(|pod| pod.counts()).find_map(|pod| pod.role);
         let unheard = !scaled_objects.is_some_and(|feed| feed.answered);
         if !unheard && hpas.is_some_and(|feed| feed.unknown().is_none()) {
@@ -429,14 +442,12 @@ impl ClusterView {
         claims: &[String],
         since: Timestamp,
     ) -> VariantState {
-        let key = WatchKey::Pods {
-            namespace: want.variant.namespace.clone(),
-            selector: selector.to_owned(),
-        };
-        let Some(feed) = self.pods.get(&key) else {
+        let group =
+            PodGroup { namespace: want.variant.namespace.clone(), selector: selector.to_owned() };
+        let Some(feed) = self.pods.group(&group) else {
             return VariantState::unknown(WhyScaleUnknown::NotListed, since);
         };
-        let pods: Vec<ClusterPod> = feed.items.values().cloned().collect();
+        let pods: Vec<ClusterPod> = feed.pods().cloned().collect();
         let existing = count(pods.iter().filter(|pod| pod.counts()));
         let ready = count(pods.iter().filter(|pod| pod.serves()));
         let scale = match feed.unknown() {
@@ -453,7 +464,7 @@ impl ClusterView {
             }),
         };
 
-        let as_of = feed.true_at.unwrap_or(since);
+        let as_of = feed.true_at().unwrap_or(since);
         VariantState {
             pods,
             scale,
@@ -477,13 +488,9 @@ impl ClusterView {
         self.scales.get(key)?.facts.as_ref()
     }
 
-    fn pods_of(
-        &self,
-        namespace: &Namespace,
-        facts: &ScaleFacts,
-    ) -> Option<&WatchedObjects<ClusterPod>> {
+    fn pods_of(&self, namespace: &Namespace, facts: &ScaleFacts) -> Option<GroupPods<'_>> {
         let selector = facts.selector.clone()?;
-        self.pods.get(&WatchKey::Pods { namespace: namespace.clone(), selector })
+        self.pods.group(&PodGroup { namespace: namespace.clone(), selector })
     }
 }
 
@@ -526,7 +533,7 @@ fn marks<T>(
 /// Returns the state of a target whose scale subresource is known.
 fn scale(
     facts: &ScaleFacts,
-    pods: Option<&WatchedObjects<ClusterPod>>,
+    pods: Option<GroupPods<'_>>,
     scalers: Option<&TargetScalers<'_>>,
     claims: &[String],
 ) -> Scale {
@@ -550,7 +557,7 @@ fn scale(
     }
 
     let ScaleFacts { wanted, current, selector: _ } = *facts;
-    let ready = count(pods.items.values().filter(|pod| pod.serves()));
+    let ready = count(pods.pods().filter(|pod| pod.serves()));
     let bounds = scalers.and_then(|of| of.bounds(wanted));
     let pending = wanted.max(current).beyond(ready);
     Scale::Known(ScaleState { wanted, current, ready, pending, bounds })
@@ -643,12 +650,14 @@ mod tests {
         no_keda.absorb(now, WatchChange::Broken(WatchFailure::Absent("no such group".to_owned())));
         world.scaled_objects.insert(WatchKey::ScaledObjects(scope), no_keda);
         world.read(now, key, "1".to_owned(), known(1));
-        for pods in world.needed(&[want()]) {
-            if matches!(pods, WatchKey::Pods { .. }) {
-                world.pods.insert(pods, synced(now, BTreeMap::new()));
-            }
+        let groups = world.groups(&[want()]);
+        for scope in world.pods.scopes(&groups, false) {
+            world.pods.insert(scope);
         }
 
+        world.pods.divide(&groups);
+        let listed = WatchChange::Synced(BTreeMap::new());
+        world.pods.watched().for_each(|feed| feed.absorb(now, listed.clone()));
         world
     }
 
@@ -669,7 +678,7 @@ mod tests {
         world.age(at(36), QUIET);
         assert_eq!(state(&world).as_of, at(35).wall, "a silent watch vouches for nothing");
 
-        world.pods.values_mut().for_each(|feed| feed.absorb(at(40), WatchChange::Alive));
+        world.pods.watched().for_each(|feed| feed.absorb(at(40), WatchChange::Alive));
         world.age(at(41), QUIET);
         assert_eq!(state(&world).as_of, at(41).wall);
     }

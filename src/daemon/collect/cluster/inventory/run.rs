@@ -29,7 +29,7 @@ use plimsoll_core::observe::inventory::Inventory;
 const BACKLOG: usize = 256;
 
 /// Filters out pods that have ended: they hold nothing, and clusters that run jobs have many.
-const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
+pub(crate) const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
 /// One watch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

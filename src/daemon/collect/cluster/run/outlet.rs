@@ -10,7 +10,6 @@ use kube::{Client, Resource, discovery};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
-use crate::collect::cluster::ClusterPod;
 use crate::collect::cluster::config_maps::Texts;
 use crate::collect::cluster::follow::{
     RetryDelay, Selection, WatchChange, WatchFailure, WatchTiming, answer, follow,
@@ -20,6 +19,7 @@ use crate::collect::cluster::keda::{self, ScaledObject};
 use crate::collect::cluster::keys::{TargetKey, WatchKey, WatchScope};
 use crate::collect::cluster::scale::ScaleAnswer;
 use crate::collect::cluster::world::TargetObject;
+use crate::collect::cluster::world::pods::LabelledPod;
 
 /// A report from a task.
 pub(crate) enum ClusterReport {
@@ -36,7 +36,7 @@ pub(crate) enum WatchRemark {
     Target(WatchChange<TargetObject>),
     Hpa(WatchChange<HpaFacts>),
     ScaledObject(WatchChange<ScaledObject>),
-    Pod(WatchChange<ClusterPod>),
+    Pod(WatchChange<LabelledPod>),
     Namespace(WatchChange<bool>),
     ConfigMap(WatchChange<Arc<Texts>>),
 }

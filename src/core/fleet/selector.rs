@@ -1,9 +1,9 @@
 //! Kubernetes label selectors, parsed into a predicate over labels.
 //!
-//! Selectors arrive as text in the `labelSelector` parameter: from HPA controllers (which write
-//! `e1,!e2,env notin (x),variant=a`), from `kubectl` and from users. The parser accepts the whole
-//! grammar. A selector that is only partly understood would match the wrong variants, and an
-//! autoscaler would act on their sum:
+//! Selectors arrive as text. In the `labelSelector` parameter, they come from HPA controllers (which
+//! write `e1,!e2,env notin (x),variant=a`), from `kubectl` and from users. In a scale subresource,
+//! they select the pods of the target. The parser accepts the whole grammar. A selector that is only
+//! partly understood would match the wrong variants or pods:
 //!
 //! ```text
 //! selector    = "" | requirement *("," requirement)
@@ -81,9 +81,12 @@ impl Selector {
     /// matches all labels.
     #[must_use]
     pub fn matches(&self, labels: &BTreeMap<&str, String>) -> bool {
-        self.requirements.iter().all(|Requirement { key, operator }| {
-            operator.accepts(labels.get(key.as_str()).map(String::as_str))
-        })
+        self.accepts(|key| labels.get(key).map(String::as_str))
+    }
+
+    /// Returns true if the labels of a function from keys to values satisfy every requirement.
+    pub fn accepts<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+        self.requirements.iter().all(|Requirement { key, operator }| operator.accepts(label(key)))
     }
 
     /// Returns the only value that matching labels can have for a key, if there is only one.
