@@ -727,6 +727,34 @@ async fn no_more_scrapes_are_on_their_way_than_the_bound_allows() {
 }
 
 #[tokio::test]
+async fn huge_pages_that_stall_fail_each_other_and_no_other() {
+    let hostile = Server::http(async |_| {
+        let chunks = (0..16).map(|_| Ok(Frame::data(Bytes::from(vec![b'#'; 64 << 10]))));
+        Response::new(StreamBody::new(stream::iter(chunks).chain(stream::pending())).boxed_unsync())
+    })
+    .await;
+    let sound = Server::http(async |_| page("model a\n")).await;
+    let mut targets: Vec<Target> =
+        patient_targets(&hostile.url(), ClientSettings::default()).take(6).collect();
+    targets.push(target("sound", &sound.url(), slow_settings()));
+    let limits = ScrapeLimits { in_flight_bytes: 5 << 19, ..ScrapeLimits::default() };
+    let mut bench = Bench::with_limits(targets, limits, 1024);
+
+    let mut abandoned = 0;
+    while abandoned < 4 {
+        let scrape = bench.next().await;
+        if scrape.replica != replica("sound") {
+            assert_eq!(scrape.outcome, Err(ScrapeFailure::TooLarge));
+            let status = bench.board.snapshot().remove(&scrape.replica).unwrap();
+            let detail = status.failure.unwrap().detail;
+            assert!(detail.contains("more than 2621440 bytes together"), "{detail}");
+            abandoned += 1;
+        }
+    }
+    bench.until_answered().await;
+}
+
+#[tokio::test]
 async fn turns_that_find_no_room_are_counted_as_missed_and_nothing_is_asked() {
     let asked = Arc::new(Notify::new());
     let tell_asked = Arc::clone(&asked);

@@ -24,6 +24,7 @@ use crate::collect::exposition::samples::{ExpositionSample, samples};
 use crate::collect::prometheus::Asker;
 use crate::collect::scrape::clients::{ClientPool, Session};
 use crate::collect::scrape::http::{self, HttpClient};
+use crate::collect::scrape::memory::ResponseMemory;
 use crate::collect::scrape::{ClientSettings, page};
 use plimsoll_core::fleet::{ModelKey, ModelName};
 use plimsoll_core::observe::{Naming, SignalQuantity};
@@ -36,6 +37,9 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Largest response after decompression: that of an endpoint picker with a thousand models.
 const BODY_LIMIT: usize = 16 << 20;
+
+/// Bytes of all responses in flight, before and after decompression.
+const RESPONSES_MAX: usize = 2 * BODY_LIMIT;
 
 /// Interval at which the files with certificates and tokens are checked for changes.
 const CREDENTIALS_REFRESH: Duration = Duration::from_secs(10);
@@ -127,6 +131,7 @@ pub struct Listener {
 struct ListenerState {
     clock: Clock,
     clients: ClientPool<HttpClient>,
+    memory: Arc<ResponseMemory>,
     prometheus: Option<Asker>,
     metrics: SignalMetrics,
     heard: watch::Sender<Arc<SignalReadings>>,
@@ -198,7 +203,9 @@ impl Listener {
         heard: watch::Sender<Arc<SignalReadings>>,
     ) -> Self {
         let clients = ClientPool::new(http::client, CREDENTIALS_REFRESH);
-        Self { shared: Arc::new(ListenerState { clock, clients, prometheus, metrics, heard }) }
+        let memory = ResponseMemory::new(RESPONSES_MAX);
+        let shared = ListenerState { clock, clients, memory, prometheus, metrics, heard };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Reads the signals in `signals`, until `stop` is cancelled.
@@ -331,7 +338,8 @@ impl ListenerState {
         let fetching = async {
             let ready = session.ready(self.clock.elapsed()).await.map_err(|why| why.to_string())?;
             let address = page::address(&page.url).map_err(|failure| failure.detail)?;
-            page::fetch(&ready, &address, BODY_LIMIT).await.map_err(|failure| failure.detail)
+            let fetched = page::fetch(&ready, &address, BODY_LIMIT, &self.memory).await;
+            fetched.map_err(|failure| failure.detail)
         };
 
         let in_time = tokio::time::timeout(TIMEOUT, fetching).await;

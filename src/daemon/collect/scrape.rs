@@ -9,6 +9,7 @@
 pub(crate) mod clients;
 pub(crate) mod health;
 pub(crate) mod http;
+pub(crate) mod memory;
 mod metrics;
 pub(crate) mod page;
 mod schedule;
@@ -31,6 +32,7 @@ use crate::collect::exposition::{LayoutMemory, Layouts};
 use crate::collect::scrape::clients::{ClientPool, Session};
 use crate::collect::scrape::health::{StatusChange, StatusEntry};
 use crate::collect::scrape::http::HttpClient;
+use crate::collect::scrape::memory::ResponseMemory;
 use crate::collect::scrape::page::MetricsPage;
 use crate::collect::scrape::schedule::ScrapeSchedule;
 use plimsoll_core::fleet::{ModelName, ReplicaKey};
@@ -93,16 +95,21 @@ pub struct Target {
 pub struct ScrapeLimits {
     /// Maximum number of concurrent scrapes.
     pub in_flight: usize,
+    /// Bytes of all responses that are being received, compressed and not. Above it, the largest
+    /// response is abandoned.
+    pub in_flight_bytes: usize,
     /// Interval at which the files with certificates and tokens are checked for changes.
     pub credentials_refresh: Duration,
 }
 
 impl Default for ScrapeLimits {
     /// 512 concurrent scrapes. A thousand targets with an interval of a second need about 20 while
-    /// they respond. The rest is for targets that hang until their timeout. Credentials are read
-    /// every 10 s, which is short compared to the hour that a service account's token is valid.
+    /// they respond. The rest is for targets that hang until their timeout. 64 MiB hold a thousand
+    /// ordinary responses, and are an eighth of the chart's memory limit. Credentials are read every
+    /// 10 s, which is short compared to the hour that a service account's token is valid.
     fn default() -> Self {
-        Self { in_flight: 512, credentials_refresh: Duration::from_secs(10) }
+        let credentials_refresh = Duration::from_secs(10);
+        Self { in_flight: 512, in_flight_bytes: 64 << 20, credentials_refresh }
     }
 }
 
@@ -134,6 +141,7 @@ struct ScraperState {
     layouts: Arc<Layouts>,
     clients: ClientPool<HttpClient>,
     permits: Semaphore,
+    memory: Arc<ResponseMemory>,
     metrics: ScrapeMetrics,
     board: TargetBoard,
     scrapes: mpsc::Sender<Scrape>,
@@ -170,13 +178,14 @@ impl Scraper {
         scrapes: mpsc::Sender<Scrape>,
         reader: BodyReader,
     ) -> Self {
-        let ScrapeLimits { in_flight, credentials_refresh } = limits;
+        let ScrapeLimits { in_flight, in_flight_bytes, credentials_refresh } = limits;
         let shared = ScraperState {
             clock,
             reader,
             layouts: Arc::default(),
             clients: ClientPool::new(http::client, credentials_refresh),
             permits: Semaphore::new(in_flight.clamp(1, Semaphore::MAX_PERMITS)),
+            memory: ResponseMemory::new(in_flight_bytes),
             metrics,
             board: TargetBoard::default(),
             scrapes,
@@ -322,7 +331,8 @@ impl ScraperState {
             let ready =
                 client.map_err(|error| ScrapeError::new(ScrapeFailure::Connection, &error))?;
             at = self.clock.now();
-            page::fetch(&ready, address.as_ref().map_err(ScrapeError::clone)?, *body_limit).await
+            let address = address.as_ref().map_err(ScrapeError::clone)?;
+            page::fetch(&ready, address, *body_limit, &self.memory).await
         };
 
         let in_time = tokio::time::timeout(time_limit, fetching).await;

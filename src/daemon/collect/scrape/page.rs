@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::io::{self, Read};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
@@ -12,6 +13,7 @@ use hyper::{HeaderMap, Request, Response, StatusCode, Uri, header};
 use crate::collect::scrape::clients::{ReadyClient, USER_AGENT};
 use crate::collect::scrape::health::ScrapeError;
 use crate::collect::scrape::http::HttpClient;
+use crate::collect::scrape::memory::{MemoryShare, ResponseMemory};
 use plimsoll_core::observe::ScrapeFailure;
 
 /// The `Accept` header. It prefers the text format, because servers that are asked for
@@ -24,7 +26,12 @@ const ACCEPT: &str = "text/plain;version=0.0.4;q=1,text/plain;q=0.8,\
 pub(crate) struct MetricsPage {
     pub(crate) body: Vec<u8>,
     pub(crate) content_type: Option<String>,
+    /// The memory of the body, which is in use until the page is dropped.
+    _share: MemoryShare,
 }
+
+/// Bytes that are decompressed before they are counted.
+const UNPACKED_STEP: u64 = 256 << 10;
 
 /// The encoding of a body.
 #[derive(Clone, Copy, Debug)]
@@ -47,11 +54,13 @@ fn connection(error: &dyn Error) -> ScrapeError {
     ScrapeError::from_error(ScrapeFailure::Connection, error)
 }
 
-/// Fetches a response and reads at most `limit` bytes of it, before and after decompression.
+/// Fetches a response and reads at most `limit` bytes of it, before and after decompression, as
+/// long as `memory` has room for them.
 pub(crate) async fn fetch(
     ready: &ReadyClient<HttpClient>,
     address: &Uri,
     limit: usize,
+    memory: &Arc<ResponseMemory>,
 ) -> Result<MetricsPage, ScrapeError> {
     let mut builder = Request::get(address)
         .header(header::USER_AGENT, USER_AGENT)
@@ -72,12 +81,13 @@ pub(crate) async fn fetch(
     let encoding = encoding(response.headers())?;
     let declared = response.headers().get(header::CONTENT_TYPE);
     let content_type = declared.and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let received = read(response.into_body(), limit).await?;
+    let share = memory.share();
+    let received = read(response.into_body(), limit, &share).await?;
     let body = match encoding {
         Encoding::Plain => received,
-        Encoding::Gzip => unpacked(&received, limit)?,
+        Encoding::Gzip => unpacked(&received, limit, &share)?,
     };
-    Ok(MetricsPage { body, content_type })
+    Ok(MetricsPage { body, content_type, _share: share })
 }
 
 fn encoding(headers: &HeaderMap) -> Result<Encoding, ScrapeError> {
@@ -94,7 +104,11 @@ fn encoding(headers: &HeaderMap) -> Result<Encoding, ScrapeError> {
     }
 }
 
-async fn read(mut incoming: Incoming, limit: usize) -> Result<Vec<u8>, ScrapeError> {
+async fn read(
+    mut incoming: Incoming,
+    limit: usize,
+    share: &MemoryShare,
+) -> Result<Vec<u8>, ScrapeError> {
     let announced = incoming.size_hint().exact().map(usize::try_from);
     let capacity = match announced {
         Some(Ok(length)) if length <= limit => length,
@@ -104,7 +118,12 @@ async fn read(mut incoming: Incoming, limit: usize) -> Result<Vec<u8>, ScrapeErr
     };
 
     let mut body = Vec::with_capacity(capacity);
-    while let Some(received) = incoming.frame().await {
+    loop {
+        let received = tokio::select! {
+            error = share.abandoned() => return Err(error),
+            received = incoming.frame() => received,
+        };
+        let Some(received) = received else { return Ok(body) };
         let frame = received.map_err(|error| within_the_body(&error, body.len()))?;
         // Trailers contain no metrics.
         let Ok(chunk) = frame.into_data() else { continue };
@@ -112,31 +131,40 @@ async fn read(mut incoming: Incoming, limit: usize) -> Result<Vec<u8>, ScrapeErr
             return Err(too_large(limit));
         }
 
+        share.grow(chunk.len())?;
         body.extend_from_slice(&chunk);
     }
-
-    Ok(body)
 }
 
 /// Decompresses a body. Bytes that are not valid gzip are malformed. If they end before the
 /// compressed data does, the response is truncated.
-fn unpacked(packed: &[u8], limit: usize) -> Result<Vec<u8>, ScrapeError> {
+fn unpacked(packed: &[u8], limit: usize, share: &MemoryShare) -> Result<Vec<u8>, ScrapeError> {
     let mut body = Vec::new();
     let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
-    let read = MultiGzDecoder::new(packed).take(most).read_to_end(&mut body);
-    if body.len() > limit {
-        return Err(too_large(limit));
-    }
-    read.map_err(|error| {
-        let class = match error.kind() {
-            io::ErrorKind::UnexpectedEof => ScrapeFailure::Truncated,
-            _ => ScrapeFailure::Malformed,
-        };
-        let detail = format!("after {} bytes: the compressed page: {error}", body.len());
-        ScrapeError::new(class, &detail)
-    })?;
+    let mut decoder = MultiGzDecoder::new(packed).take(most);
+    loop {
+        let before = body.len();
+        let read = decoder.by_ref().take(UNPACKED_STEP).read_to_end(&mut body);
+        if body.len() > limit {
+            return Err(too_large(limit));
+        }
+        read.map_err(|error| broken(&error, body.len()))?;
 
-    Ok(body)
+        if body.len() == before {
+            return Ok(body);
+        }
+        share.grow(body.len() - before)?;
+    }
+}
+
+/// Classifies an error of the decompression after so many bytes.
+fn broken(error: &io::Error, unpacked: usize) -> ScrapeError {
+    let class = match error.kind() {
+        io::ErrorKind::UnexpectedEof => ScrapeFailure::Truncated,
+        _ => ScrapeFailure::Malformed,
+    };
+    let detail = format!("after {unpacked} bytes: the compressed page: {error}");
+    ScrapeError::new(class, &detail)
 }
 
 fn too_large(limit: usize) -> ScrapeError {
