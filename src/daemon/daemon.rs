@@ -114,6 +114,10 @@ pub(crate) struct DaemonContext {
 pub fn run(args: RunArgs) -> anyhow::Result<()> {
     let RunArgs { config: file, log, log_format } = args;
     let filter = telemetry::init_logs(&log, log_format)?;
+    if let Err(error) = telemetry::raise_descriptor_limit() {
+        warn!(%error, "The limit of open files cannot be raised");
+    }
+
     let LoadedConfig { config, warnings } = config::load(&file, Files::MustExist)?;
     for warning in warnings {
         warn!(file = %file.display(), "{warning}");

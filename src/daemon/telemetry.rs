@@ -5,6 +5,7 @@
 //! [`crate::publish::gauges`].
 
 mod certificates;
+mod descriptors;
 pub mod filter;
 mod leading;
 pub(crate) mod registrar;
@@ -24,6 +25,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry as Subscriber, reload};
 
 pub use crate::telemetry::certificates::CertificateMetrics;
+use crate::telemetry::descriptors::descriptor_limit;
+pub use crate::telemetry::descriptors::raise_descriptor_limit;
 use crate::telemetry::filter::DIRECTIVES_MAX;
 pub use crate::telemetry::leading::LeaderMetrics;
 use crate::telemetry::registrar::Registrar;
@@ -285,6 +288,7 @@ struct ProcessCollector {
     resident: Gauge,
     cpu: Counter,
     open_files: Gauge,
+    max_files: Gauge,
     start: Gauge,
 }
 
@@ -300,6 +304,10 @@ impl ProcessCollector {
                 "User and system time of the process, in seconds.",
             )?,
             open_files: Gauge::new("process_open_fds", "Open file descriptors.")?,
+            max_files: Gauge::new(
+                "process_max_fds",
+                "File descriptors that the process may have open.",
+            )?,
             start: Gauge::new(
                 "process_start_time_seconds",
                 "When the process started, in seconds since the epoch.",
@@ -307,8 +315,8 @@ impl ProcessCollector {
         })
     }
 
-    fn collectors(&self) -> [&dyn Collector; 4] {
-        [&self.resident, &self.cpu, &self.open_files, &self.start]
+    fn collectors(&self) -> [&dyn Collector; 5] {
+        [&self.resident, &self.cpu, &self.open_files, &self.max_files, &self.start]
     }
 }
 
@@ -333,6 +341,7 @@ impl Collector for ProcessCollector {
         if let Ok(files) = fs::read_dir("/proc/self/fd") {
             self.open_files.set(files.count() as f64);
         }
+        self.max_files.set(descriptor_limit() as f64);
 
         self.collectors().into_iter().flat_map(Collector::collect).collect()
     }
