@@ -55,7 +55,7 @@ use crate::publish::external_metrics::state::DecisionAges;
 use crate::publish::external_metrics::{self, ExternalMetricsApi};
 use crate::publish::gauges::{GaugeCollector, WvaPublication};
 use crate::publish::history::RecentHistory;
-use crate::server::admin::{self, Hooks, ReadinessCheck};
+use crate::server::admin::{self, AdminLimits, Hooks, ReadinessCheck};
 use crate::server::auth::TrustAnchor;
 use crate::server::tls::{self, ServingCertificate};
 use crate::server::{ServerLimits, ServerPhase};
@@ -496,7 +496,8 @@ async fn serve_admin(
     let listener = listen(config.keys.server.listen, "server.listen").await?;
     let address = listener.local_addr()?;
     let DaemonContext { tasks, stop, .. } = common;
-    tasks.spawn(admin::serve(listener, hooks, stop.clone(), tasks.clone()));
+    let limits = AdminLimits::default();
+    tasks.spawn(admin::serve(listener, hooks, limits, stop.clone(), tasks.clone()));
     Ok(address)
 }
 

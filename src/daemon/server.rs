@@ -1,11 +1,12 @@
 //! Servers: listeners, TLS, and authentication.
 //!
 //! [`serve`] turns a listener and a handler into an HTTPS server for HTTP/1.1 and HTTP/2. It does
-//! not depend on the content that it serves. It limits connections, handshakes, headers, idle peers
-//! and the time for closing, as a server on a network must.
+//! not depend on the content that it serves. It limits connections, handshakes, headers, slow and
+//! idle peers, and the time for closing, as a server on a network must.
 //!
 //! Client certificates are requested but not verified here (see [`tls`]); the handler gets the
-//! [`auth::ConnectionPeer`] with each request and decides.
+//! [`auth::ConnectionPeer`] with each request and decides. A peer that the handler has accepted
+//! moves to a part of the [`budget`] that other peers cannot use up.
 //!
 //! Shutting down has three [`ServerPhase`]s, because a load balancer takes time to notice. First
 //! the server reports that it is not ready, and still answers everything. Then it asks every
@@ -13,8 +14,10 @@
 
 pub mod admin;
 pub mod auth;
+pub mod budget;
 pub mod certificates;
 mod page;
+pub mod stream;
 pub mod tls;
 
 use std::convert::Infallible;
@@ -33,7 +36,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -42,6 +45,8 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, info_span, warn};
 
 use crate::server::auth::ConnectionPeer;
+use crate::server::budget::{BudgetLimits, ConnectionBudget, ConnectionSlot};
+use crate::server::stream::{GuardedStream, StreamLimits};
 
 /// The pause after a failed accept, which usually means that the process is out of file
 /// descriptors.
@@ -50,6 +55,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The maximum header lines of an HTTP/1.1 request. Each group of a user is one line, and some
 /// users have hundreds.
 const HEADERS_MAX: usize = 2048;
+
+/// The maximum HTTP/2 streams that a peer has opened and reset before they were handled. A client
+/// that gives up requests resets a few; an attack resets thousands.
+const PENDING_RESETS_MAX: usize = 20;
+
+/// The maximum HTTP/2 streams that this server has reset because of a peer's protocol errors.
+const ERROR_RESETS_MAX: usize = 256;
 
 /// The shutdown phase of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,8 +79,10 @@ pub enum ServerPhase {
 /// The limits of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
-    /// Simultaneous connections; further ones wait in the kernel's queue.
-    pub connections_max: u32,
+    /// Simultaneous connections and unwritten bytes.
+    pub connections: BudgetLimits,
+    /// Times of peers that stop reading or fall silent.
+    pub stream: StreamLimits,
     /// Time for a TLS handshake.
     pub handshake_max: Duration,
     /// Time in which the head of an HTTP/1.1 request must arrive. It also limits idle HTTP/1.1
@@ -85,15 +99,29 @@ pub struct ServerLimits {
     pub ping_interval: Duration,
     /// Time in which a ping must be answered.
     pub ping_max: Duration,
-    /// Time for requests that are in progress when draining begins.
+    /// Time for requests that are in progress when draining begins, or when an idle connection is
+    /// asked to close.
     pub drain_max: Duration,
 }
 
 impl Default for ServerLimits {
     fn default() -> Self {
         Self {
-            // An API server opens one connection for traffic and up to five short ones for probes.
-            connections_max: 512,
+            connections: BudgetLimits {
+                // Kubelets, and API servers before their first request.
+                strangers_max: 64,
+                strangers_per_address_max: 8,
+                // An API server opens one connection for traffic and up to five short ones for
+                // probes.
+                verified_max: 512,
+                // A list of a thousand variants has 300 KB.
+                unwritten_max: 64 << 20,
+            },
+            // Pings keep a living HTTP/2 connection below the time of silence.
+            stream: StreamLimits {
+                write_max: Duration::from_secs(30),
+                silence_max: Duration::from_mins(1),
+            },
             handshake_max: Duration::from_secs(5),
             header_max: Duration::from_secs(10),
             header_bytes_max: 64 * 1024,
@@ -123,9 +151,9 @@ pub async fn serve<H, F>(
     H: Fn(Request<Incoming>, Arc<ConnectionPeer>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
 {
-    let connections_max = limits.connections_max;
     let drain_max = limits.drain_max;
-    let permits = Arc::new(Semaphore::new(connections_max as usize));
+    let budget = ConnectionBudget::new(limits.connections);
+    let open = TaskTracker::new();
     let abort = CancellationToken::new();
     let server = Server {
         acceptor: TlsAcceptor::from(tls),
@@ -138,39 +166,30 @@ pub async fn serve<H, F>(
 
     let mut draining = pin!(drained(phase));
     loop {
-        let (permit, stream, address) = tokio::select! {
+        let (stream, address) = tokio::select! {
             biased;
             () = &mut draining => break,
-            accepted = accept(&listener, &permits) => accepted,
+            accepted = accept(&listener) => accepted,
         };
 
         let span = info_span!("conn", client.ip = %address.ip(), client.port = address.port());
-        let server = server.clone();
-        let connection = async move {
-            server.connection(stream).await;
-            drop(permit);
-        };
-        tracker.spawn(connection.instrument(span));
+        let connection = server.clone().connection(stream, budget.admit(address.ip()));
+        tracker.spawn(open.track_future(connection.instrument(span)));
     }
 
     drop(listener);
-    // Every connection holds a permit, so holding all permits means that no connection is left.
-    if timeout(drain_max, permits.acquire_many(connections_max)).await.is_err() {
+    open.close();
+    if timeout(drain_max, open.wait()).await.is_err() {
         warn!("Requests were still under way when the time to drain was over");
         abort.cancel();
     }
 }
 
-/// Waits for a free slot, and then accepts the next connection.
-async fn accept(
-    listener: &TcpListener,
-    permits: &Arc<Semaphore>,
-) -> (OwnedSemaphorePermit, TcpStream, SocketAddr) {
+/// Accepts the next connection.
+pub(crate) async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
-        // The semaphore is never closed, so acquiring a permit always succeeds.
-        let Ok(permit) = Arc::clone(permits).acquire_owned().await else { continue };
         match listener.accept().await {
-            Ok((stream, address)) => return (permit, stream, address),
+            Ok(accepted) => return accepted,
             Err(error) => {
                 warn!(%error, "Cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -200,19 +219,29 @@ where
     H: Fn(Request<Incoming>, Arc<ConnectionPeer>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
 {
-    async fn connection(self, stream: TcpStream) {
+    async fn connection(self, stream: TcpStream, slot: ConnectionSlot) {
         if let Err(error) = stream.set_nodelay(true) {
             debug!(%error, "Cannot turn off Nagle's algorithm");
         }
 
+        let shed = slot.shed().clone();
+        let guarded = GuardedStream::new(stream, self.limits.stream, shed.clone());
+        tokio::select! {
+            () = self.exchange(guarded, slot) => {}
+            () = shed.cancelled() => debug!("The connection was closed to make room for others"),
+        }
+    }
+
+    async fn exchange(self, stream: GuardedStream, slot: ConnectionSlot) {
         match timeout(self.limits.handshake_max, self.acceptor.accept(stream)).await {
-            Ok(Ok(stream)) => self.requests(stream).await,
+            Ok(Ok(stream)) => self.requests(stream, slot).await,
             Ok(Err(error)) => debug!(%error, "The TLS handshake failed"),
             Err(_) => debug!("The TLS handshake took too long"),
         }
     }
 
-    async fn requests(self, stream: TlsStream<TcpStream>) {
+    async fn requests(self, stream: TlsStream<GuardedStream>, slot: ConnectionSlot) {
+        let slot = Arc::new(slot);
         let (_, session) = stream.get_ref();
         let builder = self.builder(session.alpn_protocol() == Some(tls::ALPN_H2));
         let certificates = session.peer_certificates().map(<[_]>::to_vec).unwrap_or_default();
@@ -223,11 +252,15 @@ where
             // The limit of an HTTP/1.1 buffer only applies while a head is incomplete.
             let response = (head_bytes(&request) <= self.limits.header_bytes_max as usize)
                 .then(|| (self.handler)(request, Arc::clone(&peer)));
+            let peer = Arc::clone(&peer);
+            let slot = Arc::clone(&slot);
             async move {
-                Ok::<_, Infallible>(match response {
-                    Some(response) => response.await,
-                    None => too_large(),
-                })
+                let Some(response) = response else { return Ok::<_, Infallible>(too_large()) };
+                let answered = response.await;
+                if peer.is_accepted() {
+                    slot.promote();
+                }
+                Ok(slot.counted(answered).await)
             }
         });
 
@@ -244,6 +277,10 @@ where
                     return;
                 }
                 () = self.abort.cancelled() => return,
+                () = tokio::time::sleep(self.limits.drain_max), if closing => {
+                    debug!("Responses were not read in time before closing");
+                    return;
+                }
                 () = &mut draining, if !closing => closing = true,
                 () = tokio::time::sleep(self.limits.idle_max), if !closing => {
                     let now = requests.load(Ordering::Relaxed);
@@ -277,6 +314,8 @@ where
             .timer(TokioTimer::new())
             .max_concurrent_streams(streams_max)
             .max_header_list_size(header_bytes_max)
+            .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
+            .max_local_error_reset_streams(ERROR_RESETS_MAX)
             .keep_alive_interval(ping_interval)
             .keep_alive_timeout(ping_max);
 

@@ -13,6 +13,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::ByteString;
 use plimsoll::clock::Clock;
+use plimsoll::server::budget::BudgetLimits;
 use plimsoll::server::tls::{
     CertificateError, CertificateReload, ServingCertificate, server_config,
 };
@@ -173,17 +174,14 @@ async fn smuggled_identities_are_not_believed() {
 }
 
 #[tokio::test]
-async fn connections_above_the_limit_wait_for_their_turn() {
-    let fixture = with_limits(ServerLimits { connections_max: 1, ..ServerLimits::default() }).await;
+async fn a_connection_above_the_limit_is_answered_at_once_and_the_oldest_is_closed() {
+    let connections = BudgetLimits { strangers_max: 1, ..ServerLimits::default().connections };
+    let fixture = with_limits(ServerLimits { connections, ..ServerLimits::default() }).await;
     let config = fixture.tls(None, Http::One);
     let first = connect(fixture.address, &config).await;
-    let second = connect(fixture.address, &config);
-    let mut second = std::pin::pin!(second);
-    let early = tokio::time::timeout(Duration::from_millis(100), second.as_mut()).await;
-    assert!(early.is_err(), "there is no room yet");
-    drop(first);
     let request = b"GET /livez HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
-    assert!(dialogue(second.await, request).await.contains("200 OK"));
+    assert!(fixture.raw(request).await.contains("200 OK"));
+    assert_eq!(dialogue(first, b"").await, "");
 }
 
 // === TLS ===

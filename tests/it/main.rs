@@ -27,6 +27,7 @@ mod external_metrics_auth;
 mod external_metrics_harness;
 mod external_metrics_transport;
 mod failures;
+mod floods;
 mod foresight;
 mod grammars;
 mod keys;

@@ -33,18 +33,13 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
-use crate::server::page;
-
-/// Simultaneous connections. Prometheus, a kubelet and a person need a handful.
-const CONNECTIONS_MAX: usize = 128;
-
-/// Time in which the head of a request must arrive.
-const HEAD_MAX: Duration = Duration::from_secs(10);
+use crate::server::budget::{BudgetLimits, ConnectionBudget, ConnectionSlot};
+use crate::server::stream::{GuardedStream, StreamLimits};
+use crate::server::{accept, page};
 
 /// Bytes of a request body that is read; only a log filter is.
 const BODY_MAX: usize = 4096;
@@ -78,48 +73,86 @@ pub struct Hooks {
     pub set_log: Setter,
 }
 
+/// The limits of the plain HTTP port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdminLimits {
+    /// Simultaneous connections and unwritten bytes.
+    pub connections: BudgetLimits,
+    /// Times of peers that stop reading or fall silent.
+    pub stream: StreamLimits,
+    /// Time in which the head of a request must arrive. It also limits idle connections.
+    pub head_max: Duration,
+}
+
+impl Default for AdminLimits {
+    fn default() -> Self {
+        Self {
+            connections: BudgetLimits {
+                // Prometheus, a kubelet and a person need a handful, a browser six of them.
+                strangers_max: 128,
+                strangers_per_address_max: 16,
+                // No peer shows a certificate here.
+                verified_max: 0,
+                // The metrics of a thousand variants have 6 MB.
+                unwritten_max: 64 << 20,
+            },
+            stream: StreamLimits {
+                write_max: Duration::from_secs(30),
+                silence_max: Duration::from_mins(1),
+            },
+            head_max: Duration::from_secs(10),
+        }
+    }
+}
+
 /// Serves until `stop` is cancelled. All tasks run on `tracker`.
 pub async fn serve(
     listener: TcpListener,
     hooks: Arc<Hooks>,
+    limits: AdminLimits,
     stop: CancellationToken,
     tracker: TaskTracker,
 ) {
-    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    while let Some(Ok(permit)) = stop.run_until_cancelled(permits.clone().acquire_owned()).await {
-        let accepted = match stop.run_until_cancelled(listener.accept()).await {
-            None => break,
-            Some(Ok((stream, _))) => stream,
-            Some(Err(error)) => {
-                debug!(%error, "Accepting a connection failed");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
-
-        let hooks = Arc::clone(&hooks);
-        let stop = stop.clone();
+    let budget = ConnectionBudget::new(limits.connections);
+    while let Some((stream, address)) = stop.run_until_cancelled(accept(&listener)).await {
+        let slot = budget.admit(address.ip());
+        let shed = slot.shed().clone();
+        let guarded = GuardedStream::new(stream, limits.stream, shed.clone());
+        let exchange = exchange(guarded, Arc::new(slot), limits, Arc::clone(&hooks), stop.clone());
         tracker.spawn(async move {
-            let service = service_fn(move |request| {
-                let hooks = Arc::clone(&hooks);
-                async move { Ok::<_, Infallible>(hooks.answer(request).await) }
-            });
-            // Scrapers and probes use HTTP/1.1. Detecting the version would wait for the first
-            // bytes without a limit.
-            let mut builder = auto::Builder::new(TokioExecutor::new()).http1_only();
-            builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_MAX);
-            let connection = builder.serve_connection(TokioIo::new(accepted), service);
-            tokio::pin!(connection);
-            tokio::select! {
-                _ = &mut connection => {}
-                () = stop.cancelled() => {
-                    connection.as_mut().graceful_shutdown();
-                    let _closed = tokio::time::timeout(Duration::from_secs(5), connection).await;
-                }
+            if shed.run_until_cancelled(exchange).await.is_none() {
+                debug!(client.ip = %address.ip(), "The connection was closed to make room for others");
             }
-
-            drop(permit);
         });
+    }
+}
+
+/// Answers the requests of one connection until it closes or `stop` is cancelled.
+async fn exchange(
+    stream: GuardedStream,
+    slot: Arc<ConnectionSlot>,
+    limits: AdminLimits,
+    hooks: Arc<Hooks>,
+    stop: CancellationToken,
+) {
+    let service = service_fn(move |request| {
+        let hooks = Arc::clone(&hooks);
+        let slot = Arc::clone(&slot);
+        async move { Ok::<_, Infallible>(slot.counted(hooks.answer(request).await).await) }
+    });
+
+    // Scrapers and probes use HTTP/1.1. Detecting the version would wait for the first bytes
+    // without a limit.
+    let mut builder = auto::Builder::new(TokioExecutor::new()).http1_only();
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.head_max);
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    tokio::select! {
+        _ = &mut connection => {}
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            let _closed = tokio::time::timeout(Duration::from_secs(5), connection).await;
+        }
     }
 }
 

@@ -252,6 +252,12 @@ impl ConnectionPeer {
             Some(PeerVerdict { anchor: Arc::clone(anchor), at: now, verdict: verdict.clone() });
         verdict
     }
+
+    /// Returns true if the last check of the certificates accepted this peer.
+    pub(crate) fn is_accepted(&self) -> bool {
+        let verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+        verified.as_ref().is_some_and(|last| last.verdict.is_ok())
+    }
 }
 
 /// The reason that a request has no accepted identity.

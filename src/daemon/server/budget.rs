@@ -1,0 +1,344 @@
+//! A server's budget: connections of strangers, connections of verified peers, and response bytes
+//! that wait to be written.
+//!
+//! A connection starts as a stranger. Strangers have few slots in total and fewer per address, so
+//! no peer can use up a server that others need. A new connection never waits and is never refused:
+//! if no slot is free, the budget closes another stranger instead. It takes the oldest connection
+//! of the address with the most connections. A kubelet with its single probe is therefore closed
+//! only after every other address is down to one connection and as many newer ones have arrived as
+//! there are slots.
+//!
+//! [`ConnectionSlot::promote`] moves a peer with a verified certificate to slots of its own, which
+//! strangers cannot take.
+//!
+//! The third limit is for slow readers. A response stays in memory until its last byte is written,
+//! so the budget counts these bytes. Above the limit it closes the connection with the oldest
+//! unwritten response. A peer that reads at a normal speed is done long before its response is the
+//! oldest.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::Response;
+use tokio_util::sync::CancellationToken;
+
+/// Responses up to this size are not counted as unwritten, which keeps probes cheap. A thousand of
+/// them have 4 MB.
+const SMALL_BODY: usize = 4096;
+
+/// The limits of a [`ConnectionBudget`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BudgetLimits {
+    /// Simultaneous connections of strangers.
+    pub strangers_max: usize,
+    /// Simultaneous connections of strangers from one address.
+    pub strangers_per_address_max: usize,
+    /// Simultaneous connections of verified peers; further ones stay strangers.
+    pub verified_max: usize,
+    /// Bytes of responses that are not written yet, for all connections together. A single response
+    /// may be larger.
+    pub unwritten_max: usize,
+}
+
+/// The connections of one server.
+#[derive(Debug)]
+pub(crate) struct ConnectionBudget {
+    limits: BudgetLimits,
+    state: Mutex<BudgetState>,
+}
+
+#[derive(Debug, Default)]
+struct BudgetState {
+    /// The number of the next connection or response; a smaller number is older.
+    next: u64,
+    open: BTreeMap<u64, OpenConnection>,
+    unwritten: BTreeMap<u64, UnwrittenResponse>,
+    unwritten_bytes: usize,
+}
+
+#[derive(Debug)]
+struct OpenConnection {
+    address: IpAddr,
+    standing: PeerStanding,
+    shed: CancellationToken,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PeerStanding {
+    Stranger,
+    Verified,
+}
+
+#[derive(Debug)]
+struct UnwrittenResponse {
+    connection: u64,
+    bytes: usize,
+}
+
+/// The place of one connection in a budget; dropping it frees the place.
+#[derive(Debug)]
+pub(crate) struct ConnectionSlot {
+    budget: Arc<ConnectionBudget>,
+    number: u64,
+    shed: CancellationToken,
+}
+
+/// The bytes of a response, which count as unwritten until they are dropped.
+#[derive(Debug)]
+struct CountedBody {
+    budget: Arc<ConnectionBudget>,
+    number: u64,
+    bytes: Bytes,
+}
+
+// === impl ConnectionBudget ===
+
+impl ConnectionBudget {
+    pub(crate) fn new(limits: BudgetLimits) -> Arc<Self> {
+        Arc::new(Self { limits, state: Mutex::default() })
+    }
+
+    /// Gives a slot to a new connection, and closes another stranger if none is free.
+    pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> ConnectionSlot {
+        // A dual-stack socket shows IPv4 peers as IPv6 ones.
+        let address = address.to_canonical();
+        let shed = CancellationToken::new();
+
+        let mut state = self.lock();
+        if let Some(surplus) = state.surplus(address, &self.limits) {
+            state.close(surplus);
+        }
+
+        let number = state.number();
+        let standing = PeerStanding::Stranger;
+        state.open.insert(number, OpenConnection { address, standing, shed: shed.clone() });
+        ConnectionSlot { budget: Arc::clone(self), number, shed }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BudgetState> {
+        // Every change is complete before anything can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl BudgetState ===
+
+impl BudgetState {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// The stranger that must close before one more connects from this address.
+    fn surplus(&self, address: IpAddr, limits: &BudgetLimits) -> Option<u64> {
+        let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        for stranger in self.strangers().map(|(_, stranger)| stranger) {
+            *counts.entry(stranger.address).or_default() += 1;
+        }
+
+        let own = counts.get(&address).copied().unwrap_or_default();
+        if own >= limits.strangers_per_address_max {
+            return self.oldest_stranger(|of| of == address);
+        }
+        if counts.values().sum::<usize>() < limits.strangers_max {
+            return None;
+        }
+
+        let most = counts.values().copied().max();
+        self.oldest_stranger(|of| counts.get(&of).copied() == most)
+    }
+
+    fn strangers(&self) -> impl Iterator<Item = (u64, &OpenConnection)> {
+        let open = self.open.iter().map(|(number, connection)| (*number, connection));
+        open.filter(|(_, connection)| connection.standing == PeerStanding::Stranger)
+    }
+
+    fn oldest_stranger(&self, accepts: impl Fn(IpAddr) -> bool) -> Option<u64> {
+        let mut candidates = self.strangers().filter(|(_, stranger)| accepts(stranger.address));
+        candidates.next().map(|(number, _)| number)
+    }
+
+    fn verified(&self) -> usize {
+        self.open.len() - self.strangers().count()
+    }
+
+    /// Tells a connection to close, and no longer counts what it holds.
+    fn close(&mut self, connection: u64) {
+        self.forget(connection);
+        let unwritten = self.unwritten.extract_if(.., |_, it| it.connection == connection);
+        let freed: usize = unwritten.map(|(_, response)| response.bytes).sum();
+        self.unwritten_bytes -= freed;
+    }
+
+    fn forget(&mut self, connection: u64) {
+        if let Some(closed) = self.open.remove(&connection) {
+            closed.shed.cancel();
+        }
+    }
+
+    /// The connection with the oldest unwritten response, other than `except`.
+    fn slowest_reader(&self, except: u64) -> Option<u64> {
+        let mut readers = self.unwritten.values().map(|response| response.connection);
+        readers.find(|connection| *connection != except)
+    }
+}
+
+// === impl ConnectionSlot ===
+
+impl ConnectionSlot {
+    /// Moves a peer with a verified certificate to a slot that strangers cannot take.
+    pub(crate) fn promote(&self) {
+        let mut state = self.budget.lock();
+        if state.verified() >= self.budget.limits.verified_max {
+            return;
+        }
+
+        if let Some(connection) = state.open.get_mut(&self.number) {
+            connection.standing = PeerStanding::Verified;
+        }
+    }
+
+    /// Cancelled when the connection must close.
+    pub(crate) const fn shed(&self) -> &CancellationToken {
+        &self.shed
+    }
+
+    /// Counts a response as unwritten until the connection no longer needs it.
+    pub(crate) async fn counted(&self, response: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
+        let (head, body) = response.into_parts();
+        let Ok(collected) = body.collect().await;
+        Response::from_parts(head, Full::new(self.counted_bytes(collected.to_bytes())))
+    }
+
+    fn counted_bytes(&self, bytes: Bytes) -> Bytes {
+        if bytes.len() <= SMALL_BODY || self.shed.is_cancelled() {
+            return bytes;
+        }
+
+        let mut state = self.budget.lock();
+        let number = state.number();
+        let counted = UnwrittenResponse { connection: self.number, bytes: bytes.len() };
+        state.unwritten_bytes += bytes.len();
+        state.unwritten.insert(number, counted);
+        while state.unwritten_bytes > self.budget.limits.unwritten_max
+            && let Some(slowest) = state.slowest_reader(self.number)
+        {
+            state.close(slowest);
+        }
+
+        Bytes::from_owner(CountedBody { budget: Arc::clone(&self.budget), number, bytes })
+    }
+}
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        self.budget.lock().forget(self.number);
+    }
+}
+
+// === impl CountedBody ===
+
+impl AsRef<[u8]> for CountedBody {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for CountedBody {
+    fn drop(&mut self) {
+        let mut state = self.budget.lock();
+        if let Some(response) = state.unwritten.remove(&self.number) {
+            state.unwritten_bytes -= response.bytes;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: BudgetLimits = BudgetLimits {
+        strangers_max: 4,
+        strangers_per_address_max: 2,
+        verified_max: 2,
+        unwritten_max: 100_000,
+    };
+
+    fn client(last: u8) -> IpAddr {
+        IpAddr::from([127, 0, 0, last])
+    }
+
+    fn closed(slots: &[ConnectionSlot]) -> Vec<bool> {
+        slots.iter().map(|slot| slot.shed.is_cancelled()).collect()
+    }
+
+    #[test]
+    fn an_address_that_has_its_share_loses_its_own_oldest_connection() {
+        let budget = ConnectionBudget::new(LIMITS);
+        let slots = [1, 2, 1, 1].map(|last| budget.admit(client(last)));
+        assert_eq!(closed(&slots), [true, false, false, false]);
+
+        let mapped = "::ffff:127.0.0.1".parse().unwrap();
+        let _fifth = budget.admit(mapped);
+        assert_eq!(closed(&slots), [true, false, true, false], "one address in two spellings");
+    }
+
+    #[test]
+    fn a_full_budget_closes_the_oldest_connection_of_the_address_with_the_most() {
+        let budget = ConnectionBudget::new(LIMITS);
+        let slots = [9, 1, 1, 2].map(|last| budget.admit(client(last)));
+        let newcomer = budget.admit(client(3));
+        assert_eq!(closed(&slots), [false, true, false, false]);
+
+        let _another = budget.admit(client(4));
+        assert_eq!(closed(&slots), [true, true, false, false], "all have one: the oldest goes");
+        assert!(!newcomer.shed.is_cancelled());
+    }
+
+    #[test]
+    fn strangers_never_take_the_slot_of_a_verified_peer() {
+        let budget = ConnectionBudget::new(LIMITS);
+        let proxies = [1, 1, 1].map(|last| {
+            let slot = budget.admit(client(last));
+            slot.promote();
+            slot
+        });
+        let strangers: Vec<_> = (2..100).map(|last| budget.admit(client(last))).collect();
+        assert_eq!(closed(&proxies), [false, false, true], "the third is one too many");
+        let open = closed(&strangers).iter().filter(|closed| !**closed).count();
+        assert_eq!(open, LIMITS.strangers_max);
+    }
+
+    #[test]
+    fn a_closed_connection_gives_its_slot_back() {
+        let budget = ConnectionBudget::new(LIMITS);
+        let slots: Vec<_> = (1..=4).map(|last| budget.admit(client(last))).collect();
+        drop(budget.admit(client(5)));
+        let _sixth = budget.admit(client(6));
+        assert_eq!(closed(&slots), [true, false, false, false]);
+    }
+
+    #[test]
+    fn above_the_bound_of_unwritten_bytes_the_slowest_reader_is_closed() {
+        let budget = ConnectionBudget::new(LIMITS);
+        let slots = [1, 2, 3].map(|last| budget.admit(client(last)));
+        let page = Bytes::from(vec![0; 40_000]);
+
+        let first = slots[0].counted_bytes(page.clone());
+        drop(slots[1].counted_bytes(page.clone()));
+        let _second = slots[1].counted_bytes(page.clone());
+        assert_eq!(closed(&slots), [false; 3], "what is written no longer counts");
+        let _third = slots[2].counted_bytes(page.clone());
+        assert_eq!(closed(&slots), [true, false, false]);
+
+        let largest = slots[2].counted_bytes(Bytes::from(vec![0; 1_000_000]));
+        assert_eq!(closed(&slots), [true, true, false], "one response may be larger");
+        assert_eq!((first.len(), largest.len()), (40_000, 1_000_000));
+        assert_eq!(budget.lock().unwritten_bytes, 1_040_000);
+        drop((first, largest));
+        assert_eq!(budget.lock().unwritten_bytes, 40_000);
+    }
+}
