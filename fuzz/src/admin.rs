@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use http_body_util::BodyExt;
 use hyper::{Method, StatusCode};
 use plimsoll::server::admin::Hooks;
+use plimsoll::server::rendering::SharedRendering;
 
 use super::request;
 
@@ -36,7 +37,7 @@ pub fn check(input: &[u8]) {
 fn hooks(reloads: &Arc<AtomicUsize>, filters: &Arc<AtomicUsize>) -> Hooks {
     let (reloads, filters) = (Arc::clone(reloads), Arc::clone(filters));
     Hooks {
-        metrics: Box::new(|| Ok("up 1\n".to_owned())),
+        metrics: SharedRendering::new(|| Ok("up 1\n".to_owned())),
         alive: Box::new(|| Ok(())),
         ready: Box::new(|| vec![("check", Ok(()))]),
         api: Box::new(|_, _| Box::pin(std::future::ready((StatusCode::OK, "{}".to_owned())))),

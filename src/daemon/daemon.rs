@@ -57,6 +57,7 @@ use crate::publish::gauges::{GaugeCollector, WvaPublication};
 use crate::publish::history::RecentHistory;
 use crate::server::admin::{self, AdminLimits, Hooks, ReadinessCheck};
 use crate::server::auth::TrustAnchor;
+use crate::server::rendering::SharedRendering;
 use crate::server::tls::{self, ServingCertificate};
 use crate::server::{ServerLimits, ServerPhase};
 use crate::telemetry::{self, LogFilter, Telemetry};
@@ -515,7 +516,7 @@ fn hooks(common: &DaemonContext, reloader: &Arc<Reloader>, shown: AdminComponent
     let tasks = common.tasks.clone();
 
     Hooks {
-        metrics: Box::new(move || {
+        metrics: SharedRendering::new(move || {
             telemetry::render(&registry).map_err(|problem| {
                 error!(error = %problem, "The page of metrics cannot be written");
                 problem.to_string()

@@ -16,6 +16,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use plimsoll::server::ServerLimits;
 use plimsoll::server::admin::{self, AdminLimits, Hooks};
 use plimsoll::server::budget::BudgetLimits;
+use plimsoll::server::rendering::SharedRendering;
 use plimsoll::server::stream::StreamLimits;
 use rustls::pki_types::ServerName;
 use tempfile::TempDir;
@@ -114,7 +115,7 @@ impl PlainPort {
     async fn start(limits: AdminLimits) -> Self {
         let page = "x".repeat(LARGE_PAGE);
         let hooks = Hooks {
-            metrics: Box::new(move || Ok(page.clone())),
+            metrics: SharedRendering::new(move || Ok(page.clone())),
             alive: Box::new(|| Ok(())),
             ready: Box::new(Vec::new),
             api: Box::new(|_, _| Box::pin(async { (hyper::StatusCode::OK, "{}".to_owned()) })),

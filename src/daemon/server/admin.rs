@@ -38,8 +38,12 @@ use tokio_util::task::TaskTracker;
 use tracing::debug;
 
 use crate::server::budget::{BudgetLimits, ConnectionBudget, ConnectionSlot};
+use crate::server::rendering::SharedRendering;
 use crate::server::stream::{GuardedStream, StreamLimits};
 use crate::server::{accept, page};
+
+/// Bytes of a request's line and headers.
+const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// Bytes of a request body that is read; only a log filter is.
 const BODY_MAX: usize = 4096;
@@ -60,7 +64,7 @@ pub type DocumentHook =
 /// The data and actions behind the port.
 pub struct Hooks {
     /// Renders all metrics, or returns the reason that they cannot be rendered.
-    pub metrics: Box<dyn Fn() -> Result<String, String> + Send + Sync>,
+    pub metrics: SharedRendering,
     /// Returns an error if the process no longer does its work.
     pub alive: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
     /// Every readiness check.
@@ -144,7 +148,11 @@ async fn exchange(
     // Scrapers and probes use HTTP/1.1. Detecting the version would wait for the first bytes
     // without a limit.
     let mut builder = auto::Builder::new(TokioExecutor::new()).http1_only();
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.head_max);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head_max)
+        .max_buf_size(HEAD_BYTES_MAX);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     tokio::select! {
@@ -171,7 +179,7 @@ impl Hooks {
         let get = method == Method::GET || method == Method::HEAD;
 
         match path.as_str() {
-            "/metrics" if get => match (self.metrics)() {
+            "/metrics" if get => match self.metrics.page().await {
                 Ok(page) => reply(StatusCode::OK, METRICS, page),
                 Err(why) => text(StatusCode::INTERNAL_SERVER_ERROR, why),
             },
@@ -206,7 +214,7 @@ impl Hooks {
             reply(status, JSON, body)
         } else {
             let body = "{\"error\":\"only GET and HEAD are answered here\"}";
-            let mut response = reply(StatusCode::METHOD_NOT_ALLOWED, JSON, body.into());
+            let mut response = reply(StatusCode::METHOD_NOT_ALLOWED, JSON, body);
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             response
         };
@@ -289,8 +297,8 @@ fn not_allowed(allowed: &'static str) -> Response<Full<Bytes>> {
     response
 }
 
-fn reply(status: StatusCode, kind: &'static str, body: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+fn reply(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
