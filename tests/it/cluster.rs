@@ -5,6 +5,7 @@ mod discovery;
 pub(crate) mod fake;
 mod inventory;
 mod shared;
+mod watches;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,12 +53,16 @@ impl Watching {
     }
 
     fn needing(fake: &FakeCluster, needs: ClusterNeeds) -> Self {
+        Self::through(fake.client(), PACE, needs)
+    }
+
+    fn through(client: kube::Client, pace: WatchTiming, needs: ClusterNeeds) -> Self {
         let (sender, receiver) = watch::channel(Arc::new(needs));
         let stop = CancellationToken::new();
         let state = cluster::watch(
-            fake.client(),
+            client,
             receiver,
-            PACE,
+            pace,
             Clock::start(),
             &TaskTracker::new(),
             stop.clone(),

@@ -1,8 +1,8 @@
 //! The cluster: watches of scale targets, their pods and their HPAs.
 //!
 //! The variants determine the watches: the kinds of their scale targets, the scalers in their
-//! namespaces, and the pods behind each target. Plimsoll watches nothing in a namespace without a
-//! variant. A namespace that denies access does not affect the others. The scale subresource cannot
+//! namespaces, and the pods of these namespaces, which are divided among the targets by their
+//! selectors. Plimsoll watches nothing in a namespace without a variant. A namespace that denies access does not affect the others. The scale subresource cannot
 //! be watched, so it is read whenever its object has changed. If discovery is enabled, the same
 //! watches also see every object that may declare a variant. Discovery over a whole cluster uses
 //! one watch per kind instead of one per namespace.
@@ -11,8 +11,8 @@
 //! to date. While the watches are healthy, it advances with the heartbeat. It stops if one breaks
 //! or reports nothing for longer than a healthy watch can, and the last state is kept. An API
 //! server that is unavailable therefore looks like a listing that grows old, never like an empty
-//! cluster. A connection that dies silently is noticed after [`WatchTiming::window`] plus
-//! [`WatchTiming::grace`]. Until then, `as_of` is too recent by at most that time.
+//! cluster. A connection that dies silently is noticed by its pings, within [`LinkTiming`]'s
+//! `ping_interval` plus `ping_timeout`. Until then, `as_of` is too recent by at most that time.
 
 mod client;
 mod config_maps;
@@ -37,7 +37,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-pub use crate::collect::cluster::client::{KubernetesClientError, client};
+pub use crate::collect::cluster::client::{KubernetesClientError, LinkTiming, client, connect};
 pub use crate::collect::cluster::discovery::Discovery;
 use crate::collect::cluster::discovery::DiscoveryScope;
 pub use crate::collect::cluster::document::{DocumentVersion, document};

@@ -26,7 +26,7 @@ const KEDA: &str = "/apis/keda.sh/v1alpha1";
 const SCALED_OBJECTS: &str = "/apis/keda.sh/v1alpha1/namespaces/shop/scaledobjects";
 const NAMESPACES: &str = "/api/v1/namespaces";
 
-fn everywhere() -> DiscoveryScope {
+pub(super) fn everywhere() -> DiscoveryScope {
     DiscoveryScope { namespaces: Vec::new(), filter: Filter::all(), wva: Vocabulary::WithWva }
 }
 

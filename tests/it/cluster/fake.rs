@@ -1,11 +1,13 @@
 //! An API server that says what a test tells it to, as JSON: list, watch, scale and discovery, and
 //! objects that are created, replaced and patched as an API server does it.
 
+mod connection;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -14,11 +16,15 @@ use hyper::body::{Frame, Incoming};
 use hyper::http::request::Parts;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use plimsoll::collect::cluster::{self, LinkTiming};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+
+use connection::{Freeze, Tls};
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -29,6 +35,16 @@ struct Event {
     collection: String,
     kind: &'static str,
     object: Value,
+    /// The object before the change.
+    before: Option<Value>,
+}
+
+/// A failure that is to come.
+#[derive(Clone, Copy)]
+pub(crate) struct Failure {
+    pub(crate) code: u16,
+    /// The header `Retry-After`, in seconds.
+    pub(crate) retry_after: Option<u64>,
 }
 
 #[derive(Default)]
@@ -36,6 +52,8 @@ struct Objects {
     version: u64,
     /// Events at or below this version are forgotten.
     compacted: u64,
+    /// No watch resumes from before this version.
+    forgotten: u64,
     collections: BTreeMap<String, BTreeMap<String, Value>>,
     documents: BTreeMap<String, Value>,
     events: Vec<Event>,
@@ -45,8 +63,16 @@ struct Objects {
     requests: Vec<String>,
     /// Method and path of each request.
     written: Vec<String>,
+    /// When each request came, by its path.
+    times: Vec<(String, Instant)>,
     /// How many connections have been accepted.
     connections: usize,
+    /// The failures that are to come, by the path of the request.
+    failures: BTreeMap<String, Vec<Failure>>,
+    /// What is left of lists that were asked for in pages, by token.
+    pages: BTreeMap<String, Vec<Value>>,
+    /// How many of the next tokens are expired.
+    expired_tokens: u32,
 }
 
 /// The API server. Dropping it ends it.
@@ -55,12 +81,22 @@ pub(crate) struct FakeCluster {
     objects: Arc<Mutex<Objects>>,
     changed: watch::Sender<u64>,
     serving: Option<JoinSet<()>>,
+    freeze: Arc<Freeze>,
+    tls: Option<Arc<Tls>>,
 }
 
 impl FakeCluster {
     /// One that listens, and knows the groups that a cluster has.
     pub(crate) async fn start() -> Self {
         let mut fake = Self::away().await;
+        fake.come_up().await;
+        fake
+    }
+
+    /// One that listens with TLS and offers HTTP/2.
+    pub(crate) async fn start_with_tls() -> Self {
+        let mut fake = Self::away().await;
+        fake.tls = Some(Arc::new(Tls::new()));
         fake.come_up().await;
         fake
     }
@@ -73,24 +109,33 @@ impl FakeCluster {
             objects: Arc::default(),
             changed: watch::channel(0).0,
             serving: None,
+            freeze: Arc::default(),
+            tls: None,
         };
         fake.resources("/apis/apps/v1", &[("deployments", "Deployment")]);
         fake
     }
 
     pub(crate) fn client(&self) -> kube::Client {
-        let uri = format!("http://{}", self.address).parse().unwrap();
-        kube::Client::try_from(kube::Config::new(uri)).unwrap()
+        self.client_with(LinkTiming::default())
+    }
+
+    pub(crate) fn client_with(&self, timing: LinkTiming) -> kube::Client {
+        let mut config = kube::Config::new(self.url().parse().unwrap());
+        config.root_cert = self.tls.as_ref().map(|tls| vec![tls.certificate.to_vec()]);
+        cluster::connect(config, timing).unwrap()
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://{}", self.address)
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
     }
 
     /// Listens.
     pub(crate) async fn come_up(&mut self) {
         let listener = TcpListener::bind(self.address).await.unwrap();
         let (objects, changed) = (self.objects.clone(), self.changed.clone());
+        let (freeze, tls) = (self.freeze.clone(), self.tls.clone());
         let mut serving = JoinSet::new();
         serving.spawn(async move {
             let mut connections = JoinSet::new();
@@ -98,27 +143,27 @@ impl FakeCluster {
                 let (stream, _) = listener.accept().await.unwrap();
                 let (objects, changed) = (objects.clone(), changed.clone());
                 objects.lock().unwrap().connections += 1;
+                let (stream, tls) = (freeze.accept(stream), tls.clone());
                 connections.spawn(async move {
-                    let service = service_fn(move |request: Request<Incoming>| {
-                        let (objects, changed) = (objects.clone(), changed.clone());
-                        async move {
-                            let (head, body) = request.into_parts();
-                            let response = match body.collect().await {
-                                Ok(body) => answer(&head, &body.to_bytes(), &objects, &changed),
-                                Err(_) => failure(StatusCode::BAD_REQUEST, "BadRequest"),
-                            };
-                            Ok::<_, Infallible>(response)
-                        }
-                    });
-                    let io = TokioIo::new(stream);
                     // A client that goes away is no failure of the test.
-                    let _ = hyper::server::conn::http1::Builder::new()
-                        .serve_connection(io, service)
-                        .await;
+                    match tls {
+                        None => serve(TokioIo::new(stream), objects, changed).await,
+                        Some(tls) => {
+                            if let Ok(stream) = tls.acceptor.accept(stream).await {
+                                serve(TokioIo::new(stream), objects, changed).await;
+                            }
+                        }
+                    }
                 });
             }
         });
         self.serving = Some(serving);
+    }
+
+    /// Falls silent on every connection there is, for ever, as if a cable was cut. Connections that
+    /// come later are answered.
+    pub(crate) fn freeze_connections(&self) {
+        self.freeze.freeze();
     }
 
     /// Stops listening and cuts every connection.
@@ -179,6 +224,41 @@ impl FakeCluster {
     /// How many of those are to come.
     pub(crate) fn to_refuse(&self, path: &str) -> u32 {
         self.objects.lock().unwrap().refused_in_passing[path]
+    }
+
+    /// Fails the next requests for the path, one after the other.
+    pub(crate) fn fail_next(&self, path: &str, failures: &[Failure]) {
+        self.objects.lock().unwrap().failures.insert(path.to_owned(), failures.to_vec());
+    }
+
+    /// Has forgotten the list when its next page is asked for, this many times.
+    pub(crate) fn expire_tokens(&self, tokens: u32) {
+        self.objects.lock().unwrap().expired_tokens = tokens;
+    }
+
+    /// Tells the watches how far they are.
+    pub(crate) fn bookmark(&self) {
+        let mut objects = self.objects.lock().unwrap();
+        objects.version += 1;
+        let version = objects.version;
+        let object = json!({"kind": "Bookmark", "apiVersion": "v1",
+                            "metadata": {"resourceVersion": version.to_string()}});
+        let collection = String::new();
+        objects.events.push(Event { version, collection, kind: "BOOKMARK", object, before: None });
+        self.changed.send_replace(version);
+    }
+
+    /// Forgets the history up to now. Watches that run go on, and none resumes from before.
+    pub(crate) fn forget_history(&self) {
+        let mut objects = self.objects.lock().unwrap();
+        objects.forgotten = objects.version;
+    }
+
+    /// When the requests for the path came.
+    pub(crate) fn times_of(&self, path: &str) -> Vec<Instant> {
+        let objects = self.objects.lock().unwrap();
+        let of = objects.times.iter().filter(|(found, _)| found == path);
+        of.map(|(_, at)| *at).collect()
     }
 
     /// Refuses it no longer.
@@ -257,6 +337,25 @@ impl FakeCluster {
     }
 }
 
+async fn serve(
+    io: impl hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+    objects: Arc<Mutex<Objects>>,
+    changed: watch::Sender<u64>,
+) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (objects, changed) = (objects.clone(), changed.clone());
+        async move {
+            let (head, body) = request.into_parts();
+            let response = match body.collect().await {
+                Ok(body) => answer(&head, &body.to_bytes(), &objects, &changed),
+                Err(_) => failure(StatusCode::BAD_REQUEST, "BadRequest"),
+            };
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(io, service).await;
+}
+
 fn record(
     objects: &mut Objects,
     collection: &str,
@@ -271,12 +370,12 @@ fn record(
     }
     object["metadata"]["resourceVersion"] = json!(version.to_string());
     let known = objects.collections.entry(collection.to_owned()).or_default();
-    if kind == "DELETED" {
-        known.remove(name);
+    let before = if kind == "DELETED" {
+        known.remove(name)
     } else {
-        known.insert(name.to_owned(), object.clone());
-    }
-    objects.events.push(Event { version, collection: collection.to_owned(), kind, object });
+        known.insert(name.to_owned(), object.clone())
+    };
+    objects.events.push(Event { version, collection: collection.to_owned(), kind, object, before });
 }
 
 fn answer(
@@ -291,7 +390,9 @@ fn answer(
             .into_owned()
             .collect();
     let mut known = objects.lock().unwrap();
-    known.requests.push(request.uri.to_string());
+    // Over HTTP/2 a request names the host as well.
+    known.requests.push(request.uri.path_and_query().unwrap().to_string());
+    known.times.push((path.clone(), Instant::now()));
     known.written.push(format!("{} {path}", request.method));
     if known.refused.iter().any(|refused| path.starts_with(refused.as_str())) {
         return failure(StatusCode::FORBIDDEN, "Forbidden");
@@ -299,6 +400,10 @@ fn answer(
     if let Some(left) = known.refused_in_passing.get_mut(&path).filter(|left| **left > 0) {
         *left -= 1;
         return failure(StatusCode::FORBIDDEN, "Forbidden");
+    }
+    let failures = known.failures.get_mut(&path).filter(|failures| !failures.is_empty());
+    if let Some(Failure { code, retry_after }) = failures.map(|failures| failures.remove(0)) {
+        return overloaded(code, retry_after);
     }
     if request.method != Method::GET {
         let response = write(&request.method, &path, body, &mut known);
@@ -324,20 +429,59 @@ fn answer(
     }
     if query.get("watch").is_some_and(|watch| watch == "true") {
         let from: u64 = query["resourceVersion"].parse().unwrap();
-        if from < known.compacted {
+        if from < known.compacted.max(known.forgotten) {
             return failure(StatusCode::GONE, "Expired");
         }
         drop(known);
         return streamed(path, from, query, objects.clone(), changed.subscribe());
     }
+    if let Some(token) = query.get("continue") {
+        if known.expired_tokens > 0 {
+            known.expired_tokens -= 1;
+            return failure(StatusCode::GONE, "Expired");
+        }
+        let rest = known.pages.remove(token).unwrap();
+        let version = token.split('-').next().unwrap().to_owned();
+        return page(rest, &query, &version, &mut known);
+    }
     let within = known.collections.iter().filter(|(collection, _)| is_part(collection, &path));
-    let items: Vec<&Value> = within
+    let items: Vec<Value> = within
         .flat_map(|(_, objects)| objects.values())
         .filter(|object| selects(&query, object))
+        .cloned()
         .collect();
-    let list = json!({"kind": "List", "apiVersion": "v1", "items": items,
-                      "metadata": {"resourceVersion": known.version.to_string()}});
+    let version = known.version.to_string();
+    page(items, &query, &version, &mut known)
+}
+
+/// A list, or its next page where a limit is given. All pages are of the version of the first.
+fn page(
+    mut items: Vec<Value>,
+    query: &BTreeMap<String, String>,
+    version: &str,
+    objects: &mut Objects,
+) -> Response<Body> {
+    let limit = query.get("limit").map_or(usize::MAX, |limit| limit.parse().unwrap());
+    let rest = items.split_off(limit.min(items.len()));
+    let mut metadata = json!({"resourceVersion": version});
+    if !rest.is_empty() {
+        let token = format!("{version}-{}", objects.requests.len());
+        metadata["continue"] = json!(token);
+        objects.pages.insert(token, rest);
+    }
+    let list = json!({"kind": "List", "apiVersion": "v1", "items": items, "metadata": metadata});
     whole(StatusCode::OK, &list)
+}
+
+/// What an API server says that has too much to do: in plain text where it did not look at all.
+fn overloaded(code: u16, retry_after: Option<u64>) -> Response<Body> {
+    let text = "Too many requests, please try again later.";
+    let mut response = Response::new(Full::new(Bytes::from(text)).boxed_unsync());
+    *response.status_mut() = StatusCode::from_u16(code).unwrap();
+    if let Some(seconds) = retry_after {
+        response.headers_mut().insert("retry-after", seconds.into());
+    }
+    response
 }
 
 /// Creates (POST on a collection), replaces (PUT) or merges into (PATCH) an object. Who names a
@@ -463,12 +607,26 @@ fn lines(
     from: u64,
     query: &BTreeMap<String, String>,
 ) -> Vec<Bytes> {
-    let events = known.events.iter().filter(|event| {
-        event.version > from
-            && is_part(&event.collection, collection)
-            && selects(query, &event.object)
+    let events = known.events.iter().filter(|event| event.version > from);
+    let lines = events.filter_map(|event| {
+        if event.kind == "BOOKMARK" {
+            let wanted = query.get("allowWatchBookmarks").is_some_and(|wanted| wanted == "true");
+            return wanted.then(|| line(event.kind, &event.object));
+        }
+        if !is_part(&event.collection, collection) {
+            return None;
+        }
+        // An object that leaves what is selected is deleted as far as the watch can tell.
+        let was = event.before.as_ref().is_some_and(|before| selects(query, before));
+        let kind = match (was, event.kind != "DELETED" && selects(query, &event.object)) {
+            (true, true) => "MODIFIED",
+            (true, false) => "DELETED",
+            (false, true) => "ADDED",
+            (false, false) => return None,
+        };
+        Some(line(kind, &event.object))
     });
-    events.map(|event| line(event.kind, &event.object)).collect()
+    lines.collect()
 }
 
 fn line(kind: &str, object: &Value) -> Bytes {

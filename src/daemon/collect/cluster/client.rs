@@ -1,9 +1,13 @@
 //! The client for the API server.
 
+mod link;
+
 use std::path::{Path, PathBuf};
 
 use kube::Client;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+
+pub use crate::collect::cluster::client::link::{LinkTiming, connect};
 
 /// The reason why there is no client. None of these errors involves the API server, which may be
 /// temporarily unavailable.
@@ -57,5 +61,5 @@ pub async fn client(
             .map_err(|source| KubernetesClientError::Infer(Box::new(source)))?,
     };
 
-    Client::try_from(config).map_err(|source| KubernetesClientError::Credentials(Box::new(source)))
+    connect(config, LinkTiming::default()).map_err(KubernetesClientError::Credentials)
 }

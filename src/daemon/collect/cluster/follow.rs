@@ -1,9 +1,11 @@
 //! One watch, followed forever: list, watch, resume, start over.
 //!
-//! `kube::runtime::watcher` does the same, but takes five minutes to notice a connection that died
-//! silently. It also does not report when a broken watch recovers, or when an idle one is alive.
-//! Both determine how far a listing can be trusted, so this module reports them. Every state change
-//! of the watch is a [`WatchChange`].
+//! `kube::runtime::watcher` does the same, but does not report when a broken watch recovers, or when
+//! an idle one is alive. Both determine how far a listing can be trusted, so this module reports
+//! them. Every state change of the watch is a [`WatchChange`].
+//!
+//! An idle watch sends nothing for minutes. Its connection notices its own death, and the watch
+//! fails with it: see [`crate::collect::cluster::LinkTiming`].
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -11,7 +13,6 @@ use std::time::Duration;
 
 use futures_util::{Stream, StreamExt as _};
 use kube::api::{Api, ListParams, WatchEvent, WatchParams};
-use kube::core::Status;
 use kube::{Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
@@ -22,6 +23,12 @@ use tracing::Instrument as _;
 /// Objects per page of a list. This bounds the memory that the API server and Plimsoll need at
 /// once.
 const PAGE: u32 = 500;
+
+/// Objects per page at most. Pages grow if the API server forgets a list before its last page.
+const PAGE_MAX: u32 = 8_000;
+
+/// The longest delay that the API server may ask for.
+const PAUSE_MAX: Duration = Duration::from_mins(5);
 
 /// Consecutive refusals that are treated as temporary, once the API server has granted the same
 /// request. After a start, an API server does not know its own rules yet and refuses all clients
@@ -46,10 +53,12 @@ pub(crate) fn guarded(
 /// The timing of watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchTiming {
-    /// Duration of one watch request. The API server ends it, and the next one resumes from there.
-    /// Together with `grace`, this is how long a silently dead connection goes unnoticed.
+    /// The shortest duration of one watch request. The API server ends it, and the next one resumes
+    /// from there. Each takes a random time up to twice as long, so that watches that started
+    /// together do not end together.
     pub window: Duration,
-    /// Time beyond the window after which an unresponsive watch or list is abandoned.
+    /// Time after which a request without an answer is abandoned, and a watch that the API server
+    /// does not end.
     pub grace: Duration,
     /// The first delay after a failure; it doubles up to `retry_max`.
     pub retry_min: Duration,
@@ -60,12 +69,11 @@ pub struct WatchTiming {
 }
 
 impl Default for WatchTiming {
-    /// Half a minute bounds the time that a dead connection goes unnoticed, at two requests per
-    /// minute and watch.
+    /// Watches last as long as those of Kubernetes' own controllers.
     fn default() -> Self {
         Self {
-            window: Duration::from_secs(30),
-            grace: Duration::from_secs(5),
+            window: Duration::from_mins(5),
+            grace: Duration::from_secs(30),
             retry_min: Duration::from_millis(500),
             retry_max: Duration::from_secs(20),
             heartbeat: Duration::from_secs(1),
@@ -73,10 +81,21 @@ impl Default for WatchTiming {
     }
 }
 
+impl WatchTiming {
+    /// Chooses the duration of a watch request.
+    fn choose_window(&self) -> Duration {
+        self.window.mul_f64(rand::random_range(1.0..=2.0))
+    }
+
+    /// The longest time for which a healthy watch reports nothing.
+    pub(crate) fn quiet(&self) -> Duration {
+        self.window * 2 + self.grace
+    }
+}
+
 /// The selection of objects to watch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Selection {
-    pub(crate) labels: Option<String>,
     pub(crate) fields: Option<String>,
 }
 
@@ -116,6 +135,16 @@ pub(crate) enum WatchFailure {
     Away(String),
 }
 
+/// A failed request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RequestFailure {
+    pub(crate) failure: WatchFailure,
+    /// The delay that the API server asks for.
+    pub(crate) pause: Duration,
+    /// True if the API server no longer has the requested version.
+    gone: bool,
+}
+
 /// The way in which a watch ended.
 enum WatchEnd {
     /// The API server closed it, as it does when the window is over.
@@ -123,7 +152,7 @@ enum WatchEnd {
     /// The API server no longer has the resource version to resume from.
     Expired,
     /// The request failed.
-    Failed(WatchFailure),
+    Failed(RequestFailure),
 }
 
 /// Growing delays, and a count of refusals, until a request succeeds.
@@ -162,12 +191,12 @@ impl RetryDelay {
         }
     }
 
-    /// Waits after a failure. The delays are randomized, so that a restarted API server does not
-    /// get the watches of all clients at once.
-    pub(crate) async fn wait(&mut self) {
+    /// Waits after a failure, and not less than the API server asks for. The delays are randomized,
+    /// so that a restarted API server does not get the watches of all clients at once.
+    pub(crate) async fn wait(&mut self, pause: Duration) {
         let delay = self.next.mul_f64(rand::random_range(0.5..=1.0));
         self.next = (self.next * 2).min(self.pace.retry_max);
-        sleep(delay).await;
+        sleep(pause.min(PAUSE_MAX) + delay).await;
     }
 
     /// Resets the delays after a success.
@@ -192,12 +221,16 @@ pub(crate) async fn follow<K, T, F, Tell, Told>(
     Told: Future<Output = ()>,
 {
     let mut retry = RetryDelay::new(pace);
+    let mut page = PAGE;
     loop {
-        let (objects, mut version) = match list(&api, &selection, pace, &facts).await {
+        let (objects, mut version) = match list(&api, &selection, page, pace, &facts).await {
             Ok(listed) => listed,
-            Err(failure) => {
+            Err(RequestFailure { failure, pause, gone }) => {
                 tell(WatchChange::Broken(retry.judge(failure))).await;
-                retry.wait().await;
+                if gone {
+                    page = (page * 2).min(PAGE_MAX);
+                }
+                retry.wait(pause).await;
                 continue;
             }
         };
@@ -215,9 +248,9 @@ pub(crate) async fn follow<K, T, F, Tell, Told>(
                     tell(WatchChange::Resuming).await;
                     break;
                 }
-                WatchEnd::Failed(failure) => {
+                WatchEnd::Failed(RequestFailure { failure, pause, gone: _ }) => {
                     tell(WatchChange::Broken(retry.judge(failure))).await;
-                    retry.wait().await;
+                    retry.wait(pause).await;
                 }
             }
         }
@@ -230,23 +263,23 @@ pub(crate) async fn follow<K, T, F, Tell, Told>(
 async fn list<K, T>(
     api: &Api<K>,
     selection: &Selection,
+    page: u32,
     pace: WatchTiming,
     facts: &impl Fn(K) -> Option<T>,
-) -> Result<(BTreeMap<ObjectName, T>, String), WatchFailure>
+) -> Result<(BTreeMap<ObjectName, T>, String), RequestFailure>
 where
     K: Resource + Clone + Debug + DeserializeOwned,
 {
-    let Selection { labels, fields } = selection.clone();
+    let Selection { fields } = selection.clone();
     let mut params = ListParams {
-        label_selector: labels,
         field_selector: fields,
-        limit: Some(PAGE),
+        limit: Some(page),
         ..ListParams::default()
     };
 
     let mut objects = BTreeMap::new();
     loop {
-        let part = answer(pace, api.list(&params)).await?;
+        let part = ask(pace, api.list(&params)).await?;
         objects.extend(part.items.into_iter().filter_map(|object| {
             let name = ObjectName::of(&object);
             facts(object).map(|facts| (name, facts))
@@ -274,12 +307,12 @@ where
     Tell: FnMut(WatchChange<T>) -> Told,
     Told: Future<Output = ()>,
 {
-    let Selection { labels, fields } = selection.clone();
+    let Selection { fields } = selection.clone();
+    let window = pace.choose_window();
     let params = WatchParams {
-        label_selector: labels,
         field_selector: fields,
         // The API server accepts no fractions. Only tests use a window below one second.
-        timeout: Some(u32::try_from(pace.window.as_secs()).unwrap_or(u32::MAX).max(1)),
+        timeout: Some(u32::try_from(window.as_secs()).unwrap_or(u32::MAX).max(1)),
         bookmarks: true,
         ..WatchParams::default()
     };
@@ -289,21 +322,16 @@ where
         return WatchEnd::Expired;
     }
 
-    let mut events = match timeout(pace.window + pace.grace, api.watch(&params, version)).await {
-        Ok(Ok(stream)) => std::pin::pin!(stream),
-        Ok(Err(kube::Error::Api(status))) if is_gone(&status) => return WatchEnd::Expired,
-        Ok(Err(error)) => return WatchEnd::Failed(failure(&error)),
-        Err(_) => {
-            return WatchEnd::Failed(WatchFailure::Away(
-                "the watch was not answered in time".into(),
-            ));
-        }
+    let mut events = match ask(pace, api.watch(&params, version)).await {
+        Ok(stream) => std::pin::pin!(stream),
+        Err(failure) if failure.gone => return WatchEnd::Expired,
+        Err(failure) => return WatchEnd::Failed(failure),
     };
 
     tell(WatchChange::Alive).await;
     retry.reset();
     loop {
-        let change = match next(&mut events, pace).await {
+        let change = match next(&mut events, window + pace.grace).await {
             Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
                 advance(version, object.meta().resource_version.as_deref());
                 let name = ObjectName::of(&object);
@@ -317,10 +345,7 @@ where
                 advance(version, Some(&bookmark.metadata.resource_version));
                 WatchChange::Alive
             }
-            Ok(WatchEvent::Error(status)) if is_gone(&status) => return WatchEnd::Expired,
-            Ok(WatchEvent::Error(status)) => {
-                return WatchEnd::Failed(failure(&kube::Error::Api(status)));
-            }
+            Ok(WatchEvent::Error(status)) => return end(&kube::Error::Api(status)),
             Err(end) => return end,
         };
         tell(change).await;
@@ -329,15 +354,20 @@ where
 
 async fn next<K>(
     events: &mut (impl Stream<Item = kube::Result<WatchEvent<K>>> + Unpin),
-    pace: WatchTiming,
+    quiet: Duration,
 ) -> Result<WatchEvent<K>, WatchEnd> {
-    match timeout(pace.window + pace.grace, events.next()).await {
+    match timeout(quiet, events.next()).await {
         Ok(Some(Ok(event))) => Ok(event),
-        Ok(Some(Err(kube::Error::Api(status)))) if is_gone(&status) => Err(WatchEnd::Expired),
-        Ok(Some(Err(error))) => Err(WatchEnd::Failed(failure(&error))),
+        Ok(Some(Err(error))) => Err(end(&error)),
         Ok(None) => Err(WatchEnd::Closed),
-        Err(_) => Err(WatchEnd::Failed(WatchFailure::Away("the watch has gone silent".into()))),
+        Err(_) => Err(WatchEnd::Failed(RequestFailure::silent("the watch has gone silent"))),
     }
+}
+
+/// Returns the end of a watch that failed.
+fn end(error: &kube::Error) -> WatchEnd {
+    let failure = RequestFailure::new(error);
+    if failure.gone { WatchEnd::Expired } else { WatchEnd::Failed(failure) }
 }
 
 fn advance(version: &mut String, seen: Option<&str>) {
@@ -346,18 +376,42 @@ fn advance(version: &mut String, seen: Option<&str>) {
     }
 }
 
-fn is_gone(status: &Status) -> bool {
-    status.code == 410
-}
-
 /// Waits for a response, but not forever: a connection may have died silently.
-pub(crate) async fn answer<T>(
+pub(crate) async fn ask<T>(
     pace: WatchTiming,
     request: impl Future<Output = kube::Result<T>>,
-) -> Result<T, WatchFailure> {
-    match timeout(pace.window + pace.grace, request).await {
-        Ok(answer) => answer.map_err(|error| failure(&error)),
-        Err(_) => Err(WatchFailure::Away("there was no answer in time".to_owned())),
+) -> Result<T, RequestFailure> {
+    match timeout(pace.grace, request).await {
+        Ok(answer) => answer.map_err(|error| RequestFailure::new(&error)),
+        Err(_) => Err(RequestFailure::silent("there was no answer in time")),
+    }
+}
+
+// === impl RequestFailure ===
+
+impl RequestFailure {
+    fn new(error: &kube::Error) -> Self {
+        let kube::Error::Api(status) = error else {
+            return Self { failure: failure(error), pause: Duration::ZERO, gone: false };
+        };
+
+        let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+        Self {
+            failure: failure(error),
+            pause: Duration::from_secs(seconds.into()),
+            gone: status.code == 410,
+        }
+    }
+
+    /// The request has no object.
+    pub(crate) fn absent(error: &str) -> Self {
+        let failure = WatchFailure::Absent(error.to_owned());
+        Self { failure, pause: Duration::ZERO, gone: false }
+    }
+
+    fn silent(error: &str) -> Self {
+        let failure = WatchFailure::Away(error.to_owned());
+        Self { failure, pause: Duration::ZERO, gone: false }
     }
 }
 

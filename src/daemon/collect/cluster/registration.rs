@@ -213,7 +213,7 @@ fn hand_over<T>(name: &str, change: WatchChange<T>, take: impl FnOnce(Option<T>)
 /// Selects the object with this name. Roles that allow a single name deny lists without this
 /// selector.
 pub(crate) fn named(name: &str) -> Selection {
-    Selection { labels: None, fields: Some(format!("metadata.name={name}")) }
+    Selection { fields: Some(format!("metadata.name={name}")) }
 }
 
 pub(crate) fn log_broken(object: &str, failure: &WatchFailure) {

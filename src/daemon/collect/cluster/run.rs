@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1 as core;
 use kube::Client;
 use kube::api::{Api, DynamicObject};
 use kube::core::{ApiResource, PartialObjectMeta};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -22,7 +22,7 @@ use crate::collect::cluster::config_maps::texts;
 use crate::collect::cluster::discovery::ledger::{Discovery, DiscoveryLedger};
 use crate::collect::cluster::discovery::{AnnotatedObject, is_excluded};
 use crate::collect::cluster::follow::{
-    RetryDelay, Selection, WatchChange, WatchFailure, WatchTiming, answer, guarded,
+    RequestFailure, RetryDelay, Selection, WatchChange, WatchFailure, WatchTiming, ask, guarded,
 };
 use crate::collect::cluster::hpa::HpaFacts;
 use crate::collect::cluster::inventory::{self, AcceleratorInputs, NOT_ENDED};
@@ -43,6 +43,9 @@ use plimsoll_core::observe::inventory::Inventory;
 /// Changes that may queue before they are processed. A watch that is ahead waits, which costs
 /// nothing.
 const BACKLOG: usize = 256;
+
+/// Scale subresources that are read at a time. After a start, there is one to read for each variant.
+const READS: usize = 16;
 
 /// Time for which changes are gathered before the next pass, as a multiple of the last pass's
 /// duration. A pass visits every variant, and thousands of HPAs write their status all the time.
@@ -74,6 +77,8 @@ struct ClusterWatcher {
     resources: BTreeMap<WatchKey, ApiResource>,
     /// The running reads of scale subresources.
     reads: BTreeMap<TargetKey, DropGuard>,
+    /// The reads that may have a request in flight.
+    turns: Arc<Semaphore>,
     started: u64,
     state: watch::Sender<Arc<ClusterState>>,
     inventory: watch::Receiver<Arc<Inventory>>,
@@ -125,6 +130,7 @@ pub fn watch(
         watches: BTreeMap::new(),
         resources: BTreeMap::new(),
         reads: BTreeMap::new(),
+        turns: Arc::new(Semaphore::new(READS)),
         started: 0,
         state,
         inventory,
@@ -169,7 +175,7 @@ impl ClusterWatcher {
                     self.unsettled = true;
                 }
                 _ = heartbeat.tick() => {
-                    self.world.age(self.now(), self.pace.window + self.pace.grace);
+                    self.world.age(self.now(), self.pace.quiet());
                 }
             }
         }
@@ -304,8 +310,10 @@ impl ClusterWatcher {
                     retry.reset();
                 }
 
-                let guard =
-                    self.spawn(read_scale(api, self.pace, retry, key.clone(), version, reports));
+                let turns = Arc::clone(&self.turns);
+                let reading =
+                    read_scale(api, self.pace, retry, key.clone(), version, turns, reports);
+                let guard = self.spawn(reading);
                 self.reads.insert(key, guard);
             }
         }
@@ -368,7 +376,7 @@ impl ClusterWatcher {
                 let fields = Some(NOT_ENDED.to_owned());
                 self.spawn(outlet.follow(
                     api,
-                    Selection { fields, ..all },
+                    Selection { fields },
                     LabelledPod::new,
                     WatchRemark::Pod,
                 ))
@@ -532,28 +540,45 @@ async fn read_scale(
     mut retry: RetryDelay,
     key: TargetKey,
     version: String,
+    turns: Arc<Semaphore>,
     reports: mpsc::Sender<ClusterReport>,
 ) {
     loop {
-        match answer(pace, api.get_scale(&key.name)).await.map_err(|failure| retry.judge(failure)) {
+        let read = ask_in_turn(&turns, pace, api.get_scale(&key.name)).await;
+        let RequestFailure { failure, pause, .. } = match read {
             Ok(scale) => {
                 return send(&reports, scale_report(&key, &version, ScaleAnswer::new(scale))).await;
             }
-            Err(WatchFailure::Absent(error)) => {
+            Err(failure) => failure,
+        };
+
+        match retry.judge(failure) {
+            WatchFailure::Absent(error) => {
                 debug!(target = %key.name, %error, "There is no scale subresource");
                 return send(&reports, scale_report(&key, &version, ScaleAnswer::Absent)).await;
             }
-            Err(WatchFailure::Forbidden(error)) => {
+            WatchFailure::Forbidden(error) => {
                 debug!(target = %key.name, %error, "The scale subresource may not be read");
                 send(&reports, scale_report(&key, &version, ScaleAnswer::Forbidden)).await;
             }
-            Err(WatchFailure::Away(error)) => {
+            WatchFailure::Away(error) => {
                 debug!(target = %key.name, %error, "The scale subresource cannot be read");
             }
         }
 
-        retry.wait().await;
+        retry.wait(pause).await;
     }
+}
+
+/// Makes a request when it is its turn.
+async fn ask_in_turn<T>(
+    turns: &Semaphore,
+    pace: WatchTiming,
+    request: impl Future<Output = kube::Result<T>>,
+) -> Result<T, RequestFailure> {
+    // The semaphore is never closed.
+    let _turn = turns.acquire().await.ok();
+    ask(pace, request).await
 }
 
 fn scale_report(key: &TargetKey, version: &str, answer: ScaleAnswer) -> ClusterReport {

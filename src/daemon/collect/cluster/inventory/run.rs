@@ -127,7 +127,7 @@ impl InventoryWatcher {
         }
 
         let now = self.now();
-        let quiet = self.pace.window + self.pace.grace;
+        let quiet = self.pace.quiet();
         let InventoryView { nodes, pods, quotas } = &mut self.seen;
         if let Some(feed) = nodes {
             feed.age(now, quiet);
@@ -243,7 +243,7 @@ impl InventoryWatcher {
                 self.seen.pods.insert(scope.clone(), WatchedObjects::default());
                 let api: Api<core::Pod> = scope.api(self.client.clone());
                 let fields = Some(NOT_ENDED.to_owned());
-                let selection = Selection { fields, ..Selection::default() };
+                let selection = Selection { fields };
                 self.spawn(follow(api, selection, pace, AcceleratorPod::new, move |change| {
                     send(reports.clone(), InventoryReport::Pod(scope.clone(), number, change))
                 }))

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use crate::collect::cluster::config_maps::Texts;
 use crate::collect::cluster::follow::{
-    RetryDelay, Selection, WatchChange, WatchFailure, WatchTiming, answer, follow,
+    RequestFailure, RetryDelay, Selection, WatchChange, WatchTiming, ask, follow,
 };
 use crate::collect::cluster::hpa::HpaFacts;
 use crate::collect::cluster::keda::{self, ScaledObject};
@@ -83,9 +83,9 @@ impl WatchOutlet {
         loop {
             match discover(client, self.pace, api_version, kind).await {
                 Ok(resource) => return resource,
-                Err(failure) => {
+                Err(RequestFailure { failure, pause, .. }) => {
                     self.tell(remark(WatchChange::Broken(failure))).await;
-                    retry.wait().await;
+                    retry.wait(pause).await;
                 }
             }
         }
@@ -129,12 +129,12 @@ async fn discover(
     pace: WatchTiming,
     api_version: &str,
     kind: &str,
-) -> Result<ApiResource, WatchFailure> {
+) -> Result<ApiResource, RequestFailure> {
     let version: GroupVersion = api_version
         .parse()
-        .map_err(|_| WatchFailure::Absent(format!("{api_version} is not an API version")))?;
+        .map_err(|_| RequestFailure::absent(&format!("{api_version} is not an API version")))?;
     let qualified = version.with_kind(kind);
-    answer(pace, discovery::pinned_kind(client, &qualified)).await.map(|(resource, _)| resource)
+    ask(pace, discovery::pinned_kind(client, &qualified)).await.map(|(resource, _)| resource)
 }
 
 pub(crate) async fn send(reports: &mpsc::Sender<ClusterReport>, report: ClusterReport) {
