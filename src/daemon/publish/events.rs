@@ -32,7 +32,7 @@ mod correlate;
 pub mod decisions;
 mod write;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -161,6 +161,8 @@ reasons! {
     VariantNameTaken = "VariantNameTaken", Warning, "Discover";
     /// More objects declare variants than Plimsoll watches.
     TooManyVariants = "TooManyVariants", Warning, "Discover";
+    /// The variant is scraped without the credentials of the configuration.
+    CredentialsWithheld = "CredentialsWithheld", Warning, "Discover";
 }
 
 /// The outcome of one event.
@@ -256,6 +258,18 @@ fn hash(texts: &[&str]) -> u64 {
     })
 }
 
+/// Returns the place of the oldest event of the namespace with the most events.
+fn to_drop(events: &VecDeque<(Timestamp, ReportedEvent)>) -> usize {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for (_, event) in events {
+        *counts.entry(&event.on.namespace).or_default() += 1;
+    }
+
+    let loudest = counts.iter().max_by_key(|(_, count)| **count).map(|(namespace, _)| *namespace);
+    let mut namespaces = events.iter().map(|(_, event)| event.on.namespace.as_str());
+    namespaces.position(|namespace| Some(namespace) == loudest).unwrap_or_default()
+}
+
 /// Cuts the text to the length that the API server accepts.
 fn cut(mut note: String) -> String {
     if note.len() > NOTE_MAX {
@@ -290,14 +304,15 @@ impl EventRecorder {
         recorder
     }
 
-    /// Queues an event. If the queue is full, the oldest event is dropped.
+    /// Queues an event. If the queue is full, the oldest event of the namespace with the most
+    /// events is dropped.
     pub fn record(&self, mut event: ReportedEvent) {
         event.note = cut(event.note);
         let mut events = self.queue.lock();
-        if events.len() >= QUEUE_MAX
-            && let Some((_, oldest)) = events.pop_front()
-        {
-            self.count(oldest.reason, EventOutcome::Overflowed, 1);
+        if events.len() >= QUEUE_MAX {
+            let place = to_drop(&events);
+            let dropped = events.remove(place).map(|(_, event)| event.reason);
+            self.count(dropped.unwrap_or(event.reason), EventOutcome::Overflowed, 1);
         }
 
         events.push_back((self.clock.now(), event));
@@ -415,5 +430,21 @@ mod tests {
         assert_eq!(recorder.queue.pop().unwrap().1.note, "1");
         let dropped = recorder.counter.with_label_values(&["ScaledUp", "overflowed"]);
         assert_eq!(dropped.get(), 1);
+    }
+
+    #[test]
+    fn a_full_queue_drops_events_of_the_namespace_with_the_most() {
+        let options = prometheus::Opts::new("events", "Events.");
+        let counter = IntCounterVec::new(options, &["reason", "outcome"]).unwrap();
+        let recorder = EventRecorder { queue: Arc::default(), clock: Clock::start(), counter };
+        let mut quiet = event("llama", "of another namespace");
+        quiet.on.namespace = "quiet".to_owned();
+        recorder.record(quiet.clone());
+        for index in 0..2 * QUEUE_MAX {
+            recorder.record(event("llama", &index.to_string()));
+        }
+
+        assert_eq!(recorder.queue.lock().len(), QUEUE_MAX);
+        assert_eq!(recorder.queue.pop().unwrap().1, quiet);
     }
 }

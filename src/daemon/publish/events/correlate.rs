@@ -24,10 +24,18 @@ const REMEMBERED_MAX: usize = 4096;
 /// values of the spam filter in Kubernetes' own recorder.
 const OBJECT: RateLimit = RateLimit { burst: 25.0, per_second: 1.0 / 300.0 };
 
-/// Rate limit for all writes: 100 at once, for a fleet whose variants change together, then one per
-/// second. The API server keeps events for an hour, so at most 3,700 objects of 1 KB exist at a
+/// Rate limit for all writes: 200 at once, for a fleet whose variants change together, then one per
+/// second. The API server keeps events for an hour, so at most 3,800 objects of 1 KB exist at a
 /// time.
-const TOTAL: RateLimit = RateLimit { burst: 100.0, per_second: 1.0 };
+const TOTAL: RateLimit = RateLimit { burst: 200.0, per_second: 1.0 };
+
+/// The share of each namespace: 25 at once, then one per ten seconds. Beyond its share, a namespace
+/// may use what is above [`RESERVE`], so that a fleet in one namespace has room for 100 at once.
+const NAMESPACE: RateLimit = RateLimit { burst: 25.0, per_second: 0.1 };
+
+/// The writes that are kept for namespaces within their shares: half of the burst, which is four
+/// shares.
+const RESERVE: f64 = 100.0;
 
 /// The handling of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +53,13 @@ pub(crate) enum EventHandling {
 pub(crate) struct Correlator {
     said: BTreeMap<ReportedEvent, WrittenEvent>,
     objects: BTreeMap<EventSubject, RateBucket>,
+    writes: WriteBudget,
+}
+
+/// The writes of all events, with a share for each namespace.
+#[derive(Debug)]
+struct WriteBudget {
+    namespaces: BTreeMap<String, RateBucket>,
     total: RateBucket,
 }
 
@@ -92,13 +107,51 @@ impl RateBucket {
     fn take(&mut self) {
         self.tokens -= 1.0;
     }
+
+    fn is_full(&mut self, now: Duration) -> bool {
+        self.refill(now);
+        self.tokens >= self.limit.burst
+    }
+}
+
+// === impl WriteBudget ===
+
+impl WriteBudget {
+    /// Takes one write for a namespace: from its share, or else from what is above the reserve.
+    fn take(&mut self, now: Duration, namespace: &str) -> bool {
+        if !self.total.has(now) {
+            return false;
+        }
+
+        let own = match self.namespaces.get_mut(namespace) {
+            Some(known) => known,
+            None => self
+                .namespaces
+                .entry(namespace.to_owned())
+                .or_insert_with(|| RateBucket::full(NAMESPACE)),
+        };
+        if own.has(now) {
+            own.take();
+        } else if self.total.tokens <= RESERVE {
+            return false;
+        }
+
+        self.total.take();
+        true
+    }
+
+    /// Forgets namespaces that have all of their share.
+    fn forget(&mut self, now: Duration) {
+        self.namespaces.retain(|_, own| !own.is_full(now));
+    }
 }
 
 // === impl Correlator ===
 
 impl Default for Correlator {
     fn default() -> Self {
-        Self { said: BTreeMap::new(), objects: BTreeMap::new(), total: RateBucket::full(TOTAL) }
+        let writes = WriteBudget { namespaces: BTreeMap::new(), total: RateBucket::full(TOTAL) };
+        Self { said: BTreeMap::new(), objects: BTreeMap::new(), writes }
     }
 }
 
@@ -113,12 +166,11 @@ impl Correlator {
 
         let object =
             self.objects.entry(event.on.clone()).or_insert_with(|| RateBucket::full(OBJECT));
-        if !(object.has(now) && self.total.has(now)) {
+        if !(object.has(now) && self.writes.take(now, &event.on.namespace)) {
             return EventHandling::Limited;
         }
 
         object.take();
-        self.total.take();
         self.said
             .insert(event.clone(), WrittenEvent { gathered: 0, said_at: now, written_at: now });
         self.bound();
@@ -133,12 +185,12 @@ impl Correlator {
     /// Returns the events whose counts are due at `now`, with the repetitions since the last write.
     /// Removes events without recent repetitions.
     pub(crate) fn due(&mut self, now: Duration) -> Vec<(ReportedEvent, u32)> {
-        let Self { said, objects, total } = self;
+        let Self { said, objects, writes } = self;
         let mut due = Vec::new();
         said.retain(|event, said| {
             let written = now.saturating_sub(said.written_at);
-            if said.gathered > 0 && written >= SERIES_INTERVAL && total.has(now) {
-                total.take();
+            let is_due = said.gathered > 0 && written >= SERIES_INTERVAL;
+            if is_due && writes.take(now, &event.on.namespace) {
                 due.push((event.clone(), std::mem::take(&mut said.gathered)));
                 said.written_at = now;
             }
@@ -146,10 +198,8 @@ impl Correlator {
             said.gathered > 0 || now.saturating_sub(said.said_at) < SERIES_WINDOW
         });
 
-        objects.retain(|_, bucket| {
-            bucket.refill(now);
-            bucket.tokens < bucket.limit.burst
-        });
+        objects.retain(|_, bucket| !bucket.is_full(now));
+        writes.forget(now);
         due
     }
 
@@ -241,15 +291,53 @@ mod tests {
         assert!(created(&mut correlator, "noisy", 400), "one in five minutes comes back");
     }
 
+    fn event_in(namespace: &str, object: &str, note: &str) -> ReportedEvent {
+        let mut event = event(object, note);
+        event.on.namespace = namespace.to_owned();
+        event
+    }
+
+    /// Returns the number of new events in a namespace that are admitted of this many.
+    fn admitted(correlator: &mut Correlator, now: u64, namespace: &str, events: usize) -> usize {
+        let verdicts = (0..events).map(|index| {
+            let object = format!("object-{index}");
+            correlator.admit(at(now), &event_in(namespace, &object, &format!("{now}")))
+        });
+        verdicts.filter(|verdict| *verdict == EventHandling::Create).count()
+    }
+
     #[test]
     fn all_objects_together_are_limited_too() {
         let mut correlator = Correlator::default();
-        let verdicts = (0..300).map(|index| {
-            let object = format!("object-{index}");
-            correlator.admit(at(0), &event(&object, "note"))
-        });
-        assert_eq!(verdicts.filter(|verdict| *verdict == EventHandling::Create).count(), 100);
+        let namespaces = (0..100).map(|index| format!("namespace-{index}"));
+        let all: usize = namespaces.map(|it| admitted(&mut correlator, 0, &it, 10)).sum();
+        assert_eq!(all, 200);
         assert_eq!(correlator.admit(at(5), &event("late", "note")), EventHandling::Create);
+    }
+
+    #[test]
+    fn a_noisy_namespace_leaves_the_others_their_share_and_alone_has_room_for_a_fleet() {
+        let mut correlator = Correlator::default();
+        assert_eq!(admitted(&mut correlator, 0, "noisy", 1000), 100);
+        assert_eq!(admitted(&mut correlator, 0, "shop", 30), 25);
+
+        for minute in 1..=20 {
+            let _many = admitted(&mut correlator, minute * 60, "noisy", 1000);
+            assert_eq!(admitted(&mut correlator, minute * 60, "shop", 5), 5, "{minute}");
+        }
+    }
+
+    #[test]
+    fn counts_of_a_noisy_namespace_take_no_write_of_the_others() {
+        let mut correlator = Correlator::default();
+        for second in 0..600 {
+            let note = (second % 90).to_string();
+            let noisy = event_in("noisy", "object", &note);
+            let noisy = ReportedEvent { on: EventSubject { name: note, ..noisy.on }, ..noisy };
+            let _handling = correlator.admit(at(second), &noisy);
+            let _counts = correlator.due(at(second));
+        }
+        assert_eq!(admitted(&mut correlator, 600, "shop", 25), 25);
     }
 
     #[test]
@@ -264,5 +352,6 @@ mod tests {
         assert!(correlator.objects.len() <= REMEMBERED_MAX);
         let _due = correlator.due(at(100_000));
         assert!(correlator.said.is_empty() && correlator.objects.is_empty());
+        assert!(correlator.writes.namespaces.is_empty());
     }
 }
