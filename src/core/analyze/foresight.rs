@@ -238,7 +238,7 @@ pub fn analyze(
     foresight: &mut Foresight,
 ) -> ForesightAnalysis {
     let front = if policy.gateway.is_some() { reported } else { GatewaySignals::UNSEEN };
-    foresight.begin(model, variants);
+    foresight.begin(policy.share_cards, model, variants);
     foresight.learn(policy, model, variants, through, front);
     foresight.keep_cards(now, policy, model, variants);
     foresight.note_unused(now, variants);

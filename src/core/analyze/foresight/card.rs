@@ -31,11 +31,13 @@ use std::sync::Arc;
 
 use derive_more::Display;
 use jiff::{SignedDuration, Timestamp};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::foresight::pace::IterationCost;
-use crate::fleet::{Accelerator, ModelName, Role, VariantKey, VariantSpec};
+use crate::fleet::{Accelerator, ModelName, Namespace, Role, VariantKey, VariantSpec};
+use crate::settings;
 use crate::units::{Gpus, Requests, Tokens};
 
 /// The doubt about a card, as a share of the differences between engines. At one half, a card that
@@ -58,7 +60,8 @@ pub(crate) const HELD_WEIGHT: f64 = 600.0;
 /// error in the capacity per replica is smaller than the doubt about the card.
 pub(crate) const MIX: f64 = 1.5;
 
-/// Cards kept per model: more kinds of engines than any fleet has for one model.
+/// Cards kept per model, in each namespace that shares none: more kinds of engines than any fleet
+/// has for one model.
 const KINDS_MAX: usize = 16;
 
 /// The time for which a card is kept without an update: over a weekend and a release.
@@ -134,10 +137,35 @@ pub struct EngineProfile {
     pub busiest: Tokens,
 }
 
+/// The variants that may use what others have taught.
+///
+/// A page of metrics is written by whoever owns the pod. A card from it sizes other variants, and
+/// its title tells their owners the name and the traffic of the variant that taught it. Namespaces
+/// are the border between owners, so by default no card crosses it. Cards of the configuration are
+/// the operator's own words and are for all namespaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CardSharing {
+    /// Those of the same namespace.
+    Namespace,
+    /// Those of all namespaces.
+    Cluster,
+}
+
+settings! { plain: CardSharing; }
+
+/// The variants that share cards: those of a model, in one namespace or in all.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct CardCircle {
+    model: ModelName,
+    /// `None` for all namespaces.
+    namespace: Option<Namespace>,
+}
+
 /// Cards by their models.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct CardStore {
-    models: BTreeMap<ModelName, Vec<Arc<Card>>>,
+    circles: BTreeMap<CardCircle, Vec<Arc<Card>>>,
 }
 
 /// Cards from other sources.
@@ -238,13 +266,27 @@ impl fmt::Display for CardTitle {
     }
 }
 
+// === impl CardCircle ===
+
+impl CardCircle {
+    fn of(spec: &VariantSpec, sharing: CardSharing) -> Self {
+        let namespace = match sharing {
+            CardSharing::Namespace => Some(spec.key.namespace.clone()),
+            CardSharing::Cluster => None,
+        };
+        Self { model: spec.model.clone(), namespace }
+    }
+}
+
 // === impl CardStore ===
 
 impl CardStore {
+    /// A store of cards for all namespaces.
     pub(super) fn of(cards: &[Arc<Card>]) -> Self {
         let mut shelf = Self::default();
         for card in cards {
-            shelf.models.entry(card.kind.model.clone()).or_default().push(Arc::clone(card));
+            let circle = CardCircle { model: card.kind.model.clone(), namespace: None };
+            shelf.circles.entry(circle).or_default().push(Arc::clone(card));
         }
         shelf
     }
@@ -252,10 +294,11 @@ impl CardStore {
     /// The card of a variant's kind of engine.
     pub(crate) fn find(
         &self,
+        sharing: CardSharing,
         spec: &VariantSpec,
         engine: Option<&Arc<EngineArguments>>,
     ) -> Option<&Arc<Card>> {
-        let cards = self.models.get(&spec.model)?;
+        let cards = self.circles.get(&CardCircle::of(spec, sharing))?;
         cards.iter().find(|card| card.kind.is_that_of(spec, engine))
     }
 
@@ -264,16 +307,13 @@ impl CardStore {
     pub(crate) fn write(
         &mut self,
         at: Timestamp,
+        sharing: CardSharing,
         spec: &VariantSpec,
         engine: Option<&Arc<EngineArguments>>,
         lessons: u32,
         learned: impl FnOnce() -> Option<EngineProfile>,
     ) {
-        let cards = match self.models.get_mut(&spec.model) {
-            Some(known) => known,
-            None => self.models.entry(spec.model.clone()).or_default(),
-        };
-
+        let cards = self.circles.entry(CardCircle::of(spec, sharing)).or_default();
         if let Some(card) = cards.iter_mut().find(|card| card.kind.is_that_of(spec, engine)) {
             let own = card.from.as_ref() == Some(&spec.key);
             let news =
@@ -303,7 +343,7 @@ impl CardStore {
 
     /// Drops cards without an update for long.
     pub(crate) fn forget(&mut self, now: Timestamp) {
-        self.models.retain(|_, cards| {
+        self.circles.retain(|_, cards| {
             cards.retain(|card| card.at.is_none_or(|at| now.duration_since(at) <= AGE_MAX));
             !cards.is_empty()
         });
@@ -311,6 +351,6 @@ impl CardStore {
 
     /// Every card, in the order of models.
     pub(crate) fn cards(&self) -> impl Iterator<Item = &Arc<Card>> {
-        self.models.values().flatten()
+        self.circles.values().flatten()
     }
 }

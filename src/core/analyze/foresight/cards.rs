@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::analyze::foresight::card::{Card, CardStore, EngineKind, ImportedCards};
+use crate::analyze::foresight::card::{Card, CardSharing, CardStore, EngineKind, ImportedCards};
 use crate::analyze::foresight::lengths::RequestLengths;
 use crate::analyze::foresight::pace::SETTLED;
 use crate::analyze::foresight::policy::ForesightPolicy;
@@ -50,16 +50,20 @@ impl Foresight {
 
     /// Lets variants with too few lessons start from a card: a card of an own variant, or otherwise
     /// an imported one.
-    pub(crate) fn begin(&mut self, model: &ModelKey, variants: &[VariantStrides<'_>]) {
+    pub(crate) fn begin(
+        &mut self,
+        sharing: CardSharing,
+        model: &ModelKey,
+        variants: &[VariantStrides<'_>],
+    ) {
         for VariantStrides { spec, arguments, .. } in variants {
             if !self.variants.get(&spec.key).is_none_or(VariantModel::lacks_card) {
                 continue;
             }
 
-            let own = self.shelf.find(spec, *arguments);
-            let Some(card) = own.or_else(|| self.imported.shelf.find(spec, *arguments)) else {
-                continue;
-            };
+            let own = self.shelf.find(sharing, spec, *arguments);
+            let imported = self.imported.shelf.find(CardSharing::Cluster, spec, *arguments);
+            let Some(card) = own.or(imported) else { continue };
             let shared = self.demands.get(&(model.clone(), spec.role)).map(|it| it.lengths);
             let seen = self.variants.entry(spec.key.clone()).or_default();
             seen.begin(card, &shared.unwrap_or_default());
@@ -86,7 +90,7 @@ impl Foresight {
             let shared = self.demands.get(&(model.clone(), spec.role)).map(|it| it.lengths);
             // During a rollout, the card is of the former kind until the first lesson of a new
             // replica.
-            self.shelf.write(now, spec, seen.taught_by(), lessons, || {
+            self.shelf.write(now, policy.share_cards, spec, seen.taught_by(), lessons, || {
                 seen.learned(&shared.unwrap_or_default())
             });
         }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::foresight::arrivals::HORIZON_MAX;
+use crate::analyze::foresight::card::CardSharing;
 use crate::settings;
 use crate::settings::{hours, minutes, on, secs};
 use crate::units::{Fraction, Requests, Seconds, Tokens};
@@ -137,6 +138,9 @@ settings! {
 
         /// Tokens of an iteration, where no engine showed more.
         budget: f64 = 2048.0;
+
+        /// The variants that start from the cards of others.
+        share_cards: CardSharing = CardSharing::Namespace;
     }
 
     /// Expects the growth of the past, within one start-up time, to happen again.

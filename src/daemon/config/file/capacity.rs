@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::file::CardKeys;
 use plimsoll_core::analyze::ballot::Analyzer;
 use plimsoll_core::analyze::foresight;
+use plimsoll_core::analyze::foresight::card::CardSharing;
 use plimsoll_core::decide::rank;
 use plimsoll_core::settings;
 use plimsoll_core::settings::{hours, millis, minutes, secs};
@@ -70,6 +71,11 @@ settings! {
         /// Capacity learned elsewhere from engines like these, for the first minutes of
         /// `foresight`.
         cards: Option<Vec<CardKeys>>;
+
+        /// Variants that start from what others of their kind have taught: those of one namespace,
+        /// or of the whole cluster. Cards of the configuration are for all.
+        // An owner of pods can write anything into a page, and namespaces are borders of owners.
+        share_cards: CardSharing = CardSharing::Namespace;
 
         /// Files with more capacity cards, as `plimsoll card export` writes them.
         card_files: Option<Vec<PathBuf>>;

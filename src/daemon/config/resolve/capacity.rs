@@ -57,6 +57,7 @@ pub(crate) fn resolve(
             ("foresight", written.foresight.is_some()),
             ("cards", written.cards.is_some()),
             ("card_files", written.card_files.is_some()),
+            ("share_cards", written.share_cards.is_some()),
         ] {
             if written {
                 let rule = "has no effect, because capacity.analyzers does not name foresight";
@@ -95,6 +96,7 @@ fn foreseen(keys: &CapacityKeys, targets: LatencyTargets) -> foresight::Foresigh
 
     foresight::ForesightPolicy {
         used: keys.utilisation,
+        share_cards: keys.share_cards,
         startup: keys.start_time,
         ttft: targets.ttft.map_or(usual.ttft, |target| target.limit),
         ttft_per_token: slo.ttft_per_token.unwrap_or_default(),

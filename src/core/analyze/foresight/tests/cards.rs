@@ -1,9 +1,9 @@
 //! Cards: their immediate benefit, their replacement by evidence, and their limits.
 
 use super::*;
-use crate::analyze::foresight::card::{Card, EngineKind, EngineProfile};
+use crate::analyze::foresight::card::{Card, CardSharing, EngineKind, EngineProfile};
 use crate::analyze::foresight::pace::SETTLED;
-use crate::fleet::{Accelerator, VariantName};
+use crate::fleet::{Accelerator, Namespace, VariantName};
 
 fn on_l4(mut spec: VariantSpec) -> VariantSpec {
     spec.accelerator = Accelerator::new("L4");
@@ -234,4 +234,37 @@ fn a_card_says_what_was_learned_and_from_what() {
     let later = at(world.now + 8 * 24 * 3600);
     world.foresight.retain(later, &BTreeSet::new(), &BTreeSet::new());
     assert_eq!(world.foresight.cards().count(), 0);
+}
+
+#[test]
+fn a_card_does_not_cross_namespaces_unless_the_operator_allows_it() {
+    let other = Namespace::new("other").unwrap();
+    for (sharing, crosses) in [(CardSharing::Namespace, false), (CardSharing::Cluster, true)] {
+        let mut world = World::new(3);
+        world.spec = on_l4(world.spec);
+        world.policy.share_cards = sharing;
+        let _ = world.run(120, 1.5 * truth());
+        let taught = world.foresight.cards().next().cloned().unwrap();
+        assert_eq!(taught.from.as_ref(), Some(&world.spec.key));
+
+        let mut same = World::new(1);
+        same.policy.share_cards = sharing;
+        same.spec = world.of("b");
+        same.foresight.shelf = world.foresight.shelf.clone();
+        let _ = same.tick(10.0);
+        assert!(same.goes_by_card(), "{sharing:?}: of its own namespace");
+
+        let mut foreign = World::new(1);
+        foreign.policy.share_cards = sharing;
+        foreign.spec = world.of("b");
+        foreign.spec.key.namespace = other.clone();
+        foreign.foresight.shelf = world.foresight.shelf.clone();
+        let _ = foreign.tick(10.0);
+        assert_eq!(foreign.goes_by_card(), crosses, "{sharing:?}: of another namespace");
+
+        // What the operator has written into the configuration is for all.
+        foreign.foresight.import(&Arc::from([card(1.0)]));
+        let _ = foreign.tick(10.0);
+        assert!(foreign.goes_by_card(), "{sharing:?}: of the configuration");
+    }
 }
