@@ -27,6 +27,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::fleet::ModelName;
+use crate::fleet::names::is_model_name;
 use crate::observe::engine::label::Label;
 use crate::observe::engine::number::timestamp;
 use crate::units::Seconds;
@@ -212,10 +213,12 @@ fn slots(label: &[u8]) -> Option<Slots> {
     std::str::from_utf8(label).ok()?.trim().parse().ok().and_then(Slots::new)
 }
 
-/// The names in a comma-separated list; an empty list has no names.
+/// The names in a comma-separated list; an empty list has no names. What cannot name a model is no
+/// adapter that can be placed, and must not reach a log or an Event.
 fn adapters(list: &[u8]) -> BTreeSet<ModelName> {
-    let names = list.split(|byte| *byte == b',').take(ADAPTERS_MAX);
-    names.filter_map(|name| ModelName::new(String::from_utf8_lossy(name).trim())).collect()
+    let names = list.split(|byte| *byte == b',').take(ADAPTERS_MAX).map(String::from_utf8_lossy);
+    let valid = names.filter(|name| is_model_name(name.trim()));
+    valid.filter_map(|name| ModelName::new(name.trim())).collect()
 }
 
 #[cfg(test)]
@@ -326,6 +329,13 @@ mod tests {
         ));
         let ahead = sample("a", "", 1.257_894_569e9 + 299.0);
         assert!(matches!(lora(at(now), &[ahead], fresh_for()), Lora::Read(_)), "clocks differ");
+    }
+
+    #[test]
+    fn what_cannot_name_a_model_is_no_adapter() {
+        let long = "a".repeat(513);
+        let running = format!("a, b ,\u{1b}[31mred,two\nlines,shop#a,{long},");
+        assert_eq!(adapters(running.as_bytes()), names(&["a", "b"]));
     }
 
     #[test]

@@ -22,12 +22,14 @@ pub struct ScrapeError {
 }
 
 impl ScrapeError {
-    /// Creates a failure and cuts its detail to the limit.
+    /// Creates a failure and cuts its detail to the limit. A detail can quote the page, so control
+    /// characters, with which a page could forge lines of a log, are replaced.
     #[must_use]
     pub fn new(class: ScrapeFailure, detail: &str) -> Self {
         let end = detail.floor_char_boundary(DETAIL_MAX);
         let mark = if end < detail.len() { "..." } else { "" };
-        Self { class, detail: format!("{}{mark}", &detail[..end]) }
+        let shown = detail[..end].replace(char::is_control, " ");
+        Self { class, detail: format!("{shown}{mark}") }
     }
 
     /// Creates a failure with an error and its sources as its detail.
@@ -120,6 +122,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_detail_that_quotes_a_page_is_one_line() {
+        let failure = ScrapeError::new(ScrapeFailure::WrongModel, "serves a\nERROR \u{1b}[31mb");
+        assert_eq!(failure.detail, "serves a ERROR  [31mb");
+    }
 
     #[test]
     fn a_failure_is_loud_when_its_class_changes_and_quiet_while_it_lasts() {
