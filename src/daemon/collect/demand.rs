@@ -26,7 +26,7 @@ use crate::collect::scrape::clients::{ClientPool, Session};
 use crate::collect::scrape::http::{self, HttpClient};
 use crate::collect::scrape::memory::ResponseMemory;
 use crate::collect::scrape::{ClientSettings, page};
-use plimsoll_core::fleet::{ModelKey, ModelName};
+use plimsoll_core::fleet::{ModelKey, ModelName, Namespace};
 use plimsoll_core::observe::{Naming, SignalQuantity};
 use plimsoll_core::units::Requests;
 
@@ -51,6 +51,10 @@ pub struct SignalSettings {
     pub name: String,
     /// Its models; if empty, all models that it names.
     pub models: Vec<ModelKey>,
+    /// The namespaces of its models; if empty, all namespaces. A page names no namespace, so
+    /// without models and namespaces, a model hears of the queue of its namesake in another
+    /// namespace.
+    pub namespaces: Vec<Namespace>,
     /// The source of its values.
     pub source: SignalSource,
     /// Time between two readings.
@@ -149,7 +153,8 @@ impl SignalSettings {
     /// Returns true if the signal is for this model.
     #[must_use]
     pub fn is_for(&self, model: &ModelKey) -> bool {
-        self.models.is_empty() || self.models.contains(model)
+        let in_scope = self.namespaces.is_empty() || self.namespaces.contains(&model.namespace);
+        in_scope && (self.models.is_empty() || self.models.contains(model))
     }
 
     /// Returns [`Naming::Named`] if the signal names `model`, which must be one of its models. An

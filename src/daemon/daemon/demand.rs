@@ -103,6 +103,7 @@ mod tests {
     use crate::collect::scrape::ClientSettings;
     use crate::fixtures;
     use plimsoll_core::decide::zero::ZeroPolicy;
+    use plimsoll_core::fleet::Namespace;
     use plimsoll_core::observe::Naming;
     use plimsoll_core::pipeline::zero::ZeroRule;
     use plimsoll_core::units::{Requests, Seconds};
@@ -115,6 +116,7 @@ mod tests {
         SignalSettings {
             name: "epp".to_owned(),
             models,
+            namespaces: Vec::new(),
             source: SignalSource::EndpointPicker(page),
             interval: Duration::from_secs(1),
             counts: SignalQuantity::Requests,
@@ -125,6 +127,7 @@ mod tests {
         SignalSettings {
             name: name.to_owned(),
             models: Vec::new(),
+            namespaces: Vec::new(),
             source: SignalSource::Query("1".to_owned()),
             interval: Duration::from_secs(1),
             counts,
@@ -166,6 +169,27 @@ mod tests {
         assert_eq!(namings(&picker(vec![]), name), [Naming::Named, Naming::Unnamed]);
         assert_eq!(namings(&picker(vec![]), "another"), [Naming::Unnamed; 2]);
         assert_eq!(namings(&picker(vec![model.clone()]), "another"), [Naming::Named; 2]);
+    }
+
+    #[test]
+    fn a_signal_for_namespaces_says_nothing_to_a_namesake_in_another() {
+        let own = fixtures::variant("a");
+        let mut foreign = own.clone();
+        foreign.key.namespace = Namespace::new("other").unwrap();
+        let fleet = Fleet::new([own.clone(), foreign.clone()]);
+
+        let models = [(own.model.to_string(), Requests::new(3.0))].into_iter().collect();
+        let amounts = QueuedAmounts::ByModel { models, rest: UnnamedAmount::Nothing };
+        let at = Timestamp::UNIX_EPOCH;
+        let heard: SignalReadings = [("epp".to_owned(), SignalReading { at, amounts })].into();
+
+        let namespaces = vec![own.key.namespace.clone()];
+        let scoped = SignalSettings { namespaces, ..picker(vec![]) };
+        let demand = said(&[scoped], &heard, &Zero::default(), &fleet);
+        assert_eq!(demand.keys().collect::<Vec<_>>(), [&own.model_key()]);
+
+        let everywhere = said(&[picker(vec![])], &heard, &Zero::default(), &fleet);
+        assert_eq!(everywhere.len(), 2, "a page names no namespace");
     }
 
     #[test]

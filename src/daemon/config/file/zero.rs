@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::config::file::ClientTlsKeys;
+use plimsoll_core::fleet::names::{DNS_LABEL, is_dns_label};
 use plimsoll_core::settings;
 use plimsoll_core::settings::{Written, hours, millis, minutes, secs};
 use plimsoll_core::units::Seconds;
@@ -63,6 +64,10 @@ settings! {
 
         /// The models that it is for, as `MODEL#NAMESPACE`; without it, all that it names.
         models: Option<Vec<String>>;
+
+        /// The namespaces of its models; without it, all. A page of an endpoint picker has no
+        /// namespace, so without this key and `models`, it is for all models of a name.
+        namespaces: Option<Vec<String>>, in settings::text(is_dns_label, DNS_LABEL);
 
         /// A `/metrics` URL: that of an endpoint picker, or with `metric` any.
         #[serde(skip_serializing_if = "Option::is_none")]

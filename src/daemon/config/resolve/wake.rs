@@ -13,7 +13,7 @@ use crate::config::problem::join;
 use crate::config::resolve::PolicyContext;
 use crate::config::resolve::saturation::{model_key, warn_of_unserved};
 use crate::config::resolve::scrape::{check_client, client, warn_of_client};
-use plimsoll_core::fleet::ModelKey;
+use plimsoll_core::fleet::{ModelKey, Namespace};
 use plimsoll_core::observe::SignalQuantity;
 use plimsoll_core::settings::{self, Written};
 
@@ -83,9 +83,11 @@ fn resolve_one(
         checks.problems.error_at(join(path, "counts_rejected"), rule);
     }
 
+    let listed = keys.namespaces.iter().flatten();
+    let namespaces = listed.filter_map(|name| Namespace::new(name)).collect();
     keys.models = Some(models.iter().map(ToString::to_string).collect());
     let name = keys.name.clone();
-    Some((keys, SignalSettings { name, models, source, interval, counts }))
+    Some((keys, SignalSettings { name, models, namespaces, source, interval, counts }))
 }
 
 fn source(
