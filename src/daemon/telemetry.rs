@@ -104,7 +104,7 @@ pub struct Telemetry {
     pub events: IntCounterVec,
     /// Metrics of the self-managed certificates.
     pub certificates: CertificateMetrics,
-    /// Cluster objects that declare variants, by outcome: accepted, refused or shadowed.
+    /// Cluster objects that declare variants, by outcome: accepted, refused, shadowed or surplus.
     pub discovery_objects: GaugeVec,
     /// Failed attempts to read or write the state file.
     pub state_failures: IntCounterVec,
@@ -234,7 +234,7 @@ impl Telemetry {
             tracing: TraceMetrics::register(registry)?,
             discovery_objects: registrar.gauges(
                 "plimsoll_discovery_objects",
-                "Objects with annotations by their state: accepted, refused or shadowed by another.",
+                "Objects with annotations by state: accepted, refused, shadowed by another or surplus.",
                 &["state"])?,
         };
 

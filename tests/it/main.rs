@@ -57,6 +57,7 @@ mod targets;
 mod terms;
 mod unplaced;
 mod vectors;
+mod tenants;
 mod wake;
 mod waking;
 mod working;

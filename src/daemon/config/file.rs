@@ -29,6 +29,7 @@ use plimsoll_core::observe::policy::Observe;
 use plimsoll_core::settings;
 use plimsoll_core::settings::values::Bytes;
 use plimsoll_core::settings::{Written, hours, millis, minutes, secs, text};
+use plimsoll_core::units::{CostPerHour, Gpus};
 
 pub use crate::config::file::capacity::START_TIMES;
 pub use crate::config::file::capacity::{Analysis, CapacityKeys, Optimizer, SloKeys};
@@ -238,7 +239,6 @@ settings! {
     }
 
     /// Variants by the annotations of HPAs, `ScaledObject`s and workloads.
-    #[derive(Eq)]
     pub struct Discovery {
         /// Searches the cluster for annotations.
         enabled: bool = false;
@@ -257,7 +257,6 @@ settings! {
     }
 
     /// Several replicas, of which one decides; see docs/high-availability.md.
-    #[derive(Eq)]
     pub struct LeaderElection {
         /// Lets several replicas run.
         enabled: bool = false;
@@ -267,6 +266,31 @@ settings! {
 
         /// Name of the Lease; that of the shared decisions is NAME-decisions.
         name: String = "plimsoll", in text(
+        /// A label selector for namespaces, with which only those are searched that it matches.
+        /// For an empty `namespaces`; a list decides alone.
+        namespace_selector: Option<String>, in text(
+            names::is_selector,
+            "must be a label selector, such as \"team=chat,tier in (gold, silver)\"",
+        );
+
+        /// The annotations that have an effect, such as `plimsoll.dev/port`; without it, all of
+        /// them. `plimsoll.dev/model` always has.
+        annotations: Option<Vec<String>>, in text(
+            names::is_annotation,
+            "must be an annotation of Plimsoll, such as plimsoll.dev/port",
+        );
+
+        /// The most accelerators per replica that an annotation can claim; more count as these. At
+        /// least those of the pod template always count.
+        // Eight nodes of eight, the largest replicas that are common.
+        gpus_max: Gpus = 64, in 1..=4096;
+
+        /// The least cost of a replica that an annotation can claim; less counts as this.
+        cost_min: CostPerHour = 0.0, in 0.0..=1e9;
+
+        /// The largest cost of a replica that an annotation can claim; more counts as this.
+        cost_max: CostPerHour = 1e9, in 0.0..=1e9;
+
             names::is_lease_name,
             "must be the name of a Lease, with room for `-decisions` behind it",
         );
@@ -362,6 +386,18 @@ settings! {
         /// PEM certificate chain to present.
         cert_file: Option<PathBuf>;
 
+
+        /// The namespaces whose discovered variants are scraped with `bearer_token_file` and the
+        /// client certificate of `tls`; `*` is all of them. Without it, those with pods of declared
+        /// variants that are scraped with the same credentials.
+        credentials_for: Option<Vec<String>>, in text(
+            names::is_namespace_or_all,
+            "must be the name of a namespace, or `*` for all of them",
+        );
+
+        /// Ports besides `port` to which the annotation of a discovered variant may direct the
+        /// credentials.
+        credentials_ports: Vec<u16>, in 1..=u16::MAX;
         /// PEM key to present.
         key_file: Option<PathBuf>;
 

@@ -1,5 +1,6 @@
 //! The allowed forms of names, addresses and selectors.
 
+use crate::collect::cluster::discovery::Annotation;
 pub use plimsoll_core::fleet::names::{
     DNS_LABEL, LABEL_MAX, MODEL_NAME, NAME_MAX, OBJECT_NAME, PROMETHEUS_LABEL, VARIANT_NAME,
     is_dns_label, is_label_text, is_model_name, is_object_name, is_prometheus_label,
@@ -9,11 +10,26 @@ pub use plimsoll_core::fleet::names::{
 /// The rule for the texts that [`is_label_text`] accepts.
 pub const LABEL_TEXT: &str = "must not be empty, nor have spaces at the ends or control characters";
 
+/// The mark for all namespaces.
+pub const ALL_NAMESPACES: &str = "*";
+
 /// Returns true if this can name a Lease, with room for the `-decisions` suffix of the shared
 /// decisions.
 #[must_use]
 pub fn is_lease_name(text: &str) -> bool {
     is_object_name(&format!("{text}-decisions"))
+}
+
+/// Returns true if this is the name of a namespace, or the mark for all of them.
+#[must_use]
+pub fn is_namespace_or_all(text: &str) -> bool {
+    text == ALL_NAMESPACES || is_dns_label(text)
+}
+
+/// Returns true if this is an annotation of Plimsoll.
+#[must_use]
+pub fn is_annotation(text: &str) -> bool {
+    Annotation::ALL.iter().any(|one| one.name() == text)
 }
 
 /// Returns true if this is the path of a URL.

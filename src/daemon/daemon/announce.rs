@@ -113,6 +113,7 @@ impl Announcer {
             ObjectionCause::TargetTaken { .. } => EventReason::ScaleTargetTaken,
             ObjectionCause::NameTaken { .. } => EventReason::VariantNameTaken,
             ObjectionCause::TooMany { .. } => EventReason::TooManyVariants,
+            ObjectionCause::CredentialsWithheld(_) => EventReason::CredentialsWithheld,
         };
 
         self.recorder.record(ReportedEvent {

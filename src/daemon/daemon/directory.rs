@@ -15,14 +15,17 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
+use crate::collect::cluster::discovery::credentials::{CredentialScope, TrustedNamespaces};
+use crate::collect::cluster::discovery::ledger::{Objection, ObjectionCause};
 use crate::collect::cluster::discovery::{
-    DiscoveredVariant, DiscoveryScope, Filter, ScrapeRequest, Vocabulary,
+    Annotation, AnnotationProblem, AnnotationRules, DiscoveredVariant, DiscoveryScope, Filter,
+    ScrapeRequest, Vocabulary,
 };
 use crate::collect::cluster::{
     Accelerators, ClusterNeeds, ClusterState, Discovery, WantedTarget, WatchedVariant,
 };
 use crate::collect::prometheus::{InstanceList, Instances, SeriesSelection, VariantQuery};
-use crate::collect::scrape::Target;
+use crate::collect::scrape::{ScrapeSettings, Target};
 use crate::collect::targets::{
     Endpoint, Lister, NameServer, TargetList, TargetMetrics, TargetSource,
 };
@@ -33,7 +36,7 @@ use plimsoll_core::fleet::{
 };
 use plimsoll_core::observe::{ReplicaListing, Scale, ScrapeRoute, WhyScaleUnknown};
 use plimsoll_core::pipeline::limits::LimitSwitch;
-use plimsoll_core::units::Fraction;
+use plimsoll_core::units::{Fraction, Gpus};
 
 /// The dependencies of listers other than their source.
 #[derive(Clone)]
@@ -66,6 +69,12 @@ pub(crate) struct Directory {
     entries: BTreeMap<VariantKey, DirectoryEntry>,
     /// The default scrape settings for replicas of discovered variants.
     scrape: ScrapeDefaults,
+    /// The discovered variants that may be scraped with the credentials.
+    credentials: CredentialScope,
+    /// The accelerators that the pods of discovered variants take, as far as they are known.
+    units: BTreeMap<VariantKey, Gpus>,
+    /// The objects of variants that are not used as their annotations say.
+    objections: Arc<[Objection]>,
     /// The default reader of their metrics: Plimsoll's scraper or Prometheus.
     read_by: ReadBy,
     discovery: Arc<Discovery>,
@@ -104,6 +113,9 @@ impl Directory {
             fleet: Arc::default(),
             entries: BTreeMap::new(),
             scrape: config.scrape.clone(),
+            credentials: credentials(config),
+            units: BTreeMap::new(),
+            objections: Arc::default(),
             read_by: ReadBy::Scrape,
             discovery: Arc::default(),
             roles: BTreeMap::new(),
@@ -117,6 +129,7 @@ impl Directory {
     pub(crate) fn replace(&mut self, config: &Config, surroundings: &ListerContext) {
         let mut old = std::mem::take(&mut self.entries);
         self.scrape = config.scrape.clone();
+        self.credentials = credentials(config);
         self.read_by = match config.prometheus {
             Some(_) => ReadBy::Prometheus,
             None => ReadBy::Scrape,
@@ -153,7 +166,9 @@ impl Directory {
             changed |= self.roles.insert(key.clone(), said) != Some(said);
         }
 
-        if changed {
+        let units = units(cluster);
+        if changed || units != self.units {
+            self.units = units;
             self.put_together();
         }
     }
@@ -168,10 +183,16 @@ impl Directory {
         &self.discovery
     }
 
+    /// The objects of variants that are not used as their annotations say.
+    pub(crate) fn objections(&self) -> &Arc<[Objection]> {
+        &self.objections
+    }
+
     /// Adds the discovered variants to the declared ones. A declared variant takes precedence: one
     /// that has just been declared can stay discovered for a moment.
     fn put_together(&mut self) {
         self.entries.retain(|_, entry| entry.origin == VariantOrigin::Declared);
+        let mut objections = Vec::new();
         for (key, discovered) in &self.discovery.variants {
             if self.entries.contains_key(key) {
                 continue;
@@ -180,9 +201,29 @@ impl Directory {
             let known_role = discovered.role.or_else(|| self.roles.get(key).copied());
             let role = known_role.unwrap_or_default();
             let read_by = discovered.scraped.map_or(self.read_by, |ScrapeRequest| ReadBy::Scrape);
-            let variant = variant(discovered, role, read_by, &self.scrape);
+            let endpoint = endpoint(discovered, &self.scrape.endpoint);
+            let (settings, refusal) = self.credentials.settings(&key.namespace, &endpoint);
+            if let Some(refusal) = refusal.filter(|_| read_by == ReadBy::Scrape) {
+                let object = discovered.object.clone();
+                let cause = ObjectionCause::CredentialsWithheld(refusal);
+                objections.push(Objection { object, cause });
+            }
+
+            let scrape = ScrapeDefaults { endpoint, settings: Arc::clone(settings) };
+            let mut variant = variant(discovered, role, read_by, scrape);
+            let taken = self.units.get(key).copied().unwrap_or_default();
+            if let Some(claimed) = variant.spec.gpus.filter(|claimed| *claimed < taken) {
+                variant.spec.gpus = Some(taken);
+                let object = discovered.object.clone();
+                objections.push(Objection { object, cause: fewer(claimed, taken) });
+            }
+
             let entry = DirectoryEntry { variant, list: None, origin: VariantOrigin::Discovered };
             self.entries.insert(key.clone(), entry);
+        }
+
+        if *self.objections != *objections {
+            self.objections = objections.into();
         }
 
         let fleet = Fleet::new(self.entries.values().map(|entry| entry.variant.spec.clone()));
@@ -230,12 +271,74 @@ impl Directory {
     }
 }
 
+/// The scope of the credentials in a configuration. Without a list, a namespace is trusted if the
+/// configuration itself sends the same credentials to pods in it.
+fn credentials(config: &Config) -> CredentialScope {
+    let ScrapeDefaults { endpoint, settings } = &config.scrape;
+    let namespaces = match &config.keys.scrape.credentials_for {
+        Some(listed) if listed.iter().any(|name| name == config::names::ALL_NAMESPACES) => {
+            TrustedNamespaces::All
+        }
+        Some(listed) => TrustedNamespaces::Listed(
+            listed.iter().filter_map(|name| Namespace::new(name)).collect(),
+        ),
+        None => {
+            let trusted = config.variants.iter().filter(|it| sends_credentials(it, settings));
+            let namespaces = trusted.map(|variant| variant.spec.key.namespace.clone());
+            TrustedNamespaces::Listed(namespaces.collect())
+        }
+    };
+
+    let more_ports = config.keys.scrape.credentials_ports.iter().copied();
+    CredentialScope::new(settings, endpoint, namespaces, more_ports)
+}
+
+/// Returns true if pods in the variant's namespace receive the credentials of these settings.
+fn sends_credentials(variant: &VariantConfig, settings: &ScrapeSettings) -> bool {
+    let to_pods = match &variant.targets {
+        VariantTargets::ScaleTarget(_) | VariantTargets::Selector(_) => true,
+        VariantTargets::Listed(_) | VariantTargets::Prometheus(_) => false,
+    };
+    let own = &variant.scrape.client;
+    let usual = &settings.client;
+
+    to_pods
+        && variant.read_by == ReadBy::Scrape
+        && own.bearer_token_file == usual.bearer_token_file
+        && own.identity == usual.identity
+}
+
+/// The accelerators of one replica of each discovered variant that claims a number of its own.
+fn units(cluster: &ClusterState) -> BTreeMap<VariantKey, Gpus> {
+    let claims = cluster.discovery.variants.iter().filter(|(_, variant)| variant.gpus.is_some());
+    let units = claims.filter_map(|(key, _)| Some((key, cluster.inventory.units.get(key)?)));
+    units.map(|(key, unit)| (key.clone(), unit.gpus)).collect()
+}
+
+/// The objection to an annotation that claims fewer accelerators than the pods take. Pods take what
+/// they request, whatever an annotation says, so the claim would only escape limits.
+fn fewer(claimed: Gpus, taken: Gpus) -> ObjectionCause {
+    let annotation = Annotation::Gpus.name().to_owned();
+    let rule = format!("counts as {taken}, which a replica requests in its pod template");
+    let found = Some(claimed.to_string());
+    ObjectionCause::Doubted { problems: vec![AnnotationProblem { annotation, rule, found }] }
+}
+
+/// The endpoint of a discovered variant: as annotated, otherwise as configured.
+fn endpoint(discovered: &DiscoveredVariant, usual: &Endpoint) -> Endpoint {
+    Endpoint {
+        scheme: discovered.scheme.unwrap_or(usual.scheme),
+        port: discovered.port.unwrap_or(usual.port),
+        path: discovered.path.clone().unwrap_or_else(|| usual.path.clone()),
+    }
+}
+
 /// Converts a discovered variant to a declared one.
 fn variant(
     discovered: &DiscoveredVariant,
     role: Role,
     read_by: ReadBy,
-    scrape: &ScrapeDefaults,
+    scrape: ScrapeDefaults,
 ) -> VariantConfig {
     let DiscoveredVariant {
         object: _,
@@ -252,20 +355,14 @@ fn variant(
         mismatch,
         start_time,
         bounds,
-        scheme,
-        port,
-        path,
+        scheme: _,
+        port: _,
+        path: _,
         scraped: _,
         doubts: _,
     } = discovered.clone();
 
-    let ScrapeDefaults { endpoint: usual, settings } = scrape;
-    let endpoint = Endpoint {
-        scheme: scheme.unwrap_or(usual.scheme),
-        port: port.unwrap_or(usual.port),
-        path: path.unwrap_or_else(|| usual.path.clone()),
-    };
-
+    let ScrapeDefaults { endpoint, settings } = scrape;
     let targets = match target {
         WantedTarget::Scale { api_version, kind, name } => {
             VariantTargets::ScaleTarget(config::ScaleTarget { api_version, kind, name })
@@ -287,7 +384,7 @@ fn variant(
         bounds,
     };
 
-    VariantConfig { spec, aliases, targets, read_by, endpoint, scrape: Arc::clone(settings) }
+    VariantConfig { spec, aliases, targets, read_by, endpoint, scrape: settings }
 }
 
 impl DirectoryEntry {
@@ -417,18 +514,42 @@ fn wanted(variant: &VariantConfig) -> WatchedVariant {
 }
 
 fn discover(discovery: &config::Discovery) -> DiscoveryScope {
-    let config::Discovery { enabled: _, namespaces, selector, wva } = discovery;
-    let filter = selector.as_deref().map_or_else(Filter::all, |text| {
-        let selector: Option<Selector> = text.parse().ok();
-        Filter::new(text, move |labels| {
-            let pairs = labels.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
-            selector.as_ref().is_some_and(|selector| selector.matches(&pairs))
-        })
+    let config::Discovery {
+        enabled: _,
+        namespaces,
+        selector,
+        namespace_selector,
+        annotations,
+        gpus_max,
+        cost_min,
+        cost_max,
+        wva,
+    } = discovery;
+
+    let allowed = annotations.as_ref().map(|listed| {
+        let all = Annotation::ALL.iter().copied();
+        all.filter(|one| listed.iter().any(|name| name == one.name())).collect()
     });
 
     DiscoveryScope {
         namespaces: namespaces.iter().filter_map(|name| Namespace::new(name)).collect(),
-        filter,
-        wva: if *wva { Vocabulary::WithWva } else { Vocabulary::Own },
+        namespace_filter: filter(namespace_selector.as_deref()),
+        filter: filter(selector.as_deref()),
+        rules: AnnotationRules {
+            vocabulary: if *wva { Vocabulary::WithWva } else { Vocabulary::Own },
+            allowed,
+            gpus_max: *gpus_max,
+            costs: cost_min.per_hour()..=cost_max.per_hour(),
+        },
     }
+}
+
+/// The filter of a label selector; without one, everything is accepted.
+fn filter(selector: Option<&str>) -> Filter {
+    let Some(text) = selector else { return Filter::all() };
+    let parsed: Option<Selector> = text.parse().ok();
+    Filter::new(text, move |labels| {
+        let pairs = labels.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
+        parsed.as_ref().is_some_and(|selector| selector.matches(&pairs))
+    })
 }

@@ -15,6 +15,7 @@ use crate::daemon::announce::Announcer;
 pub(crate) struct DiscoveryReporter {
     objects: GaugeVec,
     discovery: Arc<Discovery>,
+    more: Arc<[Objection]>,
     objections: BTreeSet<Objection>,
 }
 
@@ -23,16 +24,25 @@ pub(crate) struct DiscoveryReporter {
 impl DiscoveryReporter {
     /// Creates the state before the first report.
     pub(crate) fn new(objects: GaugeVec) -> Self {
-        Self { objects, discovery: Arc::default(), objections: BTreeSet::new() }
+        let discovery = Arc::default();
+        let more = Arc::default();
+        Self { objects, discovery, more, objections: BTreeSet::new() }
     }
 
-    /// Reports the changes.
-    pub(crate) fn say(&mut self, discovery: &Arc<Discovery>, announcer: Option<&Announcer>) {
-        if Arc::ptr_eq(&self.discovery, discovery) {
+    /// Reports the changes. `more` are the objections of the directory, besides those of the
+    /// discovery.
+    pub(crate) fn say(
+        &mut self,
+        discovery: &Arc<Discovery>,
+        more: &Arc<[Objection]>,
+        announcer: Option<&Announcer>,
+    ) {
+        if Arc::ptr_eq(&self.discovery, discovery) && Arc::ptr_eq(&self.more, more) {
             return;
         }
 
         self.discovery = Arc::clone(discovery);
+        self.more = Arc::clone(more);
         for standing in Standing::ALL {
             let count = discovery.standings.get(&standing).copied();
             match count {
@@ -45,7 +55,8 @@ impl DiscoveryReporter {
             }
         }
 
-        let objections: BTreeSet<Objection> = discovery.objections.iter().cloned().collect();
+        let all = discovery.objections.iter().chain(more.iter());
+        let objections: BTreeSet<Objection> = all.cloned().collect();
         for objection in objections.difference(&self.objections) {
             let Objection { object, cause } = objection;
             warn!(%object, reason = cause.reason(), "{cause}");

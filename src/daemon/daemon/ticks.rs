@@ -330,7 +330,8 @@ impl Ticks {
         let cluster = self.parts.cluster.as_ref().map(|it| it.borrow().clone());
         if let Some(cluster) = &cluster {
             self.directory.discover(cluster);
-            self.said.say(&cluster.discovery, self.parts.announcer.as_ref());
+            let objections = self.directory.objections();
+            self.said.say(&cluster.discovery, objections, self.parts.announcer.as_ref());
         }
 
         let instances = self.parts.prometheus.as_ref().map(|it| it.instances.borrow().clone());

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll::collect::cluster::discovery::{
-    Claimant, DiscoveredVariant, DiscoveryScope, Filter, ObjectionCause, ReadingFallback, Standing,
-    Vocabulary,
+    AnnotationRules, Claimant, DiscoveredVariant, DiscoveryScope, Filter, ObjectionCause,
+    ReadingFallback, Standing, Vocabulary,
 };
 use plimsoll::collect::cluster::{
     ClusterNeeds, ClusterState, Discovery, Finding, ScaledObjectPause,
@@ -27,7 +27,12 @@ const SCALED_OBJECTS: &str = "/apis/keda.sh/v1alpha1/namespaces/shop/scaledobjec
 const NAMESPACES: &str = "/api/v1/namespaces";
 
 pub(super) fn everywhere() -> DiscoveryScope {
-    DiscoveryScope { namespaces: Vec::new(), filter: Filter::all(), wva: Vocabulary::WithWva }
+    DiscoveryScope {
+        namespaces: Vec::new(),
+        namespace_filter: Filter::all(),
+        filter: Filter::all(),
+        rules: AnnotationRules::of(Vocabulary::WithWva),
+    }
 }
 
 fn start(fake: &FakeCluster, discover: DiscoveryScope) -> Watching {
@@ -323,6 +328,35 @@ async fn namespaces_and_objects_that_are_left_out_are_left_alone() {
 }
 
 #[tokio::test]
+async fn namespaces_are_selected_by_labels_that_only_their_administrator_sets() {
+    let fake = FakeCluster::start().await;
+    workloads(&fake);
+    for namespace in ["shop", "lab", "old"] {
+        let mut object = annotated(hpa("llama", "llama"), &model("m"));
+        object["metadata"]["labels"] = json!({"plimsoll": "on"});
+        fake.put(&HPAS.replace("shop", namespace), &object);
+    }
+
+    let namespace = |name: &str, labels: Value, excluded: &str| {
+        let annotations = json!({"plimsoll.dev/exclude": excluded});
+        json!({"metadata": {"name": name, "labels": labels, "annotations": annotations}})
+    };
+    fake.put(NAMESPACES, &namespace("shop", json!({"plimsoll": "on"}), "false"));
+    fake.put(NAMESPACES, &namespace("lab", json!({}), "false"));
+    fake.put(NAMESPACES, &namespace("old", json!({"plimsoll": "on"}), "true"));
+
+    let namespace_filter =
+        Filter::new("plimsoll=on", |labels| labels.get("plimsoll").is_some_and(|it| it == "on"));
+    let mut watching = start(&fake, DiscoveryScope { namespace_filter, ..everywhere() });
+    watching.until_variants(&["shop/llama"]).await;
+
+    fake.put(NAMESPACES, &namespace("lab", json!({"plimsoll": "on"}), "false"));
+    watching.until_variants(&["lab/llama", "shop/llama"]).await;
+    fake.put(NAMESPACES, &namespace("shop", json!({}), "false"));
+    watching.until_variants(&["lab/llama"]).await;
+}
+
+#[tokio::test]
 async fn an_api_server_that_goes_away_takes_no_discovered_variant_with_it() {
     let mut fake = FakeCluster::start().await;
     workloads(&fake);
@@ -387,7 +421,8 @@ async fn what_was_annotated_for_the_workload_variant_autoscaler_is_found_under_i
     let state = watching.until(&variant("llama-scaler"), |state| state.role.is_some()).await;
     assert_eq!(state.role, Some(Role::Prefill));
 
-    let own = DiscoveryScope { wva: Vocabulary::Own, ..everywhere() };
+    let rules = AnnotationRules::of(Vocabulary::Own);
+    let own = DiscoveryScope { rules, ..everywhere() };
     watching
         .needs
         .send_replace(Arc::new(ClusterNeeds { discover: Some(own), ..ClusterNeeds::default() }));

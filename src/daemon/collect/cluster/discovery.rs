@@ -10,6 +10,7 @@
 //! autoscaler therefore work with Plimsoll unchanged. The vocabularies differ only in the default
 //! name and the default cost. All Plimsoll annotations are read with either.
 
+pub(crate) mod credentials;
 pub(crate) mod ledger;
 mod read;
 
@@ -22,6 +23,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::collect::cluster::WantedTarget;
+pub use crate::collect::cluster::discovery::credentials::CredentialRefusal;
 pub use crate::collect::cluster::discovery::ledger::{
     Claimant, Discovery, Objection, ObjectionCause, ReadingFallback, Standing,
 };
@@ -56,6 +58,9 @@ const WVA_DEFAULT_COST: f64 = 10.0;
 /// Accepted costs, the same as in the configuration.
 const COSTS: RangeInclusive<f64> = 0.0..=1e9;
 
+/// The most accelerators per replica, the same as in the configuration.
+const GPUS_MAX: u32 = 4096;
+
 /// Accepted mismatch factors, the same as in the configuration.
 const MISMATCHES: RangeInclusive<f64> = 1.0..=1000.0;
 
@@ -64,10 +69,25 @@ const MISMATCHES: RangeInclusive<f64> = 1.0..=1000.0;
 pub struct DiscoveryScope {
     /// The namespaces to search; all of the cluster if empty.
     pub namespaces: Vec<Namespace>,
+    /// Selects namespaces by their labels, if all of the cluster is searched.
+    pub namespace_filter: Filter,
     /// Selects objects by their labels.
     pub filter: Filter,
+    /// The rules for annotations.
+    pub rules: AnnotationRules,
+}
+
+/// The operator's rules for annotations, whose authors may be anybody who can write a workload.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AnnotationRules {
     /// The vocabularies to accept.
-    pub wva: Vocabulary,
+    pub vocabulary: Vocabulary,
+    /// The annotations that have an effect; `None` for all of them. That of the model always has.
+    pub allowed: Option<Vec<Annotation>>,
+    /// The most accelerators per replica that an annotation can claim.
+    pub gpus_max: Gpus,
+    /// The costs of a replica that an annotation can claim.
+    pub costs: RangeInclusive<f64>,
 }
 
 /// The annotation vocabularies that are accepted.
@@ -77,6 +97,13 @@ pub enum Vocabulary {
     Own,
     /// Plimsoll's, and the workload variant autoscaler's.
     WithWva,
+}
+
+/// The properties of a namespace that decide about discovery in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NamespaceFacts {
+    excluded: bool,
+    labels: BTreeMap<String, String>,
 }
 
 /// A predicate over labels.
@@ -277,6 +304,15 @@ impl Filter {
     pub(crate) fn accepts(&self, labels: &BTreeMap<String, String>) -> bool {
         (self.accepts)(labels)
     }
+
+    /// Returns true if variants are discovered in a namespace. An unknown namespace is as one
+    /// without labels.
+    pub(crate) fn accepts_namespace(&self, facts: Option<&NamespaceFacts>) -> bool {
+        match facts {
+            Some(NamespaceFacts { excluded, labels }) => !excluded && self.accepts(labels),
+            None => self.accepts(&BTreeMap::new()),
+        }
+    }
 }
 
 impl PartialEq for Filter {
@@ -288,6 +324,31 @@ impl PartialEq for Filter {
 impl fmt::Debug for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Filter({:?})", self.text)
+    }
+}
+
+// === impl AnnotationRules and NamespaceFacts ===
+
+impl AnnotationRules {
+    /// The rules without restrictions.
+    #[must_use]
+    pub fn of(vocabulary: Vocabulary) -> Self {
+        Self { vocabulary, allowed: None, gpus_max: Gpus::new(GPUS_MAX), costs: COSTS }
+    }
+
+    fn allow(&self, annotation: Annotation) -> bool {
+        let listed = self.allowed.as_ref().is_none_or(|listed| listed.contains(&annotation));
+        listed || annotation == Annotation::Model
+    }
+}
+
+impl NamespaceFacts {
+    /// Reads a namespace.
+    pub(crate) fn new(metadata: &ObjectMeta) -> Self {
+        let annotations = metadata.annotations.as_ref();
+        let mut marks = EXCLUDE.iter().filter_map(|key| annotations?.get(*key));
+        let excluded = marks.any(|value| value == "true");
+        Self { excluded, labels: metadata.labels.clone().unwrap_or_default() }
     }
 }
 
@@ -369,11 +430,6 @@ impl AnnotatedObject {
     }
 }
 
-/// Returns true if a namespace excludes its objects from discovery.
-pub(crate) fn is_excluded(metadata: &ObjectMeta) -> bool {
-    let annotations = metadata.annotations.as_ref();
-    EXCLUDE.iter().filter_map(|key| annotations?.get(*key)).any(|value| value == "true")
-}
 
 /// Reads the variant that an object declares.
 ///
@@ -382,13 +438,13 @@ pub(crate) fn is_excluded(metadata: &ObjectMeta) -> bool {
 /// An annotation is missing or has an invalid value. The error lists all such problems.
 pub fn variant(
     marked: &AnnotatedObject,
-    understood: Vocabulary,
+    rules: &AnnotationRules,
 ) -> Result<DiscoveredVariant, Vec<AnnotationProblem>> {
-    let Some(spoken) = marked.speaks(understood) else {
+    let Some(spoken) = marked.speaks(rules.vocabulary) else {
         return Err(vec![missing(Annotation::Model.name(), "is missing: it names the model")]);
     };
 
-    let mut read = ObjectReader { marked, spoken, problems: Vec::new(), doubts: Vec::new() };
+    let mut read = ObjectReader::new(marked, spoken, rules);
     let model = read.model();
     let name = read.name();
     let namespace = Namespace::new(&marked.object.namespace);
@@ -480,11 +536,19 @@ mod tests {
         source: ObjectRole,
         annotations: &Value,
     ) -> Result<DiscoveredVariant, Vec<AnnotationProblem>> {
+        read_by(&AnnotationRules::of(Vocabulary::WithWva), source, annotations)
+    }
+
+    fn read_by(
+        rules: &AnnotationRules,
+        source: ObjectRole,
+        annotations: &Value,
+    ) -> Result<DiscoveredVariant, Vec<AnnotationProblem>> {
         let metadata = json!({
             "name": "scaler", "namespace": "shop", "annotations": annotations,
             "labels": {"inference.optimization/acceleratorName": "H100"},
         });
-        variant(&marked(source, metadata).unwrap(), Vocabulary::WithWva)
+        variant(&marked(source, metadata).unwrap(), rules)
     }
 
     fn with(name: &str, value: &str) -> Value {
@@ -625,6 +689,55 @@ mod tests {
         }
     }
 
+    /// Returns the doubts about a variant that is read by these rules.
+    fn doubts(rules: &AnnotationRules, annotations: &Value) -> (DiscoveredVariant, Vec<String>) {
+        let found = read_by(rules, ObjectRole::Hpa, annotations).unwrap();
+        let doubts = found.doubts.iter().map(ToString::to_string).collect();
+        (found, doubts)
+    }
+
+    #[test]
+    fn what_an_annotation_claims_is_moved_into_the_operators_bounds_and_said() {
+        let own = AnnotationRules::of(Vocabulary::Own);
+        let rules = AnnotationRules { gpus_max: Gpus::new(16), costs: 0.5..=20.0, ..own };
+
+        for (written, gpus, amount, said) in [
+            (["16", "0.5", "20"], 16, 0.5, Vec::new()),
+            (["4096", "0.5", "20"], 16, 0.5, vec!["gpus counts as 16, which is"]),
+            (["8", "0", "20"], 8, 0.5, vec!["cost counts as 0.5, which is"]),
+            (["8", "1e9", "1e9"], 8, 20.0, vec!["cost counts as 20", "list-price counts as 20"]),
+        ] {
+            let [claimed, cost, list_price] = written;
+            let annotations = json!({"plimsoll.dev/model": "m", "plimsoll.dev/gpus": claimed,
+                                     "plimsoll.dev/cost": cost,
+                                     "plimsoll.dev/list-price": list_price});
+            let (found, doubts) = doubts(&rules, &annotations);
+            assert_eq!(found.gpus, Some(Gpus::new(gpus)), "{written:?}");
+            assert_eq!(found.cost, CostPerHour::new(amount).unwrap(), "{written:?}");
+            assert_eq!(found.list_price, CostPerHour::new(20.0), "{written:?}");
+            assert_eq!(doubts.len(), said.len(), "{doubts:?}");
+            assert!(said.iter().all(|it| doubts.iter().any(|one| one.contains(it))), "{doubts:?}");
+        }
+    }
+
+    #[test]
+    fn an_annotation_that_the_operator_does_not_list_has_no_effect_and_that_is_said() {
+        let usual = AnnotationRules::of(Vocabulary::WithWva);
+        let rules = AnnotationRules { allowed: Some(vec![Annotation::Port]), ..usual };
+        let annotations = json!({"plimsoll.dev/model": "m", "plimsoll.dev/port": "9000",
+                                 "plimsoll.dev/gpus": "none", "plimsoll.dev/scheme": "http"});
+        let (found, said) = doubts(&rules, &annotations);
+        assert_eq!((found.port, found.gpus, found.scheme), (Some(9000), None, None));
+        let rule = "has no effect: kubernetes.discovery.annotations does not list it";
+        let expected = ["gpus", "scheme"].map(|it| format!("annotation plimsoll.dev/{it} {rule}"));
+        assert_eq!(said, expected);
+
+        // The other vocabulary's words for the same are no way around.
+        let (found, said) = doubts(&rules, &managed(&json!({"llm-d.ai/variant-cost": "40"})));
+        assert_eq!((found.cost, found.accelerator), (cost(WVA_DEFAULT_COST), None));
+        assert_eq!(said, [format!("annotation llm-d.ai/variant-cost {rule}")]);
+    }
+
     #[test]
     fn a_time_until_zero_that_the_switch_beside_it_forbids_is_said_to_have_no_effect() {
         let annotations = json!({"plimsoll.dev/model": "m", "plimsoll.dev/scale-to-zero": "false",
@@ -709,7 +822,7 @@ mod tests {
             "llm-d.ai/managed": "true", "llm-d.ai/model-id": "m"}});
         let mut marked = marked(ObjectRole::Hpa, metadata).unwrap();
         marked.object.name = "a".repeat(64);
-        let problems = variant(&marked, Vocabulary::WithWva).unwrap_err();
+        let problems = variant(&marked, &AnnotationRules::of(Vocabulary::WithWva)).unwrap_err();
         assert!(problems[0].to_string().starts_with("annotation plimsoll.dev/variant must be set"));
     }
 }

@@ -20,7 +20,7 @@ use tracing::{Instrument as _, debug, info, info_span, warn};
 use crate::clock::Clock;
 use crate::collect::cluster::config_maps::texts;
 use crate::collect::cluster::discovery::ledger::{Discovery, DiscoveryLedger};
-use crate::collect::cluster::discovery::{AnnotatedObject, is_excluded};
+use crate::collect::cluster::discovery::{AnnotatedObject, NamespaceFacts};
 use crate::collect::cluster::follow::{
     RequestFailure, RetryDelay, Selection, WatchChange, WatchFailure, WatchTiming, ask, guarded,
 };
@@ -257,7 +257,7 @@ impl ClusterWatcher {
             Some(discover) => self
                 .world
                 .marked(discover)
-                .map(|marked| self.ledger.settle(&marked, variants, discover.wva)),
+                .map(|marked| self.ledger.settle(&marked, variants, &discover.rules)),
         };
 
         if let Some(next) = next.filter(|next| *next != *self.discovery) {
@@ -361,7 +361,7 @@ impl ClusterWatcher {
                 self.spawn(outlet.follow(
                     api,
                     all,
-                    |it| Some(is_excluded(&it.metadata)),
+                    |it| Some(NamespaceFacts::new(&it.metadata)),
                     WatchRemark::Namespace,
                 ))
             }

@@ -16,7 +16,9 @@ use kube::api::DynamicObject;
 
 use crate::collect::cluster::config_maps::Texts;
 use crate::collect::cluster::discovery::ledger::{Claim, Discovery};
-use crate::collect::cluster::discovery::{AnnotatedObject, DiscoveryScope, ObjectRef, ObjectRole};
+use crate::collect::cluster::discovery::{
+    AnnotatedObject, DiscoveryScope, NamespaceFacts, ObjectRef, ObjectRole,
+};
 use crate::collect::cluster::follow::{ObjectName, WatchChange, WatchFailure};
 use crate::collect::cluster::hpa::{Finding, HpaFacts};
 use crate::collect::cluster::keda::ScaledObject;
@@ -91,8 +93,7 @@ pub(crate) struct ClusterView {
     pub(crate) hpas: BTreeMap<WatchKey, WatchedObjects<HpaFacts>>,
     pub(crate) scaled_objects: BTreeMap<WatchKey, WatchedObjects<ScaledObject>>,
     pub(crate) pods: PodWatches,
-    /// True for each namespace that excludes its objects from discovery.
-    pub(crate) namespaces: BTreeMap<WatchKey, WatchedObjects<bool>>,
+    pub(crate) namespaces: BTreeMap<WatchKey, WatchedObjects<NamespaceFacts>>,
     /// The `ConfigMap`s that pod templates refer to, each watched by name.
     pub(crate) config_maps: BTreeMap<WatchKey, WatchedObjects<Arc<Texts>>>,
 }
@@ -250,15 +251,17 @@ impl ClusterView {
         }
 
         marked.retain(|one| {
-            discover.filter.accepts(&one.labels) && !self.is_excluded(&one.object.namespace)
+            discover.filter.accepts(&one.labels) && self.accepts(discover, &one.object.namespace)
         });
         Some(marked)
     }
 
+    /// Returns true if variants are discovered in a namespace. A list of namespaces decides alone.
     fn accepts(&self, discover: &DiscoveryScope, namespace: &str) -> bool {
-    fn is_excluded(&self, namespace: &str) -> bool {
         let name = ObjectName { namespace: String::new(), name: namespace.to_owned() };
         let feed = self.namespaces.get(&WatchKey::Namespaces);
+        let facts = feed.and_then(|feed| feed.items.get(&name));
+        !discover.namespaces.is_empty() || discover.namespace_filter.accepts_namespace(facts)
     }
 
     /// Returns the targets whose scale subresource has not been read for their current version,

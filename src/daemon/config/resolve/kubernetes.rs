@@ -83,15 +83,49 @@ fn complete_discovery(
 
     keys.namespaces = namespaces;
     if keys.enabled {
+        check_discovery(keys, checks);
         return;
     }
 
-    let Discovery { namespaces, selector, wva, .. } = std::mem::take(keys);
-    let written =
-        [("namespaces", !namespaces.is_empty()), ("selector", selector.is_some()), ("wva", !wva)];
+    let Discovery {
+        enabled: _,
+        namespaces,
+        selector,
+        namespace_selector,
+        annotations,
+        gpus_max,
+        cost_min,
+        cost_max,
+        wva,
+    } = std::mem::take(keys);
+    let usual = Discovery::default();
+    let written = [
+        ("namespaces", !namespaces.is_empty()),
+        ("selector", selector.is_some()),
+        ("namespace_selector", namespace_selector.is_some()),
+        ("annotations", annotations.is_some()),
+        ("gpus_max", gpus_max != usual.gpus_max),
+        ("cost_min", cost_min != usual.cost_min),
+        ("cost_max", cost_max != usual.cost_max),
+        ("wva", !wva),
+    ];
     for (key, _) in written.iter().filter(|(_, written)| *written) {
         let rule = "has no effect, because kubernetes.discovery.enabled is not true";
         problems.warning(join(DISCOVERY, key), rule);
+    }
+}
+
+fn check_discovery(keys: &Discovery, checks: &mut Checks<'_>) {
+    let problems = &mut checks.problems;
+    if keys.namespace_selector.is_some() && !keys.namespaces.is_empty() {
+        let rule = "has no effect, because kubernetes.discovery.namespaces lists the namespaces";
+        problems.warning(join(DISCOVERY, "namespace_selector"), rule);
+    }
+
+    if keys.cost_min > keys.cost_max {
+        let most = keys.cost_max.per_hour();
+        let rule = format!("must not be above kubernetes.discovery.cost_max, which is {most}");
+        problems.error(join(DISCOVERY, "cost_min"), rule, keys.cost_min.per_hour());
     }
 }
 

@@ -48,6 +48,8 @@ fn shared(section: Option<&Written<ScrapeKeys>>) -> VariantScrape {
         interval,
         timeout,
         concurrency: _,
+        credentials_for: _,
+        credentials_ports: _,
         body_limit,
         scheme,
         port,

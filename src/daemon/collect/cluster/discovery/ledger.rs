@@ -14,12 +14,12 @@ use std::fmt;
 use jiff::Timestamp;
 
 use crate::collect::cluster::discovery::{
-    AnnotatedObject, AnnotationProblem, DiscoveredVariant, ObjectRef, ObjectRole, Vocabulary,
-    variant,
+    AnnotatedObject, AnnotationProblem, AnnotationRules, CredentialRefusal, DiscoveredVariant,
+    ObjectRef, ObjectRole, variant,
 };
 use crate::collect::cluster::hpa::group_of;
 use crate::collect::cluster::{WantedTarget, WatchedVariant};
-use plimsoll_core::fleet::VariantKey;
+use plimsoll_core::fleet::{Namespace, VariantKey};
 
 /// The maximum number of discovered variants. Each has a pod watch, which is a connection to the
 /// API server. Larger clusters should spread their variants over several daemons.
@@ -45,8 +45,10 @@ pub enum Standing {
     Accepted,
     /// Its annotations are invalid; its last valid reading may be in effect.
     Refused,
-    /// Its target or its name belongs to another variant, or there are too many variants.
+    /// Its target or its name belongs to another variant.
     Shadowed,
+    /// Its namespace has more variants than its share.
+    Surplus,
 }
 
 /// A problem that the owner of an object should know about.
@@ -87,11 +89,15 @@ pub enum ObjectionCause {
         /// The claimant that has it.
         by: Claimant,
     },
-    /// There are too many variants.
+    /// There are too many variants, and the namespace has its share of them.
     TooMany {
-        /// The limit.
+        /// The share of the namespace.
+        share: usize,
+        /// The limit for all namespaces.
         limit: usize,
     },
+    /// The variant is scraped without the credentials of the configuration.
+    CredentialsWithheld(CredentialRefusal),
 }
 
 /// The fate of an object whose annotations are invalid.
@@ -172,14 +178,16 @@ impl DiscoveryLedger {
         &mut self,
         objects: &[&AnnotatedObject],
         declared: &[WatchedVariant],
-        understood: Vocabulary,
+        rules: &AnnotationRules,
     ) -> Discovery {
         let mut objections = Vec::new();
-        let refused = self.read(objects, understood, &mut objections);
+        let refused = self.read(objects, rules, &mut objections);
 
         let mut standings = BTreeMap::from([(Standing::Refused, refused.len())]);
         let (chosen, losers) = self.choose(declared);
-        standings.insert(Standing::Shadowed, losers.len());
+        let surplus = losers.iter().filter(|it| it.cause.is_surplus()).count();
+        standings.insert(Standing::Shadowed, losers.len() - surplus);
+        standings.insert(Standing::Surplus, surplus);
         objections.extend(losers);
 
         let in_force: BTreeMap<VariantKey, ObjectIdentity> = chosen
@@ -202,15 +210,16 @@ impl DiscoveryLedger {
     fn read(
         &mut self,
         objects: &[&AnnotatedObject],
-        understood: Vocabulary,
+        rules: &AnnotationRules,
         objections: &mut Vec<Objection>,
     ) -> BTreeSet<ObjectIdentity> {
+        let understood = rules.vocabulary;
         let mut old = std::mem::take(&mut self.readings);
         let mut refused = BTreeSet::new();
         for marked in objects.iter().filter(|marked| marked.concerns(understood)) {
             let object = marked.object.clone();
             let identity = (marked.source, object.clone());
-            let reading = match variant(marked, understood) {
+            let reading = match variant(marked, rules) {
                 Ok(sound) => {
                     if !sound.doubts.is_empty() {
                         let cause = ObjectionCause::Doubted { problems: sound.doubts.clone() };
@@ -280,9 +289,16 @@ impl DiscoveryLedger {
             true
         });
 
-        for one in candidates.drain(VARIANTS_MAX.min(candidates.len())..) {
-            losers.push(one.objection(ObjectionCause::TooMany { limit: VARIANTS_MAX }));
-        }
+        let share = share(&candidates);
+        let mut counts: BTreeMap<&Namespace, usize> = BTreeMap::new();
+        candidates.retain(|one| {
+            let count = counts.entry(&one.reading.sound.key.namespace).or_default();
+            *count += 1;
+            if *count > share {
+                losers.push(one.objection(ObjectionCause::TooMany { share, limit: VARIANTS_MAX }));
+            }
+            *count <= share
+        });
 
         (candidates, losers)
     }
@@ -296,6 +312,33 @@ impl DiscoveryLedger {
         });
         candidates.collect()
     }
+}
+
+/// Returns the share of variants that every namespace has.
+fn share(candidates: &[ObjectCandidate<'_>]) -> usize {
+    let mut counts: BTreeMap<&Namespace, usize> = BTreeMap::new();
+    for one in candidates {
+        *counts.entry(&one.reading.sound.key.namespace).or_default() += 1;
+    }
+
+    fair_share(counts.into_values().collect(), VARIANTS_MAX)
+}
+
+/// Returns the largest number that each may have so that all together have at most `most`. Those
+/// with less leave the rest to the others (max-min fairness). So nobody who asks for at most an
+/// equal part loses anything, however much the others ask for.
+fn fair_share(mut wanted: Vec<usize>, most: usize) -> usize {
+    wanted.sort_unstable();
+    let mut left = most;
+    for (at, count) in wanted.iter().enumerate() {
+        let equal = left / (wanted.len() - at);
+        if *count > equal {
+            return equal;
+        }
+        left -= count;
+    }
+
+    most
 }
 
 // === impl ObjectCandidate ===
@@ -321,7 +364,7 @@ impl ObjectCandidate<'_> {
 
 impl Standing {
     /// All standings.
-    pub const ALL: [Self; 3] = [Self::Accepted, Self::Refused, Self::Shadowed];
+    pub const ALL: [Self; 4] = [Self::Accepted, Self::Refused, Self::Shadowed, Self::Surplus];
 
     /// The standing as a label value.
     #[must_use]
@@ -330,6 +373,7 @@ impl Standing {
             Self::Accepted => "accepted",
             Self::Refused => "refused",
             Self::Shadowed => "shadowed",
+            Self::Surplus => "surplus",
         }
     }
 }
@@ -337,6 +381,10 @@ impl Standing {
 // === impl ObjectionCause ===
 
 impl ObjectionCause {
+    const fn is_surplus(&self) -> bool {
+        matches!(self, Self::TooMany { .. })
+    }
+
     /// The reason in the format of Kubernetes events.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
@@ -346,6 +394,7 @@ impl ObjectionCause {
             Self::TargetTaken { .. } => "ScaleTargetTaken",
             Self::NameTaken { .. } => "VariantNameTaken",
             Self::TooMany { .. } => "TooManyVariants",
+            Self::CredentialsWithheld(_) => "CredentialsWithheld",
         }
     }
 }
@@ -369,9 +418,12 @@ impl fmt::Display for ObjectionCause {
                  another",
                 key.variant
             ),
-            Self::TooMany { limit } => {
-                write!(f, "there are more than {limit} variants; no number is served for this one")
-            }
+            Self::TooMany { share, limit } => write!(
+                f,
+                "there are more than {limit} variants, and this namespace has its share of \
+                 {share}; no number is served for this one"
+            ),
+            Self::CredentialsWithheld(refusal) => refusal.fmt(f),
         }
     }
 }
@@ -385,6 +437,86 @@ impl fmt::Display for Claimant {
         match self {
             Self::Configuration(key) => write!(f, "variant {} of the configuration", key.variant),
             Self::Object(object) => object.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::cluster::discovery::{Annotation, Vocabulary};
+
+    fn object(namespace: &str, number: usize) -> AnnotatedObject {
+        let name = format!("llama-{number}");
+        AnnotatedObject {
+            object: ObjectRef {
+                kind: "Deployment".to_owned(),
+                namespace: namespace.to_owned(),
+                name: name.clone(),
+                ..ObjectRef::default()
+            },
+            source: ObjectRole::Workload,
+            created: None,
+            target: WantedTarget::Scale {
+                api_version: "apps/v1".to_owned(),
+                kind: "Deployment".to_owned(),
+                name,
+            },
+            annotations: [(Annotation::Model.name().to_owned(), "m".to_owned())].into(),
+            labels: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the discovery with this number of objects in each namespace.
+    fn settle(ledger: &mut DiscoveryLedger, wanted: &[(&str, usize)]) -> Discovery {
+        let each = wanted.iter().flat_map(|(name, count)| (0..*count).map(|it| object(name, it)));
+        let objects: Vec<AnnotatedObject> = each.collect();
+        let objects: Vec<&AnnotatedObject> = objects.iter().collect();
+        ledger.settle(&objects, &[], &AnnotationRules::of(Vocabulary::Own))
+    }
+
+    fn count(found: &Discovery, namespace: &str) -> usize {
+        found.variants.keys().filter(|key| key.namespace.as_str() == namespace).count()
+    }
+
+    #[test]
+    fn a_namespace_at_its_share_takes_nothing_from_the_others() {
+        let mut ledger = DiscoveryLedger::default();
+        let found = settle(&mut ledger, &[("a-flood", VARIANTS_MAX)]);
+        assert_eq!(count(&found, "a-flood"), VARIANTS_MAX, "nobody else wants any");
+
+        let found = settle(&mut ledger, &[("a-flood", VARIANTS_MAX), ("shop", 20)]);
+        assert_eq!(count(&found, "shop"), 20);
+        assert_eq!(count(&found, "a-flood"), VARIANTS_MAX - 20);
+        assert_eq!(found.standings[&Standing::Surplus], 20);
+        assert_eq!(found.standings[&Standing::Shadowed], 0);
+
+        let surplus = found.objections.iter().all(|it| it.object.namespace == "a-flood");
+        assert!(surplus, "only the owner of the flood is told");
+        assert_eq!(
+            found.objections[0].cause.to_string(),
+            "there are more than 5000 variants, and this namespace has its share of 4980; no \
+             number is served for this one"
+        );
+
+        // What is in effect stays, as long as the shares do.
+        let again = settle(&mut ledger, &[("a-flood", VARIANTS_MAX), ("shop", 20)]);
+        assert!(again.variants.keys().eq(found.variants.keys()));
+    }
+
+    #[test]
+    fn shares_are_equal_and_what_some_leave_goes_to_the_others() {
+        for (wanted, most, share) in [
+            (vec![], 10, 10),
+            (vec![3, 4], 10, 10),
+            (vec![10], 10, 10),
+            (vec![11], 10, 10),
+            (vec![100, 100], 10, 5),
+            (vec![100, 2], 10, 8),
+            (vec![1, 2, 100, 100], 10, 3),
+            (vec![9, 9, 9, 9], 3, 0),
+        ] {
+            assert_eq!(fair_share(wanted.clone(), most), share, "{wanted:?} of {most}");
         }
     }
 }

@@ -7,8 +7,9 @@ use jiff::SignedDuration;
 
 use crate::collect::cluster::WantedTarget;
 use crate::collect::cluster::discovery::{
-    AnnotatedObject, Annotation, AnnotationProblem, COST, COSTS, MISMATCHES, ObjectRole, PREFIX,
-    ScrapeRequest, Vocabulary, WVA_ACCELERATOR, WVA_COST, WVA_DEFAULT_COST, WVA_MODEL, missing,
+    AnnotatedObject, Annotation, AnnotationProblem, AnnotationRules, COST, COSTS, GPUS_MAX,
+    MISMATCHES, ObjectRole, PREFIX, ScrapeRequest, Vocabulary, WVA_ACCELERATOR, WVA_COST,
+    WVA_DEFAULT_COST, WVA_MODEL, missing,
 };
 use crate::collect::targets::Scheme;
 use plimsoll_core::fleet::names::{
@@ -19,8 +20,8 @@ use plimsoll_core::fleet::{
 };
 use plimsoll_core::units::{CostPerHour, Fraction, Gpus, Replicas, Seconds};
 
-/// Accepted accelerator counts, the same as in the configuration.
-const GPUS: RangeInclusive<u32> = 0..=4096;
+/// Accepted accelerator counts.
+const GPUS: RangeInclusive<u32> = 0..=GPUS_MAX;
 
 /// Accepted idle times before scale to zero, the same as in the configuration.
 const AFTERS: RangeInclusive<SignedDuration> =
@@ -34,13 +35,30 @@ const START_TIMES: RangeInclusive<SignedDuration> =
 pub(super) struct ObjectReader<'a> {
     pub(super) marked: &'a AnnotatedObject,
     pub(super) spoken: Vocabulary,
+    pub(super) rules: &'a AnnotationRules,
     pub(super) problems: Vec<AnnotationProblem>,
     pub(super) doubts: Vec<AnnotationProblem>,
 }
 
 impl<'a> ObjectReader<'a> {
+    pub(super) fn new(
+        marked: &'a AnnotatedObject,
+        spoken: Vocabulary,
+        rules: &'a AnnotationRules,
+    ) -> Self {
+        let problems = Vec::new();
+        let mut doubts = Vec::new();
+        for name in marked.annotations.keys().filter(|name| is_forbidden(name, rules)) {
+            let rule = "has no effect: kubernetes.discovery.annotations does not list it";
+            doubts.push(missing(name, rule));
+        }
+
+        Self { marked, spoken, rules, problems, doubts }
+    }
+
     fn get(&self, name: &str) -> Option<&'a str> {
-        self.marked.annotations.get(name).map(String::as_str)
+        let text = self.marked.annotations.get(name).filter(|_| !is_forbidden(name, self.rules));
+        text.map(String::as_str)
     }
 
     fn refuse(&mut self, annotation: &str, rule: impl Into<String>, found: &str) {
@@ -142,18 +160,33 @@ impl<'a> ObjectReader<'a> {
         let Some(text) = self.get(name) else { return CostPerHour::new(default) };
         // NaN is outside of every range.
         let number = text.parse().ok().filter(|parsed| COSTS.contains(parsed));
-        let cost = number.and_then(CostPerHour::new);
-        if cost.is_none() {
+        if number.is_none() {
             let rule = format!("must be a number from {} to {}", COSTS.start(), COSTS.end());
             self.refuse(name, rule, text);
         }
 
-        cost
+        self.bounded_cost(name, number?)
     }
 
     /// Reads the cost of one replica without a discount.
     pub(super) fn list_price(&mut self) -> Option<CostPerHour> {
-        self.number(Annotation::ListPrice, &COSTS).and_then(CostPerHour::new)
+        let price = self.number(Annotation::ListPrice, &COSTS)?;
+        self.bounded_cost(Annotation::ListPrice.name(), price)
+    }
+
+    /// Moves a cost into the range that the operator accepts.
+    fn bounded_cost(&mut self, name: &str, written: f64) -> Option<CostPerHour> {
+        let costs = &self.rules.costs;
+        let cost = written.max(*costs.start()).min(*costs.end());
+        if written < cost {
+            let rule = format!("counts as {cost}, which is kubernetes.discovery.cost_min");
+            self.doubts.push(missing(name, &rule));
+        } else if written > cost {
+            let rule = format!("counts as {cost}, which is kubernetes.discovery.cost_max");
+            self.doubts.push(missing(name, &rule));
+        }
+
+        CostPerHour::new(cost)
     }
 
     /// Reads the factor on the rank for a scarce resource that the model does not need.
@@ -165,8 +198,10 @@ impl<'a> ObjectReader<'a> {
         let rule = "must not be empty, nor have spaces at the ends or control characters";
         let text = self.text(Annotation::Accelerator, is_label_text, rule);
         let label = match self.spoken {
-            Vocabulary::Own => None,
-            Vocabulary::WithWva => self.marked.labels.get(WVA_ACCELERATOR).map(String::as_str),
+            Vocabulary::WithWva if self.rules.allow(Annotation::Accelerator) => {
+                self.marked.labels.get(WVA_ACCELERATOR).map(String::as_str)
+            }
+            Vocabulary::Own | Vocabulary::WithWva => None,
         };
         text.or(label).and_then(Accelerator::new)
     }
@@ -203,7 +238,14 @@ impl<'a> ObjectReader<'a> {
 
     /// Reads the accelerators per replica.
     pub(super) fn gpus(&mut self) -> Option<Gpus> {
-        self.number(Annotation::Gpus, &GPUS).map(Gpus::new)
+        let written = self.number(Annotation::Gpus, &GPUS).map(Gpus::new)?;
+        let most = self.rules.gpus_max;
+        if written > most {
+            let rule = format!("counts as {most}, which is kubernetes.discovery.gpus_max");
+            self.doubts.push(missing(Annotation::Gpus.name(), &rule));
+        }
+
+        Some(written.min(most))
     }
 
     /// Reads the scale-to-zero switch and the idle time before it applies.
@@ -294,6 +336,15 @@ impl<'a> ObjectReader<'a> {
             }
         }
     }
+}
+
+/// Returns true if the operator gives an annotation no effect.
+fn is_forbidden(name: &str, rules: &AnnotationRules) -> bool {
+    let meant = match name {
+        WVA_COST => Some(Annotation::Cost),
+        _ => Annotation::ALL.iter().copied().find(|one| one.name() == name),
+    };
+    meant.is_some_and(|one| !rules.allow(one))
 }
 
 fn is_path(text: &str) -> bool {

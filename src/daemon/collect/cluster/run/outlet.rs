@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
 use crate::collect::cluster::config_maps::Texts;
+use crate::collect::cluster::discovery::NamespaceFacts;
 use crate::collect::cluster::follow::{
     RequestFailure, RetryDelay, Selection, WatchChange, WatchTiming, ask, follow,
 };
@@ -37,7 +38,7 @@ pub(crate) enum WatchRemark {
     Hpa(WatchChange<HpaFacts>),
     ScaledObject(WatchChange<ScaledObject>),
     Pod(WatchChange<LabelledPod>),
-    Namespace(WatchChange<bool>),
+    Namespace(WatchChange<NamespaceFacts>),
     ConfigMap(WatchChange<Arc<Texts>>),
 }
 
