@@ -2,10 +2,11 @@
 //!
 //! The variants determine the watches: the kinds of their scale targets, the scalers in their
 //! namespaces, and the pods of these namespaces, which are divided among the targets by their
-//! selectors. Plimsoll watches nothing in a namespace without a variant. A namespace that denies access does not affect the others. The scale subresource cannot
-//! be watched, so it is read whenever its object has changed. If discovery is enabled, the same
-//! watches also see every object that may declare a variant. Discovery over a whole cluster uses
-//! one watch per kind instead of one per namespace.
+//! selectors. Plimsoll watches nothing in a namespace without a variant. A namespace that denies
+//! access does not affect the others. The scale subresource cannot be watched, so it is read
+//! whenever its object has changed. If discovery is enabled, the same watches also see every object
+//! that may declare a variant. Discovery over a whole cluster uses one watch per kind instead of one
+//! per namespace, and one watch of all pods if many namespaces have variants.
 //!
 //! A listing has an `as_of`: the last instant at which every watch behind it was connected and up
 //! to date. While the watches are healthy, it advances with the heartbeat. It stops if one breaks

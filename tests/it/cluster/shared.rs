@@ -115,6 +115,26 @@ async fn more_watches_than_fit_on_a_connection_take_another() {
     let wanted = spread(&fake, 60);
     let mut watching = Watching::through(fake.client(), PATIENT, needs(&wanted));
     watching.until_all_have_one_pod(&wanted).await;
+    assert!(fake.connections() <= 12, "{} connections", fake.connections());
+}
+
+#[tokio::test]
+async fn an_api_server_that_is_back_gets_few_connections() {
+    let mut fake = FakeCluster::start_with_tls().await;
+    let wanted = spread(&fake, 60);
+    let mut watching = Watching::through(fake.client(), PATIENT, needs(&wanted));
+    watching.until_all_have_one_pod(&wanted).await;
+
+    fake.go_down().await;
+    let before = fake.connections();
+    for place in 0..60 {
+        fake.put(&pods(&format!("team-{place}")), &pod("llama-b", true));
+    }
+    fake.come_up().await;
+    for WatchedVariant { variant, .. } in &wanted {
+        watching.until_scale(variant, &known(1, 1, 2, 0, None)).await;
+    }
+    assert!(fake.connections() - before <= 12, "{} connections", fake.connections() - before);
 }
 
 #[tokio::test]

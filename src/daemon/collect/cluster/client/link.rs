@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hyper::body::Incoming;
 use hyper::{Request, Response, Uri, Version};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::client::legacy;
@@ -32,7 +33,7 @@ use tower::timeout::Timeout;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceBuilder};
 
-use crate::collect::cluster::client::link::body::ApiBody;
+use crate::collect::cluster::client::link::body::{ApiBody, SilenceLimit};
 use crate::collect::cluster::client::link::overload::BriefRetry;
 
 /// Requests at a time on one connection. An API server allows 100 by default, and a proxy in front
@@ -95,6 +96,15 @@ struct ApiConnections {
 struct ApiLink {
     client: HttpClient,
     streams: Arc<Semaphore>,
+    opening: Arc<LinkOpening>,
+}
+
+/// The start of a connection. The first request opens it while the others wait, because only a
+/// connection that exists is known to be HTTP/2. Otherwise each of them would open one.
+#[derive(Debug, Default)]
+struct LinkOpening {
+    is_open: AtomicBool,
+    turn: tokio::sync::Mutex<()>,
 }
 
 /// A request in flight. If it is dropped without a response, its caller has waited in vain, and
@@ -189,15 +199,17 @@ impl ApiConnections {
 
         let (link, stream) = self.link().await?;
         let mut asked = ApiRequest { connections: self.clone(), link, answered: false };
-        let response = asked.link.client.request(request).await;
+        let response = asked.link.request(request).await;
         asked.answered = true;
         let response = response?;
 
         let is_plain = response.version() < Version::HTTP_2;
         self.plain.store(is_plain, Ordering::Relaxed);
-        let silence = (is_watch && is_plain).then(|| self.timing.window + self.timing.grace);
+        let silence = (is_watch && is_plain)
+            .then(|| SilenceLimit::new(self.timing.window + self.timing.grace));
         let response = overload::with_delay(response).await?;
-        Ok(response.map(|body| ApiBody::new(body, stream, silence)))
+        let opening = Arc::clone(&asked.link.opening);
+        Ok(response.map(|body| ApiBody { body, silence, opening, _stream: stream }))
     }
 
     /// Returns a connection with room for a request.
@@ -212,7 +224,7 @@ impl ApiConnections {
 
             if links.len() < CONNECTIONS_MAX {
                 let streams = Arc::new(Semaphore::new(STREAMS));
-                links.push(ApiLink { client: (self.make)(), streams });
+                links.push(ApiLink { client: (self.make)(), streams, opening: Arc::default() });
             }
 
             links.last().cloned()
@@ -227,6 +239,17 @@ impl ApiConnections {
     fn retire(&self, retired: &ApiLink) {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         links.retain(|link| !Arc::ptr_eq(&link.streams, &retired.streams));
+    }
+}
+
+impl ApiLink {
+    async fn request(&self, request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
+        let turn = self.opening.turn.lock().await;
+        // The lock is kept until there is a response if there is no connection yet.
+        let _turn = (!self.opening.is_open.load(Ordering::Relaxed)).then_some(turn);
+        let response = self.client.request(request).await;
+        self.opening.is_open.store(response.is_ok(), Ordering::Relaxed);
+        Ok(response?)
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,27 +14,25 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Sleep, sleep};
 use tower::BoxError;
 
+use crate::collect::cluster::client::link::LinkOpening;
+
 /// A body that holds its place on the connection, and that may fail if it is silent.
 pub(crate) struct ApiBody {
-    body: Either<Incoming, Full<Bytes>>,
-    silence: Option<SilenceLimit>,
-    _stream: OwnedSemaphorePermit,
+    pub(super) body: Either<Incoming, Full<Bytes>>,
+    pub(super) silence: Option<SilenceLimit>,
+    pub(super) opening: Arc<LinkOpening>,
+    pub(super) _stream: OwnedSemaphorePermit,
 }
 
 /// The time after the last data at which a body fails.
-struct SilenceLimit {
+pub(crate) struct SilenceLimit {
     limit: Duration,
     timer: Pin<Box<Sleep>>,
 }
 
-impl ApiBody {
-    pub(crate) fn new(
-        body: Either<Incoming, Full<Bytes>>,
-        stream: OwnedSemaphorePermit,
-        silence: Option<Duration>,
-    ) -> Self {
-        let silence = silence.map(|limit| SilenceLimit { limit, timer: Box::pin(sleep(limit)) });
-        Self { body, silence, _stream: stream }
+impl SilenceLimit {
+    pub(crate) fn new(limit: Duration) -> Self {
+        Self { limit, timer: Box::pin(sleep(limit)) }
     }
 }
 
@@ -48,6 +48,9 @@ impl Body for ApiBody {
         if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) {
             if let Some(SilenceLimit { limit, timer }) = &mut this.silence {
                 timer.set(sleep(*limit));
+            }
+            if matches!(frame, Some(Err(_))) {
+                this.opening.is_open.store(false, Ordering::Relaxed);
             }
             return Poll::Ready(frame);
         }
