@@ -25,6 +25,7 @@ use plimsoll::publish::external_metrics::state::DecisionAges;
 use plimsoll::publish::external_metrics::{ExternalMetricsApi, ExternalMetricsSettings, serve};
 use plimsoll::publish::{Published, PublishedDecision, PublishedVariant};
 use plimsoll::server::auth::TrustAnchor;
+use plimsoll::server::readiness::Readiness;
 use plimsoll::server::tls::{self, ServingCertificate, server_config};
 use plimsoll::server::{ServerLimits, ServerPhase};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, Seconds};
@@ -186,8 +187,9 @@ pub(crate) async fn serve_api(folder: &str) -> Result<()> {
     let (seen, authorizer) = (published.subscribe(), Arc::new(TrustFrontProxy));
     let ages = DecisionAges { fresh: Duration::from_secs(45), hold: Duration::from_mins(5) };
     let settings = ExternalMetricsSettings { ages, wva_metrics: false };
-    let api =
-        ExternalMetricsApi::new(settings, seen, clock, trust.subscribe(), authorizer, metrics);
+    let anchor = trust.subscribe();
+    let ready = Readiness::new(phase.subscribe()).with_trust(anchor.clone());
+    let api = ExternalMetricsApi::new(settings, seen, clock, anchor, authorizer, ready, metrics);
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("{}", listener.local_addr()?);
     let (tls, phases, tracker) =

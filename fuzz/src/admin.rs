@@ -1,34 +1,56 @@
 //! The plain HTTP port.
 
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use http_body_util::BodyExt;
 use hyper::{Method, StatusCode};
 use plimsoll::server::admin::Hooks;
+use plimsoll::server::admin::access::AccessPolicy;
 use plimsoll::server::rendering::SharedRendering;
+use plimsoll::telemetry;
+use tokio::runtime::Runtime;
 
 use super::request;
 
-/// Answers a request; only `POST` may reload, and only `PUT` may set the log filter.
+/// The daemon's own host.
+const NEAR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 40_000);
+/// Another host.
+const FAR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 40_000);
+
+/// Answers a request from each host; only `POST` may reload, only `PUT` may set the log filter, and
+/// both only from the daemon's own host.
 pub fn check(input: &[u8]) {
+    answer(input, NEAR);
+    answer(input, FAR);
+}
+
+fn answer(input: &[u8], peer: SocketAddr) {
     let Some(request) = request::read(input) else { return };
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let plain = request.headers().is_empty() && request.uri().authority().is_none();
     let reloads = Arc::new(AtomicUsize::new(0));
     let filters = Arc::new(AtomicUsize::new(0));
-    let response = run(hooks(&reloads, &filters).answer(request));
+
+    let response = run(hooks(&reloads, &filters).answer(peer, request));
     let status = response.status();
     let body = run(response.into_body().collect()).map(http_body_util::Collected::to_bytes);
     let body = body.expect("a body in memory can be read");
     assert!(!body.is_empty(), "{method} {path} is answered with nothing");
     assert!(
-        [200, 400, 404, 405, 413].contains(&status.as_u16()),
+        [200, 400, 403, 404, 405, 413].contains(&status.as_u16()),
         "{method} {path} is answered with {status}"
     );
+
+    let refused = status == StatusCode::FORBIDDEN;
     let reloaded = reloads.load(Ordering::Relaxed) > 0;
-    assert_eq!(reloaded, method == Method::POST && path == "/-/reload", "{method} {path}");
+    let reloads = method == Method::POST && path == "/-/reload";
+    assert_eq!(reloaded, reloads && !refused, "{method} {path}");
     let filtered = filters.load(Ordering::Relaxed) > 0;
     assert!(!filtered || (method == Method::PUT && path == "/-/log"), "{method} {path}");
+    assert!(!(reloaded || filtered) || peer == NEAR, "{method} {path} from elsewhere");
+    assert!(!(refused && plain && peer == NEAR), "{method} {path} is refused for nothing");
     if status == StatusCode::OK && !reloaded && !filtered {
         assert!(method == Method::GET || method == Method::HEAD, "{method} {path}");
     }
@@ -37,6 +59,7 @@ pub fn check(input: &[u8]) {
 fn hooks(reloads: &Arc<AtomicUsize>, filters: &Arc<AtomicUsize>) -> Hooks {
     let (reloads, filters) = (Arc::clone(reloads), Arc::clone(filters));
     Hooks {
+        access: AccessPolicy { admin_enabled: true, ..AccessPolicy::default() },
         metrics: SharedRendering::new(|| Ok("up 1\n".to_owned())),
         alive: Box::new(|| Ok(())),
         ready: Box::new(|| vec![("check", Ok(()))]),
@@ -48,13 +71,20 @@ fn hooks(reloads: &Arc<AtomicUsize>, filters: &Arc<AtomicUsize>) -> Hooks {
         set_log: Box::new(move |filter| {
             assert!(filter.len() <= 4096 && filter.trim() == filter, "{filter:?}");
             filters.fetch_add(1, Ordering::Relaxed);
-            Ok(())
+            telemetry::filter::parse(filter).map(drop).map_err(|error| error.to_string())
         }),
     }
 }
 
-/// Runs a future that never waits.
+/// Runs a future that never waits, but may set a timer.
 fn run<T>(future: impl Future<Output = T>) -> T {
     use futures_util::FutureExt;
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    let runtime = RUNTIME.get_or_init(|| {
+        let built = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        built.expect("a runtime without threads can be built")
+    });
+
+    let _timers = runtime.enter();
     future.now_or_never().expect("nothing here waits")
 }

@@ -28,6 +28,7 @@ use plimsoll::publish::external_metrics::{ExternalMetricsApi, ExternalMetricsSet
 use plimsoll::publish::{Published, PublishedDecision, PublishedVariant};
 use plimsoll::server::ServerPhase;
 use plimsoll::server::auth::{ConnectionPeer, TrustAnchor, UserIdentity};
+use plimsoll::server::readiness::Readiness;
 use plimsoll::units::{CostPerHour, Fraction, Replicas, Seconds};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use serde_json::Value;
@@ -64,8 +65,7 @@ pub fn check(input: &[u8]) {
     static STAGE: OnceLock<Scene> = OnceLock::new();
     let Some(request) = request::read(input) else { return };
     let stage = STAGE.get_or_init(Scene::new);
-    let response =
-        stage.runtime.block_on(stage.api.respond(&request, &stage.peer, ServerPhase::Serving));
+    let response = stage.runtime.block_on(stage.api.respond(&request, &stage.peer));
     let is_head = *request.method() == Method::HEAD;
     let (code, text) = read(response, is_head);
     if is_head {
@@ -131,12 +131,15 @@ impl Scene {
         let published = watch::Sender::new(Arc::new(published(clock)));
         let (anchor, peer) = front_proxy();
         let trust = watch::Sender::new(Some(Arc::new(anchor)));
+        let phase = watch::Sender::new(ServerPhase::Serving);
+        let readiness = Readiness::new(phase.subscribe()).with_trust(trust.subscribe());
         let api = ExternalMetricsApi::new(
             ExternalMetricsSettings { ages: AGES, wva_metrics: true },
             published.subscribe(),
             clock,
             trust.subscribe(),
             Arc::new(NobodyInClosed),
+            readiness,
             ApiMetrics::register(&prometheus::Registry::new()).expect("the registry is empty"),
         );
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();

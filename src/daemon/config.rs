@@ -29,7 +29,7 @@ use serde_json::Value;
 pub use crate::config::file::EXTERNAL_METRICS_HOLD;
 pub use crate::config::file::{Discovery, ExternalMetrics, FileKeys, Kubernetes, LeaderElection};
 pub use crate::config::file::{START_TIMES, WAKE_INTERVALS};
-pub use crate::config::file::{ScaleTarget, SelfManaged, ServerTls, Shutdown, Trace};
+pub use crate::config::file::{ScaleTarget, SelfManaged, ServerKeys, ServerTls, Shutdown, Trace};
 pub use crate::config::sources::ConfigSources;
 pub use plimsoll_core::settings::problem;
 pub use plimsoll_core::settings::problem::counted;

@@ -55,10 +55,12 @@ use crate::publish::external_metrics::state::DecisionAges;
 use crate::publish::external_metrics::{self, ExternalMetricsApi};
 use crate::publish::gauges::{GaugeCollector, WvaPublication};
 use crate::publish::history::RecentHistory;
-use crate::server::admin::{self, AdminLimits, Hooks, ReadinessCheck};
+use crate::server::admin::{self, AdminLimits, Hooks};
+use crate::server::admin::access::AccessPolicy;
 use crate::server::auth::TrustAnchor;
 use crate::server::rendering::SharedRendering;
-use crate::server::tls::{self, ServingCertificate};
+use crate::server::readiness::Readiness;
+use crate::server::tls;
 use crate::server::{ServerLimits, ServerPhase};
 use crate::telemetry::{self, LogFilter, Telemetry};
 use plimsoll_core::observe::Scrape;
@@ -186,14 +188,14 @@ impl Daemon {
         };
 
         let ticks = Ticks::new(&config, parts);
-        let mut certificate = None;
+        let mut ready = Readiness::new(common.phases.clone());
         let external_metrics = match &config.keys.external_metrics {
             Some(settings) => {
                 let trust = trust(options.trust.as_ref(), cluster.as_ref())?;
                 let served =
                     serve_external_metrics(settings, &common, trust, cluster.as_ref(), &telemetry);
-                let MetricsApiEndpoint { address, followed } = served.await?;
-                certificate = Some(followed.certificate);
+                let MetricsApiEndpoint { address, followed, ready: complete } = served.await?;
+                ready = complete;
                 let registration = cluster.as_ref().map(|cluster| {
                     cluster.follow_registration(followed.expected, &telemetry, &common)
                 });
@@ -206,9 +208,9 @@ impl Daemon {
         let needs = cluster.as_ref().map(Cluster::needs);
         let from = ConfigOrigin { file: options.config_file, config: config.clone() };
         let reloader = Reloader::new(from, reloads, needs, telemetry, common.clock);
-        let ready = common.ready(certificate);
         let api = status::surface(&common, &reloader, board, registration.flatten(), ready.clone());
-        let shown = AdminComponents { api, ready, log: options.log };
+        let access = access(&config.keys.server);
+        let shown = AdminComponents { access, api, ready, log: options.log };
         let admin = serve_admin(&config, &common, &reloader, shown).await?;
         common.tasks.spawn(Arc::clone(&reloader).follow(common.stop.clone()));
         common.tasks.spawn(ticks.run(common.stop.clone()));
@@ -270,9 +272,6 @@ impl Daemon {
     }
 }
 
-/// Returns all readiness checks with their current results.
-pub(crate) type Readiness = Arc<dyn Fn() -> Vec<ReadinessCheck> + Send + Sync>;
-
 // === impl DaemonContext ===
 
 impl DaemonContext {
@@ -309,23 +308,6 @@ impl DaemonContext {
             history,
             cards,
             wva,
-        })
-    }
-
-    /// Returns every readiness check.
-    ///
-    /// `certificate` is the external metrics API's serving certificate, if it is served.
-    pub(crate) fn ready(&self, certificate: Option<Arc<ServingCertificate>>) -> Readiness {
-        let phases = self.phases.clone();
-        Arc::new(move || {
-            let serving = *phases.borrow() == ServerPhase::Serving;
-            let shutdown = if serving { Ok(()) } else { Err("shutting down".into()) };
-
-            let awaited = certificate.as_ref().is_some_and(|it| it.not_after().is_none());
-            let certificate =
-                if awaited { Err("no serving certificate yet".into()) } else { Ok(()) };
-
-            vec![("ping", Ok(())), ("shutdown", shutdown), ("certificate", certificate)]
         })
     }
 
@@ -413,6 +395,8 @@ fn trust(
 struct MetricsApiEndpoint {
     address: SocketAddr,
     followed: ManagedCertificate,
+    /// The readiness of the whole daemon.
+    ready: Readiness,
 }
 
 /// The address of the external metrics API if it is served, and the state of its `APIService`.
@@ -459,12 +443,16 @@ async fn serve_external_metrics(
         ages: DecisionAges { fresh: settings.fresh, hold: settings.hold },
         wva_metrics: *wva == WvaPublication::Published,
     };
+    let ready = Readiness::new(phases.clone())
+        .with_trust(trust.clone())
+        .with_certificate(Arc::clone(&followed.certificate));
     let api = Arc::new(ExternalMetricsApi::new(
         of_api,
         published.clone(),
         *clock,
         trust,
         authorizer,
+        ready.clone(),
         metrics,
     ));
 
@@ -477,11 +465,12 @@ async fn serve_external_metrics(
         let limits = ServerLimits::default();
         external_metrics::serve(listener, api, server_config, limits, phases, &connections).await;
     });
-    Ok(MetricsApiEndpoint { address, followed })
+    Ok(MetricsApiEndpoint { address, followed, ready })
 }
 
 /// The parts of the admin port in addition to the shared state.
 struct AdminComponents {
+    access: AccessPolicy,
     api: ApiSurface,
     ready: Readiness,
     log: Option<LogFilter>,
@@ -506,9 +495,20 @@ async fn listen(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("{key}: cannot listen on {address}"))
 }
 
+/// The access rules of the admin port.
+fn access(keys: &config::ServerKeys) -> AccessPolicy {
+    let config::ServerKeys { listen: _, admin_enabled, admin_token_file, allowed_hosts } = keys;
+
+    AccessPolicy {
+        admin_enabled: *admin_enabled,
+        token_file: admin_token_file.clone(),
+        allowed_hosts: allowed_hosts.clone(),
+    }
+}
+
 /// The hooks of the admin port.
 fn hooks(common: &DaemonContext, reloader: &Arc<Reloader>, shown: AdminComponents) -> Hooks {
-    let AdminComponents { api, ready, log } = shown;
+    let AdminComponents { access, api, ready, log } = shown;
     let registry = common.registry.clone();
     let reloader = Arc::clone(reloader);
     let deciding = common.published.clone();
@@ -516,13 +516,14 @@ fn hooks(common: &DaemonContext, reloader: &Arc<Reloader>, shown: AdminComponent
     let tasks = common.tasks.clone();
 
     Hooks {
+        access,
         metrics: SharedRendering::new(move || {
             telemetry::render(&registry).map_err(|problem| {
                 error!(error = %problem, "The page of metrics cannot be written");
                 problem.to_string()
             })
         }),
-        ready: Box::new(move || ready()),
+        ready: Box::new(move || ready.checks()),
         alive: Box::new(move || {
             // The loop drops its sender only when it ends; outside of a shutdown that is a panic.
             let draining = *alive_phases.borrow() == ServerPhase::Draining;

@@ -17,6 +17,7 @@ pub mod auth;
 pub mod budget;
 pub mod certificates;
 mod page;
+pub mod readiness;
 pub mod rendering;
 pub mod stream;
 pub mod tls;

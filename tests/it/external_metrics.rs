@@ -460,7 +460,8 @@ async fn probes_need_no_certificate_and_look_at_no_data() {
         assert_eq!((probe.code, probe.text.as_str()), (200, "ok"), "{path}");
     }
     let verbose = ask("/readyz?verbose").await.text;
-    assert_eq!(verbose, "[+]ping ok\n[+]trust-anchor ok\n[+]shutdown ok\nreadyz check passed\n");
+    let checks = "[+]ping ok\n[+]shutdown ok\n[+]certificate ok\n[+]trust-anchor ok\n";
+    assert_eq!(verbose, format!("{checks}readyz check passed\n"));
 
     fixture.phase.send_replace(ServerPhase::Unready);
     let unready = ask("/readyz").await;

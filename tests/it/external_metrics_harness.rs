@@ -22,6 +22,7 @@ use plimsoll::publish::external_metrics::state::DecisionAges;
 use plimsoll::publish::external_metrics::{ExternalMetricsApi, ExternalMetricsSettings, serve};
 use plimsoll::publish::{Published, PublishedDecision, PublishedVariant};
 use plimsoll::server::auth::TrustAnchor;
+use plimsoll::server::readiness::Readiness;
 use plimsoll::server::tls::{self, ServingCertificate, server_config};
 use plimsoll::server::{ServerLimits, ServerPhase};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, RequestRate, Seconds};
@@ -359,12 +360,14 @@ impl Fixture {
         let tracker = TaskTracker::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
+        let readiness = Readiness::new(phase.subscribe()).with_trust(trust.subscribe());
         let api = Arc::new(ExternalMetricsApi::new(
             settings,
             published.subscribe(),
             clock,
             trust.subscribe(),
             authorizer,
+            readiness,
             ApiMetrics::register(&registry).unwrap(),
         ));
         let tls = server_config(serving_certificate(&serving).await).unwrap();

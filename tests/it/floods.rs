@@ -14,6 +14,7 @@ use hyper::Request;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use plimsoll::server::ServerLimits;
+use plimsoll::server::admin::access::AccessPolicy;
 use plimsoll::server::admin::{self, AdminLimits, Hooks};
 use plimsoll::server::budget::BudgetLimits;
 use plimsoll::server::rendering::SharedRendering;
@@ -115,6 +116,7 @@ impl PlainPort {
     async fn start(limits: AdminLimits) -> Self {
         let page = "x".repeat(LARGE_PAGE);
         let hooks = Hooks {
+            access: AccessPolicy { admin_enabled: true, ..AccessPolicy::default() },
             metrics: SharedRendering::new(move || Ok(page.clone())),
             alive: Box::new(|| Ok(())),
             ready: Box::new(Vec::new),

@@ -1,6 +1,7 @@
 //! The integration tests: one binary, a module for each thing that is tested.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod access;
 mod alerts;
 mod allocations;
 mod api;

@@ -137,6 +137,21 @@ settings! {
     pub struct ServerKeys {
         /// Address and port to listen on.
         listen: SocketAddr = any(8080), needs restart;
+
+        /// Lets `POST /-/reload` and `PUT /-/log` change the daemon, if they come from its own host
+        /// or pod, or with the token of `admin_token_file`.
+        admin_enabled: bool = true, needs restart;
+
+        /// File with a bearer token that permits these changes from other hosts. Read again at each
+        /// of them.
+        admin_token_file: Option<PathBuf>, needs restart;
+
+        /// Host names under which browsers may use the port, such as that of an Ingress. Addresses,
+        /// `localhost`, names without a dot and names of Services (`*.svc`) are always allowed.
+        allowed_hosts: Vec<String>, in text(
+            names::is_dns_name,
+            "must be a host name without a port, such as plimsoll.example.com",
+        ), needs restart;
     }
 
     /// The Kubernetes external metrics API.

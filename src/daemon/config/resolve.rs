@@ -21,7 +21,9 @@ use std::time::Duration;
 
 use crate::collect::demand::SignalSettings;
 use crate::config::check::Checks;
-use crate::config::file::{Analysis, CompatibilityKeys, ConfigFile, ExternalMetrics, FileKeys};
+use crate::config::file::{
+    Analysis, CompatibilityKeys, ConfigFile, ExternalMetrics, FileKeys, ServerKeys,
+};
 use crate::config::resolve::saturation::{check_together, resolve_overrides};
 use crate::config::resolve::scrape::ResolvedScrape;
 use crate::config::written::WrittenDuration;
@@ -39,6 +41,7 @@ pub(crate) fn resolve(file: &ConfigFile, checks: &mut Checks<'_>) -> Config {
     let wva = resolve_wva(file.compatibility.as_ref(), checks);
     let mut keys = fill(file, &wva, checks);
     kubernetes::complete(file.kubernetes.as_ref(), &mut keys.kubernetes, checks);
+    check_server(&keys.server, checks);
     check_external_metrics(&keys, checks);
     check_state_file(&keys, checks);
     checks.folder_to_write("trace.dir", keys.trace.as_ref().map(|trace| &trace.dir));
@@ -123,6 +126,14 @@ fn check_state_file(keys: &FileKeys, checks: &mut Checks<'_>) {
         let rule = "has no effect, because with kubernetes.leader_election.enabled the replicas \
                     share their decisions in a ConfigMap";
         checks.problems.warning("state_file", rule);
+    }
+}
+
+fn check_server(keys: &ServerKeys, checks: &mut Checks<'_>) {
+    checks.file("server.admin_token_file", keys.admin_token_file.as_ref());
+    if keys.admin_token_file.is_some() && !keys.admin_enabled {
+        let rule = "has no effect, because server.admin_enabled is false";
+        checks.problems.warning("server.admin_token_file", rule);
     }
 }
 

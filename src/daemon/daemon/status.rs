@@ -10,9 +10,10 @@ use crate::collect::cluster::Registration;
 use crate::collect::scrape::TargetBoard;
 use crate::config;
 use crate::daemon::reload::{ConfigStatus, Reloader};
-use crate::daemon::{DaemonContext, Readiness};
+use crate::daemon::DaemonContext;
 use crate::publish::api::{ApiSurface, Vitals};
 use crate::server::admin::DocumentHook;
+use crate::server::readiness::Readiness;
 
 /// The maximum answers that are rendered at once. One takes milliseconds, or tens of milliseconds
 /// for a thousand variants, and its length in memory. With two, a person still gets an answer while
@@ -49,7 +50,7 @@ pub(crate) fn surface(
                 version: env!("CARGO_PKG_VERSION"),
                 started,
                 tick_interval,
-                checks: ready(),
+                checks: ready.checks(),
                 config,
                 api_service: registration.as_ref().map(|it| said(it.borrow().as_ref())),
             }

@@ -50,6 +50,7 @@ use crate::publish::external_metrics::state::DecisionAges;
 use crate::publish::external_metrics::wire::{ErrorResponse, FailureKind};
 use crate::publish::selector::Selector;
 use crate::server::auth::{ConnectionPeer, TrustAnchor, UserIdentity, identify};
+use crate::server::readiness::{Readiness, ReadinessCheck};
 use crate::server::{ServerLimits, ServerPhase, serve as serve_connections};
 use plimsoll_core::fleet::Namespace;
 
@@ -76,6 +77,7 @@ pub struct ExternalMetricsApi {
     clock: Clock,
     trust: watch::Receiver<Option<Arc<TrustAnchor>>>,
     authorizer: Arc<dyn Authorize>,
+    readiness: Readiness,
     metrics: ApiMetrics,
     documents: StaticDocuments,
 }
@@ -90,11 +92,9 @@ pub async fn serve(
     phase: watch::Receiver<ServerPhase>,
     tracker: &TaskTracker,
 ) {
-    let seen = phase.clone();
     let handler = move |request: Request<hyper::body::Incoming>, peer: Arc<ConnectionPeer>| {
         let api = Arc::clone(&api);
-        let phase = *seen.borrow();
-        async move { api.respond(&request, &peer, phase).await }
+        async move { api.respond(&request, &peer).await }
     };
     serve_connections(listener, tls, limits, phase, tracker, handler).await;
 }
@@ -109,10 +109,11 @@ impl ExternalMetricsApi {
         clock: Clock,
         trust: watch::Receiver<Option<Arc<TrustAnchor>>>,
         authorizer: Arc<dyn Authorize>,
+        readiness: Readiness,
         metrics: ApiMetrics,
     ) -> Self {
         let documents = StaticDocuments::new();
-        Self { settings, published, clock, trust, authorizer, metrics, documents }
+        Self { settings, published, clock, trust, authorizer, readiness, metrics, documents }
     }
 
     /// Responds to one request. The request body is ignored.
@@ -120,14 +121,12 @@ impl ExternalMetricsApi {
         &self,
         request: &Request<B>,
         peer: &ConnectionPeer,
-        phase: ServerPhase,
     ) -> Response<Full<Bytes>> {
         let started = self.clock.elapsed();
         let route = Route::parse(request.uri().path());
         let asked = ExternalMetricsRequest::read(request);
-        let answer = timeout(REQUEST_MAX, self.answer(&asked, &route, peer, phase))
-            .await
-            .unwrap_or_else(|_| {
+        let answer =
+            timeout(REQUEST_MAX, self.answer(&asked, &route, peer)).await.unwrap_or_else(|_| {
                 let message = "answering took longer than a second";
                 Err(ErrorResponse::new(FailureKind::Unavailable, message))
             });
@@ -151,12 +150,11 @@ impl ExternalMetricsApi {
         asked: &ExternalMetricsRequest<'_>,
         route: &Route,
         peer: &ConnectionPeer,
-        phase: ServerPhase,
     ) -> Result<Response<Full<Bytes>>, ErrorResponse> {
         // Probes come from kubelets, which have no certificate.
         if let Route::Health(probe, check) = route {
             asked.must_read()?;
-            return self.health(asked, *probe, check.as_deref(), phase);
+            return self.health(asked, *probe, check.as_deref());
         }
 
         let identity = self.identity(asked, peer)?;
@@ -238,30 +236,25 @@ impl ExternalMetricsApi {
         asked: &ExternalMetricsRequest<'_>,
         probe: HealthProbe,
         only: Option<&str>,
-        phase: ServerPhase,
     ) -> Result<Response<Full<Bytes>>, ErrorResponse> {
         let (name, all) = match probe {
-            HealthProbe::Live => ("livez", vec![("ping", true)]),
-            HealthProbe::Ready => {
-                let trust = self.trust.borrow().is_some();
-                let serving = phase == ServerPhase::Serving;
-                ("readyz", vec![("ping", true), ("trust-anchor", trust), ("shutdown", serving)])
-            }
+            HealthProbe::Live => ("livez", vec![("ping", Ok(()))]),
+            HealthProbe::Ready => ("readyz", self.readiness.checks()),
         };
 
         let excluded: Vec<String> = asked.parameters("exclude").collect();
-        let mut checks: Vec<(&str, bool)> =
+        let mut checks: Vec<ReadinessCheck> =
             all.into_iter().filter(|(check, _)| only.is_none_or(|only| only == *check)).collect();
         if checks.is_empty() {
             return Err(ErrorResponse::new(FailureKind::NotFound, "there is no such check"));
         }
 
         checks.retain(|(check, _)| !excluded.iter().any(|excluded| excluded == check));
-        let passed = checks.iter().all(|(_, ok)| *ok);
+        let passed = checks.iter().all(|(_, outcome)| outcome.is_ok());
         let verbose = asked.parameters("verbose").next().is_some();
         let mut text = String::new();
-        for (check, passed) in checks {
-            let line = if passed { ("+", "ok") } else { ("-", "failed: reason withheld") };
+        for (check, outcome) in checks {
+            let line = if outcome.is_ok() { ("+", "ok") } else { ("-", "failed: reason withheld") };
             let _ = writeln!(text, "[{}]{check} {}", line.0, line.1);
         }
 

@@ -11,13 +11,18 @@
 //! | `/-/reload` | POST | loads the configuration again; 400 with every problem if it is rejected |
 //! | `/-/log` | PUT | replaces the log filter with the body |
 //!
+//! [`access`] tells who may send the last two, and which browsers may read.
+//!
 //! Health does not depend on data. A daemon without data for a decision still serves its desired
 //! replicas. Taking it out of service would also block the cluster's namespace deletions.
+
+pub mod access;
 
 use std::convert::Infallible;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,18 +31,22 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Body;
 use hyper::header::{
-    ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, VARY, X_CONTENT_TYPE_OPTIONS,
+    ACCEPT, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, VARY,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::TcpListener;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::debug;
+use tracing::{debug, info};
 
+use crate::server::admin::access::{AccessPolicy, AccessRefusal};
 use crate::server::budget::{BudgetLimits, ConnectionBudget, ConnectionSlot};
+use crate::server::readiness::ReadinessCheck;
 use crate::server::rendering::SharedRendering;
 use crate::server::stream::{GuardedStream, StreamLimits};
 use crate::server::{accept, page};
@@ -48,11 +57,11 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Bytes of a request body that is read; only a log filter is.
 const BODY_MAX: usize = 4096;
 
+/// Time in which a request body must arrive.
+const BODY_TIME_MAX: Duration = Duration::from_secs(5);
+
 /// The future that a hook of [`Hooks`] returns.
 pub type HookFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-
-/// One readiness check: its name, and the problem if it fails.
-pub type ReadinessCheck = (&'static str, Result<(), String>);
 
 /// A hook that takes a text and may reject it.
 pub type Setter = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
@@ -63,6 +72,8 @@ pub type DocumentHook =
 
 /// The data and actions behind the port.
 pub struct Hooks {
+    /// The access rules.
+    pub access: AccessPolicy,
     /// Renders all metrics, or returns the reason that they cannot be rendered.
     pub metrics: SharedRendering,
     /// Returns an error if the process no longer does its work.
@@ -122,7 +133,8 @@ pub async fn serve(
         let slot = budget.admit(address.ip());
         let shed = slot.shed().clone();
         let guarded = GuardedStream::new(stream, limits.stream, shed.clone());
-        let exchange = exchange(guarded, Arc::new(slot), limits, Arc::clone(&hooks), stop.clone());
+        let slot = Arc::new(slot);
+        let exchange = exchange(guarded, address, slot, limits, Arc::clone(&hooks), stop.clone());
         tracker.spawn(async move {
             if shed.run_until_cancelled(exchange).await.is_none() {
                 debug!(client.ip = %address.ip(), "The connection was closed to make room for others");
@@ -134,6 +146,7 @@ pub async fn serve(
 /// Answers the requests of one connection until it closes or `stop` is cancelled.
 async fn exchange(
     stream: GuardedStream,
+    peer: SocketAddr,
     slot: Arc<ConnectionSlot>,
     limits: AdminLimits,
     hooks: Arc<Hooks>,
@@ -142,7 +155,7 @@ async fn exchange(
     let service = service_fn(move |request| {
         let hooks = Arc::clone(&hooks);
         let slot = Arc::clone(&slot);
-        async move { Ok::<_, Infallible>(slot.counted(hooks.answer(request).await).await) }
+        async move { Ok::<_, Infallible>(slot.counted(hooks.answer(peer, request).await).await) }
     });
 
     // Scrapers and probes use HTTP/1.1. Detecting the version would wait for the first bytes
@@ -173,35 +186,71 @@ impl<B: Body<Error: Into<Box<dyn Error + Send + Sync>>>> ReadableBody for B {}
 
 impl Hooks {
     /// Answers one request.
-    pub async fn answer<B: ReadableBody>(&self, request: Request<B>) -> Response<Full<Bytes>> {
+    pub async fn answer<B: ReadableBody>(
+        &self,
+        peer: SocketAddr,
+        request: Request<B>,
+    ) -> Response<Full<Bytes>> {
         let method = request.method().clone();
         let path = request.uri().path().to_owned();
         let get = method == Method::GET || method == Method::HEAD;
 
         match path.as_str() {
-            "/metrics" if get => match self.metrics.page().await {
-                Ok(page) => reply(StatusCode::OK, METRICS, page),
-                Err(why) => text(StatusCode::INTERNAL_SERVER_ERROR, why),
-            },
             "/livez" | "/healthz" if get => match (self.alive)() {
                 Ok(()) => text(StatusCode::OK, "ok\n".into()),
                 Err(why) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")),
             },
             "/readyz" if get => self.readiness(),
-            "/" if get => index(&request),
-            "/help" if get => text(StatusCode::OK, INDEX.into()),
-            api if under_api(api) => self.api(get, &request).await,
-            "/-/reload" if method == Method::POST => match (self.reload)().await {
-                Ok(()) => text(StatusCode::OK, "The configuration was loaded again.\n".into()),
-                Err(why) => text(StatusCode::BAD_REQUEST, why),
-            },
-            "/-/log" if method == Method::PUT => self.log(request).await,
+            "/-/reload" if method == Method::POST => self.change(peer, request).await,
+            "/-/log" if method == Method::PUT => self.change(peer, request).await,
             "/-/reload" => not_allowed("POST"),
             "/-/log" => not_allowed("PUT"),
-            "/metrics" | "/livez" | "/healthz" | "/readyz" | "/" | "/help" => {
+            "/metrics" | "/livez" | "/healthz" | "/readyz" | "/" | "/help" if !get => {
                 not_allowed("GET, HEAD")
             }
-            _ => text(StatusCode::NOT_FOUND, format!("There is nothing at {path}.\n{INDEX}")),
+            _ => match self.access.check_read(&request) {
+                Ok(()) => self.read(&request, get).await,
+                Err(refusal) => refused(&path, &refusal),
+            },
+        }
+    }
+
+    /// Answers a request that changes nothing, except those of probes.
+    async fn read<B>(&self, request: &Request<B>, get: bool) -> Response<Full<Bytes>> {
+        match request.uri().path() {
+            "/metrics" => match self.metrics.page().await {
+                Ok(page) => reply(StatusCode::OK, METRICS, page),
+                Err(why) => text(StatusCode::INTERNAL_SERVER_ERROR, why),
+            },
+            "/" => index(request),
+            "/help" => text(StatusCode::OK, INDEX.into()),
+            api if under_api(api) => self.api(get, request).await,
+            path => text(StatusCode::NOT_FOUND, format!("There is nothing at {path}.\n{INDEX}")),
+        }
+    }
+
+    /// Answers a request that changes the daemon.
+    async fn change<B: ReadableBody>(
+        &self,
+        peer: SocketAddr,
+        request: Request<B>,
+    ) -> Response<Full<Bytes>> {
+        let (head, body) = request.into_parts();
+        let path = head.uri.path().to_owned();
+        let head = Request::from_parts(head, ());
+        if let Err(refusal) = self.access.check_change(peer.ip(), &head).await {
+            debug!(client.ip = %peer.ip(), path, %refusal, "A change was refused");
+            return refused(&path, &refusal);
+        }
+
+        info!(client.ip = %peer.ip(), path, "A change was requested over HTTP");
+        if path == "/-/log" { self.log(body).await } else { self.load_again().await }
+    }
+
+    async fn load_again(&self) -> Response<Full<Bytes>> {
+        match (self.reload)().await {
+            Ok(()) => text(StatusCode::OK, "The configuration was loaded again.\n".into()),
+            Err(why) => text(StatusCode::BAD_REQUEST, why),
         }
     }
 
@@ -241,12 +290,16 @@ impl Hooks {
         }
     }
 
-    async fn log<B: ReadableBody>(&self, request: Request<B>) -> Response<Full<Bytes>> {
-        let Ok(collected) = Limited::new(request.into_body(), BODY_MAX).collect().await else {
-            return text(StatusCode::PAYLOAD_TOO_LARGE, "A filter is a short text.\n".into());
+    async fn log<B: ReadableBody>(&self, body: B) -> Response<Full<Bytes>> {
+        let limited = Limited::new(body, BODY_MAX);
+        let body = match timeout(BODY_TIME_MAX, limited.collect()).await {
+            Ok(Ok(collected)) => collected.to_bytes(),
+            Ok(Err(_)) => {
+                return text(StatusCode::PAYLOAD_TOO_LARGE, "A filter is a short text.\n".into());
+            }
+            Err(_) => return too_slow(),
         };
 
-        let body = collected.to_bytes();
         let set = std::str::from_utf8(&body).map_err(|error| error.to_string());
         match set.and_then(|filter| (self.set_log)(filter.trim())) {
             Ok(()) => text(StatusCode::OK, "The log filter was replaced.\n".into()),
@@ -297,10 +350,79 @@ fn not_allowed(allowed: &'static str) -> Response<Full<Bytes>> {
     response
 }
 
+/// The answer to a request that may not do what it wants, with the way to do it.
+fn refused(path: &str, refusal: &AccessRefusal) -> Response<Full<Bytes>> {
+    if under_api(path) {
+        let body = serde_json::json!({"error": refusal.to_string()});
+        reply(StatusCode::FORBIDDEN, JSON, body.to_string())
+    } else {
+        text(StatusCode::FORBIDDEN, format!("This is refused: {refusal}.\n"))
+    }
+}
+
+/// The answer to a body that does not arrive. The rest of it cannot be told from the next request,
+/// so the connection closes.
+fn too_slow() -> Response<Full<Bytes>> {
+    let body = format!("The body did not arrive within {} s.\n", BODY_TIME_MAX.as_secs());
+    let mut response = text(StatusCode::REQUEST_TIMEOUT, body);
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
 fn reply(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::StreamExt;
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+
+    use super::*;
+
+    fn hooks() -> Hooks {
+        Hooks {
+            access: AccessPolicy { admin_enabled: true, ..AccessPolicy::default() },
+            metrics: SharedRendering::new(|| Ok("up 1\n".to_owned())),
+            alive: Box::new(|| Ok(())),
+            ready: Box::new(Vec::new),
+            api: Box::new(|_, _| Box::pin(async { (StatusCode::OK, "{}".to_owned()) })),
+            reload: Box::new(|| Box::pin(async { Ok(()) })),
+            set_log: Box::new(|_| Ok(())),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_stalls_is_given_up_and_its_connection_closed() {
+        let first = async { Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"in"))) };
+        let stalled = futures_util::stream::once(first).chain(futures_util::stream::pending());
+        let request = Request::put("/-/log").body(StreamBody::new(stalled)).unwrap();
+        let near = SocketAddr::from(([127, 0, 0, 1], 40_000));
+        let answer = hooks().answer(near, request).await;
+        assert_eq!(answer.status(), StatusCode::REQUEST_TIMEOUT);
+        assert_eq!(answer.headers().get(CONNECTION).unwrap(), "close");
+    }
+
+    #[tokio::test]
+    async fn a_foreign_website_is_refused_in_the_form_of_the_path_and_probes_never_are() {
+        let far = SocketAddr::from(([10, 1, 2, 3], 40_000));
+        let ask = async |path: &str| {
+            let built = Request::get(path).header("host", "evil.example").header("origin", "null");
+            let answer = hooks().answer(far, built.body(Full::<Bytes>::default()).unwrap()).await;
+            let kind = answer.headers().get(CONTENT_TYPE).unwrap().clone();
+            (answer.status().as_u16(), kind.to_str().unwrap().to_owned())
+        };
+        for path in ["/", "/metrics", "/help", "/nothing"] {
+            assert_eq!(ask(path).await, (403, "text/plain; charset=utf-8".to_owned()), "{path}");
+        }
+        assert_eq!(ask("/api/v1/status").await, (403, JSON.to_owned()));
+        for path in ["/livez", "/healthz", "/readyz"] {
+            assert_eq!(ask(path).await.0, 200, "{path}");
+        }
+    }
 }
