@@ -231,7 +231,6 @@ settings! {
     }
 
     /// The connection to a cluster.
-    #[derive(Eq)]
     pub struct Kubernetes {
         /// Connects to a cluster.
         enabled: bool = false, needs restart;
@@ -267,20 +266,6 @@ settings! {
             "must be a label selector, such as \"team=chat,tier in (gold, silver)\"",
         );
 
-        /// Counts annotations for the workload variant autoscaler as well.
-        wva: bool = true;
-    }
-
-    /// Several replicas, of which one decides; see docs/high-availability.md.
-    pub struct LeaderElection {
-        /// Lets several replicas run.
-        enabled: bool = false;
-
-        /// Namespace of the Lease and the shared decisions; without it, the pod's own namespace.
-        namespace: Option<String>, in text(is_dns_label, "must be the name of a namespace");
-
-        /// Name of the Lease; that of the shared decisions is NAME-decisions.
-        name: String = "plimsoll", in text(
         /// A label selector for namespaces, with which only those are searched that it matches.
         /// For an empty `namespaces`; a list decides alone.
         namespace_selector: Option<String>, in text(
@@ -306,6 +291,21 @@ settings! {
         /// The largest cost of a replica that an annotation can claim; more counts as this.
         cost_max: CostPerHour = 1e9, in 0.0..=1e9;
 
+        /// Counts annotations for the workload variant autoscaler as well.
+        wva: bool = true;
+    }
+
+    /// Several replicas, of which one decides; see docs/high-availability.md.
+    #[derive(Eq)]
+    pub struct LeaderElection {
+        /// Lets several replicas run.
+        enabled: bool = false;
+
+        /// Namespace of the Lease and the shared decisions; without it, the pod's own namespace.
+        namespace: Option<String>, in text(is_dns_label, "must be the name of a namespace");
+
+        /// Name of the Lease; that of the shared decisions is NAME-decisions.
+        name: String = "plimsoll", in text(
             names::is_lease_name,
             "must be the name of a Lease, with room for `-decisions` behind it",
         );
@@ -386,6 +386,18 @@ with_scrape! {
         /// Scrapes at the same time, all variants together.
         // Each scrape has a connection, and processes have a limit of open files.
         concurrency: usize = 128, in 1..=10_000, needs restart;
+
+        /// The namespaces whose discovered variants are scraped with `bearer_token_file` and the
+        /// client certificate of `tls`; `*` is all of them. Without it, those with pods of declared
+        /// variants that are scraped with the same credentials.
+        credentials_for: Option<Vec<String>>, in text(
+            names::is_namespace_or_all,
+            "must be the name of a namespace, or `*` for all of them",
+        );
+
+        /// Ports besides `port` to which the annotation of a discovered variant may direct the
+        /// credentials.
+        credentials_ports: Vec<u16>, in 1..=u16::MAX;
     }
 
     /// Scrapes of one variant's replicas; absent keys come from `scrape`.
@@ -401,18 +413,6 @@ settings! {
         /// PEM certificate chain to present.
         cert_file: Option<PathBuf>;
 
-
-        /// The namespaces whose discovered variants are scraped with `bearer_token_file` and the
-        /// client certificate of `tls`; `*` is all of them. Without it, those with pods of declared
-        /// variants that are scraped with the same credentials.
-        credentials_for: Option<Vec<String>>, in text(
-            names::is_namespace_or_all,
-            "must be the name of a namespace, or `*` for all of them",
-        );
-
-        /// Ports besides `port` to which the annotation of a discovered variant may direct the
-        /// credentials.
-        credentials_ports: Vec<u16>, in 1..=u16::MAX;
         /// PEM key to present.
         key_file: Option<PathBuf>;
 
