@@ -86,7 +86,13 @@ const ONLY: &[(&str, &str, &[&str])] = &[
     (
         "config",
         "collect",
-        &["collect::demand", "collect::prometheus", "collect::scrape::", "collect::targets::"],
+        &[
+            "collect::cluster::discovery::Annotation;",
+            "collect::demand",
+            "collect::prometheus",
+            "collect::scrape::",
+            "collect::targets::",
+        ],
     ),
     ("config", "trace", &["trace::TraceLimits"]),
     ("collect", "telemetry", &["telemetry::registrar::"]),
