@@ -21,8 +21,8 @@ pub fn check(input: &[u8]) {
     };
     let Some(first) = saved.first() else { return };
     assert!(saved.iter().all(|one| one.variant.namespace == one.model.namespace));
-    let text =
-        encode(first.written, &saved, MemoryLength::Whole).expect("all of it has a shape in JSON");
+    let text = encode(first.written, &saved, Some(MemoryLength::Whole))
+        .expect("all of it has a shape in JSON");
     let again = read(&text).unwrap_or_else(|error| panic!("{saved:?}: {error:?}"));
     assert_eq!(again.len(), saved.len());
     for (one, other) in saved.iter().zip(&again) {

@@ -320,7 +320,7 @@ fn what_is_foreseen_and_silent_goes_through_a_file_and_fits_the_leaders_document
             strange: Vec::new(),
         })
         .collect();
-    let written = |length| state::encode(at(101), &saved, length).unwrap();
+    let written = |length| state::encode(at(101), &saved, Some(length)).unwrap();
     let path = std::path::Path::new("state.json");
     assert_eq!(state::parse(path, &written(MemoryLength::Whole)).unwrap(), saved);
     let told =

@@ -23,14 +23,15 @@
 //!
 //! The memory of a variant takes about 300 bytes without learned coefficients, 6,000 with a week of
 //! `foresight`, and at most 25,000. Windows are half of that maximum. If the file would exceed its
-//! size limit, the observations behind the learned coefficients are left out first. If that is not
-//! enough, the learned coefficients are left out. Desired replicas and windows are never left out.
+//! size limit, the observations behind the learned coefficients are left out first, then the learned
+//! coefficients, and last the windows. Desired replicas are never left out: if they alone exceed the
+//! limit, saving fails and the last file stays.
 
 pub mod shared;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use jiff::{SignedDuration, Timestamp};
@@ -52,6 +53,10 @@ const SET_ASIDE: &str = "corrupt";
 /// The largest file that is read, and so the size limit for writing. The desired replicas of 10,000
 /// variants take 2 MB. 1,000 variants with a week of `foresight` take 6 MB.
 const BYTES_MAX: u64 = 16 << 20;
+
+/// The memory lengths to try, in this order, until the file fits. `None` leaves out all memories.
+const LENGTHS: [Option<MemoryLength>; 4] =
+    [Some(MemoryLength::Whole), Some(MemoryLength::Conclusions), Some(MemoryLength::Windows), None];
 
 /// Desired replicas that were in effect when the file was written.
 #[derive(Clone, Debug, PartialEq)]
@@ -118,6 +123,20 @@ pub enum StateError {
         #[source]
         source: serde_json::Error,
     },
+    /// The desired replicas do not fit into a file that could be read again.
+    #[error(
+        "state file {path}: the desired replicas of {variants} variants take {bytes} bytes, of which \
+         {BYTES_MAX} fit; the last file stays. Run two daemons, each with a part of the namespaces",
+        path = path.display()
+    )]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The number of variants with desired replicas.
+        variants: usize,
+        /// The size without memories, in bytes.
+        bytes: usize,
+    },
     /// The file has another version, is too large, or contains an invalid decision.
     #[error("state file {path}: {problem}; delete it to start without", path = path.display())]
     Content {
@@ -163,12 +182,13 @@ pub(crate) struct DecodedMemory {
     strange: BTreeSet<String>,
 }
 
-/// Writes the desired replicas in effect at `now` with their memories. Also writes the saved
-/// entries of variants that have not been seen yet.
+/// Writes the desired replicas in effect at `now` with their memories, as far as these fit. Also
+/// writes the saved entries of variants that have not been seen yet.
 ///
 /// # Errors
 ///
-/// The file, or the temporary file that is renamed to it, cannot be written.
+/// The file, or the temporary file that is renamed to it, cannot be written. Or the desired replicas
+/// do not fit even without memories. The last file stays in both cases.
 pub fn save(
     path: &Path,
     now: Timestamp,
@@ -191,21 +211,54 @@ pub fn save(
     });
 
     let saved: Vec<SavedDecision> = seen.chain(unseen.iter().cloned()).collect();
-    let mut text = Vec::new();
-    for length in [MemoryLength::Whole, MemoryLength::Conclusions, MemoryLength::Windows] {
-        text = encode(now, &saved, length).map_err(|source| StateError::shape(path, source))?;
-        if u64::try_from(text.len()).is_ok_and(|bytes| bytes <= BYTES_MAX) {
-            break;
+    let text = fitting(path, now, &saved)?;
+    replace(path, &text).map_err(|source| StateError::io(path, "written", source))
+}
+
+/// Encodes the content with the longest memories that fit.
+fn fitting(path: &Path, now: Timestamp, saved: &[SavedDecision]) -> Result<Vec<u8>, StateError> {
+    let mut bytes = 0;
+
+    for length in LENGTHS {
+        let text = encode(now, saved, length).map_err(|source| StateError::shape(path, source))?;
+        bytes = text.len();
+        if u64::try_from(bytes).is_ok_and(|bytes| bytes <= BYTES_MAX) {
+            return Ok(text);
         }
     }
 
-    let beside = path.with_extension("partial");
-    fs::write(&beside, text)
-        .and_then(|()| fs::rename(&beside, path))
-        .map_err(|source| StateError::io(path, "written", source))
+    Err(StateError::TooLarge { path: path.to_owned(), variants: saved.len(), bytes })
 }
 
-/// Encodes the content of a file with memories of this length.
+/// Replaces the file. Its content is on the disk before it gets its name, so a power failure leaves
+/// the old or the new file, and never an empty one.
+fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    let beside = path.with_extension("partial");
+    let mut file = File::create(&beside)?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    drop(file);
+
+    fs::rename(&beside, path)?;
+    sync_folder(path)
+}
+
+/// Puts the renaming of a file on the disk. Some network file systems cannot sync a folder; there
+/// the renaming is as durable as the file system makes it.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+
+    match File::open(folder.unwrap_or(Path::new(".")))?.sync_all() {
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) =>
+        {
+            Ok(())
+        }
+        synced => synced,
+    }
+}
+
+/// Encodes the content of a file with memories of this length, or without memories.
 ///
 /// # Errors
 ///
@@ -213,7 +266,7 @@ pub fn save(
 pub fn encode(
     written: Timestamp,
     saved: &[SavedDecision],
-    length: MemoryLength,
+    length: Option<MemoryLength>,
 ) -> Result<Vec<u8>, serde_json::Error> {
     serde_json::to_vec(&StateFile::new(written, saved, length))
 }
@@ -224,7 +277,7 @@ pub fn encode(
 ///
 /// None in practice, because every value has a JSON representation.
 pub fn as_value(written: Timestamp, saved: &[SavedDecision]) -> Result<Value, serde_json::Error> {
-    serde_json::to_value(StateFile::new(written, saved, MemoryLength::Whole))
+    serde_json::to_value(StateFile::new(written, saved, Some(MemoryLength::Whole)))
 }
 
 /// Reads the saved state from the JSON value that a file contains. The path is for messages.
@@ -314,7 +367,7 @@ impl StateError {
 // === impl StateFile ===
 
 impl StateFile {
-    fn new(written: Timestamp, saved: &[SavedDecision], length: MemoryLength) -> Self {
+    fn new(written: Timestamp, saved: &[SavedDecision], length: Option<MemoryLength>) -> Self {
         let decisions = saved.iter().map(|saved| StateLine::new(written, saved, length)).collect();
         Self { version: VERSION, written, decisions }
     }
@@ -328,9 +381,10 @@ impl StateFile {
 // === impl StateLine ===
 
 impl StateLine {
-    fn new(written: Timestamp, saved: &SavedDecision, length: MemoryLength) -> Self {
+    fn new(written: Timestamp, saved: &SavedDecision, length: Option<MemoryLength>) -> Self {
         let SavedDecision { variant, model, desired, at, written: until, memory, strange: _ } =
             saved;
+        let told = length.zip(memory.as_ref());
 
         Self {
             namespace: variant.namespace.clone(),
@@ -339,7 +393,7 @@ impl StateLine {
             desired: *desired,
             at: *at,
             written: (*until != written).then_some(*until),
-            memory: memory.as_ref().map(|memory| DecodedMemory::new(memory, length)),
+            memory: told.map(|(length, memory)| DecodedMemory::new(memory, length)),
         }
     }
 
@@ -444,6 +498,70 @@ mod tests {
             .unwrap();
         assert_eq!(load(&path).unwrap(), Vec::new());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    /// Saved states of variants that all have this memory.
+    fn states(count: usize, memory: &VariantMemory) -> Vec<SavedDecision> {
+        let content = line(3);
+        let [known] =
+            parse(Path::new("state.json"), content.as_bytes()).unwrap().try_into().unwrap();
+
+        (0..count)
+            .map(|index| {
+                let mut one: SavedDecision = known.clone();
+                one.variant.variant = VariantName::new(&format!("{index:040}")).unwrap();
+                one.memory = Some(memory.clone());
+                one
+            })
+            .collect()
+    }
+
+    fn save_states(path: &Path, states: &[SavedDecision]) -> Result<(), StateError> {
+        let now = Timestamp::UNIX_EPOCH;
+        save(path, now, &Published::default(), &VariantMemories::new(), states)
+    }
+
+    #[test]
+    fn a_state_that_is_too_large_with_its_windows_is_written_without_them_and_can_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        // What is named belongs to the shortest memory.
+        let memory =
+            VariantMemory { named: vec!["a-signal".repeat(1 << 17)], ..VariantMemory::default() };
+
+        save_states(&path, &states(15, &memory)).unwrap();
+        assert_eq!(load(&path).unwrap(), states(15, &memory));
+
+        save_states(&path, &states(17, &memory)).unwrap();
+        let mut without = states(17, &memory);
+        for saved in &mut without {
+            saved.memory = None;
+        }
+        assert_eq!(load(&path).unwrap(), without);
+    }
+
+    #[test]
+    fn a_state_that_could_never_be_read_is_not_written_and_the_last_file_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        fs::write(&path, line(3)).unwrap();
+
+        let refused = save_states(&path, &states(120_000, &VariantMemory::default()));
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains("state.json") && error.contains("120000 variants"), "{error}");
+        assert_eq!(load(&path).unwrap()[0].desired.count(), 3);
+    }
+
+    #[test]
+    fn a_full_disk_is_an_error_and_leaves_the_last_file_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        fs::write(&path, line(3)).unwrap();
+        std::os::unix::fs::symlink("/dev/full", path.with_extension("partial")).unwrap();
+
+        let error = save_states(&path, &[]).unwrap_err().to_string();
+        assert!(error.contains("state.json: cannot be written"), "{error}");
+        assert_eq!(load(&path).unwrap()[0].desired.count(), 3);
     }
 
     #[test]
