@@ -221,14 +221,14 @@ pub(crate) async fn follow<K, T, F, Tell, Told>(
     Told: Future<Output = ()>,
 {
     let mut retry = RetryDelay::new(pace);
-    let mut page = PAGE;
+    let mut limit = PAGE;
     loop {
-        let (objects, mut version) = match list(&api, &selection, page, pace, &facts).await {
+        let (objects, mut version) = match list(&api, &selection, limit, pace, &facts).await {
             Ok(listed) => listed,
             Err(RequestFailure { failure, pause, gone }) => {
                 tell(WatchChange::Broken(retry.judge(failure))).await;
                 if gone {
-                    page = (page * 2).min(PAGE_MAX);
+                    limit = (limit * 2).min(PAGE_MAX);
                 }
                 retry.wait(pause).await;
                 continue;
@@ -263,7 +263,7 @@ pub(crate) async fn follow<K, T, F, Tell, Told>(
 async fn list<K, T>(
     api: &Api<K>,
     selection: &Selection,
-    page: u32,
+    limit: u32,
     pace: WatchTiming,
     facts: &impl Fn(K) -> Option<T>,
 ) -> Result<(BTreeMap<ObjectName, T>, String), RequestFailure>
@@ -271,11 +271,8 @@ where
     K: Resource + Clone + Debug + DeserializeOwned,
 {
     let Selection { fields } = selection.clone();
-    let mut params = ListParams {
-        field_selector: fields,
-        limit: Some(page),
-        ..ListParams::default()
-    };
+    let mut params =
+        ListParams { field_selector: fields, limit: Some(limit), ..ListParams::default() };
 
     let mut objects = BTreeMap::new();
     loop {

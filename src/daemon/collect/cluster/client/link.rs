@@ -1,9 +1,9 @@
 //! Connections to the API server: few, shared by all requests, and checked while they are idle.
 //!
 //! All watches and requests share HTTP/2 connections. Pings notice a connection that died silently,
-//! and cost the API server nothing that it counts or logs. A client of `hyper_util` uses one HTTP/2
-//! connection and queues what exceeds the server's limit of streams, where a watch would wait
-//! forever. [`ApiConnections`] therefore opens another connection before that.
+//! and cost the API server nothing that it counts or logs. A connection that has as many requests as
+//! an API server allows takes no more, because a watch would wait there forever: [`ApiConnections`]
+//! opens another. Clients of libraries do neither.
 //!
 //! A proxy or a plain HTTP URL may offer HTTP/1.1 only, which has no pings. Watches then end after
 //! [`LinkTiming::window`], and one that sends nothing for longer fails.
@@ -12,16 +12,17 @@ mod body;
 mod overload;
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use hyper::{Request, Response, Uri, Version};
+use hyper::client::conn::http2;
+use hyper::rt::Executor as _;
+use hyper::{Request, Response, Uri};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::{Connection as _, HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use kube::Client;
 use kube::client::{Body, ClientBuilder, ConfigExt as _};
@@ -30,7 +31,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::retry::RetryLayer;
 use tower::timeout::Timeout;
-use tower::util::BoxCloneSyncService;
+use tower::util::{BoxCloneSyncService, ServiceExt as _};
 use tower::{BoxError, Service, ServiceBuilder};
 
 use crate::collect::cluster::client::link::body::{ApiBody, SilenceLimit};
@@ -43,11 +44,14 @@ const STREAMS: usize = 64;
 /// The most connections. The requests beyond wait.
 const CONNECTIONS_MAX: usize = 64;
 
+/// Connections on which a request is tried, if each of them closes before the request is sent.
+const TRIES: usize = 3;
+
 /// Bytes that the server may send ahead on one stream. A stream whose reader is slow must not use
 /// up the window of its connection, which is that of all its streams.
 const STREAM_WINDOW: u32 = 256 * 1024;
 
-/// Time for which a connection without requests is kept.
+/// Time for which an HTTP/1.1 connection without requests is kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Time for connecting, including the TLS handshake.
@@ -79,39 +83,30 @@ impl Default for LinkTiming {
 
 type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
 
-type HttpClient = legacy::Client<Connector, Body>;
-
 /// The connections to the API server.
 #[derive(Clone)]
-struct ApiConnections {
-    links: Arc<Mutex<Vec<ApiLink>>>,
-    make: Arc<dyn Fn() -> HttpClient + Send + Sync>,
+struct ApiConnections(Arc<ConnectionPool>);
+
+struct ConnectionPool {
+    connector: Connector,
     timing: LinkTiming,
-    /// True if the last response came over HTTP/1.1.
-    plain: Arc<AtomicBool>,
+    links: Mutex<Vec<Arc<ApiLink>>>,
+    /// The client for a server without HTTP/2, once this is known.
+    plain: OnceLock<legacy::Client<Connector, Body>>,
 }
 
-/// One HTTP/2 connection, or a pool of HTTP/1.1 connections.
-#[derive(Clone)]
+/// A place for one HTTP/2 connection.
 struct ApiLink {
-    client: HttpClient,
+    /// The connection. The lock is held while it is opened, so that there is one at a time.
+    sender: tokio::sync::Mutex<Option<http2::SendRequest<Body>>>,
     streams: Arc<Semaphore>,
-    opening: Arc<LinkOpening>,
-}
-
-/// The start of a connection. The first request opens it while the others wait, because only a
-/// connection that exists is known to be HTTP/2. Otherwise each of them would open one.
-#[derive(Debug, Default)]
-struct LinkOpening {
-    is_open: AtomicBool,
-    turn: tokio::sync::Mutex<()>,
 }
 
 /// A request in flight. If it is dropped without a response, its caller has waited in vain, and
 /// later requests take another connection.
-struct ApiRequest {
-    connections: ApiConnections,
-    link: ApiLink,
+struct ApiRequest<'a> {
+    pool: &'a ConnectionPool,
+    link: Arc<ApiLink>,
     answered: bool,
 }
 
@@ -132,13 +127,12 @@ pub fn connect(config: Config, timing: LinkTiming) -> Result<Client, Box<kube::E
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     }
 
-    let connector = connector(&config)?;
-    let connections = ApiConnections {
-        links: Arc::default(),
-        make: Arc::new(move || http_client(connector.clone(), timing)),
+    let connections = ApiConnections(Arc::new(ConnectionPool {
+        connector: connector(&config)?,
         timing,
-        plain: Arc::default(),
-    };
+        links: Mutex::default(),
+        plain: OnceLock::new(),
+    }));
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .layer(RetryLayer::new(BriefRetry::default()))
@@ -174,57 +168,116 @@ fn connector(config: &Config) -> Result<Connector, Box<kube::Error>> {
     Ok(BoxCloneSyncService::new(Timeout::new(connector, CONNECT_TIMEOUT)))
 }
 
-fn http_client(connector: Connector, timing: LinkTiming) -> HttpClient {
-    let whole = STREAM_WINDOW.saturating_mul(u32::try_from(STREAMS).unwrap_or(u32::MAX));
-    legacy::Client::builder(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(IDLE_TIMEOUT)
-        .http2_initial_stream_window_size(STREAM_WINDOW)
-        .http2_initial_connection_window_size(whole)
-        .http2_keep_alive_interval(timing.ping_interval)
-        .http2_keep_alive_timeout(timing.ping_timeout)
-        .http2_keep_alive_while_idle(true)
-        .build(connector)
-}
+// === impl ConnectionPool ===
 
-// === impl ApiConnections ===
-
-impl ApiConnections {
-    async fn send(self, mut request: Request<Body>) -> Result<Response<ApiBody>, BoxError> {
-        let is_watch = is_watch(request.uri());
-        if is_watch && self.plain.load(Ordering::Relaxed) {
-            shorten(&mut request, self.timing.window)?;
+impl ConnectionPool {
+    async fn send(&self, request: Request<Body>) -> Result<Response<ApiBody>, BoxError> {
+        if request.uri().scheme_str() == Some("http") {
+            return self.send_plainly(self.plain_client(), request).await;
+        }
+        if let Some(client) = self.plain.get() {
+            return self.send_plainly(client, request).await;
         }
 
         let (link, stream) = self.link().await?;
-        let mut asked = ApiRequest { connections: self.clone(), link, answered: false };
-        let response = asked.link.request(request).await;
+        let mut asked = ApiRequest { pool: self, link, answered: false };
+        let response = self.send_on(&asked.link, request).await;
         asked.answered = true;
-        let response = response?;
+        match response? {
+            Ok(response) => {
+                let response = overload::with_delay(response).await?;
+                Ok(response.map(|body| ApiBody::new(body, None, Some(stream))))
+            }
+            Err(request) => self.send_plainly(self.plain_client(), request).await,
+        }
+    }
 
-        let is_plain = response.version() < Version::HTTP_2;
-        self.plain.store(is_plain, Ordering::Relaxed);
-        let silence = (is_watch && is_plain)
-            .then(|| SilenceLimit::new(self.timing.window + self.timing.grace));
-        let response = overload::with_delay(response).await?;
-        let opening = Arc::clone(&asked.link.opening);
-        Ok(response.map(|body| ApiBody { body, silence, opening, _stream: stream }))
+    /// Sends a request over HTTP/1.1.
+    async fn send_plainly(
+        &self,
+        client: &legacy::Client<Connector, Body>,
+        mut request: Request<Body>,
+    ) -> Result<Response<ApiBody>, BoxError> {
+        let LinkTiming { window, grace, .. } = self.timing;
+        let is_watch = is_watch(request.uri());
+        if is_watch {
+            shorten(&mut request, window)?;
+        }
+
+        let response = overload::with_delay(client.request(request).await?).await?;
+        let silence = is_watch.then(|| SilenceLimit::new(window + grace));
+        Ok(response.map(|body| ApiBody::new(body, silence, None)))
+    }
+
+    /// Sends a request on this connection, which is opened if necessary. Returns the request if the
+    /// server does not offer HTTP/2.
+    async fn send_on(
+        &self,
+        link: &ApiLink,
+        mut request: Request<Body>,
+    ) -> Result<Result<Response<Incoming>, Request<Body>>, BoxError> {
+        for _ in 0..TRIES {
+            let Some(mut sender) = self.open(link, request.uri()).await? else {
+                return Ok(Err(request));
+            };
+            match sender.try_send_request(request).await {
+                Ok(response) => return Ok(Ok(response)),
+                Err(mut error) => match error.take_message() {
+                    // The connection was closing.
+                    Some(unsent) => request = unsent,
+                    None => return Err(error.into_error().into()),
+                },
+            }
+        }
+
+        Err("the API server closes each connection before a request is sent".into())
+    }
+
+    /// Returns the connection of a link. `None` if the server does not offer HTTP/2.
+    async fn open(
+        &self,
+        link: &ApiLink,
+        uri: &Uri,
+    ) -> Result<Option<http2::SendRequest<Body>>, BoxError> {
+        let mut known = link.sender.lock().await;
+        if let Some(sender) = known.as_ref().filter(|sender| !sender.is_closed()) {
+            return Ok(Some(sender.clone()));
+        }
+
+        let stream = self.connector.clone().oneshot(uri.clone()).await?;
+        if !stream.connected().is_negotiated_h2() {
+            return Ok(None);
+        }
+
+        let whole = STREAM_WINDOW.saturating_mul(u32::try_from(STREAMS).unwrap_or(u32::MAX));
+        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(whole)
+            .keep_alive_interval(self.timing.ping_interval)
+            .keep_alive_timeout(self.timing.ping_timeout)
+            .keep_alive_while_idle(true)
+            .handshake(stream)
+            .await?;
+        // Its requests report what it fails with.
+        TokioExecutor::new().execute(async { drop(connection.await) });
+        *known = Some(sender.clone());
+        Ok(Some(sender))
     }
 
     /// Returns a connection with room for a request.
-    async fn link(&self) -> Result<(ApiLink, OwnedSemaphorePermit), BoxError> {
+    async fn link(&self) -> Result<(Arc<ApiLink>, OwnedSemaphorePermit), BoxError> {
         let full = {
             let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
             for link in links.iter() {
                 if let Ok(stream) = Arc::clone(&link.streams).try_acquire_owned() {
-                    return Ok((link.clone(), stream));
+                    return Ok((Arc::clone(link), stream));
                 }
             }
 
             if links.len() < CONNECTIONS_MAX {
                 let streams = Arc::new(Semaphore::new(STREAMS));
-                links.push(ApiLink { client: (self.make)(), streams, opening: Arc::default() });
+                links.push(Arc::new(ApiLink { sender: tokio::sync::Mutex::default(), streams }));
             }
 
             links.last().cloned()
@@ -236,20 +289,18 @@ impl ApiConnections {
     }
 
     /// Gives no more requests to a connection. Those that it has go on.
-    fn retire(&self, retired: &ApiLink) {
+    fn retire(&self, retired: &Arc<ApiLink>) {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        links.retain(|link| !Arc::ptr_eq(&link.streams, &retired.streams));
+        links.retain(|link| !Arc::ptr_eq(link, retired));
     }
-}
 
-impl ApiLink {
-    async fn request(&self, request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
-        let turn = self.opening.turn.lock().await;
-        // The lock is kept until there is a response if there is no connection yet.
-        let _turn = (!self.opening.is_open.load(Ordering::Relaxed)).then_some(turn);
-        let response = self.client.request(request).await;
-        self.opening.is_open.store(response.is_ok(), Ordering::Relaxed);
-        Ok(response?)
+    fn plain_client(&self) -> &legacy::Client<Connector, Body> {
+        self.plain.get_or_init(|| {
+            legacy::Client::builder(TokioExecutor::new())
+                .pool_timer(TokioTimer::new())
+                .pool_idle_timeout(IDLE_TIMEOUT)
+                .build(self.connector.clone())
+        })
     }
 }
 
@@ -263,14 +314,15 @@ impl Service<Request<Body>> for ApiConnections {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        Box::pin(self.clone().send(request))
+        let pool = Arc::clone(&self.0);
+        Box::pin(async move { pool.send(request).await })
     }
 }
 
-impl Drop for ApiRequest {
+impl Drop for ApiRequest<'_> {
     fn drop(&mut self) {
         if !self.answered {
-            self.connections.retire(&self.link);
+            self.pool.retire(&self.link);
         }
     }
 }

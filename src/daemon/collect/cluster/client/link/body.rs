@@ -2,8 +2,6 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,20 +12,27 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Sleep, sleep};
 use tower::BoxError;
 
-use crate::collect::cluster::client::link::LinkOpening;
-
 /// A body that holds its place on the connection, and that may fail if it is silent.
 pub(crate) struct ApiBody {
-    pub(super) body: Either<Incoming, Full<Bytes>>,
-    pub(super) silence: Option<SilenceLimit>,
-    pub(super) opening: Arc<LinkOpening>,
-    pub(super) _stream: OwnedSemaphorePermit,
+    body: Either<Incoming, Full<Bytes>>,
+    silence: Option<SilenceLimit>,
+    _stream: Option<OwnedSemaphorePermit>,
 }
 
 /// The time after the last data at which a body fails.
 pub(crate) struct SilenceLimit {
     limit: Duration,
     timer: Pin<Box<Sleep>>,
+}
+
+impl ApiBody {
+    pub(crate) fn new(
+        body: Either<Incoming, Full<Bytes>>,
+        silence: Option<SilenceLimit>,
+        stream: Option<OwnedSemaphorePermit>,
+    ) -> Self {
+        Self { body, silence, _stream: stream }
+    }
 }
 
 impl SilenceLimit {
@@ -48,9 +53,6 @@ impl Body for ApiBody {
         if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) {
             if let Some(SilenceLimit { limit, timer }) = &mut this.silence {
                 timer.set(sleep(*limit));
-            }
-            if matches!(frame, Some(Err(_))) {
-                this.opening.is_open.store(false, Ordering::Relaxed);
             }
             return Poll::Ready(frame);
         }
