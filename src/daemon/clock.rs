@@ -5,6 +5,8 @@
 //! a decision. Setting the clock must not expire every metric of a cluster, nor keep a dead metric
 //! alive.
 
+pub mod heartbeat;
+
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;

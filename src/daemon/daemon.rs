@@ -12,6 +12,7 @@ mod demand;
 mod directory;
 mod discovery;
 mod kubernetes;
+mod liveness;
 mod reload;
 mod sharing;
 mod status;
@@ -32,6 +33,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use crate::clock::Clock;
+use crate::clock::heartbeat::Heartbeat;
 use crate::collect::cluster::Registration;
 use crate::collect::prometheus;
 use crate::collect::scrape::{self, Scraper, Target, TargetBoard};
@@ -42,6 +44,7 @@ use crate::daemon::certificates::ManagedCertificate;
 use crate::daemon::demand::WakeSignals;
 use crate::daemon::directory::ListerContext;
 use crate::daemon::kubernetes::Cluster;
+use crate::daemon::liveness::LoopLiveness;
 use crate::daemon::reload::{ConfigOrigin, Reloader};
 use crate::daemon::sharing::Sharing;
 use crate::daemon::ticks::trace::Tracer;
@@ -58,8 +61,8 @@ use crate::publish::history::RecentHistory;
 use crate::server::admin::{self, AdminLimits, Hooks};
 use crate::server::admin::access::AccessPolicy;
 use crate::server::auth::TrustAnchor;
-use crate::server::rendering::SharedRendering;
 use crate::server::readiness::Readiness;
+use crate::server::rendering::SharedRendering;
 use crate::server::tls;
 use crate::server::{ServerLimits, ServerPhase};
 use crate::telemetry::{self, LogFilter, Telemetry};
@@ -93,6 +96,8 @@ pub struct Daemon {
 /// The state that all parts of a daemon share.
 pub(crate) struct DaemonContext {
     pub(crate) clock: Clock,
+    /// The progress of the decision loop.
+    pub(crate) heartbeat: Heartbeat,
     pub(crate) registry: Registry,
     /// Ends everything that must outlive the draining of the servers.
     pub(crate) stop: CancellationToken,
@@ -116,7 +121,7 @@ pub(crate) struct DaemonContext {
 /// the credentials of the cluster cannot be used.
 pub fn run(args: RunArgs) -> anyhow::Result<()> {
     let RunArgs { config: file, log, log_format } = args;
-    let filter = telemetry::init_logs(&log, log_format)?;
+    let log = telemetry::init_logs(&log, log_format)?;
     if let Err(error) = telemetry::raise_descriptor_limit() {
         warn!(%error, "The limit of open files cannot be raised");
     }
@@ -132,7 +137,8 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
         .context("cannot start the runtime")?;
     runtime.block_on(async {
         let mut ends = TerminationSignals::listen()?;
-        let options = DaemonOptions { config_file: Some(file), trust: None, log: Some(filter) };
+        let filter = Some(log.filter.clone());
+        let options = DaemonOptions { config_file: Some(file), trust: None, log: filter };
         let daemon = Daemon::start(config, options).await?;
         ends.next().await;
         info!("Shutting down; a second signal ends at once");
@@ -141,8 +147,12 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
             () = ends.next() => warn!("Ending without waiting for open requests"),
         }
 
-        Ok(())
-    })
+        anyhow::Ok(())
+    })?;
+
+    // A thread that waits for a disk that hangs must not keep the process.
+    runtime.shutdown_background();
+    Ok(())
 }
 
 // === impl Daemon ===
@@ -159,6 +169,7 @@ impl Daemon {
         let (outlet, published) = watch::channel(Arc::new(Published::default()));
         let common = DaemonContext::new(&config, published, phases)?;
         let telemetry = Telemetry::register(&common.registry)?;
+        telemetry::register_line_losses(&common.registry, options.log.as_ref())?;
         let cluster = if config.keys.kubernetes.enabled {
             Some(Cluster::connect(&config, &common, &telemetry).await?)
         } else {
@@ -170,13 +181,14 @@ impl Daemon {
         let (reloads, inbox) = mpsc::channel(1);
         let parts = TickChannels {
             clock: common.clock,
+            heartbeat: common.heartbeat.clone(),
             telemetry: telemetry.clone(),
             published: outlet,
             scrapes,
             targets,
             cluster: cluster.as_ref().map(Cluster::state),
             announcer: cluster.as_ref().and_then(Cluster::announcer),
-            sharing: sharing(&config, cluster.as_ref(), &common)?,
+            sharing: sharing(&config, cluster.as_ref(), &common, &telemetry)?,
             prometheus,
             signals: WakeSignals::start(&config, &common)?,
             reloads: inbox,
@@ -213,7 +225,7 @@ impl Daemon {
         let shown = AdminComponents { access, api, ready, log: options.log };
         let admin = serve_admin(&config, &common, &reloader, shown).await?;
         common.tasks.spawn(Arc::clone(&reloader).follow(common.stop.clone()));
-        common.tasks.spawn(ticks.run(common.stop.clone()));
+        common.tasks.spawn(liveness::decide(ticks, common.stop.clone(), common.retire.clone()));
         info!(
             version = env!("CARGO_PKG_VERSION"),
             %admin,
@@ -281,6 +293,7 @@ impl DaemonContext {
         phases: watch::Receiver<ServerPhase>,
     ) -> anyhow::Result<Self> {
         let clock = Clock::start();
+        let heartbeat = Heartbeat::start(clock, config.keys.tick_interval);
         let registry = Registry::new();
         let wva = if config.keys.compatibility.wva_metrics {
             WvaPublication::Published
@@ -298,6 +311,7 @@ impl DaemonContext {
 
         Ok(Self {
             clock,
+            heartbeat,
             registry,
             stop,
             retire,
@@ -331,10 +345,11 @@ fn sharing(
     config: &Config,
     cluster: Option<&Cluster>,
     common: &DaemonContext,
+    telemetry: &Telemetry,
 ) -> anyhow::Result<Option<Sharing>> {
     let election = config.keys.kubernetes.leader_election();
     let both = cluster.zip(election);
-    both.map(|(cluster, election)| cluster.share(election, common)).transpose()
+    both.map(|(cluster, election)| cluster.share(election, common, telemetry)).transpose()
 }
 
 /// The sender of scrape targets, and the board of their scrape problems.
@@ -511,8 +526,7 @@ fn hooks(common: &DaemonContext, reloader: &Arc<Reloader>, shown: AdminComponent
     let AdminComponents { access, api, ready, log } = shown;
     let registry = common.registry.clone();
     let reloader = Arc::clone(reloader);
-    let deciding = common.published.clone();
-    let alive_phases = common.phases.clone();
+    let liveness = LoopLiveness::of(common);
     let tasks = common.tasks.clone();
 
     Hooks {
@@ -524,12 +538,7 @@ fn hooks(common: &DaemonContext, reloader: &Arc<Reloader>, shown: AdminComponent
             })
         }),
         ready: Box::new(move || ready.checks()),
-        alive: Box::new(move || {
-            // The loop drops its sender only when it ends; outside of a shutdown that is a panic.
-            let draining = *alive_phases.borrow() == ServerPhase::Draining;
-            let ended = deciding.has_changed().is_err();
-            if ended && !draining { Err("the decision loop has ended".into()) } else { Ok(()) }
-        }),
+        alive: Box::new(move || liveness.check()),
         api: status::answers(api, tasks.clone()),
         reload: Box::new(move || {
             let reloader = Arc::clone(&reloader);

@@ -1,6 +1,7 @@
 //! Logs and self-monitoring metrics of the daemon.
 //!
-//! Logs go to stderr as text or JSON lines. Their filter can be replaced while the daemon runs.
+//! Logs go to stderr as text or JSON lines, and never block the thread that logs. Their filter can be
+//! replaced while the daemon runs.
 //! These metrics describe the health of the daemon. The metrics of its decisions are in
 //! [`crate::publish::gauges`].
 
@@ -8,6 +9,7 @@ mod certificates;
 mod descriptors;
 pub mod filter;
 mod leading;
+mod lines;
 pub(crate) mod registrar;
 pub mod tracing;
 
@@ -29,6 +31,7 @@ use crate::telemetry::descriptors::descriptor_limit;
 pub use crate::telemetry::descriptors::raise_descriptor_limit;
 use crate::telemetry::filter::DIRECTIVES_MAX;
 pub use crate::telemetry::leading::LeaderMetrics;
+use crate::telemetry::lines::{LineFlush, LineLossCollector, LineLosses};
 use crate::telemetry::registrar::Registrar;
 use crate::telemetry::tracing::TraceMetrics;
 
@@ -44,10 +47,18 @@ pub enum LogFormat {
     Json,
 }
 
+/// The running log. Dropping it writes the lines that still wait.
+pub struct LogOutput {
+    /// Replaces the filter.
+    pub filter: LogFilter,
+    _flush: LineFlush,
+}
+
 /// Replaces the log filter while the daemon runs.
 #[derive(Clone)]
 pub struct LogFilter {
     handle: reload::Handle<EnvFilter, Subscriber>,
+    losses: LineLosses,
 }
 
 /// An error in the log setup.
@@ -130,18 +141,19 @@ pub enum StateDocument {
 /// # Errors
 ///
 /// The filter is invalid, or a subscriber is already set.
-pub fn init_logs(filter: &str, format: LogFormat) -> Result<LogFilter, LogError> {
+pub fn init_logs(filter: &str, format: LogFormat) -> Result<LogOutput, LogError> {
     let (layer, handle) = reload::Layer::new(filter::parse(filter)?);
     let registry = tracing_subscriber::registry().with(layer);
     let colours = std::io::stderr().is_terminal();
-    let fmt = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours);
+    let (lines, losses, flush) = lines::start();
+    let fmt = tracing_subscriber::fmt::layer().with_writer(lines).with_ansi(colours);
     let set = match format {
         LogFormat::Text => registry.with(fmt.with_target(false)).try_init(),
         LogFormat::Json => registry.with(fmt.json().flatten_event(true)).try_init(),
     };
 
     set.map_err(|_| LogError::Subscriber)?;
-    Ok(LogFilter { handle })
+    Ok(LogOutput { filter: LogFilter { handle, losses }, _flush: flush })
 }
 
 impl LogFilter {
@@ -256,6 +268,19 @@ fn state_unknown_words(registrar: &Registrar<'_>) -> Result<GaugeVec, prometheus
     }
 
     Ok(words)
+}
+
+/// Registers the count of the log lines that were dropped by the log with this filter.
+///
+/// # Errors
+///
+/// The metric is already registered.
+pub(crate) fn register_line_losses(
+    registry: &Registry,
+    log: Option<&LogFilter>,
+) -> Result<(), prometheus::Error> {
+    let losses = log.map(|log| log.losses.clone());
+    registry.register(Box::new(LineLossCollector::new(losses)?))
 }
 
 /// Registers the build information.

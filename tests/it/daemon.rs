@@ -427,7 +427,8 @@ async fn the_log_filter_is_replaced_by_one_that_can_be_read_and_kept_otherwise()
     let engine = Engine::start().await;
     let log = init_logs("off", LogFormat::Text).unwrap();
     let text = text(&[("a", engine.address)], "");
-    let daemon = Running::start_with(TempDir::new().unwrap(), &text, Some(log)).await;
+    let filter = Some(log.filter.clone());
+    let daemon = Running::start_with(TempDir::new().unwrap(), &text, filter).await;
     let put = async |filter: String| {
         let answer = daemon.request("PUT", "/-/log").body(filter).send().await.unwrap();
         (answer.status(), answer.text().await.unwrap())

@@ -3,16 +3,19 @@
 //! The paces are short enough for a test; nothing here measures them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use plimsoll::clock::Clock;
+use plimsoll::clock::heartbeat::Heartbeat;
 use plimsoll::decide::Decision;
 use plimsoll::decide::enforce::Behavior;
 use plimsoll::fleet::VariantKey;
 use plimsoll::leader::elect::Elector;
 use plimsoll::leader::share::{
-    DocumentAccess, DocumentDraft, DocumentWriter, LeaderDocument, LeaderTerm,
+    DocumentAccess, DocumentBody, DocumentDraft, DocumentWriter, LeaderDocument, LeaderTerm,
 };
 use plimsoll::leader::{ElectionSettings, ElectionTiming, Leadership};
 use plimsoll::observe::ScrapeFailure;
@@ -69,8 +72,13 @@ fn holder(leases: &[Value]) -> &str {
 
 fn decided(fake: &FakeCluster) -> Value {
     let document = fake.objects(CONFIG_MAPS).pop().unwrap_or_default();
-    let body = document["data"]["decisions.json"].as_str().unwrap_or("{}").to_owned();
-    serde_json::from_str(&body).unwrap()
+    let Some(packed) = document["binaryData"]["decisions.json.zst"].as_str() else {
+        let body = document["data"]["decisions.json"].as_str().unwrap_or("{}");
+        return serde_json::from_str(body).unwrap();
+    };
+    assert_eq!(document["data"]["decisions.json"], "{}", "what an earlier release reads");
+    let packed = BASE64_STANDARD.decode(packed).unwrap();
+    serde_json::from_slice(&zstd::decode_all(packed.as_slice()).unwrap()).unwrap()
 }
 
 /// The series of variants and models, but for those that count events and are the leader's alone.
@@ -433,6 +441,89 @@ fn settings(who: &str) -> ElectionSettings {
     }
 }
 
+/// A decision loop that is never silent for too long.
+fn ticking(clock: Clock) -> Heartbeat {
+    Heartbeat::start(clock, PATIENCE)
+}
+
+/// Happens to the decision loop when it publishes: wakers are woken in its thread.
+enum Trap {
+    Block(Mutex<mpsc::Receiver<()>>),
+    Panic,
+}
+
+impl Wake for Trap {
+    fn wake(self: Arc<Self>) {
+        match &*self {
+            // Until the sender is dropped.
+            Self::Block(release) => drop(release.lock().unwrap().recv()),
+            Self::Panic => panic!("the decision loop has stepped into a trap"),
+        }
+    }
+}
+
+impl Trap {
+    /// Springs in the next tick, and not before `act`.
+    async fn set(self, daemon: &Running, act: impl Future<Output = ()>) {
+        let waker = Waker::from(Arc::new(self));
+        let mut published = daemon.daemon.published();
+        loop {
+            published.borrow_and_update();
+            let mut changed = std::pin::pin!(published.changed());
+            if changed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+                return act.await;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_leader_whose_loop_stands_still_gives_up_and_another_replica_leads() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    let first = replica(&fake, &engine, "first").await;
+    first.until_desired("llama", Some(1.0)).await;
+    let second = replica(&fake, &engine, "second").await;
+    second.until_desired("llama", Some(1.0)).await;
+
+    let (release, blocked) = mpsc::channel();
+    let replaced = async {
+        fake.until(LEASES, |leases| holder(leases).starts_with("second_")).await;
+        second.until_sample("plimsoll_leader ", 1.0).await;
+        engine.show(Stats { waiting: 20, ..stats(950) });
+        second.until_desired("llama", Some(2.0)).await;
+        drop(release);
+    };
+    Trap::Block(Mutex::new(blocked)).set(&first, replaced).await;
+
+    first.until_sample("plimsoll_leader ", 0.0).await;
+    first.until_desired("llama", Some(2.0)).await;
+    assert!(leads(&second).await, "who comes back takes nothing back");
+    second.end().await;
+    first.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_leader_whose_loop_panics_gives_the_lease_back_and_is_not_alive() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    let daemon = replica(&fake, &engine, "only").await;
+    daemon.until_desired("llama", Some(1.0)).await;
+    assert_eq!(daemon.ask("GET", "/livez").await.0, 200);
+
+    // A Lease that expires keeps its holder's name.
+    let given_back = async {
+        fake.until(LEASES, |leases| holder(leases).is_empty()).await;
+    };
+    Trap::Panic.set(&daemon, given_back).await;
+    let (status, said) = daemon.ask("GET", "/livez").await;
+    assert_eq!(status, 500, "{said}");
+    assert!(said.contains("the decision loop has ended"), "{said}");
+    daemon.end().await;
+}
+
+fn plain(body: &str) -> DocumentBody {
+    DocumentBody::Plain(body.into())
+}
+
 /// Someone who believes that they lead until the end of time.
 struct Believer {
     drafts: watch::Sender<Option<DocumentDraft>>,
@@ -466,7 +557,7 @@ impl Believer {
     }
 
     fn write(&self, number: u64, term: LeaderTerm, body: &str) {
-        self.drafts.send_replace(Some(DocumentDraft { number, term, body: body.into() }));
+        self.drafts.send_replace(Some(DocumentDraft { number, term, body: plain(body) }));
     }
 }
 
@@ -484,7 +575,7 @@ async fn a_deposed_leaders_late_write_is_refused() {
     let DocumentAccess::Writer { inherited, .. } = new.seat.borrow().clone() else {
         panic!("it writes")
     };
-    assert_eq!(&*inherited.unwrap().body, "old 1", "it goes on from what it found");
+    assert_eq!(inherited.unwrap().body, plain("old 1"), "it goes on from what it found");
     new.write(1, newer, "new 1");
     new.until(|seat| matches!(seat, DocumentAccess::Writer { written: 1, .. })).await;
 
@@ -499,7 +590,7 @@ async fn a_deposed_leaders_late_write_is_refused() {
     let document: k8s_openapi::api::core::v1::ConfigMap =
         serde_json::from_value(fake.objects(CONFIG_MAPS).pop().unwrap()).unwrap();
     let document = LeaderDocument::read(&document).unwrap();
-    assert_eq!(&*document.body, "new 1", "the draft of the old term was not written");
+    assert_eq!(document.body, plain("new 1"), "the draft of the old term was not written");
     assert!(fake.requests("PUT", CONFIG_MAPS) > conflicts);
 }
 
@@ -529,7 +620,8 @@ async fn contenders_take_turns_and_one_leads_at_a_time() {
     let fake = FakeCluster::start().await;
     let (clock, tracker) = (Clock::start(), TaskTracker::new());
     let start = |who: &str| {
-        let (elector, leadership) = Elector::new(fake.client(), settings(who), clock);
+        let (elector, leadership) =
+            Elector::new(fake.client(), settings(who), clock, ticking(clock));
         let retire = CancellationToken::new();
         tracker.spawn(elector.run(retire.clone()));
         (leadership, retire)

@@ -15,7 +15,7 @@ use plimsoll::publish::api::{ApiSurface, ConfigInForce, Vitals};
 use plimsoll::publish::explain::FailureDetails;
 use plimsoll::publish::gauges::{GaugeCollector, WvaPublication};
 use plimsoll::publish::history::RecentHistory;
-use plimsoll::publish::state::shared::{self, DocumentArrival, DocumentReceipt};
+use plimsoll::publish::state::shared::{self, DocumentArrival, DocumentReceipt, ShareEntry};
 use plimsoll::units::Fraction;
 use prometheus::core::Collector;
 use prometheus::proto::LabelPair;
@@ -241,14 +241,15 @@ fn what_is_needed_and_carried_is_as_the_api_says_and_vanishes_with_the_variant()
 /// The same as another replica of Plimsoll shows it.
 fn followed(leader: &Published) -> Published {
     let decided = leader.variants.values().filter_map(|it| it.decided.as_ref());
-    let decided: Vec<_> = decided.map(|decided| (decided, None)).collect();
-    let now = decided[0].0.at;
-    let elapsed = decided[0].0.elapsed;
-    let text = shared::encode(now, elapsed, leader.generation, decided, usize::MAX).unwrap();
+    let entries: Vec<_> =
+        decided.map(|decided| ShareEntry { decided, memory: None, in_effect: true }).collect();
+    let now = entries[0].decided.at;
+    let elapsed = entries[0].decided.elapsed;
+    let written = shared::encode(now, elapsed, leader.generation, entries, usize::MAX).unwrap();
 
     let receipt =
         DocumentReceipt { elapsed, now, arrival: DocumentArrival::Prompt, holder: "leader" };
-    let mut read = shared::decode(&text, receipt).unwrap();
+    let mut read = shared::decode_packed(&written.packed, receipt).unwrap();
     let mut follower = leader.clone();
     for (key, variant) in &mut follower.variants {
         variant.decided = read.decided.remove(key);

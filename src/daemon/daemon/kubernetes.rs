@@ -84,13 +84,15 @@ impl Cluster {
         &self,
         election: &LeaderElection,
         common: &DaemonContext,
+        telemetry: &Telemetry,
     ) -> anyhow::Result<Sharing> {
-        let DaemonContext { clock, tasks, stop, retire, .. } = common;
+        let DaemonContext { clock, heartbeat, tasks, stop, retire, .. } = common;
         let settings = settings(election)?;
         let (drafts, to_write) = watch::channel(None);
         let client = self.client();
         let pace = WatchTiming::default();
-        let (elector, leadership) = Elector::new(client.clone(), settings.clone(), *clock);
+        let (elector, leadership) =
+            Elector::new(client.clone(), settings.clone(), *clock, heartbeat.clone());
         let (desk, seat) = DocumentWriter::new(
             client.clone(),
             settings.clone(),
@@ -112,7 +114,8 @@ impl Cluster {
 
         tasks.spawn(elector.run(retire.clone()).instrument(info_span!("election")));
         tasks.spawn(desk.run(stop.clone()).instrument(info_span!("sharing")));
-        Ok(Sharing::new(*clock, Channels { leadership, seat, sightings, drafts }))
+        let channels = Channels { leadership, seat, sightings, drafts };
+        Ok(Sharing::new(*clock, channels, telemetry.leading.clone()))
     }
 
     pub(crate) fn trust(&self) -> watch::Receiver<Option<Arc<TrustAnchor>>> {

@@ -7,7 +7,6 @@
 //! their new ages and reasons at once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::SignedDuration;
@@ -18,13 +17,16 @@ use crate::clock::Clock;
 use crate::collect::cluster::DocumentVersion;
 use crate::leader::Leadership;
 use crate::leader::share::{
-    BODY_MAX, DocumentAccess, DocumentDraft, EMPTY, HistoryPosition, LeaderDocument, LeaderTerm,
+    BODY_MAX, DocumentAccess, DocumentBody, DocumentDraft, HistoryPosition, LeaderDocument,
+    LeaderTerm,
 };
 use crate::publish::state::shared::{
-    self, DocumentArrival, DocumentReceipt, SharedDecisions, SharedMemories,
+    self, DocumentArrival, DocumentReceipt, PackedDecisions, ShareEntry, SharedDecisions,
+    SharedMemories,
 };
 use crate::publish::state::{RESTORE_MAX, VariantMemories};
 use crate::publish::{Published, PublishedDecision};
+use crate::telemetry::LeaderMetrics;
 use plimsoll_core::decide::{NoData, NoDecision};
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_core::pipeline::DesiredReplicas;
@@ -33,6 +35,13 @@ use plimsoll_core::units::Replicas;
 /// The interval at which unchanged decisions are written, so that their ages stay correct. It is
 /// well below the 45 s after which a decision is no longer fresh.
 const REFRESH: Duration = Duration::from_secs(10);
+
+/// The shortest time between two drafts if no desired replicas have risen. In a large fleet some
+/// number changes in every tick, and each draft goes through the store of the whole cluster.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// The label of variants that found no room in the document.
+const LEFT_OUT: &str = "left_out";
 
 /// The maximum drafts that are remembered while they wait to be written. Only the latest draft is
 /// written, so many accumulate only if the API server answers some writes and loses others.
@@ -59,6 +68,7 @@ pub(crate) struct Channels {
 pub(crate) struct Sharing {
     clock: Clock,
     channels: Channels,
+    metrics: LeaderMetrics,
     /// The decisions that are written to the shared object.
     committed: BTreeMap<VariantKey, PublishedDecision>,
     /// The memories of the replica that wrote them.
@@ -70,7 +80,9 @@ pub(crate) struct Sharing {
     /// The place of the document that this state is from.
     place: Option<HistoryPosition>,
     /// The body that was adopted last. The next leader repeats it when it claims the document.
-    body: Option<Arc<str>>,
+    body: Option<DocumentBody>,
+    /// The variants that found no room in the last draft.
+    left_out: BTreeSet<VariantKey>,
     /// The decided variants that are missing from this replica's fleet, and since when.
     absent: BTreeMap<VariantKey, Duration>,
     /// The drafts that are not written yet, oldest first.
@@ -86,14 +98,26 @@ pub(crate) struct Sharing {
 struct SentDecisions {
     number: u64,
     decided: BTreeMap<VariantKey, PublishedDecision>,
-    body: Arc<str>,
+    body: DocumentBody,
+}
+
+/// The difference between two sets of desired replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum NumberChange {
+    /// There is none.
+    Unchanged,
+    /// Some fall or end.
+    Falling,
+    /// Some rise or are new.
+    Rising,
 }
 
 impl Sharing {
-    pub(crate) fn new(clock: Clock, channels: Channels) -> Self {
+    pub(crate) fn new(clock: Clock, channels: Channels, metrics: LeaderMetrics) -> Self {
         Self {
             clock,
             channels,
+            metrics,
             committed: BTreeMap::new(),
             memories: SharedMemories::new(),
             strange: BTreeSet::new(),
@@ -101,6 +125,7 @@ impl Sharing {
             decided_by: None,
             place: None,
             body: None,
+            left_out: BTreeSet::new(),
             absent: BTreeMap::new(),
             sent: VecDeque::new(),
             drafts: 0,
@@ -156,6 +181,8 @@ impl Sharing {
                 self.term = None;
                 self.sent_at = None;
                 self.sent.clear();
+                self.left_out.clear();
+                self.metrics.document_variants.reset();
                 LeadershipRole::Follows
             }
         };
@@ -186,7 +213,7 @@ impl Sharing {
         }
 
         // A leader without an earlier document has claimed it and not decided yet.
-        if &**body == EMPTY {
+        if *body == DocumentBody::empty() {
             self.place = Some(place.clone());
             return;
         }
@@ -198,12 +225,17 @@ impl Sharing {
         }
 
         let now = self.clock.now();
-        let SharedDecisions { generation, lain, mut decided, memories, strange } =
-            match shared::decode(body, DocumentReceipt { elapsed, now, arrival, holder }) {
-                Ok(read) => read,
-                Err(problem) => return self.say(&problem),
-            };
+        let receipt = DocumentReceipt { elapsed, now, arrival, holder };
+        let decoded = match body {
+            DocumentBody::Plain(text) => shared::decode(text, receipt),
+            DocumentBody::Packed(packed) => shared::decode_packed(packed, receipt),
+        };
+        let SharedDecisions { generation, lain, mut decided, memories, strange } = match decoded {
+            Ok(read) => read,
+            Err(problem) => return self.say(&problem),
+        };
         self.recovered();
+        self.show_size(body);
         if self.strange != strange {
             if !strange.is_empty() {
                 info!(?strange, "The leader reports values that this release does not know");
@@ -212,7 +244,7 @@ impl Sharing {
         }
 
         self.place = Some(place.clone());
-        self.body = Some(Arc::clone(body));
+        self.body = Some(body.clone());
         if self.committed.is_empty() && !within_memory(lain) {
             decided.clear();
         }
@@ -293,7 +325,8 @@ impl Sharing {
         }
     }
 
-    /// Requests writing the decisions when desired replicas have changed, and at a fixed interval.
+    /// Requests writing the decisions: at once when desired replicas rise, after a pause when they
+    /// change otherwise, and at a fixed interval.
     fn offer(
         &mut self,
         term: LeaderTerm,
@@ -306,36 +339,71 @@ impl Sharing {
         let elapsed = self.clock.elapsed();
         self.carry(elapsed, found, &mut decided);
 
-        let due = self.sent_at.is_none_or(|at| elapsed.saturating_sub(at) >= REFRESH);
         let latest = self.sent.back().map_or(&self.committed, |sent| &sent.decided);
-        if !due && same_numbers(latest, &decided) {
+        let change = change(latest, &decided, &self.left_out);
+        if self.sent_at.is_some_and(|at| elapsed.saturating_sub(at) < change.pause()) {
             return;
         }
 
-        let now = self.clock.now();
-        let generation = found.generation;
-        let memories = memories();
-        let remembered = decided.iter().map(|(key, decided)| {
-            let known = memories.get(key);
-            (decided, known.or_else(|| self.memories.get(key).map(|(_, memory)| memory)))
-        });
-
-        let encoded = shared::encode(now, elapsed, generation, remembered, BODY_MAX);
-        let body: Arc<str> = match encoded {
-            Ok(text) => text.into(),
+        self.sent_at = Some(elapsed);
+        let encoded = self.encode(elapsed, found.generation, &decided, &memories());
+        let packed = match encoded {
+            Ok(packed) => packed,
             Err(problem) => return self.say(&problem),
         };
 
         self.recovered();
+        let body = self.take_draft(packed);
+        decided.retain(|key, _| !self.left_out.contains(key));
         self.drafts += 1;
-        self.sent_at = Some(elapsed);
-        let draft = DocumentDraft { number: self.drafts, term, body: Arc::clone(&body) };
+        let draft = DocumentDraft { number: self.drafts, term, body: body.clone() };
         self.channels.drafts.send_replace(Some(draft));
         if self.sent.len() >= SENT_MAX {
             self.sent.pop_front();
         }
 
         self.sent.push_back(SentDecisions { number: self.drafts, decided, body });
+    }
+
+    fn encode(
+        &self,
+        elapsed: Duration,
+        generation: u64,
+        decided: &BTreeMap<VariantKey, PublishedDecision>,
+        memories: &VariantMemories,
+    ) -> Result<PackedDecisions, shared::SharedError> {
+        let entries = decided.iter().map(|(key, decided)| {
+            let adopted = self.memories.get(key).map(|(_, memory)| memory);
+            let memory = memories.get(key).or(adopted);
+            ShareEntry { decided, memory, in_effect: self.committed.contains_key(key) }
+        });
+
+        shared::encode(self.clock.now(), elapsed, generation, entries, BODY_MAX)
+    }
+
+    /// Takes over what a new draft leaves out, reports it, and returns the draft's body.
+    fn take_draft(&mut self, packed: PackedDecisions) -> DocumentBody {
+        let PackedDecisions { packed, variants, left_out } = packed;
+        for (detail, variants) in variants {
+            let labels = [detail.label()];
+            self.metrics.document_variants.with_label_values(&labels).set(variants as f64);
+        }
+        self.metrics.document_variants.with_label_values(&[LEFT_OUT]).set(left_out.len() as f64);
+
+        if left_out.is_empty() != self.left_out.is_empty() {
+            say_left_out(&left_out);
+        }
+        self.left_out = left_out;
+        let body = DocumentBody::Packed(packed.into());
+        self.show_size(&body);
+        body
+    }
+
+    fn show_size(&self, body: &DocumentBody) {
+        let LeaderMetrics { document_bytes, document_limit, .. } = &self.metrics;
+        let unlabelled: [&str; 0] = [];
+        document_bytes.with_label_values(&unlabelled).set(body.size() as f64);
+        document_limit.with_label_values(&unlabelled).set(BODY_MAX as f64);
     }
 
     /// Keeps the desired replicas of variants that this replica does not know or cannot decide on.
@@ -391,10 +459,94 @@ fn number(decided: &PublishedDecision) -> DesiredReplicas {
     DesiredReplicas { desired: desired(decided), inputs_at: decided.decision.inputs_at }
 }
 
-fn same_numbers(
-    a: &BTreeMap<VariantKey, PublishedDecision>,
-    b: &BTreeMap<VariantKey, PublishedDecision>,
-) -> bool {
-    a.len() == b.len()
-        && a.iter().zip(b).all(|((a, one), (b, other))| a == b && desired(one) == desired(other))
+/// Compares the desired replicas of two sets. Variants that found no room in the last draft count
+/// only in the next one.
+fn change(
+    before: &BTreeMap<VariantKey, PublishedDecision>,
+    after: &BTreeMap<VariantKey, PublishedDecision>,
+    left_out: &BTreeSet<VariantKey>,
+) -> NumberChange {
+    let mut change = NumberChange::Unchanged;
+    for (key, new) in after.iter().filter(|(key, _)| !left_out.contains(*key)) {
+        let known = before.get(key).map(desired);
+        change = change.max(match known {
+            Some(known) if known == desired(new) => NumberChange::Unchanged,
+            Some(known) if known > desired(new) => NumberChange::Falling,
+            Some(_) | None => NumberChange::Rising,
+        });
+    }
+
+    let ended = before.keys().any(|key| !after.contains_key(key));
+    if ended { change.max(NumberChange::Falling) } else { change }
+}
+
+fn say_left_out(left_out: &BTreeSet<VariantKey>) {
+    match left_out.first() {
+        Some(first) => error!(
+            variants = left_out.len(),
+            %first,
+            "Variants find no room in the document that replicas share, and have no number: run two \
+             daemons, each with a part of the namespaces and a leader_election.name of its own"
+        ),
+        None => info!("All variants fit into the document that replicas share"),
+    }
+}
+
+// === impl NumberChange ===
+
+impl NumberChange {
+    /// The time between two drafts with this change.
+    const fn pause(self) -> Duration {
+        match self {
+            Self::Unchanged => REFRESH,
+            Self::Falling => PAUSE,
+            Self::Rising => Duration::ZERO,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_core::decide::{Basis, Decision, Reason, Stage, Step};
+
+    use super::*;
+    use crate::fixtures;
+
+    /// The decisions of variants with these desired replicas.
+    fn decided(numbers: &[(&str, u32)]) -> BTreeMap<VariantKey, PublishedDecision> {
+        let mut all = BTreeMap::new();
+        for (name, desired) in numbers {
+            let spec = fixtures::variant(name);
+            let after = Replicas::saturating(*desired);
+            let reason = Reason::NoData(NoData::NoFreshReplica);
+            let decision = Decision {
+                variant: spec.key.clone(),
+                model: spec.model_key(),
+                current: None,
+                bounds: spec.bounds,
+                steps: vec![Step { stage: Stage::Hold, before: after, after, reason }],
+                inputs_at: jiff::Timestamp::UNIX_EPOCH,
+                basis: Basis::Fresh,
+            };
+            let at = decision.inputs_at;
+            all.insert(spec.key, PublishedDecision { decision, at, elapsed: Duration::ZERO });
+        }
+        all
+    }
+
+    #[test]
+    fn a_number_that_rises_is_written_at_once_and_others_wait_for_a_moment() {
+        let before = decided(&[("a", 2), ("b", 2)]);
+        let check = |after: &[(&str, u32)], left_out: &[&str], pause: u64| {
+            let left_out = left_out.iter().map(|name| fixtures::variant(name).key).collect();
+            let change = change(&before, &decided(after), &left_out);
+            assert_eq!(change.pause(), Duration::from_secs(pause), "{after:?}");
+        };
+        check(&[("a", 2), ("b", 2)], &[], 10);
+        check(&[("a", 2), ("b", 1)], &[], 2);
+        check(&[("a", 2)], &[], 2);
+        check(&[("a", 1), ("b", 3)], &[], 0);
+        check(&[("a", 2), ("b", 2), ("new", 1)], &[], 0);
+        check(&[("a", 2), ("b", 2), ("new", 1)], &["new"], 10);
+    }
 }

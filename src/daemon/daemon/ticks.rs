@@ -10,13 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use crate::clock::Clock;
+use crate::clock::heartbeat::Heartbeat;
 use crate::collect::cluster::{ClusterState, Discovery, Finding, IgnoredChange};
 use crate::collect::prometheus::{self, Instances};
 use crate::collect::replace;
@@ -66,6 +67,7 @@ pub(crate) struct PrometheusChannels {
 /// The inputs and outputs of the loop.
 pub(crate) struct TickChannels {
     pub(crate) clock: Clock,
+    pub(crate) heartbeat: Heartbeat,
     pub(crate) telemetry: Telemetry,
     pub(crate) published: watch::Sender<Arc<Published>>,
     pub(crate) scrapes: mpsc::Receiver<Scrape>,
@@ -104,7 +106,7 @@ pub(crate) struct Ticks {
     state_file: Option<PathBuf>,
     saved_at: Option<Duration>,
     cards_at: Option<Duration>,
-    saving: Option<JoinHandle<()>>,
+    saving: Option<keep::StateSave>,
     counted: BTreeSet<(VariantKey, &'static str)>,
     ignored: BTreeMap<VariantKey, IgnoredChange>,
     findings: BTreeMap<VariantKey, Vec<Finding>>,
@@ -170,10 +172,10 @@ impl Ticks {
                     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
                     self.reload(reload);
                 }
-                () = changed(&mut self.parts.sharing) => self.look_again(),
+                () = changed(&mut self.parts.sharing) => aside(|| self.look_again()),
                 _ = interval.tick() => {
                     called = false;
-                    self.tick();
+                    aside(|| self.tick());
                 }
                 changed = discovered(&mut cluster, self.directory.discovery()), if !called => {
                     called = changed;
@@ -235,6 +237,7 @@ impl Ticks {
         self.parts.telemetry.tick_duration.observe(took.as_secs_f64());
         let ended = self.parts.clock.now().as_duration().as_secs_f64();
         self.parts.telemetry.last_tick.set(ended);
+        self.parts.heartbeat.beat(self.interval);
     }
 
     /// Decides. If replicas share their decisions, the written decisions are in effect, also for
@@ -269,7 +272,7 @@ impl Ticks {
             Some(LeadershipRole::Leads(led)) => Some(led),
             Some(LeadershipRole::Follows) | None => None,
         };
-        let LeaderMetrics { leader, changes } = &self.parts.telemetry.leading;
+        let LeaderMetrics { leader, changes, .. } = &self.parts.telemetry.leading;
         leader.set(i64::from(standing != Some(LeadershipRole::Follows)));
         if self.term.is_some() != term.is_some() {
             changes.inc();
@@ -560,6 +563,16 @@ impl Ticks {
 
             self.ignored.insert(key.clone(), ignored);
         }
+    }
+}
+
+/// Computes while another thread takes over the tasks of this one. However long a tick takes, probes
+/// are answered and the Lease is kept or given back.
+fn aside(compute: impl FnOnce()) {
+    match Handle::current().runtime_flavor() {
+        RuntimeFlavor::MultiThread => tokio::task::block_in_place(compute),
+        // There is no other thread.
+        _ => compute(),
     }
 }
 

@@ -4,6 +4,8 @@
 //! it replaces, so if two contenders write, the API server rejects one. If the API server is
 //! unreachable, a leader stops leading after the renew deadline, and no other replica can take
 //! over.
+//!
+//! A replica whose decision loop stands still releases the Lease and does not contend for it.
 
 use std::time::Duration;
 
@@ -17,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::clock::Clock;
+use crate::clock::heartbeat::Heartbeat;
 use crate::leader::lease::{LeaseAction, LeaseRecord, ObservedLease, judge};
 use crate::leader::{ElectionSettings, Leadership};
 
@@ -33,6 +36,8 @@ pub struct Elector {
     api: Api<Lease>,
     settings: ElectionSettings,
     clock: Clock,
+    /// The progress of the loop that decides while this replica leads.
+    heartbeat: Heartbeat,
     leadership: watch::Sender<Leadership>,
     seen: Option<ObservedLease>,
     /// The resource version of the Lease as this replica last read or wrote it.
@@ -61,6 +66,7 @@ impl Elector {
         client: kube::Client,
         settings: ElectionSettings,
         clock: Clock,
+        heartbeat: Heartbeat,
     ) -> (Self, watch::Receiver<Leadership>) {
         let api = Api::namespaced(client, &settings.namespace);
         let (leadership, receiver) = watch::channel(Leadership::default());
@@ -69,7 +75,8 @@ impl Elector {
         let acquired = None;
         let troubled = false;
 
-        let elector = Self { api, settings, clock, leadership, seen, version, acquired, troubled };
+        let elector =
+            Self { api, settings, clock, heartbeat, leadership, seen, version, acquired, troubled };
         (elector, receiver)
     }
 
@@ -78,11 +85,18 @@ impl Elector {
         while retire.run_until_cancelled(self.take_turn()).await.is_some() {}
 
         if self.is_leading() {
-            self.step_down("this replica ends");
-            let released = timeout(RELEASE_MAX, self.release()).await;
-            if !matches!(released, Ok(Ok(()))) {
-                warn!("The Lease could not be given back; the others wait until it expires");
-            }
+            self.give_up("this replica ends").await;
+        }
+    }
+
+    /// Stops leading and releases the Lease.
+    async fn give_up(&mut self, why: &str) {
+        self.step_down(why);
+        self.version = None;
+
+        let released = timeout(RELEASE_MAX, self.release()).await;
+        if !matches!(released, Ok(Ok(()))) {
+            warn!("The Lease could not be given back; the others wait until it expires");
         }
     }
 
@@ -90,6 +104,13 @@ impl Elector {
     async fn take_turn(&mut self) {
         let began = self.clock.elapsed();
         let pace = self.settings.pace;
+        if !self.heartbeat.may_lead() {
+            if self.is_leading() {
+                self.give_up("the decision loop stands still").await;
+            }
+            return sleep(pace.retry_period).await;
+        }
+
         // A hanging request must not prolong the leadership.
         let left = self.leadership.borrow().until.map(|until| until.saturating_sub(began));
         let limit = left.unwrap_or(pace.renew_deadline);

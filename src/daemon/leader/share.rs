@@ -10,8 +10,13 @@
 //!   term: "4"
 //!   sequence: "812"
 //!   holder: plimsoll-7c9d-x2x4q_5c1f0e9a7b3d2468
-//!   decisions.json: '{"version":1,…}'
+//!   decisions.json: '{}'
+//! binaryData:
+//!   decisions.json.zst: KLUv/QBY…
 //! ```
+//!
+//! Earlier releases write the body as text to `data`, which is still read. The empty body there
+//! tells them that the leader has no decision for them, so they keep the numbers that they show.
 //!
 //! A new leader claims the document before it decides: it reads the document and writes it back
 //! with its own term. Documents are ordered by term and then by sequence.
@@ -19,6 +24,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, PostParams};
@@ -30,11 +36,12 @@ use tracing::{info, warn};
 use crate::clock::Clock;
 use crate::leader::{ElectionSettings, Leadership};
 
-/// The largest body, in bytes. Kubernetes limits a whole `ConfigMap` to 1 MiB.
+/// The largest body, in bytes. Kubernetes limits the data of a `ConfigMap` to 1 MiB, counted before
+/// its encoding as text.
 pub const BODY_MAX: usize = 900 << 10;
 
 /// The body before the first decision.
-pub const EMPTY: &str = "{}";
+const EMPTY: &str = "{}";
 
 /// Time limit for one request.
 const REQUEST_MAX: Duration = Duration::from_secs(5);
@@ -47,6 +54,7 @@ const TERM: &str = "term";
 const SEQUENCE: &str = "sequence";
 const HOLDER: &str = "holder";
 const BODY: &str = "decisions.json";
+const PACKED_BODY: &str = "decisions.json.zst";
 
 /// The number of claims of the document so far. A later leader has a higher term.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,6 +78,15 @@ pub struct HistoryPosition {
     pub position: DocumentPosition,
 }
 
+/// The body of a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DocumentBody {
+    /// As text, as earlier releases write it.
+    Plain(Arc<str>),
+    /// Compressed.
+    Packed(Arc<[u8]>),
+}
+
 /// The leader's document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaderDocument {
@@ -78,7 +95,7 @@ pub struct LeaderDocument {
     /// The identity of the replica that wrote it.
     pub holder: String,
     /// The body.
-    pub body: Arc<str>,
+    pub body: DocumentBody,
 }
 
 /// A `ConfigMap` that is not a valid document.
@@ -100,7 +117,7 @@ pub struct DocumentDraft {
     /// The term in which it was decided. The draft is not written in another term.
     pub term: LeaderTerm,
     /// The body.
-    pub body: Arc<str>,
+    pub body: DocumentBody,
 }
 
 /// The access of this replica to the document.
@@ -144,6 +161,32 @@ enum PendingWrite {
     Write(DocumentDraft),
 }
 
+// === impl DocumentBody ===
+
+impl DocumentBody {
+    /// The body before the first decision.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self::Plain(EMPTY.into())
+    }
+
+    /// The number of bytes that count towards [`BODY_MAX`].
+    #[must_use]
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Plain(text) => text.len(),
+            Self::Packed(packed) => packed.len(),
+        }
+    }
+
+    fn read(object: &ConfigMap) -> Result<Self, DocumentError> {
+        match object.binary_data.as_ref().and_then(|entries| entries.get(PACKED_BODY)) {
+            Some(ByteString(packed)) => Ok(Self::Packed(packed.as_slice().into())),
+            None => Ok(Self::Plain(text(object, BODY)?.into())),
+        }
+    }
+}
+
 // === impl LeaderDocument ===
 
 impl LeaderDocument {
@@ -160,7 +203,7 @@ impl LeaderDocument {
         Ok(Self {
             place: HistoryPosition { history, position },
             holder: text(object, HOLDER)?.to_owned(),
-            body: text(object, BODY)?.into(),
+            body: DocumentBody::read(object)?,
         })
     }
 }
@@ -301,7 +344,7 @@ impl DocumentWriter {
 
         let DocumentPosition { term: LeaderTerm(term), sequence } = self.known;
         let position = DocumentPosition { term: LeaderTerm(term + 1), sequence: sequence + 1 };
-        let body = inherited.as_ref().map_or_else(|| EMPTY.into(), |it| Arc::clone(&it.body));
+        let body = inherited.as_ref().map_or_else(DocumentBody::empty, |it| it.body.clone());
         let place = self.put(version, position, &body).await?;
         let term = position.term;
         info!(term = term.0, "This replica writes the decisions");
@@ -328,7 +371,7 @@ impl DocumentWriter {
         &mut self,
         version: Option<String>,
         position: DocumentPosition,
-        body: &str,
+        body: &DocumentBody,
     ) -> kube::Result<HistoryPosition> {
         let parameters = PostParams::default();
         let object = self.object(version.clone(), position, body);
@@ -343,13 +386,22 @@ impl DocumentWriter {
         Ok(HistoryPosition { history: metadata.uid.unwrap_or_default(), position })
     }
 
-    fn object(&self, version: Option<String>, position: DocumentPosition, body: &str) -> ConfigMap {
+    fn object(
+        &self,
+        version: Option<String>,
+        position: DocumentPosition,
+        body: &DocumentBody,
+    ) -> ConfigMap {
         let DocumentPosition { term: LeaderTerm(term), sequence } = position;
+        let (plain, packed) = match body {
+            DocumentBody::Plain(text) => (&**text, None),
+            DocumentBody::Packed(packed) => (EMPTY, Some(ByteString(packed.to_vec()))),
+        };
         let entries = [
             (TERM, term.to_string()),
             (SEQUENCE, sequence.to_string()),
             (HOLDER, self.settings.identity.clone()),
-            (BODY, body.to_owned()),
+            (BODY, plain.to_owned()),
         ];
 
         ConfigMap {
@@ -360,6 +412,7 @@ impl DocumentWriter {
                 ..ObjectMeta::default()
             },
             data: Some(entries.map(|(key, value)| (key.to_owned(), value)).into()),
+            binary_data: packed.map(|packed| [(PACKED_BODY.to_owned(), packed)].into()),
             ..ConfigMap::default()
         }
     }

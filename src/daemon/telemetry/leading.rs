@@ -1,6 +1,6 @@
 //! The metrics of leader election between daemon replicas.
 
-use prometheus::{IntCounter, IntGauge, Registry};
+use prometheus::{GaugeVec, IntCounter, IntGauge, Registry};
 
 use crate::telemetry::registrar::Registrar;
 
@@ -11,6 +11,12 @@ pub struct LeaderMetrics {
     pub leader: IntGauge,
     /// Times that this replica has started or stopped leading.
     pub changes: IntCounter,
+    /// The size of the shared document, if there is one.
+    pub document_bytes: GaugeVec,
+    /// Its limit.
+    pub document_limit: GaugeVec,
+    /// The variants of the leader by the detail in which it shares them.
+    pub document_variants: GaugeVec,
 }
 
 impl LeaderMetrics {
@@ -24,7 +30,22 @@ impl LeaderMetrics {
             "plimsoll_leader_changes_total",
             "Times that this replica has begun or ceased to decide for the others.",
         )?;
+        let document_bytes = registrar.gauges(
+            "plimsoll_shared_document_bytes",
+            "Size of the compressed document in which replicas of the daemon share decisions.",
+            &[],
+        )?;
+        let document_limit = registrar.gauges(
+            "plimsoll_shared_document_limit_bytes",
+            "Size that the document of shared decisions can have.",
+            &[],
+        )?;
+        let document_variants = registrar.gauges(
+            "plimsoll_shared_document_variants",
+            "Variants of the leader by what the document of shared decisions has of them.",
+            &["detail"],
+        )?;
 
-        Ok(Self { leader, changes })
+        Ok(Self { leader, changes, document_bytes, document_limit, document_variants })
     }
 }

@@ -21,6 +21,27 @@ use plimsoll_core::units::Replicas;
 /// much too high, and at most this much learning is lost.
 const SAVE_INTERVAL: Duration = Duration::from_secs(15);
 
+/// A save of the state file that may still run.
+pub(super) struct StateSave {
+    task: JoinHandle<()>,
+    /// The time when it was started, or last reported to take too long.
+    complained_at: Duration,
+}
+
+impl StateSave {
+    /// Counts and reports a save that takes longer than the interval between two saves. A disk that
+    /// hangs delays no decision, but nothing new would survive a restart.
+    fn complain(&mut self, elapsed: Duration, telemetry: &Telemetry) {
+        if elapsed.saturating_sub(self.complained_at) < SAVE_INTERVAL {
+            return;
+        }
+
+        self.complained_at = elapsed;
+        telemetry.state_failures.with_label_values(&["write"]).inc();
+        warn!("The state file is still being written: its disk is slow or hangs");
+    }
+}
+
 impl state::SavedDecision {
     /// Restores a pipeline from this state: always its knowledge, and its desired replicas if they
     /// were in effect recently.
@@ -87,16 +108,20 @@ impl Ticks {
         let changed = numbers(before) != numbers(after);
 
         // A running save on a slow disk is not overtaken; the next save is due at once.
-        let busy = self.saving.as_ref().is_some_and(|saving| !saving.is_finished());
-        if busy && changed {
-            self.saved_at = None;
+        if let Some(saving) = self.saving.as_mut().filter(|saving| !saving.task.is_finished()) {
+            saving.complain(elapsed, &self.parts.telemetry);
+            if changed {
+                self.saved_at = None;
+            }
+            return;
         }
-        if busy || (!due && !changed) {
+        if !due && !changed {
             return;
         }
 
         self.saved_at = Some(elapsed);
-        self.saving = Some(self.start_saving(path, Arc::clone(after)));
+        let task = self.start_saving(path, Arc::clone(after));
+        self.saving = Some(StateSave { task, complained_at: elapsed });
     }
 
     fn start_saving(&self, path: PathBuf, published: Arc<Published>) -> JoinHandle<()> {
@@ -137,7 +162,7 @@ impl Ticks {
     /// their files. Before the first tick there is nothing new to save.
     pub(super) async fn save_last(mut self) {
         if let Some(saving) = self.saving.take() {
-            let _reported_in_the_log = saving.await;
+            let _reported_in_the_log = saving.task.await;
         }
 
         let published = self.parts.published.borrow().clone();
@@ -268,4 +293,26 @@ pub(super) fn take_over(
     }
 
     recalled
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_util::task::TaskTracker;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_save_that_hangs_is_counted_once_an_interval() {
+        let registry = prometheus::Registry::new();
+        let telemetry = Telemetry::register(&registry).unwrap();
+        let task = TaskTracker::new().spawn(std::future::pending());
+        let mut saving = StateSave { task, complained_at: Duration::ZERO };
+
+        for (elapsed, counted) in [(14, 0), (15, 1), (16, 1), (29, 1), (30, 2)] {
+            saving.complain(Duration::from_secs(elapsed), &telemetry);
+            let failures = telemetry.state_failures.with_label_values(&["write"]).get();
+            assert_eq!(failures, counted, "after {elapsed} s");
+        }
+        saving.task.abort();
+    }
 }

@@ -22,14 +22,14 @@
 //! continues. It has the shape of the state file, without the observations behind the learned
 //! coefficients.
 //!
-//! If the document is too large, these parts are left out one after another:
-//!
-//! 1. the rankings of variants,
-//! 2. the learned coefficients,
-//! 3. all memories,
-//! 4. the data of the reasons. Their codes always remain.
+//! The document is written compressed ([`packed`]). If it is too large, parts of it are left out,
+//! first from the namespaces that take most ([`fit`]).
+
+mod fit;
+mod packed;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -38,6 +38,7 @@ use serde_json::Value;
 
 use crate::publish::PublishedDecision;
 use crate::publish::state::DecodedMemory;
+pub use crate::publish::state::shared::fit::{PackedDecisions, ShareDetail, ShareEntry};
 use plimsoll_core::decide::limited::LimitedReason;
 use plimsoll_core::decide::{Basis, Decision, Reason, ReasonCode, RemoteReason, Stage, Step};
 use plimsoll_core::fleet::{Bounds, ModelKey, ModelName, VariantKey};
@@ -104,6 +105,12 @@ pub enum SharedError {
         /// The maximum size, in bytes.
         bytes_max: usize,
     },
+    /// The document cannot be compressed.
+    #[error("the decisions that are shared cannot be compressed")]
+    Packing(#[source] io::Error),
+    /// The bytes are not a compressed document.
+    #[error("the decisions that are shared cannot be unpacked")]
+    Unpacking(#[source] io::Error),
     /// The text is not such a document.
     #[error("the decisions that are shared are not a document of version {VERSION}")]
     Shape(#[source] serde_json::Error),
@@ -157,66 +164,46 @@ enum Readable<T, Other> {
 
 // === writing ===
 
-/// The memory length and the reason detail to try, in this order, until the document fits.
-const LENGTHS: [(Option<MemoryLength>, ReasonDetail); 5] = [
-    (Some(MemoryLength::Conclusions), ReasonDetail::Ranked),
-    (Some(MemoryLength::Conclusions), ReasonDetail::Facts),
-    (Some(MemoryLength::Windows), ReasonDetail::Facts),
-    (None, ReasonDetail::Facts),
-    (None, ReasonDetail::Code),
-];
-
-/// The part of a reason that is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ReasonDetail {
-    /// The whole reason.
-    Ranked,
-    /// Everything except the ranking of the other variants, whose size grows with the square of
-    /// their number.
-    Facts,
-    /// Only the code.
-    Code,
-}
-
 /// Writes the decisions at `now` on the wall clock and `elapsed` on the monotonic clock. Includes
-/// the memories of the variants and the data of the reasons, as far as they fit.
+/// the memories of the variants and the data of the reasons, as far as they fit into `bytes_max`.
 ///
 /// # Errors
 ///
-/// The decisions do not fit into `bytes_max` even without memories and reason data.
+/// Not even a document without decisions fits.
 pub fn encode<'a>(
     now: Timestamp,
     elapsed: Duration,
     generation: u64,
-    decided: impl IntoIterator<Item = (&'a PublishedDecision, Option<&'a VariantMemory>)>,
+    decided: impl IntoIterator<Item = ShareEntry<'a>>,
     bytes_max: usize,
-) -> Result<String, SharedError> {
-    let variants: Vec<_> = decided.into_iter().collect();
-    let mut bytes = 0;
+) -> Result<PackedDecisions, SharedError> {
+    let decisions = Vec::new();
+    let document = SharedDocument { version: VERSION, generation, written: now, decisions };
+    let empty = serde_json::to_string(&document).map_err(SharedError::Shape)?;
 
-    for (length, detail) in LENGTHS {
-        let mut decisions = Vec::with_capacity(variants.len());
-        for (decided, known) in &variants {
-            let told =
-                length.zip(*known).map(|(length, memory)| DecodedMemory::new(memory, length));
-            let memory = told.map(serde_json::to_value).transpose().map_err(SharedError::Shape)?;
-            decisions.push(SharedLine { memory, ..SharedLine::new(elapsed, decided, detail) });
-        }
-
-        let document = SharedDocument { version: VERSION, generation, written: now, decisions };
-        let text = serde_json::to_string(&document).map_err(SharedError::Shape)?;
-        if text.len() <= bytes_max {
-            return Ok(text);
-        }
-
-        bytes = text.len();
-    }
-
-    Err(SharedError::TooLarge { variants: variants.len(), bytes, bytes_max })
+    fit::fit(elapsed, decided, &empty, bytes_max)
 }
 
 impl SharedLine {
-    fn new(elapsed: Duration, decided: &PublishedDecision, detail: ReasonDetail) -> Self {
+    /// Returns a decision in this detail, as it is at the instant `elapsed`.
+    fn told(
+        elapsed: Duration,
+        decided: &PublishedDecision,
+        memory: Option<&VariantMemory>,
+        detail: ShareDetail,
+    ) -> Result<Self, SharedError> {
+        let length = match detail {
+            ShareDetail::Whole | ShareDetail::Unranked => Some(MemoryLength::Conclusions),
+            ShareDetail::Windows => Some(MemoryLength::Windows),
+            ShareDetail::Facts | ShareDetail::Codes => None,
+        };
+        let kept = length.zip(memory).map(|(length, memory)| DecodedMemory::new(memory, length));
+        let memory = kept.map(serde_json::to_value).transpose().map_err(SharedError::Shape)?;
+
+        Ok(Self { memory, ..Self::new(elapsed, decided, detail) })
+    }
+
+    fn new(elapsed: Duration, decided: &PublishedDecision, detail: ShareDetail) -> Self {
         let PublishedDecision { decision, at, elapsed: decided_at } = decided;
         let Decision { variant, model, current, bounds, steps, inputs_at: _, basis } = decision;
         let age = elapsed.saturating_sub(*decided_at).as_secs_f64();
@@ -236,19 +223,20 @@ impl SharedLine {
 }
 
 impl SharedStep {
-    fn new(step: &Step, detail: ReasonDetail) -> Self {
+    fn new(step: &Step, detail: ShareDetail) -> Self {
         let Step { stage, before, after, reason } = step;
         let code = reason.label().to_owned();
         let mut shown = Some(reason.clone());
 
         match (&mut shown, detail) {
-            (Some(Reason::Told(_)), _) | (_, ReasonDetail::Code) => shown = None,
-            (Some(Reason::Sized(sized)), ReasonDetail::Facts) => sized.rank = None,
-            (Some(Reason::Limited(LimitedReason::Instead { rank, .. })), ReasonDetail::Facts) => {
-                *rank = None;
-            }
-            (_, ReasonDetail::Ranked | ReasonDetail::Facts) => {}
+            (_, ShareDetail::Whole) => {}
+            (_, ShareDetail::Codes) => shown = None,
+            (Some(Reason::Sized(sized)), _) => sized.rank = None,
+            (Some(Reason::Limited(LimitedReason::Instead { rank, .. })), _) => *rank = None,
+            (_, ShareDetail::Unranked | ShareDetail::Windows | ShareDetail::Facts) => {}
         }
+        // Its data is on another replica.
+        shown = shown.filter(|reason| !matches!(reason, Reason::Told(_)));
 
         Self {
             stage: Readable::Known(*stage),
@@ -262,14 +250,36 @@ impl SharedStep {
 
 // === reading ===
 
-/// Reads the decisions.
+/// Reads the decisions from a compressed document.
+///
+/// # Errors
+///
+/// The bytes are not such a document, or contain an invalid decision. In that case none of it is
+/// used.
+pub fn decode_packed(
+    packed: &[u8],
+    receipt: DocumentReceipt<'_>,
+) -> Result<SharedDecisions, SharedError> {
+    let text = packed::unpack(packed).map_err(SharedError::Unpacking)?;
+    let document = serde_json::from_slice(&text).map_err(SharedError::Shape)?;
+    read(document, receipt)
+}
+
+/// Reads the decisions from a document that is not compressed, as earlier releases write it.
 ///
 /// # Errors
 ///
 /// The text is not such a document, or contains an invalid decision. In that case none of it is
 /// used.
 pub fn decode(text: &str, receipt: DocumentReceipt<'_>) -> Result<SharedDecisions, SharedError> {
-    let document: SharedDocument = serde_json::from_str(text).map_err(SharedError::Shape)?;
+    let document = serde_json::from_str(text).map_err(SharedError::Shape)?;
+    read(document, receipt)
+}
+
+fn read(
+    document: SharedDocument,
+    receipt: DocumentReceipt<'_>,
+) -> Result<SharedDecisions, SharedError> {
     let SharedDocument { version, generation, written, decisions } = document;
     if version != VERSION {
         return Err(SharedError::Content(format!("version {version}, not {VERSION}")));
@@ -379,6 +389,7 @@ mod tests {
     use crate::publish::Published;
     use crate::publish::PublishedVariant;
     use plimsoll_core::decide::NoData;
+    use plimsoll_core::fleet::{Namespace, VariantName};
     use plimsoll_core::observe::Observation;
     use plimsoll_core::pipeline::saved::{
         OutputLength, Recommendation, SavedAnalyzers, SavedHistory, SavedKnowledge, SavedLimit,
@@ -400,7 +411,12 @@ mod tests {
     }
 
     fn published_variant(index: u32) -> PublishedVariant {
-        let spec = fixtures::variant(&format!("variant-{index}"));
+        published_in("shop", index)
+    }
+
+    fn published_in(namespace: &str, index: u32) -> PublishedVariant {
+        let mut spec = fixtures::variant(&format!("variant-{index}"));
+        spec.key.namespace = Namespace::new(namespace).unwrap();
         let decision = Decision {
             variant: spec.key.clone(),
             model: spec.model_key(),
@@ -441,18 +457,35 @@ mod tests {
         decision.steps.iter().map(|it| (it.to_string(), it.reason.label())).collect()
     }
 
-    /// Encodes all decisions without memories.
-    fn written(published: &Published, bytes_max: usize) -> Result<String, SharedError> {
-        let variants = published.variants.values();
-        let decided = variants.filter_map(|variant| Some((variant.decided.as_ref()?, None)));
-        encode(at(0), NOW, published.generation, decided, bytes_max)
+    /// Encodes all decisions without memories, as the text that is compressed.
+    fn written(published: &Published) -> String {
+        text(&packed(published, None, usize::MAX).unwrap().packed)
+    }
+
+    fn text(packed: &[u8]) -> String {
+        String::from_utf8(packed::unpack(packed).unwrap()).unwrap()
+    }
+
+    /// Encodes all decisions, each with this memory. Those of `shop` are in effect.
+    fn packed(
+        published: &Published,
+        memory: Option<&VariantMemory>,
+        bytes_max: usize,
+    ) -> Result<PackedDecisions, SharedError> {
+        let entries = published.variants.iter().filter_map(|(key, variant)| {
+            let decided = variant.decided.as_ref()?;
+            let in_effect = key.namespace.as_str() == "shop";
+            Some(ShareEntry { decided, memory, in_effect })
+        });
+        encode(at(0), NOW, published.generation, entries, bytes_max)
     }
 
     #[test]
     fn what_is_read_shows_what_was_written() {
         let before = published(3);
-        let text = written(&before, usize::MAX).unwrap();
-        let shared = decode(&text, receipt(DocumentArrival::Prompt, 0)).unwrap();
+        let packed = packed(&before, None, usize::MAX).unwrap().packed;
+        let shared = decode_packed(&packed, receipt(DocumentArrival::Prompt, 0)).unwrap();
+        assert_eq!(shared, read(&text(&packed)), "an earlier release wrote it as text");
         assert_eq!((shared.generation, shared.decided.len()), (12, 3));
 
         for (key, decided) in &shared.decided {
@@ -477,7 +510,7 @@ mod tests {
 
     #[test]
     fn an_age_never_depends_on_two_clocks_when_the_document_came_at_once() {
-        let text = written(&published(1), usize::MAX).unwrap();
+        let text = written(&published(1));
         for clock in [-3600, 0, 3600] {
             assert_eq!(
                 age(&text, DocumentArrival::Prompt, clock),
@@ -494,26 +527,86 @@ mod tests {
         assert_eq!(age(&text, DocumentArrival::Late, -600), 7, "an age is never made smaller");
     }
 
+    /// Encodes these decisions into one byte less than their packed size until nothing is left.
+    fn shrink(published: &Published, memory: &VariantMemory) -> Vec<PackedDecisions> {
+        let mut all = vec![packed(published, Some(memory), usize::MAX).unwrap()];
+        while let Some(last) = all.last()
+            && let Ok(next) = packed(published, Some(memory), last.packed.len() - 1)
+        {
+            all.push(next);
+        }
+        all
+    }
+
     #[test]
-    fn what_is_too_large_loses_all_but_the_codes_of_reasons_and_is_then_refused() {
-        let fleet = published(100);
-        let whole = written(&fleet, usize::MAX).unwrap();
-        let short = written(&fleet, whole.len() - 1).unwrap();
-        assert!(short.len() < whole.len());
+    fn what_is_too_large_is_shortened_and_loses_numbers_last() {
+        let all = shrink(&published(100), &memory());
+        let details: Vec<_> = all.iter().flat_map(|it| it.variants.iter()).collect();
+        // These reasons have no ranking, so a document without any is not shorter.
+        for detail in ShareDetail::ALL.into_iter().filter(|it| *it != ShareDetail::Unranked) {
+            assert!(details.contains(&(&detail, &100)), "{detail:?} is tried: {details:?}");
+        }
 
-        let shared = decode(&short, receipt(DocumentArrival::Prompt, 0)).unwrap();
-        let decided = shared.decided.values().next().unwrap();
-        let because = decided.decision.because().unwrap();
-        assert_eq!(because.to_string(), "bounds: 2 -> 3, decided by a");
-        assert_eq!(because.reason.label(), "below_min");
+        for next in &all {
+            let shared = decode_packed(&next.packed, receipt(DocumentArrival::Prompt, 0)).unwrap();
+            assert_eq!(shared.decided.len() + next.left_out.len(), 100);
+            assert_eq!(shared.decided.len(), next.variants.values().sum::<usize>());
+            if !next.left_out.is_empty() {
+                assert!(next.variants.iter().all(|(it, n)| *it == ShareDetail::Codes || *n == 0));
+            }
+            for decided in shared.decided.values() {
+                assert_eq!(decided.decision.desired(), n(3));
+                assert_eq!(decided.decision.because().unwrap().reason.label(), "below_min");
+            }
+        }
+        let most = all.iter().map(|it| it.left_out.len()).max();
+        assert!(most >= Some(90), "to the end: {most:?}");
+    }
 
-        let refused = written(&fleet, short.len() - 1).unwrap_err().to_string();
-        assert!(refused.contains("100 variants"), "{refused}");
+    #[test]
+    fn a_large_namespace_takes_nothing_from_a_small_one() {
+        let mut fleet = published(3);
+        for index in 0..500 {
+            let variant = published_in("large", index);
+            fleet.variants.insert(variant.spec.key.clone(), variant);
+        }
 
-        // The sizes that docs/high-availability.md states.
-        let bytes_whole = whole.len() / 100;
-        let bytes_short = short.len() / 100;
-        assert!(bytes_whole < 400 && bytes_short < 300, "{bytes_whole}, {bytes_short}");
+        let all = shrink(&fleet, &memory());
+        let halved = all.iter().find(|it| it.left_out.len() > 200).unwrap();
+        let shared = decode_packed(&halved.packed, receipt(DocumentArrival::Prompt, 0)).unwrap();
+        let small = |key: &&VariantKey| key.namespace.as_str() == "shop";
+        assert_eq!(shared.decided.keys().filter(small).count(), 3);
+
+        let first = all.iter().find(|it| it.variants[&ShareDetail::Whole] < 503).unwrap();
+        assert_eq!(first.variants[&ShareDetail::Whole], 3, "the large one alone is shortened");
+        let shared = decode_packed(&first.packed, receipt(DocumentArrival::Prompt, 0)).unwrap();
+        assert_eq!(shared.memories.values().filter(|(_, it)| *it == memory()).count(), 3);
+    }
+
+    #[test]
+    fn what_is_in_effect_is_left_out_after_what_is_new() {
+        let fleet = published(200);
+        let old = VariantName::new("variant-7").unwrap();
+        let entries = || {
+            fleet.variants.iter().map(|(key, variant)| {
+                let decided = variant.decided.as_ref().unwrap();
+                ShareEntry { decided, memory: None, in_effect: key.variant == old }
+            })
+        };
+
+        let mut room = usize::MAX;
+        while let Ok(PackedDecisions { packed, left_out, .. }) =
+            encode(at(0), NOW, 1, entries(), room)
+        {
+            assert!(left_out.len() == 200 || left_out.iter().all(|key| key.variant != old));
+            room = packed.len() - 1;
+        }
+    }
+
+    #[test]
+    fn a_document_that_has_no_room_for_anything_is_refused() {
+        let refused = packed(&published(100), None, 10).unwrap_err().to_string();
+        assert!(refused.contains("of which 10 fit"), "{refused}");
     }
 
     fn memory() -> VariantMemory {
@@ -537,13 +630,6 @@ mod tests {
         }
     }
 
-    /// Encodes all decisions, each with this memory.
-    fn written_with(published: &Published, memory: &VariantMemory, bytes_max: usize) -> String {
-        let variants = published.variants.values();
-        let decided = variants.filter_map(|it| Some((it.decided.as_ref()?, Some(memory))));
-        encode(at(0), NOW, 1, decided, bytes_max).unwrap()
-    }
-
     fn known(shared: &SharedDecisions) -> Option<VariantMemory> {
         shared.memories.values().next().map(|(_, it)| it.clone())
     }
@@ -552,22 +638,21 @@ mod tests {
     fn what_is_remembered_is_shared_and_left_out_before_anything_that_is_shown() {
         let published = published(20);
         let memory = memory();
-        let whole = written_with(&published, &memory, usize::MAX);
+        let whole = text(&packed(&published, Some(&memory), usize::MAX).unwrap().packed);
         assert_eq!(known(&read(&whole)), Some(memory.clone()));
 
-        let windows = written_with(&published, &memory, whole.len() - 1);
-        assert_eq!(known(&read(&windows)), Some(memory.clone().told(MemoryLength::Windows)));
-
-        let none = written_with(&published, &memory, windows.len() - 1);
-        assert_eq!(known(&read(&none)), None);
-        assert_eq!(
-            none,
-            written(&published, usize::MAX).unwrap().replacen(
-                "\"generation\":12",
-                "\"generation\":1",
-                1
-            )
-        );
+        for shorter in shrink(&published, &memory) {
+            let text = text(&shorter.packed);
+            let known = known(&read(&text));
+            let in_detail = |detail| shorter.variants[&detail] > 0;
+            if in_detail(ShareDetail::Windows) {
+                assert_eq!(known, Some(memory.clone().told(MemoryLength::Windows)));
+            }
+            if in_detail(ShareDetail::Facts) {
+                assert_eq!(known, None);
+                assert_eq!(text, written(&published));
+            }
+        }
         // Another release may remember something else; the desired replicas stay the same.
         let foreign = whole.replace("\"recommended\"", "\"foreseen\"");
         let shared = read(&foreign);
@@ -583,8 +668,7 @@ mod tests {
     #[test]
     fn what_only_another_release_knows_costs_no_number_and_is_shown_as_it_is() {
         let before = published(1);
-        let text = written(&before, usize::MAX)
-            .unwrap()
+        let text = written(&before)
             .replacen("\"stage\":\"bounds\"", "\"stage\":\"quota\"", 1)
             .replacen("\"code\":\"below_min\"", "\"code\":\"over_quota\"", 1)
             .replacen("{\"below_min\":3}", "{\"over_quota\":[3]}", 1)
@@ -608,7 +692,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused_as_a_whole() {
-        let good = written(&published(2), usize::MAX).unwrap();
+        let good = written(&published(2));
         let bad = [
             "{}".to_owned(),
             "[".to_owned(),
