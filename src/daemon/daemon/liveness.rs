@@ -21,7 +21,7 @@ pub(crate) struct LoopLiveness {
 /// Runs the decision loop. A loop that ends, also by a panic, no longer decides for other replicas.
 pub(crate) async fn decide(ticks: Ticks, stop: CancellationToken, retire: CancellationToken) {
     let _retired = retire.drop_guard();
-    ticks.run(stop).await;
+    Box::pin(ticks.run(stop)).await;
 }
 
 impl LoopLiveness {

@@ -481,15 +481,16 @@ fn change(
 }
 
 fn say_left_out(left_out: &BTreeSet<VariantKey>) {
-    match left_out.first() {
-        Some(first) => error!(
-            variants = left_out.len(),
-            %first,
-            "Variants find no room in the document that replicas share, and have no number: run two \
-             daemons, each with a part of the namespaces and a leader_election.name of its own"
-        ),
-        None => info!("All variants fit into the document that replicas share"),
-    }
+    let Some(first) = left_out.first() else {
+        info!("All variants fit into the document that replicas share");
+        return;
+    };
+    error!(
+        variants = left_out.len(),
+        %first,
+        "Variants find no room in the document that replicas share, and have no number: run two \
+         daemons, each with a part of the namespaces and a leader_election.name of its own"
+    );
 }
 
 // === impl NumberChange ===

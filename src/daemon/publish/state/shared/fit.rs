@@ -18,9 +18,9 @@ use crate::publish::state::shared::{SharedError, SharedLine};
 use plimsoll_core::fleet::{Namespace, VariantKey};
 use plimsoll_core::pipeline::saved::VariantMemory;
 
-/// The share of the estimated room that an attempt uses, because what is left out may have been
+/// The percentage of the estimated room that an attempt uses, because what is left out may have been
 /// compressed better than what stays.
-const CAUTION: f64 = 0.95;
+const CAUTION_PERCENT: usize = 95;
 
 /// The largest document that is written, before its compression. It bounds the time that packing
 /// takes.
@@ -116,8 +116,8 @@ pub(super) fn fit<'a>(
         for share in &mut shares {
             share.measure(LineMeasure::Packed)?;
         }
-        let room = total(&shares) as f64 * (bytes_max as f64 / bytes as f64) * CAUTION;
-        shorten(&mut shares, room as usize, &mut left_out)?;
+        let room = total(&shares).saturating_mul(bytes_max) / bytes;
+        shorten(&mut shares, room * CAUTION_PERCENT / 100, &mut left_out)?;
     }
 
     let variants = shares.iter().map(|share| share.entries.len()).sum();
