@@ -8,8 +8,8 @@
 //!
 //! # Source
 //!
-//! The filters and sorters of Seldon Core 2's scheduler. It lets memory wrap below zero when sorting
-//! and rounds it above 2^53 bytes when filtering; here both compare whole bytes.
+//! The filters and sorters of Seldon Core 2's scheduler. It lets memory wrap below zero when sorting,
+//! and rounds it above 2^53 bytes when filtering; here the filter compares whole bytes.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -216,7 +216,7 @@ impl Server {
             .filter(|room| room.has_room(rules, guest.memory))
             .collect();
         rooms.sort_by_key(|room| {
-            (room.holding == Holding::Absent, Reverse(room.left()), room.ordinal)
+            (room.holding == Holding::Absent, Reverse(room.rank(rules)), room.ordinal)
         });
         rooms.into_iter().map(|room| room.ordinal).collect()
     }
@@ -233,9 +233,21 @@ impl Room {
         is_there || size <= self.left()
     }
 
+    /// What rooms are sorted by. By Seldon's rules that is a double, and a room in which more is
+    /// reserved than free counts as the largest.
+    const fn rank(&self, rules: Rules) -> u64 {
+        match rules {
+            Rules::Seldon => {
+                let left = self.free.bytes().wrapping_sub(self.reserved.bytes());
+                // The bits of doubles that are not negative have the order of the doubles.
+                (left as f64).to_bits()
+            }
+            Rules::Mended => self.left().bytes(),
+        }
+    }
+
     /// Memory that nobody has spoken for.
-    #[must_use]
-    pub(crate) const fn left(&self) -> Bytes {
+    const fn left(&self) -> Bytes {
         self.free.beyond(self.reserved)
     }
 }

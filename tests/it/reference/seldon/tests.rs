@@ -12,7 +12,7 @@ use super::count::{
 use super::lag::{Direction, Ignored, Lags, Scalable, Thresholds, Trigger, VersionNumber, step};
 use super::memory::{Capacity, Ledger, Refused};
 use super::placement::{Guest, Holding, Placement, Room, Server, Sharing, place};
-use super::written::{Refusal, Written, accept};
+use super::written::{Contradiction, Refusal, Written, accept, normalize};
 use super::{Bytes, Rules};
 use plimsoll::decide::pools::Ordinal;
 use plimsoll::fleet::{ModelName, VariantName};
@@ -156,6 +156,15 @@ fn a_percentage_is_no_probability() {
     assert_eq!(coin(0.25, 0.5), Ok(Packing::Refused));
     assert_eq!(coin(0.25, 0.751), Ok(Packing::Allowed));
     assert_eq!(coin(0.0, 0.999), Ok(Packing::Refused));
+}
+
+#[test]
+fn numbers_that_are_written_are_compared_before_they_are_capped() {
+    let written = Written { replicas: Some(1_200_000), min: None, max: Some(1_100_000) };
+    assert!(matches!(normalize(written), Err(Contradiction::AboveMax { .. })));
+
+    let fitting = Written { max: Some(1_300_000), ..written };
+    assert_eq!(normalize(fitting).unwrap().expected, Some(Replicas::LIMIT));
 }
 
 #[test]

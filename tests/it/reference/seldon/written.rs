@@ -78,33 +78,43 @@ impl std::error::Error for Contradiction {}
 ///
 /// The numbers contradict each other.
 pub(crate) fn normalize(written: Written) -> Result<Size, Contradiction> {
-    let Written { replicas: wanted, min, max } = written;
-    let min = positive(min);
-    let max = positive(max);
-    let replicas = match (wanted.map(u32::try_from), min) {
-        (Some(Ok(wanted)), _) => Replicas::saturating(wanted),
-        (Some(Err(_)), Some(min)) => return Err(Contradiction::Negative { min }),
+    let min = positive(written.min);
+    let max = positive(written.max);
+    let replicas = match (written.replicas.map(u32::try_from), min) {
+        (Some(Ok(wanted)), _) => wanted,
+        (Some(Err(_)), Some(min)) => {
+            return Err(Contradiction::Negative { min: Replicas::saturating(min) });
+        }
         (None, Some(min)) => min,
-        (Some(Err(_)) | None, None) => Replicas::ONE,
+        (Some(Err(_)) | None, None) => 1,
     };
-    let min = min.unwrap_or_default();
-    if replicas < min {
-        return Err(Contradiction::BelowMin { replicas, min });
-    }
-    if let Some(max) = max {
-        if min > max {
-            return Err(Contradiction::Inverted { min, max });
-        }
-        if replicas > max {
-            return Err(Contradiction::AboveMax { replicas, max });
-        }
-    }
-    Ok(Size { expected: Some(replicas), min, max })
+
+    // The numbers are compared as they are written, which may be above what a count holds here.
+    let size = Size {
+        expected: Some(Replicas::saturating(replicas)),
+        min: Replicas::saturating(min.unwrap_or_default()),
+        max: max.map(Replicas::saturating),
+    };
+    contradiction(replicas, min.unwrap_or_default(), max).map_or(Ok(size), Err)
 }
 
-fn positive(written: Option<i32>) -> Option<Replicas> {
-    let number = written.and_then(|number| u32::try_from(number).ok())?;
-    (number > 0).then_some(Replicas::saturating(number))
+/// The first contradiction between the numbers in effect.
+fn contradiction(replicas: u32, min: u32, max: Option<u32>) -> Option<Contradiction> {
+    let max = max.unwrap_or(u32::MAX);
+    let [counted, least, most] = [replicas, min, max].map(Replicas::saturating);
+    if replicas < min {
+        Some(Contradiction::BelowMin { replicas: counted, min: least })
+    } else if min > max {
+        Some(Contradiction::Inverted { min: least, max: most })
+    } else if replicas > max {
+        Some(Contradiction::AboveMax { replicas: counted, max: most })
+    } else {
+        None
+    }
+}
+
+fn positive(written: Option<i32>) -> Option<u32> {
+    written.and_then(|number| u32::try_from(number).ok()).filter(|number| *number > 0)
 }
 
 /// Why a number that was asked for is not written.

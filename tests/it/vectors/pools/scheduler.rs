@@ -252,11 +252,13 @@ impl Scheduler {
     fn fail(&mut self, name: &ModelName, placement: &Placement) {
         self.willing = *placement != Placement::NoServer;
         self.errors.push(name.clone());
-        let willing = self.willing;
-        let keeps = |state: &CopyState| state.is_reachable() || willing && state.is_there();
         let model = self.models.get_mut(name).unwrap();
         model.state = ModelState::ScheduleFailed;
-        if !model.copies.values().any(keeps) {
+
+        // A copy that only loads holds the server where there was one to be asked.
+        let live = model.copies.values().any(|state| state.is_reachable());
+        let loading = self.willing && model.copies.values().any(|state| state.is_there());
+        if !live && !loading {
             model.assigned = None;
         }
     }
@@ -293,12 +295,7 @@ impl Scheduler {
 
     /// Requests a copy on each of these replicas that has none, and says whether there was one. A
     /// copy that is only requested is requested again, and reserves its memory again.
-    fn request(
-        &mut self,
-        name: &ModelName,
-        server: &VariantName,
-        on: &BTreeSet<Ordinal>,
-    ) -> bool {
+    fn request(&mut self, name: &ModelName, server: &VariantName, on: &BTreeSet<Ordinal>) -> bool {
         let model = self.models.get_mut(name).unwrap();
         let replicas = &mut self.servers.get_mut(server).unwrap().replicas;
         let mut requested = false;
@@ -327,8 +324,8 @@ impl Scheduler {
             }
         }
 
-        if model.assigned.as_ref().is_some_and(|server| self.servers.contains_key(server)) {
-            model.lead_away(&BTreeSet::new());
+        if self.has_known_server(name) {
+            self.models.get_mut(name).unwrap().lead_away(&BTreeSet::new());
         }
         self.refresh(name);
     }
@@ -450,6 +447,12 @@ impl Scheduler {
         }
     }
 
+    /// Whether a model has a server that is still known.
+    fn has_known_server(&self, name: &ModelName) -> bool {
+        let server = self.models[name].assigned.as_ref();
+        server.is_some_and(|server| self.servers.contains_key(server))
+    }
+
     /// Whether this replica of a model's server is connected.
     fn is_connected(&self, name: &ModelName, ordinal: Ordinal) -> bool {
         let server = self.models[name].assigned.as_ref();
@@ -475,7 +478,10 @@ impl Scheduler {
                 machine.free = machine.free.beyond(memory);
                 machine.resident.insert(name.clone());
             }
-            CopyState::LoadFailed => machine.reserved = machine.reserved.beyond(memory),
+            CopyState::LoadFailed => {
+                machine.reserved = machine.reserved.beyond(memory);
+                machine.resident.remove(name);
+            }
             CopyState::Unloaded if machine.resident.remove(name) => {
                 machine.free = machine.free.plus(memory);
             }
@@ -490,7 +496,7 @@ impl Scheduler {
             for index in 0..self.models[&name].older.len() {
                 self.settle_older(&name, index);
             }
-            if self.models[&name].assigned.is_none() {
+            if !self.has_known_server(&name) {
                 continue;
             }
             let copies: Vec<(Ordinal, CopyState)> =
