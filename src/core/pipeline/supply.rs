@@ -73,7 +73,7 @@ impl SupplyWatch {
         self.absences.save(variant)
     }
 
-    /// Restores what was saved of a variant. Existing state stays.
+    /// Restores the saved state of a variant. Existing state stays.
     pub(crate) fn recall(
         &mut self,
         now: Timestamp,

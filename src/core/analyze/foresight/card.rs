@@ -31,13 +31,12 @@ use std::sync::Arc;
 
 use derive_more::Display;
 use jiff::{SignedDuration, Timestamp};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::foresight::pace::IterationCost;
+use crate::analyze::foresight::policy::CardSharing;
 use crate::fleet::{Accelerator, ModelName, Namespace, Role, VariantKey, VariantSpec};
-use crate::settings;
 use crate::units::{Gpus, Requests, Tokens};
 
 /// The doubt about a card, as a share of the differences between engines. At one half, a card that
@@ -136,23 +135,6 @@ pub struct EngineProfile {
     /// The most tokens of an iteration.
     pub busiest: Tokens,
 }
-
-/// The variants that may use what others have taught.
-///
-/// A page of metrics is written by whoever owns the pod. A card from it sizes other variants, and
-/// its title tells their owners the name and the traffic of the variant that taught it. Namespaces
-/// are the border between owners, so by default no card crosses it. Cards of the configuration are
-/// the operator's own words and are for all namespaces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum CardSharing {
-    /// Those of the same namespace.
-    Namespace,
-    /// Those of all namespaces.
-    Cluster,
-}
-
-settings! { plain: CardSharing; }
 
 /// The variants that share cards: those of a model, in one namespace or in all.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

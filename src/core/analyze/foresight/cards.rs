@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::analyze::foresight::card::{Card, CardSharing, CardStore, EngineKind, ImportedCards};
+use crate::analyze::foresight::card::{Card, CardStore, EngineKind, ImportedCards};
 use crate::analyze::foresight::lengths::RequestLengths;
 use crate::analyze::foresight::pace::SETTLED;
-use crate::analyze::foresight::policy::ForesightPolicy;
+use crate::analyze::foresight::policy::{CardSharing, ForesightPolicy};
 use crate::analyze::foresight::saved::SavedForesight;
 use crate::analyze::foresight::seen::VariantModel;
 use crate::analyze::foresight::standby::takes;

@@ -213,8 +213,8 @@ fn slots(label: &[u8]) -> Option<Slots> {
     std::str::from_utf8(label).ok()?.trim().parse().ok().and_then(Slots::new)
 }
 
-/// The names in a comma-separated list; an empty list has no names. What cannot name a model is no
-/// adapter that can be placed, and must not reach a log or an Event.
+/// The names in a comma-separated list; an empty list has no names. A text that cannot name a model
+/// is no adapter that can be placed, and must not reach a log or an Event.
 fn adapters(list: &[u8]) -> BTreeSet<ModelName> {
     let names = list.split(|byte| *byte == b',').take(ADAPTERS_MAX).map(String::from_utf8_lossy);
     let valid = names.filter(|name| is_model_name(name.trim()));

@@ -7,10 +7,10 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::file::CardKeys;
+use crate::config::file::cards::CardKeys;
 use plimsoll_core::analyze::ballot::Analyzer;
 use plimsoll_core::analyze::foresight;
-use plimsoll_core::analyze::foresight::card::CardSharing;
+use plimsoll_core::analyze::foresight::policy::CardSharing;
 use plimsoll_core::decide::rank;
 use plimsoll_core::settings;
 use plimsoll_core::settings::{hours, millis, minutes, secs};

@@ -1,8 +1,9 @@
 //! Cards: their immediate benefit, their replacement by evidence, and their limits.
 
 use super::*;
-use crate::analyze::foresight::card::{Card, CardSharing, EngineKind, EngineProfile};
+use crate::analyze::foresight::card::{Card, EngineKind, EngineProfile};
 use crate::analyze::foresight::pace::SETTLED;
+use crate::analyze::foresight::policy::CardSharing;
 use crate::fleet::{Accelerator, Namespace, VariantName};
 
 fn on_l4(mut spec: VariantSpec) -> VariantSpec {
@@ -262,7 +263,7 @@ fn a_card_does_not_cross_namespaces_unless_the_operator_allows_it() {
         let _ = foreign.tick(10.0);
         assert_eq!(foreign.goes_by_card(), crosses, "{sharing:?}: of another namespace");
 
-        // What the operator has written into the configuration is for all.
+        // Cards of the configuration are for all namespaces.
         foreign.foresight.import(&Arc::from([card(1.0)]));
         let _ = foreign.tick(10.0);
         assert!(foreign.goes_by_card(), "{sharing:?}: of the configuration");
