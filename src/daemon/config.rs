@@ -6,142 +6,46 @@
 //! configuration through a pipeline should not take one run per error.
 
 pub mod check;
+mod effective;
 pub mod file;
 pub mod layers;
 pub mod names;
 mod print;
 mod resolve;
 mod sources;
+mod surroundings;
 mod wva;
 pub mod yaml;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use crate::config::effective::{
+    Config, ScrapeDefaults, ShadowPolicy, VariantConfig, VariantTargets,
+};
 pub use crate::config::file::EXTERNAL_METRICS_HOLD;
+pub use crate::config::file::{Authorization, ReadBy};
 pub use crate::config::file::{Discovery, ExternalMetrics, FileKeys, Kubernetes, LeaderElection};
 pub use crate::config::file::{START_TIMES, WAKE_INTERVALS};
 pub use crate::config::file::{ScaleTarget, SelfManaged, ServerKeys, ServerTls, Shutdown, Trace};
 pub use crate::config::sources::ConfigSources;
+pub use crate::config::surroundings::{Files, Surroundings};
 pub use plimsoll_core::settings::problem;
 pub use plimsoll_core::settings::problem::counted;
 pub use plimsoll_core::settings::problem::{Problem, Severity};
 pub use plimsoll_core::settings::written;
 
-use crate::collect::demand::SignalSettings;
-use crate::collect::prometheus;
-use crate::collect::scrape::ScrapeSettings;
-use crate::collect::targets::{Endpoint, TargetSource};
 use crate::config::check::Checks;
-use crate::config::problem::ProblemList;
-use crate::config::written::WrittenDuration;
+use crate::config::sources::FILE_MAX;
+use crate::config::yaml::FilePosition;
 use plimsoll_core::analyze::foresight::card::Card;
-use plimsoll_core::fleet::{ModelName, VariantSpec};
-use plimsoll_core::pipeline::Policy;
-use plimsoll_core::settings;
-
-/// The size limit of the configuration file: enough for over a thousand variants, and far less than
-/// a log file that is named by accident.
-const FILE_MAX: u64 = 4 << 20;
-
-/// A valid configuration, ready to run.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Config {
-    /// Every key with its effective value, from which the configuration is printed.
-    pub keys: Box<FileKeys>,
-    /// All inputs of decisions other than observations.
-    pub policy: Policy,
-    /// Shadow policies, which are evaluated and only shown.
-    pub shadows: Vec<ShadowPolicy>,
-    /// The variants in the order of the file; empty only if they are discovered.
-    pub variants: Vec<VariantConfig>,
-    /// The default scrape settings of variants.
-    pub scrape: ScrapeDefaults,
-    /// The settings of the Prometheus client; `None` without a Prometheus.
-    pub prometheus: Option<prometheus::PrometheusSettings>,
-    /// Signals that wake models without replicas.
-    pub wake: Vec<SignalSettings>,
-}
-
-/// A policy that is evaluated in addition to the policy in effect, and only shown.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ShadowPolicy {
-    /// Its name in metrics and on the status page.
-    pub name: String,
-    /// The policy.
-    pub policy: Policy,
-}
-
-/// Who may ask for external metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Authorization {
-    /// Whom the cluster's API server allows, asked by a `SubjectAccessReview`.
-    SubjectAccessReview,
-    /// Everyone whom the cluster's front proxy has let through.
-    TrustFrontProxy,
-}
-
-settings! { plain: Authorization; }
-
-/// One variant: its specification, the source of its replicas, and its scrape settings.
-#[derive(Clone, Debug, PartialEq)]
-pub struct VariantConfig {
-    /// Its properties that do not depend on its load.
-    pub spec: VariantSpec,
-    /// Other names of the model in its engines' metrics.
-    pub aliases: Vec<ModelName>,
-    /// The source of its replica list.
-    pub targets: VariantTargets,
-    /// The parts that turn an address into a scrape URL.
-    pub endpoint: Endpoint,
-    /// The scrape settings of its replicas.
-    pub scrape: Arc<ScrapeSettings>,
-    /// The reader of its replicas' metrics.
-    pub read_by: ReadBy,
-}
-
-/// Who reads the metrics of a variant's replicas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ReadBy {
-    /// Plimsoll itself, from their pages.
-    Scrape,
-    /// A Prometheus that has scraped them already.
-    Prometheus,
-}
-
-settings! { plain: ReadBy; }
-
-/// The source of a variant's replica list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum VariantTargets {
-    /// Outside Kubernetes. Addresses in [`TargetSource::Static`] all have a port.
-    Listed(TargetSource),
-    /// The pods of an object with a scale subresource, in the variant's namespace.
-    ScaleTarget(ScaleTarget),
-    /// The pods that a label selector matches, in the variant's namespace.
-    Selector(String),
-    /// The instances that Prometheus scrapes with these labels.
-    Prometheus(BTreeMap<String, String>),
-}
-
-/// The default scrape settings.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScrapeDefaults {
-    /// The parts that turn an address into a scrape URL.
-    pub endpoint: Endpoint,
-    /// Interval, timeout, size limit and credentials.
-    pub settings: Arc<ScrapeSettings>,
-}
+use plimsoll_core::settings::problem::ProblemList;
+use plimsoll_core::settings::written::WrittenDuration;
 
 /// A configuration, and its probable problems.
 #[derive(Clone, Debug, PartialEq)]
@@ -201,30 +105,6 @@ pub enum LoadError {
         /// All problems, errors first.
         problems: Vec<Problem>,
     },
-}
-
-/// The context in which a configuration is read.
-#[derive(Clone, Debug)]
-pub struct Surroundings {
-    /// The name of the text in messages.
-    pub origin: String,
-    /// The folder that relative paths start from.
-    pub base: PathBuf,
-    /// The environment; names that do not start with `PLIMSOLL__` are ignored.
-    pub environment: BTreeMap<String, String>,
-    /// The check of the files that the configuration names.
-    pub files: Files,
-}
-
-/// The check of the files that a configuration names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Files {
-    /// All are checked, and problems are reported.
-    MustExist,
-    /// Files that decisions depend on are read; the others are not checked.
-    OfPolicy,
-    /// None is checked: the configuration is for another machine.
-    NotChecked,
 }
 
 /// Reads the configuration file, and over it the environment.
@@ -341,41 +221,6 @@ fn environment() -> BTreeMap<String, String> {
         .collect()
 }
 
-// === impl Kubernetes and Config ===
-
-impl Kubernetes {
-    /// The discovery settings; `None` if discovery is off.
-    #[must_use]
-    pub fn discovery(&self) -> Option<&Discovery> {
-        Some(&self.discovery).filter(|it| self.enabled && it.enabled)
-    }
-
-    /// The leader election settings; `None` if there is only one replica.
-    #[must_use]
-    pub fn leader_election(&self) -> Option<&LeaderElection> {
-        Some(&self.leader_election).filter(|it| self.enabled && it.enabled)
-    }
-}
-
-impl Config {
-    /// The effective configuration as YAML, with every default. Reading it gives this value again.
-    #[must_use]
-    pub fn print(&self) -> String {
-        print::print(self)
-    }
-
-    /// A short text that is equal for equal effective configurations, on any machine and in any
-    /// run. It is almost certainly different for different configurations.
-    #[must_use]
-    pub fn hash(&self) -> String {
-        // FNV-1a with 64 bits, by its published constants: it need not withstand an attacker.
-        let hash = self.print().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
-            (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        format!("{hash:016x}")
-    }
-}
-
 /// The file content with these capacity cards, without unknown values.
 #[must_use]
 pub fn cards<'a>(cards: impl IntoIterator<Item = &'a Arc<Card>>) -> Value {
@@ -433,17 +278,4 @@ pub fn positive_duration(text: &str) -> Result<Duration, &'static str> {
     duration(text)
         .filter(|duration| !duration.is_zero())
         .ok_or("a duration has a unit and is above zero, such as 90s or 5m")
-}
-
-/// A place in a file as messages show it: `:3:14`, or nothing.
-struct FilePosition(Option<usize>, Option<usize>);
-
-impl fmt::Display for FilePosition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(line, column) = self;
-        for number in [line, column].into_iter().flatten() {
-            write!(f, ":{number}")?;
-        }
-        Ok(())
-    }
 }

@@ -8,6 +8,7 @@
 mod announce;
 pub mod args;
 mod certificates;
+mod context;
 mod demand;
 mod directory;
 mod discovery;
@@ -24,31 +25,26 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::prometheus::Registry;
 use anyhow::Context;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
-use crate::clock::Clock;
-use crate::clock::heartbeat::Heartbeat;
 use crate::collect::cluster::Registration;
 use crate::collect::prometheus;
 use crate::collect::scrape::{self, Scraper, Target, TargetBoard};
-use crate::collect::targets;
 use crate::config::{self, Authorization, Config, Files, LoadedConfig};
 use crate::daemon::args::RunArgs;
 use crate::daemon::certificates::ManagedCertificate;
+use crate::daemon::context::DaemonContext;
 use crate::daemon::demand::WakeSignals;
-use crate::daemon::directory::ListerContext;
 use crate::daemon::kubernetes::Cluster;
 use crate::daemon::liveness::LoopLiveness;
 use crate::daemon::reload::{ConfigOrigin, Reloader};
 use crate::daemon::sharing::Sharing;
+use crate::daemon::ticks::Ticks;
+use crate::daemon::ticks::channels::{PrometheusChannels, TickChannels};
 use crate::daemon::ticks::trace::Tracer;
-use crate::daemon::ticks::{Cards, PrometheusChannels, TickChannels, Ticks};
 use crate::publish::Published;
 use crate::publish::api::ApiSurface;
 use crate::publish::external_metrics::authorize::{
@@ -56,10 +52,9 @@ use crate::publish::external_metrics::authorize::{
 };
 use crate::publish::external_metrics::state::DecisionAges;
 use crate::publish::external_metrics::{self, ExternalMetricsApi};
-use crate::publish::gauges::{GaugeCollector, WvaPublication};
-use crate::publish::history::RecentHistory;
-use crate::server::admin::{self, AdminLimits, Hooks};
+use crate::publish::gauges::WvaPublication;
 use crate::server::admin::access::AccessPolicy;
+use crate::server::admin::{self, AdminLimits, Hooks};
 use crate::server::auth::TrustAnchor;
 use crate::server::readiness::Readiness;
 use crate::server::rendering::SharedRendering;
@@ -93,26 +88,6 @@ pub struct Daemon {
     phase: watch::Sender<ServerPhase>,
 }
 
-/// The state that all parts of a daemon share.
-pub(crate) struct DaemonContext {
-    pub(crate) clock: Clock,
-    /// The progress of the decision loop.
-    pub(crate) heartbeat: Heartbeat,
-    pub(crate) registry: Registry,
-    /// Ends everything that must outlive the draining of the servers.
-    pub(crate) stop: CancellationToken,
-    /// Ends the replica's part in deciding for other replicas, while their decisions are still
-    /// served.
-    pub(crate) retire: CancellationToken,
-    pub(crate) servers: TaskTracker,
-    pub(crate) tasks: TaskTracker,
-    pub(crate) phases: watch::Receiver<ServerPhase>,
-    pub(crate) published: watch::Receiver<Arc<Published>>,
-    pub(crate) history: Arc<RecentHistory>,
-    pub(crate) cards: Arc<watch::Sender<Cards>>,
-    pub(crate) wva: WvaPublication,
-}
-
 /// Runs the daemon until it gets a signal to end.
 ///
 /// # Errors
@@ -120,8 +95,8 @@ pub(crate) struct DaemonContext {
 /// The configuration is wrong, an address cannot be listened on, a certificate cannot be loaded, or
 /// the credentials of the cluster cannot be used.
 pub fn run(args: RunArgs) -> anyhow::Result<()> {
-    let RunArgs { config: file, log, log_format } = args;
-    let log = telemetry::init_logs(&log, log_format)?;
+    let RunArgs { config: file, log: filter, log_format } = args;
+    let log = telemetry::init_logs(&filter, log_format)?;
     if let Err(error) = telemetry::raise_descriptor_limit() {
         warn!(%error, "The limit of open files cannot be raised");
     }
@@ -281,57 +256,6 @@ impl Daemon {
         }
 
         info!("Plimsoll has ended");
-    }
-}
-
-// === impl DaemonContext ===
-
-impl DaemonContext {
-    fn new(
-        config: &Config,
-        published: watch::Receiver<Arc<Published>>,
-        phases: watch::Receiver<ServerPhase>,
-    ) -> anyhow::Result<Self> {
-        let clock = Clock::start();
-        let heartbeat = Heartbeat::start(clock, config.keys.tick_interval);
-        let registry = Registry::new();
-        let wva = if config.keys.compatibility.wva_metrics {
-            WvaPublication::Published
-        } else {
-            WvaPublication::Off
-        };
-        registry.register(Box::new(GaugeCollector::new(published.clone(), clock, wva)))?;
-
-        let stop = CancellationToken::new();
-        let servers = TaskTracker::new();
-        let tasks = TaskTracker::new();
-        let retire = stop.child_token();
-        let history = Arc::default();
-        let cards = Arc::new(watch::Sender::new(Cards::default()));
-
-        Ok(Self {
-            clock,
-            heartbeat,
-            registry,
-            stop,
-            retire,
-            servers,
-            tasks,
-            phases,
-            published,
-            history,
-            cards,
-            wva,
-        })
-    }
-
-    fn surroundings(&self) -> anyhow::Result<ListerContext> {
-        Ok(ListerContext {
-            clock: self.clock,
-            metrics: targets::TargetMetrics::register(&self.registry)?,
-            tracker: self.tasks.clone(),
-            stop: self.stop.clone(),
-        })
     }
 }
 

@@ -242,8 +242,8 @@ where
         }
     }
 
-    async fn requests(self, stream: TlsStream<GuardedStream>, slot: ConnectionSlot) {
-        let slot = Arc::new(slot);
+    async fn requests(self, stream: TlsStream<GuardedStream>, admitted: ConnectionSlot) {
+        let slot = Arc::new(admitted);
         let (_, session) = stream.get_ref();
         let builder = self.builder(session.alpn_protocol() == Some(tls::ALPN_H2));
         let certificates = session.peer_certificates().map(<[_]>::to_vec).unwrap_or_default();
@@ -254,15 +254,15 @@ where
             // The limit of an HTTP/1.1 buffer only applies while a head is incomplete.
             let response = (head_bytes(&request) <= self.limits.header_bytes_max as usize)
                 .then(|| (self.handler)(request, Arc::clone(&peer)));
-            let peer = Arc::clone(&peer);
-            let slot = Arc::clone(&slot);
+            let caller = Arc::clone(&peer);
+            let place = Arc::clone(&slot);
             async move {
                 let Some(response) = response else { return Ok::<_, Infallible>(too_large()) };
                 let answered = response.await;
-                if peer.is_accepted() {
-                    slot.promote();
+                if caller.is_accepted() {
+                    place.promote();
                 }
-                Ok(slot.counted(answered).await)
+                Ok(place.counted(answered).await)
             }
         });
 

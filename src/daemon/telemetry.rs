@@ -29,7 +29,7 @@ use tracing_subscriber::{EnvFilter, Registry as Subscriber, reload};
 pub use crate::telemetry::certificates::CertificateMetrics;
 use crate::telemetry::descriptors::descriptor_limit;
 pub use crate::telemetry::descriptors::raise_descriptor_limit;
-use crate::telemetry::filter::DIRECTIVES_MAX;
+pub use crate::telemetry::filter::LogError;
 pub use crate::telemetry::leading::LeaderMetrics;
 use crate::telemetry::lines::{LineFlush, LineLossCollector, LineLosses};
 use crate::telemetry::registrar::Registrar;
@@ -59,29 +59,6 @@ pub struct LogOutput {
 pub struct LogFilter {
     handle: reload::Handle<EnvFilter, Subscriber>,
     losses: LineLosses,
-}
-
-/// An error in the log setup.
-#[derive(Debug, thiserror::Error)]
-pub enum LogError {
-    /// The text is not a valid log filter.
-    #[error("{filter:?} is not a log filter; write for example info, or plimsoll=debug,warn")]
-    Filter {
-        /// The text.
-        filter: String,
-        /// The error from the filter parser.
-        #[source]
-        source: tracing_subscriber::filter::ParseError,
-    },
-    /// The filter has so many directives that logging becomes expensive.
-    #[error("the log filter has {count} directives; use at most {DIRECTIVES_MAX}")]
-    TooManyDirectives {
-        /// The number of directives.
-        count: usize,
-    },
-    /// Logging is already initialized, or the subscriber no longer exists.
-    #[error("the log subscriber cannot be set")]
-    Subscriber,
 }
 
 /// The self-monitoring metrics of the daemon.

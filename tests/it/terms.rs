@@ -98,9 +98,9 @@ fn terms(step: &Value) -> BTreeMap<String, f64> {
 fn total(terms: &BTreeMap<String, f64>, used: f64) -> f64 {
     let of = |term: &str| terms.get(term).copied().unwrap_or(0.0);
     let latest = of("arriving").max(of("jump"));
-    let looked_back = latest.max(of("growth")).max(of("ramp")) + of("spread");
-    let steady = (looked_back.max(of("usual")) + of("young")) / used;
-    steady.max(of("burst")) + of("backlog") + of("budget") + of("gateway") + of("absent")
+    let looked_back = latest.max(of("growth")).max(of("ramp")) + of("unevenness");
+    let steady = (looked_back.max(of("schedule")) + of("young")) / used;
+    steady.max(of("bursts")) + of("backlog") + of("error_budget") + of("gateway") + of("absences")
 }
 
 #[test]
@@ -128,7 +128,8 @@ fn the_terms_of_the_api_make_the_need_as_it_is_documented() {
         assert_eq!(decides.filter(|it| it["decides"] == true).count(), 1, "{foreseen}");
         seen.extend(terms.into_keys());
     }
-    let all = ["arriving", "growth", "ramp", "spread", "young", "backlog", "budget", "gateway"];
+    let all =
+        ["arriving", "growth", "ramp", "unevenness", "young", "backlog", "error_budget", "gateway"];
     assert!(all.iter().all(|term| seen.contains(*term)), "{seen:?}");
 }
 
@@ -142,7 +143,7 @@ fn a_term_that_is_off_or_has_nothing_to_say_is_absent_and_one_that_asks_for_noth
     let all = named(with(|_| ()));
     assert!(all["backlog"].abs() < 1e-9, "nothing waits: {all:?}");
     // There is no standby, no ramp, no gateway and no past; the error budget is off by default.
-    for silent in ["jump", "reserve", "ramp", "usual", "budget", "gateway", "absent"] {
+    for silent in ["jump", "reserve", "ramp", "schedule", "error_budget", "gateway", "absences"] {
         assert!(!all.contains_key(silent), "{silent}: {all:?}");
     }
     let none = named(with(|it| {

@@ -103,18 +103,17 @@ impl GroupLoads {
         group: &VariantGroup<'_>,
         analysis: &SaturationAnalysis,
         thresholds: &Thresholds,
-    ) -> Vec<(VariantKey, VariantReport)> {
+    ) -> impl Iterator<Item = (VariantKey, VariantReport)> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         let ranges = starts.zip(&self.ends);
 
-        let reports = group.members.iter().zip(ranges).filter_map(|(member, (start, end))| {
+        group.members.iter().zip(ranges).filter_map(|(member, (start, end))| {
             let key = &member.spec.key;
             let saturation = saturation_of(&self.replicas[start..*end], thresholds)?;
             let count = analysis.variants.get(key).map_or(0, |it| it.saturated.len());
             let saturated = Replicas::saturating(u32::try_from(count).unwrap_or(u32::MAX));
             Some((key.clone(), VariantReport { saturation, saturated }))
-        });
-        reports.collect()
+        })
     }
 }
 

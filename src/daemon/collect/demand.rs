@@ -6,6 +6,7 @@
 
 mod epp;
 mod metrics;
+mod reading;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,6 +32,9 @@ use plimsoll_core::observe::{Naming, SignalQuantity};
 use plimsoll_core::units::Requests;
 
 pub use crate::collect::demand::metrics::SignalMetrics;
+pub use crate::collect::demand::reading::{
+    QueuedAmounts, SignalReading, SignalReadings, UnnamedAmount,
+};
 
 /// Time after which a scrape is abandoned, because its data would come too late.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -90,41 +94,6 @@ pub struct MetricsEndpoint {
     pub client: ClientSettings,
 }
 
-/// The last reading of a signal.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SignalReading {
-    /// The time of the reading.
-    pub at: Timestamp,
-    /// The queued amounts.
-    pub amounts: QueuedAmounts,
-}
-
-/// The amounts that a signal reports.
-#[derive(Clone, Debug, PartialEq)]
-pub enum QueuedAmounts {
-    /// One amount; `None` if it is missing.
-    One(Option<Requests>),
-    /// One amount per model.
-    ByModel {
-        /// The named models, with `None` if a value is not a number.
-        models: BTreeMap<String, Option<Requests>>,
-        /// The amount for all other models.
-        rest: UnnamedAmount,
-    },
-}
-
-/// The amount for models that are not named.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UnnamedAmount {
-    /// They have no queued requests.
-    Nothing,
-    /// Their queued requests are unknown.
-    Unknown,
-}
-
-/// The last readings of all signals, by name. A signal that was never read has no entry.
-pub type SignalReadings = BTreeMap<String, SignalReading>;
-
 /// Reads signals at their intervals.
 #[derive(Debug)]
 pub struct Listener {
@@ -147,7 +116,7 @@ struct SignalTask {
     _stop: DropGuard,
 }
 
-// === impl SignalSettings, QueuedAmounts ===
+// === impl SignalSettings ===
 
 impl SignalSettings {
     /// Returns true if the signal is for this model.
@@ -168,29 +137,6 @@ impl SignalSettings {
             Naming::Named
         } else {
             Naming::Unnamed
-        }
-    }
-}
-
-impl QueuedAmounts {
-    /// Returns true if the model is named, whatever its amount.
-    fn name(&self, model: &ModelName) -> bool {
-        match self {
-            Self::One(_) => true,
-            Self::ByModel { models, .. } => models.contains_key(model.as_str()),
-        }
-    }
-
-    /// Returns the model's queued requests; `None` if they are unknown.
-    #[must_use]
-    pub fn of(&self, model: &ModelName) -> Option<Requests> {
-        match self {
-            Self::One(amount) => *amount,
-            Self::ByModel { models, rest } => match (models.get(model.as_str()), rest) {
-                (Some(amount), _) => *amount,
-                (None, UnnamedAmount::Nothing) => Some(Requests::ZERO),
-                (None, UnnamedAmount::Unknown) => None,
-            },
         }
     }
 }

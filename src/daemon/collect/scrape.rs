@@ -13,10 +13,10 @@ pub(crate) mod memory;
 mod metrics;
 pub(crate) mod page;
 mod schedule;
+mod settings;
 mod tls;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,41 +41,7 @@ use plimsoll_core::observe::{Reading, Scrape, ScrapeFailure};
 pub use crate::collect::scrape::health::{ScrapeError, TargetBoard, TargetStatus};
 pub use crate::collect::scrape::metrics::ScrapeMetrics;
 pub use crate::collect::scrape::schedule::phase;
-
-/// The scrape settings for the targets of one variant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScrapeSettings {
-    /// Time between two scrapes of one target.
-    pub interval: Duration,
-    /// Time after which a scrape is abandoned; not longer than the interval.
-    pub timeout: Duration,
-    /// Largest body that is read, in bytes, after decompression.
-    pub body_limit: usize,
-    /// TLS and credentials.
-    pub client: ClientSettings,
-}
-
-/// TLS and credentials of a scrape.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ClientSettings {
-    /// PEM bundle of the authorities that are trusted instead of the system's.
-    pub ca_file: Option<PathBuf>,
-    /// PEM certificate chain and key that Plimsoll presents.
-    pub identity: Option<ClientIdentity>,
-    /// Disables verification of the server's certificate.
-    pub insecure_skip_verify: bool,
-    /// File with a bearer token, read again as it rotates.
-    pub bearer_token_file: Option<PathBuf>,
-}
-
-/// A client certificate and its key.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ClientIdentity {
-    /// PEM certificate chain.
-    pub cert_file: PathBuf,
-    /// PEM key.
-    pub key_file: PathBuf,
-}
+pub use crate::collect::scrape::settings::{ClientIdentity, ClientSettings, ScrapeSettings};
 
 /// A target to scrape.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -331,8 +297,8 @@ impl ScraperState {
             let ready =
                 client.map_err(|error| ScrapeError::new(ScrapeFailure::Connection, &error))?;
             at = self.clock.now();
-            let address = address.as_ref().map_err(ScrapeError::clone)?;
-            page::fetch(&ready, address, *body_limit, &self.memory).await
+            let target = address.as_ref().map_err(ScrapeError::clone)?;
+            page::fetch(&ready, target, *body_limit, &self.memory).await
         };
 
         let in_time = tokio::time::timeout(time_limit, fetching).await;

@@ -7,10 +7,12 @@
 
 mod address;
 mod dns;
+mod endpoint;
 mod file_sd;
+mod source;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,18 +23,17 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::collect::file::FileError;
 use crate::collect::scrape::{ScrapeSettings, Target};
 use crate::collect::targets::dns::Resolver;
 use crate::collect::targets::file_sd::TargetFiles;
+use crate::collect::targets::source::{ListError, parse};
 use crate::telemetry::registrar::Registrar;
 use plimsoll_core::fleet::{ModelName, ReplicaKey, VariantKey};
-use plimsoll_core::settings;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 pub use crate::collect::targets::address::{Address, AddressError};
 pub use crate::collect::targets::dns::NameServer;
+pub use crate::collect::targets::endpoint::{Endpoint, Scheme};
+pub use crate::collect::targets::source::{Record, TargetSource};
 
 /// Interval at which a static list is confirmed. It is always true, but consumers judge every list
 /// by its age. This interval is well below the age at which any of them abandons a list.
@@ -41,70 +42,6 @@ const STATIC_REFRESH: Duration = Duration::from_secs(5);
 /// The shortest time between two readings. Configured ones are longer, and 0 would spin.
 const REFRESH_MIN: Duration = Duration::from_millis(10);
 
-/// The source of one variant's target list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TargetSource {
-    /// These addresses, `HOST:PORT` each.
-    Static(Vec<String>),
-    /// Files in the format of Prometheus' `file_sd_configs` (JSON or YAML).
-    File {
-        /// The files.
-        paths: Vec<PathBuf>,
-        /// Interval at which they are read.
-        refresh: Duration,
-    },
-    /// Names in DNS.
-    Dns {
-        /// The names.
-        names: Vec<String>,
-        /// The record type to look up.
-        record: Record,
-        /// The port; `None` only for SRV records, which contain it.
-        port: Option<u16>,
-        /// Interval at which the names are looked up.
-        refresh: Duration,
-    },
-}
-
-/// A type of DNS record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum Record {
-    /// IPv4 addresses.
-    A,
-    /// IPv6 addresses.
-    Aaaa,
-    /// Hosts and ports.
-    Srv,
-}
-
-settings! { plain: Record; }
-
-/// The parts of a metrics URL that an address may lack.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
-    /// `http` or `https`.
-    pub scheme: Scheme,
-    /// Port for addresses that have none.
-    pub port: u16,
-    /// Path of the metrics, such as `/metrics`.
-    pub path: String,
-}
-
-/// The scheme of a page's URL.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum Scheme {
-    /// Plain HTTP.
-    Http,
-    /// HTTP over TLS.
-    Https,
-}
-
-settings! { plain: Scheme; }
-
 /// The list from a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetList {
@@ -112,59 +49,6 @@ pub struct TargetList {
     pub addresses: Vec<Address>,
     /// The time at which the source last confirmed the list.
     pub as_of: Timestamp,
-}
-
-/// The reason why a source has no list.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ListError {
-    /// A file cannot be read.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// A file is not a list of groups of targets.
-    #[error("{} is not a list of targets: {detail}", path.display())]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// The problem, and its position.
-        detail: String,
-    },
-    /// An entry is not an address.
-    #[error("{text:?} is not a target")]
-    Address {
-        /// The entry.
-        text: String,
-        /// The problem with it.
-        #[source]
-        source: AddressError,
-    },
-    /// The name does not exist, or has no records of this type.
-    #[error("{name} has no {} records", record.label())]
-    NoRecords {
-        /// The name.
-        name: String,
-        /// The record type that was looked up.
-        record: Record,
-    },
-    /// No name server answered.
-    #[error("no name server answered for {name}")]
-    NoAnswer {
-        /// The name.
-        name: String,
-    },
-    /// The lookup failed in another way.
-    #[error("cannot look up {name}: {detail}")]
-    Lookup {
-        /// The name.
-        name: String,
-        /// The error.
-        detail: String,
-    },
-    /// The system's name servers cannot be determined.
-    #[error("the system's name servers are unknown: {detail}")]
-    NoResolver {
-        /// The error.
-        detail: String,
-    },
 }
 
 /// Returns the addresses in a file with this name and content.
@@ -201,33 +85,6 @@ enum SourceReader {
     Dns(Box<Resolver>),
 }
 
-// === impl Record ===
-
-impl Record {
-    /// The type as written in zone files.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::A => "A",
-            Self::Aaaa => "AAAA",
-            Self::Srv => "SRV",
-        }
-    }
-}
-
-// === impl Scheme ===
-
-impl Scheme {
-    /// The scheme as written in URLs.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Https => "https",
-        }
-    }
-}
-
 // === impl TargetList ===
 
 impl TargetList {
@@ -253,23 +110,6 @@ impl TargetList {
         }
 
         targets.into_values().collect()
-    }
-}
-
-// === impl ListError ===
-
-impl ListError {
-    /// The error as a label value.
-    const fn label(&self) -> &'static str {
-        match self {
-            Self::File(_) => "unreadable",
-            Self::Malformed { .. } => "malformed",
-            Self::Address { .. } => "bad_address",
-            Self::NoRecords { .. } => "no_records",
-            Self::NoAnswer { .. } => "no_answer",
-            Self::Lookup { .. } => "lookup_failed",
-            Self::NoResolver { .. } => "no_resolver",
-        }
     }
 }
 
@@ -406,8 +246,4 @@ impl SourceReader {
             Self::Dns(resolver) => resolver.read().await,
         }
     }
-}
-
-fn parse(text: &str) -> Result<Address, ListError> {
-    text.parse().map_err(|source| ListError::Address { text: text.to_owned(), source })
 }

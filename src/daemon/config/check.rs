@@ -7,10 +7,10 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use crate::config::problem::Problems;
-use crate::config::sources::ConfigSources;
-use crate::config::wva::{self, Entries};
-use crate::config::{FILE_MAX, Files, Surroundings};
+use crate::config::sources::{ConfigSources, FILE_MAX};
+use crate::config::surroundings::{Files, Surroundings};
+use crate::config::wva::entries::{self, Entries};
+use plimsoll_core::settings::problem::Problems;
 
 /// The problems so far, and the context of the checks.
 #[derive(Debug)]
@@ -152,7 +152,7 @@ impl<'a> Checks<'a> {
         };
 
         self.sources.note_folder(folder);
-        wva::read_folder(folder).unwrap_or_else(|why| {
+        entries::read_folder(folder).unwrap_or_else(|why| {
             let rule = format!("must be a folder that can be read ({why})");
             self.problems.error(path, rule, folder.display());
             Entries::new()

@@ -12,8 +12,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_path_to_error::Segment;
 
-use crate::config::problem::{Problems, join, nearest};
 use crate::config::yaml;
+use plimsoll_core::settings::problem::{Problems, join, nearest};
 
 /// The prefix of environment variables that set a key. It is followed by two underscores, because
 /// Kubernetes itself sets variables such as `PLIMSOLL_PORT` in every pod next to a Service named

@@ -8,9 +8,10 @@ pub(crate) mod cards;
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
+use crate::config::effective::Config;
 use crate::config::file::{ConfigFile, ExternalMetrics};
-use crate::config::problem::join;
-use crate::config::{Config, yaml};
+use crate::config::yaml;
+use plimsoll_core::settings::problem::join;
 use plimsoll_core::settings::{RESTART, Setting, Written};
 
 /// Sections whose absent keys come from another section, so that they have no defaults of their
@@ -21,8 +22,29 @@ const OVERLAYS: [&str; 3] = [
     "/properties/variants/items/properties/scrape",
 ];
 
+// === impl Config ===
+
+impl Config {
+    /// The effective configuration as YAML, with every default. Reading it gives this value again.
+    #[must_use]
+    pub fn print(&self) -> String {
+        print(self)
+    }
+
+    /// A short text that is equal for equal effective configurations, on any machine and in any
+    /// run. It is almost certainly different for different configurations.
+    #[must_use]
+    pub fn hash(&self) -> String {
+        // FNV-1a with 64 bits, by its published constants: it need not withstand an attacker.
+        let hash = self.print().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
+            (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        format!("{hash:016x}")
+    }
+}
+
 /// The configuration as YAML.
-pub(crate) fn print(config: &Config) -> String {
+fn print(config: &Config) -> String {
     yaml::write(&value(config)).expect("writing to memory does not fail")
 }
 

@@ -7,7 +7,11 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use crate::config::{FILE_MAX, wva};
+use crate::config::wva::entries;
+
+/// The size limit of the configuration file: enough for over a thousand variants, and far less than
+/// a log file that is named by accident.
+pub(super) const FILE_MAX: u64 = 4 << 20;
 
 /// The consecutive checks at which a file may be missing before that counts as a change. Replacing
 /// a file by removing and writing it takes less time; a longer absence is intended.
@@ -113,7 +117,7 @@ impl SourceKind {
                 Some(bytes)
             }
             Self::Folder => {
-                let entries = wva::read_folder(path).ok()?;
+                let entries = entries::read_folder(path).ok()?;
                 let texts = entries.iter().map(|(name, text)| format!("\0{name}\0{text}"));
                 Some(texts.collect::<String>().into_bytes())
             }

@@ -15,16 +15,18 @@
 //! `default`. A setting in an entry that Plimsoll does not support is a warning. An invalid
 //! threshold is an error; WVA drops the whole entry and only logs that.
 
+pub(crate) mod entries;
+
 use std::collections::BTreeMap;
-use std::io::Read;
-use std::path::Path;
 
 use serde_json::{Map, Value};
 
 use crate::config::check::Checks;
-use crate::config::problem::nearest;
-use crate::config::{FilePosition, names, yaml};
+use crate::config::names;
+use crate::config::wva::entries::Entries;
+use crate::config::yaml::{self, FilePosition};
 use plimsoll_core::analyze::saturation;
+use plimsoll_core::settings::problem::nearest;
 use plimsoll_core::settings::{Written, above_zero};
 
 /// Thresholds, each of which may be absent.
@@ -35,9 +37,6 @@ pub(crate) const KEY: &str = "compatibility.wva_config";
 
 /// The entry for all models.
 pub(crate) const DEFAULT: &str = "default";
-
-/// The size limit of all entries together, which is that of a `ConfigMap`.
-const BYTES_MAX: usize = 1 << 20;
 
 /// WVA's names of the thresholds, with the largest value of each.
 const THRESHOLDS: [(&str, f64); 4] = [
@@ -66,9 +65,6 @@ const IGNORED: [(&str, &str); 8] = [
     ("limiters", "WVA's GPU limiter is not read from here"),
 ];
 
-/// The entries of the `ConfigMap` by their keys.
-pub(crate) type Entries = BTreeMap<String, String>;
-
 /// The thresholds that the entries set; unset ones are `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct WvaDefaults {
@@ -82,44 +78,6 @@ pub(crate) struct WvaDefaults {
     pub(crate) zero: Option<bool>,
     /// The same for single models.
     pub(crate) zero_overrides: BTreeMap<String, bool>,
-}
-
-/// Reads the entries of a mounted `ConfigMap`. In addition to the entries, a volume has its own
-/// folders and links, whose names begin with two dots.
-///
-/// # Errors
-///
-/// The folder or a file in it cannot be read; the message names it and the reason.
-pub(crate) fn read_folder(folder: &Path) -> Result<Entries, String> {
-    let mut files = std::fs::read_dir(folder)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| error.to_string())?;
-    // In a fixed order, so that problems also have a fixed order.
-    files.sort_by_key(std::fs::DirEntry::file_name);
-    let mut entries = Entries::new();
-    let mut room = BYTES_MAX;
-    for file in files {
-        let Ok(name) = file.file_name().into_string() else { continue };
-        if name.starts_with("..") || file.path().is_dir() {
-            continue;
-        }
-
-        let text = read_file(&file.path(), room).map_err(|error| format!("{name}: {error}"))?;
-        room -= text.len();
-        entries.insert(name, text);
-    }
-
-    Ok(entries)
-}
-
-fn read_file(path: &Path, room: usize) -> Result<String, String> {
-    let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
-    let length = file.take(room as u64 + 1).read_to_string(&mut text);
-    if length.map_err(|error| error.to_string())? > room {
-        return Err(format!("more than {BYTES_MAX} bytes are not a ConfigMap"));
-    }
-    Ok(text)
 }
 
 /// Reads the thresholds, and notes errors and ignored fields with entry and line.
@@ -298,7 +256,7 @@ fn asks_for_nothing(value: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Files, Surroundings};
+    use crate::config::surroundings::{Files, Surroundings};
 
     /// The thresholds of entries, and the problems with them.
     fn check(entries: &[(&str, &str)]) -> (WvaDefaults, Vec<String>) {
@@ -412,22 +370,5 @@ mod tests {
                     .to_owned(),
             ]
         );
-    }
-
-    #[test]
-    fn a_mounted_folder_has_more_than_the_entries() {
-        let folder = tempfile::tempdir().unwrap();
-        let inner = folder.path().join("..2026_11_21");
-        std::fs::create_dir(&inner).unwrap();
-        std::fs::write(inner.join("default"), "kvCacheThreshold: 0.7\n").unwrap();
-        std::os::unix::fs::symlink("..2026_11_21", folder.path().join("..data")).unwrap();
-        std::os::unix::fs::symlink("..data/default", folder.path().join("default")).unwrap();
-
-        let entries = read_folder(folder.path()).unwrap();
-        assert_eq!(entries, [("default".to_owned(), "kvCacheThreshold: 0.7\n".to_owned())].into());
-
-        std::fs::write(folder.path().join("large"), vec![b'#'; BYTES_MAX]).unwrap();
-        assert!(read_folder(folder.path()).unwrap_err().contains("large: more than"));
-        assert!(read_folder(&folder.path().join("missing")).is_err());
     }
 }

@@ -22,6 +22,9 @@ pub struct SyntaxError {
     pub message: String,
 }
 
+/// A place in a file as messages show it: `:3:14`, or nothing.
+pub(super) struct FilePosition(pub(super) Option<usize>, pub(super) Option<usize>);
+
 /// Reads a text that holds one document; an empty text is an empty mapping.
 ///
 /// # Errors
@@ -57,6 +60,18 @@ impl From<&Error> for SyntaxError {
             column: place.and_then(|place| place.column().try_into().ok()),
             message: UserMessageFormatter.format_message(error).into_owned(),
         }
+    }
+}
+
+// === impl FilePosition ===
+
+impl fmt::Display for FilePosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(line, column) = self;
+        for number in [line, column].into_iter().flatten() {
+            write!(f, ":{number}")?;
+        }
+        Ok(())
     }
 }
 

@@ -27,7 +27,7 @@ use tracing::{Instrument as _, debug, error, info, info_span, warn};
 use crate::clock::Clock;
 use crate::collect::cluster::{API_SERVICE, ApiServiceFields};
 use crate::config::{ExternalMetrics, SelfManaged, ServerTls};
-use crate::daemon::DaemonContext;
+use crate::daemon::context::DaemonContext;
 use crate::daemon::kubernetes::Cluster;
 use crate::publish::external_metrics::metrics::ApiMetrics;
 use crate::server::certificates::{

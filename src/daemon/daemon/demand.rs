@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use crate::collect::demand::{self, Listener, SignalReading, SignalReadings, SignalSettings};
 use crate::collect::prometheus::Asker;
 use crate::config::Config;
-use crate::daemon::DaemonContext;
+use crate::daemon::context::DaemonContext;
 use plimsoll_core::decide::zero::ZeroPolicy;
 use plimsoll_core::fleet::{Fleet, ModelKey, ModelName, VariantSpec};
 use plimsoll_core::observe::{DemandSignal, SignalQuantity, SignalValue};

@@ -12,8 +12,9 @@ use crate::collect::cluster::{
 };
 use crate::config::{Config, Kubernetes, LeaderElection};
 use crate::daemon::announce::Announcer;
+use crate::daemon::context::DaemonContext;
+use crate::daemon::directory;
 use crate::daemon::sharing::{Channels, Sharing};
-use crate::daemon::{DaemonContext, directory};
 use crate::leader;
 use crate::leader::elect::Elector;
 use crate::leader::share::DocumentWriter;

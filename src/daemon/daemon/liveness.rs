@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::heartbeat::Heartbeat;
-use crate::daemon::DaemonContext;
+use crate::daemon::context::DaemonContext;
 use crate::daemon::ticks::Ticks;
 use crate::publish::Published;
 use crate::server::ServerPhase;

@@ -16,7 +16,7 @@ use crate::clock::Clock;
 use crate::collect::cluster::ClusterNeeds;
 use crate::config::{self, Config, ConfigSources, Files, LoadedConfig};
 use crate::daemon::directory;
-use crate::daemon::ticks::ConfigReload;
+use crate::daemon::ticks::channels::ConfigReload;
 use crate::publish::api::ConfigInForce;
 use crate::telemetry::Telemetry;
 

@@ -348,7 +348,7 @@ impl Sharing {
         self.sent_at = Some(elapsed);
         let encoded = self.encode(elapsed, found.generation, &decided, &memories());
         let packed = match encoded {
-            Ok(packed) => packed,
+            Ok(document) => document,
             Err(problem) => return self.say(&problem),
         };
 
@@ -381,7 +381,7 @@ impl Sharing {
         shared::encode(self.clock.now(), elapsed, generation, entries, BODY_MAX)
     }
 
-    /// Takes over what a new draft leaves out, reports it, and returns the draft's body.
+    /// Takes over the omissions of a new draft, reports them, and returns the draft's body.
     fn take_draft(&mut self, packed: PackedDecisions) -> DocumentBody {
         let PackedDecisions { packed, variants, left_out } = packed;
         for (detail, variants) in variants {

@@ -1,89 +1,46 @@
 //! The decision loop: a tick processes new data, decides, publishes, and reports changes.
 
+pub(crate) mod channels;
 mod keep;
 mod shadows;
 pub(crate) mod trace;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::runtime::{Handle, RuntimeFlavor};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
-use crate::clock::Clock;
-use crate::clock::heartbeat::Heartbeat;
 use crate::collect::cluster::{ClusterState, Discovery, Finding, IgnoredChange};
-use crate::collect::prometheus::{self, Instances};
 use crate::collect::replace;
-use crate::collect::scrape::Target;
 use crate::config::Config;
-use crate::daemon::announce::{Announcer, EventPermission};
-use crate::daemon::demand::WakeSignals;
-use crate::daemon::directory::{self, Directory, ListerContext};
+use crate::daemon::announce::EventPermission;
+use crate::daemon::directory::{self, Directory};
 use crate::daemon::discovery::DiscoveryReporter;
 use crate::daemon::sharing::{LeadershipRole, Sharing};
+use crate::daemon::ticks::channels::{ConfigReload, PrometheusChannels, TickChannels};
+use crate::daemon::ticks::keep::{SAVE_INTERVAL, StateKeeper};
 use crate::daemon::ticks::shadows::ShadowPipeline;
 use crate::daemon::ticks::trace::Tracer;
 use crate::daemon::workloads;
 use crate::leader::share::LeaderTerm;
-use crate::publish::history::RecentHistory;
-use crate::publish::{Published, PublishedDecision, PublishedVariant, state};
-use crate::telemetry::{LeaderMetrics, StateDocument, Telemetry};
-use plimsoll_core::analyze::foresight::card::Card;
+use crate::publish::state::SavedDecision;
+use crate::publish::{Published, PublishedDecision, PublishedVariant};
+use crate::telemetry::{LeaderMetrics, StateDocument};
 use plimsoll_core::decide::check::Violation;
 use plimsoll_core::decide::{Basis, Decision};
 use plimsoll_core::fleet::VariantKey;
-use plimsoll_core::observe::{Inputs, Observation, Scrape};
+use plimsoll_core::observe::{Inputs, Observation};
 use plimsoll_core::pipeline::{Decisions, Pipeline};
 use plimsoll_core::units::Replicas;
 
 /// The delay of a tick that an event triggers, in which more events can arrive. It is also the
 /// shortest time between two such ticks. A burst of new objects is one tick.
 const CALLED_AFTER: Duration = Duration::from_millis(100);
-
-/// A configuration to apply, and the channel for its confirmation.
-pub(crate) struct ConfigReload {
-    /// The configuration.
-    pub(crate) config: Config,
-    /// Notified when the next tick will use it.
-    pub(crate) done: oneshot::Sender<()>,
-}
-
-/// The capacity cards that were learned from engines.
-pub(crate) type Cards = Arc<Vec<Arc<Card>>>;
-
-/// The queries to send to Prometheus, and the instances that it returns.
-pub(crate) struct PrometheusChannels {
-    pub(crate) wanted: watch::Sender<Arc<Vec<prometheus::VariantQuery>>>,
-    pub(crate) instances: watch::Receiver<Arc<Instances>>,
-}
-
-/// The inputs and outputs of the loop.
-pub(crate) struct TickChannels {
-    pub(crate) clock: Clock,
-    pub(crate) heartbeat: Heartbeat,
-    pub(crate) telemetry: Telemetry,
-    pub(crate) published: watch::Sender<Arc<Published>>,
-    pub(crate) scrapes: mpsc::Receiver<Scrape>,
-    pub(crate) targets: watch::Sender<Arc<Vec<Target>>>,
-    pub(crate) cluster: Option<watch::Receiver<Arc<ClusterState>>>,
-    pub(crate) announcer: Option<Announcer>,
-    pub(crate) sharing: Option<Sharing>,
-    pub(crate) prometheus: Option<PrometheusChannels>,
-    pub(crate) signals: WakeSignals,
-    pub(crate) reloads: mpsc::Receiver<ConfigReload>,
-    pub(crate) surroundings: ListerContext,
-    pub(crate) tracker: TaskTracker,
-    pub(crate) history: Arc<RecentHistory>,
-    pub(crate) cards: Arc<watch::Sender<Cards>>,
-    pub(crate) tracer: Option<Tracer>,
-}
 
 /// The loop.
 pub(crate) struct Ticks {
@@ -94,19 +51,14 @@ pub(crate) struct Ticks {
     directory: Directory,
     said: DiscoveryReporter,
     said_of_workloads: workloads::WorkloadDoubts,
-    /// The saved states from before a restart whose variants have not been seen yet.
-    saved: BTreeMap<VariantKey, state::SavedDecision>,
-    /// The start time of this process.
-    began: Timestamp,
+    /// The state that survives a restart.
+    kept: StateKeeper,
     /// The result of the last tick, published or not.
     found: Option<Published>,
     /// The term in which this replica decides, if replicas share their decisions.
     term: Option<LeaderTerm>,
     interval: Duration,
-    state_file: Option<PathBuf>,
-    saved_at: Option<Duration>,
     cards_at: Option<Duration>,
-    saving: Option<keep::StateSave>,
     counted: BTreeSet<(VariantKey, &'static str)>,
     ignored: BTreeMap<VariantKey, IgnoredChange>,
     findings: BTreeMap<VariantKey, Vec<Finding>>,
@@ -119,9 +71,10 @@ impl Ticks {
     /// start.
     pub(crate) fn new(config: &Config, mut parts: TickChannels) -> Self {
         let pipeline = Pipeline::new(config.policy.clone());
-        let now = parts.clock.now();
-        let path = config.keys.state_file.as_ref().filter(|_| parts.sharing.is_none());
-        let saved = path.map(|path| keep::load(now, path, &parts.telemetry)).unwrap_or_default();
+        // The shared document replaces the state file.
+        let file = config.keys.state_file.clone().filter(|_| parts.sharing.is_none());
+        let telemetry = parts.telemetry.clone();
+        let kept = StateKeeper::load(file, parts.clock, telemetry, parts.tracker.clone());
         let directory = Directory::new(config, &parts.surroundings);
 
         // `rate()` counts the first increase only for a series that existed before it.
@@ -139,16 +92,11 @@ impl Ticks {
             directory,
             said: DiscoveryReporter::new(parts.telemetry.discovery_objects.clone()),
             said_of_workloads: workloads::WorkloadDoubts::default(),
-            saved,
-            began: now,
+            kept,
             found: None,
             term: None,
             interval: config.keys.tick_interval,
-            // The shared document replaces the state file.
-            state_file: config.keys.state_file.clone().filter(|_| parts.sharing.is_none()),
-            saved_at: None,
             cards_at: None,
-            saving: None,
             counted: BTreeSet::new(),
             ignored: BTreeMap::new(),
             findings: BTreeMap::new(),
@@ -184,7 +132,8 @@ impl Ticks {
             }
         }
 
-        self.save_last().await;
+        let published = self.parts.published.borrow().clone();
+        self.kept.save_last(published, self.directory.fleet(), &self.pipeline).await;
     }
 
     fn reload(&mut self, reload: ConfigReload) {
@@ -197,9 +146,11 @@ impl Ticks {
 
         self.directory.replace(&config, &self.parts.surroundings);
         self.parts.signals.replace(&config);
-        self.put_by();
+        let shown = self.parts.published.borrow().clone();
+        self.kept.put_by(&shown, self.directory.fleet(), &self.pipeline);
         self.interval = config.keys.tick_interval;
-        self.state_file = config.keys.state_file.filter(|_| self.parts.sharing.is_none());
+        let file = config.keys.state_file.filter(|_| self.parts.sharing.is_none());
+        self.kept.set_file(file);
         let _receiver_may_be_gone = done.send(());
     }
 
@@ -216,7 +167,7 @@ impl Ticks {
         }
 
         let said = self.tracer.as_ref().map(|_| trace::said(&decisions));
-        let shadows = self.shadow(now, &inputs, &decisions);
+        let shadows = shadows::decide(&mut self.shadows, now, &inputs, &decisions);
         let before = self.parts.published.borrow().clone();
         let mut found = self.publish(now, &before, &inputs, decisions);
         found.shadows = shadows;
@@ -229,9 +180,12 @@ impl Ticks {
         self.found = Some(found);
         self.judge_autoscalers(&published);
         self.said_of_workloads.say(&published);
-        self.save(&before, &published);
+        self.kept.save(&before, &published, self.directory.fleet(), &self.pipeline);
         self.show_cards();
-        self.trace(now, inputs, said, checkpoint);
+        if let Some((tracer, said)) = self.tracer.as_mut().zip(said) {
+            tracer.record(now, inputs, said, checkpoint);
+        }
+
         self.parts.telemetry.ticks.inc();
         let took = self.parts.clock.elapsed().saturating_sub(began);
         self.parts.telemetry.tick_duration.observe(took.as_secs_f64());
@@ -265,6 +219,12 @@ impl Ticks {
             }
             None => self.pipeline.tick(now, inputs),
         }
+    }
+
+    /// The state before the tick, if the tick begins a file of the trace.
+    fn checkpoint(&mut self, now: Timestamp) -> Option<Vec<SavedDecision>> {
+        let tracer = self.tracer.as_mut()?;
+        tracer.checkpoint(now, self.parts.clock.elapsed(), &self.pipeline, self.found.as_ref())
     }
 
     fn say_standing(&mut self, standing: Option<LeadershipRole>) {
@@ -343,7 +303,11 @@ impl Ticks {
             instances: instances.as_deref(),
         };
         let seen = self.directory.look(now, said);
-        self.restore(now, &seen.fleet);
+        let restored = self.kept.restore(now, &seen.fleet, &mut self.pipeline);
+        if let Some(tracer) = &mut self.tracer {
+            tracer.restored(restored);
+        }
+
         if let Some(PrometheusChannels { wanted, .. }) = &self.parts.prometheus {
             replace(wanted, Arc::new(seen.in_prometheus));
         }
@@ -365,6 +329,16 @@ impl Ticks {
         let fleet = seen.fleet;
         let listings = seen.listings;
         Inputs { fleet, listings, inventory, scrapes, autoscalers, demand, starts, templates }
+    }
+
+    /// Publishes the learned cards at an interval, because learning takes longer than a tick.
+    fn show_cards(&mut self) {
+        let elapsed = self.parts.clock.elapsed();
+        if self.cards_at.is_some_and(|at| elapsed.saturating_sub(at) < SAVE_INTERVAL) {
+            return;
+        }
+        self.cards_at = Some(elapsed);
+        self.parts.cards.send_replace(Arc::new(self.pipeline.cards().cloned().collect()));
     }
 
     fn publish(

@@ -10,6 +10,8 @@
 //! 400 for an invalid query, and 404 for a path or variant that does not exist. A filter without
 //! matches is not an error and returns an empty list.
 
+pub(crate) mod context;
+mod endpoint;
 pub(crate) mod openapi;
 pub(crate) mod past;
 pub(crate) mod query;
@@ -18,18 +20,18 @@ pub(crate) mod status;
 pub use crate::publish::api::status::{ConfigInForce, Vitals};
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use hyper::StatusCode;
-use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::publish::Published;
+use crate::publish::api::context::ResponseContext;
+use crate::publish::api::endpoint::ApiEndpoint;
 use crate::publish::api::past::Events;
-use crate::publish::api::query::{FILTER, QueryError, QueryParameters};
+use crate::publish::api::query::{QueryError, QueryParameters};
 use crate::publish::api::status::Status;
 use crate::publish::explain::{Decisions, FailureDetails};
 use crate::publish::history::RecentHistory;
@@ -39,23 +41,6 @@ const EVENTS_DEFAULT: usize = 100;
 
 /// The maximum number of events in a response.
 const EVENTS_MAX: usize = 1000;
-
-/// An endpoint of the API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ApiEndpoint {
-    /// Every number and the steps that made it.
-    Decisions,
-    /// The last hour of one variant.
-    History,
-    /// What has happened to the variants.
-    Events,
-    /// How the daemon and its fleet are.
-    Status,
-    /// What was learned of engines.
-    Cards,
-    /// The `OpenAPI` document of this API.
-    Openapi,
-}
 
 /// Handles every request under `/api`.
 pub struct ApiSurface {
@@ -73,14 +58,6 @@ pub struct ApiSurface {
     pub cards: Box<dyn Fn() -> Value + Send + Sync>,
 }
 
-/// The inputs that all parts of one response share.
-pub(crate) struct ResponseContext<'a> {
-    pub(crate) published: &'a Published,
-    pub(crate) history: &'a RecentHistory,
-    pub(crate) now: Timestamp,
-    pub(crate) elapsed: Duration,
-}
-
 /// The reason why a request fails.
 #[derive(Debug, thiserror::Error)]
 enum RequestError {
@@ -92,43 +69,6 @@ enum RequestError {
     Variant(String),
     #[error("the answer cannot be written")]
     Json(#[from] serde_json::Error),
-}
-
-// === impl ResponseContext ===
-
-impl ResponseContext<'_> {
-    /// Returns the seconds since `then`, an instant on the monotonic clock.
-    pub(crate) fn seconds_since(&self, then: Duration) -> f64 {
-        self.elapsed.saturating_sub(then).as_secs_f64()
-    }
-}
-
-// === impl ApiEndpoint ===
-
-impl ApiEndpoint {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Decisions, Self::History, Self::Events, Self::Status, Self::Cards, Self::Openapi];
-
-    pub(crate) const fn path(self) -> &'static str {
-        match self {
-            Self::Decisions => "/api/v1/decisions",
-            Self::History => "/api/v1/history",
-            Self::Events => "/api/v1/events",
-            Self::Status => "/api/v1/status",
-            Self::Cards => "/api/v1/cards",
-            Self::Openapi => "/api/v1/openapi.json",
-        }
-    }
-
-    /// Returns the query parameters that the endpoint accepts.
-    pub(crate) const fn parameters(self) -> &'static [&'static str] {
-        match self {
-            Self::Decisions => FILTER,
-            Self::History => &["namespace", "variant"],
-            Self::Events => &["namespace", "model", "variant", "limit"],
-            Self::Status | Self::Cards | Self::Openapi => &[],
-        }
-    }
 }
 
 // === impl ApiSurface ===

@@ -30,7 +30,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::publish::api::ResponseContext;
+use crate::publish::api::context::ResponseContext;
 use crate::publish::api::query::VariantFilter;
 use crate::publish::explain::foresight::{
     CarriesLine, ForeseenLine, SlowestLine, carries, foreseen, slowest,

@@ -246,7 +246,7 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
 /// Puts the renaming of a file on the disk. Some network file systems cannot sync a folder; there
 /// the renaming is as durable as the file system makes it.
 fn sync_folder(path: &Path) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
 
     match File::open(folder.unwrap_or(Path::new(".")))?.sync_all() {
         Err(error)
@@ -525,7 +525,7 @@ mod tests {
     fn a_state_that_is_too_large_with_its_windows_is_written_without_them_and_can_be_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
-        // What is named belongs to the shortest memory.
+        // The named signals belong to the shortest memory.
         let memory =
             VariantMemory { named: vec!["a-signal".repeat(1 << 17)], ..VariantMemory::default() };
 

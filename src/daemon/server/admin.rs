@@ -133,8 +133,8 @@ pub async fn serve(
         let slot = budget.admit(address.ip());
         let shed = slot.shed().clone();
         let guarded = GuardedStream::new(stream, limits.stream, shed.clone());
-        let slot = Arc::new(slot);
-        let exchange = exchange(guarded, address, slot, limits, Arc::clone(&hooks), stop.clone());
+        let shared = Arc::new(slot);
+        let exchange = exchange(guarded, address, shared, limits, Arc::clone(&hooks), stop.clone());
         tracker.spawn(async move {
             if shed.run_until_cancelled(exchange).await.is_none() {
                 debug!(client.ip = %address.ip(), "The connection was closed to make room for others");
@@ -154,8 +154,8 @@ async fn exchange(
 ) {
     let service = service_fn(move |request| {
         let hooks = Arc::clone(&hooks);
-        let slot = Arc::clone(&slot);
-        async move { Ok::<_, Infallible>(slot.counted(hooks.answer(peer, request).await).await) }
+        let place = Arc::clone(&slot);
+        async move { Ok::<_, Infallible>(place.counted(hooks.answer(peer, request).await).await) }
     });
 
     // Scrapers and probes use HTTP/1.1. Detecting the version would wait for the first bytes
@@ -235,9 +235,9 @@ impl Hooks {
         peer: SocketAddr,
         request: Request<B>,
     ) -> Response<Full<Bytes>> {
-        let (head, body) = request.into_parts();
-        let path = head.uri.path().to_owned();
-        let head = Request::from_parts(head, ());
+        let (parts, body) = request.into_parts();
+        let path = parts.uri.path().to_owned();
+        let head = Request::from_parts(parts, ());
         if let Err(refusal) = self.access.check_change(peer.ip(), &head).await {
             debug!(client.ip = %peer.ip(), path, %refusal, "A change was refused");
             return refused(&path, &refusal);
@@ -350,7 +350,7 @@ fn not_allowed(allowed: &'static str) -> Response<Full<Bytes>> {
     response
 }
 
-/// The answer to a request that may not do what it wants, with the way to do it.
+/// The answer to a request that is not allowed, with the way to be allowed.
 fn refused(path: &str, refusal: &AccessRefusal) -> Response<Full<Bytes>> {
     if under_api(path) {
         let body = serde_json::json!({"error": refusal.to_string()});

@@ -102,9 +102,9 @@ impl ConnectionBudget {
     }
 
     /// Gives a slot to a new connection, and closes another stranger if none is free.
-    pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> ConnectionSlot {
+    pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr) -> ConnectionSlot {
         // A dual-stack socket shows IPv4 peers as IPv6 ones.
-        let address = address.to_canonical();
+        let address = peer.to_canonical();
         let shed = CancellationToken::new();
 
         let mut state = self.lock();
@@ -165,7 +165,7 @@ impl BudgetState {
         self.open.len() - self.strangers().count()
     }
 
-    /// Tells a connection to close, and no longer counts what it holds.
+    /// Tells a connection to close, and no longer counts its bytes.
     fn close(&mut self, connection: u64) {
         self.forget(connection);
         let unwritten = self.unwritten.extract_if(.., |_, it| it.connection == connection);

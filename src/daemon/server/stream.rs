@@ -30,21 +30,21 @@ pub struct StreamLimits {
 pub(crate) struct GuardedStream {
     stream: TcpStream,
     shed: CancellationToken,
-    write: Patience,
-    silence: Patience,
+    write: ProgressTimer,
+    silence: ProgressTimer,
     is_stalled: bool,
 }
 
 /// A time limit that starts with the first wait, and starts over after progress.
 #[derive(Debug)]
-struct Patience {
+struct ProgressTimer {
     limit: Duration,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-// === impl Patience ===
+// === impl ProgressTimer ===
 
-impl Patience {
+impl ProgressTimer {
     const fn new(limit: Duration) -> Self {
         Self { limit, timer: None }
     }
@@ -71,8 +71,8 @@ impl GuardedStream {
         shed: CancellationToken,
     ) -> Self {
         let StreamLimits { write_max, silence_max } = limits;
-        let write = Patience::new(write_max);
-        let silence = Patience::new(silence_max);
+        let write = ProgressTimer::new(write_max);
+        let silence = ProgressTimer::new(silence_max);
         Self { stream, shed, write, silence, is_stalled: false }
     }
 

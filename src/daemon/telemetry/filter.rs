@@ -7,11 +7,32 @@
 
 use tracing_subscriber::EnvFilter;
 
-use crate::telemetry::LogError;
-
 /// The directives of a filter. Each is compared with every span and every place that logs, and an
 /// operator needs a handful.
 pub(crate) const DIRECTIVES_MAX: usize = 64;
+
+/// An error in the log setup.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The text is not a valid log filter.
+    #[error("{filter:?} is not a log filter; write for example info, or plimsoll=debug,warn")]
+    Filter {
+        /// The text.
+        filter: String,
+        /// The error from the filter parser.
+        #[source]
+        source: tracing_subscriber::filter::ParseError,
+    },
+    /// The filter has so many directives that logging becomes expensive.
+    #[error("the log filter has {count} directives; use at most {DIRECTIVES_MAX}")]
+    TooManyDirectives {
+        /// The number of directives.
+        count: usize,
+    },
+    /// Logging is already initialized, or the subscriber no longer exists.
+    #[error("the log subscriber cannot be set")]
+    Subscriber,
+}
 
 /// Reads a filter.
 ///

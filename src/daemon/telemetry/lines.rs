@@ -1,6 +1,6 @@
 //! Writes log lines to stderr from a thread of its own.
 //!
-//! Whoever reads stderr may stop: a full disk of the node's log collector, or a terminal that is
+//! The reader of stderr may stop: a full disk of the node's log collector, or a terminal that is
 //! paused. A write to stderr then blocks, and a thread that logs while it decides or answers a probe
 //! would block with it. So lines wait in a bounded queue. When it is full, lines are dropped and
 //! counted.

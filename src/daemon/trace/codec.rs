@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::trace::{FileHeader, RecordedResult, TraceTick};
+use crate::trace::record::{FileHeader, RecordedResult, TraceTick};
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_core::observe::Inputs;
 use plimsoll_core::pipeline::DesiredReplicas;

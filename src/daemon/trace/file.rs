@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use serde::{Deserialize, Serialize};
 use zstd::stream::read::Decoder;
 
 use crate::publish::state;
 use crate::trace::codec::{Codec, HeaderLine, RecordLine};
-use crate::trace::{FileStart, TraceError, TraceRecord, VERSION};
+use crate::trace::error::TraceError;
+use crate::trace::record::{FileHeader, FileStart, TraceRecord, VERSION};
 
 /// The prefix and suffix of trace file names.
 const PREFIX: &str = "plimsoll-";
@@ -40,19 +40,6 @@ pub struct TraceFiles {
     /// full. So the last file of a process is empty for some seconds, and remains empty if the
     /// process was killed in that time.
     pub unbegun: Vec<PathBuf>,
-}
-
-/// The trace and the part that a file belongs to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileHeader {
-    /// The release that wrote the file.
-    pub by: String,
-    /// The start time of the process that wrote it.
-    pub run: Timestamp,
-    /// The number of the file within that process, from 1.
-    pub part: u32,
-    /// The event that the file begins with.
-    pub begins: FileStart,
 }
 
 /// The end of a file.

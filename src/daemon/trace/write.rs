@@ -9,8 +9,9 @@ use zstd::stream::write::Encoder;
 
 use crate::publish::state;
 use crate::trace::codec::{Codec, HeaderLine, RecordLine};
+use crate::trace::error::TraceError;
 use crate::trace::file::{named, traces_in};
-use crate::trace::{FileHeader, FileStart, TraceError, TraceRecord, VERSION};
+use crate::trace::record::{FileHeader, FileStart, TraceRecord, VERSION};
 
 /// Ticks per block. The first tick is complete and takes as much space as several others. A longer
 /// block is hardly smaller.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -18,6 +18,8 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
+use jiff::Timestamp;
+use plimsoll::clock::Clock;
 use plimsoll::collect::cluster::{self, LinkTiming};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -64,7 +66,7 @@ struct Objects {
     /// Method and path of each request.
     written: Vec<String>,
     /// When each request came, by its path.
-    times: Vec<(String, Instant)>,
+    times: Vec<(String, Timestamp)>,
     /// How many connections have been accepted.
     connections: usize,
     /// The failures that are to come, by the path of the request.
@@ -255,7 +257,7 @@ impl FakeCluster {
     }
 
     /// When the requests for the path came.
-    pub(crate) fn times_of(&self, path: &str) -> Vec<Instant> {
+    pub(crate) fn times_of(&self, path: &str) -> Vec<Timestamp> {
         let objects = self.objects.lock().unwrap();
         let of = objects.times.iter().filter(|(found, _)| found == path);
         of.map(|(_, at)| *at).collect()
@@ -392,7 +394,7 @@ fn answer(
     let mut known = objects.lock().unwrap();
     // Over HTTP/2 a request names the host as well.
     known.requests.push(request.uri.path_and_query().unwrap().to_string());
-    known.times.push((path.clone(), Instant::now()));
+    known.times.push((path.clone(), Clock::start().now()));
     known.written.push(format!("{} {path}", request.method));
     if known.refused.iter().any(|refused| path.starts_with(refused.as_str())) {
         return failure(StatusCode::FORBIDDEN, "Forbidden");

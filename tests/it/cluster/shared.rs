@@ -69,7 +69,7 @@ impl Watching {
         };
         self.until(key, |state| {
             state.pods.len() == names.len()
-                && names.iter().zip(&state.pods).all(|(name, pod)| is(&name, pod))
+                && names.iter().zip(&state.pods).all(|(name, pod)| is(name, pod))
         })
         .await;
     }

@@ -68,7 +68,7 @@ async fn an_overloaded_api_server_is_not_asked_before_the_time_that_it_says() {
 
     let gaps = |path: &str| -> Vec<Duration> {
         let times = fake.times_of(path);
-        times.windows(2).map(|two| two[1] - two[0]).collect()
+        times.windows(2).map(|two| two[1].duration_since(two[0]).unsigned_abs()).collect()
     };
     let pods = gaps(PODS);
     assert!(pods[0] >= Duration::from_secs(1) && pods[1] >= Duration::from_secs(3), "{pods:?}");

@@ -14,14 +14,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as core;
 
-use crate::collect::cluster::follow::ObjectName;
-use crate::collect::cluster::keys::{TargetKey, WatchKey};
-use crate::collect::cluster::template::ObjectTemplate;
-use crate::collect::cluster::world::{ClusterView, WatchedObjects};
-use plimsoll_core::fleet::Namespace;
-use plimsoll_core::observe::template::{
-    Container, PodTemplate, VLLM_GENERATION, expand_references,
-};
+use plimsoll_core::observe::template::{Container, VLLM_GENERATION, expand_references};
 
 /// The longest text that is kept of a `ConfigMap`. It is many times the size of an engine's
 /// configuration, and a small part of the megabyte that a `ConfigMap` may hold.
@@ -240,47 +233,6 @@ impl Mount {
             }
         }
     }
-}
-
-// === impl ClusterView ===
-
-impl ClusterView {
-    /// Returns the watches of the `ConfigMap`s that a target's pods use.
-    pub(crate) fn borrowed(&self, key: &TargetKey) -> impl Iterator<Item = WatchKey> {
-        let feed = self.targets.get(&key.watch(self.reach));
-        let written = feed.and_then(|feed| feed.get(&key.object())?.template.as_ref());
-        let maps = written.into_iter().flat_map(ObjectTemplate::maps);
-        maps.map(|map| watch_of(&key.namespace, map))
-    }
-
-    /// Returns the template, completed from its `ConfigMap`s. `None` while one of them has no
-    /// answer yet, because an unread template does not count as changed.
-    pub(crate) fn template(
-        &self,
-        key: &TargetKey,
-        written: &ObjectTemplate,
-    ) -> Option<Arc<PodTemplate>> {
-        let mut feeds = written.maps().map(|map| self.config_map_feed(&key.namespace, map));
-        let is_answered = feeds.all(|feed| feed.is_some_and(WatchedObjects::is_answered));
-        is_answered.then(|| written.template(&|map| self.config_map_texts(&key.namespace, map)))
-    }
-
-    fn config_map_feed(
-        &self,
-        namespace: &Namespace,
-        name: &str,
-    ) -> Option<&WatchedObjects<Arc<Texts>>> {
-        self.config_maps.get(&watch_of(namespace, name))
-    }
-
-    fn config_map_texts(&self, namespace: &Namespace, name: &str) -> Option<&Texts> {
-        let object = ObjectName { namespace: namespace.to_string(), name: name.to_owned() };
-        self.config_map_feed(namespace, name)?.get(&object).map(Arc::as_ref)
-    }
-}
-
-fn watch_of(namespace: &Namespace, name: &str) -> WatchKey {
-    WatchKey::ConfigMap { namespace: namespace.clone(), name: name.to_owned() }
 }
 
 // === reading of templates ===

@@ -17,9 +17,9 @@ use k8s_openapi::api::autoscaling::v2::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::collect::cluster::WantedTarget;
-use crate::collect::cluster::discovery::{AnnotatedObject, ObjectRef, ObjectRole};
+use crate::collect::cluster::discovery::object::{AnnotatedObject, ObjectRef, ObjectRole};
 use crate::collect::cluster::keda::{MADE_FOR, ScaledObjectPause};
+use crate::collect::cluster::target::{WantedTarget, group_of};
 use plimsoll_core::fleet::{Bounds, VariantName};
 use plimsoll_core::units::{Fraction, Replicas, Seconds};
 
@@ -231,11 +231,6 @@ impl HpaFacts {
 
         (follower, findings)
     }
-}
-
-/// Returns the group in an `apiVersion`: `apps` for `apps/v1`, empty for `v1`.
-pub(crate) fn group_of(api_version: &str) -> &str {
-    api_version.split_once('/').map_or("", |(group, _)| group)
 }
 
 fn marked(metadata: &ObjectMeta, spec: &HorizontalPodAutoscalerSpec) -> Option<AnnotatedObject> {

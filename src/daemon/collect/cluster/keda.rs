@@ -17,9 +17,8 @@
 use kube::api::DynamicObject;
 use serde_json::Value;
 
-use crate::collect::cluster::WantedTarget;
-use crate::collect::cluster::discovery::{AnnotatedObject, ObjectRef, ObjectRole};
-use crate::collect::cluster::hpa::group_of;
+use crate::collect::cluster::discovery::object::{AnnotatedObject, ObjectRef, ObjectRole};
+use crate::collect::cluster::target::{WantedTarget, group_of};
 use plimsoll_core::fleet::Bounds;
 use plimsoll_core::units::Replicas;
 

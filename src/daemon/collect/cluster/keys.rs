@@ -6,7 +6,7 @@ use k8s_openapi::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
 
 use crate::collect::cluster::follow::ObjectName;
-use crate::collect::cluster::{WantedTarget, WatchedVariant};
+use crate::collect::cluster::target::{WantedTarget, WatchedVariant};
 use plimsoll_core::fleet::Namespace;
 
 /// The reach of watches.

@@ -1,11 +1,54 @@
 //! Pods: the relevant parts of a pod, read from its object.
 
+use std::net::IpAddr;
+
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 
-use crate::collect::cluster::discovery::WVA_ROLE;
-use crate::collect::cluster::{ClusterPod, PodPhase};
-use plimsoll_core::fleet::{Incarnation, ReplicaName, Role};
+use crate::collect::cluster::discovery::annotation::WVA_ROLE;
+use plimsoll_core::fleet::{Incarnation, ReplicaKey, ReplicaName, Role, VariantKey};
+
+/// A pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterPod {
+    /// Its name.
+    pub name: ReplicaName,
+    /// Its uid, which differs from that of another pod with the same name.
+    pub uid: Incarnation,
+    /// Its address, once it has one.
+    pub ip: Option<IpAddr>,
+    /// The phase of its life cycle.
+    pub phase: PodPhase,
+    /// True if it is ready to serve.
+    pub ready: bool,
+    /// True if it is terminating.
+    pub terminating: bool,
+    /// The node that it runs on, once it has one.
+    pub node: Option<String>,
+    /// The part of a request that it serves, if its labels state it.
+    pub role: Option<Role>,
+    /// Its creation time.
+    pub created: Option<Timestamp>,
+    /// The instant since which it is ready, if it is and its node reports the time.
+    pub ready_since: Option<Timestamp>,
+    /// The instant since which its scheduler finds no node for it, if so.
+    pub unschedulable_since: Option<Timestamp>,
+}
+
+/// The phase of a pod's life cycle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PodPhase {
+    /// Not all containers have started.
+    Pending,
+    /// A container runs.
+    Running,
+    /// All containers have ended successfully.
+    Succeeded,
+    /// All containers have ended, at least one with a failure.
+    Failed,
+    /// The node does not report a known phase.
+    Unknown,
+}
 
 // === impl ClusterPod ===
 
@@ -52,6 +95,16 @@ impl ClusterPod {
     /// Returns true if the pod serves requests.
     pub(crate) fn serves(&self) -> bool {
         self.counts() && self.phase == PodPhase::Running && self.ready
+    }
+
+    /// Returns the key of this pod as a replica of a variant.
+    #[must_use]
+    pub fn key(&self, variant: &VariantKey) -> ReplicaKey {
+        ReplicaKey {
+            variant: variant.clone(),
+            replica: self.name.clone(),
+            incarnation: Some(self.uid.clone()),
+        }
     }
 }
 

@@ -20,23 +20,25 @@ use tracing::{Instrument as _, debug, info, info_span, warn};
 use crate::clock::Clock;
 use crate::collect::cluster::config_maps::texts;
 use crate::collect::cluster::discovery::ledger::{Discovery, DiscoveryLedger};
-use crate::collect::cluster::discovery::{AnnotatedObject, NamespaceFacts};
+use crate::collect::cluster::discovery::object::AnnotatedObject;
+use crate::collect::cluster::discovery::scope::{NamespaceFacts, needed_to_discover};
 use crate::collect::cluster::follow::{
     RequestFailure, RetryDelay, Selection, WatchChange, WatchFailure, WatchTiming, ask, guarded,
 };
 use crate::collect::cluster::hpa::HpaFacts;
 use crate::collect::cluster::inventory::{self, AcceleratorInputs, NOT_ENDED};
 use crate::collect::cluster::keys::{TargetKey, WatchKey, WatchReach};
+use crate::collect::cluster::needs::ClusterNeeds;
 use crate::collect::cluster::registration::named;
 use crate::collect::cluster::run::outlet::{
     ClusterReport, WatchOutlet, WatchRemark, send, watch_scaled_objects, watch_targets,
 };
 use crate::collect::cluster::scale::ScaleAnswer;
+use crate::collect::cluster::state::ClusterState;
+use crate::collect::cluster::target::WatchedVariant;
+use crate::collect::cluster::watched::{ClockReading, WatchHealth, WatchedObjects};
+use crate::collect::cluster::world::ClusterView;
 use crate::collect::cluster::world::pods::LabelledPod;
-use crate::collect::cluster::world::{
-    ClockReading, ClusterView, WatchHealth, WatchedObjects, needed_to_discover,
-};
-use crate::collect::cluster::{ClusterNeeds, ClusterState, WatchedVariant};
 use plimsoll_core::observe::Scale;
 use plimsoll_core::observe::inventory::Inventory;
 

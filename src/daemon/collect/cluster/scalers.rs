@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::collect::cluster::follow::ObjectName;
-use crate::collect::cluster::hpa::{Finding, HpaFacts, HpaFollower, group_of};
+use crate::collect::cluster::hpa::{Finding, HpaFacts, HpaFollower};
 use crate::collect::cluster::keda::ScaledObject;
 use crate::collect::cluster::keys::TargetKey;
+use crate::collect::cluster::target::group_of;
 use plimsoll_core::fleet::{Bounds, VariantName};
 use plimsoll_core::units::Replicas;
 

@@ -19,12 +19,11 @@ use k8s_openapi::api::core::v1 as core;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
-use crate::collect::cluster::ClusterState;
 use crate::collect::cluster::config_maps::{ContainerTemplate, Texts};
-use crate::collect::cluster::inventory::{asked, product};
+use crate::collect::cluster::inventory::resource::{asked, product};
 use plimsoll_core::fleet::{Accelerator, Resource};
-use plimsoll_core::observe::inventory::{Inventory, ReplicaUnit, UnitSource};
-use plimsoll_core::observe::template::{Container, PodTemplate, Templates};
+use plimsoll_core::observe::inventory::{ReplicaUnit, UnitSource};
+use plimsoll_core::observe::template::{Container, PodTemplate};
 use plimsoll_core::units::Gpus;
 
 /// Names of engines, as they occur in images and command lines.
@@ -151,30 +150,6 @@ fn names_engine(template: &PodTemplate) -> bool {
         let lowercase = text.to_ascii_lowercase();
         ENGINES.iter().any(|engine| lowercase.contains(engine))
     })
-}
-
-// === impl ClusterState ===
-
-impl ClusterState {
-    /// Returns the pod templates of all variants that have one.
-    #[must_use]
-    pub fn templates(&self) -> Templates {
-        let variants = self.variants.iter();
-        variants.filter_map(|(key, state)| Some((key.clone(), state.template.clone()?))).collect()
-    }
-
-    /// Sets the inventory. Templates override the accelerators of observed pods, which may come
-    /// from an outdated template.
-    pub(crate) fn take_inventory(&mut self, seen: &Arc<Inventory>) {
-        self.inventory = Arc::clone(seen);
-        for (key, state) in &self.variants {
-            let Some(unit) = state.unit.clone() else { continue };
-            let units = &mut Arc::make_mut(&mut self.inventory).units;
-            let product = units.get(key).and_then(|seen| seen.product.clone());
-            let completed = ReplicaUnit { product: unit.product.or(product), ..unit };
-            units.insert(key.clone(), completed);
-        }
-    }
 }
 
 #[cfg(test)]

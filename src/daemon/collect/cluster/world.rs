@@ -1,9 +1,7 @@
 //! The state of all watches, and the state of each variant that follows from it.
 //!
-//! [`WatchedObjects`] holds the objects of one watch and how far they can be trusted.
-//! [`ClusterView`] holds those of all watches. [`ClusterView::judge`] is the pure step that
-//! computes a [`ClusterState`] from them. If a watch breaks, its objects are kept, because losing
-//! sight of the cluster does not change it. Only the time of the watch stops.
+//! [`WatchedObjects`] are the objects of one watch. [`ClusterView`] holds those of all watches.
+//! [`ClusterView::judge`] is the pure step that computes a [`ClusterState`] from them.
 
 pub(crate) mod pods;
 
@@ -16,62 +14,26 @@ use kube::api::DynamicObject;
 
 use crate::collect::cluster::config_maps::Texts;
 use crate::collect::cluster::discovery::ledger::{Claim, Discovery};
-use crate::collect::cluster::discovery::{
-    AnnotatedObject, DiscoveryScope, NamespaceFacts, ObjectRef, ObjectRole,
+use crate::collect::cluster::discovery::object::{AnnotatedObject, ObjectRef, ObjectRole};
+use crate::collect::cluster::discovery::scope::{
+    DiscoveryScope, NamespaceFacts, needed_to_discover,
 };
-use crate::collect::cluster::follow::{ObjectName, WatchChange, WatchFailure};
+use crate::collect::cluster::follow::ObjectName;
 use crate::collect::cluster::hpa::{Finding, HpaFacts};
 use crate::collect::cluster::keda::ScaledObject;
-use crate::collect::cluster::keys::{TargetKey, WatchKey, WatchReach, WatchScope};
+use crate::collect::cluster::keys::{TargetKey, WatchKey, WatchReach};
+use crate::collect::cluster::pod::ClusterPod;
 use crate::collect::cluster::scale::{ScaleAnswer, ScaleEntry, ScaleFacts};
 use crate::collect::cluster::scalers::{Scalers, TargetScalers};
+use crate::collect::cluster::state::{ClusterState, VariantState};
+use crate::collect::cluster::target::{WantedTarget, WatchedVariant};
 use crate::collect::cluster::template::ObjectTemplate;
-use crate::collect::cluster::world::pods::{GroupPods, PodGroup, PodWatches};
-use crate::collect::cluster::{
-    ClusterPod, ClusterState, VariantState, WantedTarget, WatchedVariant,
-};
+use crate::collect::cluster::watched::{ClockReading, WatchedObjects};
+use crate::collect::cluster::world::pods::{GroupPods, PodWatches, SelectedGroup};
 use plimsoll_core::fleet::Namespace;
+use plimsoll_core::observe::template::PodTemplate;
 use plimsoll_core::observe::{Scale, ScaleState, WhyScaleUnknown};
 use plimsoll_core::units::Replicas;
-
-/// An instant on both clocks.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ClockReading {
-    /// Wall-clock time, which `as_of` uses.
-    pub(crate) wall: Timestamp,
-    /// Monotonic time, which measures how long a watch has reported nothing.
-    pub(crate) elapsed: Duration,
-}
-
-/// The kinds of workloads whose annotations may declare a variant.
-pub(crate) const WORKLOADS: [(&str, &str); 3] = [
-    ("apps/v1", "Deployment"),
-    ("apps/v1", "StatefulSet"),
-    ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),
-];
-
-/// The health of a watch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum WatchHealth {
-    /// It is starting, resuming or starting over.
-    Waiting,
-    /// It is connected.
-    Live,
-    /// It failed, and is being retried.
-    Broken(WatchFailure),
-}
-
-/// The objects of one watch, by name.
-#[derive(Clone, Debug)]
-pub(crate) struct WatchedObjects<T> {
-    items: BTreeMap<ObjectName, T>,
-    pub(crate) health: WatchHealth,
-    synced: bool,
-    /// True once the API server has listed the objects, or has answered that it cannot.
-    answered: bool,
-    heard: Duration,
-    true_at: Option<Timestamp>,
-}
 
 /// The relevant parts of a scale target.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,97 +58,6 @@ pub(crate) struct ClusterView {
     pub(crate) namespaces: BTreeMap<WatchKey, WatchedObjects<NamespaceFacts>>,
     /// The `ConfigMap`s that pod templates refer to, each watched by name.
     pub(crate) config_maps: BTreeMap<WatchKey, WatchedObjects<Arc<Texts>>>,
-}
-
-// === impl WatchedObjects ===
-
-impl<T> Default for WatchedObjects<T> {
-    fn default() -> Self {
-        Self {
-            items: BTreeMap::new(),
-            health: WatchHealth::Waiting,
-            synced: false,
-            answered: false,
-            heard: Duration::ZERO,
-            true_at: None,
-        }
-    }
-}
-
-impl<T> WatchedObjects<T> {
-    pub(crate) fn absorb(&mut self, now: ClockReading, change: WatchChange<T>) {
-        match change {
-            WatchChange::Synced(items) => {
-                self.items = items;
-                self.synced = true;
-                self.answered = true;
-            }
-            WatchChange::Applied(name, item) => {
-                self.items.insert(name, item);
-            }
-            WatchChange::Deleted(name) => {
-                self.items.remove(&name);
-            }
-            WatchChange::Alive => {}
-            WatchChange::Resuming => {
-                self.health = WatchHealth::Waiting;
-                return;
-            }
-            WatchChange::Broken(failure) => {
-                self.answered |= !matches!(failure, WatchFailure::Away(_));
-                self.health = WatchHealth::Broken(failure);
-                return;
-            }
-        }
-
-        self.health = WatchHealth::Live;
-        self.heard = now.elapsed;
-        self.true_at = Some(now.wall);
-    }
-
-    /// Advances time. The state of a connected watch stays true, unless the watch has reported
-    /// nothing for longer than a healthy one can.
-    pub(crate) fn age(&mut self, now: ClockReading, quiet: Duration) {
-        if self.health == WatchHealth::Live && now.elapsed.saturating_sub(self.heard) <= quiet {
-            self.true_at = Some(now.wall);
-        }
-    }
-
-    /// Returns the object with this name.
-    pub(crate) fn get(&self, name: &ObjectName) -> Option<&T> {
-        self.items.get(name)
-    }
-
-    /// Returns all objects.
-    pub(crate) fn objects(&self) -> impl Iterator<Item = (&ObjectName, &T)> {
-        self.items.iter()
-    }
-
-    /// Returns true once the API server has listed the objects, or has answered that it cannot.
-    pub(crate) const fn is_answered(&self) -> bool {
-        self.answered
-    }
-
-    /// The last instant at which all of this was known to be true; `None` before the first list.
-    pub(crate) fn known(&self) -> Option<Timestamp> {
-        self.true_at.filter(|_| self.synced)
-    }
-
-    /// Returns true if it is known that no object has this name.
-    fn lacks(&self, name: &ObjectName) -> bool {
-        self.synced && !self.items.contains_key(name)
-    }
-
-    /// The reason why these objects are unknown, if so.
-    fn unknown(&self) -> Option<WhyScaleUnknown> {
-        match &self.health {
-            WatchHealth::Broken(WatchFailure::Forbidden(_)) => Some(WhyScaleUnknown::Forbidden),
-            WatchHealth::Broken(WatchFailure::Absent(_)) => Some(WhyScaleUnknown::NoSuchTarget),
-            WatchHealth::Broken(WatchFailure::Away(_))
-            | WatchHealth::Waiting
-            | WatchHealth::Live => (!self.synced).then_some(WhyScaleUnknown::NotListed),
-        }
-    }
 }
 
 // === impl ClusterView ===
@@ -217,17 +88,17 @@ impl ClusterView {
 
     /// Returns the groups of pods behind these variants. A target's pods are known only after its
     /// scale subresource has been read.
-    pub(crate) fn groups(&self, wanted: &[WatchedVariant]) -> BTreeSet<PodGroup> {
+    pub(crate) fn groups(&self, wanted: &[WatchedVariant]) -> BTreeSet<SelectedGroup> {
         let groups = wanted.iter().filter_map(|want| {
             let namespace = want.variant.namespace.clone();
             let selector = match &want.target {
-                WantedTarget::Selector(selector) => selector.clone(),
+                WantedTarget::Selector(known) => known.clone(),
                 WantedTarget::Scale { .. } => {
                     self.facts(&TargetKey::of(want)?)?.selector.clone()?
                 }
                 WantedTarget::Elsewhere => return None,
             };
-            Some(PodGroup { namespace, selector })
+            Some(SelectedGroup { namespace, selector })
         });
         groups.collect()
     }
@@ -445,8 +316,10 @@ impl ClusterView {
         claims: &[String],
         since: Timestamp,
     ) -> VariantState {
-        let group =
-            PodGroup { namespace: want.variant.namespace.clone(), selector: selector.to_owned() };
+        let group = SelectedGroup {
+            namespace: want.variant.namespace.clone(),
+            selector: selector.to_owned(),
+        };
         let Some(feed) = self.pods.group(&group) else {
             return VariantState::unknown(WhyScaleUnknown::NotListed, since);
         };
@@ -493,35 +366,41 @@ impl ClusterView {
 
     fn pods_of(&self, namespace: &Namespace, facts: &ScaleFacts) -> Option<GroupPods<'_>> {
         let selector = facts.selector.clone()?;
-        self.pods.group(&PodGroup { namespace: namespace.clone(), selector })
+        self.pods.group(&SelectedGroup { namespace: namespace.clone(), selector })
+    }
+
+    /// Returns the watches of the `ConfigMap`s that a target's pods use.
+    fn borrowed(&self, key: &TargetKey) -> impl Iterator<Item = WatchKey> {
+        let feed = self.targets.get(&key.watch(self.reach));
+        let written = feed.and_then(|feed| feed.get(&key.object())?.template.as_ref());
+        let maps = written.into_iter().flat_map(ObjectTemplate::maps);
+        maps.map(|map| watch_of(&key.namespace, map))
+    }
+
+    /// Returns the template, completed from its `ConfigMap`s. `None` while one of them has no
+    /// answer yet, because an unread template does not count as changed.
+    fn template(&self, key: &TargetKey, written: &ObjectTemplate) -> Option<Arc<PodTemplate>> {
+        let mut feeds = written.maps().map(|map| self.config_map_feed(&key.namespace, map));
+        let is_answered = feeds.all(|feed| feed.is_some_and(WatchedObjects::is_answered));
+        is_answered.then(|| written.template(&|map| self.config_map_texts(&key.namespace, map)))
+    }
+
+    fn config_map_feed(
+        &self,
+        namespace: &Namespace,
+        name: &str,
+    ) -> Option<&WatchedObjects<Arc<Texts>>> {
+        self.config_maps.get(&watch_of(namespace, name))
+    }
+
+    fn config_map_texts(&self, namespace: &Namespace, name: &str) -> Option<&Texts> {
+        let object = ObjectName { namespace: namespace.to_string(), name: name.to_owned() };
+        self.config_map_feed(namespace, name)?.get(&object).map(Arc::as_ref)
     }
 }
 
-/// Returns the watches that see all objects that may declare a variant.
-pub(crate) fn needed_to_discover(discover: &DiscoveryScope) -> BTreeSet<WatchKey> {
-    let mut needed = BTreeSet::new();
-    for scope in scopes(discover) {
-        needed.insert(WatchKey::Hpas(scope.clone()));
-        needed.insert(WatchKey::ScaledObjects(scope.clone()));
-        needed.extend(WORKLOADS.map(|(api_version, kind)| WatchKey::Targets {
-            scope: scope.clone(),
-            api_version: api_version.to_owned(),
-            kind: kind.to_owned(),
-        }));
-        if scope == WatchScope::Cluster {
-            needed.insert(WatchKey::Namespaces);
-        }
-    }
-
-    needed
-}
-
-/// The scopes in which variants are discovered.
-pub(crate) fn scopes(discover: &DiscoveryScope) -> Vec<WatchScope> {
-    if discover.namespaces.is_empty() {
-        return vec![WatchScope::Cluster];
-    }
-    discover.namespaces.iter().cloned().map(WatchScope::Namespace).collect()
+fn watch_of(namespace: &Namespace, name: &str) -> WatchKey {
+    WatchKey::ConfigMap { namespace: namespace.clone(), name: name.to_owned() }
 }
 
 /// Returns the marked objects of a watch; `None` while it has no answer yet.
@@ -594,6 +473,8 @@ mod tests {
     use k8s_openapi::api::autoscaling::v1;
 
     use super::*;
+    use crate::collect::cluster::follow::{WatchChange, WatchFailure};
+    use crate::collect::cluster::keys::WatchScope;
     use plimsoll_core::fleet::{VariantKey, VariantName};
 
     const QUIET: Duration = Duration::from_secs(35);

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::collect::demand::{QueuedAmounts, UnnamedAmount};
+use crate::collect::demand::reading::{QueuedAmounts, UnnamedAmount};
 use crate::collect::exposition::samples::ExpositionSample;
 use plimsoll_core::units::Requests;
 

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::collect::exposition::line::{self, SyntaxFault};
+use crate::collect::exposition::fault::SyntaxFault;
+use crate::collect::exposition::line;
 use plimsoll_core::observe::engine::Label;
 
 /// Label sets that have been read, kept because they recur. The next sample usually has the same

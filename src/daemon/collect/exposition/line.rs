@@ -16,17 +16,9 @@ use std::borrow::Cow;
 
 use memchr::{memchr2, memrchr};
 
-use crate::collect::exposition::{ExpositionFormat, LINE_MAX};
+use crate::collect::exposition::fault::SyntaxFault;
+use crate::collect::exposition::format::{ExpositionFormat, LINE_MAX};
 use plimsoll_core::observe::engine::{Label, decimal, leading_decimal, number};
-
-/// The position at which a line is not a valid sample, and the text that was expected there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SyntaxFault {
-    /// Offset in the line.
-    pub(super) at: usize,
-    /// The expected text.
-    pub(super) expected: &'static str,
-}
 
 const fn fault<T>(at: usize, expected: &'static str) -> Result<T, SyntaxFault> {
     Err(SyntaxFault { at, expected })

@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 
 use memchr::memchr;
 
-use crate::collect::exposition::line::{self, SyntaxFault};
-use crate::collect::exposition::{
-    END_MARK, ExpositionFormat, LINE_MAX, LabelSets, PageError, SAMPLES_MAX, check_utf8, column,
-    format,
+use crate::collect::exposition::fault::{PageError, SyntaxFault, column};
+use crate::collect::exposition::format::{
+    END_MARK, ExpositionFormat, LINE_MAX, SAMPLES_MAX, check_utf8, format,
 };
+use crate::collect::exposition::labels::LabelSets;
+use crate::collect::exposition::line;
 
 /// One sample.
 #[derive(Clone, Debug, PartialEq)]

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::collect::prometheus::PrometheusSettings;
 use crate::collect::prometheus::client::{PrometheusClient, Question};
 use crate::collect::prometheus::decode::decode;
 use crate::collect::prometheus::failure::{QueryFailure, QueryOutcome};
+use crate::collect::prometheus::settings::PrometheusSettings;
 
 /// Interval at which the files with certificates and tokens are checked for changes.
 const CREDENTIALS_REFRESH: Duration = Duration::from_secs(10);

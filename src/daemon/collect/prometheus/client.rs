@@ -19,7 +19,7 @@ use crate::collect::chain;
 use crate::collect::file;
 use crate::collect::prometheus::failure::{QueryFailure, QueryOutcome, shown};
 use crate::collect::prometheus::query::QueryPlacement;
-use crate::collect::prometheus::{BasicAuth, Method, PrometheusSettings};
+use crate::collect::prometheus::settings::{BasicAuth, Method, PrometheusSettings};
 use crate::collect::scrape::clients::{
     ClientPool, HttpClientError, IDLE_TIMEOUT, PING_INTERVAL, PING_TIMEOUT, ReadyClient, Session,
     USER_AGENT,

@@ -27,7 +27,7 @@ use jiff::Timestamp;
 use crate::collect::exposition::PageError;
 use crate::collect::prometheus::decode::Point;
 use crate::collect::prometheus::query::UP;
-use crate::collect::prometheus::{LabelNames, SeriesSelection, VariantQuery};
+use crate::collect::prometheus::selection::{LabelNames, SeriesSelection, VariantQuery};
 use crate::collect::scrape::{ScrapeError, wrong_model};
 use plimsoll_core::fleet::{ModelName, ReplicaKey, ReplicaName, VariantKey};
 use plimsoll_core::observe::engine::{Engine, Label, PAGE_LABELS, ReadingBuilder, SampleError};

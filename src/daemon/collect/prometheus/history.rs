@@ -18,7 +18,8 @@ use crate::collect::prometheus::group::{
     AnswerGroups, Completeness, Grouping, ReplicaProgress, ReplicaScrape,
 };
 use crate::collect::prometheus::query::{MatchKind, kinds, selector};
-use crate::collect::prometheus::{PrometheusSettings, VariantQuery};
+use crate::collect::prometheus::selection::VariantQuery;
+use crate::collect::prometheus::settings::PrometheusSettings;
 use crate::collect::scrape::ScrapeError;
 use plimsoll_core::fleet::{ReplicaKey, VariantKey};
 use plimsoll_core::observe::Scrape;

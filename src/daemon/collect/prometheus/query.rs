@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::collect::prometheus::{LabelNames, SeriesSelection, VariantQuery};
+use crate::collect::prometheus::selection::{LabelNames, SeriesSelection, VariantQuery};
 use plimsoll_core::observe::engine::{Engine, Samples, common};
 
 /// The name of the series that shows whether a target responded to its scrape.

@@ -17,9 +17,10 @@ use crate::collect::prometheus::group::{
 };
 use crate::collect::prometheus::metrics::{PrometheusMetrics, count};
 use crate::collect::prometheus::query::{MatchKind, kinds, selector};
-use crate::collect::prometheus::{
-    InstanceList, Instances, PrometheusSettings, SeriesSelection, VariantQuery,
+use crate::collect::prometheus::selection::{
+    InstanceList, Instances, SeriesSelection, VariantQuery,
 };
+use crate::collect::prometheus::settings::PrometheusSettings;
 use crate::collect::scrape::TargetBoard;
 use crate::collect::scrape::health::{StatusChange, StatusEntry, record};
 use plimsoll_core::fleet::{ReplicaKey, VariantKey};

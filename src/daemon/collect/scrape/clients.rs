@@ -18,7 +18,7 @@ use rustls::ClientConfig;
 
 use crate::collect::chain;
 use crate::collect::file::{self, FileError};
-use crate::collect::scrape::ClientSettings;
+use crate::collect::scrape::settings::ClientSettings;
 use crate::collect::scrape::tls::{self, TlsError, Trust};
 
 /// Plimsoll's `User-Agent`.

@@ -78,7 +78,7 @@ impl MemoryState {
     /// Abandons the largest response.
     fn abandon_largest(&mut self) {
         let largest = self.shares.iter().max_by_key(|(_, share)| share.bytes);
-        let number = largest.map(|(number, _)| *number);
+        let number = largest.map(|(key, _)| *key);
         if let Some(share) = number.and_then(|number| self.remove(number)) {
             share.abandoned.cancel();
         }

@@ -121,7 +121,7 @@ async fn read(
     loop {
         let received = tokio::select! {
             error = share.abandoned() => return Err(error),
-            received = incoming.frame() => received,
+            frame = incoming.frame() => frame,
         };
         let Some(received) = received else { return Ok(body) };
         let frame = received.map_err(|error| within_the_body(&error, body.len()))?;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use crate::collect::targets::{Endpoint, Scheme};
+use crate::collect::targets::endpoint::{Endpoint, Scheme};
 use plimsoll_core::fleet::ReplicaName;
 
 /// The address of a target: a host, and optionally a port, a scheme and a path that override those

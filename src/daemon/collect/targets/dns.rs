@@ -12,7 +12,8 @@ use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::rr::{RData, RecordType};
 
-use crate::collect::targets::{Address, ListError, Record};
+use crate::collect::targets::address::Address;
+use crate::collect::targets::source::{ListError, Record};
 
 /// The name server to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

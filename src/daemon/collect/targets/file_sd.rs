@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::collect::file;
-use crate::collect::targets::{Address, ListError, parse};
+use crate::collect::targets::address::Address;
+use crate::collect::targets::source::{ListError, parse};
 
 /// The largest file. Ten thousand targets with their labels take a tenth of it.
 const FILE_LIMIT: u64 = 16 << 20;
@@ -120,7 +121,7 @@ fn groups(path: &Path, content: &[u8]) -> Result<Vec<Group>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::targets::{Endpoint, Scheme};
+    use crate::collect::targets::endpoint::{Endpoint, Scheme};
 
     /// Returns the URLs of the targets in a file, or its error.
     fn check(name: &str, content: &str) -> Result<Vec<String>, String> {

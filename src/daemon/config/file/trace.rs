@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::config::file::{Analysis, CapacityKeys, LimitKeys, PoolKeys, ScaleToZeroKeys};
+use crate::config::file::capacity::{Analysis, CapacityKeys};
+use crate::config::file::limits::LimitKeys;
+use crate::config::file::pools::PoolKeys;
+use crate::config::file::zero::ScaleToZeroKeys;
 use crate::config::names;
 use plimsoll_core::analyze::saturation::Saturation;
 use plimsoll_core::decide::enforce::Behavior;

@@ -1,7 +1,11 @@
 //! The entries of variants.
 
-use crate::config::ReadBy;
-use crate::config::file::{START_TIMES, TargetKeys, VariantScrapeKeys};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::file::capacity::START_TIMES;
+use crate::config::file::scrape::VariantScrapeKeys;
+use crate::config::file::targets::TargetKeys;
 use crate::config::names::{self, is_dns_label, is_label_text};
 use plimsoll_core::fleet::Role;
 use plimsoll_core::settings;
@@ -77,3 +81,15 @@ settings! {
         max: Option<u32>, in 1..=Replicas::LIMIT.count();
     }
 }
+
+/// Who reads the metrics of a variant's replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReadBy {
+    /// Plimsoll itself, from their pages.
+    Scrape,
+    /// A Prometheus that has scraped them already.
+    Prometheus,
+}
+
+settings! { plain: ReadBy; }

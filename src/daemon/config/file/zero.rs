@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::config::file::ClientTlsKeys;
+use crate::config::file::scrape::ClientTlsKeys;
 use plimsoll_core::fleet::names::{DNS_LABEL, is_dns_label};
 use plimsoll_core::settings;
 use plimsoll_core::settings::{Written, hours, millis, minutes, secs};

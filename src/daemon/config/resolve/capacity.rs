@@ -2,9 +2,8 @@
 
 use crate::config::check::Checks;
 use crate::config::file::{CapacityKeys, SloKeys};
-use crate::config::print::cards;
-use crate::config::problem::join;
-use crate::config::{file, resolve};
+use crate::config::resolve::cards;
+use crate::config::{file, print};
 use plimsoll_core::analyze::ballot::Analyzer;
 use plimsoll_core::analyze::capacity::Utilisation;
 use plimsoll_core::analyze::queueing::{LatencyTarget, LatencyTargets, Percentile, Statistic};
@@ -14,6 +13,7 @@ use plimsoll_core::decide::optimize::{GrowthRule, OptimizerPolicy, Switching};
 use plimsoll_core::decide::rank;
 use plimsoll_core::pipeline::sizing::Sizing;
 use plimsoll_core::settings::Written;
+use plimsoll_core::settings::problem::join;
 use plimsoll_core::units::Fraction;
 
 /// The key of the section.
@@ -48,8 +48,8 @@ pub(crate) fn resolve(
         file::Optimizer::Rank => GrowthRule::Ranked(keys.rank),
     };
 
-    let cards = resolve::cards::resolve(&written, checks);
-    keys.cards = cards::list(&cards);
+    let cards = cards::resolve(&written, checks);
+    keys.cards = print::cards::list(&cards);
     keys.card_files.take_if(|files| files.is_empty());
     if !keys.analyzers.contains(&Analyzer::Foresight) {
         keys.foresight = None;

@@ -11,13 +11,14 @@ use crate::config::file::{
     CapacityKeys, CardEngineKeys, CardFileKeys, CardIterationKeys, CardKeys, CardLessonKeys,
     CardRequestKeys, CardShownKeys,
 };
-use crate::config::problem::{Problem, Problems, join};
+use crate::config::layers;
 use crate::config::yaml::lines::Lines;
-use crate::config::{FilePosition, layers, yaml};
+use crate::config::yaml::{self, FilePosition};
 use plimsoll_core::analyze::engine_args::{EngineArguments, Execution, Parallelism, Prefill};
 use plimsoll_core::analyze::foresight::card::{Card, EngineKind, EngineProfile};
 use plimsoll_core::analyze::foresight::pace::IterationCost;
 use plimsoll_core::fleet::{Accelerator, ModelName, Namespace, VariantKey, VariantName};
+use plimsoll_core::settings::problem::{Problem, Problems, join};
 use plimsoll_core::settings::{self, Written};
 use plimsoll_core::units::Gpus;
 

@@ -2,8 +2,8 @@
 
 use crate::config::check::Checks;
 use crate::config::file::{SelfManaged, ServerTls};
-use crate::config::problem::join;
-use crate::config::written::WrittenDuration;
+use plimsoll_core::settings::problem::join;
+use plimsoll_core::settings::written::WrittenDuration;
 
 const PATH: &str = "external_metrics.tls";
 

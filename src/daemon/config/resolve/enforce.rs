@@ -1,10 +1,10 @@
 //! Rules for enforcing that concern more than one key.
 
 use crate::config::check::Checks;
-use crate::config::written::WrittenDuration;
 use plimsoll_core::analyze::foresight::policy::{ScaleDownWindow, Steps};
 use plimsoll_core::decide::enforce::Behavior;
 use plimsoll_core::settings::Written;
+use plimsoll_core::settings::written::WrittenDuration;
 
 /// The default of `capacity.foresight.hold.replaces_window`: a configured window is waited for.
 pub(super) fn window(section: Option<&Written<Behavior>>) -> ScaleDownWindow {

@@ -2,9 +2,9 @@
 
 use crate::config::check::Checks;
 use crate::config::file::{Discovery, Kubernetes, LeaderElection};
-use crate::config::problem::join;
-use crate::config::written::WrittenDuration;
 use plimsoll_core::settings::Written;
+use plimsoll_core::settings::problem::join;
+use plimsoll_core::settings::written::WrittenDuration;
 
 const PATH: &str = "kubernetes";
 const DISCOVERY: &str = "kubernetes.discovery";

@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use crate::config::VariantConfig;
 use crate::config::check::Checks;
+use crate::config::effective::VariantConfig;
 use crate::config::file::{LimitKeys, NamespaceLimitKeys};
 use crate::config::names;
-use crate::config::problem::join;
-use crate::config::resolve::PolicyContext;
+use crate::config::resolve::policy_context::PolicyContext;
 use crate::config::resolve::saturation::{model_key, warn_of_unserved};
 use plimsoll_core::decide::limit::{
     Allowance, LimitName, LimitScope, LimitSource, Priority, SupplyLimit,
@@ -16,6 +15,7 @@ use plimsoll_core::decide::limit::{
 use plimsoll_core::decide::optimize::Headroom;
 use plimsoll_core::fleet::{Accelerator, ModelKey, Namespace};
 use plimsoll_core::pipeline::limits::{LimitPolicy, LimitSwitch};
+use plimsoll_core::settings::problem::join;
 use plimsoll_core::settings::{self, Setting, Written};
 use plimsoll_core::units::Gpus;
 

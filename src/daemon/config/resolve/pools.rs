@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use crate::config::VariantConfig;
 use crate::config::check::Checks;
+use crate::config::effective::VariantConfig;
 use crate::config::file::{AdapterKeys, CopyKeys, PackingKeys, PoolKeys};
 use crate::config::names;
-use crate::config::problem::join;
 use plimsoll_core::decide::pools::packing::PackingPolicy;
 use plimsoll_core::fleet::{Bounds, ModelName, Namespace, VariantKey, VariantName};
 use plimsoll_core::observe::engine::lora::Slots;
 use plimsoll_core::pipeline::pools::{AdapterPool, AdapterRule};
+use plimsoll_core::settings::problem::join;
 use plimsoll_core::settings::{self, Setting, Written};
 use plimsoll_core::units::{Replicas, Seconds};
 

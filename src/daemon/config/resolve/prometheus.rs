@@ -11,10 +11,10 @@ use crate::collect::scrape::ClientSettings;
 use crate::collect::targets::Scheme;
 use crate::config::check::Checks;
 use crate::config::file::PrometheusKeys;
-use crate::config::problem::join;
 use crate::config::resolve::scrape::{check_client, client, warn_of_client};
-use crate::config::written::WrittenDuration;
 use plimsoll_core::settings::Written;
+use plimsoll_core::settings::problem::join;
+use plimsoll_core::settings::written::WrittenDuration;
 
 const SECTION: &str = "prometheus";
 

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::config::VariantConfig;
 use crate::config::check::Checks;
-use crate::config::problem::{Problems, join};
+use crate::config::effective::VariantConfig;
 use crate::config::{names, wva};
 use plimsoll_core::analyze::saturation::Thresholds;
 use plimsoll_core::fleet::{ModelKey, ModelName, Namespace};
+use plimsoll_core::settings::problem::{Problems, join};
 use plimsoll_core::settings::{self, Setting, Written};
 
 /// Rejects triggers that even an idle replica would be below. The headroom is the distance to the

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use crate::collect::scrape::{ClientIdentity, ClientSettings, ScrapeSettings};
 use crate::collect::targets::{Endpoint, Scheme};
-use crate::config::ScrapeDefaults;
 use crate::config::check::Checks;
+use crate::config::effective::ScrapeDefaults;
 use crate::config::file::{ClientTlsKeys, ScrapeKeys, VariantScrapeKeys};
-use crate::config::problem::join;
-use crate::config::written::WrittenDuration;
+use plimsoll_core::settings::problem::join;
+use plimsoll_core::settings::written::WrittenDuration;
 use plimsoll_core::settings::{self, Written};
 
 type ClientTls = Written<ClientTlsKeys>;

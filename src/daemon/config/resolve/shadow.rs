@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use crate::config::ShadowPolicy;
 use crate::config::check::Checks;
+use crate::config::effective::ShadowPolicy;
 use crate::config::file::{CapacityKeys, ConfigFile, FileKeys, ScaleToZeroKeys, ShadowKeys};
-use crate::config::problem::{Problem, join};
-use crate::config::resolve::{PolicyContext, fill, resolve_policy};
+use crate::config::resolve::policy::{fill, resolve_policy};
+use crate::config::resolve::policy_context::PolicyContext;
+use plimsoll_core::settings::problem::{Problem, join};
 use plimsoll_core::settings::{self, Written};
 
 /// The maximum shadow policies. Each costs as much time as the policy in effect.

@@ -5,17 +5,18 @@ use std::collections::BTreeMap;
 
 use crate::collect::targets::{Record, TargetSource};
 use crate::config::check::Checks;
+use crate::config::effective::{ScrapeDefaults, VariantConfig, VariantTargets};
+use crate::config::file::ReadBy;
 use crate::config::file::{
     DnsTargetKeys, FileTargetKeys, PrometheusTargetKeys, ReplicaBoundKeys, ScaleTarget, TargetKeys,
     VariantKeys,
 };
 use crate::config::names;
-use crate::config::problem::join;
 use crate::config::resolve::scrape::{self, ResolvedScrape};
-use crate::config::{ReadBy, ScrapeDefaults, VariantConfig, VariantTargets};
 use plimsoll_core::fleet::{
     Accelerator, Bounds, ModelName, Namespace, VariantKey, VariantName, VariantSpec,
 };
+use plimsoll_core::settings::problem::join;
 use plimsoll_core::settings::{self, Written};
 use plimsoll_core::units::Replicas;
 

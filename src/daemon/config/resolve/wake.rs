@@ -9,12 +9,12 @@ use crate::collect::demand::{MetricsEndpoint, SignalSettings, SignalSource};
 use crate::collect::targets::Scheme;
 use crate::config::check::Checks;
 use crate::config::file::WakeSignalKeys;
-use crate::config::problem::join;
-use crate::config::resolve::PolicyContext;
+use crate::config::resolve::policy_context::PolicyContext;
 use crate::config::resolve::saturation::{model_key, warn_of_unserved};
 use crate::config::resolve::scrape::{check_client, client, warn_of_client};
 use plimsoll_core::fleet::{ModelKey, Namespace};
 use plimsoll_core::observe::SignalQuantity;
+use plimsoll_core::settings::problem::join;
 use plimsoll_core::settings::{self, Written};
 
 /// A signal as written.

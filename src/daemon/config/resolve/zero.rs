@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use crate::collect::demand::SignalSettings;
 use crate::config::check::Checks;
+use crate::config::effective::{VariantConfig, VariantTargets};
 use crate::config::file::{ScaleToZeroKeys, ZeroKeys};
-use crate::config::problem::join;
+use crate::config::resolve::policy_context::PolicyContext;
 use crate::config::resolve::saturation::{model_key, warn_of_unserved};
-use crate::config::resolve::{PolicyContext, wake};
-use crate::config::{VariantConfig, VariantTargets};
+use crate::config::resolve::wake;
 use plimsoll_core::decide::zero::ZeroPolicy;
 use plimsoll_core::pipeline::zero::{Zero, ZeroRule};
+use plimsoll_core::settings::problem::join;
 use plimsoll_core::settings::{self, Setting, Written};
 use plimsoll_core::units::Replicas;
 

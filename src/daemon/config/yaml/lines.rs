@@ -8,7 +8,7 @@ use serde_json::{Map, Number, Value};
 use serde_saphyr::options::NonFiniteFloatPolicy;
 use serde_saphyr::{Error, Location, MergeKeyPolicy, Options, Spanned};
 
-use crate::config::problem::join;
+use plimsoll_core::settings::problem::join;
 
 /// The nesting limit. The reader recurses: without optimizations, a level takes up to 60 KiB of a
 /// stack of 2 MiB. Deeper nesting is not a configuration.

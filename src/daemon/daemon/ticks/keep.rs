@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::task::JoinHandle;
+use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
-use crate::daemon::ticks::Ticks;
+use crate::clock::Clock;
 use crate::publish::Published;
 use crate::publish::state::{self, VariantMemories};
 use crate::telemetry::{StateDocument, Telemetry};
@@ -19,10 +20,25 @@ use plimsoll_core::units::Replicas;
 
 /// The interval at which an unchanged state file is written. After a restart, ages are at most this
 /// much too high, and at most this much learning is lost.
-const SAVE_INTERVAL: Duration = Duration::from_secs(15);
+pub(super) const SAVE_INTERVAL: Duration = Duration::from_secs(15);
+
+/// The saved states, and the state file.
+pub(super) struct StateKeeper {
+    /// The file; `None` if the shared document replaces it, or nothing survives a restart.
+    file: Option<PathBuf>,
+    /// The saved states from before a restart whose variants have not been seen yet.
+    saved: BTreeMap<VariantKey, state::SavedDecision>,
+    /// The start time of this process.
+    began: Timestamp,
+    saved_at: Option<Duration>,
+    saving: Option<StateSave>,
+    clock: Clock,
+    telemetry: Telemetry,
+    tracker: TaskTracker,
+}
 
 /// A save of the state file that may still run.
-pub(super) struct StateSave {
+struct StateSave {
     task: JoinHandle<()>,
     /// The time when it was started, or last reported to take too long.
     complained_at: Duration,
@@ -57,36 +73,54 @@ impl state::SavedDecision {
     }
 }
 
-impl Ticks {
+impl StateKeeper {
+    /// Loads the saved states of a state file; without a file there are none.
+    pub(super) fn load(
+        file: Option<PathBuf>,
+        clock: Clock,
+        telemetry: Telemetry,
+        tracker: TaskTracker,
+    ) -> Self {
+        let began = clock.now();
+        let saved = file.as_ref().map(|path| load(began, path, &telemetry)).unwrap_or_default();
+        Self { file, saved, began, saved_at: None, saving: None, clock, telemetry, tracker }
+    }
+
+    /// Continues with another state file, or none.
+    pub(super) fn set_file(&mut self, file: Option<PathBuf>) {
+        self.file = file;
+    }
+
     /// Restores the desired replicas from before a restart for variants that are seen for the first
-    /// time. Discovered variants are not there in the first tick.
-    pub(super) fn restore(&mut self, now: Timestamp, fleet: &Fleet) {
+    /// time. Discovered variants are not there in the first tick. Returns the restored states.
+    pub(super) fn restore(
+        &mut self,
+        now: Timestamp,
+        fleet: &Fleet,
+        pipeline: &mut Pipeline,
+    ) -> Vec<state::SavedDecision> {
         let seen: Vec<VariantKey> =
             self.saved.keys().filter(|key| fleet.get(key).is_some()).cloned().collect();
         let found = seen.into_iter().filter_map(|key| self.saved.remove(&key));
         let known: Vec<state::SavedDecision> = found.filter(|saved| saved.is_known(now)).collect();
 
         for saved in &known {
-            saved.resume(now, &mut self.pipeline);
+            saved.resume(now, pipeline);
         }
-        if let Some(tracer) = &mut self.tracer {
-            tracer.restored(known);
-        }
+        known
     }
 
     /// Keeps the state of variants that have just left, in case they come back. A variant that is
     /// no longer declared may be discovered in a moment.
-    pub(super) fn put_by(&mut self) {
-        let written = self.parts.clock.now();
-        let shown = self.parts.published.borrow().clone();
-        let known = self.directory.fleet();
+    pub(super) fn put_by(&mut self, shown: &Published, known: &Fleet, pipeline: &Pipeline) {
+        let written = self.clock.now();
         for (key, variant) in shown.variants.iter().filter(|(key, _)| known.get(key).is_none()) {
             let Some(decided) = &variant.decided else { continue };
             let desired = decided.decision.desired();
             let at = decided.at;
             let variant = key.clone();
             let model = decided.decision.model.clone();
-            let memory = self.pipeline.memory(&model, key);
+            let memory = pipeline.memory(&model, key);
             let strange = Vec::new();
             let saved =
                 state::SavedDecision { variant, model, desired, at, written, memory, strange };
@@ -101,15 +135,21 @@ impl Ticks {
     }
 
     /// Writes the state file when desired replicas have changed, and at a fixed interval.
-    pub(super) fn save(&mut self, before: &Published, after: &Arc<Published>) {
-        let Some(path) = self.state_file.clone() else { return };
-        let elapsed = self.parts.clock.elapsed();
+    pub(super) fn save(
+        &mut self,
+        before: &Published,
+        after: &Arc<Published>,
+        fleet: &Fleet,
+        pipeline: &Pipeline,
+    ) {
+        let Some(path) = self.file.clone() else { return };
+        let elapsed = self.clock.elapsed();
         let due = self.saved_at.is_none_or(|at| elapsed.saturating_sub(at) >= SAVE_INTERVAL);
         let changed = numbers(before) != numbers(after);
 
         // A running save on a slow disk is not overtaken; the next save is due at once.
         if let Some(saving) = self.saving.as_mut().filter(|saving| !saving.task.is_finished()) {
-            saving.complain(elapsed, &self.parts.telemetry);
+            saving.complain(elapsed, &self.telemetry);
             if changed {
                 self.saved_at = None;
             }
@@ -120,17 +160,23 @@ impl Ticks {
         }
 
         self.saved_at = Some(elapsed);
-        let task = self.start_saving(path, Arc::clone(after));
+        let task = self.start_saving(path, Arc::clone(after), fleet, pipeline);
         self.saving = Some(StateSave { task, complained_at: elapsed });
     }
 
-    fn start_saving(&self, path: PathBuf, published: Arc<Published>) -> JoinHandle<()> {
-        let unseen = self.unseen();
-        let now = self.parts.clock.now();
-        let memories = memories(&self.pipeline, &published);
-        let telemetry = self.parts.telemetry.clone();
+    fn start_saving(
+        &self,
+        path: PathBuf,
+        published: Arc<Published>,
+        fleet: &Fleet,
+        pipeline: &Pipeline,
+    ) -> JoinHandle<()> {
+        let unseen = self.unseen(fleet);
+        let now = self.clock.now();
+        let memories = memories(pipeline, &published);
+        let telemetry = self.telemetry.clone();
 
-        self.parts.tracker.spawn_blocking(move || {
+        self.tracker.spawn_blocking(move || {
             if let Err(problem) = state::save(&path, now, &published, &memories, &unseen) {
                 telemetry.state_failures.with_label_values(&["write"]).inc();
                 let text = format!("{:#}", anyhow::Error::new(problem));
@@ -139,41 +185,34 @@ impl Ticks {
         })
     }
 
-    /// Publishes the learned cards at an interval, because learning takes longer than a tick.
-    pub(super) fn show_cards(&mut self) {
-        let elapsed = self.parts.clock.elapsed();
-        if self.cards_at.is_some_and(|at| elapsed.saturating_sub(at) < SAVE_INTERVAL) {
-            return;
-        }
-        self.cards_at = Some(elapsed);
-        self.parts.cards.send_replace(Arc::new(self.pipeline.cards().cloned().collect()));
-    }
-
     /// The saved states of variants that have not been seen but may still appear. Discovery in a
     /// cluster shows them late, and later still while the API server refuses requests.
-    fn unseen(&self) -> Vec<state::SavedDecision> {
-        let now = self.parts.clock.now();
-        let fleet = self.directory.fleet();
+    fn unseen(&self, fleet: &Fleet) -> Vec<state::SavedDecision> {
+        let now = self.clock.now();
         let unseen = self.saved.values().filter(|it| fleet.get(&it.variant).is_none());
         unseen.filter(|saved| saved.is_known(now)).cloned().collect()
     }
 
     /// Writes the state file one last time, after a running save, because two writers would mix
     /// their files. Before the first tick there is nothing new to save.
-    pub(super) async fn save_last(mut self) {
+    pub(super) async fn save_last(
+        mut self,
+        published: Arc<Published>,
+        fleet: &Fleet,
+        pipeline: &Pipeline,
+    ) {
         if let Some(saving) = self.saving.take() {
             let _reported_in_the_log = saving.task.await;
         }
 
-        let published = self.parts.published.borrow().clone();
-        if let Some(path) = self.state_file.take().filter(|_| published.generation > 0) {
-            let _reported_in_the_log = self.start_saving(path, published).await;
+        if let Some(path) = self.file.take().filter(|_| published.generation > 0) {
+            let _reported_in_the_log = self.start_saving(path, published, fleet, pipeline).await;
         }
     }
 }
 
 /// The states in the state file that were in effect. An unreadable file is set aside.
-pub(super) fn load(
+fn load(
     now: Timestamp,
     path: &Path,
     telemetry: &Telemetry,
@@ -297,8 +336,6 @@ pub(super) fn take_over(
 
 #[cfg(test)]
 mod tests {
-    use tokio_util::task::TaskTracker;
-
     use super::*;
 
     #[tokio::test]

@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use crate::config::Config;
-use crate::daemon::ticks::Ticks;
 use crate::publish::ShadowResult;
 use plimsoll_core::decide::Decision;
 use plimsoll_core::fleet::VariantKey;
@@ -39,31 +38,29 @@ pub(super) fn replace(before: Vec<ShadowPipeline>, config: &Config) -> Vec<Shado
     shadows
 }
 
-impl Ticks {
-    /// The decisions of each shadow on the inputs.
-    pub(super) fn shadow(
-        &mut self,
-        now: Timestamp,
-        inputs: &Inputs,
-        decisions: &Decisions,
-    ) -> BTreeMap<String, BTreeMap<VariantKey, ShadowResult>> {
-        let mut said = BTreeMap::new();
-        for ShadowPipeline { name, pipeline } in &mut self.shadows {
-            // A new shadow continues from the desired replicas in effect, as a reload would.
-            let new = decisions.decisions.iter().filter(|it| !pipeline.has_number(&it.variant));
-            let numbers: BTreeMap<VariantKey, DesiredReplicas> = new
-                .map(|it| {
-                    let number = DesiredReplicas { desired: it.desired(), inputs_at: it.inputs_at };
-                    (it.variant.clone(), number)
-                })
-                .collect();
-            pipeline.take_over(now, &numbers);
-            let found = pipeline.tick(now, inputs);
-            said.insert(name.clone(), shadowed(&found));
-        }
-
-        said
+/// The decisions of each shadow on the inputs.
+pub(super) fn decide(
+    shadows: &mut [ShadowPipeline],
+    now: Timestamp,
+    inputs: &Inputs,
+    decisions: &Decisions,
+) -> BTreeMap<String, BTreeMap<VariantKey, ShadowResult>> {
+    let mut said = BTreeMap::new();
+    for ShadowPipeline { name, pipeline } in shadows {
+        // A new shadow continues from the desired replicas in effect, as a reload would.
+        let new = decisions.decisions.iter().filter(|it| !pipeline.has_number(&it.variant));
+        let numbers: BTreeMap<VariantKey, DesiredReplicas> = new
+            .map(|it| {
+                let number = DesiredReplicas { desired: it.desired(), inputs_at: it.inputs_at };
+                (it.variant.clone(), number)
+            })
+            .collect();
+        pipeline.take_over(now, &numbers);
+        let found = pipeline.tick(now, inputs);
+        said.insert(name.clone(), shadowed(&found));
     }
+
+    said
 }
 
 fn shadowed(found: &Decisions) -> BTreeMap<VariantKey, ShadowResult> {

@@ -15,16 +15,16 @@ use tokio_util::task::TaskTracker;
 use tracing::{error, info};
 
 use crate::config::{Config, Trace};
-use crate::daemon::ticks::{Ticks, keep};
-use crate::publish::PublishedDecision;
+use crate::daemon::ticks::keep;
 use crate::publish::state::SavedDecision;
+use crate::publish::{Published, PublishedDecision};
 use crate::telemetry::tracing::{TraceMetrics, TraceOutcome};
 use crate::trace::{
     FileStart, RecordedResult, TraceError, TraceLimits, TraceRecord, TraceTick, TraceWriter,
 };
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_core::observe::Inputs;
-use plimsoll_core::pipeline::{Decisions, DesiredReplicas};
+use plimsoll_core::pipeline::{Decisions, DesiredReplicas, Pipeline};
 use plimsoll_core::settings::values::Bytes;
 
 /// The maximum ticks that wait to be written: some seconds of a disk that stalls for a moment.
@@ -136,6 +136,50 @@ impl Tracer {
         self.follows = Some(numbers);
     }
 
+    /// The state before the tick, if the tick begins a file of the trace. `found` is the result of
+    /// the tick before.
+    pub(super) fn checkpoint(
+        &mut self,
+        now: Timestamp,
+        elapsed: Duration,
+        pipeline: &Pipeline,
+        found: Option<&Published>,
+    ) -> Option<Vec<SavedDecision>> {
+        if !self.wants_checkpoint(elapsed) {
+            return None;
+        }
+        let Some(found) = found else { return Some(Vec::new()) };
+
+        let memories = keep::memories(pipeline, found);
+        let mut checkpoint = Vec::new();
+        for (key, variant) in &found.variants {
+            let Some(PublishedDecision { decision, .. }) = &variant.decided else { continue };
+            checkpoint.push(SavedDecision {
+                variant: key.clone(),
+                model: variant.spec.model_key(),
+                desired: decision.desired(),
+                at: decision.inputs_at,
+                written: now,
+                memory: memories.get(key).cloned(),
+                strange: Vec::new(),
+            });
+        }
+
+        Some(checkpoint)
+    }
+
+    /// Writes a tick to the trace.
+    pub(super) fn record(
+        &mut self,
+        now: Timestamp,
+        inputs: Inputs,
+        said: BTreeMap<VariantKey, RecordedResult>,
+        checkpoint: Option<Vec<SavedDecision>>,
+    ) {
+        let follows = self.follows.take();
+        self.send(TraceTick { now, inputs, follows, said }, checkpoint);
+    }
+
     /// Returns true if the next tick begins a file that needs a checkpoint of the current state.
     fn wants_checkpoint(&mut self, elapsed: Duration) -> bool {
         match WriterCondition::of(self.condition.load(Ordering::Relaxed)) {
@@ -186,47 +230,6 @@ impl Tracer {
 
     fn lost(&self) {
         self.metrics.ticks.with_label_values(&[TraceOutcome::Lost.label()]).inc();
-    }
-}
-
-impl Ticks {
-    /// The state before the tick, if the tick begins a file of the trace.
-    pub(super) fn checkpoint(&mut self, now: Timestamp) -> Option<Vec<SavedDecision>> {
-        let tracer = self.tracer.as_mut()?;
-        if !tracer.wants_checkpoint(self.parts.clock.elapsed()) {
-            return None;
-        }
-        let Some(found) = &self.found else { return Some(Vec::new()) };
-
-        let memories = keep::memories(&self.pipeline, found);
-        let mut checkpoint = Vec::new();
-        for (key, variant) in &found.variants {
-            let Some(PublishedDecision { decision, .. }) = &variant.decided else { continue };
-            checkpoint.push(SavedDecision {
-                variant: key.clone(),
-                model: variant.spec.model_key(),
-                desired: decision.desired(),
-                at: decision.inputs_at,
-                written: now,
-                memory: memories.get(key).cloned(),
-                strange: Vec::new(),
-            });
-        }
-
-        Some(checkpoint)
-    }
-
-    /// Writes a tick to the trace.
-    pub(super) fn trace(
-        &mut self,
-        now: Timestamp,
-        inputs: Inputs,
-        said: Option<BTreeMap<VariantKey, RecordedResult>>,
-        checkpoint: Option<Vec<SavedDecision>>,
-    ) {
-        let Some((tracer, said)) = self.tracer.as_mut().zip(said) else { return };
-        let follows = tracer.follows.take();
-        tracer.send(TraceTick { now, inputs, follows, said }, checkpoint);
     }
 }
 

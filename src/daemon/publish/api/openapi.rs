@@ -4,7 +4,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use crate::publish::api::ApiEndpoint;
+use crate::publish::api::endpoint::ApiEndpoint;
 use crate::publish::api::past::{Events, History};
 use crate::publish::api::status::Status;
 use crate::publish::explain::Decisions;

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::publish::api::ResponseContext;
+use crate::publish::api::context::ResponseContext;
 use crate::publish::api::query::VariantFilter;
 use crate::publish::history::{self, LoadSample, ReplicaLevel, VariantTrack};
 use plimsoll_core::fleet::{ModelName, VariantKey};

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::publish::api::ResponseContext;
+use crate::publish::api::context::ResponseContext;
 use crate::publish::{Published, PublishedVariant};
 use plimsoll_core::decide::Basis;
 use plimsoll_core::observe::Freshness;

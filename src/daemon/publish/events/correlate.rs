@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::publish::events::{EventSubject, ReportedEvent};
+use crate::publish::events::event::{EventSubject, ReportedEvent};
 
 /// The time after its last repetition for which a repeated event counts as the same. Kubernetes'
 /// own recorder uses ten minutes.
@@ -30,7 +30,7 @@ const OBJECT: RateLimit = RateLimit { burst: 25.0, per_second: 1.0 / 300.0 };
 const TOTAL: RateLimit = RateLimit { burst: 200.0, per_second: 1.0 };
 
 /// The share of each namespace: 25 at once, then one per ten seconds. Beyond its share, a namespace
-/// may use what is above [`RESERVE`], so that a fleet in one namespace has room for 100 at once.
+/// may use the writes above [`RESERVE`], so that a fleet in one namespace has room for 100 at once.
 const NAMESPACE: RateLimit = RateLimit { burst: 25.0, per_second: 0.1 };
 
 /// The writes that are kept for namespaces within their shares: half of the burst, which is four
@@ -117,7 +117,7 @@ impl RateBucket {
 // === impl WriteBudget ===
 
 impl WriteBudget {
-    /// Takes one write for a namespace: from its share, or else from what is above the reserve.
+    /// Takes one write for a namespace: from its share, or else from the rest above the reserve.
     fn take(&mut self, now: Duration, namespace: &str) -> bool {
         if !self.total.has(now) {
             return false;
@@ -224,7 +224,7 @@ impl Correlator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::publish::events::EventReason;
+    use crate::publish::events::event::EventReason;
 
     fn event(object: &str, note: &str) -> ReportedEvent {
         let on = EventSubject {

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::publish::events::EventReason;
+use crate::publish::events::event::EventReason;
 use crate::publish::{Published, PublishedVariant};
 use plimsoll_core::decide::{Basis, Decision, Reason, ReasonCode, Step};
 use plimsoll_core::fleet::VariantKey;

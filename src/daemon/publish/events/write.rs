@@ -19,9 +19,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use crate::clock::Clock;
-use crate::publish::events::{
-    EventOutcome, EventReason, EventReporter, EventSubject, ReportedEvent,
-};
+use crate::publish::events::event::{EventReason, EventSubject, ReportedEvent};
 
 /// The name by which the API server knows Plimsoll.
 const CONTROLLER: &str = "plimsoll";
@@ -41,6 +39,32 @@ const DELAY: Duration = Duration::from_secs(1);
 
 /// Attempts to increase a count while another writer also increases it.
 const RACES_MAX: u32 = 4;
+
+/// The writer of events.
+#[derive(Clone)]
+pub struct EventReporter {
+    /// The client that writes them.
+    pub client: kube::Client,
+    /// The name of the pod, which identifies this daemon replica.
+    pub instance: String,
+}
+
+/// The outcome of one event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EventOutcome {
+    /// It was created as an object.
+    Created,
+    /// It was counted in an existing object with the same content.
+    Counted,
+    /// The rate limit dropped it.
+    Limited,
+    /// The queue was full and dropped it.
+    Overflowed,
+    /// The object that it is about no longer exists.
+    Gone,
+    /// The API server did not accept it.
+    Failed,
+}
 
 /// Writes events.
 pub(crate) struct EventWriter {
@@ -90,6 +114,19 @@ enum WriteFailure {
     Invalid(String),
     /// The API server is unreachable or busy.
     Away(String),
+}
+
+impl EventOutcome {
+    pub(super) const fn label(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Counted => "counted",
+            Self::Limited => "limited",
+            Self::Overflowed => "overflowed",
+            Self::Gone => "gone",
+            Self::Failed => "failed",
+        }
+    }
 }
 
 impl EventWriter {

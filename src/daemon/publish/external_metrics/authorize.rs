@@ -12,6 +12,7 @@
 //! the API server must not make the metrics unavailable. An unknown user gets an error, never a
 //! permission.
 
+mod access;
 pub(crate) mod cache;
 
 use std::collections::BTreeMap;
@@ -29,10 +30,12 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug_span, warn};
 
 use crate::clock::Clock;
-use crate::publish::external_metrics::authorize::cache::{AnswerCache, AnswerScope, ReviewAnswer};
+use crate::publish::external_metrics::authorize::access::{AnswerScope, ReviewAnswer};
+use crate::publish::external_metrics::authorize::cache::AnswerCache;
 use crate::publish::external_metrics::route::{GROUP, VERSION};
 use crate::server::auth::UserIdentity;
 
+pub use crate::publish::external_metrics::authorize::access::Access;
 pub use crate::publish::external_metrics::authorize::cache::AnswerLifetimes;
 
 /// Members of this group may do everything, so no review is needed.
@@ -48,15 +51,6 @@ const REVIEW_MAX: Duration = Duration::from_secs(10);
 
 /// The maximum number of concurrent reviews. Further reviews are rejected.
 const REVIEWS_MAX: usize = 256;
-
-/// The metric that a user wants to read.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Access {
-    /// The namespace.
-    pub namespace: String,
-    /// The name of the metric.
-    pub metric: String,
-}
 
 /// The source of a permission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -25,28 +25,30 @@
 //! The document is written compressed ([`packed`]). If it is too large, parts of it are left out,
 //! first from the namespaces that take most ([`fit`]).
 
+mod error;
 mod fit;
+mod line;
 mod packed;
+mod receipt;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::publish::PublishedDecision;
 use crate::publish::state::DecodedMemory;
-pub use crate::publish::state::shared::fit::{PackedDecisions, ShareDetail, ShareEntry};
-use plimsoll_core::decide::limited::LimitedReason;
-use plimsoll_core::decide::{Basis, Decision, Reason, ReasonCode, RemoteReason, Stage, Step};
-use plimsoll_core::fleet::{Bounds, ModelKey, ModelName, VariantKey};
-use plimsoll_core::pipeline::saved::{MemoryLength, VariantMemory};
-use plimsoll_core::units::{Replicas, Seconds};
+use crate::publish::state::shared::error::VERSION;
+use crate::publish::state::shared::line::{SharedLine, SharedStep};
+use plimsoll_core::decide::Decision;
+use plimsoll_core::fleet::{ModelKey, VariantKey};
+use plimsoll_core::pipeline::saved::VariantMemory;
 
-/// The version of the document's format. Other versions are rejected.
-const VERSION: u32 = 2;
+pub use crate::publish::state::shared::error::SharedError;
+pub use crate::publish::state::shared::fit::{PackedDecisions, ShareEntry};
+pub use crate::publish::state::shared::line::ShareDetail;
+pub use crate::publish::state::shared::receipt::{DocumentArrival, DocumentReceipt};
 
 /// The decisions of a document.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -68,98 +70,12 @@ pub struct SharedDecisions {
 /// The memory of each variant, with its model.
 pub type SharedMemories = BTreeMap<VariantKey, (ModelKey, VariantMemory)>;
 
-/// The circumstances in which a document arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DocumentReceipt<'a> {
-    /// The time of arrival on this replica's monotonic clock.
-    pub elapsed: Duration,
-    /// The time of arrival on the wall clock.
-    pub now: Timestamp,
-    /// The delay between write and arrival.
-    pub arrival: DocumentArrival,
-    /// The replica that wrote it.
-    pub holder: &'a str,
-}
-
-/// Tells whether a document arrived as soon as it was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DocumentArrival {
-    /// It arrived immediately. Its ages are taken as written, even if the clocks of the two
-    /// machines differ.
-    Prompt,
-    /// It may have been written long ago. Its ages increase by the time since then, according to
-    /// the wall clocks.
-    Late,
-}
-
-/// An error from writing or reading a document.
-#[derive(Debug, thiserror::Error)]
-pub enum SharedError {
-    /// The document is too large.
-    #[error("the decisions of {variants} variants take {bytes} bytes, of which {bytes_max} fit")]
-    TooLarge {
-        /// The number of variants with a decision.
-        variants: usize,
-        /// The size with only the codes of reasons, in bytes.
-        bytes: usize,
-        /// The maximum size, in bytes.
-        bytes_max: usize,
-    },
-    /// The document cannot be compressed.
-    #[error("the decisions that are shared cannot be compressed")]
-    Packing(#[source] io::Error),
-    /// The bytes are not a compressed document.
-    #[error("the decisions that are shared cannot be unpacked")]
-    Unpacking(#[source] io::Error),
-    /// The text is not such a document.
-    #[error("the decisions that are shared are not a document of version {VERSION}")]
-    Shape(#[source] serde_json::Error),
-    /// The document has another version or contains an invalid value.
-    #[error("the decisions that are shared: {0}")]
-    Content(String),
-}
-
 #[derive(Serialize, Deserialize)]
 struct SharedDocument {
     version: u32,
     generation: u64,
     written: Timestamp,
     decisions: Vec<SharedLine>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct SharedLine {
-    variant: VariantKey,
-    model: ModelName,
-    at: Timestamp,
-    age: Seconds,
-    basis: Basis,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    current: Option<Replicas>,
-    bounds: Bounds,
-    steps: Vec<SharedStep>,
-    /// Any JSON value, because another release may remember more. A memory that this release cannot
-    /// read must not invalidate the desired replicas.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    memory: Option<Value>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct SharedStep {
-    stage: Readable<Stage, String>,
-    before: Replicas,
-    after: Replicas,
-    code: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    reason: Option<Readable<Reason, Value>>,
-}
-
-/// A value that another release may represent differently.
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum Readable<T, Other> {
-    Known(T),
-    Foreign(Other),
 }
 
 // === writing ===
@@ -182,70 +98,6 @@ pub fn encode<'a>(
     let empty = serde_json::to_string(&document).map_err(SharedError::Shape)?;
 
     fit::fit(elapsed, decided, &empty, bytes_max)
-}
-
-impl SharedLine {
-    /// Returns a decision in this detail, as it is at the instant `elapsed`.
-    fn told(
-        elapsed: Duration,
-        decided: &PublishedDecision,
-        memory: Option<&VariantMemory>,
-        detail: ShareDetail,
-    ) -> Result<Self, SharedError> {
-        let length = match detail {
-            ShareDetail::Whole | ShareDetail::Unranked => Some(MemoryLength::Conclusions),
-            ShareDetail::Windows => Some(MemoryLength::Windows),
-            ShareDetail::Facts | ShareDetail::Codes => None,
-        };
-        let kept = length.zip(memory).map(|(length, memory)| DecodedMemory::new(memory, length));
-        let memory = kept.map(serde_json::to_value).transpose().map_err(SharedError::Shape)?;
-
-        Ok(Self { memory, ..Self::new(elapsed, decided, detail) })
-    }
-
-    fn new(elapsed: Duration, decided: &PublishedDecision, detail: ShareDetail) -> Self {
-        let PublishedDecision { decision, at, elapsed: decided_at } = decided;
-        let Decision { variant, model, current, bounds, steps, inputs_at: _, basis } = decision;
-        let age = elapsed.saturating_sub(*decided_at).as_secs_f64();
-
-        Self {
-            variant: variant.clone(),
-            model: model.model.clone(),
-            at: *at,
-            age: Seconds::new(age).unwrap_or_default(),
-            basis: *basis,
-            current: *current,
-            bounds: *bounds,
-            steps: steps.iter().map(|step| SharedStep::new(step, detail)).collect(),
-            memory: None,
-        }
-    }
-}
-
-impl SharedStep {
-    fn new(step: &Step, detail: ShareDetail) -> Self {
-        let Step { stage, before, after, reason } = step;
-        let code = reason.label().to_owned();
-        let mut shown = Some(reason.clone());
-
-        match (&mut shown, detail) {
-            (_, ShareDetail::Whole) => {}
-            (_, ShareDetail::Codes) => shown = None,
-            (Some(Reason::Sized(sized)), _) => sized.rank = None,
-            (Some(Reason::Limited(LimitedReason::Instead { rank, .. })), _) => *rank = None,
-            (_, ShareDetail::Unranked | ShareDetail::Windows | ShareDetail::Facts) => {}
-        }
-        // Its data is on another replica.
-        shown = shown.filter(|reason| !matches!(reason, Reason::Told(_)));
-
-        Self {
-            stage: Readable::Known(*stage),
-            before: *before,
-            after: *after,
-            code,
-            reason: shown.map(Readable::Known),
-        }
-    }
 }
 
 // === reading ===
@@ -313,88 +165,20 @@ fn read(
     Ok(shared)
 }
 
-impl SharedLine {
-    fn decided(self, receipt: DocumentReceipt<'_>, lain: Duration) -> Option<PublishedDecision> {
-        let mut steps: Vec<Step> = Vec::with_capacity(self.steps.len());
-        for step in self.steps {
-            let before = steps.last().map_or(Stage::Analyze, |step| step.stage);
-            steps.push(step.step(receipt.holder, before));
-        }
-
-        if steps.is_empty() {
-            return None;
-        }
-
-        let age = Duration::try_from_secs_f64(self.age.seconds()).ok()?;
-        let namespace = self.variant.namespace.clone();
-        let decision = Decision {
-            variant: self.variant,
-            model: ModelKey { namespace, model: self.model },
-            current: self.current,
-            bounds: self.bounds,
-            steps,
-            inputs_at: self.at,
-            basis: self.basis,
-        };
-
-        let elapsed = receipt.elapsed.saturating_sub(age).saturating_sub(lain);
-        Some(PublishedDecision { decision, at: self.at, elapsed })
-    }
-}
-
-impl SharedStep {
-    /// Returns the names in the step that this release does not know.
-    fn strange(&self) -> impl Iterator<Item = String> {
-        let stage = match &self.stage {
-            Readable::Known(_) => None,
-            Readable::Foreign(name) => Some(name.clone()),
-        };
-        let reason = match &self.reason {
-            None | Some(Readable::Known(_)) => None,
-            Some(Readable::Foreign(_)) => Some(self.code.clone()),
-        };
-
-        stage.into_iter().chain(reason)
-    }
-
-    /// Decodes the step, which follows a step of the stage `last`. Steps are ordered by stage, so
-    /// an unknown stage is replaced by `last`.
-    fn step(self, holder: &str, last: Stage) -> Step {
-        let Self { stage, before, after, code, reason: read } = self;
-        let known = ReasonCode::ALL.iter().find(|it| it.label() == code);
-        let reason = match (read, known) {
-            (Some(Readable::Known(whole)), _) => whole,
-            (_, Some(code)) => told(*code, format!("decided by {holder}")),
-            (_, None) => told(ReasonCode::Told, format!("{code}, decided by {holder}")),
-        };
-
-        match stage {
-            Readable::Known(stage) => Step { stage, before, after, reason },
-            Readable::Foreign(stage) => {
-                let text = format!("{stage}: {reason}");
-                Step { stage: last, before, after, reason: told(reason.code(), text) }
-            }
-        }
-    }
-}
-
-fn told(code: ReasonCode, text: String) -> Reason {
-    Reason::Told(RemoteReason { code, text })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fixtures;
     use crate::publish::Published;
     use crate::publish::PublishedVariant;
-    use plimsoll_core::decide::NoData;
+    use plimsoll_core::decide::{Basis, NoData, Reason, Stage, Step};
     use plimsoll_core::fleet::{Namespace, VariantName};
     use plimsoll_core::observe::Observation;
     use plimsoll_core::pipeline::saved::{
-        OutputLength, Recommendation, SavedAnalyzers, SavedHistory, SavedKnowledge, SavedLimit,
+        MemoryLength, OutputLength, Recommendation, SavedAnalyzers, SavedHistory, SavedKnowledge,
+        SavedLimit,
     };
-    use plimsoll_core::units::Tokens;
+    use plimsoll_core::units::{Replicas, Tokens};
 
     const NOW: Duration = Duration::from_secs(5000);
 

@@ -136,8 +136,8 @@ impl AccessPolicy {
         match refused {
             None => Ok(()),
             Some(host) => {
-                let host = String::from_utf8_lossy(host).chars().take(HOST_MAX).collect();
-                Err(AccessRefusal::ForeignHost { host })
+                let name = String::from_utf8_lossy(host).chars().take(HOST_MAX).collect();
+                Err(AccessRefusal::ForeignHost { host: name })
             }
         }
     }
@@ -163,8 +163,8 @@ fn is_private_name(name: &str) -> bool {
 /// Returns true if a peer is on the daemon's own host or in its pod. Other addresses of the loopback
 /// network are of proxies: 127.0.0.6 is the source of all that Istio's sidecar lets in.
 fn is_own(peer: IpAddr) -> bool {
-    let peer = peer.to_canonical();
-    peer == Ipv4Addr::LOCALHOST || peer == Ipv6Addr::LOCALHOST
+    let address = peer.to_canonical();
+    address == Ipv4Addr::LOCALHOST || address == Ipv6Addr::LOCALHOST
 }
 
 fn is_forwarded(headers: &HeaderMap) -> bool {
@@ -179,7 +179,7 @@ fn bearer_token(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())
 }
 
-/// Reads the token, or returns what is wrong with the file.
+/// Reads the token, or returns the problem with the file.
 async fn read_token(path: &Path) -> Result<Vec<u8>, String> {
     let mut text = Vec::new();
     let file = File::open(path).await.map_err(|error| format!("cannot be read: {error}"))?;

@@ -158,10 +158,10 @@ fn connector(config: &Config) -> Result<Connector, Box<kube::Error>> {
         .with_tls_config(config.rustls_client_config()?)
         .https_or_http();
     if let Some(name) = &config.tls_server_name {
-        let name = name.clone().try_into().map_err(|error| {
+        let server_name = name.clone().try_into().map_err(|error| {
             kube::Error::Service(format!("tls-server-name {name:?}: {error}").into())
         })?;
-        builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
+        builder = builder.with_server_name_resolver(FixedServerNameResolver::new(server_name));
     }
 
     let connector = builder.enable_http1().enable_http2().wrap_connector(tcp);
@@ -185,8 +185,8 @@ impl ConnectionPool {
         asked.answered = true;
         match response? {
             Ok(response) => {
-                let response = overload::with_delay(response).await?;
-                Ok(response.map(|body| ApiBody::new(body, None, Some(stream))))
+                let readable = overload::with_delay(response).await?;
+                Ok(readable.map(|body| ApiBody::new(body, None, Some(stream))))
             }
             Err(request) => self.send_plainly(self.plain_client(), request).await,
         }
@@ -259,7 +259,7 @@ impl ConnectionPool {
             .keep_alive_while_idle(true)
             .handshake(stream)
             .await?;
-        // Its requests report what it fails with.
+        // Its requests report its failure.
         TokioExecutor::new().execute(async { drop(connection.await) });
         *known = Some(sender.clone());
         Ok(Some(sender))

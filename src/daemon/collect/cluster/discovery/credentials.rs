@@ -1,10 +1,10 @@
 //! The discovered variants that may be scraped with the operator's credentials.
 //!
-//! Whoever can annotate an object chooses the scheme, port and path of a scrape, and whoever can
-//! create pods receives it. A bearer token or a client certificate therefore goes only where the
-//! operator lets it: to namespaces and ports of the configuration, and never in plain text where
-//! the configuration says TLS. A scrape elsewhere is made without credentials, so a variant that
-//! needs none works, and the owner of the object is told.
+//! A tenant who can annotate an object chooses the scheme, port and path of a scrape, and one who
+//! can create pods receives it. A bearer token or a client certificate therefore goes only where
+//! the operator lets it: to namespaces and ports of the configuration, and never in plain text
+//! where the configuration says TLS. A scrape elsewhere is made without credentials, so a variant
+//! that needs none works, and the owner of the object is told.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -13,12 +13,11 @@ use std::fmt;
 
 use jiff::Timestamp;
 
-use crate::collect::cluster::discovery::{
-    AnnotatedObject, AnnotationProblem, AnnotationRules, CredentialRefusal, DiscoveredVariant,
-    ObjectRef, ObjectRole, variant,
-};
-use crate::collect::cluster::hpa::group_of;
-use crate::collect::cluster::{WantedTarget, WatchedVariant};
+use crate::collect::cluster::discovery::annotation::{AnnotationProblem, AnnotationRules};
+use crate::collect::cluster::discovery::credentials::CredentialRefusal;
+use crate::collect::cluster::discovery::object::{AnnotatedObject, ObjectRef, ObjectRole};
+use crate::collect::cluster::discovery::variant::{DiscoveredVariant, variant};
+use crate::collect::cluster::target::{WantedTarget, WatchedVariant, group_of};
 use plimsoll_core::fleet::{Namespace, VariantKey};
 
 /// The maximum number of discovered variants. Each has a pod watch, which is a connection to the
@@ -325,8 +324,8 @@ fn share(candidates: &[ObjectCandidate<'_>]) -> usize {
 }
 
 /// Returns the largest number that each may have so that all together have at most `most`. Those
-/// with less leave the rest to the others (max-min fairness). So nobody who asks for at most an
-/// equal part loses anything, however much the others ask for.
+/// with less leave the rest to the others (max-min fairness). So no namespace that asks for at most
+/// an equal part loses anything, however much the others ask for.
 fn fair_share(mut wanted: Vec<usize>, most: usize) -> usize {
     wanted.sort_unstable();
     let mut left = most;
@@ -444,7 +443,7 @@ impl fmt::Display for Claimant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::cluster::discovery::{Annotation, Vocabulary};
+    use crate::collect::cluster::discovery::annotation::{Annotation, Vocabulary};
 
     fn object(namespace: &str, number: usize) -> AnnotatedObject {
         let name = format!("llama-{number}");
@@ -499,7 +498,7 @@ mod tests {
              number is served for this one"
         );
 
-        // What is in effect stays, as long as the shares do.
+        // Published variants stay, as long as the shares do.
         let again = settle(&mut ledger, &[("a-flood", VARIANTS_MAX), ("shop", 20)]);
         assert!(again.variants.keys().eq(found.variants.keys()));
     }

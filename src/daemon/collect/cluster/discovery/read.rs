@@ -5,12 +5,12 @@ use std::ops::RangeInclusive;
 
 use jiff::SignedDuration;
 
-use crate::collect::cluster::WantedTarget;
-use crate::collect::cluster::discovery::{
-    AnnotatedObject, Annotation, AnnotationProblem, AnnotationRules, COST, COSTS, GPUS_MAX,
-    MISMATCHES, ObjectRole, PREFIX, ScrapeRequest, Vocabulary, WVA_ACCELERATOR, WVA_COST,
-    WVA_DEFAULT_COST, WVA_MODEL, missing,
+use crate::collect::cluster::discovery::annotation::{
+    Annotation, AnnotationProblem, AnnotationRules, COST, COSTS, GPUS_MAX, MISMATCHES, PREFIX,
+    ScrapeRequest, Vocabulary, WVA_ACCELERATOR, WVA_COST, WVA_DEFAULT_COST, WVA_MODEL, missing,
 };
+use crate::collect::cluster::discovery::object::{AnnotatedObject, ObjectRole};
+use crate::collect::cluster::target::WantedTarget;
 use crate::collect::targets::Scheme;
 use plimsoll_core::fleet::names::{
     MODEL_NAME, VARIANT_NAME, is_label_text, is_model_name, is_variant_name,

@@ -13,15 +13,17 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument as _, info, info_span, warn};
 
 use crate::clock::Clock;
+use crate::collect::cluster::discovery::scope::scopes;
 use crate::collect::cluster::follow::{
     Selection, WatchChange, WatchFailure, WatchTiming, follow, guarded,
 };
-use crate::collect::cluster::inventory::{
+use crate::collect::cluster::inventory::view::{
     AcceleratorNode, AcceleratorPod, AcceleratorQuota, InventoryView,
 };
 use crate::collect::cluster::keys::WatchScope;
-use crate::collect::cluster::world::{ClockReading, WatchHealth, WatchedObjects, scopes};
-use crate::collect::cluster::{ClusterNeeds, ClusterState};
+use crate::collect::cluster::needs::ClusterNeeds;
+use crate::collect::cluster::state::ClusterState;
+use crate::collect::cluster::watched::{ClockReading, WatchHealth, WatchedObjects};
 use crate::collect::replace;
 use plimsoll_core::observe::inventory::Inventory;
 

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
 use crate::collect::cluster::config_maps::Texts;
-use crate::collect::cluster::discovery::NamespaceFacts;
+use crate::collect::cluster::discovery::scope::NamespaceFacts;
 use crate::collect::cluster::follow::{
     RequestFailure, RetryDelay, Selection, WatchChange, WatchTiming, ask, follow,
 };

@@ -2,8 +2,8 @@
 //!
 //! A scale target selects its pods by labels. A watch for each selector would cost the API server a
 //! request and a stream for each variant, so one watch sees all pods of its scope. [`SharedPods`]
-//! assigns each pod to the [`PodGroup`]s whose selectors match its labels. It does so when a pod or
-//! its labels change, and not for each look at the state.
+//! assigns each pod to the [`SelectedGroup`]s whose selectors match its labels. It does so when a
+//! pod or its labels change, and not for each look at the state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 
-use crate::collect::cluster::ClusterPod;
 use crate::collect::cluster::follow::{ObjectName, WatchChange};
 use crate::collect::cluster::keys::WatchScope;
-use crate::collect::cluster::world::{ClockReading, WatchedObjects};
+use crate::collect::cluster::pod::ClusterPod;
+use crate::collect::cluster::watched::{ClockReading, WatchedObjects};
 use plimsoll_core::fleet::Namespace;
 use plimsoll_core::fleet::selector::Selector;
 use plimsoll_core::observe::WhyScaleUnknown;
@@ -24,11 +24,11 @@ use plimsoll_core::observe::WhyScaleUnknown;
 const NAMESPACES_MAX: usize = 20;
 
 /// The labels of a pod.
-type Labels = BTreeMap<String, String>;
+type PodLabels = BTreeMap<String, String>;
 
 /// The pods of a namespace that a label selector matches.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct PodGroup {
+pub(crate) struct SelectedGroup {
     pub(crate) namespace: Namespace,
     pub(crate) selector: String,
 }
@@ -36,7 +36,7 @@ pub(crate) struct PodGroup {
 /// A pod with its labels.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LabelledPod {
-    labels: Arc<Labels>,
+    labels: Arc<PodLabels>,
     pod: ClusterPod,
 }
 
@@ -44,9 +44,9 @@ pub(crate) struct LabelledPod {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedPods {
     pub(crate) watched: WatchedObjects<LabelledPod>,
-    groups: BTreeMap<PodGroup, GroupMembers>,
+    groups: BTreeMap<SelectedGroup, GroupMembers>,
     /// Each set of labels once, because the pods of a template share theirs.
-    labels: BTreeSet<Arc<Labels>>,
+    labels: BTreeSet<Arc<PodLabels>>,
 }
 
 /// The members of a group.
@@ -90,10 +90,10 @@ impl LabelledPod {
 impl SharedPods {
     /// Applies a change, and moves the pods whose labels it changes.
     pub(crate) fn absorb(&mut self, now: ClockReading, change: WatchChange<LabelledPod>) {
-        let change = match change {
+        let divided = match change {
             WatchChange::Synced(items) => WatchChange::Synced(self.replace(items)),
-            WatchChange::Applied(name, pod) => {
-                let pod = self.interned(pod);
+            WatchChange::Applied(name, applied) => {
+                let pod = self.interned(applied);
                 self.regroup(&name, Some(&pod.labels));
                 WatchChange::Applied(name, pod)
             }
@@ -104,7 +104,7 @@ impl SharedPods {
             other => other,
         };
 
-        self.watched.absorb(now, change);
+        self.watched.absorb(now, divided);
         // A set of labels that only this collection holds belongs to no pod.
         if self.labels.len() > 2 * self.watched.items.len() {
             self.labels.retain(|labels| Arc::strong_count(labels) > 1);
@@ -122,13 +122,13 @@ impl SharedPods {
             self.regroup(&name, None);
         }
 
-        let items: BTreeMap<ObjectName, LabelledPod> =
+        let pods: BTreeMap<ObjectName, LabelledPod> =
             items.into_iter().map(|(name, pod)| (name, self.interned(pod))).collect();
-        for (name, pod) in &items {
+        for (name, pod) in &pods {
             self.regroup(name, Some(&pod.labels));
         }
 
-        items
+        pods
     }
 
     /// Replaces the pod's labels by the equal ones of another pod, if there are any.
@@ -142,7 +142,7 @@ impl SharedPods {
     }
 
     /// Moves a pod to the groups that its next labels belong to.
-    fn regroup(&mut self, name: &ObjectName, labels: Option<&Arc<Labels>>) {
+    fn regroup(&mut self, name: &ObjectName, labels: Option<&Arc<PodLabels>>) {
         let before = self.watched.get(name).map(|pod| &pod.labels);
         if before == labels {
             return;
@@ -158,7 +158,7 @@ impl SharedPods {
     }
 
     /// Divides the pods into these groups and no others.
-    fn divide(&mut self, groups: &BTreeSet<&PodGroup>) {
+    fn divide(&mut self, groups: &BTreeSet<&SelectedGroup>) {
         self.groups.retain(|group, _| groups.contains(group));
         for group in groups {
             if self.groups.contains_key(*group) {
@@ -177,11 +177,11 @@ impl SharedPods {
 
 /// Returns the groups of a namespace.
 fn groups_in<'a>(
-    groups: &'a mut BTreeMap<PodGroup, GroupMembers>,
+    groups: &'a mut BTreeMap<SelectedGroup, GroupMembers>,
     namespace: &'a str,
-) -> impl Iterator<Item = (&'a PodGroup, &'a mut GroupMembers)> {
-    let first =
-        Namespace::new(namespace).map(|namespace| PodGroup { namespace, selector: String::new() });
+) -> impl Iterator<Item = (&'a SelectedGroup, &'a mut GroupMembers)> {
+    let first = Namespace::new(namespace)
+        .map(|namespace| SelectedGroup { namespace, selector: String::new() });
     let from = first.map(|first| groups.range_mut(first..)).into_iter().flatten();
     from.take_while(move |(group, _)| group.namespace.as_str() == namespace)
 }
@@ -198,7 +198,7 @@ fn in_namespace<'a>(
 // === impl GroupMembers ===
 
 impl GroupMembers {
-    fn accept(&self, labels: &Labels) -> bool {
+    fn accept(&self, labels: &PodLabels) -> bool {
         self.selector
             .as_ref()
             .is_some_and(|selector| selector.accepts(|key| labels.get(key).map(String::as_str)))
@@ -215,7 +215,7 @@ impl PodWatches {
     /// refused, the namespaces keep theirs.
     pub(crate) fn scopes(
         &mut self,
-        groups: &BTreeSet<PodGroup>,
+        groups: &BTreeSet<SelectedGroup>,
         cluster: bool,
     ) -> BTreeSet<WatchScope> {
         let namespaces: BTreeSet<&Namespace> =
@@ -241,7 +241,7 @@ impl PodWatches {
     }
 
     /// Divides the pods of each watch into these groups.
-    pub(crate) fn divide(&mut self, groups: &BTreeSet<PodGroup>) {
+    pub(crate) fn divide(&mut self, groups: &BTreeSet<SelectedGroup>) {
         for (scope, pods) in &mut self.watches {
             let covered = groups.iter().filter(|group| match scope {
                 WatchScope::Cluster => true,
@@ -272,10 +272,10 @@ impl PodWatches {
     }
 
     /// Returns the pods of a group, from the watch that has listed them.
-    pub(crate) fn group(&self, group: &PodGroup) -> Option<GroupPods<'_>> {
+    pub(crate) fn group(&self, group: &SelectedGroup) -> Option<GroupPods<'_>> {
         let whole = self.watches.get(&WatchScope::Cluster);
         let own = self.watches.get(&WatchScope::Namespace(group.namespace.clone()));
-        let pods = whole.filter(|pods| pods.watched.synced).or(own).or(whole)?;
+        let pods = whole.filter(|it| it.watched.synced).or(own).or(whole)?;
         Some(GroupPods { watched: &pods.watched, members: pods.groups.get(group)? })
     }
 }

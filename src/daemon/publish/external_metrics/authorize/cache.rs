@@ -3,27 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::publish::external_metrics::authorize::Access;
+use crate::publish::external_metrics::authorize::access::{AnswerScope, ReviewAnswer};
 use crate::server::auth::UserIdentity;
 
 /// The maximum number of cached answers. At this limit, the least recently used tenth is removed.
 const ENTRIES_MAX: usize = 10_000;
-
-/// The scope of an answer.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum AnswerScope {
-    /// All metrics in all namespaces.
-    Everything,
-    /// One metric in one namespace.
-    Metric(Access),
-}
-
-/// The answer of the API server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ReviewAnswer {
-    Allowed,
-    Denied(String),
-}
 
 /// The lifetimes of answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,6 +152,7 @@ impl AnswerLifetimes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::publish::external_metrics::authorize::access::Access;
 
     fn identity(user: &str) -> UserIdentity {
         UserIdentity { user: user.to_owned(), ..UserIdentity::default() }

@@ -13,13 +13,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::publish::PublishedDecision;
+use crate::publish::state::shared::error::SharedError;
+use crate::publish::state::shared::line::{ShareDetail, SharedLine};
 use crate::publish::state::shared::packed::{UNPACKED_MAX, pack};
-use crate::publish::state::shared::{SharedError, SharedLine};
 use plimsoll_core::fleet::{Namespace, VariantKey};
 use plimsoll_core::pipeline::saved::VariantMemory;
 
-/// The percentage of the estimated room that an attempt uses, because what is left out may have been
-/// compressed better than what stays.
+/// The percentage of the estimated room that an attempt uses, because the omitted part may have
+/// been compressed better than what stays.
 const CAUTION_PERCENT: usize = 95;
 
 /// The largest document that is written, before its compression. It bounds the time that packing
@@ -31,21 +32,6 @@ const END_OF_LIST: &str = "]}";
 
 /// The attempts after which the document is refused. The first estimate is nearly always right.
 const ATTEMPTS_MAX: usize = 16;
-
-/// The parts of a decision that the document has. The order is from the most to the least.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ShareDetail {
-    /// Everything: the memory without its observations, and the whole reasons.
-    Whole,
-    /// Without the ranking of the other variants, whose size grows with the square of their number.
-    Unranked,
-    /// Also without the learned coefficients.
-    Windows,
-    /// Also without the rest of the memory.
-    Facts,
-    /// Only the desired replicas and the codes of reasons.
-    Codes,
-}
 
 /// A decision to share.
 #[derive(Clone, Copy, Debug)]
@@ -256,37 +242,6 @@ impl NamespaceShare<'_> {
 
     fn lines(&self) -> impl Iterator<Item = &[u8]> {
         self.lines.iter().map(Vec::as_slice)
-    }
-}
-
-// === impl ShareDetail ===
-
-impl ShareDetail {
-    /// All details, from the most to the least.
-    pub const ALL: [Self; 5] =
-        [Self::Whole, Self::Unranked, Self::Windows, Self::Facts, Self::Codes];
-
-    /// Returns the detail as a label value.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Whole => "whole",
-            Self::Unranked => "unranked",
-            Self::Windows => "windows",
-            Self::Facts => "facts",
-            Self::Codes => "codes",
-        }
-    }
-
-    /// The next shorter detail, if there is one.
-    const fn shorter(self) -> Option<Self> {
-        match self {
-            Self::Whole => Some(Self::Unranked),
-            Self::Unranked => Some(Self::Windows),
-            Self::Windows => Some(Self::Facts),
-            Self::Facts => Some(Self::Codes),
-            Self::Codes => None,
-        }
     }
 }
 

@@ -75,7 +75,7 @@ pub(crate) async fn with_delay(
     let text = Limited::new(body, TEXT_MAX).collect().await?.to_bytes();
 
     let read: Option<Value> = serde_json::from_slice(&text).ok();
-    let mut status = read.filter(|status| status["kind"] == "Status").unwrap_or_else(|| {
+    let mut status = read.filter(|it| it["kind"] == "Status").unwrap_or_else(|| {
         json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
                "code": head.status.as_u16(), "message": String::from_utf8_lossy(&text)})
     });

@@ -1,0 +1,43 @@
+//! The parts of a metrics URL that the addresses of a variant share.
+
+use plimsoll_core::settings;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The parts of a metrics URL that an address may lack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// `http` or `https`.
+    pub scheme: Scheme,
+    /// Port for addresses that have none.
+    pub port: u16,
+    /// Path of the metrics, such as `/metrics`.
+    pub path: String,
+}
+
+/// The scheme of a page's URL.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Scheme {
+    /// Plain HTTP.
+    Http,
+    /// HTTP over TLS.
+    Https,
+}
+
+settings! { plain: Scheme; }
+
+// === impl Scheme ===
+
+impl Scheme {
+    /// The scheme as written in URLs.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! The endpoints of the API, with their paths and query parameters.
+
+use crate::publish::api::query::FILTER;
+
+/// An endpoint of the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ApiEndpoint {
+    /// Every number and the steps that made it.
+    Decisions,
+    /// The last hour of one variant.
+    History,
+    /// What has happened to the variants.
+    Events,
+    /// How the daemon and its fleet are.
+    Status,
+    /// What was learned of engines.
+    Cards,
+    /// The `OpenAPI` document of this API.
+    Openapi,
+}
+
+impl ApiEndpoint {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Decisions, Self::History, Self::Events, Self::Status, Self::Cards, Self::Openapi];
+
+    pub(crate) const fn path(self) -> &'static str {
+        match self {
+            Self::Decisions => "/api/v1/decisions",
+            Self::History => "/api/v1/history",
+            Self::Events => "/api/v1/events",
+            Self::Status => "/api/v1/status",
+            Self::Cards => "/api/v1/cards",
+            Self::Openapi => "/api/v1/openapi.json",
+        }
+    }
+
+    /// Returns the query parameters that the endpoint accepts.
+    pub(crate) const fn parameters(self) -> &'static [&'static str] {
+        match self {
+            Self::Decisions => FILTER,
+            Self::History => &["namespace", "variant"],
+            Self::Events => &["namespace", "model", "variant", "limit"],
+            Self::Status | Self::Cards | Self::Openapi => &[],
+        }
+    }
+}
