@@ -531,15 +531,16 @@ fn discover(discovery: &config::Discovery) -> DiscoveryScope {
         all.filter(|one| listed.iter().any(|name| name == one.name())).collect()
     });
 
+    let vocabulary = if *wva { Vocabulary::WithWva } else { Vocabulary::Own };
     DiscoveryScope {
         namespaces: namespaces.iter().filter_map(|name| Namespace::new(name)).collect(),
         namespace_filter: filter(namespace_selector.as_deref()),
         filter: filter(selector.as_deref()),
         rules: AnnotationRules {
-            vocabulary: if *wva { Vocabulary::WithWva } else { Vocabulary::Own },
             allowed,
             gpus_max: *gpus_max,
             costs: cost_min.per_hour()..=cost_max.per_hour(),
+            ..AnnotationRules::of(vocabulary)
         },
     }
 }
