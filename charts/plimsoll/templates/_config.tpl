@@ -65,6 +65,12 @@ their hash is on the pods, which a change restarts. Everything else is loaded by
 {{- with .Values.config.kubernetes -}}{{- with .discovery -}}{{- if .enabled -}}true{{- end -}}{{- end -}}{{- end -}}
 {{- end -}}
 
+{{/* Whether Plimsoll asks the API server what a caller may read. */}}
+{{- define "plimsoll.reviews" -}}
+{{- $authorization := dig "external_metrics" "authorization" "" .Values.config | default "" -}}
+{{- if and .Values.externalMetrics.enabled (ne $authorization "trust_front_proxy") -}}true{{- end -}}
+{{- end -}}
+
 {{/* Whether one of several replicas decides. */}}
 {{- define "plimsoll.elects" -}}
 {{- if or .Values.leaderElection.enabled (gt (int .Values.replicas) 1) -}}true{{- end -}}

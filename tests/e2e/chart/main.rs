@@ -70,7 +70,6 @@ fn c_the_account_may_do_what_is_listed_and_nothing_else() {
         "pods [list watch]",
         "apiservices.apiregistration.k8s.io v1beta1.external.metrics.k8s.io [get list watch patch]",
         "subjectaccessreviews.authorization.k8s.io [create]",
-        "tokenreviews.authentication.k8s.io [create]",
     ]
     .into();
     let own = ["secrets plimsoll-certificate [get update]"];
@@ -102,6 +101,11 @@ fn c_the_account_may_do_what_is_listed_and_nothing_else() {
     assert_eq!(release.permissions("production"), rules(&limits));
     release.upgrade(&["rbac.configMaps=true"]);
     assert_eq!(release.permissions("production"), rules(&["configmaps [list watch]"]));
+
+    release.upgrade(&["config.external_metrics.authorization=trust_front_proxy"]);
+    let mut trusting = rules(&[]);
+    assert!(trusting.remove("subjectaccessreviews.authorization.k8s.io [create]"));
+    assert_eq!(release.permissions("production"), trusting);
     release.upgrade(&[]);
 }
 
@@ -185,3 +189,56 @@ fn f_what_somebody_else_does_is_mended_or_said() {
     until("a new certificate", || (daemon.changes(release, "everything") > before).then_some(()));
     until("a handshake", || (release.handshake(&daemon) == Handshake::Trusted).then_some(()));
 }
+
+#[test]
+fn g_viewers_of_a_namespace_list_its_metrics_and_no_others() {
+    let release = release();
+    release.upgrade(&[]);
+    let _daemon = release.start("first");
+    release.available();
+    release.apply(VIEWER);
+
+    let list = |namespace: &str| {
+        let user = ["--as=viewer", "get", "externalmetrics", "--no-headers", "-n", namespace];
+        release.kubectl(&user)
+    };
+    // The roles are aggregated a moment after they are made.
+    let shown = until("the list", || list("production").ok());
+    assert!(shown.contains("llama"), "{shown}");
+    let refused = list("staging").unwrap_err();
+    assert!(refused.contains("Forbidden"), "{refused}");
+
+    release.upgrade(&["externalMetrics.viewerAccess.create=false"]);
+    until("no permission", || list("production").err());
+    release.upgrade(&[]);
+}
+
+#[test]
+fn h_reviews_have_a_priority_level_and_other_requests_keep_theirs() {
+    let release = release();
+    release.upgrade(&[]);
+    let schema = |name: &str| {
+        let path = "jsonpath={.metadata.uid}";
+        release.kubectl(&["get", "flowschema", name, "-o", path]).unwrap()
+    };
+
+    let reviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+    let review = r#"{"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+        "spec": {"user": "viewer", "resourceAttributes": {"verb": "list", "resource": "pods"}}}"#;
+    let priority = schema("plimsoll-access-reviews");
+    // The API server reads FlowSchemas a moment after they are made.
+    until("priority for reviews", || {
+        (release.flow("POST", reviews, review) == priority).then_some(())
+    });
+
+    let pods = release.flow("GET", "/api/v1/namespaces/production/pods", "");
+    assert_eq!(pods, schema("service-accounts"));
+}
+
+const VIEWER: &str = "
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: viewer, namespace: production}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: viewer}]
+";

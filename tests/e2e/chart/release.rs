@@ -280,6 +280,24 @@ impl Release {
         &of("plimsoll") - &of("default")
     }
 
+    /// The uid of the `FlowSchema` that a request of the release's account belongs to.
+    pub(crate) fn flow(&self, method: &str, path: &str, body: &'static str) -> String {
+        let kubeconfig = PathBuf::from(format!("{}/plimsoll.plimsoll.kubeconfig", self.cluster()));
+        let request = hyper::Request::builder()
+            .method(method)
+            .uri(path)
+            .header("Content-Type", "application/json")
+            .body(kube::client::Body::from(body.as_bytes().to_vec()))
+            .unwrap();
+        let answered = async {
+            let client = cluster::client(Some(&kubeconfig), None).await.unwrap();
+            client.send(request).await.unwrap()
+        };
+        let response = self.runtime.block_on(answered);
+        assert!(response.status().is_success(), "{method} {path}: {}", response.status());
+        response.headers()["x-kubernetes-pf-flowschema-uid"].to_str().unwrap().to_owned()
+    }
+
     /// Ends the API server and starts it again.
     pub(crate) fn restart_api_server(&self) {
         self.run(CONTROL_PLANE, &["restart", &self.cluster(), "kube-apiserver"]);
