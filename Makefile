@@ -1,6 +1,6 @@
 # The same commands as .ci/run.
 
-.PHONY: check test alerts prometheus e2e e2e-vllm bench bench-baseline doc fmt browser chart release e2e-keda scoreboard
+.PHONY: check advisories test alerts prometheus e2e e2e-vllm bench bench-baseline doc fmt browser chart release e2e-keda scoreboard
 
 # Formatting, lints, code that nothing reaches, and what the dependencies may be.
 check:
@@ -8,6 +8,11 @@ check:
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	tests/dead-code
 	cargo deny --all-features check bans licenses sources
+
+# Known vulnerabilities of dependencies, from RustSec's database, which git fetches from GitHub. It is
+# not part of .ci/run, because what it finds changes without a commit.
+advisories:
+	cargo deny --all-features check advisories
 
 # With the features of the end-to-end tests, so that nothing is compiled twice for them.
 test:

@@ -1,0 +1,147 @@
+//! The bill of materials that `packaging/release` puts next to the binary.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+use serde_json::Value;
+
+/// Crates that the binary has, and crates that only tests, benchmarks and build scripts have.
+const SHIPPED: [&str; 7] =
+    ["aws-lc-sys", "hyper", "kube", "plimsoll-core", "plimsoll-daemon", "plimsoll-lab", "rustls"];
+const NOT_SHIPPED: [&str; 5] = ["cc", "criterion", "insta", "openssl", "proptest"];
+
+static BILL: LazyLock<Value> = LazyLock::new(|| serde_json::from_str(&bill(&[])).unwrap());
+
+fn root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// The output of `packaging/sbom`.
+fn bill(arguments: &[&str]) -> String {
+    let output = Command::new(root("packaging/sbom"))
+        .args(arguments)
+        .env("CARGO_NET_OFFLINE", "true")
+        .env("SOURCE_DATE_EPOCH", "86400")
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn components() -> Vec<&'static Value> {
+    let components = BILL["components"].as_array().unwrap();
+    assert!(components.len() > 200, "{} crates", components.len());
+    components.iter().collect()
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or_else(|| panic!("no {key} in {value}"))
+}
+
+/// The checksums of Cargo.lock by name and version; crates of this workspace have none.
+fn locked() -> BTreeMap<(String, String), Option<String>> {
+    let lock = std::fs::read_to_string(root("Cargo.lock")).unwrap();
+    let value = |package: &str, key: &str| {
+        let start = format!("{key} = \"");
+        let line = package.lines().find_map(|line| line.strip_prefix(&start))?;
+        Some(line.trim_end_matches('"').to_owned())
+    };
+    lock.split("[[package]]")
+        .skip(1)
+        .map(|package| {
+            let key = (value(package, "name").unwrap(), value(package, "version").unwrap());
+            (key, value(package, "checksum"))
+        })
+        .collect()
+}
+
+#[test]
+fn the_bill_of_materials_says_what_it_is_of() {
+    assert_eq!(BILL["bomFormat"], "CycloneDX");
+    assert_eq!(BILL["specVersion"], "1.5");
+    assert_eq!(BILL["version"], 1);
+    assert_eq!(BILL["metadata"]["timestamp"], "1970-01-02T00:00:00Z");
+
+    let binary = &BILL["metadata"]["component"];
+    assert_eq!(binary["type"], "application");
+    assert_eq!(binary["name"], "plimsoll");
+    assert_eq!(binary["version"], env!("CARGO_PKG_VERSION"));
+}
+
+#[test]
+fn the_bill_of_materials_has_each_crate_with_its_license_and_the_checksum_of_the_lock_file() {
+    let locked = locked();
+    for component in components() {
+        let name = text(component, "name");
+        let version = text(component, "version");
+        let purl = format!("pkg:cargo/{name}@{}", version.replace('+', "%2B"));
+        assert_eq!(text(component, "purl"), purl);
+        assert_eq!(component["type"], "library");
+
+        let license = text(&component["licenses"][0], "expression");
+        assert!(!license.is_empty() && !license.contains('/'), "{name}: {license}");
+
+        let checksum = locked.get(&(name.to_owned(), version.to_owned())).unwrap_or_else(|| {
+            panic!("Cargo.lock has no {name} {version}");
+        });
+        let hash = component["hashes"].as_array().map(|hashes| {
+            assert_eq!(hashes[0]["alg"], "SHA-256");
+            text(&hashes[0], "content").to_owned()
+        });
+        assert_eq!(hash, *checksum, "{name} {version}");
+        assert_eq!(hash.is_none(), name.starts_with("plimsoll-"), "{name} comes from outside");
+    }
+}
+
+#[test]
+fn the_bill_of_materials_has_the_crates_of_the_binary_and_no_others() {
+    let names: BTreeSet<&str> =
+        components().into_iter().map(|component| text(component, "name")).collect();
+    for name in SHIPPED {
+        assert!(names.contains(name), "{name} is missing");
+    }
+    for name in NOT_SHIPPED {
+        assert!(!names.contains(name), "{name} is not in the binary");
+    }
+}
+
+#[test]
+fn every_crate_of_the_bill_of_materials_is_reached_from_the_binary() {
+    let mut needs = BTreeMap::new();
+    for dependency in BILL["dependencies"].as_array().unwrap() {
+        let names = dependency["dependsOn"].as_array().unwrap();
+        let names: Vec<&str> = names.iter().map(|name| name.as_str().unwrap()).collect();
+        assert!(needs.insert(text(dependency, "ref"), names).is_none(), "{dependency} twice");
+    }
+
+    let mut reached = BTreeSet::new();
+    let mut open = vec![text(&BILL["metadata"]["component"], "bom-ref")];
+    while let Some(name) = open.pop() {
+        if reached.insert(name) {
+            open.extend(&needs[name]);
+        }
+    }
+    let crates: BTreeSet<&str> =
+        components().into_iter().map(|component| text(component, "bom-ref")).collect();
+    assert_eq!(reached.len(), crates.len() + 1);
+    assert!(reached.is_superset(&crates));
+}
+
+#[test]
+fn equal_sources_have_an_equal_bill_of_materials_with_the_checksum_of_the_binary() {
+    let folder = tempfile::tempdir().unwrap();
+    let binary = folder.path().join("plimsoll");
+    std::fs::write(&binary, "abc").unwrap();
+    let path = binary.to_str().unwrap();
+
+    let first = bill(&[path]);
+    assert_eq!(first, bill(&[path]));
+    let first: Value = serde_json::from_str(&first).unwrap();
+    // The example of FIPS 180-4.
+    let sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    assert_eq!(first["metadata"]["component"]["hashes"][0]["content"], sha256);
+    assert_eq!(first["components"], BILL["components"]);
+}
