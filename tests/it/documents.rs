@@ -330,7 +330,11 @@ fn the_example_of_a_cluster_asks_for_what_the_end_to_end_tests_need() {
         let code = code.collect::<Vec<_>>().join("\n");
         let objects = code.split("\n---\n").map(str::trim);
         objects
-            .filter(|object| object.contains("rbac.authorization.k8s.io/v1"))
+            .filter(|object| {
+                ["rbac.authorization", "flowcontrol.apiserver"]
+                    .iter()
+                    .any(|group| object.contains(&format!("apiVersion: {group}.k8s.io/v1")))
+            })
             .map(str::to_owned)
             .collect()
     };
