@@ -1,6 +1,6 @@
 # The same commands as .ci/run.
 
-.PHONY: check advisories test alerts prometheus e2e e2e-vllm bench bench-baseline doc fmt browser chart release e2e-keda scoreboard
+.PHONY: check advisories test alerts prometheus e2e e2e-vllm bench bench-baseline doc fmt browser chart release e2e-keda scoreboard attacks
 
 # Formatting, lints, code that nothing reaches, and what the dependencies may be.
 check:
@@ -29,6 +29,11 @@ prometheus:
 # The status page in a headless Chromium, which must be installed.
 browser:
 	tests/browser/run
+
+# Attacks on a running daemon, and what probes, HPAs and decisions notice of each. Writes the table of
+# docs/attacks.md; `cargo test --features attacks --test attacks -- NAME` plays some and only prints.
+attacks:
+	cargo test --all-features --test attacks -- --write
 
 # The Helm chart and the Containerfile, with the real helm against a real control plane.
 chart:

@@ -32,6 +32,7 @@ use crate::daemon::text;
 use crate::external_metrics_harness::{
     BASE, Fixture, HPA, Http, Leaf, Options, Use, Validity, client_tls,
 };
+use crate::hostile::{STALLS, reset_streams};
 
 /// A test that waits for so long has failed; nothing is expected to come near it.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -44,13 +45,6 @@ const LARGE_PAGE: usize = 16 << 20;
 
 const PROBE: &[u8] = b"GET /livez HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 const LARGE: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
-
-/// Ways to hold a connection without ending it.
-const STALLS: [&[u8]; 3] = [
-    b"",
-    b"GET /livez HTTP/1.1\r\nX-Slow: ",
-    b"PUT /-/log HTTP/1.1\r\nHost: a\r\nContent-Length: 4096\r\n\r\n",
-];
 
 async fn patiently<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(PATIENCE, future).await.expect("it happens in time")
@@ -299,29 +293,13 @@ async fn a_certificate_of_another_authority_leaves_a_stranger_a_stranger() {
     assert_eq!(discover(&mut sender).await, None);
 }
 
-/// An HTTP/2 frame.
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
-}
-
 #[tokio::test]
 async fn a_flood_of_reset_streams_ends_its_own_connection_alone() {
     let fixture = Fixture::start(Options::default()).await;
     let mut traffic = front_proxy(&fixture, client(1)).await;
     assert_eq!(patiently(discover(&mut traffic)).await, Some(200));
 
-    let (settings, headers, reset) = (4, 1, 3);
-    let (end_of_both, cancel) = (0x5, 8_u32.to_be_bytes());
-    // GET, https, `:path: /livez` and `:authority: a`, the last two as literals.
-    let request = [&[0x82, 0x87, 0x04, 6][..], b"/livez", &[0x01, 1], b"a"].concat();
-    let mut attack = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-    attack.extend(frame(settings, 0, 0, &[]));
-    for stream in (1..40_000).step_by(2) {
-        attack.extend(frame(headers, end_of_both, stream, &request));
-        attack.extend(frame(reset, 0, stream, &cancel));
-    }
-
+    let attack = reset_streams(20_000);
     let answer = dialogue(connect_tls(&fixture, client(2), None).await, &attack).await;
     let goodbye = [&[7, 0][..], &[0; 4]].concat();
     assert!(answer.windows(6).any(|bytes| bytes == goodbye), "GOAWAY is sent");

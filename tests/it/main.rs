@@ -31,6 +31,7 @@ mod failures;
 mod floods;
 mod foresight;
 mod grammars;
+mod hostile;
 mod keys;
 mod layout;
 mod leader;
