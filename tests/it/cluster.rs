@@ -3,6 +3,7 @@
 mod config_maps;
 mod discovery;
 pub(crate) mod fake;
+mod hpas;
 mod inventory;
 mod shared;
 mod watches;

@@ -165,6 +165,25 @@ async fn a_changed_number_is_an_event_on_the_hpa() {
 }
 
 #[tokio::test]
+async fn an_hpa_that_scales_nothing_is_told_once_with_the_reason() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    let mut hpa = fake.objects(HPAS)[0].clone();
+    hpa["status"] = json!({"conditions": [{"type": "ScalingActive", "status": "False",
+        "reason": "FailedGetExternalMetric", "message": "no decision yet"}]});
+    fake.put(HPAS, &hpa);
+    let folder = TempDir::new().unwrap();
+    let text = configuration(&folder, &fake, &engine, "");
+    let daemon = Running::start_in(folder, &text).await;
+    let events = fake.until(EVENTS, |events| !events.is_empty()).await;
+    let [event] = events.as_slice() else { panic!("one problem, {events:#?}") };
+    assert_eq!((&event["reason"], &event["type"]), (&"HPANotScaling".into(), &"Warning".into()));
+    let note = event["note"].as_str().unwrap();
+    assert!(note.contains("ScalingActive is False (FailedGetExternalMetric)"), "{note}");
+    assert_eq!(event["regarding"]["name"], "llama-hpa");
+    daemon.end().await;
+}
+
+#[tokio::test]
 async fn without_events_nothing_is_written() {
     let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
     let folder = TempDir::new().unwrap();

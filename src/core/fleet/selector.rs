@@ -89,6 +89,35 @@ impl Selector {
         self.requirements.iter().all(|Requirement { key, operator }| operator.accepts(label(key)))
     }
 
+    /// Returns the keys that its requirements name, in order.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.requirements.iter().map(|requirement| requirement.key.as_str())
+    }
+
+    /// Returns the selector with only the requirements on some keys.
+    #[must_use]
+    pub fn on_keys(&self, is_kept: impl Fn(&str) -> bool) -> Self {
+        let requirements = self.requirements.iter().filter(|it| is_kept(&it.key));
+        Self { requirements: requirements.cloned().collect() }
+    }
+
+    /// Returns the values that matching labels can have for a key, if a requirement lists them.
+    #[must_use]
+    pub fn listed_values(&self, key: &str) -> Option<Vec<&str>> {
+        self.requirements.iter().filter(|requirement| requirement.key == key).find_map(
+            |Requirement { key: _, operator }| match operator {
+                Operator::Equals(value) => Some(vec![value.as_str()]),
+                Operator::In(values) => Some(values.iter().map(String::as_str).collect()),
+                Operator::NotIn(_)
+                | Operator::NotEquals(_)
+                | Operator::Exists
+                | Operator::Absent
+                | Operator::Above(_)
+                | Operator::Below(_) => None,
+            },
+        )
+    }
+
     /// Returns the only value that matching labels can have for a key, if there is only one.
     #[must_use]
     pub fn only_value(&self, key: &str) -> Option<&str> {

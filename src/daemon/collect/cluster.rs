@@ -41,7 +41,7 @@ pub use crate::collect::cluster::discovery::Discovery;
 pub use crate::collect::cluster::document::{DocumentVersion, document};
 pub use crate::collect::cluster::follow::WatchTiming;
 pub use crate::collect::cluster::hpa::{
-    Direction, Finding, HpaFollower, IgnoredChange, Tolerances, Windows,
+    Direction, Finding, HpaCondition, HpaFollower, IgnoredChange, Tolerances, Windows,
 };
 pub use crate::collect::cluster::keda::ScaledObjectPause;
 pub use crate::collect::cluster::needs::{Accelerators, ClusterNeeds};

@@ -84,8 +84,17 @@ impl Announcer {
     /// not read them may get them from another provider, so that case is only logged.
     pub(crate) fn finding(&self, variant: &VariantKey, finding: &Finding) {
         match finding {
-            Finding::WrongTargetType { hpa, .. } | Finding::WrongAverageValue { hpa, .. } => {
+            Finding::WrongTargetType { hpa, .. }
+            | Finding::WrongAverageValue { hpa, .. }
+            | Finding::WrongSelector { hpa, .. }
+            | Finding::SumsVariants { hpa, .. }
+            | Finding::OtherMetrics { hpa, .. }
+            | Finding::DirectionDisabled { hpa, .. }
+            | Finding::SlowPolicies { hpa, .. } => {
                 self.record(variant, Some(hpa), EventReason::HpaMisconfigured, finding.to_string());
+            }
+            Finding::ConditionFalse { hpa, .. } | Finding::ScalingDisabled { hpa } => {
+                self.record(variant, Some(hpa), EventReason::HpaNotScaling, finding.to_string());
             }
             Finding::Paused { scaled_object, .. } => {
                 let on = EventSubject {

@@ -6,36 +6,33 @@
 //! nothing. No encoding of the metric avoids the band, because the same value determines the ratio
 //! and the result. This module therefore computes the band as the HPA does, and reports the gap.
 //!
-//! Of an HPA's `behavior`, it reads the tolerances and the stabilization windows, and no policies.
-//! Decisions subtract the windows from Plimsoll's own (`decide/enforce.rs` in the core).
+//! Of an HPA's `behavior`, the tolerances and the stabilization windows have an effect. Decisions
+//! subtract the windows from Plimsoll's own (`decide/enforce.rs` in the core). Policies, conditions,
+//! selectors and other metrics are only judged: a [`Finding`] says what they keep the HPA from.
 
+mod behavior;
+mod finding;
+mod metrics;
+mod quantity;
+mod status;
+
+use std::collections::BTreeSet;
 use std::fmt;
 
-use k8s_openapi::api::autoscaling::v2::{
-    ExternalMetricSource, HPAScalingRules, HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec,
-    MetricTarget,
-};
+use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::collect::cluster::discovery::object::{AnnotatedObject, ObjectRef, ObjectRole};
-use crate::collect::cluster::keda::{MADE_FOR, ScaledObjectPause};
+use crate::collect::cluster::hpa::behavior::Obstacle;
+use crate::collect::cluster::hpa::metrics::HpaMetrics;
+use crate::collect::cluster::hpa::status::FalseCondition;
+use crate::collect::cluster::keda::MADE_FOR;
 use crate::collect::cluster::target::{WantedTarget, group_of};
-use plimsoll_core::fleet::{Bounds, VariantName};
-use plimsoll_core::units::{Fraction, Replicas, Seconds};
+use plimsoll_core::fleet::{Bounds, VariantKey};
+use plimsoll_core::units::{Fraction, Replicas};
 
-/// The External metrics with desired replicas: Plimsoll's, and the one of the workload variant
-/// autoscaler, whose HPAs Plimsoll also serves.
-const METRICS: [&str; 2] = ["plimsoll_desired_replicas", "wva_desired_replicas"];
-
-/// The label by which the metrics of KEDA's HPAs are selected.
-const KEDA_LABEL: &str = "scaledobject.keda.sh/name";
-
-/// The labels by which an HPA's metric selector names a variant.
-const VARIANT_LABELS: [&str; 2] = ["variant", "variant_name"];
-
-/// The cluster-wide default of `--horizontal-pod-autoscaler-tolerance`. It cannot be read through
-/// the API. An operator who changes it must therefore set the tolerance in each HPA.
-const DEFAULT_TOLERANCE: f64 = 0.1;
+pub use crate::collect::cluster::hpa::behavior::{Tolerances, Windows};
+pub use crate::collect::cluster::hpa::finding::{Direction, Finding, HpaCondition};
 
 /// The relevant parts of an HPA.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,47 +51,20 @@ pub(crate) struct HpaFacts {
     pub(crate) marked: Option<AnnotatedObject>,
     tolerances: Tolerances,
     windows: Windows,
-    reads: Vec<ExternalMetric>,
+    metrics: HpaMetrics,
+    obstacles: Vec<Obstacle>,
+    conditions: Vec<FalseCondition>,
 }
 
-/// One External metric of a known name in an HPA.
-#[derive(Clone, Debug, PartialEq)]
-struct ExternalMetric {
-    metric: String,
-    variant: Option<String>,
-    target: TargetValue,
-}
-
-/// The way in which an HPA compares a metric.
-#[derive(Clone, Debug, PartialEq)]
-enum TargetValue {
-    /// By its share per replica.
-    Average(String),
-    /// By this target type.
-    Other(String),
-}
-
-/// The fractions by which desired replicas may differ from current ones without the HPA acting.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tolerances {
-    /// Tolerance above the current replicas.
-    pub up: Fraction,
-    /// Tolerance below the current replicas.
-    pub down: Fraction,
-}
-
-/// The stabilization windows that an HPA sets.
-///
-/// Without a window, an HPA scales up immediately. It scales down after
-/// `--horizontal-pod-autoscaler-downscale-stabilization`, which cannot be read through the API.
-/// Assuming that flag's default could leave a variant without any window, so a window that is not
-/// set counts as 0.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Windows {
-    /// Before it adds replicas.
-    pub up: Seconds,
-    /// Before it removes replicas.
-    pub down: Seconds,
+/// The variant for which an HPA is judged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FollowedVariant<'a> {
+    /// The variant.
+    pub(crate) variant: &'a VariantKey,
+    /// All variants of its namespace.
+    pub(crate) neighbors: &'a BTreeSet<&'a str>,
+    /// The replicas in its target's spec, if known.
+    pub(crate) wanted: Option<Replicas>,
 }
 
 /// An HPA that reads a variant's desired replicas and follows them exactly, except for its
@@ -124,56 +94,12 @@ pub struct IgnoredChange {
     pub tolerance: Fraction,
 }
 
-/// The direction of a change of replicas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// More replicas.
-    Up,
-    /// Fewer replicas.
-    Down,
-}
-
-/// A problem that keeps an HPA from following a variant's desired replicas.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Finding {
-    /// The HPA compares the metric by a target type other than `AverageValue`.
-    WrongTargetType {
-        /// The HPA's name.
-        hpa: String,
-        /// The metric that it reads.
-        metric: String,
-        /// The type that it uses.
-        found: String,
-    },
-    /// The HPA divides the metric by a value other than 1.
-    WrongAverageValue {
-        /// The HPA's name.
-        hpa: String,
-        /// The metric that it reads.
-        metric: String,
-        /// The divisor that it uses.
-        found: String,
-    },
-    /// No HPA acts on the desired replicas: the target's HPA does not read them, or there is none.
-    NotRead {
-        /// The scale target's HPA, if there is one.
-        hpa: Option<String>,
-    },
-    /// KEDA is paused, so it leaves the replicas alone.
-    Paused {
-        /// The `ScaledObject`'s name.
-        scaled_object: String,
-        /// The kind of pause.
-        how: ScaledObjectPause,
-    },
-}
-
 // === impl HpaFacts ===
 
 impl HpaFacts {
     /// Reads the object.
     pub(crate) fn new(object: HorizontalPodAutoscaler) -> Self {
-        let HorizontalPodAutoscaler { metadata, spec: written, status: _ } = object;
+        let HorizontalPodAutoscaler { metadata, spec: written, status } = object;
         let spec = written.unwrap_or_default();
         let api_version = spec.scale_target_ref.api_version.as_deref().unwrap_or_default();
         let labels = metadata.labels.as_ref();
@@ -181,55 +107,88 @@ impl HpaFacts {
         // KEDA copies the annotations of a `ScaledObject` to the HPA that it creates for it.
         let marked = if made_for.is_some() { None } else { marked(&metadata, &spec) };
 
+        let bounds = bounds(&spec);
+
         Self {
             group: group_of(api_version).to_owned(),
             kind: spec.scale_target_ref.kind.clone(),
             target: spec.scale_target_ref.name.clone(),
-            bounds: bounds(&spec),
+            bounds,
             made_for,
             marked,
-            tolerances: tolerances(&spec),
-            windows: windows(&spec),
-            reads: reads(spec),
+            tolerances: behavior::tolerances(&spec),
+            windows: behavior::windows(&spec),
+            obstacles: behavior::obstacles(&spec, bounds),
+            conditions: status::conditions(status),
+            metrics: HpaMetrics::new(spec),
         }
     }
 
-    /// Returns the follower if this HPA follows the variant's desired replicas, and the problems in
-    /// how it reads them.
+    /// Returns the follower if this HPA follows the variant's desired replicas, and the problems
+    /// that keep it from following them.
     pub(crate) fn follow(
         &self,
         name: &str,
-        variant: &VariantName,
+        of: FollowedVariant<'_>,
     ) -> (Option<HpaFollower>, Vec<Finding>) {
-        let mut follower = None;
+        let FollowedVariant { variant, neighbors, wanted } = of;
+        let ours = self.metrics.of(variant);
+        if ours.is_empty() {
+            return (None, vec![Finding::NotRead { hpa: Some(name.to_owned()) }]);
+        }
+
+        let mut is_exact = false;
         let mut findings = Vec::new();
-        let ours = self
-            .reads
-            .iter()
-            .filter(|read| read.variant.as_ref().is_none_or(|name| name == variant.as_str()));
-        for read in ours {
-            let hpa = name.to_owned();
-            let metric = read.metric.clone();
-            match &read.target {
-                TargetValue::Average(found) if is_one(found) => {
-                    let tolerances = self.tolerances;
-                    let windows = self.windows;
-                    follower = Some(HpaFollower { hpa, tolerances, windows });
-                }
-                TargetValue::Average(found) => {
-                    findings.push(Finding::WrongAverageValue { hpa, metric, found: found.clone() });
-                }
-                TargetValue::Other(found) => {
-                    findings.push(Finding::WrongTargetType { hpa, metric, found: found.clone() });
-                }
-            }
+        for metric in ours {
+            let misread = metric.misread(name);
+            let summed = metric.summed(name, variant, neighbors);
+            let is_alone = match &summed {
+                Some(Finding::SumsVariants { others, .. }) => others.is_empty(),
+                Some(_) | None => true,
+            };
+            is_exact |= misread.is_none() && is_alone;
+            findings.extend(misread.into_iter().chain(summed));
         }
 
-        if follower.is_none() && findings.is_empty() {
-            findings.push(Finding::NotRead { hpa: Some(name.to_owned()) });
+        let others = self.metrics.besides(variant);
+        if !others.is_empty() {
+            findings.push(Finding::OtherMetrics { hpa: name.to_owned(), others });
         }
+        findings.extend(self.obstacles.iter().map(|obstacle| obstacle.finding(name)));
+        findings.extend(self.stopped(name, wanted));
 
+        let follower = is_exact.then(|| HpaFollower {
+            hpa: name.to_owned(),
+            tolerances: self.tolerances,
+            windows: self.windows,
+        });
         (follower, findings)
+    }
+
+    /// Returns the conditions for which the HPA scales nothing.
+    fn stopped(&self, name: &str, wanted: Option<Replicas>) -> Vec<Finding> {
+        let failing = self.conditions.iter().filter(|condition| !condition.is_switched_off());
+        let mut stopped: Vec<Finding> = failing.map(|condition| condition.finding(name)).collect();
+        if self.is_switched_off(wanted) {
+            stopped.push(Finding::ScalingDisabled { hpa: name.to_owned() });
+        }
+
+        stopped
+    }
+
+    /// Returns true if the HPA is switched off, because its target has no replicas although its
+    /// minimum is above 0. KEDA itself starts the first replica, and needs no HPA for that.
+    fn is_switched_off(&self, wanted: Option<Replicas>) -> bool {
+        if self.made_for.is_some() {
+            return false;
+        }
+
+        match (wanted, self.bounds) {
+            (Some(wanted), Some(bounds)) => {
+                wanted == Replicas::ZERO && bounds.min() > Replicas::ZERO
+            }
+            _ => self.conditions.iter().any(FalseCondition::is_switched_off),
+        }
     }
 }
 
@@ -252,106 +211,6 @@ fn bounds(spec: &HorizontalPodAutoscalerSpec) -> Option<Bounds> {
 
 fn count(n: i32) -> Option<Replicas> {
     u32::try_from(n).ok().map(Replicas::saturating)
-}
-
-fn tolerances(spec: &HorizontalPodAutoscalerSpec) -> Tolerances {
-    let behavior = spec.behavior.as_ref();
-    Tolerances {
-        up: tolerance(behavior.and_then(|behavior| behavior.scale_up.as_ref())),
-        down: tolerance(behavior.and_then(|behavior| behavior.scale_down.as_ref())),
-    }
-}
-
-fn tolerance(rules: Option<&HPAScalingRules>) -> Fraction {
-    rules
-        .and_then(|rules| rules.tolerance.as_ref())
-        .and_then(|tolerance| quantity(&tolerance.0))
-        .and_then(Fraction::new)
-        .or_else(|| Fraction::new(DEFAULT_TOLERANCE))
-        .unwrap_or_default()
-}
-
-fn windows(spec: &HorizontalPodAutoscalerSpec) -> Windows {
-    let behavior = spec.behavior.as_ref();
-    Windows {
-        up: window(behavior.and_then(|behavior| behavior.scale_up.as_ref())),
-        down: window(behavior.and_then(|behavior| behavior.scale_down.as_ref())),
-    }
-}
-
-fn window(rules: Option<&HPAScalingRules>) -> Seconds {
-    let stated = rules.and_then(|rules| rules.stabilization_window_seconds);
-    stated.and_then(|seconds| Seconds::new(f64::from(seconds))).unwrap_or_default()
-}
-
-fn reads(spec: HorizontalPodAutoscalerSpec) -> Vec<ExternalMetric> {
-    let external = spec.metrics.into_iter().flatten().filter_map(|metric| metric.external);
-
-    external
-        .filter(|external| METRICS.contains(&external.metric.name.as_str()) || is_keda(external))
-        .map(|external| ExternalMetric {
-            metric: external.metric.name,
-            variant: external
-                .metric
-                .selector
-                .and_then(|selector| selector.match_labels)
-                .and_then(|labels| VARIANT_LABELS.iter().find_map(|key| labels.get(*key).cloned())),
-            target: target_value(external.target),
-        })
-        .collect()
-}
-
-/// Returns true if this metric of a KEDA prometheus trigger can only be desired replicas. The HPA
-/// does not contain the query, but no other metric is divided by 1.
-fn is_keda(external: &ExternalMetricSource) -> bool {
-    let trigger = external.metric.name.strip_prefix('s').and_then(|rest| rest.split_once('-'));
-    let is_prometheus = trigger.is_some_and(|(index, kind)| {
-        index.bytes().all(|byte| byte.is_ascii_digit()) && kind.starts_with("prometheus")
-    });
-    let labels = external.metric.selector.as_ref().and_then(|it| it.match_labels.as_ref());
-    let by_one = external.target.average_value.as_ref().is_some_and(|average| is_one(&average.0));
-    is_prometheus && by_one && labels.is_some_and(|labels| labels.contains_key(KEDA_LABEL))
-}
-
-/// Returns the target to compare with. The HPA controller prefers an average value to any other
-/// field, whatever the type.
-fn target_value(target: MetricTarget) -> TargetValue {
-    let MetricTarget { average_value, average_utilization: _, type_, value: _ } = target;
-    average_value.map_or(TargetValue::Other(type_), |average| TargetValue::Average(average.0))
-}
-
-fn is_one(text: &str) -> bool {
-    quantity(text).is_some_and(|value| (value - 1.0).abs() < 1e-9)
-}
-
-/// Parses a Kubernetes quantity; `None` if the text is not one.
-fn quantity(text: &str) -> Option<f64> {
-    const SUFFIXES: [(&str, f64); 16] = [
-        ("Ki", 1024.0),
-        ("Mi", 1_048_576.0),
-        ("Gi", 1_073_741_824.0),
-        ("Ti", 1_099_511_627_776.0),
-        ("Pi", 1_125_899_906_842_624.0),
-        ("Ei", 1_152_921_504_606_846_976.0),
-        ("n", 1e-9),
-        ("u", 1e-6),
-        ("m", 1e-3),
-        ("k", 1e3),
-        ("M", 1e6),
-        ("G", 1e9),
-        ("T", 1e12),
-        ("P", 1e15),
-        ("E", 1e18),
-        ("", 1.0),
-    ];
-
-    let (digits, factor) = SUFFIXES
-        .iter()
-        .find_map(|(suffix, factor)| text.strip_suffix(suffix).map(|digits| (digits, factor)))?;
-    // `f64::from_str` also accepts words such as `inf`, which are not quantities.
-    let numeric = digits.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c))
-        && digits.ends_with(|c: char| c.is_ascii_digit() || c == '.');
-    numeric.then(|| digits.parse::<f64>().ok()).flatten().map(|value| value * factor)
 }
 
 // === impl HpaFollower ===
@@ -417,51 +276,13 @@ impl fmt::Display for IgnoredChange {
     }
 }
 
-impl Direction {
-    /// The direction, named as the HPA's fields name it.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Up => "scaleUp",
-            Self::Down => "scaleDown",
-        }
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::WrongTargetType { hpa, metric, found } => write!(
-                f,
-                "HPA {hpa} reads {metric} with target type {found}, which multiplies it by the \
-                 ready pods: use type AverageValue with averageValue \"1\""
-            ),
-            Self::WrongAverageValue { hpa, metric, found } => write!(
-                f,
-                "HPA {hpa} divides {metric} by {found}: set averageValue to \"1\" to get the \
-                 desired number of replicas"
-            ),
-            Self::NotRead { hpa: Some(hpa) } => {
-                write!(f, "HPA {hpa} scales the target but does not read the desired number")
-            }
-            Self::NotRead { hpa: None } => f.write_str("no HPA scales the target"),
-            Self::Paused { scaled_object, how: ScaledObjectPause::AsItIs } => {
-                write!(f, "KEDA is paused by an annotation of ScaledObject {scaled_object}")
-            }
-            Self::Paused { scaled_object, how: ScaledObjectPause::At(replicas) } => write!(
-                f,
-                "KEDA is paused at {replicas} replicas by an annotation of ScaledObject \
-                 {scaled_object}"
-            ),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::collect::cluster::hpa::metrics::KEDA_LABEL;
+    use plimsoll_core::fleet::{Namespace, VariantName};
 
     fn hpa(target: &Value, behavior: &Value) -> HpaFacts {
         let object = json!({
@@ -484,8 +305,18 @@ mod tests {
         json!({"type": "AverageValue", "averageValue": value})
     }
 
-    fn variant() -> VariantName {
-        VariantName::new("llama").unwrap()
+    fn variant(name: &str) -> VariantKey {
+        VariantKey {
+            namespace: Namespace::new("shop").unwrap(),
+            variant: VariantName::new(name).unwrap(),
+        }
+    }
+
+    /// Follows the HPA for this variant, beside which there is another.
+    fn follow(hpa: &HpaFacts, name: &str, of: &str) -> (Option<HpaFollower>, Vec<Finding>) {
+        let neighbors = BTreeSet::from(["llama", "other"]);
+        let wanted = Some(Replicas::ONE);
+        hpa.follow(name, FollowedVariant { variant: &variant(of), neighbors: &neighbors, wanted })
     }
 
     fn replicas(count: u32) -> Replicas {
@@ -501,7 +332,7 @@ mod tests {
             (stated, (30.0, 120.0)),
             (json!({"scaleDown": {"tolerance": "0"}}), (0.0, 0.0)),
         ] {
-            let (follower, _) = hpa(&average("1"), &behavior).follow("llama", &variant());
+            let (follower, _) = follow(&hpa(&average("1"), &behavior), "llama", "llama");
             let Windows { up, down } = follower.unwrap().windows;
             assert_eq!((up.seconds(), down.seconds()), want, "{behavior}");
         }
@@ -518,7 +349,8 @@ mod tests {
             }}],
         }});
 
-        HpaFacts::new(serde_json::from_value(object).unwrap()).follow("keda-hpa-llama", &variant())
+        let hpa = HpaFacts::new(serde_json::from_value(object).unwrap());
+        follow(&hpa, "keda-hpa-llama", "llama")
     }
 
     #[test]
@@ -536,27 +368,6 @@ mod tests {
             let (follower, findings) = keda(name, label, average);
             assert_eq!(follower, None, "{name} {label} {average}");
             assert_eq!(findings, [Finding::NotRead { hpa: Some("keda-hpa-llama".to_owned()) }]);
-        }
-    }
-
-    #[test]
-    fn quantities_read_as_kubernetes_writes_them() {
-        for (text, value) in [
-            ("0", Some(0.0)),
-            ("1", Some(1.0)),
-            ("1000m", Some(1.0)),
-            (".5", Some(0.5)),
-            ("5.", Some(5.0)),
-            ("1e3", Some(1000.0)),
-            ("1E", Some(1e18)),
-            ("2Ki", Some(2048.0)),
-            ("", None),
-            ("inf", None),
-            ("nan", None),
-            ("one", None),
-            ("m", None),
-        ] {
-            assert_eq!(quantity(text), value, "{text}");
         }
     }
 
@@ -581,7 +392,7 @@ mod tests {
             (json!({"scaleUp": {"tolerance": "50m"}}), 10, 11, false),
             (json!({"scaleUp": {"tolerance": "500m"}}), 10, 15, true),
         ] {
-            let (follower, findings) = hpa(&average("1"), &behavior).follow("llama", &variant());
+            let (follower, findings) = follow(&hpa(&average("1"), &behavior), "llama", "llama");
             assert_eq!(findings, []);
             let found = follower.unwrap().ignored(replicas(current), replicas(desired));
             assert_eq!(found.is_some(), ignored, "{behavior} {current} -> {desired}: {found:?}");
@@ -590,7 +401,7 @@ mod tests {
 
     #[test]
     fn the_remedy_makes_the_hpa_follow_what_it_ignored() {
-        let (follower, _) = hpa(&average("1"), &json!({})).follow("llama", &variant());
+        let (follower, _) = follow(&hpa(&average("1"), &json!({})), "llama", "llama");
         let ignored = follower.unwrap().ignored(replicas(10), replicas(11)).unwrap();
         assert_eq!(
             ignored.to_string(),
@@ -604,7 +415,7 @@ mod tests {
         );
 
         let remedied = json!({"scaleUp": {"tolerance": "0"}, "scaleDown": {"tolerance": "0"}});
-        let (follower, _) = hpa(&average("1"), &remedied).follow("llama", &variant());
+        let (follower, _) = follow(&hpa(&average("1"), &remedied), "llama", "llama");
         assert_eq!(follower.unwrap().ignored(replicas(10), replicas(11)), None);
     }
 
@@ -628,7 +439,7 @@ mod tests {
             (json!({"type": "Value", "value": "1"}), vec![wrong_type]),
             (average("2"), vec![wrong_value]),
         ] {
-            let found = hpa(&target, &json!({})).follow("llama", &variant());
+            let found = follow(&hpa(&target, &json!({})), "llama", "llama");
             assert_eq!(found.1, findings, "{target}");
             assert_eq!(found.0.is_some(), findings.is_empty(), "{target}");
         }
@@ -636,8 +447,8 @@ mod tests {
 
     #[test]
     fn an_hpa_that_reads_another_variants_number_does_not_read_this_one() {
-        let other = VariantName::new("other").unwrap();
-        let (follower, findings) = hpa(&average("1"), &json!({})).follow("llama", &other);
+        let hpa = hpa(&average("1"), &json!({}));
+        let (follower, findings) = follow(&hpa, "llama", "other");
         assert_eq!(follower, None);
         assert_eq!(findings, [Finding::NotRead { hpa: Some("llama".to_owned()) }]);
     }

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use crate::collect::cluster::follow::ObjectName;
-use crate::collect::cluster::hpa::{Finding, HpaFacts, HpaFollower};
+use crate::collect::cluster::hpa::{Finding, FollowedVariant, HpaFacts, HpaFollower};
 use crate::collect::cluster::keda::ScaledObject;
 use crate::collect::cluster::keys::TargetKey;
 use crate::collect::cluster::target::group_of;
-use plimsoll_core::fleet::{Bounds, VariantName};
+use plimsoll_core::fleet::Bounds;
 use plimsoll_core::units::Replicas;
 
 /// All scalers, by target.
@@ -97,12 +97,12 @@ impl TargetScalers<'_> {
     /// Returns the HPA that follows the variant's desired replicas, and the problems that keep them
     /// from being followed. Of several scalers, the winner is not known; [`TargetScalers::names`]
     /// exposes the conflict.
-    pub(crate) fn follow(&self, variant: &VariantName) -> (Option<HpaFollower>, Vec<Finding>) {
+    pub(crate) fn follow(&self, of: FollowedVariant<'_>) -> (Option<HpaFollower>, Vec<Finding>) {
         match (self.scaled_objects.as_slice(), self.hpas.as_slice()) {
-            ([], [(name, hpa)]) => hpa.follow(name, variant),
+            ([], [(name, hpa)]) => hpa.follow(name, of),
             ([(name, object)], []) => {
                 let (follower, mut findings) = match self.made.as_slice() {
-                    [(name, hpa)] => hpa.follow(name, variant),
+                    [(name, hpa)] => hpa.follow(name, of),
                     _ => (None, Vec::new()),
                 };
                 let scaled_object = (*name).to_owned();

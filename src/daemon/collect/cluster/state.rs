@@ -123,15 +123,8 @@ impl VariantState {
     /// desired replicas.
     #[must_use]
     pub fn autoscaler(&self) -> Option<&str> {
-        let found = self.findings.iter().find_map(|finding| match finding {
-            Finding::WrongTargetType { hpa, .. } | Finding::WrongAverageValue { hpa, .. } => {
-                Some(hpa)
-            }
-            Finding::NotRead { hpa } => hpa.as_ref(),
-            Finding::Paused { .. } => None,
-        });
-
-        self.follower.as_ref().map(|follower| &follower.hpa).or(found).map(String::as_str)
+        let follower = self.follower.as_ref().map(|follower| follower.hpa.as_str());
+        follower.or_else(|| self.findings.iter().find_map(Finding::hpa))
     }
 
     /// The pods to scrape: running, not terminating, with an address.

@@ -19,7 +19,7 @@ use crate::collect::cluster::discovery::scope::{
     DiscoveryScope, NamespaceFacts, needed_to_discover,
 };
 use crate::collect::cluster::follow::ObjectName;
-use crate::collect::cluster::hpa::{Finding, HpaFacts};
+use crate::collect::cluster::hpa::{Finding, FollowedVariant, HpaFacts};
 use crate::collect::cluster::keda::ScaledObject;
 use crate::collect::cluster::keys::{TargetKey, WatchKey, WatchReach};
 use crate::collect::cluster::pod::ClusterPod;
@@ -30,7 +30,7 @@ use crate::collect::cluster::target::{WantedTarget, WatchedVariant};
 use crate::collect::cluster::template::ObjectTemplate;
 use crate::collect::cluster::watched::{ClockReading, WatchedObjects};
 use crate::collect::cluster::world::pods::{GroupPods, PodWatches, SelectedGroup};
-use plimsoll_core::fleet::Namespace;
+use plimsoll_core::fleet::{Namespace, VariantKey};
 use plimsoll_core::observe::template::PodTemplate;
 use plimsoll_core::observe::{Scale, ScaleState, WhyScaleUnknown};
 use plimsoll_core::units::Replicas;
@@ -217,6 +217,11 @@ impl ClusterView {
             owners.entry(claim).or_default().push(owner);
         }
 
+        let mut neighbors: BTreeMap<&Namespace, BTreeSet<&str>> = BTreeMap::new();
+        for VariantKey { namespace, variant } in wanted.iter().map(|want| &want.variant) {
+            neighbors.entry(namespace).or_default().insert(variant.as_str());
+        }
+
         let scalers = Scalers::new(
             self.hpas.values().flat_map(|feed| &feed.items),
             self.scaled_objects.values().flat_map(|feed| &feed.items),
@@ -226,7 +231,12 @@ impl ClusterView {
             let state = match &want.target {
                 WantedTarget::Scale { .. } => {
                     let key = TargetKey::of(want)?;
-                    self.judge_target(want, &key, scalers.of(&key), claims, since)
+                    let of = FollowedVariant {
+                        variant: &want.variant,
+                        neighbors: neighbors.get(&want.variant.namespace)?,
+                        wanted: self.wanted(&key),
+                    };
+                    self.judge_target(of, &key, scalers.of(&key), claims, since)
                 }
                 WantedTarget::Selector(selector) => {
                     self.judge_selector(want, selector, claims, since)
@@ -246,7 +256,7 @@ impl ClusterView {
 
     fn judge_target(
         &self,
-        want: &WatchedVariant,
+        of: FollowedVariant<'_>,
         key: &TargetKey,
         scalers: Option<&TargetScalers<'_>>,
         claims: &[String],
@@ -287,7 +297,7 @@ impl ClusterView {
         let unheard = !scaled_objects.is_some_and(|feed| feed.answered);
         if !unheard && hpas.is_some_and(|feed| feed.unknown().is_none()) {
             (state.follower, state.findings) = match scalers {
-                Some(of) => of.follow(&want.variant.variant),
+                Some(scalers) => scalers.follow(of),
                 None => (None, vec![Finding::NotRead { hpa: None }]),
             };
         }
@@ -362,6 +372,13 @@ impl ClusterView {
     /// Returns the last known values of the target's scale subresource.
     pub(crate) fn facts(&self, key: &TargetKey) -> Option<&ScaleFacts> {
         self.scales.get(key)?.facts.as_ref()
+    }
+
+    /// Returns the replicas in the spec of the target's current version.
+    fn wanted(&self, key: &TargetKey) -> Option<Replicas> {
+        let entry = self.scales.get(key)?;
+        let is_current = entry.is_read_for(self.version(key)?);
+        entry.facts.as_ref().filter(|_| is_current).map(|facts| facts.wanted)
     }
 
     fn pods_of(&self, namespace: &Namespace, facts: &ScaleFacts) -> Option<GroupPods<'_>> {
@@ -475,7 +492,7 @@ mod tests {
     use super::*;
     use crate::collect::cluster::follow::{WatchChange, WatchFailure};
     use crate::collect::cluster::keys::WatchScope;
-    use plimsoll_core::fleet::{VariantKey, VariantName};
+    use plimsoll_core::fleet::VariantName;
 
     const QUIET: Duration = Duration::from_secs(35);
 

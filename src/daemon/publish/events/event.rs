@@ -91,8 +91,11 @@ reasons! {
     SlowReplica = "SlowReplica", Warning, "Decide";
     /// The HPA keeps the current replicas, because the desired replicas are within its tolerance.
     HpaIgnoresDesired = "HPAIgnoresDesired", Warning, "JudgeHPA";
-    /// The HPA is configured so that it computes another value from the desired replicas.
+    /// The HPA is configured so that it follows another value than the desired replicas, or follows
+    /// them late or in one direction only.
     HpaMisconfigured = "HPAMisconfigured", Warning, "JudgeHPA";
+    /// The HPA scales nothing, according to its conditions or its target's replicas.
+    HpaNotScaling = "HPANotScaling", Warning, "JudgeHPA";
     /// KEDA scaling is paused.
     KedaPaused = "KEDAPaused", Warning, "JudgeHPA";
     /// The annotations of an object are invalid.
