@@ -22,26 +22,33 @@ const FAR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
 /// Answers a request from each host; only `POST` may reload, only `PUT` may set the log filter, and
 /// both only from the daemon's own host.
 pub fn check(input: &[u8]) {
-    answer(input, NEAR);
-    answer(input, FAR);
+    answers(input);
 }
 
-fn answer(input: &[u8], peer: SocketAddr) {
-    let Some(request) = request::read(input) else { return };
+/// Answers a request from the daemon's own host, from another, and of a daemon that fails at
+/// everything. Returns the route and the status code of each answer.
+pub fn answers(input: &[u8]) -> Vec<(String, u16)> {
+    let peers = [(NEAR, true), (FAR, true), (NEAR, false)];
+    peers.into_iter().filter_map(|(peer, is_well)| answer(input, peer, is_well)).collect()
+}
+
+fn answer(input: &[u8], peer: SocketAddr, is_well: bool) -> Option<(String, u16)> {
+    let request = request::read(input)?;
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let plain = request.headers().is_empty() && request.uri().authority().is_none();
     let reloads = Arc::new(AtomicUsize::new(0));
     let filters = Arc::new(AtomicUsize::new(0));
 
-    let response = run(hooks(&reloads, &filters).answer(peer, request));
+    let response = run(hooks(&reloads, &filters, is_well).answer(peer, request));
     let status = response.status();
     let body = run(response.into_body().collect()).map(http_body_util::Collected::to_bytes);
     let body = body.expect("a body in memory can be read");
     assert!(!body.is_empty(), "{method} {path} is answered with nothing");
     assert!(
-        [200, 400, 403, 404, 405, 413].contains(&status.as_u16()),
+        [200, 400, 403, 404, 405, 413, 500, 503].contains(&status.as_u16()),
         "{method} {path} is answered with {status}"
     );
+    assert!(!(is_well && status.is_server_error()), "{method} {path} fails without a cause");
 
     let refused = status == StatusCode::FORBIDDEN;
     let reloaded = reloads.load(Ordering::Relaxed) > 0;
@@ -54,19 +61,36 @@ fn answer(input: &[u8], peer: SocketAddr) {
     if status == StatusCode::OK && !reloaded && !filtered {
         assert!(method == Method::GET || method == Method::HEAD, "{method} {path}");
     }
+
+    Some((name(&path), status.as_u16()))
 }
 
-fn hooks(reloads: &Arc<AtomicUsize>, filters: &Arc<AtomicUsize>) -> Hooks {
+/// A route's name, which has nothing of the request in it.
+fn name(path: &str) -> String {
+    let name = match path {
+        "/livez" | "/healthz" | "/readyz" | "/-/reload" | "/-/log" | "/metrics" | "/" | "/help" => {
+            path
+        }
+        _ if path == "/api" || path.starts_with("/api/") => "/api",
+        _ => "unknown",
+    };
+    name.to_owned()
+}
+
+/// The hooks of a daemon that is well, or of one that fails at everything.
+fn hooks(reloads: &Arc<AtomicUsize>, filters: &Arc<AtomicUsize>, is_well: bool) -> Hooks {
+    let outcome = move || if is_well { Ok(()) } else { Err("it fails".to_owned()) };
+    let document = if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let (reloads, filters) = (Arc::clone(reloads), Arc::clone(filters));
     Hooks {
         access: AccessPolicy { admin_enabled: true, ..AccessPolicy::default() },
-        metrics: SharedRendering::new(|| Ok("up 1\n".to_owned())),
-        alive: Box::new(|| Ok(())),
-        ready: Box::new(|| vec![("check", Ok(()))]),
-        api: Box::new(|_, _| Box::pin(std::future::ready((StatusCode::OK, "{}".to_owned())))),
+        metrics: SharedRendering::new(move || outcome().map(|()| "up 1\n".to_owned())),
+        alive: Box::new(outcome),
+        ready: Box::new(move || vec![("check", outcome())]),
+        api: Box::new(move |_, _| Box::pin(std::future::ready((document, "{}".to_owned())))),
         reload: Box::new(move || {
             reloads.fetch_add(1, Ordering::Relaxed);
-            Box::pin(std::future::ready(Ok(())))
+            Box::pin(std::future::ready(outcome()))
         }),
         set_log: Box::new(move |filter| {
             assert!(filter.len() <= 4096 && filter.trim() == filter, "{filter:?}");

@@ -1,19 +1,22 @@
 //! The external metrics API behind its front proxy.
 //!
-//! The fuzzer controls the whole request except the client certificate, which is the front proxy's.
-//! One namespace denies all access.
+//! The fuzzer controls the whole request except the client certificate: the front proxy's or none.
+//! One namespace denies all access, and of another nobody knows who may read it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use http_body_util::BodyExt;
-use hyper::{Method, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::{Method, Request, Response};
 use percent_encoding::percent_decode_str;
+use plimsoll::analyze::ballot::BallotVerdict;
 use plimsoll::clock::Clock;
+use plimsoll::decide::optimize::{PlanMethod, PlanReason};
+use plimsoll::decide::sized::{AdmissibleRate, Shortfall, SizedReason};
 use plimsoll::decide::{Basis, Decision, Reason, Stage, Step};
 use plimsoll::fleet::{
     Bounds, ModelKey, ModelName, Namespace, Role, VariantKey, VariantName, VariantSpec,
@@ -23,13 +26,14 @@ use plimsoll::publish::external_metrics::authorize::{
     Access, AccessVerdict, Authorize, PermissionSource,
 };
 use plimsoll::publish::external_metrics::metrics::ApiMetrics;
+use plimsoll::publish::external_metrics::route::Route;
 use plimsoll::publish::external_metrics::state::DecisionAges;
 use plimsoll::publish::external_metrics::{ExternalMetricsApi, ExternalMetricsSettings};
 use plimsoll::publish::{Published, PublishedDecision, PublishedVariant};
 use plimsoll::server::ServerPhase;
 use plimsoll::server::auth::{ConnectionPeer, TrustAnchor, UserIdentity};
 use plimsoll::server::readiness::Readiness;
-use plimsoll::units::{CostPerHour, Fraction, Replicas, Seconds};
+use plimsoll::units::{CostPerHour, Fraction, Replicas, RequestRate, Seconds};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -44,54 +48,98 @@ const AGES: DecisionAges =
 /// The namespace that denies all access.
 const CLOSED: &str = "closed";
 
-/// The variant in it: a text that only a response about it can contain.
+/// The namespace whose permissions cannot be reviewed.
+const AWAY: &str = "away";
+
+/// The variant in the closed namespace: a text that only a response about it can contain.
 const HIDDEN: &str = "hidden-5d1f0c";
 
-/// The served variants, with their desired replicas.
-const SERVED: [(&str, &str, u32); 3] = [("shop", "a", 3), ("shop", "b", 7), ("lab", "a", 11)];
+/// The name under which all metrics are listed.
+const PLACEHOLDER: &str = "externalmetrics";
+
+/// The metrics that exist.
+const METRICS: [&str; 3] = [
+    "plimsoll_desired_replicas",
+    "wva_desired_replicas",
+    "plimsoll_admissible_requests_per_second",
+];
+
+/// The variants that anyone may read.
+const READABLE: [ReadableVariant; 5] = [
+    ReadableVariant { namespace: "shop", name: "a", replicas: Some(3), millirate: None },
+    ReadableVariant { namespace: "shop", name: "b", replicas: Some(7), millirate: Some(12_345) },
+    ReadableVariant { namespace: "shop", name: "cold", replicas: None, millirate: None },
+    ReadableVariant { namespace: "shop", name: "expired", replicas: None, millirate: None },
+    ReadableVariant { namespace: "lab", name: "a", replicas: Some(11), millirate: Some(29_500) },
+];
+
+/// A variant, and what may be served of it: nothing that is `None`.
+struct ReadableVariant {
+    namespace: &'static str,
+    name: &'static str,
+    replicas: Option<u32>,
+    /// The admissible requests per second, in thousandths.
+    millirate: Option<u32>,
+}
 
 /// The state shared by all inputs.
 struct Scene {
     runtime: Runtime,
-    api: ExternalMetricsApi,
-    peer: ConnectionPeer,
-    /// A dropped sender would end its receiver.
+    serving: ExternalMetricsApi,
+    /// An API that does not know the front proxy's authority, in a process that shuts down.
+    leaving: ExternalMetricsApi,
+    proxy: ConnectionPeer,
+    stranger: ConnectionPeer,
+    /// Dropped senders would end their receivers.
+    _senders: Senders,
+}
+
+/// The senders of all that an API receives.
+struct Senders {
     _published: watch::Sender<Arc<Published>>,
-    _trust: watch::Sender<Option<Arc<TrustAnchor>>>,
+    _trust: [watch::Sender<Option<Arc<TrustAnchor>>>; 2],
+    _phases: [watch::Sender<ServerPhase>; 2],
 }
 
 /// Answers a request. Responses must not contain a guess, or anything that the caller may not read.
 pub fn check(input: &[u8]) {
+    answers(input);
+}
+
+/// Answers a request of the front proxy, of a stranger, and of the front proxy while nobody knows
+/// it. Returns the route and the status code of each answer.
+pub fn answers(input: &[u8]) -> Vec<(String, u16)> {
     static STAGE: OnceLock<Scene> = OnceLock::new();
-    let Some(request) = request::read(input) else { return };
+    let Some(request) = request::read(input) else { return Vec::new() };
     let stage = STAGE.get_or_init(Scene::new);
-    let response = stage.runtime.block_on(stage.api.respond(&request, &stage.peer));
-    let is_head = *request.method() == Method::HEAD;
-    let (code, text) = read(response, is_head);
-    if is_head {
-        return;
-    }
-    let said = String::from_utf8_lossy(input);
-    let said = percent_decode_str(&said).decode_utf8_lossy();
-    assert!(!text.contains(HIDDEN) || said.contains(HIDDEN), "{code}: {text}");
-    let path = request.uri().path();
-    let is_health = ["livez", "healthz", "readyz"].contains(&path.split('/').nth(1).unwrap_or(""));
-    if code >= 400 && !(is_health && code == 500) {
-        let status: Value = serde_json::from_str(&text).expect("an error is a Status");
-        assert_eq!(status["kind"], "Status", "{status}");
-        assert_eq!(status["code"], code, "{status}");
-        assert!(status["message"].as_str().is_some_and(|message| !message.is_empty()), "{status}");
-    }
-    if code == 200 && !request.headers().contains_key("x-remote-user") {
-        assert!(is_health, "{path} is answered to nobody");
-    }
-    if code == 200 && path.split('/').nth(4) == Some("namespaces") {
-        metric(&text);
+    let route = Route::parse(request.uri().path());
+    let is_health = matches!(route, Route::Health(..));
+
+    let known = stage.answer(&stage.serving, &stage.proxy, &request, input);
+    let unknown = stage.answer(&stage.serving, &stage.stranger, &request, input);
+    assert!(is_health || unknown == 401, "{route:?} is answered to a stranger with {unknown}");
+    let untrusted = stage.answer(&stage.leaving, &stage.proxy, &request, input);
+    assert!(is_health || untrusted == 503, "{route:?} is answered to anybody with {untrusted}");
+
+    [known, unknown, untrusted].map(|code| (name(&route), code)).into()
+}
+
+/// A route's name, which has nothing of the request in it.
+fn name(route: &Route) -> String {
+    match route {
+        Route::Health(probe, _) => format!("{probe:?}"),
+        Route::Page(page) => format!("{page:?}"),
+        Route::Metric(_, name) if name == PLACEHOLDER || METRICS.contains(&name.as_str()) => {
+            name.clone()
+        }
+        Route::Metric(..) => "another metric".to_owned(),
+        Route::Malformed(_) => "malformed".to_owned(),
+        Route::Unknown => "unknown".to_owned(),
     }
 }
 
 /// Reads a response, which an HPA controller must be able to handle.
-fn read(response: Response<http_body_util::Full<Bytes>>, is_head: bool) -> (u16, String) {
+fn read(response: Response<Full<Bytes>>, is_head: bool) -> (u16, String) {
     let code = response.status().as_u16();
     assert!([200, 304, 400, 401, 403, 404, 405, 406, 500, 503].contains(&code), "{code}");
     for header in ["retry-after", "location"] {
@@ -105,21 +153,76 @@ fn read(response: Response<http_body_util::Full<Bytes>>, is_head: bool) -> (u16,
     (code, text)
 }
 
-/// Every value must be a published one.
-fn metric(text: &str) {
-    let list: Value = serde_json::from_str(text).expect("a list is JSON");
-    if list["kind"] == "Table" {
-        return;
+/// Every value must be one that may be served. A question without a selector is answered with all
+/// variants, and no question with none.
+fn metric(namespace: &str, name: &str, is_selected: bool, text: &str) {
+    assert!(![CLOSED, AWAY].contains(&namespace), "{namespace} is readable: {text}");
+    let document: Value = serde_json::from_str(text).expect("an answer is JSON");
+    let is_table = document["kind"] == "Table";
+    let values = if is_table { rows(&document) } else { items(&document, namespace) };
+
+    for (metric, variant, value) in &values {
+        assert!(name == PLACEHOLDER || name == metric, "{name} is answered with {text}");
+        let served = variant_named(namespace, variant).value(metric);
+        let shown = served.or_else(|| is_table.then(|| "<unknown>".to_owned()));
+        assert_eq!(shown.as_ref(), Some(value), "{metric} of {variant}: {text}");
     }
+
+    let found: BTreeSet<_> = values.iter().map(|(metric, variant, _)| (metric, variant)).collect();
+    assert_eq!(found.len(), values.len(), "a variant counts twice: {text}");
+    assert!(!values.is_empty() || name == PLACEHOLDER, "an HPA takes nothing for zero: {text}");
+    let metrics = if name == PLACEHOLDER { 2 } else { 1 };
+    let all = READABLE.iter().filter(|it| it.namespace == namespace).count() * metrics;
+    assert!(is_selected || found.len() == all, "a part of {all} values: {text}");
+}
+
+fn variant_named(namespace: &str, name: &str) -> &'static ReadableVariant {
+    let found = READABLE.iter().find(|it| it.namespace == namespace && it.name == name);
+    found.unwrap_or_else(|| panic!("nobody asked for {name} of {namespace}"))
+}
+
+/// The values of a list: metric, variant and value.
+fn items(list: &Value, namespace: &str) -> Vec<(String, String, String)> {
     assert_eq!(list["kind"], "ExternalMetricValueList");
-    for item in list["items"].as_array().expect("a list has items") {
-        let is = |(namespace, variant, count): &(&str, &str, u32)| {
-            let labels = &item["metricLabels"];
-            labels["namespace"] == *namespace
-                && labels["variant"] == *variant
-                && item["value"].as_str() == Some(&count.to_string())
-        };
-        assert!(SERVED.iter().any(is), "{item}");
+    let items = list["items"].as_array().expect("a list has items");
+    let read = items.iter().map(|item| {
+        let labels = &item["metricLabels"];
+        let metric = word(&item["metricName"]);
+        let mut label = "variant";
+        if metric == "wva_desired_replicas" {
+            label = "variant_name";
+            assert_eq!(labels["namespace"], namespace, "{item}");
+            assert_eq!(labels["exported_namespace"], namespace, "{item}");
+        }
+        (metric, word(&labels[label]), word(&item["value"]))
+    });
+    read.collect()
+}
+
+/// The values of a table: metric, variant and value.
+fn rows(table: &Value) -> Vec<(String, String, String)> {
+    let rows = table["rows"].as_array().expect("a table has rows");
+    let cells = rows.iter().map(|row| &row["cells"]);
+    cells.map(|cells| (word(&cells[0]), word(&cells[1]), word(&cells[2]))).collect()
+}
+
+fn word(value: &Value) -> String {
+    value.as_str().unwrap_or_else(|| panic!("{value} is not a text")).to_owned()
+}
+
+// === impl ReadableVariant ===
+
+impl ReadableVariant {
+    fn value(&self, metric: &str) -> Option<String> {
+        match metric {
+            "plimsoll_desired_replicas" | "wva_desired_replicas" => {
+                self.replicas.map(|replicas| replicas.to_string())
+            }
+            "plimsoll_admissible_requests_per_second" => {
+                self.millirate.map(|rate| format!("{rate}m"))
+            }
+            _ => panic!("there is no metric {metric}"),
+        }
     }
 }
 
@@ -129,38 +232,87 @@ impl Scene {
     fn new() -> Self {
         let clock = Clock::start();
         let published = watch::Sender::new(Arc::new(published(clock)));
-        let (anchor, peer) = front_proxy();
-        let trust = watch::Sender::new(Some(Arc::new(anchor)));
-        let phase = watch::Sender::new(ServerPhase::Serving);
-        let readiness = Readiness::new(phase.subscribe()).with_trust(trust.subscribe());
-        let api = ExternalMetricsApi::new(
-            ExternalMetricsSettings { ages: AGES, wva_metrics: true },
-            published.subscribe(),
-            clock,
-            trust.subscribe(),
-            Arc::new(NobodyInClosed),
-            readiness,
-            ApiMetrics::register(&prometheus::Registry::new()).expect("the registry is empty"),
-        );
+        let (anchor, proxy) = front_proxy();
+        let trust = [Some(Arc::new(anchor)), None].map(watch::Sender::new);
+        let phases = [ServerPhase::Serving, ServerPhase::Unready].map(watch::Sender::new);
+        let api = |place: usize| {
+            let readiness =
+                Readiness::new(phases[place].subscribe()).with_trust(trust[place].subscribe());
+            ExternalMetricsApi::new(
+                ExternalMetricsSettings { ages: AGES, wva_metrics: true },
+                published.subscribe(),
+                clock,
+                trust[place].subscribe(),
+                Arc::new(ByNamespace),
+                readiness,
+                ApiMetrics::register(&prometheus::Registry::new()).expect("the registry is empty"),
+            )
+        };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-        let runtime = runtime.expect("a runtime without threads can be built");
-        Self { runtime, api, peer, _published: published, _trust: trust }
+
+        Self {
+            runtime: runtime.expect("a runtime without threads can be built"),
+            serving: api(0),
+            leaving: api(1),
+            proxy,
+            stranger: ConnectionPeer::new(Vec::new()),
+            _senders: Senders { _published: published, _trust: trust, _phases: phases },
+        }
+    }
+
+    /// Asks an API and checks its answer. Returns the status code.
+    fn answer(
+        &self,
+        api: &ExternalMetricsApi,
+        peer: &ConnectionPeer,
+        request: &Request<Full<Bytes>>,
+        input: &[u8],
+    ) -> u16 {
+        let is_head = *request.method() == Method::HEAD;
+        let response = self.runtime.block_on(api.respond(request, peer));
+        let (code, text) = read(response, is_head);
+        let route = Route::parse(request.uri().path());
+        let is_health = matches!(route, Route::Health(..));
+        if code < 400 && !request.headers().contains_key("x-remote-user") {
+            assert!(is_health, "{route:?} is answered to nobody");
+        }
+        if is_head {
+            return code;
+        }
+
+        let said = String::from_utf8_lossy(input);
+        let said = percent_decode_str(&said).decode_utf8_lossy();
+        assert!(!text.contains(HIDDEN) || said.contains(HIDDEN), "{code}: {text}");
+        if code >= 400 && !(is_health && code == 500) {
+            let status: Value = serde_json::from_str(&text).expect("an error is a Status");
+            assert_eq!(status["kind"], "Status", "{status}");
+            assert_eq!(status["code"], code, "{status}");
+            let message = status["message"].as_str();
+            assert!(message.is_some_and(|message| !message.is_empty()), "{status}");
+        }
+        if code == 200
+            && let Route::Metric(namespace, name) = &route
+        {
+            metric(namespace.as_str(), name, request.uri().query().is_some(), &text);
+        }
+
+        code
     }
 }
 
-/// Allows all access except to the closed namespace.
-struct NobodyInClosed;
+/// Allows all access except to two namespaces.
+struct ByNamespace;
 
-impl Authorize for NobodyInClosed {
+impl Authorize for ByNamespace {
     fn authorize<'a>(
         &'a self,
         _: &'a UserIdentity,
         access: &'a Access,
     ) -> BoxFuture<'a, AccessVerdict> {
-        let verdict = if access.namespace == CLOSED {
-            AccessVerdict::Denied("nobody may".to_owned())
-        } else {
-            AccessVerdict::Allowed(PermissionSource::Trusted)
+        let verdict = match access.namespace.as_str() {
+            CLOSED => AccessVerdict::Denied("nobody may".to_owned()),
+            AWAY => AccessVerdict::Unavailable("nobody knows".to_owned()),
+            _ => AccessVerdict::Allowed(PermissionSource::Trusted),
         };
         std::future::ready(verdict).boxed()
     }
@@ -169,28 +321,29 @@ impl Authorize for NobodyInClosed {
 fn published(clock: Clock) -> Published {
     // Values that never expire.
     let later = clock.elapsed() + Duration::from_hours(24 * 365);
-    let variants = SERVED
-        .map(|(namespace, name, count)| variant(namespace, name, Some((count, later))))
-        .into_iter()
-        .chain([
-            variant(CLOSED, HIDDEN, Some((5, later))),
-            variant("shop", "cold", None),
-            variant("shop", "expired", Some((9, Duration::ZERO))),
-        ]);
+    let hidden =
+        ReadableVariant { namespace: CLOSED, name: HIDDEN, replicas: Some(5), millirate: Some(1) };
+    let variants = READABLE.iter().chain([&hidden]).map(|readable| {
+        let decided = match (readable.name, readable.replicas) {
+            ("expired", _) => Some((9, Duration::ZERO)),
+            (_, replicas) => replicas.map(|replicas| (replicas, later)),
+        };
+        variant(readable, decided)
+    });
     let variants: BTreeMap<VariantKey, PublishedVariant> =
         variants.map(|variant| (variant.spec.key.clone(), variant)).collect();
     Published { generation: 1, variants, ..Published::default() }
 }
 
-fn variant(namespace: &str, name: &str, decided: Option<(u32, Duration)>) -> PublishedVariant {
-    let namespace = Namespace::new(namespace).expect("it is not empty");
-    let variant = VariantName::new(name).expect("it is not empty");
+fn variant(readable: &ReadableVariant, decided: Option<(u32, Duration)>) -> PublishedVariant {
+    let namespace = Namespace::new(readable.namespace).expect("it is not empty");
+    let variant = VariantName::new(readable.name).expect("it is not empty");
     let key = VariantKey { namespace: namespace.clone(), variant };
     let model = ModelName::new("meta-llama/Llama-3.1-8B").expect("it is not empty");
     let at = jiff::Timestamp::UNIX_EPOCH;
     let decision = |count| {
         let after = Replicas::new(count).expect("it is small");
-        let reason = Reason::Settling { remaining: Seconds::ZERO };
+        let reason = reason(readable.millirate);
         Decision {
             variant: key.clone(),
             model: ModelKey { namespace: namespace.clone(), model: model.clone() },
@@ -223,6 +376,32 @@ fn variant(namespace: &str, name: &str, decided: Option<(u32, Duration)>) -> Pub
         report: None,
         undecided: None,
     }
+}
+
+/// A reason with an admissible rate, if there is one.
+fn reason(millirate: Option<u32>) -> Reason {
+    let Some(rate) = millirate else { return Reason::Settling { remaining: Seconds::ZERO } };
+    let admissible = AdmissibleRate {
+        variant: RequestRate::new(f64::from(rate) / 1000.0).expect("it is positive"),
+        model: None,
+        serving: Replicas::ZERO.up(),
+    };
+    Reason::Sized(SizedReason {
+        verdict: BallotVerdict::Held,
+        because: PlanReason::Kept,
+        method: PlanMethod::Exact { steps: 1 },
+        stuck: Replicas::ZERO,
+        absent: Vec::new(),
+        short: Shortfall::None,
+        rank: None,
+        foreseen: None,
+        card: None,
+        carries: None,
+        unplaced: Replicas::ZERO,
+        starving: None,
+        admissible: Some(Box::new(admissible)),
+        slowest: None,
+    })
 }
 
 /// A front-proxy authority, and the peer of a connection with one of its client certificates.

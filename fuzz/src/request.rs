@@ -5,12 +5,13 @@ use http_body_util::Full;
 use hyper::Request;
 use hyper::header::{HeaderName, HeaderValue};
 
-/// The request that an input represents; `None` if no HTTP client could have sent it.
+/// The request that an input represents; `None` if no HTTP client could have sent it. A request
+/// without a body may end in a newline.
 #[must_use]
 pub fn read(input: &[u8]) -> Option<Request<Full<Bytes>>> {
     let (head, body) = match input.windows(2).position(|pair| pair == b"\n\n") {
         Some(end) => (&input[..end], &input[end + 2..]),
-        None => (input, &[][..]),
+        None => (input.strip_suffix(b"\n").unwrap_or(input), &[][..]),
     };
     let mut lines = head.split(|byte| *byte == b'\n');
     let first = lines.next()?;
