@@ -2,17 +2,19 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Full};
+use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::ByteString;
 use plimsoll::clock::Clock;
+use plimsoll::server::auth::{ConnectionPeer, UserIdentity, identify};
 use plimsoll::server::budget::BudgetLimits;
 use plimsoll::server::tls::{
     CertificateError, CertificateReload, ServingCertificate, server_config,
@@ -31,7 +33,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::external_metrics_harness::{
     Authority, BASE, Fixture, Http, Leaf, Options, Use, Validity, answer, client_tls,
-    serving_certificate, variant, write_leaf,
+    serving_certificate, trust, variant, write_leaf,
 };
 
 /// Long enough that only what never happens takes longer.
@@ -133,44 +135,185 @@ async fn large_headers_are_refused_and_large_identities_are_not() {
     }
 }
 
+/// The front proxy's user in all attacks.
+const HONEST: &str = "X-Remote-User: honest\r\n";
+
+/// A request that the front proxy has never made.
+const INNER: &str = "GET /inner HTTP/1.1\r\nHost: a\r\nX-Remote-User: smuggled\r\n\r\n";
+
+/// The front proxy's connection to a server that records in whose name it was asked for what.
+struct Recorder {
+    address: SocketAddr,
+    config: Arc<ClientConfig>,
+    /// The path of each request, with the user that the server believes it to be of.
+    seen: Arc<Mutex<Vec<(String, Option<UserIdentity>)>>>,
+    _phase: watch::Sender<ServerPhase>,
+}
+
+impl Recorder {
+    async fn start() -> Self {
+        let (front_proxy, serving) = (Authority::new("front-proxy-ca"), Authority::new("ca"));
+        let leaf = front_proxy.issue("front-proxy-client", Use::Client, Validity::Now);
+        let anchor = trust(&front_proxy.pem, r#"["front-proxy-client"]"#);
+        let seen: Arc<Mutex<Vec<_>>> = Arc::default();
+        let record = Arc::clone(&seen);
+        let clock = Clock::start();
+        let respond = move |request: Request<Incoming>, peer: Arc<ConnectionPeer>| {
+            let identity = identify(clock.now(), request.headers(), &peer, &anchor);
+            record.lock().unwrap().push((request.uri().path().to_owned(), identity.ok()));
+            std::future::ready(Response::new(Full::new(Bytes::from_static(b"done"))))
+        };
+
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let phase = watch::Sender::new(ServerPhase::Serving);
+        let changes = phase.subscribe();
+        let tls = server_config(serving_certificate(&serving).await).unwrap();
+        let limits =
+            ServerLimits { header_max: Duration::from_millis(200), ..ServerLimits::default() };
+        tokio::spawn(async move {
+            serve(listener, tls, limits, changes, &TaskTracker::new(), respond).await;
+        });
+        let config = Arc::new(client_tls(&serving.pem, Some(&leaf), Http::One));
+        Self { address, config, seen, _phase: phase }
+    }
+
+    /// Sends some bytes on a connection of their own. Returns the path and the user of each request
+    /// that the server has seen in them.
+    async fn sees(&self, bytes: &str) -> Vec<(String, Option<String>)> {
+        dialogue(connect(self.address, &self.config).await, bytes.as_bytes()).await;
+        let seen = std::mem::take(&mut *self.seen.lock().unwrap());
+        seen.into_iter().map(|(path, identity)| (path, identity.map(|it| it.user))).collect()
+    }
+}
+
+#[tokio::test]
+async fn a_request_in_the_body_of_another_is_not_seen() {
+    let recorder = Recorder::start().await;
+    let length = INNER.len();
+    let chunk = format!("{length:x}\r\n{INNER}\r\n0\r\n\r\n");
+    for (framing, body) in [
+        (format!("Content-Length: {length}\r\n"), INNER),
+        (format!("Content-Length: {length}\r\nContent-Length: {length}\r\n"), INNER),
+        (format!("Content-Length: {length}\r\nExpect: 100-continue\r\n"), INNER),
+        ("Transfer-Encoding: chunked\r\n".to_owned(), &chunk),
+        ("Transfer-Encoding: CHUNKED\r\n".to_owned(), &chunk),
+        ("Transfer-Encoding: gzip, chunked\r\n".to_owned(), &chunk),
+    ] {
+        let request = format!("POST /outer HTTP/1.1\r\nHost: a\r\n{HONEST}{framing}\r\n{body}");
+        let seen = recorder.sees(&request).await;
+        let outer = ("/outer".to_owned(), Some("honest".to_owned()));
+        assert_eq!(seen, [outer], "{request:?}");
+    }
+}
+
+#[tokio::test]
+async fn one_request_of_two_meanings_never_becomes_two() {
+    let recorder = Recorder::start().await;
+    for framing in [
+        "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n",
+        "Content-Length: 0\r\nContent-Length: 5\r\n\r\n",
+        "Content-Length: 0, 5\r\n\r\n",
+        "Content-Length: +0\r\n\r\n",
+        "Content-Length: 0x0\r\n\r\n",
+        "Content-Length: -1\r\n\r\n",
+        "Content-Length: 18446744073709551616\r\n\r\n",
+        "Content-Length : 0\r\n\r\n",
+        "Transfer-Encoding: x\r\n\r\n",
+        "Transfer-Encoding: chunked, identity\r\n\r\n",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: x\r\n\r\n0\r\n\r\n",
+        "Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        "Transfer-Encoding: chunked\r\n\r\n0x0\r\n\r\n",
+        "Transfer-Encoding: chunked\r\n\r\n-0\r\n\r\n",
+        "Transfer-Encoding: chunked\r\n\r\n10000000000000000\r\n\r\n",
+    ] {
+        let request = format!("POST /outer HTTP/1.1\r\nHost: a\r\n{HONEST}{framing}{INNER}");
+        let seen = recorder.sees(&request).await;
+        let is_outer = |(path, user): &(String, Option<String>)| {
+            path == "/outer" && user.as_deref() == Some("honest")
+        };
+        assert!(seen.len() <= 1 && seen.iter().all(is_outer), "{request:?} is seen as {seen:?}");
+    }
+}
+
 #[tokio::test]
 async fn smuggled_identities_are_not_believed() {
-    let fixture = Fixture::start(Options::default()).await;
-    let inner = format!("GET {BASE} HTTP/1.1\r\nHost: a\r\nX-Remote-User: u\r\n\r\n");
+    let recorder = Recorder::start().await;
+    let close = "Connection: close\r\n";
+    for (target, headers) in [
+        ("/outer", format!("{HONEST}X-Remote-User : smuggled\r\n")),
+        ("/outer", format!("{HONEST}X-A: b\r\n X-Remote-User: smuggled\r\n")),
+        ("/outer", format!("{HONEST}X-A: b\nX-Remote-User: smuggled\r\n")),
+        ("/outer", format!("{HONEST}X-A: b\rX-Remote-User: smuggled\r\n")),
+        ("/outer", format!("{HONEST}X-Remote-User: smuggled\r\n")),
+        ("/outer", format!("X-Remote-User: smuggled\r\n{HONEST}")),
+        ("/outer", format!("{HONEST}X-Remote_User: smuggled\r\n")),
+        ("/outer?X-Remote-User=smuggled", HONEST.to_owned()),
+        ("https://smuggled@a/outer", HONEST.to_owned()),
+        ("/outer", "X-Remote-User : smuggled\r\n".to_owned()),
+        ("/outer", "X-A: b\r\n X-Remote-User: smuggled\r\n".to_owned()),
+        ("/outer", "X-A: b\rX-Remote-User: smuggled\r\n".to_owned()),
+        ("/outer", "X-Remote-User: smuggled\0\r\n".to_owned()),
+    ] {
+        let head = format!("GET {target} HTTP/1.1\r\nHost: a\r\n{headers}");
+        let seen = recorder.sees(&format!("{head}{close}\r\n")).await;
+        let users: Vec<&str> = seen.iter().filter_map(|(_, user)| user.as_deref()).collect();
+        assert!(users.iter().all(|user| *user == "honest"), "{head:?} is seen as {seen:?}");
+        assert!(seen.len() <= 1, "{head:?} is seen as {seen:?}");
+    }
+}
+
+#[tokio::test]
+async fn pipelined_requests_keep_their_identities_apart() {
+    let recorder = Recorder::start().await;
+    let named = "X-Remote-User: first\r\nX-Remote-Group: admins\r\n";
+    let pipelined = format!(
+        "GET /1 HTTP/1.1\r\nHost: a\r\n\r\n\
+         GET /2 HTTP/1.1\r\nHost: a\r\n{named}\r\n\
+         POST /3 HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab\
+         GET /4 HTTP/1.1\r\nHost: a\r\n{HONEST}Connection: close\r\n\r\n"
+    );
+    dialogue(connect(recorder.address, &recorder.config).await, pipelined.as_bytes()).await;
+
+    let user = |name: &str, groups: &[&str]| UserIdentity {
+        user: name.to_owned(),
+        groups: groups.iter().map(|group| (*group).to_owned()).collect(),
+        ..UserIdentity::default()
+    };
+    let expected = [
+        ("/1".to_owned(), None),
+        ("/2".to_owned(), Some(user("first", &["admins", "system:authenticated"]))),
+        ("/3".to_owned(), None),
+        ("/4".to_owned(), Some(user("honest", &["system:authenticated"]))),
+    ];
+    assert_eq!(*recorder.seen.lock().unwrap(), expected);
+}
+
+#[tokio::test]
+async fn odd_requests_of_the_front_proxy_are_neither_obeyed_nor_answered_with_a_document() {
+    let limits = ServerLimits { header_max: Duration::from_millis(200), ..ServerLimits::default() };
+    let fixture = with_limits(limits).await;
+    let config = fixture.tls(Some(&fixture.proxy_leaf), Http::One);
     let close = "Connection: close\r\n";
     for request in [
-        format!(
-            "POST /livez HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{inner}"
-        ),
-        format!(
-            "GET /livez HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nContent-Length: 5\r\n\r\n{inner}"
-        ),
-        format!("GET /livez HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: x\r\n\r\n{inner}"),
-        format!("GET {BASE} HTTP/1.1\r\nHost: a\r\nX-Remote-User : u\r\n{close}\r\n"),
-        format!("GET {BASE} HTTP/1.1\r\nHost: a\r\nX-A: b\r\n X-Remote-User: u\r\n{close}\r\n"),
-        format!("GET {BASE} HTTP/1.1\r\nHost: a\r\nX-A: b\nX-Remote-User: u\r\n{close}\r\n"),
-        format!("GET {BASE} HTTP/1.1\r\nHost: a\r\nX-Remote-User: u\0\r\n{close}\r\n"),
-        format!("GET https://a{BASE} HTTP/1.1\r\nHost: a\r\nX-Remote-User: u\r\n{close}\r\n"),
-        format!("GET {BASE} HTTP/1.0\r\nX-Remote-User: u\r\n\r\n"),
-        format!(
-            "GET {BASE} HTTP/1.1\r\nHost: a\r\nUpgrade: h2c\r\nX-Remote-User: u\r\n{close}\r\n"
-        ),
-        format!("CONNECT a:443 HTTP/1.1\r\nHost: a\r\n{close}\r\n{inner}"),
-        format!("OPTIONS * HTTP/1.1\r\nHost: a\r\nX-Remote-User: u\r\n{close}\r\n"),
-        format!(
-            "GET {BASE}/namespaces/chat/.. HTTP/1.1\r\nHost: a\r\nX-Remote-User: u\r\n{close}\r\n"
-        ),
+        format!("CONNECT a:443 HTTP/1.1\r\nHost: a\r\n{HONEST}{close}\r\n{INNER}"),
+        format!("OPTIONS * HTTP/1.1\r\nHost: a\r\n{HONEST}{close}\r\n"),
+        format!("GET {BASE}/namespaces/chat/.. HTTP/1.1\r\nHost: a\r\n{HONEST}{close}\r\n"),
+        format!("GET {BASE} HTTP/1.1\r\nHost: a\r\n{close}\r\n"),
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(),
         format!("GET {BASE}\r\n\r\n"),
     ] {
-        let limits =
-            ServerLimits { header_max: Duration::from_millis(200), ..ServerLimits::default() };
-        let fixture = with_limits(limits).await;
-        let said = fixture.raw(request.as_bytes()).await;
+        let said = dialogue(connect(fixture.address, &config).await, request.as_bytes()).await;
         assert!(!said.contains("APIResourceList"), "{request:?}: {said}");
-        assert!(!said.contains("101 Switching"), "{request:?}: {said}");
+        assert!(!said.contains("HTTP/1.1 200"), "{request:?}: {said}");
     }
-    assert_eq!(fixture.proxy(Http::Two).ask(BASE).await.code, 200);
+
+    let upgrade = "Connection: Upgrade, close\r\nUpgrade: h2c\r\n";
+    let request = format!("GET {BASE} HTTP/1.1\r\nHost: a\r\n{HONEST}{upgrade}\r\n");
+    let said = dialogue(connect(fixture.address, &config).await, request.as_bytes()).await;
+    assert!(said.starts_with("HTTP/1.1 200"), "who asks for an upgrade goes on without: {said}");
+    assert!(said.contains("APIResourceList"), "{said}");
 }
 
 #[tokio::test]
