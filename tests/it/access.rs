@@ -84,19 +84,24 @@ async fn disabled_changes_are_refused_to_the_daemons_own_host_as_well() {
     daemon.end().await;
 }
 
-#[tokio::test]
-async fn no_port_is_ready_before_the_front_proxys_authority_is_known() {
-    const MAPS: &str = "/api/v1/namespaces/kube-system/configmaps";
-    let fake = FakeCluster::start().await;
+/// A daemon that serves the external metrics API with `tls.crt` and `tls.key` of its folder.
+async fn with_certificate_files(fake: &FakeCluster) -> Running {
     let engine = Engine::start().await;
     let folder = TempDir::new().unwrap();
     let serving = Authority::new("serving-ca");
     write_leaf(folder.path(), &serving.issue("plimsoll", Use::Server, Validity::Now));
     let served = "external_metrics: {listen: \"127.0.0.1:0\", \
                   tls: {cert_file: tls.crt, key_file: tls.key}}";
-    let text = configuration(&folder, &fake, &engine, "");
+    let text = configuration(&folder, fake, &engine, "");
     let text = text.replace("external_metrics: {enabled: false}", served);
-    let daemon = Running::start_in(folder, &text).await;
+    Running::start_in(folder, &text).await
+}
+
+#[tokio::test]
+async fn no_port_is_ready_before_the_front_proxys_authority_is_known() {
+    const MAPS: &str = "/api/v1/namespaces/kube-system/configmaps";
+    let fake = FakeCluster::start().await;
+    let daemon = with_certificate_files(&fake).await;
 
     let (status, said) = daemon.ask("GET", "/readyz").await;
     assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR, "{said}");
@@ -111,5 +116,25 @@ async fn no_port_is_ready_before_the_front_proxys_authority_is_known() {
         }
     };
     tokio::time::timeout(PATIENCE, ready).await.expect("it becomes ready");
+    daemon.end().await;
+}
+
+#[tokio::test]
+async fn a_certificate_that_cannot_be_read_again_is_counted_and_the_old_one_stays() {
+    const EXPIRES: &str = "plimsoll_tls_certificate_not_after_timestamp_seconds ";
+    const FAILURES: &str = "plimsoll_tls_reload_failures_total ";
+    let in_2090 = 3_786_912_000.0;
+    let daemon = with_certificate_files(&FakeCluster::start().await).await;
+    assert_eq!(daemon.sample(EXPIRES).await, Some(in_2090));
+    assert_eq!(daemon.sample(FAILURES).await, Some(0.0));
+
+    fs::write(daemon.folder.path().join("tls.crt"), "torn").unwrap();
+    let counted = async {
+        while daemon.sample(FAILURES).await == Some(0.0) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, counted).await.expect("the failure is counted");
+    assert_eq!(daemon.sample(EXPIRES).await, Some(in_2090));
     daemon.end().await;
 }

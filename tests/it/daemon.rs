@@ -41,7 +41,7 @@ pub(crate) struct Engine {
 pub(crate) struct Running {
     pub(crate) daemon: Daemon,
     client: Client,
-    folder: TempDir,
+    pub(crate) folder: TempDir,
 }
 
 pub(crate) fn stats(kv_blocks_used: u32) -> Stats {

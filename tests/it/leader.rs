@@ -562,7 +562,7 @@ impl Believer {
 }
 
 #[tokio::test]
-async fn a_deposed_leaders_late_write_is_refused() {
+async fn what_was_decided_in_a_term_that_is_over_is_never_written() {
     let fake = FakeCluster::start().await;
     let mut old = Believer::start(&fake, "old");
     let term = old.until_writer().await;
@@ -579,23 +579,25 @@ async fn a_deposed_leaders_late_write_is_refused() {
     new.write(1, newer, "new 1");
     new.until(|seat| matches!(seat, DocumentAccess::Writer { written: 1, .. })).await;
 
-    // The late write: of a term that is over, with a version that is gone.
+    // What the old leader has decided before it knew that its term is over.
     old.leadership.send_modify(|it| it.until = None);
     old.until(|seat| *seat == DocumentAccess::Reader).await;
-    let conflicts = fake.requests("PUT", CONFIG_MAPS);
+    let before = fake.requests("PUT", CONFIG_MAPS);
     old.write(2, term, "old 2");
     old.leadership.send_modify(|it| it.until = Some(Duration::MAX));
     let latest = old.until_writer().await;
     assert!(latest > newer, "who leads after all has a term of its own");
+    old.write(3, latest, "old 3");
+    old.until(|seat| matches!(seat, DocumentAccess::Writer { written: 3, .. })).await;
+    assert_eq!(fake.requests("PUT", CONFIG_MAPS) - before, 2, "a claim and what it decided in it");
     let document: k8s_openapi::api::core::v1::ConfigMap =
         serde_json::from_value(fake.objects(CONFIG_MAPS).pop().unwrap()).unwrap();
     let document = LeaderDocument::read(&document).unwrap();
-    assert_eq!(document.body, plain("new 1"), "the draft of the old term was not written");
-    assert!(fake.requests("PUT", CONFIG_MAPS) > conflicts);
+    assert_eq!(document.body, plain("old 3"));
 }
 
 #[tokio::test]
-async fn a_write_on_a_version_that_is_gone_ends_in_a_new_claim() {
+async fn a_deposed_leaders_late_write_is_refused() {
     let fake = FakeCluster::start().await;
     let mut one = Believer::start(&fake, "one");
     let first = one.until_writer().await;
@@ -611,6 +613,8 @@ async fn a_write_on_a_version_that_is_gone_ends_in_a_new_claim() {
         DocumentAccess::Reader => unreachable!("waited for"),
     };
     assert!(third > second);
+    let writes = fake.requests("PUT", CONFIG_MAPS);
+    assert_eq!(writes, 3, "the other's claim, the late write that is refused, and a new claim");
     let body = &fake.objects(CONFIG_MAPS)[0]["data"]["decisions.json"];
     assert_eq!(*body, "{}", "what was decided in a term that is over is not written");
 }
