@@ -8,7 +8,7 @@
 //!
 //! Of an HPA's `behavior`, the tolerances and the stabilization windows have an effect. Decisions
 //! subtract the windows from Plimsoll's own (`decide/enforce.rs` in the core). Policies, conditions,
-//! selectors and other metrics are only judged: a [`Finding`] says what they keep the HPA from.
+//! selectors and other metrics are only judged: a [`Finding`] names the effect on the HPA.
 
 mod behavior;
 mod finding;
@@ -312,7 +312,7 @@ mod tests {
         }
     }
 
-    /// Follows the HPA for this variant, beside which there is another.
+    /// Follows the HPA for this variant, while there is another one.
     fn follow(hpa: &HpaFacts, name: &str, of: &str) -> (Option<HpaFollower>, Vec<Finding>) {
         let neighbors = BTreeSet::from(["llama", "other"]);
         let wanted = Some(Replicas::ONE);

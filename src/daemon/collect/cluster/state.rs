@@ -123,7 +123,7 @@ impl VariantState {
     /// desired replicas.
     #[must_use]
     pub fn autoscaler(&self) -> Option<&str> {
-        let follower = self.follower.as_ref().map(|follower| follower.hpa.as_str());
+        let follower = self.follower.as_ref().map(|it| it.hpa.as_str());
         follower.or_else(|| self.findings.iter().find_map(Finding::hpa))
     }
 

@@ -91,7 +91,7 @@ pub(super) fn windows(spec: &HorizontalPodAutoscalerSpec) -> Windows {
     Windows { up: window(rules(spec, Direction::Up)), down: window(rules(spec, Direction::Down)) }
 }
 
-/// Reads the policies, and returns what they keep an HPA with these bounds from.
+/// Reads the policies, and returns the obstacle that they are to an HPA with these bounds.
 pub(super) fn obstacles(
     spec: &HorizontalPodAutoscalerSpec,
     bounds: Option<Bounds>,
@@ -206,8 +206,8 @@ fn takes(
 
 impl Obstacle {
     /// Returns the problem that it is for an HPA.
-    pub(super) fn finding(self, hpa: &str) -> Finding {
-        let hpa = hpa.to_owned();
+    pub(super) fn finding(self, name: &str) -> Finding {
+        let hpa = name.to_owned();
         match self {
             Self::Disabled(direction) => Finding::DirectionDisabled { hpa, direction },
             Self::Slow(direction, takes) => Finding::SlowPolicies { hpa, direction, takes },
@@ -220,10 +220,10 @@ impl Obstacle {
 impl HpaPolicy {
     fn new(policy: &HPAScalingPolicy) -> Option<Self> {
         let HPAScalingPolicy { period_seconds, type_, value } = policy;
-        let value = u32::try_from(*value).ok()?;
+        let number = u32::try_from(*value).ok()?;
         let amount = match type_.as_str() {
-            "Pods" => PolicyAmount::Pods(value),
-            "Percent" => PolicyAmount::Percent(value),
+            "Pods" => PolicyAmount::Pods(number),
+            "Percent" => PolicyAmount::Percent(number),
             _ => return None,
         };
         Some(Self { amount, period: u32::try_from(*period_seconds).ok()? })

@@ -195,7 +195,7 @@ impl fmt::Display for Finding {
                 }
                 match others.as_slice() {
                     [] => f.write_str(", which adds up all variants once there are others")?,
-                    others => write!(f, ", which also adds the variants {}", Names(others))?,
+                    others => write!(f, ", which also adds the variants {}", VariantList(others))?,
                 }
                 write!(f, ": add matchLabels {{variant: {variant}}} to metric.selector")
             }
@@ -203,7 +203,7 @@ impl fmt::Display for Finding {
                 f,
                 "HPA {hpa} also reads {}, and takes the largest number that any metric proposes: \
                  remove the other metrics to get the desired number of replicas",
-                Names(others)
+                VariantList(others)
             ),
             Self::DirectionDisabled { hpa, direction } => write!(
                 f,
@@ -266,19 +266,19 @@ fn condition_is_false(
         HpaCondition::ScalingActive => "computes no replicas",
         HpaCondition::AbleToScale => "cannot scale its target",
     };
-    let reason = if reason.is_empty() { "no reason given" } else { reason };
+    let given = if reason.is_empty() { "no reason given" } else { reason };
     write!(
         f,
-        "HPA {hpa} {effect}: its condition {} is False ({reason}); kubectl describe hpa {hpa} \
+        "HPA {hpa} {effect}: its condition {} is False ({given}); kubectl describe hpa {hpa} \
          shows the message",
         condition.label()
     )
 }
 
 /// A list of names, of which the first few are written.
-struct Names<'a>(&'a [String]);
+struct VariantList<'a>(&'a [String]);
 
-impl fmt::Display for Names<'_> {
+impl fmt::Display for VariantList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(names) = self;
         f.write_str(&names[..names.len().min(NAMES_MAX)].join(", "))?;

@@ -133,8 +133,8 @@ impl ExternalMetric {
     }
 
     /// Returns the problem for which the HPA does not compute the metric's value, if any.
-    pub(super) fn misread(&self, hpa: &str) -> Option<Finding> {
-        let hpa = hpa.to_owned();
+    pub(super) fn misread(&self, name: &str) -> Option<Finding> {
+        let hpa = name.to_owned();
         let metric = self.metric.clone();
         match (&self.selector, &self.target) {
             (MetricSelector::Invalid(found), _) => {
@@ -253,8 +253,8 @@ impl MetricSelector {
 }
 
 fn requirement(requirement: LabelSelectorRequirement) -> Result<String, String> {
-    let LabelSelectorRequirement { key, operator, values } = requirement;
-    let values = values.unwrap_or_default();
+    let LabelSelectorRequirement { key, operator, values: listed } = requirement;
+    let values = listed.unwrap_or_default();
     if !is_label_key(&key) {
         return Err(format!("{key:?} is not a label key"));
     }
