@@ -235,6 +235,10 @@ async fn one_request_of_two_meanings_never_becomes_two() {
         };
         assert!(seen.len() <= 1 && seen.iter().all(is_outer), "{request:?} is seen as {seen:?}");
     }
+
+    let outer = format!("POST /outer HTTP/1.1\r\nHost: a\r\n{HONEST}Content-Length: 0\r\n\r\n");
+    let seen = recorder.sees(&format!("{outer}{INNER}")).await;
+    assert_eq!(seen.len(), 2, "two requests are seen as two");
 }
 
 #[tokio::test]
