@@ -20,13 +20,14 @@ mod status;
 mod ticks;
 mod workloads;
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};
 
@@ -67,6 +68,10 @@ use plimsoll_core::observe::Scrape;
 /// of one second. When the loop stalls for longer, scraping waits and counts the scrapes that it
 /// misses.
 const SCRAPES_MAX: usize = 8192;
+
+/// Connections that wait to be accepted. A burst above it delays a probe until its SYN is sent again.
+/// The kernel's own limit (`net.core.somaxconn`) is 4,096 by default.
+const BACKLOG: u32 = 4096;
 
 /// Options of a daemon in addition to its configuration.
 #[derive(Clone, Default)]
@@ -198,7 +203,7 @@ impl Daemon {
         let api = status::surface(&common, &reloader, board, registration.flatten(), ready.clone());
         let access = access(&config.keys.server);
         let shown = AdminComponents { access, api, ready, log: options.log };
-        let admin = serve_admin(&config, &common, &reloader, shown).await?;
+        let admin = serve_admin(&config, &common, &reloader, shown)?;
         common.tasks.spawn(Arc::clone(&reloader).follow(common.stop.clone()));
         common.tasks.spawn(liveness::decide(ticks, common.stop.clone(), common.retire.clone()));
         info!(
@@ -395,7 +400,7 @@ async fn serve_external_metrics(
         metrics,
     ));
 
-    let listener = listen(settings.listen, "external_metrics.listen").await?;
+    let listener = listen(settings.listen, "external_metrics.listen")?;
     let address = listener.local_addr()?;
     let server_config = tls::server_config(Arc::clone(&followed.certificate))?;
     let connections = servers.clone();
@@ -415,14 +420,14 @@ struct AdminComponents {
     log: Option<LogFilter>,
 }
 
-async fn serve_admin(
+fn serve_admin(
     config: &Config,
     common: &DaemonContext,
     reloader: &Arc<Reloader>,
     shown: AdminComponents,
 ) -> anyhow::Result<SocketAddr> {
     let hooks = Arc::new(hooks(common, reloader, shown));
-    let listener = listen(config.keys.server.listen, "server.listen").await?;
+    let listener = listen(config.keys.server.listen, "server.listen")?;
     let address = listener.local_addr()?;
     let DaemonContext { tasks, stop, .. } = common;
     let limits = AdminLimits::default();
@@ -430,8 +435,15 @@ async fn serve_admin(
     Ok(address)
 }
 
-async fn listen(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| format!("{key}: cannot listen on {address}"))
+fn listen(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
+    bind(address).with_context(|| format!("{key}: cannot listen on {address}"))
+}
+
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// The access rules of the admin port.

@@ -141,12 +141,14 @@ const HONEST: &str = "X-Remote-User: honest\r\n";
 /// A request that the front proxy has never made.
 const INNER: &str = "GET /inner HTTP/1.1\r\nHost: a\r\nX-Remote-User: smuggled\r\n\r\n";
 
+/// The path of a request, and the user that the server believes it to be of.
+type RecordedRequest = (String, Option<UserIdentity>);
+
 /// The front proxy's connection to a server that records in whose name it was asked for what.
 struct Recorder {
     address: SocketAddr,
     config: Arc<ClientConfig>,
-    /// The path of each request, with the user that the server believes it to be of.
-    seen: Arc<Mutex<Vec<(String, Option<UserIdentity>)>>>,
+    seen: Arc<Mutex<Vec<RecordedRequest>>>,
     _phase: watch::Sender<ServerPhase>,
 }
 
@@ -171,7 +173,7 @@ impl Recorder {
         let tls = server_config(serving_certificate(&serving).await).unwrap();
         let limits =
             ServerLimits { header_max: Duration::from_millis(200), ..ServerLimits::default() };
-        tokio::spawn(async move {
+        TaskTracker::new().spawn(async move {
             serve(listener, tls, limits, changes, &TaskTracker::new(), respond).await;
         });
         let config = Arc::new(client_tls(&serving.pem, Some(&leaf), Http::One));

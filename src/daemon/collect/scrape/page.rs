@@ -30,6 +30,10 @@ pub(crate) struct MetricsPage {
     _share: MemoryShare,
 }
 
+/// Bytes that are reserved for a response before they arrive: more than most engines send. An
+/// announced length alone must not take memory, which is counted by what has arrived.
+const RESERVED_MAX: usize = 128 * 1024;
+
 /// Bytes that are decompressed before they are counted.
 const UNPACKED_STEP: u64 = 256 << 10;
 
@@ -117,7 +121,7 @@ async fn read(
         None => 0,
     };
 
-    let mut body = Vec::with_capacity(capacity);
+    let mut body = Vec::with_capacity(capacity.min(RESERVED_MAX));
     loop {
         let received = tokio::select! {
             error = share.abandoned() => return Err(error),
