@@ -10,6 +10,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Namespace, PersistentVolumeClaim, Secret, Service, ServiceAccount,
 };
+use k8s_openapi::api::flowcontrol::v1::FlowSchema;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
@@ -151,6 +152,7 @@ fn manifest(name: &str, manifest: &Value) {
         "ClusterRoleBinding" => strictly::<ClusterRoleBinding>,
         "ConfigMap" => strictly::<ConfigMap>,
         "Deployment" => strictly::<Deployment>,
+        "FlowSchema" => strictly::<FlowSchema>,
         "HorizontalPodAutoscaler" => hpa,
         "Job" => strictly::<Job>,
         "Namespace" => strictly::<Namespace>,
