@@ -67,8 +67,9 @@ pub(crate) fn run(
 ) -> Vec<Decision> {
     decisions
         .into_iter()
-        .map(|decision| match decision.basis {
-            Basis::Fresh => restrain(tick, note_floor(floors, decision)),
+        .enumerate()
+        .map(|(place, decision)| match decision.basis {
+            Basis::Fresh => restrain(tick, place, note_floor(floors, decision)),
             Basis::Held => decision,
         })
         .collect()
@@ -91,8 +92,10 @@ fn note_floor(floors: &LatencyFloors, mut decision: Decision) -> Decision {
     decision
 }
 
-fn restrain(tick: &Tick<'_>, decision: Decision) -> Decision {
-    if let Some(in_force) = tick.in_force.get(&decision.variant) {
+/// Restrains one decision. `place` is its position among all decisions, which is that of its variant
+/// in the fleet unless a variant before it has no decision.
+fn restrain(tick: &Tick<'_>, place: usize, decision: Decision) -> Decision {
+    if let Some(in_force) = tick.in_force.get_at(place, &decision.variant) {
         return slow_down(tick, decision, in_force.desired, &in_force.history);
     }
 
