@@ -38,5 +38,9 @@ fn describing_the_hpa_shows_what_was_decided() {
     let ours = events.lines().filter_map(|line| line.strip_prefix("plimsoll "));
     let mut reasons: Vec<&str> = ours.map(str::trim).collect();
     reasons.sort_unstable();
+    // An HPA that asks before there is a number computes no replicas, which is said once as well.
+    if let Some(early) = reasons.iter().position(|reason| *reason == "HPANotScaling") {
+        reasons.remove(early);
+    }
     assert_eq!(reasons, ["DecisionHeld", "DecisionResumed", "ScaledUp"], "each once");
 }
