@@ -77,6 +77,12 @@ impl Decision {
         self.steps.iter().rev().find(|step| is_given(step.stage))
     }
 
+    /// Returns the decision on a variant among decisions, which are ordered by key.
+    pub(crate) fn find<'a>(decisions: &'a [Self], variant: &VariantKey) -> Option<&'a Self> {
+        let at = decisions.binary_search_by(|it| it.variant.cmp(variant)).ok()?;
+        decisions.get(at)
+    }
+
     /// Returns the result of the analyzers; `None` if they have none and saturation decides.
     #[must_use]
     pub fn sized(&self) -> Option<&SizedReason> {

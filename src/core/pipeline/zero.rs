@@ -266,7 +266,7 @@ impl<'a> ZeroCandidate<'a> {
             let of_role = self.members().filter(|it| Some(it.spec.role) == role);
             let asleep = of_role.filter(|it| it.observation.wanted == Some(Replicas::ZERO));
             let sized = asleep.map(|it| &it.spec.key).filter(|key| {
-                let decision = decision_on(decisions, key);
+                let decision = Decision::find(decisions, key);
                 decision.is_some_and(|it| it.basis == Basis::Fresh && it.desired() > Replicas::ZERO)
             });
 
@@ -284,7 +284,7 @@ impl<'a> ZeroCandidate<'a> {
     fn candidates(&self, decisions: &[Decision]) -> Vec<ZeroVariant> {
         self.members()
             .filter_map(|member| {
-                let decision = decision_on(decisions, &member.spec.key)?;
+                let decision = Decision::find(decisions, &member.spec.key)?;
                 (decision.basis == Basis::Fresh).then(|| ZeroVariant {
                     variant: member.spec.key.clone(),
                     cost: Some(member.spec.cost),
@@ -343,12 +343,6 @@ fn by_variant(scrapes: &[Scrape]) -> BTreeMap<&VariantKey, Vec<&Scrape>> {
         sorted.entry(&scrape.replica.variant).or_default().push(scrape);
     }
     sorted
-}
-
-/// The decision on a variant among decisions, which are ordered by key.
-fn decision_on<'a>(decisions: &'a [Decision], variant: &VariantKey) -> Option<&'a Decision> {
-    let at = decisions.binary_search_by(|it| it.variant.cmp(variant)).ok()?;
-    decisions.get(at)
 }
 
 /// The handling of a step that changes nothing: omitted or reported.

@@ -181,18 +181,7 @@ impl EventQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn event(name: &str, note: &str) -> ReportedEvent {
-        let on = EventSubject {
-            api_version: "apps/v1".to_owned(),
-            kind: "Deployment".to_owned(),
-            namespace: "shop".to_owned(),
-            name: name.to_owned(),
-            uid: None,
-        };
-
-        ReportedEvent { on, reason: EventReason::ScaledUp, note: note.to_owned() }
-    }
+    use crate::publish::events::event::tests::event;
 
     #[test]
     fn a_full_queue_drops_the_oldest_and_counts_it() {

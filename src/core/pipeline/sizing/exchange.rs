@@ -43,19 +43,13 @@ enum LeavingReplicas {
     These(Replicas),
 }
 
-/// The desired replicas of a variant among decisions, which are ordered by key.
-fn published(decisions: &[Decision], key: &VariantKey) -> Option<Replicas> {
-    let at = decisions.binary_search_by(|it| it.variant.cmp(key)).ok()?;
-    Some(decisions[at].desired())
-}
-
 // === impl ExchangeMember, Exchange ===
 
 impl ExchangeMember {
     /// The replicas that are there or published. Removed replicas stay until the removal is
     /// actuated.
     fn there(&self, decisions: &[Decision]) -> Replicas {
-        let asked = published(decisions, &self.key);
+        let asked = Decision::find(decisions, &self.key).map(Decision::desired);
         asked.map_or(self.counted, |it| it.beyond(self.stuck)).max(self.counted)
     }
 }

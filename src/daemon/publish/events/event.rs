@@ -160,10 +160,10 @@ pub(super) fn cut(mut note: String) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn event(name: &str, note: &str) -> ReportedEvent {
+    pub(in crate::publish::events) fn event(name: &str, note: &str) -> ReportedEvent {
         let on = EventSubject {
             api_version: "apps/v1".to_owned(),
             kind: "Deployment".to_owned(),
