@@ -33,7 +33,7 @@ the values refuses the keys that are set here.
 {{- end -}}
 {{- $served := dict
   "enabled" true
-  "listen" (printf "0.0.0.0:%v" .Values.externalMetrics.port)
+  "listen" (printf "0.0.0.0:%s" (include "plimsoll.apiPort" .))
   "tls" $tls -}}
 {{- $_ := set $own "external_metrics" $served -}}
 {{- else -}}
@@ -79,4 +79,16 @@ their hash is on the pods, which a change restarts. Everything else is loaded by
 {{/* Whether there is a state file: with leader election, decisions are in a ConfigMap. */}}
 {{- define "plimsoll.keepsState" -}}
 {{- if and .Values.state.enabled (not (include "plimsoll.elects" .)) -}}true{{- end -}}
+{{- end -}}
+
+{{/*
+The port of the external metrics API. With hostNetwork it is a port of the node: 6443 is the API
+server's on nodes of the control plane, and the kubelet and kube-proxy have theirs on every node.
+*/}}
+{{- define "plimsoll.apiPort" -}}
+{{- $port := .Values.externalMetrics.port | default (ternary 10443 6443 .Values.hostNetwork) | int -}}
+{{- if and .Values.hostNetwork (has $port (list 10248 10249 10250 10256)) -}}
+{{- fail (printf "externalMetrics.port: %d is a port of the kubelet or kube-proxy on every node, and with hostNetwork the pod listens on its node; leave it out for 10443, or take another" $port) -}}
+{{- end -}}
+{{- $port -}}
 {{- end -}}
