@@ -300,7 +300,7 @@ impl Scene {
     }
 }
 
-/// Allows all access except to two namespaces.
+/// Allows all access except to two namespaces, and so not to all namespaces together.
 struct ByNamespace;
 
 impl Authorize for ByNamespace {
@@ -310,7 +310,7 @@ impl Authorize for ByNamespace {
         access: &'a Access,
     ) -> BoxFuture<'a, AccessVerdict> {
         let verdict = match access.namespace.as_str() {
-            CLOSED => AccessVerdict::Denied("nobody may".to_owned()),
+            CLOSED | "" => AccessVerdict::Denied("nobody may".to_owned()),
             AWAY => AccessVerdict::Unavailable("nobody knows".to_owned()),
             _ => AccessVerdict::Allowed(PermissionSource::Trusted),
         };

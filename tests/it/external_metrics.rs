@@ -303,6 +303,28 @@ async fn tables_show_every_variant_also_those_without_a_value() {
 }
 
 #[tokio::test]
+async fn all_namespaces_are_listed_each_variant_with_its_own() {
+    let fixture = fixture().await;
+    let client = fixture.proxy(Http::Two);
+    let path = format!("{BASE}/externalmetrics");
+    let table = answer(client.get(&format!("{path}?limit=500")).header("accept", TABLE)).await;
+    assert_eq!(table.code, 200, "{table:?}");
+    let rows = table.json()["rows"].as_array().unwrap().clone();
+    let shown = rows
+        .iter()
+        .map(|row| (row["object"]["metadata"]["namespace"].clone(), row["cells"][1].clone()));
+    let expected = [("chat", "a"), ("chat", "b"), ("code", "c")];
+    assert_eq!(shown.collect::<Vec<_>>(), expected.map(|(at, name)| (json!(at), json!(name))));
+
+    let list = client.ask(&format!("{path}?labelSelector=namespace%3Dcode")).await;
+    assert_eq!(list.values(), [("c".to_owned(), "12k".to_owned())]);
+    assert_eq!(list.json()["items"][0]["metricLabels"]["namespace"], "code");
+
+    // A sum over all namespaces scales nothing, so a metric is listed in a namespace only.
+    client.ask(&format!("{BASE}/{DESIRED}")).await.error(404, "NotFound");
+}
+
+#[tokio::test]
 async fn only_json_is_served() {
     let fixture = fixture().await;
     let client = fixture.proxy(Http::Two);

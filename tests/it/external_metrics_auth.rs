@@ -450,6 +450,27 @@ fn forgetful() -> AnswerLifetimes {
 }
 
 #[tokio::test]
+async fn all_namespaces_are_reviewed_as_such_and_refused_at_the_cluster_scope() {
+    let backend = Backend::new(|spec| {
+        let attributes = &spec["resourceAttributes"];
+        let is_cluster =
+            attributes["resource"] == "externalmetrics" && attributes["namespace"] == "";
+        if is_cluster && spec["user"] == "admin" { Outcome::Allow } else { Outcome::Deny }
+    });
+    let authorizer = backend.authorizer(AnswerLifetimes::default()).await;
+    let fixture = Fixture::start(Options { authorizer, ..Options::default() }).await;
+    fixture.publish([variant("chat", "a").desired(3, fixture.clock.elapsed())]);
+    let client = fixture.proxy(Http::Two);
+    let list = |user: &str| {
+        client.request("GET", &format!("{BASE}/externalmetrics")).header("X-Remote-User", user)
+    };
+
+    assert_eq!(answer(list("admin")).await.values(), [("a".to_owned(), "3".to_owned())]);
+    let message = answer(list("viewer")).await.error(403, "Forbidden");
+    assert!(message.contains("at the cluster scope"), "{message}");
+}
+
+#[tokio::test]
 async fn the_identity_reaches_the_review_unchanged() {
     let backend = Backend::new(|spec| if is_coarse(spec) { Outcome::Deny } else { Outcome::Allow });
     let authorizer = backend.authorizer(AnswerLifetimes::default()).await;

@@ -42,17 +42,18 @@ use crate::publish::external_metrics::answer::{
     MetricReading, MetricRequest, ServedMetric, ServedValue,
 };
 use crate::publish::external_metrics::authorize::{Access, AccessVerdict, Authorize};
-use crate::publish::external_metrics::discovery::{CachePolicy, PLACEHOLDER, StaticDocuments};
+use crate::publish::external_metrics::discovery::{CachePolicy, StaticDocuments};
 use crate::publish::external_metrics::metrics::ApiMetrics;
 use crate::publish::external_metrics::negotiate::{ResponseForm, negotiate};
-use crate::publish::external_metrics::route::{GROUP, HealthProbe, Route, StaticPage};
+use crate::publish::external_metrics::route::{
+    GROUP, HealthProbe, MetricScope, PLACEHOLDER, Route, StaticPage,
+};
 use crate::publish::external_metrics::state::DecisionAges;
 use crate::publish::external_metrics::wire::{ErrorResponse, FailureKind};
 use crate::publish::selector::Selector;
 use crate::server::auth::{ConnectionPeer, TrustAnchor, UserIdentity, identify};
 use crate::server::readiness::{Readiness, ReadinessCheck};
 use crate::server::{ServerLimits, ServerPhase, serve as serve_connections};
-use plimsoll_core::fleet::Namespace;
 
 /// Time limit for a response. A controller's worker waits for all of it.
 const REQUEST_MAX: Duration = Duration::from_secs(1);
@@ -163,9 +164,9 @@ impl ExternalMetricsApi {
                 asked.must_read()?;
                 self.page(asked, *page)
             }
-            Route::Metric(namespace, metric) => {
+            Route::Metric(scope, metric) => {
                 asked.must_read()?;
-                self.metric(asked, &identity, namespace, metric).await
+                self.metric(asked, &identity, scope, metric).await
             }
             Route::Malformed(why) => Err(ErrorResponse::new(FailureKind::BadRequest, *why)),
             Route::Health(..) | Route::Unknown => {
@@ -268,11 +269,11 @@ impl ExternalMetricsApi {
         &self,
         asked: &ExternalMetricsRequest<'_>,
         identity: &UserIdentity,
-        namespace: &Namespace,
+        scope: &MetricScope,
         name: &str,
     ) -> Result<Response<Full<Bytes>>, ErrorResponse> {
         let metrics = self.metrics_named(name).map_err(|it| it.of_metric(name))?;
-        self.authorize(identity, namespace, name).await.map_err(|it| it.of_metric(name))?;
+        self.authorize(identity, scope, name).await.map_err(|it| it.of_metric(name))?;
         if asked.watches()? {
             let message = "watching external metrics is not supported";
             return Err(ErrorResponse::new(FailureKind::MethodNotAllowed, message).of_metric(name));
@@ -281,15 +282,15 @@ impl ExternalMetricsApi {
         let form = asked
             .form(&[ResponseForm::Json, ResponseForm::Table])
             .map_err(|it| it.of_metric(name))?;
-        asked.check_field_selector(namespace, name).map_err(|it| it.of_metric(name))?;
+        asked.check_field_selector(scope, name).map_err(|it| it.of_metric(name))?;
         let selector = asked.selector().map_err(|it| it.of_metric(name))?;
 
         let published = self.published.borrow().clone();
-        let question = MetricRequest { namespace, metrics: &metrics, selector: &selector };
+        let question = MetricRequest { scope, metrics: &metrics, selector: &selector };
         let now = self.clock.elapsed();
         let readings = answer::readings(now, &published, self.settings.ages, question);
         if readings.is_empty() && name != PLACEHOLDER {
-            let message = answer::unmatched(&published, namespace, &selector);
+            let message = answer::unmatched(&published, scope, &selector);
             return Err(ErrorResponse::new(FailureKind::NotFound, message).of_metric(name));
         }
 
@@ -330,25 +331,30 @@ impl ExternalMetricsApi {
     async fn authorize(
         &self,
         identity: &UserIdentity,
-        namespace: &Namespace,
+        scope: &MetricScope,
         metric: &str,
     ) -> Result<(), ErrorResponse> {
-        if namespace.as_str().len() > NAMESPACE_MAX {
+        if scope.as_str().len() > NAMESPACE_MAX {
             let message = format!("no namespace has a name longer than {NAMESPACE_MAX} bytes");
             return Err(ErrorResponse::new(FailureKind::NotFound, message));
         }
 
-        let access = Access { namespace: namespace.as_str().to_owned(), metric: metric.to_owned() };
+        let access = Access { namespace: scope.as_str().to_owned(), metric: metric.to_owned() };
         let verdict = self.authorizer.authorize(identity, &access).await;
         self.metrics.authorization(&verdict);
         match verdict {
             AccessVerdict::Allowed(_) => Ok(()),
             AccessVerdict::Denied(reason) => {
+                let place = match scope {
+                    MetricScope::Namespace(namespace) => {
+                        format!("in the namespace {:?}", namespace.as_str())
+                    }
+                    MetricScope::AllNamespaces => "at the cluster scope".to_owned(),
+                };
                 let mut message = format!(
                     "{metric}.{GROUP} is forbidden: User {:?} cannot list resource {metric:?} in \
-                     API group {GROUP:?} in the namespace {:?}",
-                    identity.user,
-                    namespace.as_str()
+                     API group {GROUP:?} {place}",
+                    identity.user
                 );
                 if !reason.is_empty() {
                     let _ = write!(message, ": {reason}");
@@ -456,13 +462,9 @@ impl<'a> ExternalMetricsRequest<'a> {
 
     /// Checks that a field selector only repeats the path. If other selectors were ignored, the
     /// response would contain more than the client asked for.
-    fn check_field_selector(
-        &self,
-        namespace: &Namespace,
-        metric: &str,
-    ) -> Result<(), ErrorResponse> {
+    fn check_field_selector(&self, scope: &MetricScope, metric: &str) -> Result<(), ErrorResponse> {
         let text = self.parameter("fieldSelector")?.unwrap_or_default();
-        if text.is_empty() || text.split(',').all(|term| repeats_path(term, namespace, metric)) {
+        if text.is_empty() || text.split(',').all(|term| repeats_path(term, scope, metric)) {
             return Ok(());
         }
 
@@ -472,8 +474,8 @@ impl<'a> ExternalMetricsRequest<'a> {
 }
 
 /// Returns true if a term of a field selector names the namespace or the metric of the path.
-fn repeats_path(term: &str, namespace: &Namespace, metric: &str) -> bool {
+fn repeats_path(term: &str, scope: &MetricScope, metric: &str) -> bool {
     let (key, value) = term.split_once("==").or_else(|| term.split_once('=')).unzip();
-    (key == Some("metadata.namespace") && value == Some(namespace.as_str()))
+    (key == Some("metadata.namespace") && value == Some(scope.as_str()))
         || (key == Some("metadata.name") && value == Some(metric))
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::publish::external_metrics::route::MetricScope;
 use crate::publish::external_metrics::state::{DecisionAges, DecisionState};
 use crate::publish::quantity::Quantity;
 use crate::publish::selector::{Selector, is_label_value};
@@ -84,6 +85,8 @@ impl ServedMetric {
 pub struct MetricReading {
     /// The metric.
     pub metric: ServedMetric,
+    /// The namespace of the variant.
+    pub namespace: Namespace,
     /// The variant.
     pub variant: VariantName,
     /// The labels that select it.
@@ -106,8 +109,8 @@ pub struct ServedValue {
 /// A request for metric values.
 #[derive(Clone, Copy, Debug)]
 pub struct MetricRequest<'a> {
-    /// The namespace.
-    pub namespace: &'a Namespace,
+    /// The namespaces.
+    pub scope: &'a MetricScope,
     /// The metrics.
     pub metrics: &'a [ServedMetric],
     /// The selector for variants.
@@ -122,18 +125,22 @@ pub fn readings(
     ages: DecisionAges,
     question: MetricRequest<'_>,
 ) -> Vec<MetricReading> {
-    let MetricRequest { namespace, metrics, selector } = question;
+    let MetricRequest { scope, metrics, selector } = question;
     let mut readings = Vec::new();
     for metric in metrics {
         for (key, variant) in
-            candidates(published, namespace, selector.only_value(metric.variant_label()))
+            candidates(published, scope, selector.only_value(metric.variant_label()))
         {
-            let labels = metric.labels(&variant.spec);
+            let mut labels = metric.labels(&variant.spec);
+            if *scope == MetricScope::AllNamespaces {
+                labels.insert("namespace", label_value(key.namespace.as_str()));
+            }
             if selector.matches(&labels) {
                 let decided = variant.decided.as_ref().map(|it| it.elapsed);
                 let state = DecisionState::at(now, decided, ages);
                 readings.push(MetricReading {
                     metric: *metric,
+                    namespace: key.namespace.clone(),
                     variant: key.variant.clone(),
                     labels,
                     state,
@@ -146,7 +153,7 @@ pub fn readings(
     readings
 }
 
-/// Returns the variants of a namespace that can have this label value for their name; without a
+/// Returns the variants of the namespaces that can have this label value for their name; without a
 /// label, all of them.
 ///
 /// HPAs select their variant by name, and scanning all other variants would take most of the time.
@@ -154,16 +161,19 @@ pub fn readings(
 /// so only such a label requires a scan.
 fn candidates<'a>(
     published: &'a Published,
-    namespace: &'a Namespace,
+    scope: &'a MetricScope,
     label: Option<&str>,
 ) -> Vec<(&'a VariantKey, &'a PublishedVariant)> {
-    match label {
-        Some(name) if !ends_in_hash(name) => VariantName::new(name)
-            .map(|variant| VariantKey { namespace: namespace.clone(), variant })
-            .and_then(|key| published.variants.get_key_value(&key))
-            .into_iter()
-            .collect(),
-        Some(_) | None => variants(published, namespace).collect(),
+    match (scope, label) {
+        (MetricScope::Namespace(namespace), Some(name)) if !ends_in_hash(name) => {
+            VariantName::new(name)
+                .map(|variant| VariantKey { namespace: namespace.clone(), variant })
+                .and_then(|key| published.variants.get_key_value(&key))
+                .into_iter()
+                .collect()
+        }
+        (MetricScope::Namespace(namespace), _) => variants(published, namespace).collect(),
+        (MetricScope::AllNamespaces, _) => published.variants.iter().collect(),
     }
 }
 
@@ -243,15 +253,21 @@ fn missing(observation: &Observation) -> Option<String> {
 
 /// Returns a message that no variant matches, with the names that exist.
 #[must_use]
-pub fn unmatched(published: &Published, namespace: &Namespace, selector: &Selector) -> String {
-    let names: Vec<&str> =
-        variants(published, namespace).map(|(key, _)| key.variant.as_str()).collect();
+pub fn unmatched(published: &Published, scope: &MetricScope, selector: &Selector) -> String {
+    let names: Vec<&str> = candidates(published, scope, None)
+        .into_iter()
+        .map(|(key, _)| key.variant.as_str())
+        .collect();
+    let place = match scope {
+        MetricScope::Namespace(namespace) => format!("namespace {namespace}"),
+        MetricScope::AllNamespaces => "any namespace".to_owned(),
+    };
     if names.is_empty() {
-        return format!("there is no variant in namespace {namespace}");
+        return format!("there is no variant in {place}");
     }
 
     let mut message = format!(
-        "no variant in namespace {namespace} matches the selector \"{selector}\"; there are: {}",
+        "no variant in {place} matches the selector \"{selector}\"; there are: {}",
         names[..names.len().min(NAMES_MAX)].join(", ")
     );
     if names.len() > NAMES_MAX {

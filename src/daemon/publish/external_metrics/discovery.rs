@@ -14,11 +14,8 @@ use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use crate::publish::external_metrics::negotiate::{DISCOVERY_V2, names_tag};
-use crate::publish::external_metrics::route::{GROUP, VERSION};
+use crate::publish::external_metrics::route::{GROUP, PLACEHOLDER, VERSION};
 use crate::publish::external_metrics::wire::{JSON, response};
-
-/// The placeholder resource. A request for it returns all metrics of a namespace.
-pub(crate) const PLACEHOLDER: &str = "externalmetrics";
 
 /// A document that never changes while the process runs.
 #[derive(Clone, Debug)]

@@ -13,6 +13,9 @@ pub const GROUP: &str = "external.metrics.k8s.io";
 /// The only version of the group that HPA controllers request.
 pub const VERSION: &str = "v1beta1";
 
+/// The placeholder resource, which stands for all metrics: the only one that discovery lists.
+pub(crate) const PLACEHOLDER: &str = "externalmetrics";
+
 /// The target of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
@@ -20,12 +23,22 @@ pub enum Route {
     Health(HealthProbe, Option<String>),
     /// A static document.
     Page(StaticPage),
-    /// `/apis/<group>/<version>/namespaces/<namespace>/<metric>`.
-    Metric(Namespace, String),
+    /// `/apis/<group>/<version>/namespaces/<namespace>/<metric>`, or for all metrics of all
+    /// namespaces `/apis/<group>/<version>/externalmetrics`.
+    Metric(MetricScope, String),
     /// An invalid path, with the reason.
     Malformed(&'static str),
     /// Any other path.
     Unknown,
+}
+
+/// The namespaces that a path is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MetricScope {
+    /// One namespace.
+    Namespace(Namespace),
+    /// All namespaces, as `kubectl get externalmetrics -A` asks for.
+    AllNamespaces,
 }
 
 /// A static document.
@@ -54,6 +67,17 @@ pub enum HealthProbe {
     Live,
     /// Checks that the process should get traffic.
     Ready,
+}
+
+impl MetricScope {
+    /// The namespace in the form that authorization reviews have: empty for all.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Namespace(namespace) => namespace.as_str(),
+            Self::AllNamespaces => "",
+        }
+    }
 }
 
 impl Route {
@@ -86,6 +110,10 @@ impl Route {
             ["apis", GROUP, VERSION, "namespaces", namespace, metric] => {
                 Self::metric(namespace, metric)
             }
+            // Only to show it: a sum over all namespaces scales nothing.
+            ["apis", GROUP, VERSION, PLACEHOLDER] => {
+                Self::Metric(MetricScope::AllNamespaces, PLACEHOLDER.to_owned())
+            }
             ["openapi", "v2"] => Self::Page(StaticPage::OpenApiV2),
             ["openapi", "v3"] => Self::Page(StaticPage::OpenApiV3Index),
             ["openapi", "v3", "apis", GROUP, VERSION] => Self::Page(StaticPage::OpenApiV3),
@@ -98,7 +126,9 @@ impl Route {
             return Self::Malformed("a name is . or .., or has a slash or a percent sign in it");
         }
         match Namespace::new(namespace) {
-            Some(namespace) if !metric.is_empty() => Self::Metric(namespace, metric.to_owned()),
+            Some(namespace) if !metric.is_empty() => {
+                Self::Metric(MetricScope::Namespace(namespace), metric.to_owned())
+            }
             _ => Self::Unknown,
         }
     }
@@ -132,7 +162,8 @@ mod tests {
     use super::*;
 
     fn metric(namespace: &str, metric: &str) -> Route {
-        Route::Metric(Namespace::new(namespace).unwrap(), metric.to_owned())
+        let scope = MetricScope::Namespace(Namespace::new(namespace).unwrap());
+        Route::Metric(scope, metric.to_owned())
     }
 
     #[test]
@@ -154,6 +185,10 @@ mod tests {
             (format!("{base}/namespaces//m"), Route::Unknown),
             (format!("{base}/namespaces/a/"), Route::Unknown),
             (format!("{base}/m"), Route::Unknown),
+            (
+                format!("{base}/externalmetrics"),
+                Route::Metric(MetricScope::AllNamespaces, PLACEHOLDER.to_owned()),
+            ),
             (format!("{base}//"), Route::Unknown),
             (format!("/{base}"), Route::Unknown),
             ("/apis/external.metrics.k8s.io/v1".to_owned(), Route::Unknown),

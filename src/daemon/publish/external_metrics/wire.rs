@@ -169,7 +169,7 @@ fn column(name: &str, format: &str, description: &str, priority: u8) -> serde_js
 }
 
 fn row(reading: &MetricReading) -> serde_json::Value {
-    let MetricReading { metric, variant, labels: _, state, value } = reading;
+    let MetricReading { metric, namespace, variant, labels: _, state, value } = reading;
     let (number, reason) = match value {
         Ok(ServedValue { quantity, at: _ }) => (quantity.to_string(), ""),
         Err(reason) => ("<unknown>".to_owned(), reason.as_str()),
@@ -180,7 +180,9 @@ fn row(reading: &MetricReading) -> serde_json::Value {
         "cells": [metric.name(), variant.as_str(), number, age, state.label(), reason],
         "object": {
             "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
-            "metadata": { "name": metric.name(), "creationTimestamp": null },
+            "metadata": {
+                "name": metric.name(), "namespace": namespace.as_str(), "creationTimestamp": null,
+            },
         },
     })
 }
