@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument as _, error, info, info_span, warn};
+use tracing::{Instrument as _, error, info_span, warn};
 
 use crate::collect::cluster::{
     self, ApiServiceFields, ClusterNeeds, ClusterState, Registration, WatchTiming,
@@ -14,6 +14,7 @@ use crate::config::{Config, Kubernetes, LeaderElection};
 use crate::daemon::announce::Announcer;
 use crate::daemon::context::DaemonContext;
 use crate::daemon::directory;
+use crate::daemon::registration::{self, RegistrationReport};
 use crate::daemon::sharing::{Channels, Sharing};
 use crate::leader;
 use crate::leader::elect::Elector;
@@ -131,8 +132,8 @@ impl Cluster {
         telemetry: &Telemetry,
         common: &DaemonContext,
     ) -> watch::Receiver<Option<Registration>> {
-        let DaemonContext { tasks, stop, .. } = common;
-        let mut registration = cluster::registration(
+        let DaemonContext { clock, tasks, stop, .. } = common;
+        let registration = cluster::registration(
             self.client(),
             expected,
             WatchTiming::default(),
@@ -141,20 +142,8 @@ impl Cluster {
         );
         let shown = registration.clone();
         let gauge = telemetry.api_service.clone();
-        let stop = stop.clone();
-        tasks.spawn(async move {
-            while let Some(Ok(())) = stop.run_until_cancelled(registration.changed()).await {
-                let now = registration.borrow_and_update().clone();
-                let Some(now) = now else { continue };
-                for label in Registration::LABELS {
-                    let is = f64::from(u8::from(label == now.label()));
-                    gauge.with_label_values(&[label]).set(is);
-                }
-
-                say_registration(&now);
-            }
-        });
-
+        let report = RegistrationReport::new(clock.elapsed());
+        tasks.spawn(registration::report(registration, report, gauge, *clock, stop.clone()));
         shown
     }
 }
@@ -197,31 +186,6 @@ fn own_namespace() -> Option<String> {
         let text = std::fs::read_to_string(NAMESPACE_FILE).ok()?;
         Some(text.trim().to_owned())
     })
-}
-
-fn say_registration(registration: &Registration) {
-    match registration {
-        Registration::Ours => info!("The API server reaches the external metrics API"),
-        Registration::Absent => warn!(
-            "No APIService v1beta1.external.metrics.k8s.io is registered, so no HPA can ask us"
-        ),
-        Registration::ForeignService { namespace, name } => error!(
-            namespace,
-            service = name,
-            "The APIService v1beta1.external.metrics.k8s.io belongs to another provider, and a \
-             cluster has room for one: leave external_metrics out of the configuration, and let \
-             the other read the gauge plimsoll_desired_replicas, as KEDA does with a prometheus \
-             trigger (docs/keda.md)"
-        ),
-        Registration::ForeignCaBundle => error!(
-            "The caBundle of the APIService v1beta1.external.metrics.k8s.io is not the authority \
-             of our certificate; KEDA's operator rewrites it unless it runs with \
-             --enable-apiservice-patching=false"
-        ),
-        Registration::Unavailable { reason } => {
-            warn!(reason, "The API server does not reach the external metrics API");
-        }
-    }
 }
 
 /// Turns the cluster's authentication settings into a trust anchor. Unusable settings are reported,
