@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use serde_json::json;
+use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -25,6 +26,9 @@ use plimsoll_daemon::telemetry::{self, LogFormat};
 
 /// The default address of the daemon's plain HTTP port.
 const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// The folder of POSIX shared memory, which containers have even without a writable disk.
+const MEMORY: &str = "/dev/shm";
 
 /// Runs the demo until its time is over or it is interrupted.
 ///
@@ -56,7 +60,7 @@ async fn perform(
 ) -> anyhow::Result<crate::demo::summary::Summary> {
     let DemoArgs { duration, output, listen, .. } = args;
     let length = duration.map(Micros::from_duration);
-    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let folder = folder()?;
     let tracker = TaskTracker::new();
     let cancel = CancellationToken::new();
     let pki = Pki::generate().context("cannot make certificates")?;
@@ -87,6 +91,22 @@ async fn perform(
     ending.cancel();
     daemon.shutdown().await;
     summary
+}
+
+/// A temporary folder: in memory if the disk is read-only, as in a pod with
+/// `readOnlyRootFilesystem`.
+fn folder() -> anyhow::Result<TempDir> {
+    let usual = std::env::temp_dir();
+
+    tempfile::tempdir_in(&usual).or_else(|error| {
+        tempfile::tempdir_in(MEMORY).map_err(|_| error).with_context(|| {
+            format!(
+                "cannot make a temporary folder in {} or {MEMORY}: set TMPDIR to a folder that \
+                 can be written",
+                usual.display()
+            )
+        })
+    })
 }
 
 /// The trust anchor of the demo's daemon: the demo itself, in place of a cluster's front proxy.
