@@ -108,6 +108,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Check(args) => check(&args),
         Command::Schema => schema(),
         Command::Demo(args) => plimsoll_lab::demo::run(args),
+        Command::Engine(args) => plimsoll_lab::engine::run(&args),
         Command::Simulate(args) => plimsoll_lab::study::run(&args),
         Command::Scoreboard(args) => plimsoll_lab::study::scoreboard(&args),
         Command::Backtest(args) => plimsoll_lab::backtest::run(&args),

@@ -12,6 +12,6 @@ pub use plimsoll_core::{analyze, decide, fleet, observe, pipeline, settings, uni
 pub use plimsoll_daemon::{
     clock, collect, config, daemon, leader, publish, server, telemetry, trace,
 };
-pub use plimsoll_lab::{backtest, demo, simulate, study};
+pub use plimsoll_lab::{backtest, demo, engine, simulate, study};
 
 pub mod cli;

@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use plimsoll_daemon::daemon::args::RunArgs;
 use plimsoll_lab::backtest::args::BacktestArgs;
 use plimsoll_lab::demo::args::DemoArgs;
+use plimsoll_lab::engine::args::EngineArgs;
 use plimsoll_lab::study::args::{ScoreboardArgs, SimulateArgs};
 
 /// The exit codes in `--help`; the numbers are the constants of [`crate::cli`].
@@ -70,6 +71,13 @@ pub enum Command {
     /// Neither a cluster nor a GPU is needed, and nothing outside this machine is contacted.
     #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
     Demo(DemoArgs),
+    /// Serve one simulated vLLM replica: its metrics, and completions of OpenAI's API.
+    ///
+    /// It stands for an engine where there is no GPU, such as in a pod of a kind cluster. Neither
+    /// its text nor its tokens mean anything; their number and their times are those of the
+    /// simulated engine. docs/engine.md shows it with an HPA.
+    #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
+    Engine(EngineArgs),
     /// Simulates a fleet under a workload, and says how requests fared and what it cost.
     ///
     /// Decisions are made by the same code as in the daemon; docs/simulator.md says how a scenario

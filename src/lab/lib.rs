@@ -9,3 +9,5 @@ pub mod study;
 pub mod backtest;
 
 pub mod demo;
+
+pub mod engine;

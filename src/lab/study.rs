@@ -26,6 +26,9 @@ mod traces;
 pub(crate) mod worlds;
 mod wrong;
 
+use std::path::Path;
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
 pub use crate::study::plan::PlanError;
@@ -33,12 +36,16 @@ pub use crate::study::results::MergeError;
 pub use crate::study::scoreboard::run as scoreboard;
 pub use crate::study::wrong::ScenarioError;
 
+use crate::simulate::scenario::Scenario;
 use crate::study::args::SimulateArgs;
 use crate::study::execute::ExecutedRuns;
 use crate::study::plan::{JOB_INDEX, Shard};
 use crate::study::results::Results;
 use crate::study::source::Study;
 use crate::study::wrong::StudyProblems;
+
+/// The demo's standard scenario.
+pub(crate) const DEMO: &str = include_str!("../../examples/demo.yaml");
 
 /// Simulates the scenario of the arguments, and writes the results.
 ///
@@ -86,4 +93,20 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<()> {
         execute::execute(&study, plans, shard, args.seed, args.trace.as_deref(), wrong)?;
     (results.runs, results.left_out) = (runs, left_out);
     outputs::write(args, &results, first.as_ref())
+}
+
+/// The scenario of a file, or without a file that of the demo, with these settings in the form of
+/// `--set`.
+///
+/// # Errors
+///
+/// The file cannot be read, or the scenario or a setting is not valid.
+pub(crate) fn scenario(path: Option<&Path>, settings: &[String]) -> anyhow::Result<Arc<Scenario>> {
+    let study = match path {
+        Some(path) => Study::read(path)?,
+        None => Study::parse(Path::new("examples/demo.yaml"), DEMO)?,
+    };
+
+    let set = settings.iter().map(|text| plan::setting(text));
+    execute::resolve_one(&study, &set.collect::<Result<Map<String, Value>, PlanError>>()?)
 }

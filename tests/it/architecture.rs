@@ -27,11 +27,11 @@ const CRATES: &[(&str, &[&str])] = &[
             "fixtures",
         ],
     ),
-    ("lab", &["simulate", "study", "backtest", "demo"]),
+    ("lab", &["simulate", "study", "backtest", "demo", "engine"]),
 ];
 
 /// The modules that put others together, and may name all of the core and the daemon.
-const PROGRAMS: &[&str] = &["backtest", "daemon", "demo", "study", "cli"];
+const PROGRAMS: &[&str] = &["backtest", "daemon", "demo", "engine", "study", "cli"];
 
 /// Each module at the top of a crate, and the modules that it may name in addition to itself.
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -76,9 +76,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("daemon", &[]),
     ("fixtures", &["fleet", "units"]),
     ("demo", &["simulate", "study"]),
+    ("engine", &["simulate", "study"]),
     ("study", &["simulate"]),
     ("backtest", &["simulate"]),
-    ("cli", &["backtest", "demo", "study"]),
+    ("cli", &["backtest", "demo", "engine", "study"]),
 ];
 
 /// Of another module, what a module may name only in part: the module, the other, and the paths.

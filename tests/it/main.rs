@@ -19,6 +19,7 @@ mod demo;
 mod discovery;
 mod documents;
 mod enforce;
+mod engine;
 mod events;
 mod examples;
 mod explanations;

@@ -27,7 +27,7 @@ pub struct StreamLimits {
 
 /// A TCP connection with these limits.
 #[derive(Debug)]
-pub(crate) struct GuardedStream {
+pub struct GuardedStream {
     stream: TcpStream,
     shed: CancellationToken,
     write: ProgressTimer,
@@ -65,11 +65,8 @@ impl ProgressTimer {
 impl GuardedStream {
     /// Guards a connection. If `shed` is cancelled when it is dropped, the kernel also drops the
     /// bytes that the peer has not taken.
-    pub(crate) const fn new(
-        stream: TcpStream,
-        limits: StreamLimits,
-        shed: CancellationToken,
-    ) -> Self {
+    #[must_use]
+    pub const fn new(stream: TcpStream, limits: StreamLimits, shed: CancellationToken) -> Self {
         let StreamLimits { write_max, silence_max } = limits;
         let write = ProgressTimer::new(write_max);
         let silence = ProgressTimer::new(silence_max);

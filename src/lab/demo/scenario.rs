@@ -13,6 +13,7 @@ use crate::demo::args::{DemoPolicy, DemoScenario};
 use crate::simulate::peers::Peer;
 use crate::simulate::scenario::{Model, Scenario, Variant};
 use crate::simulate::score::Outcome;
+use crate::study;
 use crate::study::plan::{self, Plan};
 use crate::study::resolve::{self, ResolvedScenario};
 use crate::study::results::RunResult;
@@ -45,7 +46,7 @@ impl DemoSetup {
         settings: &[(&str, Value)],
     ) -> anyhow::Result<Self> {
         let text = match played {
-            DemoScenario::Standard => include_str!("../../../examples/demo.yaml"),
+            DemoScenario::Standard => study::DEMO,
             DemoScenario::Lora => include_str!("../../../examples/demo-lora.yaml"),
         };
         let mut file = value(text)?;

@@ -284,6 +284,19 @@ fn prepare_beside(
     Ok(ready)
 }
 
+/// The scenario with these settings.
+pub(crate) fn resolve_one(
+    study: &Study,
+    settings: &Map<String, Value>,
+) -> anyhow::Result<Arc<Scenario>> {
+    let mut wrong = StudyProblems::default();
+    let resolved = resolve(study, settings, true, &mut wrong)?;
+    wrong.check(&study.path)?;
+
+    let shared = resolved.context("the scenario has problems that are not listed")?;
+    Ok(shared.scenario)
+}
+
 /// A scenario that several runs may share, the seed from its file, and its daemon's configuration.
 #[derive(Clone)]
 struct SharedScenario {

@@ -36,7 +36,11 @@ impl Study {
             .map_err(|source| ScenarioError::Read { path: path.to_owned(), source })?
             .ok_or_else(|| ScenarioError::TooLarge { path: path.to_owned() })?;
 
-        let text = content.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&content);
+        Self::parse(path, content.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&content))
+    }
+
+    /// Parses the text of a scenario file.
+    pub(super) fn parse(path: &Path, text: &str) -> Result<Self, ScenarioError> {
         let value = yaml::read(text).map_err(|error| {
             let yaml::SyntaxError { line, message, .. } = error;
             ScenarioError::Syntax { path: path.to_owned(), line, message }

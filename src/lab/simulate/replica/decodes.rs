@@ -117,6 +117,11 @@ impl Decodes {
         self.stays[index].fills == self.phase
     }
 
+    /// Tokens missing from the answer of a decoding request.
+    pub(crate) fn missing(&self, index: usize) -> u32 {
+        narrow(self.stays[index].ends - self.clock)
+    }
+
     /// Adds a request with `stored` tokens in the cache and `missing` tokens to generate.
     pub(crate) fn join(&mut self, index: usize, stored: u32, missing: u32) {
         let size = self.fills_at.len();
@@ -145,9 +150,9 @@ impl Decodes {
 
     /// Removes a request.
     pub(crate) fn leave(&mut self, index: usize) -> StoppedDecode {
-        let Stay { joined, ends, stored: at_first, fills } = self.stays[index];
+        let Stay { joined, stored: at_first, fills, .. } = self.stays[index];
         let stored = at_first + narrow(self.clock - joined);
-        let missing = narrow(ends - self.clock);
+        let missing = self.missing(index);
         self.fills_at[fills] -= 1;
         self.count -= 1;
         self.stored -= u64::from(stored);

@@ -75,6 +75,19 @@ impl Replica {
         self.speculator.as_ref().map(|speculator| &speculator.drafted)
     }
 
+    /// The requests of the current batch whose answers have begun, with the tokens of each answer.
+    pub fn growing_answers(&self) -> impl Iterator<Item = (u64, u32)> {
+        self.running.iter().filter_map(|index| {
+            let Life { request, phase, .. } = &self.lives[index];
+            match phase {
+                RequestPhase::Decode => {
+                    Some((request.id, request.output.saturating_sub(self.decodes.missing(index))))
+                }
+                RequestPhase::Prefill { .. } => None,
+            }
+        })
+    }
+
     /// Prompt tokens of the waiting requests, except the ones already computed.
     #[must_use]
     pub fn queued_tokens(&self) -> u64 {
