@@ -1,6 +1,6 @@
 # The same commands as .ci/run.
 
-.PHONY: check advisories test alerts prometheus e2e e2e-vllm bench bench-baseline doc fmt browser chart release e2e-keda scoreboard attacks
+.PHONY: check advisories test alerts prometheus e2e e2e-vllm bench bench-baseline doc fmt browser chart release e2e-keda e2e-node scoreboard attacks
 
 # Formatting, lints, code that nothing reaches, and what the dependencies may be.
 check:
@@ -51,6 +51,11 @@ e2e:
 # With a real KEDA and a real Prometheus, which it builds into the same cache on the first run.
 e2e-keda:
 	tests/e2e/run-keda
+
+# The chart's pod on real nodes, with containerd and kubelets that it builds into the same cache on the
+# first run. Needs root; ends with 69 and the reason where a machine cannot do it.
+e2e-node:
+	tests/e2e/run-node
 
 # With real vLLM servers on the CPU, which it installs into a cache (5 GB) on the first run.
 e2e-vllm:

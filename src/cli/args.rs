@@ -71,7 +71,7 @@ pub enum Command {
     /// Neither a cluster nor a GPU is needed, and nothing outside this machine is contacted.
     #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
     Demo(DemoArgs),
-    /// Serve one simulated vLLM replica: its metrics, and completions of OpenAI's API.
+    /// Serve one simulated vLLM replica: its metrics and its completions API.
     ///
     /// It stands for an engine where there is no GPU, such as in a pod of a kind cluster. Neither
     /// its text nor its tokens mean anything; their number and their times are those of the
