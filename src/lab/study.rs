@@ -41,11 +41,9 @@ use crate::study::args::SimulateArgs;
 use crate::study::execute::ExecutedRuns;
 use crate::study::plan::{JOB_INDEX, Shard};
 use crate::study::results::Results;
+pub(crate) use crate::study::source::DEMO;
 use crate::study::source::Study;
 use crate::study::wrong::StudyProblems;
-
-/// The demo's standard scenario.
-pub(crate) const DEMO: &str = include_str!("../../examples/demo.yaml");
 
 /// Simulates the scenario of the arguments, and writes the results.
 ///

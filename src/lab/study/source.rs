@@ -18,6 +18,9 @@ use plimsoll_daemon::config::problem::{Problem, join};
 use plimsoll_daemon::config::yaml;
 use plimsoll_daemon::config::yaml::lines::Lines;
 
+/// The demo's standard scenario.
+pub(crate) const DEMO: &str = include_str!("../../../examples/demo.yaml");
+
 /// Keys of a scenario that define its runs, and are the same for all of them.
 const OWN: [&str; 2] = ["sweep", "compare"];
 
