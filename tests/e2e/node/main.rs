@@ -134,9 +134,11 @@ fn f_a_drained_node_takes_neither_numbers_nor_requests_with_it() {
 #[test]
 fn g_a_leader_that_the_kernel_kills_for_its_memory_changes_no_number() {
     let cluster = cluster();
-    // The drained replica's successor is on the other node. One of a rolling update is not.
+    // The drained replica's successor is on the other node. Those of a rolling update are on both.
     cluster.helm("upgrade", &["replicas=2", "podAnnotations.spread=again"]);
     cluster.rolled_out();
+    let nodes: Vec<String> = cluster.plimsoll_pods().into_iter().map(|pod| pod.node).collect();
+    assert_ne!(nodes[0], nodes[1], "a rolling update spreads replicas");
     let leader = cluster.leader();
     let asker = Asker::start(cluster);
     PodProcess::of(&leader).squeeze();
