@@ -6,6 +6,7 @@
 
 pub mod args;
 mod card;
+mod migrate;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -16,6 +17,7 @@ use clap::error::ErrorKind;
 
 use crate::cli::args::{Args, CheckArgs, Command};
 use crate::cli::card::CardError;
+use crate::cli::migrate::MigrateError;
 use plimsoll_daemon::config::{self, Files, LoadError, LoadedConfig};
 use plimsoll_daemon::publish::state::StateError;
 use plimsoll_daemon::trace::TraceError;
@@ -91,8 +93,11 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
 
         let usage =
             cause.is::<ScenarioError>() || cause.is::<PlanError>() || cause.is::<MergeError>();
-        if cause.is::<LoadError>() || usage {
+        if cause.is::<LoadError>() || cause.is::<MigrateError>() || usage {
             return EXIT_USAGE;
+        }
+        if migrate::is_unavailable(cause) {
+            return EXIT_UNAVAILABLE;
         }
         if cause.is::<io::Error>() || cause.is::<kube::Error>() {
             return EXIT_UNAVAILABLE;
@@ -113,6 +118,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Scoreboard(args) => plimsoll_lab::study::scoreboard(&args),
         Command::Backtest(args) => plimsoll_lab::backtest::run(&args),
         Command::Card(command) => card::run(&command),
+        Command::Migrate(source) => migrate::run(&source),
     }
 }
 

@@ -35,6 +35,20 @@ Exit codes:
   69  Something outside that is needed does not answer, or a file cannot be read.
   70  There is a mistake in the program; please report it.";
 
+/// The examples in `migrate --help`.
+const MIGRATE_EXAMPLES: &str = "\
+Examples:
+  plimsoll migrate wva manifests/
+      Prints everything as YAML documents, with the differences as comments.
+  plimsoll migrate keda --context production --namespace shop --output plimsoll/
+      Reads a cluster, and writes plimsoll.yaml, differences.md and manifests/.
+
+Exit codes:
+   0  Everything went well.
+  64  The command line or a manifest is wrong, or nothing can be migrated.
+  69  The cluster does not answer, or a file cannot be written.
+  70  There is a mistake in the program; please report it.";
+
 /// Decides how many replicas every LLM deployment should have.
 ///
 /// Plimsoll scrapes inference engines, decides how many replicas each variant of each model should
@@ -105,6 +119,54 @@ pub enum Command {
     /// docs/cards.md says what a card does and what it cannot do.
     #[command(subcommand, verbatim_doc_comment, after_help = EXIT_CODES)]
     Card(CardCommand),
+    /// Migrates from another autoscaler: configuration, manifests, and all differences.
+    ///
+    /// Reads manifests from files and folders, or a cluster. It writes nothing to a cluster.
+    #[command(subcommand, verbatim_doc_comment, after_help = MIGRATE_EXAMPLES)]
+    Migrate(MigrateSource),
+}
+
+/// The autoscaler to migrate from.
+#[derive(Clone, Debug, PartialEq, Subcommand)]
+pub enum MigrateSource {
+    /// Migrates from the Workload Variant Autoscaler of llm-d.
+    ///
+    /// Annotated HPAs and ScaledObjects keep their annotations, and follow Plimsoll's number. Its
+    /// ConfigMaps become settings. docs/migrating-from-wva.md says how to switch, and back.
+    #[command(verbatim_doc_comment, after_help = MIGRATE_EXAMPLES)]
+    Wva(MigrateArgs),
+    /// Migrates KEDA ScaledObjects whose triggers or targets are of vLLM or SGLang.
+    ///
+    /// KEDA stays and carries Plimsoll's number. docs/migrating-from-keda.md says more.
+    #[command(verbatim_doc_comment, after_help = MIGRATE_EXAMPLES)]
+    Keda(MigrateArgs),
+    /// Migrates HPAs whose metrics or targets are of vLLM or SGLang.
+    ///
+    /// The HPA stays and follows Plimsoll's number. docs/migrating-from-hpa.md says more.
+    #[command(verbatim_doc_comment, after_help = MIGRATE_EXAMPLES)]
+    Hpa(MigrateArgs),
+}
+
+/// Arguments of `migrate`.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+pub struct MigrateArgs {
+    /// Reads these manifests, and those in these folders, instead of a cluster.
+    #[arg(verbatim_doc_comment, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Reads scalers and workloads of this namespace alone. Of files: the namespace of objects
+    /// without one.
+    #[arg(verbatim_doc_comment, short, long, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Connects to the cluster of this kubeconfig.
+    #[arg(verbatim_doc_comment, long, value_name = "FILE", conflicts_with = "paths")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Takes this context of the kubeconfig.
+    #[arg(verbatim_doc_comment, long, value_name = "NAME", conflicts_with = "paths")]
+    pub context: Option<String>,
+    /// Writes plimsoll.yaml, differences.md and manifests/ into this folder instead of printing
+    /// them. The folder must be empty or absent.
+    #[arg(verbatim_doc_comment, short, long, value_name = "FOLDER")]
+    pub output: Option<PathBuf>,
 }
 
 /// What to do with capacity cards.

@@ -38,6 +38,7 @@ mod layout;
 mod leader;
 mod limits;
 mod loads;
+mod migrate;
 mod packaging;
 mod pages;
 mod pipeline;

@@ -15,6 +15,7 @@
 mod arguments;
 mod explain;
 mod flags;
+mod serving;
 mod words;
 
 #[cfg(test)]
@@ -29,6 +30,7 @@ use crate::observe::template::VLLM_GENERATION;
 pub use crate::analyze::engine_args::arguments::{
     EngineArguments, Execution, Generation, Parallelism, Prefill,
 };
+pub use crate::analyze::engine_args::serving::{ServedModel, served_model};
 pub use crate::observe::template::Container;
 
 /// The engine settings found in the containers of a pod.

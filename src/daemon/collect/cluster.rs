@@ -52,3 +52,4 @@ pub use crate::collect::cluster::registration::{
 pub use crate::collect::cluster::run::watch;
 pub use crate::collect::cluster::state::{ClusterState, VariantState};
 pub use crate::collect::cluster::target::{WantedTarget, WatchedVariant};
+pub use crate::collect::cluster::template::pod_template;

@@ -84,6 +84,13 @@ impl ObjectTemplate {
     }
 }
 
+/// Returns the pod template of an object of any kind, without the contents of `ConfigMap`s. `None`
+/// if it requests no accelerators and names no engine.
+#[must_use]
+pub fn pod_template(object: &DynamicObject) -> Option<Arc<PodTemplate>> {
+    ObjectTemplate::new(object).map(|written| written.bare)
+}
+
 fn containers<'a>(
     drafts: &[ContainerTemplate],
     of: &dyn Fn(&str) -> Option<&'a Texts>,

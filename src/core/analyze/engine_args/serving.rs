@@ -1,0 +1,93 @@
+//! The names under which an engine serves its model, and the port of its HTTP server.
+//!
+//! # Model
+//!
+//! The first of these that the command line has is the model's name in requests and metrics: the
+//! first value of `--served-model-name`, `--model` or `--model-path`, and the word after `serve`.
+
+use crate::analyze::engine_args::{names_engine, words};
+use crate::observe::template::Container;
+
+/// The flags with a model's name, in the order of their precedence.
+const MODELS: [&str; 3] = ["--served-model-name", "--model", "--model-path"];
+
+/// The flag with the port.
+const PORT: &str = "--port";
+
+/// The model and the port of an engine, as far as its command line has them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServedModel {
+    /// The model's name in requests and metrics.
+    pub model: Option<String>,
+    /// The port of the HTTP server.
+    pub port: Option<u16>,
+}
+
+/// Returns the model and the port of the engine among these containers; `None` if none of them
+/// names an engine. A value that is known only inside the running container counts as absent.
+#[must_use]
+pub fn served_model(containers: &[Container]) -> Option<ServedModel> {
+    let engine = containers.iter().find_map(|container| {
+        let words = words::words(container);
+        names_engine(container, &words).then_some(words)
+    })?;
+
+    let flagged = MODELS.iter().find_map(|flag| value(&engine, flag));
+    let model = flagged.or_else(|| positional(&engine)).filter(|word| is_known(word));
+    let port = value(&engine, PORT).and_then(|word| word.parse().ok());
+    Some(ServedModel { model: model.map(str::to_owned), port })
+}
+
+/// Returns the last value of a flag, as the word behind it or after `=`.
+fn value<'a>(words: &'a [String], flag: &str) -> Option<&'a str> {
+    let behind = words.windows(2).filter(|pair| pair[0] == flag).map(|pair| pair[1].as_str());
+    let joined = words.iter().filter_map(|word| word.strip_prefix(flag)?.strip_prefix('='));
+    behind.chain(joined).filter(|word| !word.starts_with('-')).last()
+}
+
+/// Returns the word after `serve`, or the first word if it is no flag and no program.
+fn positional(words: &[String]) -> Option<&str> {
+    let after = words.windows(2).find(|pair| pair[0] == "serve").map(|pair| pair[1].as_str());
+    let model = after.or_else(|| words.first().filter(|word| word.contains('/')).map(String::as_str));
+    model.filter(|word| !word.starts_with('-') && !word.starts_with('/'))
+}
+
+fn is_known(word: &str) -> bool {
+    !word.is_empty() && !word.contains(['$', '`'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn served(image: &str, words: &[&str]) -> Option<ServedModel> {
+        let args = words.iter().map(|word| (*word).to_owned()).collect();
+        let container = Container { image: image.to_owned(), args, ..Container::default() };
+        served_model(&[Container { image: "envoy".to_owned(), ..Container::default() }, container])
+    }
+
+    fn some(model: Option<&str>, port: Option<u16>) -> Option<ServedModel> {
+        Some(ServedModel { model: model.map(str::to_owned), port })
+    }
+
+    #[test]
+    fn the_name_that_requests_use_comes_before_the_path_of_the_model() {
+        for (words, want) in [
+            (&["--model", "org/m", "--port", "9000"][..], some(Some("org/m"), Some(9000))),
+            (&["--model=org/m", "--served-model-name", "m", "n"], some(Some("m"), None)),
+            (&["org/m", "--max-num-seqs", "8"], some(Some("org/m"), None)),
+            (&["serve", "org/m", "--port=8001"], some(Some("org/m"), Some(8001))),
+            (&["sh", "-c", "vllm serve org/m --port 8002"], some(Some("org/m"), Some(8002))),
+            (&["--model", "$(MODEL)"], some(None, None)),
+            (&["--served-model-name", "--model", "org/m"], some(Some("org/m"), None)),
+            (&["/bin/start"], some(None, None)),
+        ] {
+            assert_eq!(served("vllm/vllm-openai:v0.11", words), want, "{words:?}");
+        }
+        assert_eq!(
+            served("lmsysorg/sglang:v0.5", &["--model-path", "org/m"]),
+            some(Some("org/m"), None)
+        );
+        assert_eq!(served("nginx", &["--model", "org/m"]), None);
+    }
+}
