@@ -109,8 +109,7 @@ fn read(args: &MigrateArgs) -> anyhow::Result<Vec<Manifest>> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let objects =
-        cluster::read(kubeconfig.as_deref(), context.as_deref(), namespace.as_deref());
+    let objects = cluster::read(kubeconfig.as_deref(), context.as_deref(), namespace.as_deref());
     Ok(runtime.block_on(objects)?)
 }
 
@@ -127,11 +126,9 @@ fn check(text: &str) -> anyhow::Result<()> {
 }
 
 fn check_output(folder: &Path) -> anyhow::Result<()> {
-    match fs::read_dir(folder) {
-        Ok(mut entries) if entries.next().is_some() => {
-            Err(MigrateError::Occupied { path: folder.to_owned() }.into())
-        }
-        Ok(_) => Ok(()),
+    match fs::read_dir(folder).map(|mut entries| entries.next().is_none()) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(MigrateError::Occupied { path: folder.to_owned() }.into()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error).with_context(|| format!("cannot read {}", folder.display())),
     }

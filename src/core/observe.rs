@@ -11,6 +11,7 @@ pub mod adapters;
 pub mod engine;
 mod exact;
 pub mod histogram;
+pub mod hosting;
 pub mod inventory;
 pub mod policy;
 mod reading;
@@ -28,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fleet::{Bounds, Fleet, ModelKey, ReplicaKey, VariantKey};
 use crate::observe::histogram::Histogram;
+use crate::observe::hosting::HostedModels;
 use crate::observe::inventory::Inventory;
 use crate::observe::stride::IntervalDelta;
 use crate::observe::template::Templates;
@@ -61,6 +63,9 @@ pub struct Inputs {
     /// The pod templates of the scale targets that have one.
     #[serde(with = "crate::fleet::entries")]
     pub templates: Templates,
+    /// The models of multi-model servers. A server without an entry has not been listed yet.
+    #[serde(default, with = "crate::fleet::entries", skip_serializing_if = "BTreeMap::is_empty")]
+    pub hosting: BTreeMap<VariantKey, HostedModels>,
 }
 
 /// The stabilization windows that an autoscaler applies on its own before it actuates a variant's

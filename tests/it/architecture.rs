@@ -89,6 +89,7 @@ const ONLY: &[(&str, &str, &[&str])] = &[
         "collect",
         &[
             "collect::cluster::discovery::Annotation;",
+            "collect::cluster::is_server;",
             "collect::demand",
             "collect::prometheus",
             "collect::scrape::",

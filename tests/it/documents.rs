@@ -293,6 +293,7 @@ fn every_configuration_in_a_document_is_valid() {
         "docs/high-availability.md",
         "docs/limits.md",
         "docs/pools.md",
+        "docs/seldon.md",
     ];
     assert_eq!(found, labels(&known));
 }
@@ -363,7 +364,10 @@ fn lines_of_prose_fit_a_hundred_columns() {
         "docs/discovery.md",
         "docs/keda.md",
         "docs/limits.md",
+        "docs/migrating-from-hpa.md",
+        "docs/migrating-from-keda.md",
         "docs/migrating-from-wva.md",
+        "docs/seldon.md",
     ];
     let mut wide = Vec::new();
     for file in own {

@@ -207,7 +207,10 @@ fn mistakes_name_the_file_and_the_line_and_write_nothing() {
     let ran = plimsoll(&["migrate", "wva", folder]);
     assert_eq!(ran.status.code(), Some(64));
     let errors = text(&ran.stderr);
-    let place = format!("{}:1 ConfigMap default/wva-saturation-scaling-config data.default", broken.display());
+    let place = format!(
+        "{}:1 ConfigMap default/wva-saturation-scaling-config data.default",
+        broken.display()
+    );
     assert!(errors.contains(&place), "{errors}");
 
     let ran = plimsoll(&["migrate", "hpa", "tests/data/migrate/hpa", "--output", folder]);

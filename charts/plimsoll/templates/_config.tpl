@@ -65,6 +65,11 @@ their hash is on the pods, which a change restarts. Everything else is loaded by
 {{- with .Values.config.kubernetes -}}{{- with .discovery -}}{{- if .enabled -}}true{{- end -}}{{- end -}}{{- end -}}
 {{- end -}}
 
+{{/* Whether a pool has its copies from the Models of Seldon Core 2. */}}
+{{- define "plimsoll.hostsSeldon" -}}
+{{- range .Values.config.pools -}}{{- if . -}}{{- if eq (.source | default "") "seldon" -}}true{{- end -}}{{- end -}}{{- end -}}
+{{- end -}}
+
 {{/* Whether Plimsoll asks the API server what a caller may read. */}}
 {{- define "plimsoll.reviews" -}}
 {{- $authorization := dig "external_metrics" "authorization" "" .Values.config | default "" -}}

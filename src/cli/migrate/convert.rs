@@ -202,7 +202,8 @@ fn managed(object: &Manifest, migration: &mut Migration) {
         migration.differs_in(object, text);
     }
     if !reads_wva(object) {
-        let text = "does not read wva_desired_replicas, so WVA's number was not followed; it is now";
+        let text =
+            "does not read wva_desired_replicas, so WVA's number was not followed; it is now";
         migration.differs_in(object, text);
     }
     follow(object, object.clone(), object.name(), model, migration);
@@ -211,14 +212,17 @@ fn managed(object: &Manifest, migration: &mut Migration) {
 /// Migrates a `VariantAutoscaling`, with the HPA or `ScaledObject` that follows it. Without one,
 /// the variant is in the configuration.
 fn variant_autoscaling(older: &Manifest, objects: &[Manifest], migration: &mut Migration) {
-    let Some(model) = text(&older.value, "/spec/modelID").filter(|model| is_model_name(model)) else {
+    let Some(model) = text(&older.value, "/spec/modelID").filter(|model| is_model_name(model))
+    else {
         return migration.skip(older, "has no spec.modelID that names a model");
     };
     let cost = text(&older.value, "/spec/variantCost").unwrap_or("10.0");
     let target = older.target();
     let follower = ["ScaledObject", "HorizontalPodAutoscaler"].iter().find_map(|kind| {
         let mut same = scalers(objects, kind).filter(|it| it.namespace == older.namespace);
-        same.find(|it| selected(it) == Some(older.name()) || (target.is_some() && it.target() == target))
+        same.find(|it| {
+            selected(it) == Some(older.name()) || (target.is_some() && it.target() == target)
+        })
     });
 
     if let Some(follower) = follower {
@@ -230,8 +234,10 @@ fn variant_autoscaling(older: &Manifest, objects: &[Manifest], migration: &mut M
             let own = older.value.pointer(&format!("/spec/{field}"));
             let of_follower = follower.value.pointer(&format!("/spec/{field}"));
             if let Some(own) = own.filter(|own| Some(*own) != of_follower) {
-                let text = format!("its {field} {own} no longer counts: the bounds are those of {}",
-                                   follower.label_text());
+                let text = format!(
+                    "its {field} {own} no longer counts: the bounds are those of {}",
+                    follower.label_text()
+                );
                 migration.differs_in(older, text);
             }
         }
@@ -242,10 +248,13 @@ fn variant_autoscaling(older: &Manifest, objects: &[Manifest], migration: &mut M
         let why = "has no spec.scaleTargetRef, and no HPA or ScaledObject follows it";
         return migration.skip(older, why);
     };
-    migration.differs_in(older, format!(
-        "no HPA or ScaledObject follows it: {} {} keeps its replicas until one does",
-        target.kind, target.name
-    ));
+    migration.differs_in(
+        older,
+        format!(
+            "no HPA or ScaledObject follows it: {} {} keeps its replicas until one does",
+            target.kind, target.name
+        ),
+    );
     migration.models.insert((model.to_owned(), older.namespace.clone()));
     migration.variants.push(declared(older, model, cost, &target));
 }
@@ -280,9 +289,10 @@ fn declared(older: &Manifest, model: &str, cost: &str, target: &TargetName) -> V
 /// Returns the variant that an object's metric selects by WVA's label.
 fn selected(object: &Manifest) -> Option<&str> {
     let metrics = object.value.pointer("/spec/metrics").and_then(Value::as_array);
-    let labels = metrics.into_iter().flatten().find_map(|metric| {
-        text(metric, "/external/metric/selector/matchLabels/variant_name")
-    });
+    let labels = metrics
+        .into_iter()
+        .flatten()
+        .find_map(|metric| text(metric, "/external/metric/selector/matchLabels/variant_name"));
     let triggers = object.value.pointer("/spec/triggers").and_then(Value::as_array);
     labels.or_else(|| {
         triggers.into_iter().flatten().find_map(|trigger| {

@@ -72,7 +72,8 @@ impl FileReader<'_> {
             Err(error) => return self.refuse(path, None, format!("cannot be read: {error}")),
         };
         if !metadata.is_dir() {
-            let is_manifest = path.extension().is_some_and(|it| ENDINGS.iter().any(|end| it == *end));
+            let is_manifest =
+                path.extension().is_some_and(|it| ENDINGS.iter().any(|end| it == *end));
             if depth == 0 || is_manifest {
                 self.file(path);
             }
@@ -145,7 +146,8 @@ impl FileReader<'_> {
 
     /// Takes an object, or those of a list.
     fn take(&mut self, mut value: Value, origin: &Origin) {
-        let is_list = value.get("kind").and_then(Value::as_str).is_some_and(|it| it.ends_with("List"));
+        let is_list =
+            value.get("kind").and_then(Value::as_str).is_some_and(|it| it.ends_with("List"));
         if let Some(Value::Array(items)) = value.get_mut("items").filter(|_| is_list) {
             for item in std::mem::take(items) {
                 self.objects.extend(Manifest::new(item, origin.clone(), self.namespace));

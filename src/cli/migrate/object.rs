@@ -55,12 +55,6 @@ impl Manifest {
         text(&self.value, "/metadata/name").unwrap_or_default()
     }
 
-    /// Returns the group of the API version; empty for the core group.
-    pub(super) fn group(&self) -> &str {
-        let version = text(&self.value, "/apiVersion").unwrap_or_default();
-        version.split_once('/').map_or("", |(group, _)| group)
-    }
-
     pub(super) fn annotation(&self, name: &str) -> Option<&str> {
         self.value.pointer("/metadata/annotations")?.get(name)?.as_str()
     }

@@ -89,13 +89,16 @@ pub(super) fn follow_as_hpa(hpa: &mut Manifest, variant: &str, migration: &mut M
         migration.differs_in(&before, replaced(metric));
     }
 
-    spec.insert("metrics".to_owned(), json!([{
-        "type": "External",
-        "external": {
-            "metric": {"name": METRIC, "selector": {"matchLabels": {"variant": variant}}},
-            "target": {"type": "AverageValue", "averageValue": "1"},
-        },
-    }]));
+    spec.insert(
+        "metrics".to_owned(),
+        json!([{
+            "type": "External",
+            "external": {
+                "metric": {"name": METRIC, "selector": {"matchLabels": {"variant": variant}}},
+                "target": {"type": "AverageValue", "averageValue": "1"},
+            },
+        }]),
+    );
     let behavior = spec.entry("behavior".to_owned()).or_insert_with(|| json!({}));
     open(behavior, &before, migration);
 }
@@ -218,9 +221,8 @@ pub(super) fn follow_as_scaled_object(
                         replaced";
             migration.differs_in(&before, text);
         }
-        let config = advanced
-            .entry("horizontalPodAutoscalerConfig".to_owned())
-            .or_insert_with(|| json!({}));
+        let config =
+            advanced.entry("horizontalPodAutoscalerConfig".to_owned()).or_insert_with(|| json!({}));
         open(&mut config["behavior"], &before, migration);
     }
     Ok(())

@@ -211,7 +211,7 @@ fn model(entry: &WvaEntry<'_>, key: &str, sizes: bool, migration: &mut Migration
         migration.set(&["limits", "models", key, "weight"], json!(priority));
     }
     if let Some(enabled) = entry.fields.get("scaleToZero").and_then(|it| it.get("enabled")) {
-        migration.set(&["scale_to_zero", "overrides", key, "enabled"], enabled.clone());
+        allow_zero(entry.map, &["scale_to_zero", "overrides", key], enabled, migration);
     }
     let own = ["analyzers", "scaleUpThreshold", "scaleDownBoundary"];
     if sizes && own.iter().any(|field| entry.fields.contains_key(*field)) {
@@ -255,7 +255,7 @@ fn analyzers(entry: &WvaEntry<'_>, migration: &mut Migration) {
 /// Reads the GPU limiter and scale to zero from the entry for all models.
 fn limits(entry: &WvaEntry<'_>, migration: &mut Migration) {
     if let Some(enabled) = entry.fields.get("scaleToZero").and_then(|it| it.get("enabled")) {
-        migration.set(&["scale_to_zero", "enabled"], enabled.clone());
+        allow_zero(entry.map, &["scale_to_zero"], enabled, migration);
     }
     if entry.flag("enableLimiter") != Some(true) {
         return;
@@ -292,39 +292,46 @@ fn limits(entry: &WvaEntry<'_>, migration: &mut Migration) {
 
 /// Reads an entry of the scale-to-zero settings.
 fn zero(entry: &WvaEntry<'_>, migration: &mut Migration) {
-    let mut rule = Map::new();
-    if let Some(enabled) = entry.flag("enable_scale_to_zero") {
-        rule.insert("enabled".to_owned(), json!(enabled));
-    }
-    if let Some(text) = entry.text("retention_period") {
-        match WrittenDuration::parse(text) {
-            Some(WrittenDuration(after)) => {
-                let known = after.clamp(Duration::from_secs(10), Duration::from_hours(168));
-                rule.insert("after".to_owned(), json!(WrittenDuration(known).to_string()));
-            }
-            None => entry.differs(migration, &format!("retention_period {text} is no duration")),
-        }
+    let sections = match entry.keys(migration) {
+        None => vec![None],
+        Some(keys) => keys.into_iter().map(Some).collect(),
+    };
+    let retention = entry.text("retention_period");
+    let after = retention.and_then(WrittenDuration::parse).map(|WrittenDuration(after)| {
+        let known = after.clamp(Duration::from_secs(10), Duration::from_hours(168));
+        json!(WrittenDuration(known).to_string())
+    });
+    if let Some(text) = retention.filter(|_| after.is_none()) {
+        entry.differs(migration, &format!("retention_period {text} is no duration"));
     }
 
-    match entry.keys(migration) {
-        None => {
-            for (key, value) in rule {
-                migration.set(&["scale_to_zero", &key], value);
-            }
-            entry.differs(
-                migration,
-                "a model at 0 needs a signal that wakes it: set scale_to_zero.wake (docs/zero.md); \
-                 WVA reads the queue of the endpoint picker every 100 ms",
-            );
+    for key in sections {
+        let section: Vec<&str> = match &key {
+            None => vec!["scale_to_zero"],
+            Some(key) => vec!["scale_to_zero", "overrides", key],
+        };
+        if let Some(enabled) = entry.fields.get("enable_scale_to_zero") {
+            allow_zero(entry.map, &section, enabled, migration);
         }
-        Some(keys) => {
-            for key in keys {
-                for (field, value) in &rule {
-                    migration.set(&["scale_to_zero", "overrides", &key, field], value.clone());
-                }
-            }
+        if let Some(after) = &after {
+            migration.set(&[section.as_slice(), &["after"]].concat(), after.clone());
         }
     }
+}
+
+/// Sets whether models may scale to zero. A permission is not taken over: without a signal, nothing
+/// would wake a model.
+fn allow_zero(from: &Manifest, section: &[&str], enabled: &Value, migration: &mut Migration) {
+    let path = [section, &["enabled"]].concat();
+    if enabled == &json!(true) {
+        let text = format!(
+            "lets models scale to zero: {} is false here until scale_to_zero.wake names a signal \
+             that wakes them (docs/zero.md); WVA reads the queue of the endpoint picker",
+            path.join(".")
+        );
+        migration.differs_in(from, text);
+    }
+    migration.set(&path, json!(false));
 }
 
 /// Reads the objectives of the queueing model, which hold for all models here.
@@ -391,7 +398,7 @@ fn controller(from: &Manifest, values: &Map<String, Value>, migration: &mut Migr
         migration.selector = Some(format!("wva.llmd.ai/controller-instance={instance}"));
     }
     if value("WVA_SCALE_TO_ZERO").is_some() {
-        migration.set(&["scale_to_zero", "enabled"], json!(true));
+        allow_zero(from, &["scale_to_zero"], &json!(true), migration);
     }
     if value("WVA_LIMITED_MODE").is_some() {
         migration.set(&["limits", "nodes"], json!(true));

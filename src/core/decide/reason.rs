@@ -141,6 +141,9 @@ pub enum NoData {
     /// Some of the listed targets have not been tried yet.
     #[display("not every listed target has been tried yet")]
     NotTried,
+    /// The models of a multi-model server have not been listed, or not recently.
+    #[display("the models of the server have not been listed recently")]
+    NoModels,
     /// The daemon has restarted, and has no data yet.
     #[display("restored after a restart, without data yet")]
     Restored,
@@ -300,13 +303,13 @@ reasons! {
         "standby serves {bridged} until slower variants start";
     /// A pool may need more than is known.
     PoolUnsure "pool_unsure" = Reason::Pool(pooled) if pooled.cause() == PoolCause::Unsure => [pooled]
-        "scale-down blocked: adapters of some replicas unknown";
+        "scale-down blocked: not all copies are known";
     /// No adapter of a pool and no load needs a replica.
     PoolIdle "pool_idle" = Reason::Pool(pooled) if pooled.cause() == PoolCause::Idle => [pooled]
         "no adapter and no load needs a replica";
-    /// The copies of one adapter decide the size of a pool.
+    /// The copies of one adapter or model decide the size of a pool.
     PoolCopies "pool_copies" = Reason::Pool(pooled) if pooled.cause() == PoolCause::Copies => [pooled]
-        "{needed} needed for the copies of adapter {adapter}";
+        "{needed} needed for the copies of {adapter}";
     /// The adapter slots decide the size of a pool.
     PoolSlots "pool_slots" = Reason::Pool(pooled) if pooled.cause() == PoolCause::Slots => [pooled]
         "{needed} needed for adapter slots";
@@ -321,9 +324,9 @@ reasons! {
     PoolEmptied "pool_emptied"
         = Reason::Pool(pooled) if pooled.cause() == PoolCause::Emptied => [pooled]
         "{empty} empty, {needed} needed";
-    /// Adapter copies move, so that fewer replicas of a pool are enough.
+    /// Copies move, so that fewer replicas of a pool are enough.
     PoolPacked "pool_packed" = Reason::Pool(pooled) if pooled.cause() == PoolCause::Packed => [pooled]
-        "packing {moved} adapter copies onto fewer replicas";
+        "packing {moved} copies onto fewer replicas";
     /// A pool needs fewer replicas, none is empty, and packing is not safe.
     PoolKept "pool_kept" = Reason::Pool(pooled) => [pooled]
         "{needed} needed; none is empty, packing is not safe";

@@ -93,16 +93,23 @@ impl Member<'_> {
 
     /// The reason why this variant cannot be decided; `None` if it can.
     pub(crate) fn blind(&self) -> Option<NoData> {
-        let observation = self.observation;
-        if let Some(why) = &observation.scale_unknown {
-            return Some(NoData::ScaleUnknown(why.to_string()));
+        let unseen = self.unseen();
+        if unseen.is_some() {
+            return unseen;
         }
 
-        match observation.wanted {
-            None => Some(NoData::NotListed),
-            Some(Replicas::ZERO) if observation.replicas.is_empty() => None,
-            Some(_) if self.measured == Replicas::ZERO => Some(NoData::NoFreshReplica),
-            Some(_) => None,
+        let observation = self.observation;
+        let is_empty =
+            observation.wanted == Some(Replicas::ZERO) && observation.replicas.is_empty();
+        (!is_empty && self.measured == Replicas::ZERO).then_some(NoData::NoFreshReplica)
+    }
+
+    /// The reason why the scale target of this variant is unknown; `None` if it is known.
+    pub(crate) fn unseen(&self) -> Option<NoData> {
+        let observation = self.observation;
+        match &observation.scale_unknown {
+            Some(why) => Some(NoData::ScaleUnknown(why.to_string())),
+            None => observation.wanted.is_none().then_some(NoData::NotListed),
         }
     }
 }

@@ -10,9 +10,12 @@ use jiff::Timestamp;
 
 use crate::decide::{Basis, Decision, NoData, NoDecision, Reason, Stage, Step};
 use crate::fleet::{ModelKey, VariantKey};
+use crate::observe::hosting::HostedModels;
 use crate::pipeline::group::{Member, VariantGroup};
 use crate::pipeline::in_force::DecisionInForce;
 use crate::pipeline::policy::LISTING_STALE;
+use crate::pipeline::pools;
+use crate::pipeline::pools::policy::PoolSource;
 use crate::pipeline::proposal::{Proposal, ProposalBasis, Proposals};
 use crate::pipeline::sizing::Sizer;
 use crate::pipeline::tick::Tick;
@@ -91,11 +94,12 @@ impl GroupGuards {
 
     /// The reasons that block a scale-down to a proposal, entirely or in part.
     fn reasons(&self, basis: ProposalBasis) -> impl Iterator<Item = &Reason> {
-        let settling = match basis {
-            ProposalBasis::Peaks => &self.settling_peaks,
-            ProposalBasis::Need => &self.settling_need,
+        let (incomplete, settling) = match basis {
+            ProposalBasis::Peaks => (&self.incomplete, &self.settling_peaks),
+            ProposalBasis::Need => (&self.incomplete, &self.settling_need),
+            ProposalBasis::Copies => (&None, &None),
         };
-        self.incomplete.iter().chain(settling)
+        incomplete.iter().chain(settling)
     }
 }
 
@@ -117,12 +121,24 @@ fn decide(
     proposal: Option<Proposal>,
 ) -> Result<Decision, NoData> {
     let in_force = tick.in_force(member);
-    let usable = usable(member, in_force, proposal);
+    let hosted = hosted(tick, member);
+    let usable = match hosted {
+        MemberModels::NotHosted => usable(member, in_force, proposal),
+        MemberModels::Unknown => Err(member.unseen().unwrap_or(NoData::NoModels)),
+        MemberModels::Known(_) => {
+            let known = proposal.ok_or(NoData::NoModels);
+            member.unseen().map_or(known, Err)
+        }
+    };
+    let fresh_at = match hosted {
+        MemberModels::Known(models) => models.as_of,
+        MemberModels::NotHosted | MemberModels::Unknown => guards.inputs_at,
+    };
 
     let (steps, inputs_at, basis) = match (usable, in_force) {
         (Ok(proposal), in_force) => {
             let steps = guarded(guards, member, in_force, proposal);
-            (steps, guards.inputs_at, Basis::Fresh)
+            (steps, fresh_at, Basis::Fresh)
         }
         (Err(why), Some(in_force)) => {
             (vec![hold(member, in_force, why)], in_force.inputs_at, Basis::Held)
@@ -139,6 +155,27 @@ fn decide(
         inputs_at,
         basis,
     })
+}
+
+/// The models of a member, if it is a multi-model server.
+#[derive(Clone, Copy)]
+enum MemberModels<'a> {
+    /// It is none.
+    NotHosted,
+    /// They are not known, or not recent.
+    Unknown,
+    /// They are known.
+    Known(&'a HostedModels),
+}
+
+/// Returns the models of a member. Nothing of a multi-model server is measured.
+fn hosted<'a>(tick: &'a Tick<'_>, member: &Member<'_>) -> MemberModels<'a> {
+    let key = &member.spec.key;
+    if tick.policy.pools.get(key).is_none_or(|pool| pool.source != PoolSource::Seldon) {
+        return MemberModels::NotHosted;
+    }
+    let models = pools::hosted::recent(tick.now, tick.inputs.hosting.get(key));
+    models.map_or(MemberModels::Unknown, MemberModels::Known)
 }
 
 /// The proposal, if there is data to decide on.

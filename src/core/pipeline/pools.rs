@@ -8,6 +8,7 @@
 //! For the final desired replicas of a tick, the pool suggests a placement. It is meant for the
 //! components that load adapters and route requests. Plimsoll does neither.
 
+pub(crate) mod hosted;
 pub(crate) mod policy;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,7 +38,7 @@ use crate::pipeline::proposal::{Proposal, Proposals};
 use crate::pipeline::tick::Tick;
 use crate::units::{Replicas, Seconds};
 
-pub use crate::pipeline::pools::policy::{AdapterPool, AdapterRule};
+pub use crate::pipeline::pools::policy::{AdapterPool, AdapterRule, PoolSource};
 
 /// The remembered state of all pools.
 #[derive(Clone, Debug, Default)]
@@ -101,6 +102,12 @@ impl Pools {
         for member in &tick.members {
             let key = &member.spec.key;
             let Some(policy) = policies.get(key) else { continue };
+            if policy.source == PoolSource::Seldon {
+                let (proposal, report) = self.host(tick, policy, member).unzip();
+                proposals[member.place] = proposal;
+                reports.extend(report.map(|report| (key.clone(), report)));
+                continue;
+            }
             let Some(proposal) = &mut proposals[member.place] else { continue };
             if member.blind().is_none() {
                 let pool = self.pools.entry(key.clone()).or_default();
@@ -109,6 +116,24 @@ impl Pools {
         }
 
         reports
+    }
+
+    /// Returns the replicas that the models of a multi-model server require, and its report; `None`
+    /// if they or its scale target are unknown.
+    fn host(
+        &mut self,
+        tick: &Tick<'_>,
+        policy: &AdapterPool,
+        member: &Member<'_>,
+    ) -> Option<(Proposal, PoolReport)> {
+        let key = &member.spec.key;
+        let models = hosted::recent(tick.now, tick.inputs.hosting.get(key))?;
+        let known = member.unseen().is_none();
+        let packed = &mut self.pools.entry(key.clone()).or_default().packed;
+        let in_force = tick.desired(member);
+        known.then(|| {
+            hosted::propose(tick.now, packed, policy, member.observation, models, in_force)
+        })
     }
 
     /// Lays out each pool for the decided replicas.
@@ -248,7 +273,7 @@ impl PoolState {
 
         let room = match need(&plain, slots, None).slots {
             SlotNeed::Known { replicas, .. } => replicas <= ready,
-            SlotNeed::Unknown => false,
+            SlotNeed::Unknown | SlotNeed::Uncounted => false,
         };
         for (name, AdapterHosts { hosts, starved }) in &seen.adapters {
             let before = self.wanted.get(name).copied().unwrap_or(Replicas::ONE);

@@ -24,6 +24,8 @@ pub(crate) enum ProposalBasis {
     Peaks,
     /// The forecast demand, derived from the counters of any replicas.
     Need,
+    /// The copies that objects of the cluster declare. No replica is measured.
+    Copies,
 }
 
 /// The proposal for each variant, by place; `None` if no analyzer has one.
@@ -69,7 +71,7 @@ impl ProposalBasis {
     pub(crate) const fn since(self, measured: MeasuredSince) -> Timestamp {
         match self {
             Self::Peaks => measured.same,
-            Self::Need => measured.any,
+            Self::Need | Self::Copies => measured.any,
         }
     }
 }

@@ -30,6 +30,7 @@ mod registration;
 mod run;
 mod scale;
 mod scalers;
+mod seldon;
 mod state;
 mod target;
 mod template;
@@ -50,6 +51,7 @@ pub use crate::collect::cluster::registration::{
     API_SERVICE, ApiServiceFields, Registration, authentication, registration,
 };
 pub use crate::collect::cluster::run::watch;
+pub use crate::collect::cluster::seldon::is_server;
 pub use crate::collect::cluster::state::{ClusterState, VariantState};
 pub use crate::collect::cluster::target::{WantedTarget, WatchedVariant};
 pub use crate::collect::cluster::template::pod_template;

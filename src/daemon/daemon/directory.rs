@@ -5,7 +5,7 @@
 //! again whenever either changes, so a reload keeps the discovered variants, and a discovery keeps
 //! the declared variants.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -36,6 +36,7 @@ use plimsoll_core::fleet::{
 };
 use plimsoll_core::observe::{ReplicaListing, Scale, ScrapeRoute, WhyScaleUnknown};
 use plimsoll_core::pipeline::limits::LimitSwitch;
+use plimsoll_core::pipeline::pools::PoolSource;
 use plimsoll_core::units::{Fraction, Gpus};
 
 /// The dependencies of listers other than their source.
@@ -67,6 +68,8 @@ pub(crate) struct DirectoryInputs<'a> {
 pub(crate) struct Directory {
     fleet: Arc<Fleet>,
     entries: BTreeMap<VariantKey, DirectoryEntry>,
+    /// The variants whose replicas are not scraped, because they host several models.
+    hosts: BTreeSet<VariantKey>,
     /// The default scrape settings for replicas of discovered variants.
     scrape: ScrapeDefaults,
     /// The discovered variants that may be scraped with the credentials.
@@ -112,6 +115,7 @@ impl Directory {
         let mut directory = Self {
             fleet: Arc::default(),
             entries: BTreeMap::new(),
+            hosts: hosts(config),
             scrape: config.scrape.clone(),
             credentials: credentials(config),
             units: BTreeMap::new(),
@@ -129,6 +133,7 @@ impl Directory {
     pub(crate) fn replace(&mut self, config: &Config, surroundings: &ListerContext) {
         let mut old = std::mem::take(&mut self.entries);
         self.scrape = config.scrape.clone();
+        self.hosts = hosts(config);
         self.credentials = credentials(config);
         self.read_by = match config.prometheus {
             Some(_) => ReadBy::Prometheus,
@@ -253,6 +258,11 @@ impl Directory {
             let variant = &entry.variant;
             let names = names(variant);
             let listed = entry.listed(now, &names, said);
+            if self.hosts.contains(key) {
+                let unscraped = listed.map(|(listing, _)| without_replicas(listing));
+                seen.listings.extend(unscraped.map(|listing| (key.clone(), listing)));
+                continue;
+            }
             if variant.read_by == ReadBy::Prometheus {
                 let replicas = listed.as_ref().map(|(listing, _)| listing.replicas.clone());
                 let which = which(variant, replicas.unwrap_or_default());
@@ -269,6 +279,11 @@ impl Directory {
 
         seen
     }
+}
+
+/// The listing of a variant whose replicas are not scraped: its scale target alone.
+fn without_replicas(listing: ReplicaListing) -> ReplicaListing {
+    ReplicaListing { replicas: Vec::new(), unready: Vec::new(), ..listing }
 }
 
 /// The scope of the credentials in a configuration. Without a list, a namespace is trusted if the
@@ -491,12 +506,19 @@ pub(crate) fn needs(config: &Config) -> ClusterNeeds {
     let discovery = config.keys.kubernetes.discovery();
     ClusterNeeds {
         variants: config.variants.iter().map(wanted).collect(),
+        hosts: hosts(config),
         discover: discovery.map(discover),
         accelerators: Accelerators {
             nodes: config.policy.limits.nodes == LimitSwitch::On,
             quotas: config.policy.limits.quotas == LimitSwitch::On,
         },
     }
+}
+
+/// The variants that are servers with several models, whose replicas are not scraped.
+fn hosts(config: &Config) -> BTreeSet<VariantKey> {
+    let pools = config.policy.pools.iter().filter(|(_, pool)| pool.source == PoolSource::Seldon);
+    pools.map(|(key, _)| key.clone()).collect()
 }
 
 fn wanted(variant: &VariantConfig) -> WatchedVariant {

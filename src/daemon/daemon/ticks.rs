@@ -328,7 +328,18 @@ impl Ticks {
         let templates = cluster.as_deref().map(ClusterState::templates).unwrap_or_default();
         let fleet = seen.fleet;
         let listings = seen.listings;
-        Inputs { fleet, listings, inventory, scrapes, autoscalers, demand, starts, templates }
+        let hosting = cluster.as_deref().map(ClusterState::hosting).unwrap_or_default();
+        Inputs {
+            fleet,
+            listings,
+            inventory,
+            scrapes,
+            autoscalers,
+            demand,
+            starts,
+            templates,
+            hosting,
+        }
     }
 
     /// Publishes the learned cards at an interval, because learning takes longer than a tick.

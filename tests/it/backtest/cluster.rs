@@ -8,6 +8,7 @@ use plimsoll::fleet::{
     VariantKey, VariantSpec, ZeroPermission, ZeroPreference,
 };
 use plimsoll::observe::engine::lora::{LoraPage, Slots};
+use plimsoll::observe::hosting::{HostedModel, HostedModels, ModelAssignment};
 use plimsoll::observe::inventory::{
     Inventory, NodeStock, QuotaStock, ReplicaUnit, TimedValue, UnitSource,
 };
@@ -154,9 +155,17 @@ fn inputs() -> Inputs {
         demand: [(model, demand.to_vec())].into(),
         starts: [(replica("a", 0), start(Some(at(2)))), (replica("a", 1), start(None))].into(),
         templates: [(key("a"), template())].into(),
+        hosting: [(key("a"), hosted())].into(),
         listings: listings(),
         scrapes: scrapes(),
     }
+}
+
+fn hosted() -> HostedModels {
+    let name = ModelName::new("iris").unwrap();
+    let copies = n(2);
+    let model = HostedModel { name, copies, assignment: ModelAssignment::Possible };
+    HostedModels { models: vec![model], bounds: None, as_of: at(3) }
 }
 
 /// The inputs of three ticks, of which the second differs in nothing and the third has lost all.

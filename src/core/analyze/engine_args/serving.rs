@@ -48,7 +48,8 @@ fn value<'a>(words: &'a [String], flag: &str) -> Option<&'a str> {
 /// Returns the word after `serve`, or the first word if it is no flag and no program.
 fn positional(words: &[String]) -> Option<&str> {
     let after = words.windows(2).find(|pair| pair[0] == "serve").map(|pair| pair[1].as_str());
-    let model = after.or_else(|| words.first().filter(|word| word.contains('/')).map(String::as_str));
+    let model =
+        after.or_else(|| words.first().filter(|word| word.contains('/')).map(String::as_str));
     model.filter(|word| !word.starts_with('-') && !word.starts_with('/'))
 }
 

@@ -189,6 +189,8 @@ pub enum SlotNeed {
     },
     /// The slots per replica are unknown.
     Unknown,
+    /// Replicas have no slots: a copy takes a share of a replica that is not counted.
+    Uncounted,
 }
 
 /// The bound that requires the most replicas.
@@ -241,13 +243,13 @@ impl PoolNeed {
     /// bounds.
     #[must_use]
     pub const fn is_complete(&self) -> bool {
-        self.load.is_some() && matches!(self.slots, SlotNeed::Known { .. })
+        self.load.is_some() && !matches!(self.slots, SlotNeed::Unknown)
     }
 
     fn bounds(&self) -> [(Replicas, BindingNeed); 3] {
         let slots = match self.slots {
             SlotNeed::Known { replicas, .. } => replicas,
-            SlotNeed::Unknown => Replicas::ZERO,
+            SlotNeed::Unknown | SlotNeed::Uncounted => Replicas::ZERO,
         };
 
         [
@@ -274,6 +276,7 @@ impl fmt::Display for PoolNeed {
                 write!(f, ", {replicas} for {copies} copies at {slots} slots a replica")?;
             }
             SlotNeed::Unknown => f.write_str(", and nobody knows for slots")?,
+            SlotNeed::Uncounted => return Ok(()),
         }
 
         match load {

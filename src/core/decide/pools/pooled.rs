@@ -66,6 +66,13 @@ pub enum PoolUncertainty {
         /// The remaining time.
         remaining: Seconds,
     },
+    /// Another server can host a model as well, so its copies may or may not be here.
+    Unassigned {
+        /// The model with the most copies among them.
+        model: ModelName,
+        /// Its copies.
+        copies: Replicas,
+    },
 }
 
 /// The state of one pool, in addition to its desired replicas.
@@ -179,6 +186,10 @@ impl fmt::Display for PoolUncertainty {
                 f,
                 "adapters must be watched for another {:.0} s",
                 remaining.seconds().ceil()
+            ),
+            Self::Unassigned { model, copies } => write!(
+                f,
+                "another server can host the {copies} copies of {model} as well; set spec.server"
             ),
         }
     }

@@ -2,15 +2,21 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use crate::decide::pools::adapters::{Adapter, AdapterActivity, Copies, copies};
 use crate::decide::pools::packing::PackingPolicy;
 use crate::fleet::{Bounds, ModelName};
 use crate::observe::engine::lora::Slots;
+use crate::settings;
 use crate::units::{Replicas, Seconds};
 
 /// The declared configuration of a pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterPool {
+    /// The source of the copies.
+    pub source: PoolSource,
     /// Adapters that a replica serves in one step; `None` to read it from the scrapes.
     pub slots: Option<Slots>,
     /// The minimum and maximum copies of an adapter that is not listed below.
@@ -22,6 +28,19 @@ pub struct AdapterPool {
     /// The conditions for a scale-down of the pool.
     pub packing: PackingPolicy,
 }
+
+/// The source of the copies that a pool hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PoolSource {
+    /// The replicas' pages: adapters of vLLM.
+    #[default]
+    Pages,
+    /// The `Model` objects of Seldon Core 2.
+    Seldon,
+}
+
+settings! { plain: PoolSource; }
 
 /// The declared configuration of one adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -40,6 +40,7 @@ fn model(name: &str) -> ModelName {
 
 fn policy() -> AdapterPool {
     AdapterPool {
+        source: PoolSource::Pages,
         slots: None,
         copies: Bounds::new(Replicas::ZERO, None).unwrap(),
         adapters: BTreeMap::new(),

@@ -37,6 +37,8 @@ pub(crate) enum WatchKey {
     Hpas(WatchScope),
     /// KEDA's `ScaledObject`s.
     ScaledObjects(WatchScope),
+    /// Seldon's `Model`s.
+    Models(WatchScope),
     /// All pods.
     Pods(WatchScope),
     /// The metadata of all namespaces.
@@ -96,7 +98,7 @@ impl WatchKey {
     /// Returns true if the cluster may lack this kind.
     pub(crate) fn is_optional(&self) -> bool {
         match self {
-            Self::ScaledObjects(_) => true,
+            Self::ScaledObjects(_) | Self::Models(_) => true,
             Self::Targets { kind, .. } => kind == "LeaderWorkerSet",
             Self::Hpas(_) | Self::Pods(_) | Self::Namespaces | Self::ConfigMap { .. } => false,
         }
@@ -111,6 +113,7 @@ impl fmt::Display for WatchKey {
             }
             Self::Hpas(scope) => write!(f, "HPAs in {scope}"),
             Self::ScaledObjects(scope) => write!(f, "ScaledObjects in {scope}"),
+            Self::Models(scope) => write!(f, "Models in {scope}"),
             Self::Pods(scope) => write!(f, "pods in {scope}"),
             Self::Namespaces => f.write_str("namespaces"),
             Self::ConfigMap { namespace, name } => write!(f, "ConfigMap {namespace}/{name}"),

@@ -1,13 +1,18 @@
 //! The objects that the daemon needs of the cluster.
 
+use std::collections::BTreeSet;
+
 use crate::collect::cluster::discovery::scope::DiscoveryScope;
 use crate::collect::cluster::target::WatchedVariant;
+use plimsoll_core::fleet::VariantKey;
 
 /// The objects to watch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClusterNeeds {
     /// The variants in the configuration.
     pub variants: Vec<WatchedVariant>,
+    /// The variants whose scale targets are servers that host several models.
+    pub hosts: BTreeSet<VariantKey>,
     /// The scope of discovery, if enabled.
     pub discover: Option<DiscoveryScope>,
     /// The accelerator data to watch.

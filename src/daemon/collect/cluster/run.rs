@@ -31,7 +31,8 @@ use crate::collect::cluster::keys::{TargetKey, WatchKey, WatchReach};
 use crate::collect::cluster::needs::ClusterNeeds;
 use crate::collect::cluster::registration::named;
 use crate::collect::cluster::run::outlet::{
-    ClusterReport, WatchOutlet, WatchRemark, send, watch_scaled_objects, watch_targets,
+    ClusterReport, WatchOutlet, WatchRemark, send, watch_models, watch_scaled_objects,
+    watch_targets,
 };
 use crate::collect::cluster::scale::ScaleAnswer;
 use crate::collect::cluster::state::ClusterState;
@@ -220,6 +221,10 @@ impl ClusterWatcher {
             WatchRemark::ScaledObject(change) => {
                 take_marked(&mut world.scaled_objects, now, &key, change, |it| it.marked.as_ref())
             }
+            WatchRemark::Model(change) => {
+                take(&mut world.models, now, &key, change);
+                false
+            }
             WatchRemark::Namespace(change) => {
                 take(&mut world.namespaces, now, &key, change);
                 true
@@ -245,7 +250,8 @@ impl ClusterWatcher {
             return;
         }
 
-        let ClusterNeeds { variants, discover, accelerators: _ } = &*self.needs;
+        let ClusterNeeds { variants, discover, hosts, accelerators: _ } = &*self.needs;
+        self.world.hosts.clone_from(hosts);
         self.world.reach = match discover {
             Some(discover) if discover.namespaces.is_empty() => WatchReach::Cluster,
             Some(_) | None => WatchReach::Namespaces,
@@ -325,15 +331,7 @@ impl ClusterWatcher {
     fn forget(&mut self, needed: &BTreeSet<WatchKey>) {
         self.watches.retain(|key, _| needed.contains(key));
         self.resources.retain(|key, _| needed.contains(key));
-
-        let ClusterView { targets, hpas, scaled_objects, pods, namespaces, config_maps, .. } =
-            &mut self.world;
-        targets.retain(|key, _| needed.contains(key));
-        hpas.retain(|key, _| needed.contains(key));
-        scaled_objects.retain(|key, _| needed.contains(key));
-        pods.retain(|scope| needed.contains(&WatchKey::Pods(scope.clone())));
-        namespaces.retain(|key, _| needed.contains(key));
-        config_maps.retain(|key, _| needed.contains(key));
+        self.world.keep(needed);
     }
 
     fn start(&mut self, key: WatchKey) {
@@ -356,6 +354,10 @@ impl ClusterWatcher {
             WatchKey::ScaledObjects(_) => {
                 self.world.scaled_objects.insert(key.clone(), WatchedObjects::default());
                 self.spawn(watch_scaled_objects(client, outlet))
+            }
+            WatchKey::Models(_) => {
+                self.world.models.insert(key.clone(), WatchedObjects::default());
+                self.spawn(watch_models(client, outlet))
             }
             WatchKey::Namespaces => {
                 self.world.namespaces.insert(key.clone(), WatchedObjects::default());

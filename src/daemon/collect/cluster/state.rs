@@ -10,6 +10,7 @@ use crate::collect::cluster::discovery::ledger::Discovery;
 use crate::collect::cluster::hpa::{Finding, HpaFollower, IgnoredChange, Windows};
 use crate::collect::cluster::pod::{ClusterPod, PodPhase};
 use plimsoll_core::fleet::{ReplicaKey, Role, VariantKey};
+use plimsoll_core::observe::hosting::HostedModels;
 use plimsoll_core::observe::inventory::{Inventory, ReplicaUnit};
 use plimsoll_core::observe::template::{PodTemplate, Templates};
 use plimsoll_core::observe::{
@@ -49,6 +50,8 @@ pub struct VariantState {
     /// The relevant part of its target's pod template. It is absent until all referenced
     /// `ConfigMap`s have been read, or are known to be unavailable.
     pub template: Option<Arc<PodTemplate>>,
+    /// The models of a server that hosts several; `None` for others, and until they are listed.
+    pub hosting: Option<HostedModels>,
     /// The accelerators of one replica, according to its scale target.
     pub(super) unit: Option<ReplicaUnit>,
     pub(super) current: Option<Replicas>,
@@ -81,6 +84,13 @@ impl ClusterState {
         variants.filter_map(|(key, state)| Some((key.clone(), state.template.clone()?))).collect()
     }
 
+    /// Returns the models of all servers that host several.
+    #[must_use]
+    pub fn hosting(&self) -> BTreeMap<VariantKey, HostedModels> {
+        let variants = self.variants.iter();
+        variants.filter_map(|(key, state)| Some((key.clone(), state.hosting.clone()?))).collect()
+    }
+
     /// Sets the inventory. Templates override the accelerators of observed pods, which may come
     /// from an outdated template.
     pub(crate) fn take_inventory(&mut self, seen: &Arc<Inventory>) {
@@ -107,6 +117,7 @@ impl VariantState {
             findings: Vec::new(),
             role: None,
             template: None,
+            hosting: None,
             unit: None,
             current: None,
         }

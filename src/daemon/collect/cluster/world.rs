@@ -25,12 +25,14 @@ use crate::collect::cluster::keys::{TargetKey, WatchKey, WatchReach};
 use crate::collect::cluster::pod::ClusterPod;
 use crate::collect::cluster::scale::{ScaleAnswer, ScaleEntry, ScaleFacts};
 use crate::collect::cluster::scalers::{Scalers, TargetScalers};
+use crate::collect::cluster::seldon::{self, ModelFacts, ServerFacts};
 use crate::collect::cluster::state::{ClusterState, VariantState};
 use crate::collect::cluster::target::{WantedTarget, WatchedVariant};
 use crate::collect::cluster::template::ObjectTemplate;
 use crate::collect::cluster::watched::{ClockReading, WatchedObjects};
 use crate::collect::cluster::world::pods::{GroupPods, PodWatches, SelectedGroup};
 use plimsoll_core::fleet::{Namespace, VariantKey};
+use plimsoll_core::observe::hosting::HostedModels;
 use plimsoll_core::observe::template::PodTemplate;
 use plimsoll_core::observe::{Scale, ScaleState, WhyScaleUnknown};
 use plimsoll_core::units::Replicas;
@@ -44,6 +46,8 @@ pub(crate) struct TargetObject {
     pub(crate) marked: Option<AnnotatedObject>,
     /// Its pod template, if relevant.
     pub(crate) template: Option<ObjectTemplate>,
+    /// Its capabilities and bounds, if it is a server that hosts several models.
+    pub(crate) server: Option<ServerFacts>,
 }
 
 /// The latest state of all watches.
@@ -54,6 +58,9 @@ pub(crate) struct ClusterView {
     pub(crate) scales: BTreeMap<TargetKey, ScaleEntry>,
     pub(crate) hpas: BTreeMap<WatchKey, WatchedObjects<HpaFacts>>,
     pub(crate) scaled_objects: BTreeMap<WatchKey, WatchedObjects<ScaledObject>>,
+    pub(crate) models: BTreeMap<WatchKey, WatchedObjects<ModelFacts>>,
+    /// The variants whose scale targets are servers that host several models.
+    pub(crate) hosts: BTreeSet<VariantKey>,
     pub(crate) pods: PodWatches,
     pub(crate) namespaces: BTreeMap<WatchKey, WatchedObjects<NamespaceFacts>>,
     /// The `ConfigMap`s that pod templates refer to, each watched by name.
@@ -72,6 +79,9 @@ impl ClusterView {
                 WantedTarget::Scale { .. } => {
                     let scope = self.reach.scope(&namespace);
                     needed.insert(WatchKey::Hpas(scope.clone()));
+                    if self.hosts.contains(&want.variant) {
+                        needed.insert(WatchKey::Models(scope.clone()));
+                    }
                     needed.insert(WatchKey::ScaledObjects(scope));
                 }
                 WantedTarget::Selector(_) | WantedTarget::Elsewhere => {}
@@ -115,7 +125,7 @@ impl ClusterView {
                     marks(self.scaled_objects.get(&key), |it| it.marked.as_ref())
                 }
                 WatchKey::Namespaces => marks(self.namespaces.get(&key), |_| None),
-                WatchKey::Pods(_) | WatchKey::ConfigMap { .. } => None,
+                WatchKey::Models(_) | WatchKey::Pods(_) | WatchKey::ConfigMap { .. } => None,
             };
 
             marked.extend(found?);
@@ -180,11 +190,23 @@ impl ClusterView {
         });
     }
 
+    /// Removes the objects of all watches but these.
+    pub(crate) fn keep(&mut self, needed: &BTreeSet<WatchKey>) {
+        self.targets.retain(|key, _| needed.contains(key));
+        self.hpas.retain(|key, _| needed.contains(key));
+        self.scaled_objects.retain(|key, _| needed.contains(key));
+        self.models.retain(|key, _| needed.contains(key));
+        self.pods.retain(|scope| needed.contains(&WatchKey::Pods(scope.clone())));
+        self.namespaces.retain(|key, _| needed.contains(key));
+        self.config_maps.retain(|key, _| needed.contains(key));
+    }
+
     /// Advances time for every feed.
     pub(crate) fn age(&mut self, now: ClockReading, quiet: Duration) {
         self.targets.values_mut().for_each(|feed| feed.age(now, quiet));
         self.hpas.values_mut().for_each(|feed| feed.age(now, quiet));
         self.scaled_objects.values_mut().for_each(|feed| feed.age(now, quiet));
+        self.models.values_mut().for_each(|feed| feed.age(now, quiet));
         self.pods.watched().for_each(|feed| feed.age(now, quiet));
 
         let current: Vec<(TargetKey, Option<Timestamp>)> = self
@@ -275,6 +297,10 @@ impl ClusterView {
             state.template = self.template(key, written);
         }
 
+        if self.hosts.contains(of.variant) {
+            state.hosting = self.hosted(key, feed);
+        }
+
         let entry = self.scales.get(key);
         let scope = self.reach.scope(&key.namespace);
         let hpas = self.hpas.get(&WatchKey::Hpas(scope.clone()));
@@ -316,6 +342,26 @@ impl ClusterView {
         };
 
         state
+    }
+
+    /// Returns the models of a server, given all objects of its kind. `None` until the models and
+    /// the servers of its namespace are listed, and while they are not accessible.
+    fn hosted(
+        &self,
+        key: &TargetKey,
+        servers: &WatchedObjects<TargetObject>,
+    ) -> Option<HostedModels> {
+        let models = self.models.get(&WatchKey::Models(self.reach.scope(&key.namespace)))?;
+        if models.unknown().is_some() || servers.unknown().is_some() {
+            return None;
+        }
+
+        let is_here = |name: &ObjectName| name.namespace == key.namespace.as_str();
+        let servers_here = servers.objects().filter(|(name, _)| is_here(name));
+        let facts = servers_here.filter_map(|(name, it)| Some((&*name.name, it.server.as_ref()?)));
+        let models_here = models.objects().filter(|(name, _)| is_here(name));
+        let as_of = servers.known()?.min(models.known()?);
+        Some(seldon::hosted(&key.name, &facts.collect(), &models_here.collect(), as_of))
     }
 
     /// Judges a variant without a scale target, whose existing pods count as the wanted replicas.
@@ -360,6 +406,7 @@ impl ClusterView {
             findings: Vec::new(),
             role: None,
             template: None,
+            hosting: None,
             unit: None,
         }
     }
@@ -472,6 +519,7 @@ impl TargetObject {
     /// Reads an object of this kind.
     pub(crate) fn new(api_version: &str, kind: &str, object: DynamicObject) -> Option<Self> {
         let template = ObjectTemplate::new(&object);
+        let server = ServerFacts::new(api_version, kind, &object);
         let metadata = object.metadata;
 
         let target = WantedTarget::Scale {
@@ -481,7 +529,7 @@ impl TargetObject {
         };
         let object = ObjectRef::of(api_version, kind, &metadata);
         let marked = AnnotatedObject::new(object, ObjectRole::Workload, target, &metadata);
-        Some(Self { version: metadata.resource_version?, marked, template })
+        Some(Self { version: metadata.resource_version?, marked, template, server })
     }
 }
 
@@ -530,7 +578,7 @@ mod tests {
     }
 
     fn at_version(version: &str) -> TargetObject {
-        TargetObject { version: version.to_owned(), marked: None, template: None }
+        TargetObject { version: version.to_owned(), marked: None, template: None, server: None }
     }
 
     fn synced<T>(now: ClockReading, items: BTreeMap<ObjectName, T>) -> WatchedObjects<T> {

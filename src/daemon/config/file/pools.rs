@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
+use plimsoll_core::pipeline::pools::PoolSource;
 use plimsoll_core::settings;
 use plimsoll_core::settings::{Written, hours, minutes, secs};
 use plimsoll_core::units::{Replicas, Seconds};
@@ -11,8 +12,12 @@ const COUNTS: RangeInclusive<u32> = 0..=Replicas::LIMIT.count();
 const MAXIMA: RangeInclusive<u32> = 1..=Replicas::LIMIT.count();
 
 settings! {
-    /// A variant whose replicas each serve several `LoRA` adapters.
+    /// A variant whose replicas each serve several `LoRA` adapters or models.
     pub struct PoolKeys {
+        /// Source of the copies: `pages` for the adapters of vLLM, or `seldon` for the `Model`
+        /// objects of a `Server` of Seldon Core 2.
+        source: PoolSource = PoolSource::Pages;
+
         /// Adapters that a replica serves in one step (`--max-loras`); without it, the number that
         /// its metrics state.
         // More than vLLM allows (`--max-loras` up to a few hundred on the largest cards).

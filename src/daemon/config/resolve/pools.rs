@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use crate::collect::cluster::is_server;
 use crate::config::check::Checks;
-use crate::config::effective::VariantConfig;
+use crate::config::effective::{VariantConfig, VariantTargets};
 use crate::config::file::{AdapterKeys, CopyKeys, PackingKeys, PoolKeys};
 use crate::config::names;
 use plimsoll_core::decide::pools::packing::PackingPolicy;
 use plimsoll_core::fleet::{Bounds, ModelName, Namespace, VariantKey, VariantName};
 use plimsoll_core::observe::engine::lora::Slots;
-use plimsoll_core::pipeline::pools::{AdapterPool, AdapterRule};
+use plimsoll_core::pipeline::pools::{AdapterPool, AdapterRule, PoolSource};
 use plimsoll_core::settings::problem::join;
 use plimsoll_core::settings::{self, Setting, Written};
 use plimsoll_core::units::{Replicas, Seconds};
@@ -39,7 +40,8 @@ pub(crate) fn resolve(
             checks.problems.error_at(&path, "is no variant of this configuration");
         }
 
-        let (keys, pool) = pool(&path, written.as_ref(), checks);
+        let was = written.clone();
+        let (keys, pool) = pool(&path, was.as_ref(), checks);
         *written = keys.written();
         if pool.idle_after < window {
             let rule =
@@ -47,11 +49,47 @@ pub(crate) fn resolve(
             checks.problems.error(join(&path, "idle_after"), rule, pool.idle_after.seconds());
         }
 
+        if pool.source == PoolSource::Seldon {
+            let variant = known.and_then(|known| known.iter().find(|it| it.spec.key == key));
+            check_server(&path, variant, was.as_ref(), checks);
+        }
         pools.insert(key, pool);
     }
 
     section.take_if(|section| section.is_empty());
     pools
+}
+
+/// Checks that a pool of Seldon's models is a `Server`, and notes keys that are for adapters.
+fn check_server(
+    path: &str,
+    variant: Option<&VariantConfig>,
+    written: Option<&Written<PoolKeys>>,
+    checks: &mut Checks<'_>,
+) {
+    let is_server = variant.is_none_or(|variant| match &variant.targets {
+        VariantTargets::ScaleTarget(target) => is_server(&target.api_version, &target.kind),
+        VariantTargets::Listed(_) | VariantTargets::Selector(_) | VariantTargets::Prometheus(_) => {
+            false
+        }
+    });
+    if !is_server {
+        let rule = "needs a variant whose targets.scale_target is a Server of mlops.seldon.io";
+        checks.problems.error_at(join(path, "source"), rule);
+    }
+
+    let Some(written) = written else { return };
+    for (key, is_written) in [
+        ("max_loras", written.max_loras.is_some()),
+        ("copies", written.copies.is_some()),
+        ("adapters", written.adapters.is_some()),
+        ("idle_after", written.idle_after.is_some()),
+    ] {
+        if is_written {
+            let rule = "has no effect, because source is seldon";
+            checks.problems.warning(join(path, key), rule);
+        }
+    }
 }
 
 fn key(name: &str) -> Option<VariantKey> {
@@ -93,6 +131,7 @@ fn pool(
     }
 
     let PoolKeys {
+        source,
         max_loras,
         idle_after,
         packing: PackingKeys { enabled, window, interval, max_moved },
@@ -106,7 +145,7 @@ fn pool(
     keys.packing.interval = packing.interval;
     keys.packing.max_moved = max_moved.filter(|_| enabled);
     let slots = max_loras.and_then(Slots::new);
-    (keys, AdapterPool { slots, copies, adapters: wishes, idle_after, packing })
+    (keys, AdapterPool { source, slots, copies, adapters: wishes, idle_after, packing })
 }
 
 /// The keys of an adapter: either a number of copies, or bounds.

@@ -127,7 +127,7 @@ impl<'a> Pool<'a> {
             needed_for_copies: copies.as_ref().map_or(0, |(_, copies)| copies.count()),
             needed_for_slots: match for_slots {
                 SlotNeed::Known { replicas, .. } => Some(replicas.count()),
-                SlotNeed::Unknown => None,
+                SlotNeed::Unknown | SlotNeed::Uncounted => None,
             },
             needed_for_load: load.map(Replicas::count),
             unmet: unmet.count(),

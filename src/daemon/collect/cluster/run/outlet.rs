@@ -19,6 +19,7 @@ use crate::collect::cluster::hpa::HpaFacts;
 use crate::collect::cluster::keda::{self, ScaledObject};
 use crate::collect::cluster::keys::{TargetKey, WatchKey, WatchScope};
 use crate::collect::cluster::scale::ScaleAnswer;
+use crate::collect::cluster::seldon::{self, ModelFacts};
 use crate::collect::cluster::world::TargetObject;
 use crate::collect::cluster::world::pods::LabelledPod;
 
@@ -37,6 +38,7 @@ pub(crate) enum WatchRemark {
     Target(WatchChange<TargetObject>),
     Hpa(WatchChange<HpaFacts>),
     ScaledObject(WatchChange<ScaledObject>),
+    Model(WatchChange<ModelFacts>),
     Pod(WatchChange<LabelledPod>),
     Namespace(WatchChange<NamespaceFacts>),
     ConfigMap(WatchChange<Arc<Texts>>),
@@ -113,6 +115,16 @@ pub(crate) async fn watch_scaled_objects(client: Client, outlet: WatchOutlet) {
     let api = within(client, &scope, &resource);
     let all = Selection::default();
     outlet.follow(api, all, |it| ScaledObject::new(&it), WatchRemark::ScaledObject).await;
+}
+
+/// Watches Seldon's `Model`s, once the cluster has that kind.
+pub(crate) async fn watch_models(client: Client, outlet: WatchOutlet) {
+    let WatchKey::Models(scope) = outlet.key.clone() else { return };
+    let resource =
+        outlet.await_kind(&client, seldon::API_VERSION, seldon::MODEL, WatchRemark::Model).await;
+    let api = within(client, &scope, &resource);
+    let all = Selection::default();
+    outlet.follow(api, all, |it| ModelFacts::new(&it), WatchRemark::Model).await;
 }
 
 fn within(client: Client, scope: &WatchScope, resource: &ApiResource) -> Api<DynamicObject> {
