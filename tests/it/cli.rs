@@ -29,6 +29,8 @@ fn every_help_text_is_as_reviewed() {
         ("help_scoreboard", vec!["scoreboard", "--help"]),
         ("help_card", vec!["card", "--help"]),
         ("help_card_export", vec!["card", "export", "--help"]),
+        ("help_migrate", vec!["migrate", "--help"]),
+        ("help_migrate_wva", vec!["migrate", "wva", "--help"]),
     ] {
         let output = plimsoll(&arguments);
         assert_eq!(output.status.code(), Some(0), "{name}");

@@ -26,8 +26,9 @@ fn text(bytes: &[u8]) -> String {
 fn migrated(source: &str, folder: &str) -> BTreeMap<String, String> {
     let output = tempfile::tempdir().unwrap();
     let into = output.path().join("new");
-    let data = format!("tests/data/migrate/{folder}");
-    let ran = plimsoll(&["migrate", source, &data, "--output", into.to_str().unwrap()]);
+    let data = Path::new("tests/data/migrate").join(folder);
+    let arguments = ["migrate", source, data.to_str().unwrap(), "--output"];
+    let ran = plimsoll(&[arguments.as_slice(), &[into.to_str().unwrap()]].concat());
     assert_eq!(ran.status.code(), Some(0), "{}", text(&ran.stderr));
 
     let printed = text(&ran.stdout);

@@ -101,17 +101,21 @@ impl Migration {
 
     /// Returns the whole configuration.
     pub(super) fn config(&self) -> Value {
-        let namespaces: BTreeSet<&String> = self.namespaces.iter().collect();
-        let mut discovery = json!({"enabled": true, "namespaces": namespaces});
-        if let Some(selector) = &self.selector {
-            discovery["selector"] = json!(selector);
-        }
-        if !self.wva {
-            discovery["wva"] = json!(false);
+        let mut kubernetes = json!({"enabled": true});
+        // Without a manifest, no object declares a variant.
+        if !self.manifests.is_empty() {
+            let mut discovery = json!({"enabled": true, "namespaces": self.namespaces});
+            if let Some(selector) = &self.selector {
+                discovery["selector"] = json!(selector);
+            }
+            if !self.wva {
+                discovery["wva"] = json!(false);
+            }
+            kubernetes["discovery"] = discovery;
         }
 
         let mut config = Map::new();
-        config.insert("kubernetes".to_owned(), json!({"enabled": true, "discovery": discovery}));
+        config.insert("kubernetes".to_owned(), kubernetes);
         if self.external {
             let tls = json!({"secret": "plimsoll-certificate", "service": "plimsoll",
                              "namespace": "plimsoll"});

@@ -16,17 +16,8 @@ pub(super) const WVA_METRIC: &str = "wva_desired_replicas";
 
 /// Parts of the names of metrics that engines, their gateways and accelerators have, and that
 /// Plimsoll's decision takes the place of.
-const ENGINE_METRICS: [&str; 9] = [
-    "vllm:",
-    "vllm_",
-    "sglang:",
-    "sglang_",
-    "inference_",
-    "_epp_",
-    "llm_d_",
-    "DCGM_FI_",
-    WVA_METRIC,
-];
+const ENGINE_METRICS: [&str; 7] =
+    ["vllm", "sglang", "inference_", "_epp_", "llm_d_", "DCGM_FI_", WVA_METRIC];
 
 /// The labels that name a model in the metrics of engines and gateways.
 const MODEL_LABELS: [&str; 3] = ["model_name", "target_model_name", "model"];
@@ -77,7 +68,7 @@ pub(super) fn follow_as_hpa(hpa: &mut Manifest, variant: &str, migration: &mut M
     let version = text(&hpa.value, "/apiVersion").unwrap_or_default().to_owned();
     if version != "autoscaling/v2" {
         hpa.value["apiVersion"] = json!("autoscaling/v2");
-        migration.differs_in(&before, format!("{version} has no external metrics: autoscaling/v2"));
+        migration.differs_in(&before, format!("becomes autoscaling/v2, from {version}"));
     }
 
     let Some(spec) = hpa.value.get_mut("spec").and_then(Value::as_object_mut) else { return };

@@ -42,7 +42,7 @@ pub fn served_model(containers: &[Container]) -> Option<ServedModel> {
 fn value<'a>(words: &'a [String], flag: &str) -> Option<&'a str> {
     let behind = words.windows(2).filter(|pair| pair[0] == flag).map(|pair| pair[1].as_str());
     let joined = words.iter().filter_map(|word| word.strip_prefix(flag)?.strip_prefix('='));
-    behind.chain(joined).filter(|word| !word.starts_with('-')).last()
+    behind.chain(joined).rfind(|word| !word.starts_with('-'))
 }
 
 /// Returns the word after `serve`, or the first word if it is no flag and no program.
@@ -67,27 +67,27 @@ mod tests {
         served_model(&[Container { image: "envoy".to_owned(), ..Container::default() }, container])
     }
 
-    fn some(model: Option<&str>, port: Option<u16>) -> Option<ServedModel> {
-        Some(ServedModel { model: model.map(str::to_owned), port })
+    fn served_as(model: Option<&str>, port: Option<u16>) -> ServedModel {
+        ServedModel { model: model.map(str::to_owned), port }
     }
 
     #[test]
     fn the_name_that_requests_use_comes_before_the_path_of_the_model() {
         for (words, want) in [
-            (&["--model", "org/m", "--port", "9000"][..], some(Some("org/m"), Some(9000))),
-            (&["--model=org/m", "--served-model-name", "m", "n"], some(Some("m"), None)),
-            (&["org/m", "--max-num-seqs", "8"], some(Some("org/m"), None)),
-            (&["serve", "org/m", "--port=8001"], some(Some("org/m"), Some(8001))),
-            (&["sh", "-c", "vllm serve org/m --port 8002"], some(Some("org/m"), Some(8002))),
-            (&["--model", "$(MODEL)"], some(None, None)),
-            (&["--served-model-name", "--model", "org/m"], some(Some("org/m"), None)),
-            (&["/bin/start"], some(None, None)),
+            (&["--model", "org/m", "--port", "9000"][..], served_as(Some("org/m"), Some(9000))),
+            (&["--model=org/m", "--served-model-name", "m", "n"], served_as(Some("m"), None)),
+            (&["org/m", "--max-num-seqs", "8"], served_as(Some("org/m"), None)),
+            (&["serve", "org/m", "--port=8001"], served_as(Some("org/m"), Some(8001))),
+            (&["sh", "-c", "vllm serve org/m --port 8002"], served_as(Some("org/m"), Some(8002))),
+            (&["--model", "$(MODEL)"], served_as(None, None)),
+            (&["--served-model-name", "--model", "org/m"], served_as(Some("org/m"), None)),
+            (&["/bin/start"], served_as(None, None)),
         ] {
-            assert_eq!(served("vllm/vllm-openai:v0.11", words), want, "{words:?}");
+            assert_eq!(served("vllm/vllm-openai:v0.11", words), Some(want), "{words:?}");
         }
         assert_eq!(
             served("lmsysorg/sglang:v0.5", &["--model-path", "org/m"]),
-            some(Some("org/m"), None)
+            Some(served_as(Some("org/m"), None))
         );
         assert_eq!(served("nginx", &["--model", "org/m"]), None);
     }
