@@ -20,7 +20,7 @@ use anyhow::Context;
 
 use crate::cli::args::{MigrateArgs, MigrateSource};
 use crate::cli::migrate::cluster::ClusterError;
-use crate::cli::migrate::migration::{Difference, Migration};
+use crate::cli::migrate::migration::{Deviation, Migration};
 use crate::cli::migrate::object::Manifest;
 use plimsoll_daemon::config::{self, Files, Surroundings, counted, yaml};
 
@@ -65,12 +65,14 @@ fn reasons(skipped: &[String]) -> String {
 /// The source cannot be read, nothing in it can be migrated, or the output cannot be written.
 pub(crate) fn run(source: &MigrateSource) -> anyhow::Result<()> {
     let (MigrateSource::Wva(args) | MigrateSource::Keda(args) | MigrateSource::Hpa(args)) = source;
+
     if let Some(folder) = &args.output {
         check_output(folder)?;
     }
 
     let objects = read(args)?;
     let mut migration = Migration::default();
+
     match source {
         MigrateSource::Wva(_) => {
             convert::variants(&objects, &mut migration);
@@ -79,14 +81,17 @@ pub(crate) fn run(source: &MigrateSource) -> anyhow::Result<()> {
         MigrateSource::Keda(_) => convert::scaled_objects(&objects, &mut migration),
         MigrateSource::Hpa(_) => convert::hpas(&objects, &mut migration),
     }
+
     if migration.manifests.is_empty() && migration.variants.is_empty() {
-        let skipped = migration.skipped.iter().map(Difference::to_string).collect();
+        let skipped = migration.skipped.iter().map(Deviation::to_string).collect();
+
         return Err(MigrateError::Nothing { objects: objects.len(), skipped }.into());
     }
 
     migration.differences.sort_by_key(|difference| difference.object.is_some());
     let config = yaml::write(&migration.config()).context("cannot write the configuration")?;
     check(&config)?;
+
     match &args.output {
         Some(folder) => save(folder, &config, &migration),
         None => print(&config, &migration),
@@ -95,9 +100,11 @@ pub(crate) fn run(source: &MigrateSource) -> anyhow::Result<()> {
 
 fn read(args: &MigrateArgs) -> anyhow::Result<Vec<Manifest>> {
     let MigrateArgs { paths, namespace, kubeconfig, context, output: _ } = args;
+
     if !paths.is_empty() {
         let default = namespace.as_deref().unwrap_or(NAMESPACE);
         let read = files::read(paths, default);
+
         return Ok(read.map_err(|problems| {
             MigrateError::Source(problems.iter().map(ToString::to_string).collect())
         })?);
@@ -110,6 +117,7 @@ fn read(args: &MigrateArgs) -> anyhow::Result<Vec<Manifest>> {
         .build()
         .context("cannot start the runtime")?;
     let objects = cluster::read(kubeconfig.as_deref(), context.as_deref(), namespace.as_deref());
+
     Ok(runtime.block_on(objects)?)
 }
 
@@ -122,6 +130,7 @@ fn check(text: &str) -> anyhow::Result<()> {
         files: Files::NotChecked,
     };
     config::parse(text, &surroundings)?;
+
     Ok(())
 }
 
@@ -143,12 +152,14 @@ fn file_name(manifest: &Manifest) -> String {
 /// Prints everything as one stream of YAML documents, with the differences as comments.
 fn print(config: &str, migration: &Migration) -> anyhow::Result<()> {
     let mut text = format!("# {CONFIG}\n{config}");
+
     for manifest in &migration.manifests {
         let document = yaml::write(&manifest.value).context("cannot write a manifest")?;
         let name = file_name(manifest);
         write!(text, "---\n# {MANIFESTS}/{name}, from {}\n{document}", manifest.origin)?;
     }
     text.push_str("---\n");
+
     for line in differences(migration).lines() {
         let separator = if line.is_empty() { "" } else { " " };
         writeln!(text, "#{separator}{line}")?;
@@ -157,6 +168,7 @@ fn print(config: &str, migration: &Migration) -> anyhow::Result<()> {
     let mut output = io::stdout().lock();
     output.write_all(text.as_bytes())?;
     output.flush()?;
+
     Ok(())
 }
 
@@ -166,6 +178,7 @@ fn save(folder: &Path, config: &str, migration: &Migration) -> anyhow::Result<()
         (folder.join(CONFIG), config.to_owned()),
         (folder.join(DIFFERENCES), differences(migration)),
     ];
+
     for manifest in &migration.manifests {
         let document = yaml::write(&manifest.value).context("cannot write a manifest")?;
         files.push((folder.join(MANIFESTS).join(file_name(manifest)), document));
@@ -175,11 +188,13 @@ fn save(folder: &Path, config: &str, migration: &Migration) -> anyhow::Result<()
     fs::create_dir_all(&manifests)
         .with_context(|| format!("cannot create {}", manifests.display()))?;
     let mut output = io::stdout().lock();
+
     for (path, text) in files {
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         writeln!(output, "{}", path.display())?;
     }
     output.flush()?;
+
     Ok(())
 }
 
@@ -187,7 +202,8 @@ fn save(folder: &Path, config: &str, migration: &Migration) -> anyhow::Result<()
 fn differences(migration: &Migration) -> String {
     let mut text = "# Differences\n".to_owned();
     let mut last: Option<&String> = None;
-    for Difference { object, text: difference } in &migration.differences {
+
+    for Deviation { object, text: difference } in &migration.differences {
         if object.as_ref() != last || text.ends_with("Differences\n") {
             let heading = object.as_deref().unwrap_or("Everywhere");
             text.push_str("\n## ");
@@ -202,6 +218,7 @@ fn differences(migration: &Migration) -> String {
 
     if !migration.skipped.is_empty() {
         text.push_str("\n## Not migrated\n\n");
+
         for skipped in &migration.skipped {
             text.push_str("- ");
             text.push_str(&skipped.to_string());

@@ -76,6 +76,7 @@ pub(super) async fn read(
 ) -> Result<Vec<Manifest>, ClusterError> {
     let client = client(kubeconfig, context).await?;
     let mut objects = Vec::new();
+
     for (group, version, kind, resource) in KINDS {
         let api = api_resource(group, version, kind, resource);
         list(&client, &api, resource, namespace, None, &mut objects).await?;
@@ -84,6 +85,7 @@ pub(super) async fn read(
     // Its ConfigMaps are in its own namespace, whatever namespace is migrated.
     let api = api_resource("", "v1", "ConfigMap", "configmaps");
     list(&client, &api, "configmaps", None, Some(WVA_OBJECTS), &mut objects).await?;
+
     Ok(objects)
 }
 
@@ -113,6 +115,7 @@ async fn list(
     };
     let mut params = ListParams::default().limit(PAGE);
     params.label_selector = labels.map(str::to_owned);
+
     loop {
         let answer = tokio::time::timeout(TIMEOUT, api.list(&params)).await;
         let page = match answer.map_err(|_| ClusterError::Silent { resource })? {
@@ -120,6 +123,7 @@ async fn list(
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
             Err(source) => {
                 let namespace = namespace.map(str::to_owned);
+
                 return Err(ClusterError::List { resource, namespace, source: Box::new(source) });
             }
         };
@@ -127,9 +131,11 @@ async fn list(
         for object in page.items {
             objects.extend(manifest(object, of));
         }
+
         if objects.len() > OBJECTS_MAX {
             return Err(ClusterError::TooMany);
         }
+
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
             None => return Ok(()),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
-use crate::cli::migrate::migration::{Migration, Workloads};
+use crate::cli::migrate::migration::{EngineWorkloads, Migration};
 use crate::cli::migrate::object::{Manifest, TargetName, text};
 use crate::cli::migrate::scaler::{
     METRIC, WVA_METRIC, follow_as_hpa, follow_as_scaled_object, model_in_metrics, reads_engine,
@@ -29,9 +29,10 @@ const WVA_MODEL: &str = "llm-d.ai/model-id";
 const PORT_DEFAULT: u16 = 8000;
 
 /// Returns the engines among these objects, with the models that they serve.
-pub(super) fn workloads(objects: &[Manifest]) -> Workloads {
+pub(super) fn workloads(objects: &[Manifest]) -> EngineWorkloads {
     let kinds = ["Deployment", "StatefulSet", "LeaderWorkerSet"];
-    let mut workloads = Workloads::new();
+    let mut workloads = EngineWorkloads::new();
+
     for object in objects.iter().filter(|object| kinds.contains(&object.kind())) {
         let read = serde_json::from_value::<DynamicObject>(object.value.clone()).ok();
         let template = read.as_ref().and_then(pod_template);
@@ -89,12 +90,14 @@ fn convert(objects: &[Manifest], kind: &str, migration: &mut Migration) {
     let workloads = workloads(objects);
     let scaled = scaled(objects);
     let mut taken: BTreeMap<TargetName, String> = BTreeMap::new();
+
     for object in scalers(objects, kind) {
         let Some(target) = object.target() else {
             migration.skip(object, "has no spec.scaleTargetRef");
             continue;
         };
         let served = workloads.get(&target);
+
         if is_managed(object) {
             migration.skip(object, "is managed by WVA: plimsoll migrate wva migrates it");
         } else if follows_already(object) {
@@ -126,6 +129,7 @@ fn convert(objects: &[Manifest], kind: &str, migration: &mut Migration) {
 
             let mut manifest = object.clone();
             annotate(&mut manifest.value, MODEL, &model);
+
             if let Some(port) = served.and_then(|it| it.port).filter(|port| *port != PORT_DEFAULT) {
                 annotate(&mut manifest.value, PORT, &port.to_string());
             }
@@ -144,11 +148,14 @@ fn follow(
 ) {
     if !is_variant_name(variant) {
         let why = format!("{variant} cannot name a variant: annotate it with {VARIANT}");
+
         return migration.skip(before, why);
     }
+
     if after.value.pointer("/metadata/ownerReferences").is_some() {
         migration.differs_in(before, "belongs to another object, which may write it again");
     }
+
     if after.kind() == "ScaledObject" {
         if let Err(why) = follow_as_scaled_object(&mut after, variant, migration) {
             return migration.skip(before, why);
@@ -164,9 +171,11 @@ fn follow(
 pub(super) fn variants(objects: &[Manifest], migration: &mut Migration) {
     let scaled = scaled(objects);
     let mut taken: BTreeSet<TargetName> = BTreeSet::new();
+
     for kind in ["ScaledObject", "HorizontalPodAutoscaler"] {
         for object in scalers(objects, kind).filter(|object| is_managed(object)) {
             let Some(target) = object.target() else { continue };
+
             if let Some(owner) = scaled.get(&target).filter(|_| kind != "ScaledObject") {
                 migration.skip(object, format!("{owner} scales the same target"));
                 continue;
@@ -190,6 +199,7 @@ pub(super) fn variants(objects: &[Manifest], migration: &mut Migration) {
 fn managed(object: &Manifest, migration: &mut Migration) {
     let Some(model) = object.annotation(WVA_MODEL).filter(|model| is_model_name(model)) else {
         let why = format!("has no {WVA_MODEL} that names a model, and WVA ignores it as well");
+
         return migration.skip(object, why);
     };
 
@@ -201,6 +211,7 @@ fn managed(object: &Manifest, migration: &mut Migration) {
         );
         migration.differs_in(object, text);
     }
+
     if !reads_wva(object) {
         let text =
             "does not read wva_desired_replicas, so WVA's number was not followed; it is now";
@@ -227,12 +238,15 @@ fn variant_autoscaling(older: &Manifest, objects: &[Manifest], migration: &mut M
 
     if let Some(follower) = follower {
         let mut manifest = follower.clone();
+
         for (name, value) in [(MODEL, model), (VARIANT, older.name()), (COST, cost)] {
             annotate(&mut manifest.value, name, value);
         }
+
         for field in ["minReplicas", "maxReplicas"] {
             let own = older.value.pointer(&format!("/spec/{field}"));
             let of_follower = follower.value.pointer(&format!("/spec/{field}"));
+
             if let Some(own) = own.filter(|own| Some(*own) != of_follower) {
                 let text = format!(
                     "its {field} {own} no longer counts: the bounds are those of {}",
@@ -246,6 +260,7 @@ fn variant_autoscaling(older: &Manifest, objects: &[Manifest], migration: &mut M
 
     let Some(target) = target.filter(|_| is_variant_name(older.name())) else {
         let why = "has no spec.scaleTargetRef, and no HPA or ScaledObject follows it";
+
         return migration.skip(older, why);
     };
     migration.differs_in(
@@ -270,6 +285,7 @@ fn declared(older: &Manifest, model: &str, cost: &str, target: &TargetName) -> V
         "model": model,
         "cost": cost.parse::<f64>().unwrap_or(10.0),
     });
+
     if let Some(accelerator) = older.label("inference.optimization/acceleratorName") {
         variant["accelerator"] = json!(accelerator);
     }
@@ -297,6 +313,7 @@ fn selected(object: &Manifest) -> Option<&str> {
     labels.or_else(|| {
         triggers.into_iter().flatten().find_map(|trigger| {
             let (_, after) = text(trigger, "/metadata/query")?.split_once("variant_name=\"")?;
+
             Some(after.split_once('"')?.0)
         })
     })
@@ -321,6 +338,7 @@ fn names(object: &Manifest, metric: &str) -> bool {
 /// Sets an annotation.
 fn annotate(object: &mut Value, name: &str, value: &str) {
     let annotations = &mut object["metadata"]["annotations"];
+
     if !annotations.is_object() {
         *annotations = json!({});
     }

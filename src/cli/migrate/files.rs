@@ -71,6 +71,7 @@ impl FileReader<'_> {
             Ok(metadata) => metadata,
             Err(error) => return self.refuse(path, None, format!("cannot be read: {error}")),
         };
+
         if !metadata.is_dir() {
             let is_manifest =
                 path.extension().is_some_and(|it| ENDINGS.iter().any(|end| it == *end));
@@ -79,18 +80,21 @@ impl FileReader<'_> {
             }
             return;
         }
+
         if depth > DEPTH_MAX {
             return self.refuse(path, None, format!("is more than {DEPTH_MAX} folders deep"));
         }
 
-        let entries = fs::read_dir(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-        let mut entries = match entries {
+        let listed = fs::read_dir(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let mut entries = match listed {
             Ok(entries) => entries,
             Err(error) => return self.refuse(path, None, format!("cannot be read: {error}")),
         };
         entries.sort_by_key(fs::DirEntry::file_name);
+
         for entry in entries {
             let is_hidden = entry.file_name().to_string_lossy().starts_with('.');
+
             if !is_hidden && self.files <= FILES_MAX {
                 self.visit(&entry.path(), depth + 1);
             }
@@ -99,6 +103,7 @@ impl FileReader<'_> {
 
     fn file(&mut self, path: &Path) {
         self.files += 1;
+
         if self.files > FILES_MAX {
             return self.refuse(path, None, format!("is one of more than {FILES_MAX} files"));
         }
@@ -111,14 +116,17 @@ impl FileReader<'_> {
             Err(error) => return self.refuse(path, None, format!("cannot be read: {error}")),
         };
         self.bytes += bytes;
+
         if bytes > FILE_MAX {
             return self.refuse(path, None, format!("is larger than {FILE_MAX} bytes"));
         }
+
         if self.bytes > ALL_MAX {
             return self.refuse(path, None, format!("all files exceed {ALL_MAX} bytes together"));
         }
 
         let shared = Arc::new(path.to_owned());
+
         for (first, document) in documents(&text) {
             match yaml::read(&document) {
                 Ok(value) => {
@@ -162,8 +170,10 @@ impl FileReader<'_> {
 /// Splits a text into its documents, each with the line at which it starts.
 fn documents(text: &str) -> Vec<(usize, String)> {
     let mut all = vec![(1, String::new())];
+
     for (index, line) in text.lines().enumerate() {
         let rest = line.strip_prefix("---").filter(|rest| rest.is_empty() || rest.starts_with(' '));
+
         if let Some(rest) = rest {
             all.push((index + 1, format!("{rest}\n")));
         } else if line != "..."
@@ -179,8 +189,8 @@ fn documents(text: &str) -> Vec<(usize, String)> {
 
 /// The lines of blanks and comments at the start of a document.
 fn leading(document: &str) -> usize {
-    let is_blank = |line: &&str| line.trim().is_empty() || line.trim_start().starts_with('#');
-    document.lines().take_while(is_blank).count()
+    let lines = document.lines().map(str::trim_start);
+    lines.take_while(|line| line.is_empty() || line.starts_with('#')).count()
 }
 
 // === impl FileProblem ===
@@ -189,6 +199,7 @@ impl fmt::Display for FileProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { path, line, problem } = self;
         write!(f, "{}", path.display())?;
+
         match line {
             Some(line) => write!(f, ":{line} {problem}"),
             None => write!(f, " {problem}"),

@@ -26,16 +26,16 @@ pub(super) struct Migration {
     /// The manifests to apply.
     pub(super) manifests: Vec<Manifest>,
     /// All differences: those of the whole first.
-    pub(super) differences: Vec<Difference>,
+    pub(super) differences: Vec<Deviation>,
     /// The objects that are not migrated, with the reason.
-    pub(super) skipped: Vec<Difference>,
+    pub(super) skipped: Vec<Deviation>,
     /// Model and variant of each migrated object, for settings of single models.
     pub(super) models: BTreeSet<(String, String)>,
 }
 
 /// A place at which decisions will differ, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Difference {
+pub(super) struct Deviation {
     /// The object and its origin; `None` for the whole.
     pub(super) object: Option<String>,
     /// The difference and its reason.
@@ -43,14 +43,15 @@ pub(super) struct Difference {
 }
 
 /// The model that an engine serves, and the port of its metrics.
-pub(super) type Workloads = BTreeMap<TargetName, ServedModel>;
+pub(super) type EngineWorkloads = BTreeMap<TargetName, ServedModel>;
 
 // === impl Migration ===
 
 impl Migration {
     /// Notes a difference of the whole.
     pub(super) fn differs(&mut self, text: impl Into<String>) {
-        let difference = Difference { object: None, text: text.into() };
+        let difference = Deviation { object: None, text: text.into() };
+
         if !self.differences.contains(&difference) {
             self.differences.push(difference);
         }
@@ -58,12 +59,12 @@ impl Migration {
 
     /// Notes a difference of an object.
     pub(super) fn differs_in(&mut self, object: &Manifest, text: impl Into<String>) {
-        self.differences.push(Difference::of(object, text));
+        self.differences.push(Deviation::of(object, text));
     }
 
     /// Notes that an object is not migrated.
     pub(super) fn skip(&mut self, object: &Manifest, why: impl Into<String>) {
-        self.skipped.push(Difference::of(object, why));
+        self.skipped.push(Deviation::of(object, why));
     }
 
     /// Adds the manifest of a variant, without the fields that a cluster sets.
@@ -78,8 +79,10 @@ impl Migration {
     pub(super) fn set(&mut self, path: &[&str], value: Value) {
         let Some((last, sections)) = path.split_last() else { return };
         let mut at = &mut self.sections;
+
         for section in sections {
             let inner = at.entry((*section).to_owned()).or_insert_with(|| json!({}));
+
             match inner {
                 Value::Object(map) => at = map,
                 _ => return,
@@ -105,9 +108,11 @@ impl Migration {
         // Without a manifest, no object declares a variant.
         if !self.manifests.is_empty() {
             let mut discovery = json!({"enabled": true, "namespaces": self.namespaces});
+
             if let Some(selector) = &self.selector {
                 discovery["selector"] = json!(selector);
             }
+
             if !self.wva {
                 discovery["wva"] = json!(false);
             }
@@ -116,11 +121,13 @@ impl Migration {
 
         let mut config = Map::new();
         config.insert("kubernetes".to_owned(), kubernetes);
+
         if self.external {
             let tls = json!({"secret": "plimsoll-certificate", "service": "plimsoll",
                              "namespace": "plimsoll"});
             config.insert("external_metrics".to_owned(), json!({"tls": {"self_managed": tls}}));
         }
+
         for (name, section) in &self.sections {
             match (config.get_mut(name), section) {
                 (Some(Value::Object(there)), Value::Object(more)) => there.extend(more.clone()),
@@ -134,11 +141,12 @@ impl Migration {
     }
 }
 
-// === impl Difference ===
+// === impl Deviation ===
 
-impl fmt::Display for Difference {
+impl fmt::Display for Deviation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { object, text } = self;
+
         match object {
             Some(object) => write!(f, "{object} {text}"),
             None => f.write_str(text),
@@ -146,7 +154,7 @@ impl fmt::Display for Difference {
     }
 }
 
-impl Difference {
+impl Deviation {
     fn of(object: &Manifest, text: impl Into<String>) -> Self {
         let object = format!("{} ({})", object.label_text(), object.origin);
         Self { object: Some(object), text: text.into() }
@@ -159,12 +167,14 @@ fn clean(object: &mut Value, namespace: &str) {
         fields.remove("status");
     }
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+
     for field in
         ["uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink"]
     {
         metadata.remove(field);
     }
     metadata.insert("namespace".to_owned(), json!(namespace));
+
     if let Some(Value::Object(annotations)) = metadata.get_mut("annotations") {
         annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
     }

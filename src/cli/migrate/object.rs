@@ -68,6 +68,7 @@ impl Manifest {
         let reference = self.value.pointer("/spec/scaleTargetRef")?;
         let kind = reference.get("kind").and_then(Value::as_str).unwrap_or("Deployment");
         let name = reference.get("name").and_then(Value::as_str)?;
+
         Some(TargetName {
             namespace: self.namespace.clone(),
             kind: kind.to_owned(),

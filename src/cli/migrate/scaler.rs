@@ -57,6 +57,7 @@ fn label_in(query: &str) -> Option<String> {
         let (before, after) = query.split_once(&format!("{label}=\""))?;
         let is_whole = !before.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
         let (value, _) = after.split_once('"').filter(|_| is_whole)?;
+
         Some(value.to_owned()).filter(|value| !value.is_empty())
     })
 }
@@ -66,16 +67,19 @@ pub(super) fn follow_as_hpa(hpa: &mut Manifest, variant: &str, migration: &mut M
     migration.external = true;
     let before = hpa.clone();
     let version = text(&hpa.value, "/apiVersion").unwrap_or_default().to_owned();
+
     if version != "autoscaling/v2" {
         hpa.value["apiVersion"] = json!("autoscaling/v2");
         migration.differs_in(&before, format!("becomes autoscaling/v2, from {version}"));
     }
 
     let Some(spec) = hpa.value.get_mut("spec").and_then(Value::as_object_mut) else { return };
+
     if let Some(target) = spec.remove("targetCPUUtilizationPercentage") {
         let text = format!("no longer follows CPU ({target}%): Plimsoll reads the engines' load");
         migration.differs_in(&before, text);
     }
+
     for metric in spec.get("metrics").and_then(Value::as_array).into_iter().flatten() {
         migration.differs_in(&before, replaced(metric));
     }
@@ -98,11 +102,13 @@ pub(super) fn follow_as_hpa(hpa: &mut Manifest, variant: &str, migration: &mut M
 fn replaced(metric: &Value) -> String {
     let name = metric_name(metric);
     let target = source(metric).and_then(|source| source.get("target"));
-    let of = ["averageValue", "value", "averageUtilization"].iter().find_map(|key| {
+    let written = ["averageValue", "value", "averageUtilization"].iter().find_map(|key| {
         let value = target?.get(*key)?;
+
         Some(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
     });
-    let of = of.map_or_else(String::new, |of| format!(" (target {of})"));
+    let of = written.map_or_else(String::new, |of| format!(" (target {of})"));
+
     match name.as_str() {
         WVA_METRIC => format!("follows {METRIC} instead of {name}"),
         name if is_of_engine(name) => format!(
@@ -121,19 +127,23 @@ fn open(behavior: &mut Value, before: &Manifest, migration: &mut Migration) {
     if !behavior.is_object() {
         *behavior = json!({});
     }
+
     for (direction, policies) in [
         ("scaleUp", json!([{"type": "Pods", "value": 1000, "periodSeconds": 15}])),
         ("scaleDown", json!([{"type": "Percent", "value": 100, "periodSeconds": 15}])),
     ] {
         let rules = &mut behavior[direction];
+
         if !rules.is_object() {
             *rules = json!({});
         }
         let Some(rules) = rules.as_object_mut() else { continue };
+
         if rules.get("selectPolicy").and_then(Value::as_str) == Some("Disabled") {
             let text = format!("behavior.{direction} stays Disabled: the HPA never moves that way");
             migration.differs_in(before, text);
         }
+
         if rules.contains_key("policies") {
             let text = format!(
                 "behavior.{direction}.policies stay: they delay numbers that Plimsoll has already \
@@ -146,10 +156,12 @@ fn open(behavior: &mut Value, before: &Manifest, migration: &mut Migration) {
         }
 
         rules.entry("tolerance".to_owned()).or_insert_with(|| json!("0"));
+
         match rules.get("stabilizationWindowSeconds").and_then(Value::as_u64) {
             None => {
                 rules.insert("stabilizationWindowSeconds".to_owned(), json!(0));
             }
+
             Some(0) => {}
             Some(seconds) => {
                 let text = format!(
@@ -188,8 +200,10 @@ pub(super) fn follow_as_scaled_object(
     };
 
     let mut kept = vec![trigger(model, variant, &namespace)];
+
     for one in &triggers {
         let kind = text(one, "/type").unwrap_or_default();
+
         if is_of_engine(query(one)) || LOAD_TRIGGERS.contains(&kind) {
             migration.differs_in(&before, replaced_trigger(one));
         } else {
@@ -206,6 +220,7 @@ pub(super) fn follow_as_scaled_object(
     guard(spec, &before, migration);
 
     let advanced = spec.entry("advanced".to_owned()).or_insert_with(|| json!({}));
+
     if let Some(advanced) = advanced.as_object_mut() {
         if advanced.remove("scalingModifiers").is_some() {
             let text = "no longer has scalingModifiers: their formula combines triggers that are \
@@ -216,12 +231,14 @@ pub(super) fn follow_as_scaled_object(
             advanced.entry("horizontalPodAutoscalerConfig".to_owned()).or_insert_with(|| json!({}));
         open(&mut config["behavior"], &before, migration);
     }
+
     Ok(())
 }
 
 /// The trigger with the number, at the Prometheus of another trigger.
 fn trigger(like: &Value, variant: &str, namespace: &str) -> Value {
     let mut metadata = Map::new();
+
     for key in ["serverAddress", "customHeaders", "authModes", "unsafeSsl", "timeout"] {
         if let Some(value) = like.pointer("/metadata").and_then(|it| it.get(key)) {
             metadata.insert(key.to_owned(), value.clone());
@@ -234,6 +251,7 @@ fn trigger(like: &Value, variant: &str, namespace: &str) -> Value {
 
     let mut trigger = json!({"type": "prometheus", "metricType": "AverageValue"});
     trigger["metadata"] = Value::Object(metadata);
+
     if let Some(reference) = like.get("authenticationRef") {
         trigger["authenticationRef"] = reference.clone();
     }
@@ -243,11 +261,13 @@ fn trigger(like: &Value, variant: &str, namespace: &str) -> Value {
 fn replaced_trigger(trigger: &Value) -> String {
     let kind = text(trigger, "/type").unwrap_or_default();
     let query = query(trigger);
+
     if query.is_empty() {
         return format!("no longer follows {kind}: Plimsoll reads the engines' load");
     }
     let one_line: Vec<&str> = query.split_whitespace().collect();
     let threshold = trigger.pointer("/metadata/threshold").and_then(Value::as_str);
+
     if query.contains(WVA_METRIC) {
         return format!("follows {METRIC} instead of {WVA_METRIC}");
     }
@@ -262,6 +282,7 @@ fn replaced_trigger(trigger: &Value) -> String {
 /// Notes the bounds that mean something else with Plimsoll.
 fn bound(spec: &mut Map<String, Value>, before: &Manifest, migration: &mut Migration) {
     let min = spec.get("minReplicaCount").and_then(Value::as_u64);
+
     if min.unwrap_or(0) == 0 {
         let written = if min.is_some() { "is 0" } else { "is not set, which KEDA takes for 0" };
         let text = format!(
@@ -271,6 +292,7 @@ fn bound(spec: &mut Map<String, Value>, before: &Manifest, migration: &mut Migra
         );
         migration.differs_in(before, text);
     }
+
     if spec.remove("idleReplicaCount").is_some() {
         let text = "no longer has idleReplicaCount: a number above 0 always counts as active";
         migration.differs_in(before, text);
@@ -281,6 +303,7 @@ fn bound(spec: &mut Map<String, Value>, before: &Manifest, migration: &mut Migra
 fn guard(spec: &mut Map<String, Value>, before: &Manifest, migration: &mut Migration) {
     let behavior = spec.get("fallback").and_then(|it| it.get("behavior")).and_then(Value::as_str);
     let keeps = matches!(behavior, Some("currentReplicas" | "currentReplicasIfHigher"));
+
     if keeps {
         return;
     }

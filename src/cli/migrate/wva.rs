@@ -33,7 +33,7 @@ const WITHOUT_EQUAL: [(&str, &str); 4] = [
 ];
 
 /// An entry of a `ConfigMap`, as YAML.
-struct WvaEntry<'a> {
+struct SettingsEntry<'a> {
     map: &'a Manifest,
     name: &'a str,
     fields: Map<String, Value>,
@@ -46,6 +46,7 @@ struct WvaEntry<'a> {
 /// Entries are not YAML. All of them are listed.
 pub(super) fn settings(objects: &[Manifest], migration: &mut Migration) -> Result<(), Vec<String>> {
     let mut problems = Vec::new();
+
     for object in objects {
         if object.kind() == "ConfigMap" {
             let read = read(object, migration);
@@ -65,14 +66,17 @@ pub(super) fn settings(objects: &[Manifest], migration: &mut Migration) -> Resul
         "compatibility.wva_metrics is off so that both can run side by side; set it to true once \
          WVA is gone, and dashboards find wva_desired_replicas again",
     ];
+
     for text in texts {
         migration.differs(text);
     }
+
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
 fn read(map: &Manifest, migration: &mut Migration) -> Result<(), Vec<String>> {
     let name = map.name();
+
     if name.ends_with("saturation-scaling-config") {
         saturation(map, &entries(map)?, migration);
     } else if name.ends_with("scale-to-zero-config") {
@@ -88,16 +92,18 @@ fn read(map: &Manifest, migration: &mut Migration) -> Result<(), Vec<String>> {
             controller(map, &entry.fields, migration);
         }
     }
+
     Ok(())
 }
 
-fn entries(map: &Manifest) -> Result<Vec<WvaEntry<'_>>, Vec<String>> {
+fn entries(map: &Manifest) -> Result<Vec<SettingsEntry<'_>>, Vec<String>> {
     let data = map.value.get("data").and_then(Value::as_object);
     let mut entries = Vec::new();
     let mut problems = Vec::new();
+
     for (name, text) in data.into_iter().flatten() {
         match yaml::read(text.as_str().unwrap_or_default()) {
-            Ok(Value::Object(fields)) => entries.push(WvaEntry { map, name, fields }),
+            Ok(Value::Object(fields)) => entries.push(SettingsEntry { map, name, fields }),
             Ok(_) => problems.push(format!(
                 "{} {} data.{name} must be a mapping of fields to values",
                 map.origin,
@@ -113,12 +119,13 @@ fn entries(map: &Manifest) -> Result<Vec<WvaEntry<'_>>, Vec<String>> {
             }
         }
     }
+
     if problems.is_empty() { Ok(entries) } else { Err(problems) }
 }
 
-// === impl WvaEntry ===
+// === impl SettingsEntry ===
 
-impl WvaEntry<'_> {
+impl SettingsEntry<'_> {
     fn text(&self, field: &str) -> Option<&str> {
         self.fields.get(field).and_then(Value::as_str)
     }
@@ -136,6 +143,7 @@ impl WvaEntry<'_> {
         if self.name == DEFAULT {
             return None;
         }
+
         Some(match (self.text("model_id"), self.name.split_once('#')) {
             (Some(model), _) => migration.keys_of(model, self.text("namespace")),
             (None, Some((model, namespace))) => migration.keys_of(model, Some(namespace)),
@@ -149,7 +157,7 @@ impl WvaEntry<'_> {
 }
 
 /// Reads the thresholds. With `analyzers`, WVA sizes by tokens, as `capacity.analyzers: [tokens]`.
-fn saturation(map: &Manifest, entries: &[WvaEntry<'_>], migration: &mut Migration) {
+fn saturation(map: &Manifest, entries: &[SettingsEntry<'_>], migration: &mut Migration) {
     let default = entries.iter().find(|entry| entry.name == DEFAULT);
     let sizes = default.is_some_and(|entry| {
         let analyzers = entry.fields.get("analyzers").and_then(Value::as_array);
@@ -157,6 +165,7 @@ fn saturation(map: &Manifest, entries: &[WvaEntry<'_>], migration: &mut Migratio
             || entry.text("analyzerName") == Some("saturation")
     });
     migration.set(&["analysis"], json!(if sizes { "capacity" } else { "saturation" }));
+
     if sizes {
         migration.differs_in(
             map,
@@ -173,6 +182,7 @@ fn saturation(map: &Manifest, entries: &[WvaEntry<'_>], migration: &mut Migratio
                     migration.set(&["saturation", ours], json!(number));
                 }
             }
+
             if sizes {
                 analyzers(entry, migration);
             }
@@ -183,6 +193,7 @@ fn saturation(map: &Manifest, entries: &[WvaEntry<'_>], migration: &mut Migratio
         if keys.is_empty() {
             entry.differs(migration, "is for no model that is migrated, and is left out");
         }
+
         if entry.name.contains('#') {
             entry.differs(
                 migration,
@@ -194,6 +205,7 @@ fn saturation(map: &Manifest, entries: &[WvaEntry<'_>], migration: &mut Migratio
                 "takes effect here; WVA looks entries up by MODEL#NAMESPACE and never finds it",
             );
         }
+
         for key in keys {
             model(entry, &key, sizes, migration);
         }
@@ -201,31 +213,36 @@ fn saturation(map: &Manifest, entries: &[WvaEntry<'_>], migration: &mut Migratio
 }
 
 /// Reads the entry of one model.
-fn model(entry: &WvaEntry<'_>, key: &str, sizes: bool, migration: &mut Migration) {
+fn model(entry: &SettingsEntry<'_>, key: &str, sizes: bool, migration: &mut Migration) {
     for (theirs, ours) in THRESHOLDS {
         if let Some(number) = entry.number(theirs) {
             migration.set(&["saturation", "overrides", key, ours], json!(number));
         }
     }
+
     if let Some(priority) = entry.number("priority") {
         migration.set(&["limits", "models", key, "weight"], json!(priority));
     }
+
     if let Some(enabled) = entry.fields.get("scaleToZero").and_then(|it| it.get("enabled")) {
         allow_zero(entry.map, &["scale_to_zero", "overrides", key], enabled, migration);
     }
     let own = ["analyzers", "scaleUpThreshold", "scaleDownBoundary"];
+
     if sizes && own.iter().any(|field| entry.fields.contains_key(*field)) {
         entry.differs(migration, "analyzers and their thresholds hold for all models here");
     }
 }
 
 /// Reads the analyzers of the entry for all models.
-fn analyzers(entry: &WvaEntry<'_>, migration: &mut Migration) {
+fn analyzers(entry: &SettingsEntry<'_>, migration: &mut Migration) {
     let mut names = Vec::new();
     let listed = entry.fields.get("analyzers").and_then(Value::as_array);
+
     for one in listed.into_iter().flatten() {
         let name = one.get("type").or_else(|| one.get("name")).and_then(Value::as_str);
         let is_off = one.get("enabled").and_then(Value::as_bool) == Some(false);
+
         match name.unwrap_or_default() {
             _ if is_off => {}
             "saturation" => names.push("tokens"),
@@ -233,6 +250,7 @@ fn analyzers(entry: &WvaEntry<'_>, migration: &mut Migration) {
             "queueing" | "queueing-model" => names.push("queueing"),
             other => entry.differs(migration, &format!("analyzer {other} has no equal here")),
         }
+
         if one.get("score").and_then(Value::as_f64).is_some_and(|it| (it - 1.0).abs() > 1e-9) {
             entry.differs(migration, "score: all analyzers have the same say here");
         }
@@ -253,18 +271,21 @@ fn analyzers(entry: &WvaEntry<'_>, migration: &mut Migration) {
 }
 
 /// Reads the GPU limiter and scale to zero from the entry for all models.
-fn limits(entry: &WvaEntry<'_>, migration: &mut Migration) {
+fn limits(entry: &SettingsEntry<'_>, migration: &mut Migration) {
     if let Some(enabled) = entry.fields.get("scaleToZero").and_then(|it| it.get("enabled")) {
         allow_zero(entry.map, &["scale_to_zero"], enabled, migration);
     }
+
     if entry.flag("enableLimiter") != Some(true) {
         return;
     }
 
     let mut quotas = Map::new();
     let limiters = entry.fields.get("limiters").and_then(Value::as_array);
+
     for limiter in limiters.into_iter().flatten() {
         let scope = limiter.get("scope").and_then(Value::as_str).unwrap_or("cluster");
+
         match limiter.get("quotas").and_then(Value::as_object) {
             Some(own) if scope == "cluster" => quotas.extend(own.clone()),
             Some(_) => entry.differs(
@@ -281,6 +302,7 @@ fn limits(entry: &WvaEntry<'_>, migration: &mut Migration) {
         migration.set(&["limits", "accelerators"], Value::Object(quotas));
         entry.differs(migration, "limits: a kind of accelerator without a quota gets none here");
     }
+
     if entry.flag("enableRescale") == Some(true) {
         entry.differs(
             migration,
@@ -291,7 +313,7 @@ fn limits(entry: &WvaEntry<'_>, migration: &mut Migration) {
 }
 
 /// Reads an entry of the scale-to-zero settings.
-fn zero(entry: &WvaEntry<'_>, migration: &mut Migration) {
+fn zero(entry: &SettingsEntry<'_>, migration: &mut Migration) {
     let sections = match entry.keys(migration) {
         None => vec![None],
         Some(keys) => keys.into_iter().map(Some).collect(),
@@ -301,6 +323,7 @@ fn zero(entry: &WvaEntry<'_>, migration: &mut Migration) {
         let known = after.clamp(Duration::from_secs(10), Duration::from_hours(168));
         json!(WrittenDuration(known).to_string())
     });
+
     if let Some(text) = retention.filter(|_| after.is_none()) {
         entry.differs(migration, &format!("retention_period {text} is no duration"));
     }
@@ -310,9 +333,11 @@ fn zero(entry: &WvaEntry<'_>, migration: &mut Migration) {
             None => vec!["scale_to_zero"],
             Some(key) => vec!["scale_to_zero", "overrides", key],
         };
+
         if let Some(enabled) = entry.fields.get("enable_scale_to_zero") {
             allow_zero(entry.map, &section, enabled, migration);
         }
+
         if let Some(after) = &after {
             migration.set(&[section.as_slice(), &["after"]].concat(), after.clone());
         }
@@ -323,6 +348,7 @@ fn zero(entry: &WvaEntry<'_>, migration: &mut Migration) {
 /// would wake a model.
 fn allow_zero(from: &Manifest, section: &[&str], enabled: &Value, migration: &mut Migration) {
     let path = [section, &["enabled"]].concat();
+
     if enabled == &json!(true) {
         let text = format!(
             "lets models scale to zero: {} is false here until scale_to_zero.wake names a signal \
@@ -335,7 +361,7 @@ fn allow_zero(from: &Manifest, section: &[&str], enabled: &Value, migration: &mu
 }
 
 /// Reads the objectives of the queueing model, which hold for all models here.
-fn queueing(map: &Manifest, entries: &[WvaEntry<'_>], migration: &mut Migration) {
+fn queueing(map: &Manifest, entries: &[SettingsEntry<'_>], migration: &mut Migration) {
     if entries.iter().any(|entry| entry.name == DEFAULT) {
         migration.differs_in(
             map,
@@ -350,28 +376,24 @@ fn queueing(map: &Manifest, entries: &[WvaEntry<'_>], migration: &mut Migration)
 }
 
 /// Reads the objectives of service classes.
-fn service_classes(map: &Manifest, entries: &[WvaEntry<'_>], migration: &mut Migration) {
-    let mut targets = Vec::new();
-    for entry in entries {
-        let models = entry.fields.get("data").and_then(Value::as_array);
-        for one in models.into_iter().flatten() {
-            let number = |field: &str| one.get(field).and_then(Value::as_f64);
-            if let (Some(name), Some(ttft), Some(itl)) =
-                (one.get("model").and_then(Value::as_str), number("slo-ttft"), number("slo-tpot"))
-            {
-                targets.push((name, ttft, itl));
-            }
-        }
-    }
-    objectives(map, targets, migration);
+fn service_classes(map: &Manifest, entries: &[SettingsEntry<'_>], migration: &mut Migration) {
+    let lists = entries.iter().filter_map(|entry| entry.fields.get("data")?.as_array());
+    let targets = lists.flatten().filter_map(|one| {
+        let ttft = one.get("slo-ttft")?.as_f64()?;
+        let itl = one.get("slo-tpot")?.as_f64()?;
+
+        Some((one.get("model")?.as_str()?, ttft, itl))
+    });
+
+    objectives(map, targets.collect(), migration);
 }
 
 /// Sets the strictest of these objectives, in milliseconds.
 fn objectives(map: &Manifest, targets: Vec<(&str, f64, f64)>, migration: &mut Migration) {
-    let shortest = |a: f64, b: f64| a.min(b);
-    let ttft = targets.iter().map(|(_, ttft, _)| *ttft).reduce(shortest);
-    let itl = targets.iter().map(|(_, _, itl)| *itl).reduce(shortest);
-    let (Some(ttft), Some(itl)) = (ttft, itl) else { return };
+    let shortest_ttft = targets.iter().map(|(_, ttft, _)| *ttft).reduce(f64::min);
+    let shortest_itl = targets.iter().map(|(_, _, itl)| *itl).reduce(f64::min);
+    let (Some(ttft), Some(itl)) = (shortest_ttft, shortest_itl) else { return };
+
     migration.set(&["capacity", "slo", "ttft"], json!(format!("{}ms", ttft.ceil())));
     migration.set(&["capacity", "slo", "itl"], json!(format!("{}ms", itl.ceil())));
     let names: Vec<&str> = targets.iter().map(|(name, _, _)| *name).collect();
@@ -385,36 +407,43 @@ fn objectives(map: &Manifest, targets: Vec<(&str, f64, f64)>, migration: &mut Mi
 
 /// Reads the settings of the controller, from its file or its environment.
 fn controller(from: &Manifest, values: &Map<String, Value>, migration: &mut Migration) {
-    let value = |name: &str| {
-        let written = values.get(name)?;
-        let text = written.as_str().map_or_else(|| written.to_string(), str::to_owned);
-        Some(text).filter(|text| !text.is_empty() && text != "false")
-    };
-
-    if let Some(namespace) = value("WATCH_NAMESPACE") {
+    if let Some(namespace) = setting(values, "WATCH_NAMESPACE") {
         migration.namespaces.insert(namespace);
     }
-    if let Some(instance) = value("CONTROLLER_INSTANCE") {
+
+    if let Some(instance) = setting(values, "CONTROLLER_INSTANCE") {
         migration.selector = Some(format!("wva.llmd.ai/controller-instance={instance}"));
     }
-    if value("WVA_SCALE_TO_ZERO").is_some() {
+
+    if setting(values, "WVA_SCALE_TO_ZERO").is_some() {
         allow_zero(from, &["scale_to_zero"], &json!(true), migration);
     }
-    if value("WVA_LIMITED_MODE").is_some() {
+
+    if setting(values, "WVA_LIMITED_MODE").is_some() {
         migration.set(&["limits", "nodes"], json!(true));
     }
-    if let Some(url) = value("PROMETHEUS_BASE_URL") {
+
+    if let Some(url) = setting(values, "PROMETHEUS_BASE_URL") {
         let text = format!(
             "PROMETHEUS_BASE_URL {url}: Plimsoll reads the replicas' own pages every second; to \
              read that Prometheus instead, add the section prometheus (docs/prometheus.md)"
         );
         migration.differs_in(from, text);
     }
+
     for (name, why) in WITHOUT_EQUAL {
-        if value(name).is_some() {
+        if setting(values, name).is_some() {
             migration.differs_in(from, format!("{name} has no equal: {why}"));
         }
     }
+}
+
+/// Returns the text of a setting that is written and not off.
+fn setting(values: &Map<String, Value>, name: &str) -> Option<String> {
+    let written = values.get(name)?;
+    let text = written.as_str().map_or_else(|| written.to_string(), str::to_owned);
+
+    Some(text).filter(|text| !text.is_empty() && text != "false")
 }
 
 /// Returns true if a Deployment runs the controller.
@@ -428,8 +457,8 @@ fn is_controller(object: &Manifest) -> bool {
 
 /// Returns the variables of all containers of a Deployment that have values.
 fn environment(object: &Manifest) -> Map<String, Value> {
-    let containers = object.value.pointer("/spec/template/spec/containers");
-    let containers = containers.and_then(Value::as_array).into_iter().flatten();
+    let listed = object.value.pointer("/spec/template/spec/containers").and_then(Value::as_array);
+    let containers = listed.into_iter().flatten();
     let variables = containers.filter_map(|container| container.get("env")?.as_array()).flatten();
     let values = variables.filter_map(|variable| {
         Some((variable.get("name")?.as_str()?.to_owned(), variable.get("value")?.clone()))

@@ -121,8 +121,8 @@ fn decide(
     proposal: Option<Proposal>,
 ) -> Result<Decision, NoData> {
     let in_force = tick.in_force(member);
-    let hosted = hosted(tick, member);
-    let usable = match hosted {
+    let models = models_of(tick, member);
+    let usable = match models {
         MemberModels::NotHosted => usable(member, in_force, proposal),
         MemberModels::Unknown => Err(member.unseen().unwrap_or(NoData::NoModels)),
         MemberModels::Known(_) => {
@@ -130,8 +130,8 @@ fn decide(
             member.unseen().map_or(known, Err)
         }
     };
-    let fresh_at = match hosted {
-        MemberModels::Known(models) => models.as_of,
+    let fresh_at = match models {
+        MemberModels::Known(known) => known.as_of,
         MemberModels::NotHosted | MemberModels::Unknown => guards.inputs_at,
     };
 
@@ -169,11 +169,12 @@ enum MemberModels<'a> {
 }
 
 /// Returns the models of a member. Nothing of a multi-model server is measured.
-fn hosted<'a>(tick: &'a Tick<'_>, member: &Member<'_>) -> MemberModels<'a> {
+fn models_of<'a>(tick: &'a Tick<'_>, member: &Member<'_>) -> MemberModels<'a> {
     let key = &member.spec.key;
     if tick.policy.pools.get(key).is_none_or(|pool| pool.source != PoolSource::Seldon) {
         return MemberModels::NotHosted;
     }
+
     let models = pools::hosted::recent(tick.now, tick.inputs.hosting.get(key));
     models.map_or(MemberModels::Unknown, MemberModels::Known)
 }

@@ -35,6 +35,7 @@ pub fn served_model(containers: &[Container]) -> Option<ServedModel> {
     let flagged = MODELS.iter().find_map(|flag| value(&engine, flag));
     let model = flagged.or_else(|| positional(&engine)).filter(|word| is_known(word));
     let port = value(&engine, PORT).and_then(|word| word.parse().ok());
+
     Some(ServedModel { model: model.map(str::to_owned), port })
 }
 

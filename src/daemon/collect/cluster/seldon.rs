@@ -72,6 +72,7 @@ impl ServerFacts {
         let own = words(spec.get("capabilities"));
         let min = count(spec, "minReplicas").unwrap_or_default();
         let max = count(spec, "maxReplicas").filter(|max| *max > Replicas::ZERO);
+
         Some(Self {
             capabilities: Some(own).filter(|own| !own.is_empty()),
             bounds: Bounds::new(min, max),
@@ -90,13 +91,14 @@ impl ModelFacts {
     /// Reads the object.
     pub(crate) fn new(object: &DynamicObject) -> Option<Self> {
         let spec = object.data.get("spec")?;
-        let text = |key: &str| spec.get(key).and_then(Value::as_str).filter(|it| !it.is_empty());
         let mut requirements = words(spec.get("requirements"));
-        requirements.extend(text("modelType").map(str::to_owned));
+        requirements.extend(word(spec, "modelType"));
+
         let min = count(spec, "minReplicas").unwrap_or_default();
         let written = count(spec, "replicas");
         let copies = written.unwrap_or(Replicas::ONE).max(min);
-        Some(Self { server: text("server").map(str::to_owned), requirements, copies })
+
+        Some(Self { server: word(spec, "server"), requirements, copies })
     }
 }
 
@@ -110,6 +112,7 @@ pub(crate) fn hosted(
     let hosted = models.iter().filter_map(|(name, model)| {
         let assignment = assignment(server, servers, model)?;
         let name = ModelName::new(&name.name)?;
+
         Some(HostedModel { name, copies: model.copies, assignment })
     });
 
@@ -130,10 +133,11 @@ fn assignment(
         return (named == server).then_some(ModelAssignment::Certain);
     }
 
-    let accepts = |facts: &ServerFacts| facts.accepts(&model.requirements);
-    servers.get(server).filter(|facts| accepts(facts))?;
-    let others = servers.iter().any(|(name, facts)| *name != server && accepts(facts));
-    Some(if others { ModelAssignment::Possible } else { ModelAssignment::Certain })
+    let mut accepting = servers.iter().filter(|(_, facts)| facts.accepts(&model.requirements));
+    let is_possible = accepting.clone().any(|(name, _)| *name == server);
+    let is_certain = accepting.all(|(name, _)| *name == server);
+    let assignment = if is_certain { ModelAssignment::Certain } else { ModelAssignment::Possible };
+    is_possible.then_some(assignment)
 }
 
 fn words(list: Option<&Value>) -> BTreeSet<String> {
@@ -142,8 +146,13 @@ fn words(list: Option<&Value>) -> BTreeSet<String> {
     trimmed.take(WORDS_MAX).map(str::to_owned).collect()
 }
 
+fn word(spec: &Value, key: &str) -> Option<String> {
+    spec.get(key).and_then(Value::as_str).filter(|word| !word.is_empty()).map(str::to_owned)
+}
+
 fn count(spec: &Value, key: &str) -> Option<Replicas> {
     let written = spec.get(key).and_then(Value::as_u64)?;
+
     Some(Replicas::saturating(u32::try_from(written).unwrap_or(u32::MAX)))
 }
 

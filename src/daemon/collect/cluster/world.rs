@@ -356,10 +356,10 @@ impl ClusterView {
             return None;
         }
 
-        let is_here = |name: &ObjectName| name.namespace == key.namespace.as_str();
-        let servers_here = servers.objects().filter(|(name, _)| is_here(name));
+        let here = key.namespace.as_str();
+        let servers_here = servers.objects().filter(|(name, _)| name.namespace == here);
         let facts = servers_here.filter_map(|(name, it)| Some((&*name.name, it.server.as_ref()?)));
-        let models_here = models.objects().filter(|(name, _)| is_here(name));
+        let models_here = models.objects().filter(|(name, _)| name.namespace == here);
         let as_of = servers.known()?.min(models.known()?);
         Some(seldon::hosted(&key.name, &facts.collect(), &models_here.collect(), as_of))
     }
