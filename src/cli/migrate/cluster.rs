@@ -74,17 +74,17 @@ pub(super) async fn read(
     context: Option<&str>,
     namespace: Option<&str>,
 ) -> Result<Vec<Manifest>, ClusterError> {
-    let client = client(kubeconfig, context).await?;
+    let connected = client(kubeconfig, context).await?;
     let mut objects = Vec::new();
 
     for (group, version, kind, resource) in KINDS {
         let api = api_resource(group, version, kind, resource);
-        list(&client, &api, resource, namespace, None, &mut objects).await?;
+        list(&connected, &api, resource, namespace, None, &mut objects).await?;
     }
 
     // Its ConfigMaps are in its own namespace, whatever namespace is migrated.
     let api = api_resource("", "v1", "ConfigMap", "configmaps");
-    list(&client, &api, "configmaps", None, Some(WVA_OBJECTS), &mut objects).await?;
+    list(&connected, &api, "configmaps", None, Some(WVA_OBJECTS), &mut objects).await?;
 
     Ok(objects)
 }
@@ -122,9 +122,10 @@ async fn list(
             Ok(page) => page,
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
             Err(source) => {
-                let namespace = namespace.map(str::to_owned);
+                let place = namespace.map(str::to_owned);
+                let cause = Box::new(source);
 
-                return Err(ClusterError::List { resource, namespace, source: Box::new(source) });
+                return Err(ClusterError::List { resource, namespace: place, source: cause });
             }
         };
 

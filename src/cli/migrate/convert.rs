@@ -87,8 +87,8 @@ pub(super) fn scaled_objects(objects: &[Manifest], migration: &mut Migration) {
 }
 
 fn convert(objects: &[Manifest], kind: &str, migration: &mut Migration) {
-    let workloads = workloads(objects);
-    let scaled = scaled(objects);
+    let engines = workloads(objects);
+    let owners = scaled(objects);
     let mut taken: BTreeMap<TargetName, String> = BTreeMap::new();
 
     for object in scalers(objects, kind) {
@@ -96,13 +96,13 @@ fn convert(objects: &[Manifest], kind: &str, migration: &mut Migration) {
             migration.skip(object, "has no spec.scaleTargetRef");
             continue;
         };
-        let served = workloads.get(&target);
+        let served = engines.get(&target);
 
         if is_managed(object) {
             migration.skip(object, "is managed by WVA: plimsoll migrate wva migrates it");
         } else if follows_already(object) {
             migration.skip(object, "follows Plimsoll already");
-        } else if let Some(owner) = scaled.get(&target).filter(|_| kind != "ScaledObject") {
+        } else if let Some(owner) = owners.get(&target).filter(|_| kind != "ScaledObject") {
             let why = format!("{owner} scales the same target: plimsoll migrate keda migrates it");
             migration.skip(object, why);
         } else if let Some(owner) = taken.get(&target) {
@@ -138,7 +138,7 @@ fn convert(objects: &[Manifest], kind: &str, migration: &mut Migration) {
     }
 }
 
-/// Points an object at the number of its variant.
+/// Points an object at the desired replicas of its variant.
 fn follow(
     before: &Manifest,
     mut after: Manifest,
@@ -169,14 +169,14 @@ fn follow(
 /// Migrates the variants of the Workload Variant Autoscaler: annotated objects, and the
 /// `VariantAutoscaling`s of its older releases.
 pub(super) fn variants(objects: &[Manifest], migration: &mut Migration) {
-    let scaled = scaled(objects);
+    let owners = scaled(objects);
     let mut taken: BTreeSet<TargetName> = BTreeSet::new();
 
     for kind in ["ScaledObject", "HorizontalPodAutoscaler"] {
         for object in scalers(objects, kind).filter(|object| is_managed(object)) {
             let Some(target) = object.target() else { continue };
 
-            if let Some(owner) = scaled.get(&target).filter(|_| kind != "ScaledObject") {
+            if let Some(owner) = owners.get(&target).filter(|_| kind != "ScaledObject") {
                 migration.skip(object, format!("{owner} scales the same target"));
                 continue;
             }

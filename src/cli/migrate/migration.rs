@@ -19,7 +19,7 @@ pub(super) struct Migration {
     pub(super) selector: Option<String>,
     /// True if annotations for the Workload Variant Autoscaler declare variants.
     pub(super) wva: bool,
-    /// True if an HPA reads the number through the external metrics API.
+    /// True if an HPA reads desired replicas through the external metrics API.
     pub(super) external: bool,
     /// The variants of the configuration, which no object of the cluster declares.
     pub(super) variants: Vec<Value>,

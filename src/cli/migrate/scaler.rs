@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::cli::migrate::migration::Migration;
 use crate::cli::migrate::object::{Manifest, text};
 
-/// The metric with the number.
+/// The metric with desired replicas.
 pub(super) const METRIC: &str = "plimsoll_desired_replicas";
 
 /// The Workload Variant Autoscaler's metric.
@@ -42,8 +42,8 @@ pub(super) fn reads_engine(object: &Manifest) -> bool {
 pub(super) fn model_in_metrics(object: &Manifest) -> Option<String> {
     let metrics = object.value.pointer("/spec/metrics").and_then(Value::as_array);
     let selected = metrics.into_iter().flatten().find_map(|metric| {
-        let source = source(metric)?;
-        let labels = source.pointer("/metric/selector/matchLabels")?;
+        let of_metric = source(metric)?;
+        let labels = of_metric.pointer("/metric/selector/matchLabels")?;
         MODEL_LABELS.iter().find_map(|label| labels.get(*label)?.as_str().map(str::to_owned))
     });
 
@@ -62,7 +62,7 @@ fn label_in(query: &str) -> Option<String> {
     })
 }
 
-/// Points an HPA at the number, and notes what changes.
+/// Points an HPA at desired replicas, and notes each change.
 pub(super) fn follow_as_hpa(hpa: &mut Manifest, variant: &str, migration: &mut Migration) {
     migration.external = true;
     let before = hpa.clone();
@@ -174,12 +174,12 @@ fn open(behavior: &mut Value, before: &Manifest, migration: &mut Migration) {
     }
 }
 
-/// Points a `ScaledObject` at the number, and notes what changes. The trigger reads the Prometheus
-/// of the first trigger that it replaces.
+/// Points a `ScaledObject` at desired replicas, and notes each change. The trigger reads the
+/// Prometheus of the first trigger that it replaces.
 ///
 /// # Errors
 ///
-/// No trigger reads a Prometheus, so it is unknown where KEDA finds the number.
+/// No trigger reads a Prometheus, so it is unknown where KEDA finds them.
 pub(super) fn follow_as_scaled_object(
     object: &mut Manifest,
     variant: &str,
@@ -191,9 +191,10 @@ pub(super) fn follow_as_scaled_object(
         return Err("has no spec".to_owned());
     };
     let triggers = spec.get("triggers").and_then(Value::as_array).cloned().unwrap_or_default();
-    let is_prometheus = |trigger: &&Value| text(trigger, "/type") == Some("prometheus");
-    let engine = triggers.iter().filter(is_prometheus).find(|it| is_of_engine(query(it)));
-    let Some(model) = engine.or_else(|| triggers.iter().find(is_prometheus)) else {
+    let of_prometheus: Vec<&Value> =
+        triggers.iter().filter(|it| text(it, "/type") == Some("prometheus")).collect();
+    let engine = of_prometheus.iter().find(|it| is_of_engine(query(it)));
+    let Some(model) = engine.or(of_prometheus.first()) else {
         let why = "has no prometheus trigger, so it is unknown which Prometheus KEDA reads: add \
                    one, or write the trigger of docs/keda.md";
         return Err(why.to_owned());
@@ -235,7 +236,7 @@ pub(super) fn follow_as_scaled_object(
     Ok(())
 }
 
-/// The trigger with the number, at the Prometheus of another trigger.
+/// The trigger with desired replicas, at the Prometheus of another trigger.
 fn trigger(like: &Value, variant: &str, namespace: &str) -> Value {
     let mut metadata = Map::new();
 
@@ -299,7 +300,7 @@ fn bound(spec: &mut Map<String, Value>, before: &Manifest, migration: &mut Migra
     }
 }
 
-/// Sets the fallback that keeps replicas while the number cannot be read.
+/// Sets the fallback that keeps replicas while the metric cannot be read.
 fn guard(spec: &mut Map<String, Value>, before: &Manifest, migration: &mut Migration) {
     let behavior = spec.get("fallback").and_then(|it| it.get("behavior")).and_then(Value::as_str);
     let keeps = matches!(behavior, Some("currentReplicas" | "currentReplicasIfHigher"));
@@ -313,7 +314,7 @@ fn guard(spec: &mut Map<String, Value>, before: &Manifest, migration: &mut Migra
             "fallback keeps the replicas that there are, and at least {replicas}: before, it set \
              exactly {replicas}"
         ),
-        None => "has a fallback that keeps the replicas while the number cannot be read".to_owned(),
+        None => "has a fallback that keeps the replicas while the metric cannot be read".to_owned(),
     };
     let fallback = spec
         .entry("fallback".to_owned())
