@@ -131,18 +131,18 @@ pub enum Command {
 pub enum MigrateSource {
     /// Migrates from the Workload Variant Autoscaler of llm-d.
     ///
-    /// Annotated HPAs and ScaledObjects keep their annotations, and follow Plimsoll's number. Its
-    /// ConfigMaps become settings. docs/migrating-from-wva.md says how to switch, and back.
+    /// Annotated HPAs and `ScaledObject`s keep their annotations, and follow Plimsoll instead. Its
+    /// `ConfigMap`s become settings. docs/migrating-from-wva.md describes the switch, and the way back.
     #[command(verbatim_doc_comment, after_help = MIGRATE_EXAMPLES)]
     Wva(MigrateArgs),
-    /// Migrates KEDA ScaledObjects whose triggers or targets are of vLLM or SGLang.
+    /// Migrates KEDA `ScaledObject`s whose triggers or targets are of vLLM or SGLang.
     ///
-    /// KEDA stays and carries Plimsoll's number. docs/migrating-from-keda.md says more.
+    /// KEDA stays and follows Plimsoll. docs/migrating-from-keda.md has the details.
     #[command(verbatim_doc_comment, after_help = MIGRATE_EXAMPLES)]
     Keda(MigrateArgs),
     /// Migrates HPAs whose metrics or targets are of vLLM or SGLang.
     ///
-    /// The HPA stays and follows Plimsoll's number. docs/migrating-from-hpa.md says more.
+    /// The HPA stays and follows Plimsoll. docs/migrating-from-hpa.md has the details.
     #[command(verbatim_doc_comment, after_help = MIGRATE_EXAMPLES)]
     Hpa(MigrateArgs),
 }

@@ -59,7 +59,9 @@ fn manifests(files: &BTreeMap<String, String>) -> Vec<&str> {
 
 /// Everything that a migration writes, for review.
 fn whole(files: &BTreeMap<String, String>) -> String {
-    files.iter().map(|(name, text)| format!("===== {name}\n{text}")).collect()
+    let parts: Vec<String> =
+        files.iter().map(|(name, text)| format!("===== {name}\n{text}")).collect();
+    parts.concat()
 }
 
 /// Checks that an HPA reads the number of this variant alone, and follows it exactly.

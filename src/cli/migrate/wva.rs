@@ -372,7 +372,7 @@ fn queueing(map: &Manifest, entries: &[SettingsEntry<'_>], migration: &mut Migra
     let targets = entries.iter().filter_map(|entry| {
         Some((entry.name, entry.number("targetTTFT")?, entry.number("targetITL")?))
     });
-    objectives(map, targets.collect(), migration);
+    objectives(map, &targets.collect::<Vec<_>>(), migration);
 }
 
 /// Reads the objectives of service classes.
@@ -385,11 +385,11 @@ fn service_classes(map: &Manifest, entries: &[SettingsEntry<'_>], migration: &mu
         Some((one.get("model")?.as_str()?, ttft, itl))
     });
 
-    objectives(map, targets.collect(), migration);
+    objectives(map, &targets.collect::<Vec<_>>(), migration);
 }
 
 /// Sets the strictest of these objectives, in milliseconds.
-fn objectives(map: &Manifest, targets: Vec<(&str, f64, f64)>, migration: &mut Migration) {
+fn objectives(map: &Manifest, targets: &[(&str, f64, f64)], migration: &mut Migration) {
     let shortest_ttft = targets.iter().map(|(_, ttft, _)| *ttft).reduce(f64::min);
     let shortest_itl = targets.iter().map(|(_, _, itl)| *itl).reduce(f64::min);
     let (Some(ttft), Some(itl)) = (shortest_ttft, shortest_itl) else { return };
