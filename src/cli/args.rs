@@ -132,7 +132,7 @@ pub enum MigrateSource {
     /// Migrates from the Workload Variant Autoscaler of llm-d.
     ///
     /// Annotated HPAs and `ScaledObject`s keep their annotations, and follow Plimsoll instead. Its
-    /// `ConfigMap`s become settings. docs/migrating-from-wva.md describes the switch, and the way back.
+    /// `ConfigMap`s become settings. docs/migrating-from-wva.md has the way there and back.
     #[command(verbatim_doc_comment, after_help = MIGRATE_EXAMPLES)]
     Wva(MigrateArgs),
     /// Migrates KEDA `ScaledObject`s whose triggers or targets are of vLLM or SGLang.
