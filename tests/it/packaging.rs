@@ -1,4 +1,4 @@
-//! The bill of materials that `packaging/release` puts next to the binary.
+//! The bill of materials and the provenance that `packaging/release` puts next to the binary.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,6 +11,9 @@ use serde_json::Value;
 const SHIPPED: [&str; 7] =
     ["aws-lc-sys", "hyper", "kube", "plimsoll-core", "plimsoll-daemon", "plimsoll-lab", "rustls"];
 const NOT_SHIPPED: [&str; 5] = ["cc", "criterion", "insta", "openssl", "proptest"];
+
+/// The example of FIPS 180-4.
+const SHA256_OF_ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
 static BILL: LazyLock<Value> = LazyLock::new(|| serde_json::from_str(&bill(&[])).unwrap());
 
@@ -140,8 +143,44 @@ fn equal_sources_have_an_equal_bill_of_materials_with_the_checksum_of_the_binary
     let first = bill(&[path]);
     assert_eq!(first, bill(&[path]));
     let first: Value = serde_json::from_str(&first).unwrap();
-    // The example of FIPS 180-4.
-    let sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-    assert_eq!(first["metadata"]["component"]["hashes"][0]["content"], sha256);
+    assert_eq!(first["metadata"]["component"]["hashes"][0]["content"], SHA256_OF_ABC);
     assert_eq!(first["components"], BILL["components"]);
+}
+
+/// The output of `packaging/provenance` about a file, built from this commit.
+fn provenance(file: &Path, commit: &str) -> Value {
+    let output = Command::new(root("packaging/provenance"))
+        .arg(file)
+        .env("SOURCE_COMMIT", commit)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn the_provenance_binds_a_file_to_its_commit_lock_file_and_toolchain() {
+    let folder = tempfile::tempdir().unwrap();
+    let binary = folder.path().join("plimsoll");
+    std::fs::write(&binary, "abc").unwrap();
+    let commit = "52396a1384ac9a3866b29ed87a2bbef35ade0cbd";
+    let statement = provenance(&binary, commit);
+    assert_eq!(statement["_type"], "https://in-toto.io/Statement/v1");
+    assert_eq!(statement["predicateType"], "https://slsa.dev/provenance/v1");
+    assert_eq!(statement["subject"].as_array().unwrap().len(), 1);
+    assert_eq!(statement["subject"][0]["name"], "plimsoll");
+    assert_eq!(statement["subject"][0]["digest"]["sha256"], SHA256_OF_ABC);
+
+    let inputs = &statement["predicate"]["buildDefinition"]["resolvedDependencies"];
+    assert_eq!(inputs[0]["digest"]["gitCommit"], commit);
+    assert_eq!(inputs[0]["annotations"]["dirty"], false);
+    assert_eq!(inputs[1]["name"], "Cargo.lock");
+    assert_eq!(text(&inputs[1]["digest"], "sha256").len(), 64);
+    assert!(text(&inputs[2]["annotations"], "version").starts_with("rustc 1."));
+    assert_eq!(statement, provenance(&binary, commit), "it has no time");
+
+    let dirty = provenance(&binary, &format!("{commit}-dirty"));
+    let source = &dirty["predicate"]["buildDefinition"]["resolvedDependencies"][0];
+    assert_eq!(source["digest"]["gitCommit"], commit);
+    assert_eq!(source["annotations"]["dirty"], true);
 }
