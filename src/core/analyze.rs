@@ -7,6 +7,7 @@ pub mod engine_args;
 pub mod foresight;
 pub mod queueing;
 pub mod saturation;
+pub mod sharing;
 pub mod throughput;
 pub mod tokens;
 pub mod tuner;

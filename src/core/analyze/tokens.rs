@@ -23,7 +23,8 @@
 //!
 //! The capacity of a variant is the median over its replicas. A variant without replicas keeps its
 //! last capacity. Failing that, it takes the capacity of a variant with equivalent arguments, or
-//! has none.
+//! has none. By [`TokenPolicy::sharing`], variants share what they measured within their namespace
+//! or within the cluster.
 //!
 //! # Units
 //!
@@ -209,7 +210,7 @@ fn analyze_variant(context: &TokenContext<'_>, known: &mut ModelKnowledge) -> Va
     let TokenContext { variant, .. } = context;
     let ready = variant.current.beyond(variant.pending);
     if let (Some(arguments), Some(_)) = (variant.arguments, &variant.spec.accelerator) {
-        known.adopt(&variant.spec.key, arguments);
+        known.adopt(&variant.spec.key, arguments, context.sharing());
     }
 
     let size = declared_size(context, known);

@@ -8,6 +8,7 @@ use plimsoll::analyze::capacity::{Totals, Utilisation};
 use plimsoll::analyze::engine_args::{
     EngineArguments, Execution, Generation, Parallelism, Prefill,
 };
+use plimsoll::analyze::sharing::CardSharing;
 use plimsoll::analyze::tokens::capacity::{RequestShape, SchedulerQueue};
 use plimsoll::analyze::tokens::knowledge::{CapacityRecord, Knowledge, RecordSource};
 use plimsoll::analyze::tokens::{
@@ -221,6 +222,7 @@ pub(super) fn policy(input: &Value) -> TokenPolicy {
             grow: fraction(&config["scale_up_ratio"]).unwrap(),
             shrink: fraction(&config["scale_down_ratio"]).unwrap(),
         },
+        sharing: CardSharing::Cluster,
         rules: TokenRules::Wva,
     }
 }

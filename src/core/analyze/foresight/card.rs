@@ -35,7 +35,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::foresight::pace::IterationCost;
-use crate::analyze::foresight::policy::CardSharing;
+use crate::analyze::sharing::CardSharing;
 use crate::fleet::{Accelerator, ModelName, Namespace, Role, VariantKey, VariantSpec};
 use crate::units::{Gpus, Requests, Tokens};
 
@@ -252,10 +252,7 @@ impl fmt::Display for CardTitle {
 
 impl CardCircle {
     fn of(spec: &VariantSpec, sharing: CardSharing) -> Self {
-        let namespace = match sharing {
-            CardSharing::Namespace => Some(spec.key.namespace.clone()),
-            CardSharing::Cluster => None,
-        };
+        let namespace = sharing.within(&spec.key.namespace).cloned();
         Self { model: spec.model.clone(), namespace }
     }
 }

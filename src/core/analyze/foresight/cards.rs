@@ -7,12 +7,13 @@ use jiff::Timestamp;
 use crate::analyze::foresight::card::{Card, CardStore, EngineKind, ImportedCards};
 use crate::analyze::foresight::lengths::RequestLengths;
 use crate::analyze::foresight::pace::SETTLED;
-use crate::analyze::foresight::policy::{CardSharing, ForesightPolicy};
+use crate::analyze::foresight::policy::ForesightPolicy;
 use crate::analyze::foresight::saved::SavedForesight;
 use crate::analyze::foresight::seen::VariantModel;
 use crate::analyze::foresight::standby::takes;
 use crate::analyze::foresight::state::Foresight;
 use crate::analyze::foresight::strides::VariantStrides;
+use crate::analyze::sharing::CardSharing;
 use crate::fleet::{ModelKey, VariantKey, VariantSpec};
 
 /// The card of a variant from its saved state; `None` if too little is saved. The saved state does

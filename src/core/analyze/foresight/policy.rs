@@ -6,10 +6,10 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::foresight::arrivals::HORIZON_MAX;
+use crate::analyze::sharing::CardSharing;
 use crate::settings;
 use crate::settings::{hours, minutes, on, secs};
 use crate::units::{Fraction, Requests, Seconds, Tokens};
@@ -403,20 +403,3 @@ impl ForesightPolicy {
         Seconds::new(starts * startup.seconds()).unwrap_or_default().max(self.history_min)
     }
 }
-
-/// The variants that may use each other's cards.
-///
-/// The owner of a pod writes its page of metrics. A card from it sizes other variants, and its title
-/// tells their owners the name and the traffic of the variant that taught it. Namespaces are the
-/// border between owners, so by default no card crosses it. Cards of the configuration are the
-/// operator's own and are for all namespaces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum CardSharing {
-    /// Those of the same namespace.
-    Namespace,
-    /// Those of all namespaces.
-    Cluster,
-}
-
-settings! { plain: CardSharing; }

@@ -4,8 +4,8 @@
 //! replicas can be compared with others. [`ComputeEvidence`] holds the tokens that were resident
 //! while compute was the limit. It applies under [`EvidenceConditions`], which name everything that
 //! the limit depends on: the model, the accelerator and the count of accelerators, the engine's
-//! arguments, and the output length. Variants under the same conditions share their evidence, in
-//! any namespace.
+//! arguments, and the output length. Variants under the same conditions share their evidence,
+//! within their namespace or within the cluster.
 
 mod evidence;
 mod record;
@@ -19,7 +19,7 @@ use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::tokens::knowledge::evidence::{
     EvidenceConditions, EvidenceEngine, EvidenceSample, PIECES_MAX, is_older,
 };
-use crate::fleet::{ModelName, VariantKey};
+use crate::fleet::{ModelName, Namespace, VariantKey};
 use crate::units::Tokens;
 
 pub use crate::analyze::tokens::knowledge::evidence::PIECES_MIN;
@@ -146,10 +146,12 @@ impl ModelKnowledge {
     }
 
     /// The measured record of another variant with equivalent arguments on the same known
-    /// accelerator. Of several, the record seen last; of those, the first by name.
+    /// accelerator, in this namespace if there is one. Of several, the record seen last; of those,
+    /// the first by name.
     pub(crate) fn like(
         &self,
         variant: &VariantKey,
+        within: Option<&Namespace>,
         record: &CapacityRecord,
     ) -> Option<&CapacityRecord> {
         let arguments = record.arguments.as_ref()?;
@@ -159,6 +161,7 @@ impl ModelKnowledge {
             .iter()
             .filter(|(key, other)| {
                 *key != variant
+                    && within.is_none_or(|namespace| key.namespace == *namespace)
                     && matches!(other.source, RecordSource::Measured(_))
                     && other.capacity.is_some_and(|capacity| capacity > Tokens::ZERO)
                     && other.accelerator == record.accelerator
@@ -171,7 +174,12 @@ impl ModelKnowledge {
 
     /// Reassigns evidence found for a variant alone to engines with these arguments, once they are
     /// known.
-    pub(crate) fn adopt(&mut self, variant: &VariantKey, arguments: &EngineArguments) {
+    pub(crate) fn adopt(
+        &mut self,
+        variant: &VariantKey,
+        arguments: &EngineArguments,
+        within: Option<&Namespace>,
+    ) {
         while let Some(position) =
             self.evidence.iter().position(|(known, _)| known.are_of_variant_alone(variant))
         {
@@ -179,7 +187,7 @@ impl ModelKnowledge {
             let to = self.evidence_mut(ConditionsRef {
                 accelerator: known.accelerator.as_ref(),
                 gpus: known.gpus,
-                engine: EngineRef::Arguments(arguments),
+                engine: EngineRef::Arguments(arguments, within),
                 output: known.output,
             });
 

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::tokens::capacity::RequestShape;
 use crate::analyze::tokens::policy::TokenPolicy;
-use crate::fleet::VariantSpec;
+use crate::fleet::{Namespace, VariantSpec};
 use crate::observe::GaugeSummary;
 use crate::units::{Fraction, Replicas, Requests, TokenRate, Tokens};
 
@@ -54,6 +54,15 @@ pub(super) struct TokenContext<'a> {
     /// The mean request of the model.
     pub(super) requests: &'a RequestShape,
     pub(super) variant: &'a TokenVariantLoad<'a>,
+}
+
+// === impl TokenContext ===
+
+impl TokenContext<'_> {
+    /// The namespace whose variants share their measurements with this one; `None` for all.
+    pub(super) fn sharing(&self) -> Option<&Namespace> {
+        self.policy.sharing.within(&self.variant.spec.key.namespace)
+    }
 }
 
 /// The length of a list as a replica count.

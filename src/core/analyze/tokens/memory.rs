@@ -19,7 +19,7 @@ pub(super) fn declared_size(context: &TokenContext<'_>, known: &ModelKnowledge) 
     let record = known.record(&variant.spec.key);
     let own = record.and_then(|record| record.kv_capacity);
     own.or_else(|| prescribed_size(variant.arguments?))
-        .or_else(|| known.like(&variant.spec.key, record?)?.kv_capacity)
+        .or_else(|| known.like(&variant.spec.key, context.sharing(), record?)?.kv_capacity)
 }
 
 fn prescribed_size(arguments: &EngineArguments) -> Option<Tokens> {
@@ -75,7 +75,7 @@ pub(super) fn remembered(
         .arguments
         .and_then(|arguments| compute_bound(arguments, requests, policy.rules))
         .map(|bound| tokens(bound.tokens() * ranks));
-    let alike = known.like(key, record).and_then(|other| other.capacity);
+    let alike = known.like(key, context.sharing(), record).and_then(|other| other.capacity);
     // The compute bound alone is an upper bound that may be many times the memory.
     let least = [memory, alike].into_iter().flatten().reduce(Tokens::min)?;
     Some((compute.map_or(least, |compute| least.min(compute)), CapacitySource::Declared))

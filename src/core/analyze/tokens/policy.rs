@@ -1,6 +1,7 @@
 //! The policy of the token analyzer.
 
 use crate::analyze::capacity::Utilisation;
+use crate::analyze::sharing::CardSharing;
 use crate::units::{Fraction, Requests};
 
 /// The policy of the token analyzer.
@@ -12,6 +13,8 @@ pub struct TokenPolicy {
     pub queue_threshold: Requests,
     /// The share of the capacity that may be used.
     pub utilisation: Utilisation,
+    /// The variants that share measured capacities.
+    pub sharing: CardSharing,
     /// The rules for ambiguous cases.
     pub rules: TokenRules,
 }
@@ -23,6 +26,7 @@ impl Default for TokenPolicy {
             kv_threshold: Fraction::new(0.8).unwrap_or(Fraction::ONE),
             queue_threshold: Requests::new(5.0).unwrap_or_default(),
             utilisation: Utilisation::default(),
+            sharing: CardSharing::default(),
             rules: TokenRules::default(),
         }
     }

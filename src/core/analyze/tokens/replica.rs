@@ -30,7 +30,7 @@ pub(super) fn analyze(
         gpus: variant.gpus,
         // Engines with the same arguments on unknown accelerators may differ in capacity.
         engine: match variant.arguments.filter(|_| variant.spec.accelerator.is_some()) {
-            Some(arguments) => EngineRef::Arguments(arguments),
+            Some(arguments) => EngineRef::Arguments(arguments, context.sharing()),
             None => EngineRef::Variant(&variant.spec.key),
         },
         output: OutputLength::of(load.requests.output.or(requests.output)),

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::analyze::engine_args::EngineArguments;
+use crate::analyze::sharing::CardSharing;
 use crate::analyze::tokens::capacity::{compute_bound, memory_bound, tokens_of_request};
 use crate::analyze::tokens::knowledge::PIECES_MIN;
 use crate::fleet::{Accelerator, ModelName, Namespace};
@@ -56,6 +57,7 @@ struct Bench {
     arguments: Option<EngineArguments>,
     knowledge: Knowledge,
     queue: Option<SchedulerQueue>,
+    policy: TokenPolicy,
 }
 
 impl Bench {
@@ -66,6 +68,7 @@ impl Bench {
             arguments: None,
             knowledge: Knowledge::default(),
             queue: None,
+            policy: TokenPolicy::default(),
         }
     }
 
@@ -85,8 +88,7 @@ impl Bench {
             replicas,
         };
 
-        let policy = TokenPolicy::default();
-        analyze(now, &policy, &model(), &[variant], self.queue, &mut self.knowledge)
+        analyze(now, &self.policy, &model(), &[variant], self.queue, &mut self.knowledge)
     }
 
     fn capacity(&mut self, now: Timestamp, load: TokenReplicaLoad) -> Tokens {
@@ -194,16 +196,29 @@ fn what_was_learned_fades_and_is_forgotten() {
 }
 
 #[test]
-fn what_is_learned_depends_on_the_engines_arguments_and_not_on_the_namespace() {
+fn what_is_learned_depends_on_the_engines_arguments_and_crosses_namespaces_only_if_allowed() {
     let arguments = EngineArguments::default_of(Engine::Vllm);
-    let mut bench = Bench::new();
-    bench.arguments = Some(arguments.clone());
-    bound_by_compute(&mut bench, 0);
+    for (sharing, elsewhere) in
+        [(CardSharing::Namespace, 12_800.0), (CardSharing::Cluster, 3_000.0)]
+    {
+        let mut bench = Bench::new();
+        bench.policy.sharing = sharing;
+        bench.arguments = Some(arguments.clone());
+        bound_by_compute(&mut bench, 0);
 
-    bench.spec.key.namespace = Namespace::new("elsewhere").unwrap();
-    assert_eq!(bench.capacity(at(60), load(1_000.0, 0.0)), tokens_of(3_000.0));
-    bench.arguments = Some(EngineArguments { kv_tokens: Some(tokens_of(9e5)), ..arguments });
-    assert_eq!(bench.capacity(at(60), load(1_000.0, 0.0)), tokens_of(12_800.0));
+        let home = bench.spec.key.clone();
+        bench.spec.key = VariantSpec::example("b").key;
+        assert_eq!(bench.capacity(at(60), load(1_000.0, 0.0)), tokens_of(3_000.0), "{sharing:?}");
+        bench.spec.key.namespace = Namespace::new("elsewhere").unwrap();
+        assert_eq!(bench.capacity(at(60), load(1_000.0, 0.0)), tokens_of(elsewhere));
+
+        let saved = bench.knowledge.save(&model().model, &bench.spec.key);
+        assert_eq!(saved.limits.is_empty(), sharing == CardSharing::Namespace);
+        let other = EngineArguments { kv_tokens: Some(tokens_of(9e5)), ..arguments.clone() };
+        bench.spec.key = home;
+        bench.arguments = Some(other);
+        assert_eq!(bench.capacity(at(60), load(1_000.0, 0.0)), tokens_of(12_800.0));
+    }
 }
 
 #[test]
@@ -304,6 +319,20 @@ fn a_variant_without_replicas_is_known_by_one_that_is_started_alike() {
     assert_eq!(analysis.variants[0].source, CapacitySource::Declared);
     assert_eq!(analysis.variants[0].capacity, Some(tokens_of(12_800.0)));
     assert_eq!(analysis.report.variants[0].confidence, Confidence::Assumed);
+}
+
+#[test]
+fn a_variant_of_another_namespace_that_is_started_alike_counts_only_if_allowed() {
+    for (sharing, counts) in [(CardSharing::Namespace, false), (CardSharing::Cluster, true)] {
+        let mut bench = Bench::new();
+        bench.policy.sharing = sharing;
+        bench.arguments = Some(EngineArguments::default_of(Engine::Vllm));
+        bench.capacity(at(0), load(8_000.0, 0.0));
+
+        bench.spec.key.namespace = Namespace::new("elsewhere").unwrap();
+        let analysis = bench.analyze(at(15), 0, &[]);
+        assert_eq!(analysis.variants[0].capacity.is_some(), counts, "{sharing:?}");
+    }
 }
 
 #[test]

@@ -163,7 +163,7 @@ fn stored(context: &TokenContext<'_>, known: &ModelKnowledge, ready: Replicas) -
         let own = record
             .kv_capacity
             .map(|size| whole(memory_bound(size, context.policy.kv_threshold).tokens()));
-        let alike = known.like(key, record).and_then(|other| other.capacity);
+        let alike = known.like(key, context.sharing(), record).and_then(|other| other.capacity);
         [own, alike]
             .into_iter()
             .flatten()

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::file::cards::CardKeys;
 use plimsoll_core::analyze::ballot::Analyzer;
 use plimsoll_core::analyze::foresight;
-use plimsoll_core::analyze::foresight::policy::CardSharing;
+use plimsoll_core::analyze::sharing::CardSharing;
 use plimsoll_core::decide::rank;
 use plimsoll_core::settings;
 use plimsoll_core::settings::{hours, millis, minutes, secs};
@@ -72,8 +72,8 @@ settings! {
         /// `foresight`.
         cards: Option<Vec<CardKeys>>;
 
-        /// Variants that start from what others of their kind have taught: those of one namespace,
-        /// or of the whole cluster. Cards of the configuration are for all.
+        /// Variants that start from what others of their kind have taught `foresight` or `tokens`:
+        /// those of one namespace, or of the whole cluster. Cards of the configuration are for all.
         // An owner of pods can write anything into a page, and namespaces are borders of owners.
         share_cards: CardSharing = CardSharing::Namespace;
 

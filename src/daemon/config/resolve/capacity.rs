@@ -57,13 +57,17 @@ pub(crate) fn resolve(
             ("foresight", written.foresight.is_some()),
             ("cards", written.cards.is_some()),
             ("card_files", written.card_files.is_some()),
-            ("share_cards", written.share_cards.is_some()),
         ] {
             if written {
                 let rule = "has no effect, because capacity.analyzers does not name foresight";
                 checks.problems.warning(join(PATH, key), rule);
             }
         }
+    }
+    let shares = [Analyzer::Foresight, Analyzer::Tokens];
+    if written.share_cards.is_some() && !shares.iter().any(|it| keys.analyzers.contains(it)) {
+        let rule = "has no effect, because capacity.analyzers names neither foresight nor tokens";
+        checks.problems.warning(join(PATH, "share_cards"), rule);
     }
 
     let utilisation = Utilisation { grow, shrink };
@@ -75,6 +79,7 @@ pub(crate) fn resolve(
             kv_threshold: thresholds.kv_cache,
             queue_threshold: thresholds.queue_length,
             utilisation,
+            sharing: keys.share_cards,
             ..usual
         },
         throughput: throughput::ThroughputPolicy {

@@ -24,6 +24,7 @@ use crate::simulate::scaler::{self, Rules};
 use crate::simulate::scenario::{Actuator, Hpa, SYNC, Scenario, Signal};
 use plimsoll_core::analyze::ballot::Analyzer;
 use plimsoll_core::analyze::saturation::{Thresholds, TransitionRule};
+use plimsoll_core::analyze::sharing::CardSharing;
 use plimsoll_core::analyze::tokens;
 use plimsoll_core::decide::enforce::{self, Amount, Behavior, Deference, Dwell, Select};
 use plimsoll_core::pipeline::sizing::Sizing;
@@ -96,6 +97,7 @@ fn by_tokens() -> Sizing {
         analyzers: vec![Analyzer::Tokens],
         tokens: tokens::TokenPolicy {
             rules: tokens::TokenRules::Wva,
+            sharing: CardSharing::Cluster,
             ..tokens::TokenPolicy::default()
         },
         ..Sizing::default()

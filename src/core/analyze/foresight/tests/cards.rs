@@ -3,7 +3,7 @@
 use super::*;
 use crate::analyze::foresight::card::{Card, EngineKind, EngineProfile};
 use crate::analyze::foresight::pace::SETTLED;
-use crate::analyze::foresight::policy::CardSharing;
+use crate::analyze::sharing::CardSharing;
 use crate::fleet::{Accelerator, Namespace, VariantName};
 
 fn on_l4(mut spec: VariantSpec) -> VariantSpec {

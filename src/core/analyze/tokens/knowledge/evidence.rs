@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::tokens::capacity::{OutputLength, tokens};
 use crate::analyze::tokens::knowledge::record::CapacityRecord;
-use crate::fleet::{Accelerator, VariantKey};
+use crate::fleet::{Accelerator, Namespace, VariantKey};
 use crate::units::Tokens;
 
 /// The maximum number of pieces of evidence: the last minutes of a limit, not its full history.
@@ -51,8 +51,8 @@ pub(crate) struct ConditionsRef<'a> {
 /// The identity of an engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum EngineRef<'a> {
-    /// The engine's arguments identify it.
-    Arguments(&'a EngineArguments),
+    /// The engine's arguments identify it, within this namespace if there is one.
+    Arguments(&'a EngineArguments, Option<&'a Namespace>),
     /// The engine's variant identifies it, because the arguments are unknown.
     Variant(&'a VariantKey),
     /// All engines are the same, as in WVA.
@@ -70,7 +70,7 @@ pub(super) struct EvidenceConditions {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum EvidenceEngine {
-    Arguments(Box<EngineArguments>),
+    Arguments(Box<EngineArguments>, Option<Namespace>),
     Variant(VariantKey),
     Any,
 }
@@ -94,8 +94,9 @@ impl EvidenceConditions {
     pub(super) fn are_of(&self, variant: &VariantKey, record: Option<&CapacityRecord>) -> bool {
         match &self.engine {
             EvidenceEngine::Variant(key) => key == variant,
-            EvidenceEngine::Arguments(arguments) => record.is_some_and(|record| {
-                record.accelerator == self.accelerator
+            EvidenceEngine::Arguments(arguments, within) => record.is_some_and(|record| {
+                within.as_ref().is_none_or(|namespace| variant.namespace == *namespace)
+                    && record.accelerator == self.accelerator
                     && record.arguments.as_ref() == Some(&**arguments)
             }),
             EvidenceEngine::Any => false,
@@ -111,13 +112,15 @@ impl EvidenceConditions {
     pub(super) fn are(&self, other: ConditionsRef<'_>) -> bool {
         let Self { accelerator, gpus, engine, output } = self;
         let same_engine = match (engine, other.engine) {
-            (EvidenceEngine::Arguments(ours), EngineRef::Arguments(theirs)) => {
-                ours.carries_like(theirs) && ours.sequences == theirs.sequences
+            (EvidenceEngine::Arguments(ours, within), EngineRef::Arguments(theirs, other)) => {
+                within.as_ref() == other
+                    && ours.carries_like(theirs)
+                    && ours.sequences == theirs.sequences
             }
             (EvidenceEngine::Variant(ours), EngineRef::Variant(theirs)) => ours == theirs,
             (EvidenceEngine::Any, EngineRef::Any) => true,
             (
-                EvidenceEngine::Arguments(_) | EvidenceEngine::Variant(_) | EvidenceEngine::Any,
+                EvidenceEngine::Arguments(..) | EvidenceEngine::Variant(_) | EvidenceEngine::Any,
                 _,
             ) => false,
         };
@@ -135,8 +138,8 @@ impl From<ConditionsRef<'_>> for EvidenceConditions {
             accelerator: from.accelerator.cloned(),
             gpus: from.gpus,
             engine: match from.engine {
-                EngineRef::Arguments(arguments) => {
-                    EvidenceEngine::Arguments(Box::new(arguments.clone()))
+                EngineRef::Arguments(arguments, within) => {
+                    EvidenceEngine::Arguments(Box::new(arguments.clone()), within.cloned())
                 }
                 EngineRef::Variant(variant) => EvidenceEngine::Variant(variant.clone()),
                 EngineRef::Any => EvidenceEngine::Any,
