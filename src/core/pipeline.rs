@@ -136,6 +136,12 @@ impl Pipeline {
         self.policy = policy;
     }
 
+    /// The policy in effect.
+    #[must_use]
+    pub const fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
     /// Decides the desired replicas of each variant.
     pub fn tick(&mut self, now: Timestamp, inputs: &Inputs) -> Decisions {
         let found = self.consider(now, inputs);

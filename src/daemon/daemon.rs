@@ -14,6 +14,7 @@ mod directory;
 mod discovery;
 mod kubernetes;
 mod liveness;
+mod pace;
 mod registration;
 mod reload;
 mod sharing;

@@ -54,6 +54,12 @@ pub struct Policy {
 // === impl Policy ===
 
 impl Policy {
+    /// Returns true if sized variants scale up without step limits.
+    #[must_use]
+    pub fn grows_at_once(&self) -> bool {
+        self.sizing.as_ref().is_some_and(Sizing::grows_at_once)
+    }
+
     /// The age from which data that arrives this way is too old to act on.
     pub(crate) const fn stale_after(&self, route: ScrapeRoute) -> Seconds {
         match route {

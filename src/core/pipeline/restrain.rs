@@ -137,7 +137,7 @@ fn slow_down(
 
 /// Returns true if a decision follows known demand, which step limits do not apply to.
 fn grows_at_once(policy: &Policy, decision: &Decision) -> bool {
-    decision.sized().is_some() && policy.sizing.as_ref().is_some_and(Sizing::grows_at_once)
+    decision.sized().is_some() && policy.grows_at_once()
 }
 
 /// The windows that a decision waits for, and the time in which desired replicas must not jitter,

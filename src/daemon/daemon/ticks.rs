@@ -21,6 +21,7 @@ use crate::config::Config;
 use crate::daemon::announce::EventPermission;
 use crate::daemon::directory::{self, Directory};
 use crate::daemon::discovery::DiscoveryReporter;
+use crate::daemon::pace;
 use crate::daemon::sharing::{LeadershipRole, Sharing};
 use crate::daemon::ticks::channels::{ConfigReload, PrometheusChannels, TickChannels};
 use crate::daemon::ticks::keep::{SAVE_INTERVAL, StateKeeper};
@@ -503,8 +504,10 @@ impl Ticks {
             }
 
             self.say_ignored(key, ignored);
-            if self.findings.get(key) != Some(&state.findings) {
-                for finding in &state.findings {
+            let mut findings = state.findings.clone();
+            findings.retain(|finding| !pace::is_intended(finding, self.pipeline.policy()));
+            if self.findings.get(key) != Some(&findings) {
+                for finding in &findings {
                     let namespace = &key.namespace;
                     let variant = &key.variant;
                     warn!(%namespace, %variant, "{finding}");
@@ -513,7 +516,7 @@ impl Ticks {
                     }
                 }
 
-                self.findings.insert(key.clone(), state.findings.clone());
+                self.findings.insert(key.clone(), findings);
             }
         }
 

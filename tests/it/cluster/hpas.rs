@@ -1,6 +1,6 @@
 //! HPAs that read a variant's desired number and do not follow it.
 
-use plimsoll::collect::cluster::{Direction, Finding, HpaCondition, VariantState};
+use plimsoll::collect::cluster::{Direction, Finding, HpaCondition, ReplicaChange, VariantState};
 use plimsoll::fleet::VariantKey;
 use plimsoll::observe::Scale;
 use serde_json::{Value, json};
@@ -151,8 +151,13 @@ async fn an_hpa_with_other_metrics_is_told_that_the_largest_number_wins() {
 async fn a_direction_that_is_disabled_or_slow_is_found() {
     let mut judging = Judging::start(&["llama"], 3).await;
     let disabled = |direction| Finding::DirectionDisabled { hpa: "llama".to_owned(), direction };
-    let slow =
-        |direction, takes| Finding::SlowPolicies { hpa: "llama".to_owned(), direction, takes };
+    let slow = |direction, takes| {
+        let change = match direction {
+            Direction::Up => ReplicaChange { first: 2, last: 8 },
+            Direction::Down => ReplicaChange { first: 8, last: 2 },
+        };
+        Finding::SlowPolicies { hpa: "llama".to_owned(), direction, takes, change }
+    };
     let one_a_minute = json!([{"type": "Pods", "value": 1, "periodSeconds": 60}]);
     let two = json!([{"type": "Pods", "value": 1, "periodSeconds": 60},
                      {"type": "Percent", "value": 100, "periodSeconds": 15}]);

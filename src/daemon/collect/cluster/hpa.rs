@@ -13,6 +13,7 @@
 mod behavior;
 mod finding;
 mod metrics;
+mod pace;
 mod quantity;
 mod status;
 
@@ -33,6 +34,9 @@ use plimsoll_core::units::{Fraction, Replicas};
 
 pub use crate::collect::cluster::hpa::behavior::{Tolerances, Windows};
 pub use crate::collect::cluster::hpa::finding::{Direction, Finding, HpaCondition};
+pub use crate::collect::cluster::hpa::pace::{
+    HpaPolicy, PolicyAmount, PolicyChoice, ReplicaChange,
+};
 
 /// The relevant parts of an HPA.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::collect::cluster::hpa::pace::{ReplicaChange, is_slower};
 use crate::collect::cluster::keda::ScaledObjectPause;
 
 /// The maximum names in a message.
@@ -91,6 +92,8 @@ pub enum Finding {
         /// The seconds for a change from one of its bounds to the other; `None` if it takes longer
         /// than an hour.
         takes: Option<u32>,
+        /// That change.
+        change: ReplicaChange,
     },
     /// Kubernetes reports that the HPA does not work.
     ConditionFalse {
@@ -169,6 +172,15 @@ impl Finding {
     }
 }
 
+impl Finding {
+    /// Returns true if it is that policies delay changes, but hardly longer than the limits by
+    /// which the change takes this many seconds; `None` if it takes longer than an hour.
+    #[must_use]
+    pub fn is_as_slow_as(&self, own: Option<u32>) -> bool {
+        matches!(self, Self::SlowPolicies { takes, .. } if !is_slower(*takes, own))
+    }
+}
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -211,7 +223,7 @@ impl fmt::Display for Finding {
                  set it to Max",
                 direction.label()
             ),
-            Self::SlowPolicies { hpa, direction, takes } => slow(f, hpa, *direction, *takes),
+            Self::SlowPolicies { hpa, direction, takes, .. } => slow(f, hpa, *direction, *takes),
             Self::ConditionFalse { hpa, condition, reason } => {
                 condition_is_false(f, hpa, *condition, reason)
             }
