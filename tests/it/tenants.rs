@@ -185,20 +185,24 @@ async fn the_namespace_of_a_declared_variant_may_have_what_that_variant_is_sent(
     daemon.end().await;
 }
 
-/// The value of a gauge of the variant in that cluster.
 async fn until_gpus(daemon: &Running, count: u64) {
+    until_shown(daemon, "accelerators_per_replica", &json!(count)).await;
+}
+
+/// Waits until the decisions have this value of the variant in that cluster.
+async fn until_shown(daemon: &Running, field: &str, value: &Value) {
     let shown = async {
         loop {
             let (_, said) = daemon.ask("GET", "/api/v1/decisions").await;
             let said: Value = serde_json::from_str(&said).unwrap();
-            if said["variants"][0]["accelerators_per_replica"] == count {
+            if said["variants"][0][field] == *value {
                 break;
             }
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     };
     let shown = tokio::time::timeout(std::time::Duration::from_mins(1), shown).await;
-    assert!(shown.is_ok(), "{count}: {}", daemon.ask("GET", "/api/v1/decisions").await.1);
+    assert!(shown.is_ok(), "{value}: {}", daemon.ask("GET", "/api/v1/decisions").await.1);
 }
 
 /// Waits for an Event that says this of annotations.
@@ -208,6 +212,31 @@ async fn doubted(fake: &FakeCluster, said: &str) {
             && event["note"].as_str().is_some_and(|note| note.contains(said))
     };
     fake.until(EVENTS, |events| events.iter().any(is)).await;
+}
+
+#[tokio::test]
+async fn an_annotation_names_no_other_accelerator_than_the_pods_run_on() {
+    const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/shop/deployments";
+    let fake = a_cluster_with_an_engine().await;
+    let tenant = Tenant::start().await;
+    let port = tenant.address.port();
+    let container = json!({"name": "engine", "image": "vllm/vllm-openai",
+                           "resources": {"limits": {"nvidia.com/gpu": "1"}}});
+    let selector = json!({"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"});
+    let spec = json!({"template": {"spec": {"nodeSelector": selector, "containers": [container]}}});
+    fake.put(DEPLOYMENTS, &json!({"metadata": {"name": "llama"}, "spec": spec}));
+    let claim = |kind: &str| {
+        annotate(&fake, &json!({"plimsoll.dev/model": "m", "plimsoll.dev/accelerator": kind}));
+    };
+
+    claim("L4");
+    let folder = TempDir::new().unwrap();
+    let text = discovering(&folder, &fake, &format!("port: {port}")).await;
+    let names = "limits: {names: {NVIDIA-H100-80GB-HBM3: big}}";
+    let daemon = Running::start_in(folder, &format!("{text}\n{names}\n")).await;
+    until_shown(&daemon, "accelerator", &json!("big")).await;
+    doubted(&fake, "plimsoll.dev/accelerator counts as NVIDIA-H100-80GB-HBM3").await;
+    daemon.end().await;
 }
 
 #[tokio::test]

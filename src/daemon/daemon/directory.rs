@@ -32,10 +32,11 @@ use crate::collect::targets::{
 use crate::config::{self, Config, ReadBy, ScrapeDefaults, VariantConfig, VariantTargets};
 use crate::publish::selector::Selector;
 use plimsoll_core::fleet::{
-    Fleet, ModelKey, ModelName, Namespace, ReplicaKey, Role, VariantKey, VariantSpec,
+    Accelerator, Fleet, ModelKey, ModelName, Namespace, ReplicaKey, Role, VariantKey, VariantSpec,
 };
+use plimsoll_core::observe::inventory::ReplicaUnit;
 use plimsoll_core::observe::{ReplicaListing, Scale, ScrapeRoute, WhyScaleUnknown};
-use plimsoll_core::pipeline::limits::LimitSwitch;
+use plimsoll_core::pipeline::limits::{LimitPolicy, LimitSwitch};
 use plimsoll_core::pipeline::pools::PoolSource;
 use plimsoll_core::units::{Fraction, Gpus};
 
@@ -75,7 +76,9 @@ pub(crate) struct Directory {
     /// The discovered variants that may be scraped with the credentials.
     credentials: CredentialScope,
     /// The accelerators that the pods of discovered variants take, as far as they are known.
-    units: BTreeMap<VariantKey, Gpus>,
+    units: BTreeMap<VariantKey, ReplicaUnit>,
+    /// The limits, which name accelerators.
+    limits: LimitPolicy,
     /// The objects of variants that are not used as their annotations say.
     objections: Arc<[Objection]>,
     /// The default reader of their metrics: Plimsoll's scraper or Prometheus.
@@ -119,6 +122,7 @@ impl Directory {
             scrape: config.scrape.clone(),
             credentials: credentials(config),
             units: BTreeMap::new(),
+            limits: LimitPolicy::default(),
             objections: Arc::default(),
             read_by: ReadBy::Scrape,
             discovery: Arc::default(),
@@ -135,6 +139,7 @@ impl Directory {
         self.scrape = config.scrape.clone();
         self.hosts = hosts(config);
         self.credentials = credentials(config);
+        self.limits.clone_from(&config.policy.limits);
         self.read_by = match config.prometheus {
             Some(_) => ReadBy::Prometheus,
             None => ReadBy::Scrape,
@@ -216,11 +221,21 @@ impl Directory {
 
             let scrape = ScrapeDefaults { endpoint, settings: Arc::clone(settings) };
             let mut variant = variant(discovered, role, read_by, scrape);
-            let taken = self.units.get(key).copied().unwrap_or_default();
+            let unit = self.units.get(key);
+            let taken = unit.map(|unit| unit.gpus).unwrap_or_default();
             if let Some(claimed) = variant.spec.gpus.filter(|claimed| *claimed < taken) {
                 variant.spec.gpus = Some(taken);
                 let object = discovered.object.clone();
                 objections.push(Objection { object, cause: fewer(claimed, taken) });
+            }
+
+            let product = unit.and_then(|unit| unit.product.as_ref());
+            if let Some((claimed, product)) = variant.spec.accelerator.as_ref().zip(product)
+                && self.limits.named(claimed) != self.limits.named(product)
+            {
+                let object = discovered.object.clone();
+                objections.push(Objection { object, cause: another(claimed, product) });
+                variant.spec.accelerator = Some(self.limits.named(product));
             }
 
             let entry = DirectoryEntry { variant, list: None, origin: VariantOrigin::Discovered };
@@ -323,11 +338,14 @@ fn sends_credentials(variant: &VariantConfig, settings: &ScrapeSettings) -> bool
         && own.identity == usual.identity
 }
 
-/// The accelerators of one replica of each discovered variant that claims a number of its own.
-fn units(cluster: &ClusterState) -> BTreeMap<VariantKey, Gpus> {
-    let claims = cluster.discovery.variants.iter().filter(|(_, variant)| variant.gpus.is_some());
+/// The accelerators of one replica of each discovered variant that claims a number or a kind of its
+/// own.
+fn units(cluster: &ClusterState) -> BTreeMap<VariantKey, ReplicaUnit> {
+    let discovered = cluster.discovery.variants.iter();
+    let claims =
+        discovered.filter(|(_, variant)| variant.gpus.is_some() || variant.accelerator.is_some());
     let units = claims.filter_map(|(key, _)| Some((key, cluster.inventory.units.get(key)?)));
-    units.map(|(key, unit)| (key.clone(), unit.gpus)).collect()
+    units.map(|(key, unit)| (key.clone(), unit.clone())).collect()
 }
 
 /// The objection to an annotation that claims fewer accelerators than the pods take. Pods take what
@@ -335,6 +353,18 @@ fn units(cluster: &ClusterState) -> BTreeMap<VariantKey, Gpus> {
 fn fewer(claimed: Gpus, taken: Gpus) -> ObjectionCause {
     let annotation = Annotation::Gpus.name().to_owned();
     let rule = format!("counts as {taken}, which a replica requests in its pod template");
+    let found = Some(claimed.to_string());
+    ObjectionCause::Doubted { problems: vec![AnnotationProblem { annotation, rule, found }] }
+}
+
+/// The objection to an annotation that names another accelerator than the pods run on. Limits count
+/// by kind, so the claim would only escape the limit of the real one.
+fn another(claimed: &Accelerator, product: &Accelerator) -> ObjectionCause {
+    let annotation = Annotation::Accelerator.name().to_owned();
+    let rule = format!(
+        "counts as {product}, which the node selector of the pod template or the pods' nodes have; \
+         limits.names maps names of products"
+    );
     let found = Some(claimed.to_string());
     ObjectionCause::Doubted { problems: vec![AnnotationProblem { annotation, rule, found }] }
 }
