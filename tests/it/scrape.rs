@@ -6,7 +6,7 @@ mod tls;
 use std::io::Write;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -837,4 +837,40 @@ async fn a_scrape_is_stamped_with_the_time_at_which_it_was_asked_for() {
     assert!(began <= scrape.at && scrape.at <= asked, "{began} {} {asked}", scrape.at);
     let status = bench.board.snapshot().remove(&scrape.replica).unwrap();
     assert_eq!((status.attempted, status.succeeded), (Some(scrape.at), Some(scrape.at)));
+}
+
+/// Lets the reader of [`read_when_allowed`] go on.
+static ALLOWED: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
+
+/// A reader that waits until something else in the process has run, for ten seconds at most.
+fn read_when_allowed(
+    _memory: &mut LayoutMemory,
+    _body: &[u8],
+    _content_type: Option<&str>,
+) -> Result<Reading, ScrapeError> {
+    let (allowed, changed) = &ALLOWED;
+    let waiting = allowed.lock().unwrap();
+    let limit = Duration::from_secs(10);
+    let (allowed, _) = changed.wait_timeout_while(waiting, limit, |allowed| !*allowed).unwrap();
+    let refused = ScrapeError::new(ScrapeFailure::Malformed, "nothing else ran meanwhile");
+    allowed.then(|| reading(model("m"))).ok_or(refused)
+}
+
+// One thread runs everything that is asynchronous.
+#[tokio::test(flavor = "current_thread")]
+async fn while_a_large_page_is_read_everything_else_goes_on() {
+    let large = "model m\n".repeat(1 << 16);
+    let server = Server::http(move |_| std::future::ready(page(&large))).await;
+    let target = patient_target(&server.url(), ClientSettings::default());
+    let settings = ScrapeSettings { body_limit: 8 << 20, ..(*target.settings).clone() };
+    let target = Target { settings: Arc::new(settings), ..target };
+    let mut bench = Bench::start(vec![target], 1024, |metrics, scrapes| {
+        let limits = ScrapeLimits::default();
+        Scraper::with_reader(Clock::start(), limits, metrics, scrapes, read_when_allowed)
+    });
+
+    bench.until_metric("plimsoll_scrape_body_bytes_total", 1).await;
+    *ALLOWED.0.lock().unwrap() = true;
+    ALLOWED.1.notify_all();
+    assert_eq!(bench.next().await.outcome.unwrap().models, [model("m")]);
 }

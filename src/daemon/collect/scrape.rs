@@ -23,6 +23,7 @@ use std::time::Duration;
 use hyper::Uri;
 use jiff::Timestamp;
 use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinError;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
@@ -42,6 +43,13 @@ pub use crate::collect::scrape::health::{ScrapeError, TargetBoard, TargetStatus}
 pub use crate::collect::scrape::metrics::ScrapeMetrics;
 pub use crate::collect::scrape::schedule::phase;
 pub use crate::collect::scrape::settings::{ClientIdentity, ClientSettings, ScrapeSettings};
+
+/// The size of a response that is read between two other tasks. It takes about a millisecond, and is
+/// far more than an engine sends for one rank.
+const READ_AT_ONCE_MAX: usize = 256 << 10;
+
+/// Larger responses that are read at the same time. More would take the cores from everything else.
+const ASIDES_MAX: usize = 2;
 
 /// A target to scrape.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +115,7 @@ struct ScraperState {
     layouts: Arc<Layouts>,
     clients: ClientPool<HttpClient>,
     permits: Semaphore,
+    asides: Semaphore,
     memory: Arc<ResponseMemory>,
     metrics: ScrapeMetrics,
     board: TargetBoard,
@@ -151,6 +160,7 @@ impl Scraper {
             layouts: Arc::default(),
             clients: ClientPool::new(http::client, credentials_refresh),
             permits: Semaphore::new(in_flight.clamp(1, Semaphore::MAX_PERMITS)),
+            asides: Semaphore::new(ASIDES_MAX),
             memory: ResponseMemory::new(in_flight_bytes),
             metrics,
             board: TargetBoard::default(),
@@ -307,22 +317,49 @@ impl ScraperState {
             let detail = format!("there was no whole page within {time_limit:?}");
             Err(ScrapeError::new(ScrapeFailure::Timeout, &detail))
         });
-        (at, page.and_then(|page| self.read(target, memory, &page)))
+        match page {
+            Ok(page) => (at, self.read(target, memory, page).await),
+            Err(failure) => (at, Err(failure)),
+        }
     }
 
-    fn read(
+    async fn read(
         &self,
         target: &Target,
         memory: &mut LayoutMemory,
-        page: &MetricsPage,
+        page: MetricsPage,
     ) -> Result<Reading, ScrapeError> {
         self.metrics.received(page.body.len());
-        let reading = (self.reader)(memory, &page.body, page.content_type.as_deref())?;
+        let reading = if page.body.len() <= READ_AT_ONCE_MAX {
+            (self.reader)(memory, &page.body, page.content_type.as_deref())?
+        } else {
+            self.read_aside(memory, page).await?
+        };
         self.metrics.read(reading.samples);
         match wrong_model(&reading.models, &target.models) {
             Some(failure) => Err(failure),
             None => Ok(reading),
         }
+    }
+
+    /// Reads a large response on a thread of its own, so that it delays nothing else.
+    async fn read_aside(
+        &self,
+        memory: &mut LayoutMemory,
+        page: MetricsPage,
+    ) -> Result<Reading, ScrapeError> {
+        let _permit = self.asides.acquire().await;
+        let reader = self.reader;
+        let fresh = LayoutMemory::new(Arc::clone(&self.layouts));
+        let mut lent = std::mem::replace(memory, fresh);
+        let reading = tokio::task::spawn_blocking(move || {
+            let reading = reader(&mut lent, &page.body, page.content_type.as_deref());
+            (lent, reading)
+        });
+        let failed = |error: JoinError| ScrapeError::from_error(ScrapeFailure::Malformed, &error);
+        let (returned, reading) = reading.await.map_err(failed)?;
+        *memory = returned;
+        reading
     }
 
     /// Records an attempt in the metrics, on the board and in the log.

@@ -89,7 +89,7 @@ pub(crate) async fn fetch(
     let received = read(response.into_body(), limit, &share).await?;
     let body = match encoding {
         Encoding::Plain => received,
-        Encoding::Gzip => unpacked(&received, limit, &share)?,
+        Encoding::Gzip => unpacked(&received, limit, &share).await?,
     };
     Ok(MetricsPage { body, content_type, _share: share })
 }
@@ -142,7 +142,11 @@ async fn read(
 
 /// Decompresses a body. Bytes that are not valid gzip are malformed. If they end before the
 /// compressed data does, the response is truncated.
-fn unpacked(packed: &[u8], limit: usize, share: &MemoryShare) -> Result<Vec<u8>, ScrapeError> {
+async fn unpacked(
+    packed: &[u8],
+    limit: usize,
+    share: &MemoryShare,
+) -> Result<Vec<u8>, ScrapeError> {
     let mut body = Vec::new();
     let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
     let mut decoder = MultiGzDecoder::new(packed).take(most);
@@ -158,6 +162,8 @@ fn unpacked(packed: &[u8], limit: usize, share: &MemoryShare) -> Result<Vec<u8>,
             return Ok(body);
         }
         share.grow(body.len() - before)?;
+        // A large response must not hold the thread.
+        tokio::task::yield_now().await;
     }
 }
 
