@@ -24,6 +24,7 @@ pub(crate) fn document() -> Value {
         .map(|endpoint| {
             (endpoint.path().to_owned(), json!({"get": operation(endpoint, &mut shapes)}))
         })
+        .chain(changes())
         .collect();
     let mut schemas = shapes.take_definitions(true);
     schemas.insert("Error".to_owned(), error());
@@ -36,7 +37,14 @@ pub(crate) fn document() -> Value {
             "description": "What Plimsoll has decided, why, and how it is. Within v1, fields are only added.",
         },
         "paths": paths,
-        "components": {"schemas": schemas},
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"token": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "The content of server.admin_token_file; not needed from the daemon's own host or pod.",
+            }},
+        },
     })
 }
 
@@ -75,6 +83,8 @@ fn operation(endpoint: ApiEndpoint, shapes: &mut SchemaGenerator) -> Value {
     responses.insert("200".to_owned(), response(summary, &shape.to_value()));
     let error = json!({"$ref": "#/components/schemas/Error"});
     responses.insert("400".to_owned(), response("A query that cannot be understood", &error));
+    let foreign = "A browser under a host name that is not allowed";
+    responses.insert("403".to_owned(), response(foreign, &error));
     if endpoint == ApiEndpoint::History {
         responses.insert("404".to_owned(), response("No such variant", &error));
     }
@@ -84,6 +94,43 @@ fn operation(endpoint: ApiEndpoint, shapes: &mut SchemaGenerator) -> Value {
 
 fn response(description: &str, schema: &Value) -> Value {
     json!({"description": description, "content": {"application/json": {"schema": schema}}})
+}
+
+/// The requests that change the daemon. They are answered in plain text.
+fn changes() -> [(String, Value); 2] {
+    let refused =
+        ("403", "Not from the daemon's own host or pod and without the token, or disabled");
+    let reload = operation_in_text(
+        "Load the configuration again",
+        &[("200", "It was loaded"), ("400", "Every problem of the configuration"), refused],
+    );
+
+    let mut log = operation_in_text(
+        "Replace the log filter by the body",
+        &[
+            ("200", "It was replaced"),
+            ("400", "The filter is not valid"),
+            refused,
+            ("408", "The body did not arrive in time"),
+            ("413", "The body is too large"),
+        ],
+    );
+    log["requestBody"] = json!({"required": true, "content": text()});
+    let path = str::to_owned;
+    [(path("/-/reload"), json!({"post": reload})), (path("/-/log"), json!({"put": log}))]
+}
+
+fn operation_in_text(summary: &str, responses: &[(&str, &str)]) -> Value {
+    let answer = |&(status, meaning): &(&str, &str)| {
+        (status.to_owned(), json!({"description": meaning, "content": text()}))
+    };
+    let responses: Map<String, Value> = responses.iter().map(answer).collect();
+    let security = json!([{}, {"token": []}]);
+    json!({"summary": summary, "security": security, "responses": responses})
+}
+
+fn text() -> Value {
+    json!({"text/plain": {"schema": {"type": "string"}}})
 }
 
 /// Returns the schema of a capacity card file. Such files outlive a daemon, so their format has its
