@@ -680,8 +680,30 @@ mod tests {
             Lowering::Emptied { left: n(3), needed: n(2), empty: n(1), unpacked: Some(unpacked) };
         let bridge = Bridge { replicas: n(2), missing: 8.25, startup: 12.0 };
 
+        let mut unused = sized(PlanReason::Kept);
+        if let Reason::Sized(it) = &mut unused {
+            let carries =
+                it.carries.map(|carries| CapacityEstimate { usable: Fraction::ZERO, ..carries });
+            let (stuck, unplaced, short) = (n(0), n(0), Shortfall::None);
+            let absent = Vec::new();
+            *it = SizedReason {
+                rank: None,
+                foreseen: None,
+                card: None,
+                slowest: None,
+                starving: None,
+                stuck,
+                unplaced,
+                short,
+                absent,
+                carries,
+                ..it.clone()
+            };
+        }
+
         vec![
             sized(PlanReason::Kept),
+            unused,
             sized(PlanReason::Added),
             sized(PlanReason::Tried),
             sized(PlanReason::Removed),
@@ -711,6 +733,7 @@ mod tests {
             target,
             idle: seconds(0.0655),
         };
+        let overload = QueueingRefusal::Overload { arrival: rate(30.5), max: rate(12.0) };
         let floors = Floor { target: seconds(0.05), alone: seconds(0.07), share: share(0.9) };
 
         vec![
@@ -724,6 +747,7 @@ mod tests {
             Reason::AboveMax(n(9)),
             Reason::SloUnmeetable(UnmeetableTarget::Queueing(floor)),
             Reason::SloUnmeetable(UnmeetableTarget::Foresight(floors)),
+            Reason::SloUnmeetable(UnmeetableTarget::Queueing(overload)),
             Reason::Stabilized { window: seconds(300.0) },
         ]
     }
@@ -804,6 +828,64 @@ mod tests {
             for (index, fact) in facts.iter().enumerate() {
                 assert!(facts[..index].iter().all(|it| it.name != fact.name), "{facts:?}");
             }
+        }
+    }
+
+    #[test]
+    fn the_headline_and_the_facts_of_every_example_are_as_reviewed() {
+        let mut text = String::new();
+        for reason in examples() {
+            let step = Step { stage: Stage::Analyze, before: n(10), after: n(12), reason };
+            let mut lines = vec![step.headline()];
+            let facts = step.reason.facts();
+            lines.extend(facts.iter().map(|fact| format!("  - {}: {fact}", fact.name)));
+            text += &(lines.join("\n") + "\n");
+        }
+
+        let reviewed = include_str!("reason/examples.txt");
+        assert!(text == reviewed, "src/core/decide/reason/examples.txt would be:\n{text}");
+    }
+
+    #[test]
+    fn a_plan_states_what_is_not_used_and_where_its_capacity_is_from() {
+        let card = "is of the card of meta/llama on H100 that shop/llama-h100 taught";
+        let not_used = "it is not to be used, because the router would fill it before the others";
+        for reason in of_plans_and_pools() {
+            let Reason::Sized(sized) = &reason else { continue };
+            let text = sized.to_string();
+            assert_eq!(text.contains(card), sized.card.is_some(), "{text}");
+            let is_unused = sized.carries.is_some_and(|it| it.usable == Fraction::ZERO);
+            assert_eq!(text.contains(not_used), is_unused, "{text}");
+            assert_eq!(text.contains("do not start"), sized.stuck > n(0), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_fact_has_about_three_digits_and_a_unit_of_a_readable_size() {
+        for (number, unit, shown) in [
+            (0.0, "requests", "0"),
+            (0.126, "requests", "0.13"),
+            (9.999, "requests", "10"),
+            (10.04, "requests", "10"),
+            (12.34, "requests", "12.3"),
+            (99.96, "requests", "100"),
+            (100.0, "requests", "100"),
+            (9_999.0, "requests", "9999"),
+            (10_000.0, "requests", "10k"),
+            (9_999_999.0, "requests", "10000k"),
+            (10_000_000.0, "requests", "10M"),
+            (0.442, "ratio", "44.2%"),
+            (0.0, "s", "0 s"),
+            (0.0655, "s", "65.5 ms"),
+            (1.0, "s", "1 s"),
+            (59.1, "s", "60 s"),
+            (1.0, "replicas", "1 replica"),
+            (2.0, "replicas", "2 replicas"),
+            (37.6, "requests/s", "37.6 req/s"),
+            (45_176.0, "tokens", "45k tokens"),
+        ] {
+            let value = FactValue::Number(number);
+            assert_eq!(ReasonFact { name: "a", value, unit: Some(unit) }.to_string(), shown);
         }
     }
 

@@ -235,6 +235,27 @@ mod tests {
     }
 
     #[test]
+    fn of_two_ways_that_cost_the_same_whole_requests_are_served() {
+        assert_eq!(woken(&fleet(5.0)), ["whole"]);
+    }
+
+    #[test]
+    fn only_listed_roles_answer_and_one_part_alone_only_without_whole_requests() {
+        let of = |roles: &[Role]| {
+            let sleepers: Vec<WakeCandidate> =
+                roles.iter().map(|role| sleeper("a", *role, 1.0, 0)).collect();
+            serving_sets(&sleepers)
+        };
+        let (whole, parts) = (vec![Role::Both], vec![Role::Prefill, Role::Decode]);
+        assert_eq!(of(&[]), Vec::<Vec<Role>>::new());
+        assert_eq!(of(&[Role::Both]), std::slice::from_ref(&whole));
+        assert_eq!(of(&[Role::Decode]), [vec![Role::Decode]]);
+        assert_eq!(of(&[Role::Decode, Role::Prefill]), std::slice::from_ref(&parts));
+        assert_eq!(of(&[Role::Both, Role::Prefill]), std::slice::from_ref(&whole));
+        assert_eq!(of(&[Role::Both, Role::Prefill, Role::Decode]), [whole, parts]);
+    }
+
+    #[test]
     fn a_variant_that_does_not_start_or_has_no_room_is_passed_over() {
         let mut fleet = [sleeper("cheap", Role::Both, 1.0, 0), sleeper("dear", Role::Both, 9.0, 0)];
         assert_eq!(woken(&fleet), ["cheap"]);

@@ -121,6 +121,10 @@ fn copies_are_declared_or_follow_from_traffic_or_from_what_was_seen() {
         "a wants 4 copies: 5.000 requests/s arrive, of which a replica takes 80 % of 2.000"
     );
 
+    let slow = AdapterTraffic { per_replica: RequestRate::new(0.5).unwrap(), ..traffic };
+    let slow = Adapter { traffic: Some(slow), ..busy.clone() };
+    assert_eq!(copies(&slow).wanted, replicas(13), "5 / (0.8 * 0.5) = 12.5");
+
     let declared = Adapter { declared: Some(replicas(2)), ..busy.clone() };
     assert_eq!(copies(&declared).wanted, replicas(2));
     let unmeasured = AdapterTraffic { per_replica: RequestRate::ZERO, ..traffic };
