@@ -67,3 +67,17 @@ impl ElectionSettings {
         format!("{}-decisions", self.name)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_leads_until_an_instant_and_not_at_it() {
+        let until = Duration::from_secs(5);
+        let leadership = Leadership { until: Some(until), holder: None };
+        assert!(leadership.leads(Duration::from_nanos(4_999_999_999)));
+        assert!(!leadership.leads(until));
+        assert!(!Leadership::default().leads(Duration::ZERO));
+    }
+}

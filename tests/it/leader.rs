@@ -15,7 +15,8 @@ use plimsoll::decide::enforce::Behavior;
 use plimsoll::fleet::VariantKey;
 use plimsoll::leader::elect::Elector;
 use plimsoll::leader::share::{
-    DocumentAccess, DocumentBody, DocumentDraft, DocumentWriter, LeaderDocument, LeaderTerm,
+    DocumentAccess, DocumentBody, DocumentDraft, DocumentPosition, DocumentWriter, LeaderDocument,
+    LeaderTerm,
 };
 use plimsoll::leader::{ElectionSettings, ElectionTiming, Leadership};
 use plimsoll::observe::ScrapeFailure;
@@ -655,6 +656,90 @@ async fn contenders_take_turns_and_one_leads_at_a_time() {
     }
     fake.until(LEASES, |leases| holder(leases).is_empty()).await;
     assert_eq!(fake.objects(LEASES)[0]["spec"]["leaseTransitions"], 2);
+}
+
+#[tokio::test]
+async fn a_contender_that_ends_gives_the_lease_back_and_leads_no_longer() {
+    let fake = FakeCluster::start().await;
+    let clock = Clock::start();
+    let (elector, mut leadership) =
+        Elector::new(fake.client(), settings("a"), clock, ticking(clock));
+    let retire = CancellationToken::new();
+    let running = TaskTracker::new().spawn(elector.run(retire.clone()));
+    let leading = leadership.wait_for(|it| it.until.is_some());
+    tokio::time::timeout(PATIENCE, leading).await.unwrap().unwrap();
+
+    retire.cancel();
+    tokio::time::timeout(PATIENCE, running).await.unwrap().unwrap();
+    assert_eq!(leadership.borrow().until, None, "at once, not when the time is over");
+    assert_eq!(holder(&fake.objects(LEASES)), "");
+}
+
+#[tokio::test]
+async fn a_contender_knows_the_holder_before_it_leads_itself() {
+    let fake = FakeCluster::start().await;
+    let clock = Clock::start();
+    let now = clock.now().to_string();
+    let spec = json!({"holderIdentity": "other", "leaseDurationSeconds": 600,
+                      "renewTime": now, "acquireTime": now, "leaseTransitions": 3});
+    fake.put(LEASES, &json!({"metadata": {"name": "plimsoll"}, "spec": spec}));
+    let (elector, mut leadership) =
+        Elector::new(fake.client(), settings("a"), clock, ticking(clock));
+    let retire = CancellationToken::new();
+    TaskTracker::new().spawn(elector.run(retire.clone()));
+    let known = leadership.wait_for(|it| it.holder.is_some());
+    let known = tokio::time::timeout(PATIENCE, known).await.unwrap().unwrap().clone();
+    assert_eq!(known, Leadership { until: None, holder: Some("other".to_owned()) });
+    retire.cancel();
+}
+
+/// A Lease that lasts for longer than the test passes on only if it is given back.
+#[tokio::test]
+async fn a_contender_whose_loop_stands_still_gives_the_lease_back() {
+    let fake = FakeCluster::start().await;
+    let clock = Clock::start();
+    let pace = ElectionTiming {
+        lease_duration: 2 * PATIENCE,
+        renew_deadline: 2 * PATIENCE,
+        retry_period: Duration::from_millis(20),
+    };
+    let settings = ElectionSettings { pace, ..settings("a") };
+    let heartbeat = Heartbeat::start(clock, Duration::from_millis(20));
+    let (elector, mut leadership) = Elector::new(fake.client(), settings, clock, heartbeat);
+    let retire = CancellationToken::new();
+    TaskTracker::new().spawn(elector.run(retire.clone()));
+    fake.until(LEASES, |leases| holder(leases) == "a").await;
+    fake.until(LEASES, |leases| holder(leases).is_empty()).await;
+    let ended = leadership.wait_for(|it| it.until.is_none());
+    tokio::time::timeout(PATIENCE, ended).await.unwrap().unwrap();
+    retire.cancel();
+}
+
+fn place(seat: &DocumentAccess) -> DocumentPosition {
+    match seat {
+        DocumentAccess::Writer { place, .. } => place.position,
+        DocumentAccess::Reader => panic!("it only reads"),
+    }
+}
+
+#[tokio::test]
+async fn a_writer_knows_the_place_of_what_it_wrote_and_claims_again_what_was_deleted() {
+    let fake = FakeCluster::start().await;
+    let mut writer = Believer::start(&fake, "a");
+    let term = writer.until_writer().await;
+    let claimed = place(&writer.seat.borrow());
+    writer.write(1, term, "1");
+    let is_written =
+        |seat: &DocumentAccess| matches!(seat, DocumentAccess::Writer { written: 1, .. });
+    let written = place(&writer.until(is_written).await);
+    assert_eq!((written.term, written.sequence), (claimed.term, claimed.sequence + 1));
+
+    fake.delete(CONFIG_MAPS, "plimsoll-decisions");
+    writer.write(2, term, "2");
+    let again = |seat: &DocumentAccess| matches!(seat, DocumentAccess::Writer { term: later, .. } if *later > term);
+    let again = place(&writer.until(again).await);
+    assert!(again > written, "no position is used twice");
+    assert_eq!(fake.objects(CONFIG_MAPS)[0]["data"]["decisions.json"], "{}");
 }
 
 /// One second of a leader's life.

@@ -436,3 +436,15 @@ impl DocumentWriter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_of_a_body_is_that_of_its_bytes() {
+        assert_eq!(DocumentBody::Plain("abc".into()).size(), 3);
+        assert_eq!(DocumentBody::Packed([1, 2].as_slice().into()).size(), 2);
+        assert_eq!(DocumentBody::empty().size(), EMPTY.len());
+    }
+}

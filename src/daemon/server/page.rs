@@ -80,7 +80,22 @@ mod tests {
             let (inline, _) = rest.split_once(close).unwrap();
             assert!(policy.contains(&source(inline)), "{policy}");
         }
+        // The digest of nothing, by FIPS 180-4.
+        assert_eq!(source(""), "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='");
         assert_eq!((page.matches("<style").count(), page.matches("<script").count()), (1, 1));
+    }
+
+    #[test]
+    fn a_browser_neither_guesses_its_type_nor_keeps_it_nor_tells_others_of_it() {
+        let response = response();
+        for (name, value) in [
+            ("x-content-type-options", "nosniff"),
+            ("referrer-policy", "no-referrer"),
+            ("cache-control", "no-cache"),
+            ("content-type", "text/html; charset=utf-8"),
+        ] {
+            assert_eq!(response.headers().get(name).unwrap(), value, "{name}");
+        }
     }
 
     #[test]

@@ -290,6 +290,12 @@ mod tests {
         };
 
         assert!(matches!(check("Bearer a").await, Err(AccessRefusal::TokenFile(_))));
+        std::fs::create_dir(&file).unwrap();
+        let Err(AccessRefusal::TokenFile(why)) = check("Bearer a").await else {
+            panic!("a folder is no file")
+        };
+        assert!(why.starts_with("cannot be read: "), "{why}");
+        std::fs::remove_dir(&file).unwrap();
         std::fs::write(&file, " \n").unwrap();
         assert_eq!(check("Bearer ").await, Err(AccessRefusal::TokenFile("is empty".into())));
         std::fs::write(&file, "first\n").unwrap();
@@ -302,7 +308,10 @@ mod tests {
         std::fs::write(&file, "second").unwrap();
         assert_eq!(check("Bearer first").await, Err(AccessRefusal::WrongToken));
         assert_eq!(check("Bearer second").await, Ok(()));
-        std::fs::write(&file, "x".repeat(5000)).unwrap();
+        let longest = "x".repeat(4096);
+        std::fs::write(&file, &longest).unwrap();
+        assert_eq!(check(&format!("Bearer {longest}")).await, Ok(()));
+        std::fs::write(&file, "x".repeat(4097)).unwrap();
         assert!(matches!(check("Bearer x").await, Err(AccessRefusal::TokenFile(_))));
     }
 
