@@ -26,6 +26,7 @@ use plimsoll::publish::external_metrics::{ExternalMetricsApi, ExternalMetricsSet
 use plimsoll::publish::{Published, PublishedDecision, PublishedVariant};
 use plimsoll::server::auth::TrustAnchor;
 use plimsoll::server::readiness::Readiness;
+use plimsoll::server::shed::{ShedListener, ShedMetrics};
 use plimsoll::server::tls::{self, ServingCertificate, server_config};
 use plimsoll::server::{ServerLimits, ServerPhase};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, Seconds};
@@ -195,8 +196,9 @@ pub(crate) async fn serve_api(folder: &str) -> Result<()> {
     let (tls, phases, tracker) =
         (serving_config(folder, clock).await?, phase.subscribe(), TaskTracker::new());
     let tasks = tracker.clone();
-    let limits = ServerLimits::default();
-    tracker.spawn(async move { serve(listener, Arc::new(api), tls, limits, phases, &tasks).await });
+    let (api, limits) = (Arc::new(api), ServerLimits::default());
+    let shed = ShedMetrics::register(&registry)?.of(ShedListener::ExternalMetrics);
+    tracker.spawn(async move { serve(listener, api, tls, limits, shed, phases, &tasks).await });
     // Each line requests the histogram.
     for_each_line(move || println!("{}", shares(&registry))).await
 }

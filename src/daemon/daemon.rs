@@ -61,6 +61,7 @@ use crate::server::admin::{self, AdminLimits, Hooks};
 use crate::server::auth::TrustAnchor;
 use crate::server::readiness::Readiness;
 use crate::server::rendering::SharedRendering;
+use crate::server::shed::Listener;
 use crate::server::tls;
 use crate::server::{ServerLimits, ServerPhase};
 use crate::telemetry::{self, LogFilter, Telemetry};
@@ -406,10 +407,12 @@ async fn serve_external_metrics(
     let address = listener.local_addr()?;
     let server_config = tls::server_config(Arc::clone(&followed.certificate))?;
     let connections = servers.clone();
+    let shed = common.shed.of(Listener::ExternalMetrics);
     let phases = phases.clone();
     servers.spawn(async move {
         let limits = ServerLimits::default();
-        external_metrics::serve(listener, api, server_config, limits, phases, &connections).await;
+        let tracker = &connections;
+        external_metrics::serve(listener, api, server_config, limits, shed, phases, tracker).await;
     });
     Ok(MetricsApiEndpoint { address, followed, ready })
 }
@@ -433,7 +436,8 @@ fn serve_admin(
     let address = listener.local_addr()?;
     let DaemonContext { tasks, stop, .. } = common;
     let limits = AdminLimits::default();
-    tasks.spawn(admin::serve(listener, hooks, limits, stop.clone(), tasks.clone()));
+    let shed = common.shed.of(Listener::Plain);
+    tasks.spawn(admin::serve(listener, hooks, limits, shed, stop.clone(), tasks.clone()));
     Ok(address)
 }
 

@@ -4,9 +4,9 @@
 //! not depend on the content that it serves. It limits connections, handshakes, headers, slow and
 //! idle peers, and the time for closing, as a server on a network must.
 //!
-//! Client certificates are requested but not verified here (see [`tls`]); the handler gets the
-//! [`auth::ConnectionPeer`] with each request and decides. A peer that the handler has accepted
-//! moves to a part of the [`budget`] that other peers cannot use up.
+//! Client certificates are requested but not verified here (see [`tls`]); the [`Handler`] gets the
+//! [`auth::ConnectionPeer`] after the handshake and with each request, and decides. A peer that it
+//! has accepted moves to a part of the [`budget`] that other peers cannot use up.
 //!
 //! Shutting down has three [`ServerPhase`]s, because a load balancer takes time to notice. First
 //! the server reports that it is not ready, and still answers everything. Then it asks every
@@ -19,6 +19,7 @@ pub mod certificates;
 mod page;
 pub mod readiness;
 pub mod rendering;
+pub mod shed;
 pub mod stream;
 pub mod tls;
 
@@ -47,7 +48,8 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, info_span, warn};
 
 use crate::server::auth::ConnectionPeer;
-use crate::server::budget::{BudgetLimits, ConnectionBudget, ConnectionSlot};
+use crate::server::budget::{BudgetLimits, ConnectionBudget, ConnectionSlot, SlotLimits};
+use crate::server::shed::ShedConnections;
 use crate::server::stream::{GuardedStream, StreamLimits};
 
 /// The pause after a failed accept, which usually means that the process is out of file
@@ -110,9 +112,10 @@ impl Default for ServerLimits {
     fn default() -> Self {
         Self {
             connections: BudgetLimits {
-                // Kubelets, and API servers before their first request.
-                strangers_max: 64,
-                strangers_per_address_max: 8,
+                // More than finish or stall during the milliseconds of an API server's handshake.
+                handshakes: SlotLimits { total: 256, per_address: 64 },
+                // Kubelets.
+                strangers: SlotLimits { total: 64, per_address: 8 },
                 // An API server opens one connection for traffic and up to five short ones for
                 // probes.
                 verified_max: 512,
@@ -138,23 +141,35 @@ impl Default for ServerLimits {
     }
 }
 
+/// Decides about the peers of a server and answers their requests.
+pub trait Handler: Clone + Send + Sync + 'static {
+    /// Returns true if the peer is one that strangers must not keep out, before its first request.
+    fn accepts(&self, peer: &ConnectionPeer) -> bool;
+
+    /// Answers a request.
+    fn answer(
+        &self,
+        request: Request<Incoming>,
+        peer: Arc<ConnectionPeer>,
+    ) -> impl Future<Output = Response<Full<Bytes>>> + Send + 'static;
+}
+
 /// Serves until the phase is [`ServerPhase::Draining`] and the last request is answered or times
 /// out.
 ///
-/// A dropped phase sender also starts draining. All tasks run on `tracker`.
-pub async fn serve<H, F>(
+/// A dropped phase sender also starts draining. All tasks run on `tracker`. Connections that are
+/// closed to make room for others count in `shed`.
+pub async fn serve(
     listener: TcpListener,
     tls: Arc<ServerConfig>,
     limits: ServerLimits,
+    shed: ShedConnections,
     phase: watch::Receiver<ServerPhase>,
     tracker: &TaskTracker,
-    handler: H,
-) where
-    H: Fn(Request<Incoming>, Arc<ConnectionPeer>) -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
-{
+    handler: impl Handler,
+) {
     let drain_max = limits.drain_max;
-    let budget = ConnectionBudget::new(limits.connections);
+    let budget = ConnectionBudget::new(limits.connections, shed);
     let open = TaskTracker::new();
     let abort = CancellationToken::new();
     let server = Server {
@@ -175,7 +190,7 @@ pub async fn serve<H, F>(
         };
 
         let span = info_span!("conn", client.ip = %address.ip(), client.port = address.port());
-        let connection = server.clone().connection(stream, budget.admit(address.ip()));
+        let connection = server.clone().connection(stream, budget.admit_handshake(address.ip()));
         tracker.spawn(open.track_future(connection.instrument(span)));
     }
 
@@ -216,11 +231,7 @@ struct Server<H> {
     handler: H,
 }
 
-impl<H, F> Server<H>
-where
-    H: Fn(Request<Incoming>, Arc<ConnectionPeer>) -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
-{
+impl<H: Handler> Server<H> {
     async fn connection(self, stream: TcpStream, slot: ConnectionSlot) {
         if let Err(error) = stream.set_nodelay(true) {
             debug!(%error, "Cannot turn off Nagle's algorithm");
@@ -248,12 +259,13 @@ where
         let builder = self.builder(session.alpn_protocol() == Some(tls::ALPN_H2));
         let certificates = session.peer_certificates().map(<[_]>::to_vec).unwrap_or_default();
         let peer = Arc::new(ConnectionPeer::new(certificates));
+        slot.handshaken(self.handler.accepts(&peer));
         let requests = AtomicU64::new(0);
         let service = service_fn(|request| {
             requests.fetch_add(1, Ordering::Relaxed);
             // The limit of an HTTP/1.1 buffer only applies while a head is incomplete.
             let response = (head_bytes(&request) <= self.limits.header_bytes_max as usize)
-                .then(|| (self.handler)(request, Arc::clone(&peer)));
+                .then(|| self.handler.answer(request, Arc::clone(&peer)));
             let caller = Arc::clone(&peer);
             let place = Arc::clone(&slot);
             async move {

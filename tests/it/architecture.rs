@@ -53,7 +53,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("collect", &["observe", "fleet", "units", "clock", "telemetry", "settings"]),
     ("leader", &["clock"]),
-    ("server", &["clock"]),
+    ("server", &["clock", "telemetry"]),
     (
         "publish",
         &[
@@ -99,6 +99,7 @@ const ONLY: &[(&str, &str, &[&str])] = &[
     ("config", "trace", &["trace::TraceLimits"]),
     ("collect", "telemetry", &["telemetry::registrar::"]),
     ("publish", "telemetry", &["telemetry::registrar::"]),
+    ("server", "telemetry", &["telemetry::registrar::"]),
     ("publish", "pipeline", &["pipeline::saved::"]),
     ("trace", "publish", &["publish::state"]),
 ];

@@ -23,6 +23,7 @@ use plimsoll::publish::external_metrics::{ExternalMetricsApi, ExternalMetricsSet
 use plimsoll::publish::{Published, PublishedDecision, PublishedVariant};
 use plimsoll::server::auth::TrustAnchor;
 use plimsoll::server::readiness::Readiness;
+use plimsoll::server::shed::{Listener, ShedMetrics};
 use plimsoll::server::tls::{self, ServingCertificate, server_config};
 use plimsoll::server::{ServerLimits, ServerPhase};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, RequestRate, Seconds};
@@ -372,7 +373,8 @@ impl Fixture {
         ));
         let tls = server_config(serving_certificate(&serving).await).unwrap();
         let (seen, tasks) = (phase.subscribe(), tracker.clone());
-        tracker.spawn(async move { serve(listener, api, tls, limits, seen, &tasks).await });
+        let shed = ShedMetrics::register(&registry).unwrap().of(Listener::ExternalMetrics);
+        tracker.spawn(async move { serve(listener, api, tls, limits, shed, seen, &tasks).await });
         Self {
             address,
             front_proxy,
@@ -411,18 +413,21 @@ impl Fixture {
 
     /// The value of a counter of the server.
     pub(crate) fn counter(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        let families = self.registry.gather();
-        let family = families.iter().find(|family| family.name() == name).unwrap();
-        let matching = family.get_metric().iter().filter(|metric| {
-            labels.iter().all(|(name, value)| {
-                metric
-                    .get_label()
-                    .iter()
-                    .any(|label| label.name() == *name && label.value() == *value)
-            })
-        });
-        matching.map(|metric| metric.get_counter().get_value()).sum()
+        counter(&self.registry, name, labels)
     }
+}
+
+/// The sum of a registry's counters of this name with these labels.
+pub(crate) fn counter(registry: &prometheus::Registry, name: &str, labels: &[(&str, &str)]) -> f64 {
+    let families = registry.gather();
+    let family = families.iter().find(|family| family.name() == name).unwrap();
+    let matching = family.get_metric().iter().filter(|metric| {
+        labels.iter().all(|(name, value)| {
+            let mut own = metric.get_label().iter();
+            own.any(|label| label.name() == *name && label.value() == *value)
+        })
+    });
+    matching.map(|metric| metric.get_counter().get_value()).sum()
 }
 
 /// An HTTP client of one server.

@@ -15,11 +15,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::ByteString;
 use plimsoll::clock::Clock;
 use plimsoll::server::auth::{ConnectionPeer, UserIdentity, identify};
-use plimsoll::server::budget::BudgetLimits;
+use plimsoll::server::budget::{BudgetLimits, SlotLimits};
+use plimsoll::server::shed::{Listener, ShedConnections, ShedMetrics};
 use plimsoll::server::tls::{
     CertificateError, CertificateReload, ServingCertificate, server_config,
 };
-use plimsoll::server::{ServerLimits, ServerPhase, serve};
+use plimsoll::server::{Handler, ServerLimits, ServerPhase, serve};
 use rcgen::{KeyPair, PKCS_RSA_SHA256};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -38,6 +39,33 @@ use crate::external_metrics_harness::{
 
 /// Long enough that only what never happens takes longer.
 const NEVER: Duration = Duration::from_mins(1);
+
+/// A handler that accepts no peer before its first request.
+#[derive(Clone)]
+struct Answering<F>(F);
+
+impl<F, A> Handler for Answering<F>
+where
+    F: Fn(Request<Incoming>, Arc<ConnectionPeer>) -> A + Clone + Send + Sync + 'static,
+    A: Future<Output = Response<Full<Bytes>>> + Send + 'static,
+{
+    fn accepts(&self, _peer: &ConnectionPeer) -> bool {
+        false
+    }
+
+    fn answer(
+        &self,
+        request: Request<Incoming>,
+        peer: Arc<ConnectionPeer>,
+    ) -> impl Future<Output = Response<Full<Bytes>>> + Send + 'static {
+        (self.0)(request, peer)
+    }
+}
+
+/// Counts the connections that a server without a registry closes.
+fn uncounted() -> ShedConnections {
+    ShedMetrics::register(&prometheus::Registry::new()).unwrap().of(Listener::Plain)
+}
 
 async fn connect(address: SocketAddr, config: &Arc<ClientConfig>) -> TlsStream<TcpStream> {
     let stream = TcpStream::connect(address).await.unwrap();
@@ -174,7 +202,9 @@ impl Recorder {
         let limits =
             ServerLimits { header_max: Duration::from_millis(200), ..ServerLimits::default() };
         TaskTracker::new().spawn(async move {
-            serve(listener, tls, limits, changes, &TaskTracker::new(), respond).await;
+            let respond = Answering(respond);
+            let tracker = TaskTracker::new();
+            serve(listener, tls, limits, uncounted(), changes, &tracker, respond).await;
         });
         let config = Arc::new(client_tls(&serving.pem, Some(&leaf), Http::One));
         Self { address, config, seen, _phase: phase }
@@ -324,7 +354,10 @@ async fn odd_requests_of_the_front_proxy_are_neither_obeyed_nor_answered_with_a_
 
 #[tokio::test]
 async fn a_connection_above_the_limit_is_answered_at_once_and_the_oldest_is_closed() {
-    let connections = BudgetLimits { strangers_max: 1, ..ServerLimits::default().connections };
+    let connections = BudgetLimits {
+        strangers: SlotLimits { total: 1, per_address: 1 },
+        ..ServerLimits::default().connections
+    };
     let fixture = with_limits(ServerLimits { connections, ..ServerLimits::default() }).await;
     let config = fixture.tls(None, Http::One);
     let first = connect(fixture.address, &config).await;
@@ -549,7 +582,8 @@ impl Generic {
         };
         let (seen, tasks, end) = (phase.subscribe(), tracker.clone(), ended.clone());
         tracker.spawn(async move {
-            serve(listener, server_tls, limits, seen, &tasks, respond).await;
+            let respond = Answering(respond);
+            serve(listener, server_tls, limits, uncounted(), seen, &tasks, respond).await;
             end.cancel();
         });
         Self { address, config, permits, handled, phase, tracker, ended }

@@ -16,8 +16,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use plimsoll::server::ServerLimits;
 use plimsoll::server::admin::access::AccessPolicy;
 use plimsoll::server::admin::{self, AdminLimits, Hooks};
-use plimsoll::server::budget::BudgetLimits;
+use plimsoll::server::budget::{BudgetLimits, SlotLimits};
 use plimsoll::server::rendering::SharedRendering;
+use plimsoll::server::shed::{Listener, ShedMetrics};
 use plimsoll::server::stream::StreamLimits;
 use rustls::pki_types::ServerName;
 use tempfile::TempDir;
@@ -30,7 +31,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::daemon::text;
 use crate::external_metrics_harness::{
-    BASE, Fixture, HPA, Http, Leaf, Options, Use, Validity, client_tls,
+    BASE, Fixture, HPA, Http, Leaf, Options, Use, Validity, client_tls, counter,
 };
 use crate::hostile::{STALLS, reset_streams};
 
@@ -93,6 +94,12 @@ async fn dialogue(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin, bytes: 
     received
 }
 
+/// The connections of a kind that a server with this registry closed to make room for others.
+fn closed(registry: &prometheus::Registry, kind: &str) -> usize {
+    let count = counter(registry, "plimsoll_connections_shed_total", &[("kind", kind)]);
+    format!("{count:.0}").parse().unwrap()
+}
+
 fn is_ok(answer: &[u8]) -> bool {
     answer.starts_with(b"HTTP/1.1 200 OK")
 }
@@ -103,6 +110,7 @@ fn is_ok(answer: &[u8]) -> bool {
 struct PlainPort {
     address: SocketAddr,
     connections: TaskTracker,
+    registry: prometheus::Registry,
     _stop: DropGuard,
 }
 
@@ -122,14 +130,27 @@ impl PlainPort {
         let address = listener.local_addr().unwrap();
         let connections = TaskTracker::new();
         let stop = CancellationToken::new();
-        let serving =
-            admin::serve(listener, Arc::new(hooks), limits, stop.clone(), connections.clone());
+        let registry = prometheus::Registry::new();
+        let shed = ShedMetrics::register(&registry).unwrap().of(Listener::Plain);
+        let serving = admin::serve(
+            listener,
+            Arc::new(hooks),
+            limits,
+            shed,
+            stop.clone(),
+            connections.clone(),
+        );
         TaskTracker::new().spawn(serving);
-        Self { address, connections, _stop: stop.drop_guard() }
+        Self { address, connections, registry, _stop: stop.drop_guard() }
     }
 
     async fn probe(&self, from: IpAddr) -> bool {
         is_ok(&dialogue(connect(self.address, from).await, PROBE).await)
+    }
+
+    /// The connections of a kind that were closed to make room for others.
+    fn closed(&self, kind: &str) -> usize {
+        closed(&self.registry, kind)
     }
 
     /// Waits until this many connections are open at most.
@@ -152,7 +173,9 @@ async fn probes_are_answered_while_hundreds_of_connections_stall() {
         assert!(port.probe(client(2)).await, "the kubelet has the address of an attacker");
         flood.extend(stalled(port.address, 20, 2).await);
     }
-    port.until_at_most(AdminLimits::default().connections.strangers_max).await;
+    port.until_at_most(AdminLimits::default().connections.strangers.total).await;
+    assert!(port.closed("stranger") > 0);
+    assert_eq!(port.closed("slow_reader"), 0);
 }
 
 #[tokio::test]
@@ -198,6 +221,7 @@ async fn slow_readers_together_hold_no_more_than_the_bound() {
         slow.push(slow_reader(port.address, client(number)).await);
     }
     port.until_at_most(2).await;
+    assert_eq!((port.closed("slow_reader"), port.closed("stranger")), (6, 0));
     let page = dialogue(connect(port.address, client(1)).await, LARGE).await;
     assert!(is_ok(&page) && page.len() > LARGE_PAGE, "a reader at a normal speed gets all of it");
 }
@@ -235,6 +259,14 @@ async fn a_daemon_raises_its_limit_of_open_files() {
 
 async fn connect_tls(fixture: &Fixture, from: IpAddr, leaf: Option<&Leaf>) -> TlsStream<TcpStream> {
     let stream = connect(fixture.address, from).await;
+    shake_hands(fixture, stream, leaf).await
+}
+
+async fn shake_hands(
+    fixture: &Fixture,
+    stream: TcpStream,
+    leaf: Option<&Leaf>,
+) -> TlsStream<TcpStream> {
     let config = Arc::new(client_tls(&fixture.serving.pem, leaf, Http::Two));
     let name = ServerName::try_from("127.0.0.1").unwrap();
     patiently(TlsConnector::from(config).connect(name, stream)).await.unwrap()
@@ -242,6 +274,10 @@ async fn connect_tls(fixture: &Fixture, from: IpAddr, leaf: Option<&Leaf>) -> Tl
 
 async fn front_proxy(fixture: &Fixture, from: IpAddr) -> SendRequest<Empty<Bytes>> {
     let stream = connect_tls(fixture, from, Some(&fixture.proxy_leaf)).await;
+    http2_of(fixture, stream).await
+}
+
+async fn http2_of(fixture: &Fixture, stream: TlsStream<TcpStream>) -> SendRequest<Empty<Bytes>> {
     let executor = TokioExecutor::new();
     let (sender, connection) = http2::handshake(executor, TokioIo::new(stream)).await.unwrap();
     fixture.tracker.spawn(connection);
@@ -277,8 +313,49 @@ async fn strangers_cannot_keep_the_api_server_out() {
 }
 
 #[tokio::test]
+async fn a_handshake_of_the_api_server_outlasts_new_connections_of_strangers() {
+    let fixture = Fixture::start(Options::default()).await;
+    let slots = ServerLimits::default().connections;
+    let api_server = connect(fixture.address, client(1)).await;
+    let mut flood = Vec::new();
+    for number in 2..=u8::try_from(2 * slots.strangers.total).unwrap() {
+        flood.push(connect(fixture.address, client(number)).await);
+    }
+    // The last stranger was accepted, so the API server's connection was before.
+    let late = connect_tls(&fixture, client(200), None).await;
+
+    let stream = shake_hands(&fixture, api_server, Some(&fixture.proxy_leaf)).await;
+    let mut sender = http2_of(&fixture, stream).await;
+    for number in 2..=u8::try_from(2 * slots.strangers.total).unwrap() {
+        flood.push(connect_tls(&fixture, client(number), None).await.into_inner().0);
+    }
+    assert_eq!(patiently(discover(&mut sender)).await, Some(200), "before its first request");
+    drop(late);
+
+    assert!(closed(&fixture.registry, "stranger") >= slots.strangers.total);
+    assert_eq!(closed(&fixture.registry, "handshake"), 0);
+}
+
+#[tokio::test]
+async fn a_handshake_that_stalls_gives_way_to_new_ones() {
+    let fixture = Fixture::start(Options::default()).await;
+    let slots = ServerLimits::default().connections.handshakes;
+    let mut stalled = Vec::new();
+    for number in 0..slots.total {
+        stalled.push(connect(fixture.address, client(2 + u8::try_from(number / 2).unwrap())).await);
+    }
+    let mut sender = front_proxy(&fixture, client(1)).await;
+    assert_eq!(patiently(discover(&mut sender)).await, Some(200));
+    assert_eq!(closed(&fixture.registry, "handshake"), 1);
+    assert_eq!(closed(&fixture.registry, "stranger"), 0);
+}
+
+#[tokio::test]
 async fn a_certificate_of_another_authority_leaves_a_stranger_a_stranger() {
-    let connections = BudgetLimits { strangers_max: 1, ..ServerLimits::default().connections };
+    let connections = BudgetLimits {
+        strangers: SlotLimits { total: 1, per_address: 1 },
+        ..ServerLimits::default().connections
+    };
     let limits = ServerLimits { connections, ..ServerLimits::default() };
     let fixture = Fixture::start(Options { limits, ..Options::default() }).await;
     let forged = fixture.serving.issue("front-proxy-client", Use::Client, Validity::Now);
@@ -288,7 +365,7 @@ async fn a_certificate_of_another_authority_leaves_a_stranger_a_stranger() {
     let ended = fixture.tracker.spawn(connection);
     assert_eq!(patiently(discover(&mut sender)).await, Some(401));
 
-    let _newcomer = connect(fixture.address, client(2)).await;
+    let _newcomer = connect_tls(&fixture, client(2), None).await;
     let _closed = patiently(ended).await.unwrap();
     assert_eq!(discover(&mut sender).await, None);
 }

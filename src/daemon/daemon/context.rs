@@ -16,6 +16,7 @@ use crate::publish::Published;
 use crate::publish::gauges::{GaugeCollector, WvaPublication};
 use crate::publish::history::RecentHistory;
 use crate::server::ServerPhase;
+use crate::server::shed::ShedMetrics;
 use plimsoll_core::analyze::foresight::card::Card;
 
 /// The capacity cards that were learned from engines.
@@ -27,6 +28,8 @@ pub(crate) struct DaemonContext {
     /// The progress of the decision loop.
     pub(crate) heartbeat: Heartbeat,
     pub(crate) registry: Registry,
+    /// Counts the connections that the servers close to make room for others.
+    pub(crate) shed: ShedMetrics,
     /// Ends everything that must outlive the draining of the servers.
     pub(crate) stop: CancellationToken,
     /// Ends the replica's part in deciding for other replicas, while their decisions are still
@@ -60,6 +63,7 @@ impl DaemonContext {
         };
         registry.register(Box::new(GaugeCollector::new(published.clone(), clock, wva)))?;
 
+        let shed = ShedMetrics::register(&registry)?;
         let stop = CancellationToken::new();
         let servers = TaskTracker::new();
         let tasks = TaskTracker::new();
@@ -71,6 +75,7 @@ impl DaemonContext {
             clock,
             heartbeat,
             registry,
+            shed,
             stop,
             retire,
             servers,

@@ -53,7 +53,8 @@ use crate::publish::external_metrics::wire::{ErrorResponse, FailureKind};
 use crate::publish::selector::Selector;
 use crate::server::auth::{ConnectionPeer, TrustAnchor, UserIdentity, identify};
 use crate::server::readiness::{Readiness, ReadinessCheck};
-use crate::server::{ServerLimits, ServerPhase, serve as serve_connections};
+use crate::server::shed::ShedConnections;
+use crate::server::{Handler, ServerLimits, ServerPhase, serve as serve_connections};
 
 /// Time limit for a response. A controller's worker waits for all of it.
 const REQUEST_MAX: Duration = Duration::from_secs(1);
@@ -84,20 +85,39 @@ pub struct ExternalMetricsApi {
 }
 
 /// Serves the API until the phase is [`ServerPhase::Draining`] and the last request has its
-/// response.
+/// response. Connections that are closed to make room for others count in `shed`.
 pub async fn serve(
     listener: TcpListener,
     api: Arc<ExternalMetricsApi>,
     tls: Arc<ServerConfig>,
     limits: ServerLimits,
+    shed: ShedConnections,
     phase: watch::Receiver<ServerPhase>,
     tracker: &TaskTracker,
 ) {
-    let handler = move |request: Request<hyper::body::Incoming>, peer: Arc<ConnectionPeer>| {
-        let api = Arc::clone(&api);
+    serve_connections(listener, tls, limits, shed, phase, tracker, ApiHandler(api)).await;
+}
+
+/// Answers the requests of connections.
+#[derive(Clone)]
+struct ApiHandler(Arc<ExternalMetricsApi>);
+
+impl Handler for ApiHandler {
+    /// Accepts the front proxy, once its authority is known.
+    fn accepts(&self, peer: &ConnectionPeer) -> bool {
+        let Self(api) = self;
+        let anchor = api.trust.borrow().clone();
+        anchor.is_some_and(|anchor| peer.check(api.clock.now(), &anchor).is_ok())
+    }
+
+    fn answer(
+        &self,
+        request: Request<hyper::body::Incoming>,
+        peer: Arc<ConnectionPeer>,
+    ) -> impl Future<Output = Response<Full<Bytes>>> + Send + 'static {
+        let api = Arc::clone(&self.0);
         async move { api.respond(&request, &peer).await }
-    };
-    serve_connections(listener, tls, limits, phase, tracker, handler).await;
+    }
 }
 
 impl ExternalMetricsApi {

@@ -45,9 +45,10 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, info};
 
 use crate::server::admin::access::{AccessPolicy, AccessRefusal};
-use crate::server::budget::{BudgetLimits, ConnectionBudget, ConnectionSlot};
+use crate::server::budget::{BudgetLimits, ConnectionBudget, ConnectionSlot, SlotLimits};
 use crate::server::readiness::ReadinessCheck;
 use crate::server::rendering::SharedRendering;
+use crate::server::shed::ShedConnections;
 use crate::server::stream::{GuardedStream, StreamLimits};
 use crate::server::{accept, page};
 
@@ -104,8 +105,9 @@ impl Default for AdminLimits {
         Self {
             connections: BudgetLimits {
                 // Prometheus, a kubelet and a person need a handful, a browser six of them.
-                strangers_max: 128,
-                strangers_per_address_max: 16,
+                strangers: SlotLimits { total: 128, per_address: 16 },
+                // There is no TLS here.
+                handshakes: SlotLimits { total: 0, per_address: 0 },
                 // No peer shows a certificate here.
                 verified_max: 0,
                 // The metrics of a thousand variants have 6 MB.
@@ -120,23 +122,25 @@ impl Default for AdminLimits {
     }
 }
 
-/// Serves until `stop` is cancelled. All tasks run on `tracker`.
+/// Serves until `stop` is cancelled. All tasks run on `tracker`. Connections that are closed to
+/// make room for others count in `shed`.
 pub async fn serve(
     listener: TcpListener,
     hooks: Arc<Hooks>,
     limits: AdminLimits,
+    shed: ShedConnections,
     stop: CancellationToken,
     tracker: TaskTracker,
 ) {
-    let budget = ConnectionBudget::new(limits.connections);
+    let budget = ConnectionBudget::new(limits.connections, shed);
     while let Some((stream, address)) = stop.run_until_cancelled(accept(&listener)).await {
         let slot = budget.admit(address.ip());
-        let shed = slot.shed().clone();
-        let guarded = GuardedStream::new(stream, limits.stream, shed.clone());
+        let closed = slot.shed().clone();
+        let guarded = GuardedStream::new(stream, limits.stream, closed.clone());
         let shared = Arc::new(slot);
         let exchange = exchange(guarded, address, shared, limits, Arc::clone(&hooks), stop.clone());
         tracker.spawn(async move {
-            if shed.run_until_cancelled(exchange).await.is_none() {
+            if closed.run_until_cancelled(exchange).await.is_none() {
                 debug!(client.ip = %address.ip(), "The connection was closed to make room for others");
             }
         });
@@ -406,6 +410,37 @@ mod tests {
         let answer = hooks().answer(near, request).await;
         assert_eq!(answer.status(), StatusCode::REQUEST_TIMEOUT);
         assert_eq!(answer.headers().get(CONNECTION).unwrap(), "close");
+    }
+
+    #[tokio::test]
+    async fn a_method_that_a_path_does_not_have_is_refused_with_those_that_it_has() {
+        let near = SocketAddr::from(([127, 0, 0, 1], 40_000));
+        let ask = async |method: Method, path: &str| {
+            let built = Request::builder().method(method).uri(path);
+            let answer = hooks().answer(near, built.body(Full::<Bytes>::default()).unwrap()).await;
+            let allowed = answer.headers().get(ALLOW).map(|it| it.to_str().unwrap().to_owned());
+            (answer.status().as_u16(), allowed)
+        };
+        let read = "GET, HEAD";
+        for (path, allowed, wrong) in [
+            ("/livez", read, Method::POST),
+            ("/healthz", read, Method::PUT),
+            ("/readyz", read, Method::POST),
+            ("/metrics", read, Method::DELETE),
+            ("/", read, Method::POST),
+            ("/help", read, Method::PUT),
+            ("/api/v1/status", read, Method::POST),
+            ("/-/reload", "POST", Method::GET),
+            ("/-/reload", "POST", Method::PUT),
+            ("/-/log", "PUT", Method::GET),
+            ("/-/log", "PUT", Method::POST),
+        ] {
+            assert_eq!(ask(wrong, path).await, (405, Some(allowed.to_owned())), "{path}");
+            for method in allowed.split(", ") {
+                let method = method.parse().unwrap();
+                assert_eq!(ask(method, path).await, (200, None), "{path}");
+            }
+        }
     }
 
     #[tokio::test]

@@ -237,7 +237,11 @@ impl ConnectionPeer {
     }
 
     /// Checks that this is the front proxy.
-    fn check(&self, now: Timestamp, anchor: &Arc<TrustAnchor>) -> Result<(), IdentityRefusal> {
+    pub(crate) fn check(
+        &self,
+        now: Timestamp,
+        anchor: &Arc<TrustAnchor>,
+    ) -> Result<(), IdentityRefusal> {
         // A poisoned lock holds a whole verdict: it is only ever replaced.
         let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(PeerVerdict { anchor: trusted, at, verdict }) = &*verified

@@ -1,15 +1,18 @@
-//! A server's budget: connections of strangers, connections of verified peers, and response bytes
-//! that wait to be written.
+//! A server's budget: connections in a TLS handshake, of strangers and of verified peers, and
+//! response bytes that wait to be written.
 //!
-//! A connection starts as a stranger. Strangers have few slots in total and fewer per address, so
-//! no peer can use up a server that others need. A new connection never waits and is never refused:
-//! if no slot is free, the budget closes another stranger instead. It takes the oldest connection
-//! of the address with the most connections. A kubelet with its single probe is therefore closed
-//! only after every other address is down to one connection and as many newer ones have arrived as
-//! there are slots.
+//! A connection without TLS starts as a stranger. Strangers have few slots in total and fewer per
+//! address, so no peer can use up a server that others need. A new connection never waits and is
+//! never refused: if no slot is free, the budget closes another stranger instead. It takes the
+//! oldest connection of the address with the most connections. A kubelet with its single probe is
+//! therefore closed only after every other address is down to one connection and as many newer ones
+//! have arrived as there are slots.
 //!
-//! [`ConnectionSlot::promote`] moves a peer with a verified certificate to slots of its own, which
-//! strangers cannot take.
+//! A connection with TLS starts in a handshake, whose slots have the same rules. So strangers
+//! cannot close the connection of an API server before it could show its certificate, unless they
+//! open more connections than there are such slots within the milliseconds of its handshake.
+//! [`ConnectionSlot::handshaken`] then moves it to the strangers, or to the verified peers, whose
+//! slots no stranger can take. [`ConnectionSlot::promote`] moves a peer that is verified later.
 //!
 //! The third limit is for slow readers. A response stays in memory until its last byte is written,
 //! so the budget counts these bytes. Above the limit it closes the connection with the oldest
@@ -25,6 +28,8 @@ use http_body_util::{BodyExt, Full};
 use hyper::Response;
 use tokio_util::sync::CancellationToken;
 
+use crate::server::shed::{ShedConnections, ShedKind};
+
 /// Responses up to this size are not counted as unwritten, which keeps probes cheap. A thousand of
 /// them have 4 MB.
 const SMALL_BODY: usize = 4096;
@@ -32,10 +37,10 @@ const SMALL_BODY: usize = 4096;
 /// The limits of a [`ConnectionBudget`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetLimits {
-    /// Simultaneous connections of strangers.
-    pub strangers_max: usize,
-    /// Simultaneous connections of strangers from one address.
-    pub strangers_per_address_max: usize,
+    /// Connections in a TLS handshake.
+    pub handshakes: SlotLimits,
+    /// Connections of strangers after it.
+    pub strangers: SlotLimits,
     /// Simultaneous connections of verified peers; further ones stay strangers.
     pub verified_max: usize,
     /// Bytes of responses that are not written yet, for all connections together. A single response
@@ -43,10 +48,20 @@ pub struct BudgetLimits {
     pub unwritten_max: usize,
 }
 
+/// The limits of simultaneous connections of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotLimits {
+    /// All of them.
+    pub total: usize,
+    /// Those of one address.
+    pub per_address: usize,
+}
+
 /// The connections of one server.
 #[derive(Debug)]
 pub(crate) struct ConnectionBudget {
     limits: BudgetLimits,
+    shed: ShedConnections,
     state: Mutex<BudgetState>,
 }
 
@@ -68,6 +83,7 @@ struct OpenConnection {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PeerStanding {
+    Handshake,
     Stranger,
     Verified,
 }
@@ -97,25 +113,46 @@ struct CountedBody {
 // === impl ConnectionBudget ===
 
 impl ConnectionBudget {
-    pub(crate) fn new(limits: BudgetLimits) -> Arc<Self> {
-        Arc::new(Self { limits, state: Mutex::default() })
+    pub(crate) fn new(limits: BudgetLimits, shed: ShedConnections) -> Arc<Self> {
+        Arc::new(Self { limits, shed, state: Mutex::default() })
     }
 
-    /// Gives a slot to a new connection, and closes another stranger if none is free.
+    /// Gives a slot to a new connection without TLS, and closes another stranger if none is free.
     pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr) -> ConnectionSlot {
+        self.open(peer, PeerStanding::Stranger)
+    }
+
+    /// Gives a slot to a new connection that begins a TLS handshake, and closes another one in its
+    /// handshake if none is free.
+    pub(crate) fn admit_handshake(self: &Arc<Self>, peer: IpAddr) -> ConnectionSlot {
+        self.open(peer, PeerStanding::Handshake)
+    }
+
+    fn open(self: &Arc<Self>, peer: IpAddr, standing: PeerStanding) -> ConnectionSlot {
         // A dual-stack socket shows IPv4 peers as IPv6 ones.
         let address = peer.to_canonical();
         let shed = CancellationToken::new();
 
         let mut state = self.lock();
-        if let Some(surplus) = state.surplus(address, &self.limits) {
-            state.close(surplus);
-        }
-
+        self.make_room(&mut state, address, standing);
         let number = state.number();
-        let standing = PeerStanding::Stranger;
         state.open.insert(number, OpenConnection { address, standing, shed: shed.clone() });
         ConnectionSlot { budget: Arc::clone(self), number, shed }
+    }
+
+    /// Closes the connection that has the slot for one more of this address and standing, if none
+    /// is free.
+    fn make_room(&self, state: &mut BudgetState, address: IpAddr, standing: PeerStanding) {
+        let (limits, kind) = match standing {
+            PeerStanding::Handshake => (self.limits.handshakes, ShedKind::Handshake),
+            PeerStanding::Stranger => (self.limits.strangers, ShedKind::Stranger),
+            // Further peers stay strangers.
+            PeerStanding::Verified => return,
+        };
+        if let Some(surplus) = state.surplus(address, standing, limits) {
+            state.close(surplus);
+            self.shed.count(kind);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, BudgetState> {
@@ -132,37 +169,33 @@ impl BudgetState {
         self.next
     }
 
-    /// The stranger that must close before one more connects from this address.
-    fn surplus(&self, address: IpAddr, limits: &BudgetLimits) -> Option<u64> {
+    /// The connection that must close before one more of this standing is open from this address.
+    fn surplus(&self, address: IpAddr, standing: PeerStanding, limits: SlotLimits) -> Option<u64> {
         let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
-        for stranger in self.strangers().map(|(_, stranger)| stranger) {
-            *counts.entry(stranger.address).or_default() += 1;
+        for (_, peer) in self.of(standing) {
+            *counts.entry(peer.address).or_default() += 1;
         }
 
         let own = counts.get(&address).copied().unwrap_or_default();
-        if own >= limits.strangers_per_address_max {
-            return self.oldest_stranger(|of| of == address);
+        if own >= limits.per_address {
+            return self.oldest(standing, |of| of == address);
         }
-        if counts.values().sum::<usize>() < limits.strangers_max {
+        if counts.values().sum::<usize>() < limits.total {
             return None;
         }
 
         let most = counts.values().copied().max();
-        self.oldest_stranger(|of| counts.get(&of).copied() == most)
+        self.oldest(standing, |of| counts.get(&of).copied() == most)
     }
 
-    fn strangers(&self) -> impl Iterator<Item = (u64, &OpenConnection)> {
+    fn of(&self, standing: PeerStanding) -> impl Iterator<Item = (u64, &OpenConnection)> {
         let open = self.open.iter().map(|(number, connection)| (*number, connection));
-        open.filter(|(_, connection)| connection.standing == PeerStanding::Stranger)
+        open.filter(move |(_, connection)| connection.standing == standing)
     }
 
-    fn oldest_stranger(&self, accepts: impl Fn(IpAddr) -> bool) -> Option<u64> {
-        let mut candidates = self.strangers().filter(|(_, stranger)| accepts(stranger.address));
+    fn oldest(&self, standing: PeerStanding, accepts: impl Fn(IpAddr) -> bool) -> Option<u64> {
+        let mut candidates = self.of(standing).filter(|(_, peer)| accepts(peer.address));
         candidates.next().map(|(number, _)| number)
-    }
-
-    fn verified(&self) -> usize {
-        self.open.len() - self.strangers().count()
     }
 
     /// Tells a connection to close, and no longer counts its bytes.
@@ -189,15 +222,37 @@ impl BudgetState {
 // === impl ConnectionSlot ===
 
 impl ConnectionSlot {
-    /// Moves a peer with a verified certificate to a slot that strangers cannot take.
-    pub(crate) fn promote(&self) {
+    /// Moves a connection whose handshake is over to the verified peers or the strangers. If all
+    /// slots of verified peers are taken, it becomes a stranger.
+    pub(crate) fn handshaken(&self, is_verified: bool) {
         let mut state = self.budget.lock();
-        if state.verified() >= self.budget.limits.verified_max {
-            return;
+        let Some(connection) = state.open.get(&self.number) else { return };
+        let address = connection.address;
+        if !(is_verified && self.promote_in(&mut state)) {
+            self.budget.make_room(&mut state, address, PeerStanding::Stranger);
+            self.place(&mut state, PeerStanding::Stranger);
         }
+    }
 
+    /// Moves a peer with a verified certificate to a slot that strangers cannot take, if one is
+    /// free.
+    pub(crate) fn promote(&self) {
+        self.promote_in(&mut self.budget.lock());
+    }
+
+    /// Returns true if the peer has such a slot now.
+    fn promote_in(&self, state: &mut BudgetState) -> bool {
+        let standing = state.open.get(&self.number).map(|connection| connection.standing);
+        let has_room = state.of(PeerStanding::Verified).count() < self.budget.limits.verified_max;
+        if has_room {
+            self.place(state, PeerStanding::Verified);
+        }
+        has_room || standing == Some(PeerStanding::Verified)
+    }
+
+    fn place(&self, state: &mut BudgetState, standing: PeerStanding) {
         if let Some(connection) = state.open.get_mut(&self.number) {
-            connection.standing = PeerStanding::Verified;
+            connection.standing = standing;
         }
     }
 
@@ -227,6 +282,7 @@ impl ConnectionSlot {
             && let Some(slowest) = state.slowest_reader(self.number)
         {
             state.close(slowest);
+            self.budget.shed.count(ShedKind::SlowReader);
         }
 
         Bytes::from_owner(CountedBody { budget: Arc::clone(&self.budget), number, bytes })
@@ -259,13 +315,19 @@ impl Drop for CountedBody {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::shed::{Listener, ShedMetrics};
 
     const LIMITS: BudgetLimits = BudgetLimits {
-        strangers_max: 4,
-        strangers_per_address_max: 2,
+        handshakes: SlotLimits { total: 3, per_address: 2 },
+        strangers: SlotLimits { total: 4, per_address: 2 },
         verified_max: 2,
         unwritten_max: 100_000,
     };
+
+    fn budget() -> Arc<ConnectionBudget> {
+        let shed = ShedMetrics::register(&prometheus::Registry::new()).unwrap();
+        ConnectionBudget::new(LIMITS, shed.of(Listener::Plain))
+    }
 
     fn client(last: u8) -> IpAddr {
         IpAddr::from([127, 0, 0, last])
@@ -277,7 +339,7 @@ mod tests {
 
     #[test]
     fn an_address_that_has_its_share_loses_its_own_oldest_connection() {
-        let budget = ConnectionBudget::new(LIMITS);
+        let budget = budget();
         let slots = [1, 2, 1, 1].map(|last| budget.admit(client(last)));
         assert_eq!(closed(&slots), [true, false, false, false]);
 
@@ -288,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_full_budget_closes_the_oldest_connection_of_the_address_with_the_most() {
-        let budget = ConnectionBudget::new(LIMITS);
+        let budget = budget();
         let slots = [9, 1, 1, 2].map(|last| budget.admit(client(last)));
         let newcomer = budget.admit(client(3));
         assert_eq!(closed(&slots), [false, true, false, false]);
@@ -300,7 +362,7 @@ mod tests {
 
     #[test]
     fn strangers_never_take_the_slot_of_a_verified_peer() {
-        let budget = ConnectionBudget::new(LIMITS);
+        let budget = budget();
         let proxies = [1, 1, 1].map(|last| {
             let slot = budget.admit(client(last));
             slot.promote();
@@ -309,12 +371,46 @@ mod tests {
         let strangers: Vec<_> = (2..100).map(|last| budget.admit(client(last))).collect();
         assert_eq!(closed(&proxies), [false, false, true], "the third is one too many");
         let open = closed(&strangers).iter().filter(|closed| !**closed).count();
-        assert_eq!(open, LIMITS.strangers_max);
+        assert_eq!(open, LIMITS.strangers.total);
+    }
+
+    #[test]
+    fn handshakes_and_strangers_close_only_their_own_kind() {
+        let budget = budget();
+        let shaking = [1, 2, 3].map(|last| budget.admit_handshake(client(last)));
+        let strangers: Vec<_> = (10..20).map(|last| budget.admit(client(last))).collect();
+        assert_eq!(closed(&shaking), [false; 3]);
+        let open = closed(&strangers).iter().filter(|closed| !**closed).count();
+        assert_eq!(open, LIMITS.strangers.total);
+
+        let _fourth = budget.admit_handshake(client(4));
+        assert_eq!(closed(&shaking), [true, false, false], "the oldest handshake gives way");
+        shaking[1].handshaken(false);
+        assert_eq!(closed(&strangers).iter().filter(|closed| !**closed).count(), 3);
+        assert_eq!(closed(&shaking), [true, false, false], "it is a stranger now");
+        shaking[2].handshaken(true);
+        assert_eq!(closed(&strangers).iter().filter(|closed| !**closed).count(), 3);
+
+        let _more: Vec<_> = (30..40).map(|last| budget.admit(client(last))).collect();
+        assert_eq!(closed(&shaking), [true, true, false], "a verified peer stays");
+        let _handshakes = [5, 6, 7].map(|last| budget.admit_handshake(client(last)));
+        assert!(!shaking[2].shed.is_cancelled());
+    }
+
+    #[test]
+    fn a_verified_peer_above_the_limit_stays_a_stranger() {
+        let budget = budget();
+        let peers = [1, 2, 3].map(|last| budget.admit_handshake(client(last)));
+        for peer in &peers {
+            peer.handshaken(true);
+        }
+        let _strangers: Vec<_> = (10..14).map(|last| budget.admit(client(last))).collect();
+        assert_eq!(closed(&peers), [false, false, true]);
     }
 
     #[test]
     fn a_closed_connection_gives_its_slot_back() {
-        let budget = ConnectionBudget::new(LIMITS);
+        let budget = budget();
         let slots: Vec<_> = (1..=4).map(|last| budget.admit(client(last))).collect();
         drop(budget.admit(client(5)));
         let _sixth = budget.admit(client(6));
@@ -323,7 +419,7 @@ mod tests {
 
     #[test]
     fn above_the_bound_of_unwritten_bytes_the_slowest_reader_is_closed() {
-        let budget = ConnectionBudget::new(LIMITS);
+        let budget = budget();
         let slots = [1, 2, 3].map(|last| budget.admit(client(last)));
         let page = Bytes::from(vec![0; 40_000]);
 
