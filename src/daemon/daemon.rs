@@ -61,7 +61,7 @@ use crate::server::admin::{self, AdminLimits, Hooks};
 use crate::server::auth::TrustAnchor;
 use crate::server::readiness::Readiness;
 use crate::server::rendering::SharedRendering;
-use crate::server::shed::Listener;
+use crate::server::shed::ShedListener;
 use crate::server::tls;
 use crate::server::{ServerLimits, ServerPhase};
 use crate::telemetry::{self, LogFilter, Telemetry};
@@ -407,7 +407,7 @@ async fn serve_external_metrics(
     let address = listener.local_addr()?;
     let server_config = tls::server_config(Arc::clone(&followed.certificate))?;
     let connections = servers.clone();
-    let shed = common.shed.of(Listener::ExternalMetrics);
+    let shed = common.shed.of(ShedListener::ExternalMetrics);
     let phases = phases.clone();
     servers.spawn(async move {
         let limits = ServerLimits::default();
@@ -436,7 +436,7 @@ fn serve_admin(
     let address = listener.local_addr()?;
     let DaemonContext { tasks, stop, .. } = common;
     let limits = AdminLimits::default();
-    let shed = common.shed.of(Listener::Plain);
+    let shed = common.shed.of(ShedListener::Plain);
     tasks.spawn(admin::serve(listener, hooks, limits, shed, stop.clone(), tasks.clone()));
     Ok(address)
 }

@@ -23,7 +23,7 @@ use plimsoll::publish::external_metrics::{ExternalMetricsApi, ExternalMetricsSet
 use plimsoll::publish::{Published, PublishedDecision, PublishedVariant};
 use plimsoll::server::auth::TrustAnchor;
 use plimsoll::server::readiness::Readiness;
-use plimsoll::server::shed::{Listener, ShedMetrics};
+use plimsoll::server::shed::{ShedListener, ShedMetrics};
 use plimsoll::server::tls::{self, ServingCertificate, server_config};
 use plimsoll::server::{ServerLimits, ServerPhase};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, RequestRate, Seconds};
@@ -373,7 +373,7 @@ impl Fixture {
         ));
         let tls = server_config(serving_certificate(&serving).await).unwrap();
         let (seen, tasks) = (phase.subscribe(), tracker.clone());
-        let shed = ShedMetrics::register(&registry).unwrap().of(Listener::ExternalMetrics);
+        let shed = ShedMetrics::register(&registry).unwrap().of(ShedListener::ExternalMetrics);
         tracker.spawn(async move { serve(listener, api, tls, limits, shed, seen, &tasks).await });
         Self {
             address,

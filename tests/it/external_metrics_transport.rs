@@ -16,7 +16,7 @@ use k8s_openapi::ByteString;
 use plimsoll::clock::Clock;
 use plimsoll::server::auth::{ConnectionPeer, UserIdentity, identify};
 use plimsoll::server::budget::{BudgetLimits, SlotLimits};
-use plimsoll::server::shed::{Listener, ShedConnections, ShedMetrics};
+use plimsoll::server::shed::{ShedConnections, ShedListener, ShedMetrics};
 use plimsoll::server::tls::{
     CertificateError, CertificateReload, ServingCertificate, server_config,
 };
@@ -64,7 +64,7 @@ where
 
 /// Counts the connections that a server without a registry closes.
 fn uncounted() -> ShedConnections {
-    ShedMetrics::register(&prometheus::Registry::new()).unwrap().of(Listener::Plain)
+    ShedMetrics::register(&prometheus::Registry::new()).unwrap().of(ShedListener::Plain)
 }
 
 async fn connect(address: SocketAddr, config: &Arc<ClientConfig>) -> TlsStream<TcpStream> {

@@ -18,7 +18,7 @@ use plimsoll::server::admin::access::AccessPolicy;
 use plimsoll::server::admin::{self, AdminLimits, Hooks};
 use plimsoll::server::budget::{BudgetLimits, SlotLimits};
 use plimsoll::server::rendering::SharedRendering;
-use plimsoll::server::shed::{Listener, ShedMetrics};
+use plimsoll::server::shed::{ShedListener, ShedMetrics};
 use plimsoll::server::stream::StreamLimits;
 use rustls::pki_types::ServerName;
 use tempfile::TempDir;
@@ -131,7 +131,7 @@ impl PlainPort {
         let connections = TaskTracker::new();
         let stop = CancellationToken::new();
         let registry = prometheus::Registry::new();
-        let shed = ShedMetrics::register(&registry).unwrap().of(Listener::Plain);
+        let shed = ShedMetrics::register(&registry).unwrap().of(ShedListener::Plain);
         let serving = admin::serve(
             listener,
             Arc::new(hooks),

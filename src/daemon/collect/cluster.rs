@@ -42,8 +42,8 @@ pub use crate::collect::cluster::discovery::Discovery;
 pub use crate::collect::cluster::document::{DocumentVersion, document};
 pub use crate::collect::cluster::follow::WatchTiming;
 pub use crate::collect::cluster::hpa::{
-    Direction, Finding, HpaCondition, HpaFollower, HpaPolicy, IgnoredChange, PolicyAmount,
-    PolicyChoice, ReplicaChange, Tolerances, Windows,
+    BoundsChange, Direction, Finding, HpaCondition, HpaFollower, HpaPolicy, IgnoredChange,
+    PolicyAmount, PolicyChoice, Tolerances, Windows,
 };
 pub use crate::collect::cluster::keda::ScaledObjectPause;
 pub use crate::collect::cluster::needs::{Accelerators, ClusterNeeds};

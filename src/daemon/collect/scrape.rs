@@ -23,7 +23,6 @@ use std::time::Duration;
 use hyper::Uri;
 use jiff::Timestamp;
 use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::task::JoinError;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
@@ -356,8 +355,9 @@ impl ScraperState {
             let reading = reader(&mut lent, &page.body, page.content_type.as_deref());
             (lent, reading)
         });
-        let failed = |error: JoinError| ScrapeError::from_error(ScrapeFailure::Malformed, &error);
-        let (returned, reading) = reading.await.map_err(failed)?;
+        let (returned, reading) = reading
+            .await
+            .map_err(|error| ScrapeError::from_error(ScrapeFailure::Malformed, &error))?;
         *memory = returned;
         reading
     }

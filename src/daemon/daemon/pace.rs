@@ -29,34 +29,35 @@ fn is_as_slow(finding: &Finding, behavior: &Behavior, grows_at_once: bool) -> bo
 
 /// The policies of `enforce` as those of an HPA. No policy limits nothing.
 fn steps(rules: &Rules) -> Vec<HpaPolicy> {
-    let step = |policy: &StepPolicy| {
-        let amount = match policy.amount {
-            Amount::Pods(pods) => PolicyAmount::Pods(pods),
-            Amount::Percent(percent) => PolicyAmount::Percent(percent),
-        };
-        let longest = f64::from(u32::MAX);
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a period has a whole number of seconds, half an hour at most"
-        )]
-        let period = policy.period.seconds().ceil().clamp(0.0, longest) as u32;
-        HpaPolicy { amount, period }
-    };
     rules.policies.iter().map(step).collect()
+}
+
+fn step(policy: &StepPolicy) -> HpaPolicy {
+    let amount = match policy.amount {
+        Amount::Pods(pods) => PolicyAmount::Pods(pods),
+        Amount::Percent(percent) => PolicyAmount::Percent(percent),
+    };
+    let longest = f64::from(u32::MAX);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a period has a whole number of seconds, half an hour at most"
+    )]
+    let period = policy.period.seconds().ceil().clamp(0.0, longest) as u32;
+    HpaPolicy { amount, period }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::cluster::ReplicaChange;
+    use crate::collect::cluster::BoundsChange;
     use plimsoll_core::units::Seconds;
 
     /// An HPA that takes five minutes from 2 to 8 replicas and back.
     fn slow(direction: Direction) -> Finding {
         let change = match direction {
-            Direction::Up => ReplicaChange { first: 2, last: 8 },
-            Direction::Down => ReplicaChange { first: 8, last: 2 },
+            Direction::Up => BoundsChange { first: 2, last: 8 },
+            Direction::Down => BoundsChange { first: 8, last: 2 },
         };
         Finding::SlowPolicies { hpa: "llama".to_owned(), direction, takes: Some(300), change }
     }

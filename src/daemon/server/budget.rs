@@ -315,7 +315,7 @@ impl Drop for CountedBody {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::shed::{Listener, ShedMetrics};
+    use crate::server::shed::{ShedListener, ShedMetrics};
 
     const LIMITS: BudgetLimits = BudgetLimits {
         handshakes: SlotLimits { total: 3, per_address: 2 },
@@ -326,7 +326,7 @@ mod tests {
 
     fn budget() -> Arc<ConnectionBudget> {
         let shed = ShedMetrics::register(&prometheus::Registry::new()).unwrap();
-        ConnectionBudget::new(LIMITS, shed.of(Listener::Plain))
+        ConnectionBudget::new(LIMITS, shed.of(ShedListener::Plain))
     }
 
     fn client(last: u8) -> IpAddr {

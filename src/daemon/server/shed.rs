@@ -10,7 +10,7 @@ pub struct ShedMetrics(IntCounterVec);
 
 /// A server, by the port that it listens on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Listener {
+pub enum ShedListener {
     /// The plain HTTP port.
     Plain,
     /// The port of the external metrics API.
@@ -53,17 +53,20 @@ impl ShedMetrics {
 
     /// The counters of one server, which are exported from now on.
     #[must_use]
-    pub fn of(&self, listener: Listener) -> ShedConnections {
-        let of = |kind| self.0.with_label_values(&[listener.label(), kind]);
+    pub fn of(&self, listener: ShedListener) -> ShedConnections {
         ShedConnections {
-            handshakes: of("handshake"),
-            strangers: of("stranger"),
-            slow_readers: of("slow_reader"),
+            handshakes: self.counter(listener, "handshake"),
+            strangers: self.counter(listener, "stranger"),
+            slow_readers: self.counter(listener, "slow_reader"),
         }
+    }
+
+    fn counter(&self, listener: ShedListener, kind: &str) -> IntCounter {
+        self.0.with_label_values(&[listener.label(), kind])
     }
 }
 
-impl Listener {
+impl ShedListener {
     const fn label(self) -> &'static str {
         match self {
             Self::Plain => "plain",

@@ -1,6 +1,6 @@
 //! HPAs that read a variant's desired number and do not follow it.
 
-use plimsoll::collect::cluster::{Direction, Finding, HpaCondition, ReplicaChange, VariantState};
+use plimsoll::collect::cluster::{BoundsChange, Direction, Finding, HpaCondition, VariantState};
 use plimsoll::fleet::VariantKey;
 use plimsoll::observe::Scale;
 use serde_json::{Value, json};
@@ -153,8 +153,8 @@ async fn a_direction_that_is_disabled_or_slow_is_found() {
     let disabled = |direction| Finding::DirectionDisabled { hpa: "llama".to_owned(), direction };
     let slow = |direction, takes| {
         let change = match direction {
-            Direction::Up => ReplicaChange { first: 2, last: 8 },
-            Direction::Down => ReplicaChange { first: 8, last: 2 },
+            Direction::Up => BoundsChange { first: 2, last: 8 },
+            Direction::Down => BoundsChange { first: 8, last: 2 },
         };
         Finding::SlowPolicies { hpa: "llama".to_owned(), direction, takes, change }
     };

@@ -34,9 +34,7 @@ use plimsoll_core::units::{Fraction, Replicas};
 
 pub use crate::collect::cluster::hpa::behavior::{Tolerances, Windows};
 pub use crate::collect::cluster::hpa::finding::{Direction, Finding, HpaCondition};
-pub use crate::collect::cluster::hpa::pace::{
-    HpaPolicy, PolicyAmount, PolicyChoice, ReplicaChange,
-};
+pub use crate::collect::cluster::hpa::pace::{BoundsChange, HpaPolicy, PolicyAmount, PolicyChoice};
 
 /// The relevant parts of an HPA.
 #[derive(Clone, Debug, PartialEq)]

@@ -53,22 +53,8 @@ pub(crate) fn resolve(
     keys.card_files.take_if(|files| files.is_empty());
     if !keys.analyzers.contains(&Analyzer::Foresight) {
         keys.foresight = None;
-        for (key, written) in [
-            ("foresight", written.foresight.is_some()),
-            ("cards", written.cards.is_some()),
-            ("card_files", written.card_files.is_some()),
-        ] {
-            if written {
-                let rule = "has no effect, because capacity.analyzers does not name foresight";
-                checks.problems.warning(join(PATH, key), rule);
-            }
-        }
     }
-    let shares = [Analyzer::Foresight, Analyzer::Tokens];
-    if written.share_cards.is_some() && !shares.iter().any(|it| keys.analyzers.contains(it)) {
-        let rule = "has no effect, because capacity.analyzers names neither foresight nor tokens";
-        checks.problems.warning(join(PATH, "share_cards"), rule);
-    }
+    warn_of_unused(&written, &keys.analyzers, checks);
 
     let utilisation = Utilisation { grow, shrink };
     let switching = Switching { start: keys.start_cost, drain: keys.drain_cost };
@@ -91,6 +77,31 @@ pub(crate) fn resolve(
         cards,
         optimizer: OptimizerPolicy { rule, switching, ..OptimizerPolicy::default() },
         ..Sizing::default()
+    }
+}
+
+/// Warns of keys that no configured analyzer reads.
+fn warn_of_unused(
+    written: &Written<CapacityKeys>,
+    analyzers: &[Analyzer],
+    checks: &mut Checks<'_>,
+) {
+    let foresees = analyzers.contains(&Analyzer::Foresight);
+    for (key, written) in [
+        ("foresight", written.foresight.is_some()),
+        ("cards", written.cards.is_some()),
+        ("card_files", written.card_files.is_some()),
+    ] {
+        if written && !foresees {
+            let rule = "has no effect, because capacity.analyzers does not name foresight";
+            checks.problems.warning(join(PATH, key), rule);
+        }
+    }
+
+    let shares = foresees || analyzers.contains(&Analyzer::Tokens);
+    if written.share_cards.is_some() && !shares {
+        let rule = "has no effect, because capacity.analyzers names neither foresight nor tokens";
+        checks.problems.warning(join(PATH, "share_cards"), rule);
     }
 }
 

@@ -121,10 +121,12 @@ fn changes() -> [(String, Value); 2] {
 }
 
 fn operation_in_text(summary: &str, responses: &[(&str, &str)]) -> Value {
-    let answer = |&(status, meaning): &(&str, &str)| {
-        (status.to_owned(), json!({"description": meaning, "content": text()}))
-    };
-    let responses: Map<String, Value> = responses.iter().map(answer).collect();
+    let responses: Map<String, Value> = responses
+        .iter()
+        .map(|(status, meaning)| {
+            ((*status).to_owned(), json!({"description": meaning, "content": text()}))
+        })
+        .collect();
     let security = json!([{}, {"token": []}]);
     json!({"summary": summary, "security": security, "responses": responses})
 }

@@ -6,7 +6,7 @@ use k8s_openapi::api::autoscaling::v2::{
 
 use crate::collect::cluster::hpa::finding::{Direction, Finding};
 use crate::collect::cluster::hpa::pace::{
-    HpaPolicy, PolicyAmount, PolicyChoice, ReplicaChange, is_slower,
+    BoundsChange, HpaPolicy, PolicyAmount, PolicyChoice, is_slower,
 };
 use crate::collect::cluster::hpa::quantity::quantity;
 use plimsoll_core::fleet::Bounds;
@@ -48,7 +48,7 @@ pub(super) enum Obstacle {
     /// It never changes replicas in this direction.
     Disabled(Direction),
     /// It takes this many seconds from one of its bounds to the other, or more than are simulated.
-    Slow(Direction, Option<u32>, ReplicaChange),
+    Slow(Direction, Option<u32>, BoundsChange),
 }
 
 /// Reads the tolerances.
@@ -116,12 +116,12 @@ fn obstacle(
 }
 
 /// At 0 replicas an HPA does nothing.
-fn longest(bounds: Bounds, direction: Direction) -> Option<ReplicaChange> {
+fn longest(bounds: Bounds, direction: Direction) -> Option<BoundsChange> {
     let least = bounds.min().count().max(1);
     let most = bounds.max()?.count().max(least);
     Some(match direction {
-        Direction::Up => ReplicaChange { first: least, last: most },
-        Direction::Down => ReplicaChange { first: most, last: least },
+        Direction::Up => BoundsChange { first: least, last: most },
+        Direction::Down => BoundsChange { first: most, last: least },
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::collect::cluster::hpa::pace::{ReplicaChange, is_slower};
+use crate::collect::cluster::hpa::pace::{BoundsChange, is_slower};
 use crate::collect::cluster::keda::ScaledObjectPause;
 
 /// The maximum names in a message.
@@ -93,7 +93,7 @@ pub enum Finding {
         /// than an hour.
         takes: Option<u32>,
         /// That change.
-        change: ReplicaChange,
+        change: BoundsChange,
     },
     /// Kubernetes reports that the HPA does not work.
     ConditionFalse {

@@ -11,7 +11,7 @@ const SLOW: u32 = 60;
 
 /// The longest change that an HPA can make: from one of its bounds to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ReplicaChange {
+pub struct BoundsChange {
     /// The replicas before.
     pub first: u32,
     /// The replicas after.
@@ -50,9 +50,9 @@ pub(super) fn is_slower(takes: Option<u32>, other: Option<u32>) -> bool {
     other.is_some_and(|other| takes.is_none_or(|takes| takes > other.saturating_add(SLOW)))
 }
 
-// === impl ReplicaChange ===
+// === impl BoundsChange ===
 
-impl ReplicaChange {
+impl BoundsChange {
     /// The seconds for the change without stated policies, by the API server's defaults.
     pub(super) fn takes_usually(self) -> Option<u32> {
         let period = SYNC_PERIOD;
