@@ -135,12 +135,12 @@ pub enum MigrateSource {
     /// `ConfigMap`s become settings. docs/migrating-from-wva.md has the way there and back.
     #[command(verbatim_doc_comment, after_help = MIGRATE_EXAMPLES)]
     Wva(MigrateArgs),
-    /// Migrates KEDA `ScaledObject`s whose triggers or targets are of vLLM or SGLang.
+    /// Migrates KEDA `ScaledObject`s whose triggers or targets are of an LLM engine.
     ///
     /// KEDA stays and follows Plimsoll. docs/migrating-from-keda.md has the details.
     #[command(verbatim_doc_comment, after_help = MIGRATE_EXAMPLES)]
     Keda(MigrateArgs),
-    /// Migrates HPAs whose metrics or targets are of vLLM or SGLang.
+    /// Migrates HPAs whose metrics or targets are of an LLM engine.
     ///
     /// The HPA stays and follows Plimsoll. docs/migrating-from-hpa.md has the details.
     #[command(verbatim_doc_comment, after_help = MIGRATE_EXAMPLES)]

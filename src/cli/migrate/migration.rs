@@ -93,13 +93,12 @@ impl Migration {
 
     /// Returns the models of this name, as `MODEL#NAMESPACE`.
     pub(super) fn keys_of(&self, model: &str, namespace: Option<&str>) -> Vec<String> {
-        match namespace {
-            Some(namespace) => vec![format!("{model}#{namespace}")],
-            None => {
-                let named = self.models.iter().filter(|(name, _)| name == model);
-                named.map(|(name, namespace)| format!("{name}#{namespace}")).collect()
-            }
+        if let Some(namespace) = namespace {
+            return vec![format!("{model}#{namespace}")];
         }
+
+        let named = self.models.iter().filter(|(name, _)| name == model);
+        named.map(|(name, namespace)| format!("{name}#{namespace}")).collect()
     }
 
     /// Returns the whole configuration.
