@@ -8,6 +8,9 @@ the values refuses the keys that are set here.
 {{- fail "config.variants: there must be at least one variant, or config.kubernetes.discovery.enabled; values.yaml has one as a comment, and docs/configuration.md the keys" -}}
 {{- end -}}
 {{- include "plimsoll.checkDurations" . -}}
+{{- if and .Values.state.volume (include "plimsoll.elects" .) -}}
+{{- fail "state.volume: leader election keeps decisions in a ConfigMap, so no state file is written; remove state.volume, or set leaderElection.enabled=false with one replica" -}}
+{{- end -}}
 {{- $own := dict
   "server" (dict "listen" "0.0.0.0:8080")
   "kubernetes" (dict "enabled" true) -}}
