@@ -1,7 +1,7 @@
 //! Plimsoll as a process.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 use crate::engines::PORT;
@@ -102,6 +102,18 @@ impl Daemon {
     }
 
     fn launch_at(stage: &Stage, folder: &str, configuration: &str, address: &str) -> Self {
+        let program = Path::new(env!("CARGO_BIN_EXE_plimsoll"));
+        Self::launch_program(stage, folder, configuration, address, program)
+    }
+
+    /// The same on an address, with a program that may be of another release.
+    pub(crate) fn launch_program(
+        stage: &Stage,
+        folder: &str,
+        configuration: &str,
+        address: &str,
+        program: &Path,
+    ) -> Self {
         let folder = stage.folder.join(folder);
         fs::create_dir_all(&folder).unwrap();
         let (config, log) = (folder.join("plimsoll.yaml"), folder.join("plimsoll.log"));
@@ -109,7 +121,9 @@ impl Daemon {
         let output = File::options().append(true).create(true).open(&log).unwrap();
         // A test that is ended by force must not leave its daemon behind.
         let mut child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_plimsoll"), "run", "--config"])
+            .args(["--pdeathsig", "KILL"])
+            .arg(program)
+            .args(["run", "--config"])
             .arg(&config)
             .stdout(output.try_clone().unwrap())
             .stderr(output)
@@ -154,6 +168,12 @@ impl Daemon {
     /// What it has decided of everything, and why.
     pub(crate) fn decisions(&self, stage: &Stage) -> Option<String> {
         stage.page(&format!("{}/api/v1/decisions", self.url))
+    }
+
+    /// Waits until it has ended in order.
+    pub(crate) fn wait(&mut self) {
+        let status = until("the end of Plimsoll", || self.child.try_wait().unwrap());
+        assert!(status.success(), "Plimsoll ended with {status}:\n{}", self.log());
     }
 
     /// Sends it a signal.

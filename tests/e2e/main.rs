@@ -16,10 +16,12 @@ mod live;
 mod migrate;
 mod page;
 mod prometheus;
+mod replicas;
 mod seldon;
 mod stage;
 mod twin;
 mod wait;
+mod wire;
 mod zero;
 
 use std::time::Duration;

@@ -15,6 +15,7 @@ use kube::{Api, Client};
 use plimsoll::clock::Clock;
 use plimsoll::collect::cluster;
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 
 use crate::engines::Engines;
 use crate::wait::{PATIENCE, within};
@@ -22,6 +23,9 @@ use crate::wait::{PATIENCE, within};
 const TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/tools");
 const PLIMSOLL: &str = include_str!("manifests/plimsoll.yaml");
 const VARIANT: &str = include_str!("manifests/variant.yaml");
+/// The Service of the manifests, and the one whose endpoints the API server picks.
+const NAMED_SERVICE: &str = "{type: ExternalName, externalName: ADDRESS, ports: [{port: 8443}]}";
+const PICKED_SERVICE: &str = "{ports: [{name: https, port: 8443}]}";
 /// The HPA is the one that users are given.
 const HPA: &str = include_str!("../../examples/hpa.yaml");
 
@@ -36,6 +40,16 @@ pub(crate) struct Stage {
     client: Client,
     browser: reqwest::Client,
     runtime: Runtime,
+    kind: StageKind,
+}
+
+/// What a stage has beyond the usual.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StageKind {
+    /// Nothing. The Service's name leads to the address of one process.
+    Plain,
+    /// The API server picks an endpoint of the Service for each request.
+    Endpoints,
 }
 
 /// Stages on which nothing plays at the moment.
@@ -51,10 +65,24 @@ pub(crate) struct Lease {
 /// Lends a stage on which nothing plays, and builds one when there is none, so there are as many as
 /// scenarios run at once. They end with this process.
 pub(crate) fn stage() -> Lease {
+    lend(StageKind::Plain)
+}
+
+/// The same, with an API server that picks one of the Service's endpoints for each request. The
+/// scenario manages the endpoints.
+pub(crate) fn stage_with_endpoints() -> Lease {
+    lend(StageKind::Endpoints)
+}
+
+fn lend(kind: StageKind) -> Lease {
     let clock = Clock::start();
     let began = clock.elapsed();
-    let free = FREE.lock().unwrap().pop();
-    let stage = free.unwrap_or_else(|| Box::leak(Box::new(Stage::build())));
+    let free = {
+        let mut all = FREE.lock().unwrap();
+        let place = all.iter().position(|stage| stage.kind == kind);
+        place.map(|place| all.swap_remove(place))
+    };
+    let stage = free.unwrap_or_else(|| Box::leak(Box::new(Stage::build(kind))));
 
     Lease { stage, clock, began }
 }
@@ -81,13 +109,17 @@ impl Drop for Lease {
 }
 
 impl Stage {
-    fn build() -> Self {
+    fn build(kind: StageKind) -> Self {
         static BUILT: AtomicU32 = AtomicU32::new(0);
         let folder = std::env::var_os("PLIMSOLL_E2E_DIR")
             .map_or_else(|| tempfile::tempdir().unwrap().keep(), PathBuf::from);
         let folder = folder.join(format!("stage-{}", BUILT.fetch_add(1, Ordering::Relaxed) + 1));
         let cluster = folder.join("cluster");
-        control_plane("up", &cluster, &[]);
+        let flags = match kind {
+            StageKind::Plain => "",
+            StageKind::Endpoints => "--enable-aggregator-routing=true",
+        };
+        control_plane_with("up", &cluster, &[], &[("APISERVER_ARGS", flags)]);
         control_plane("cert", &cluster, &["plimsoll", "plimsoll"]);
         let net = fs::read_to_string(cluster.join("net")).unwrap().trim().to_owned();
         let runtime = Runtime::new().unwrap();
@@ -97,11 +129,15 @@ impl Stage {
         runtime.spawn(engines.clone().serve(client.clone()));
         // A connection that is kept would show the end of a process late.
         let browser = reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
-        let stage = Self { folder, net, engines, client, browser, runtime };
+        let stage = Self { folder, net, engines, client, browser, runtime, kind };
         let ca = fs::read(stage.cluster().join("pki/serving-ca.crt")).unwrap();
         let ca = k8s_openapi::ByteString(ca);
         let ca = serde_json::to_string(&ca).unwrap();
-        stage.apply(&PLIMSOLL.replace("ADDRESS", &stage.address()).replace("CA_BUNDLE", &ca));
+        let manifests = match kind {
+            StageKind::Plain => PLIMSOLL.replace("ADDRESS", &stage.address()),
+            StageKind::Endpoints => PLIMSOLL.replace(NAMED_SERVICE, PICKED_SERVICE),
+        };
+        stage.apply(&manifests.replace("CA_BUNDLE", &ca));
         control_plane("kubeconfig", &stage.cluster(), &["plimsoll", "plimsoll"]);
         stage
     }
@@ -171,6 +207,14 @@ impl Stage {
         self.client.clone()
     }
 
+    /// Runs a task beside the scenario.
+    pub(crate) fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        self.runtime.spawn(task)
+    }
+
     /// Waits for a request.
     pub(crate) fn run<F: Future>(&self, request: F) -> F::Output {
         self.runtime.block_on(request)
@@ -234,10 +278,20 @@ pub(crate) fn tools() -> PathBuf {
 }
 
 fn control_plane(command: &str, folder: &Path, arguments: &[&str]) {
+    control_plane_with(command, folder, arguments, &[]);
+}
+
+fn control_plane_with(
+    command: &str,
+    folder: &Path,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) {
     let status = Command::new(Path::new(TOOLS).join("control-plane"))
         .arg(command)
         .arg(folder)
         .args(arguments)
+        .envs(environment.iter().copied())
         .env("TOOLS", tools())
         .env("OWNER", std::process::id().to_string())
         .status()
