@@ -17,8 +17,13 @@ use tokio::time::sleep;
 use crate::engines::{Engines, MODEL};
 use crate::process::{Process, Usage, load_average};
 
-const TARGETS: usize = 1000;
-const PER_VARIANT: usize = 4;
+/// The size of a fleet.
+struct FleetSize {
+    targets: usize,
+    per_variant: usize,
+    /// The interval between two scrapes of a target.
+    interval: String,
+}
 
 /// The warm-up until windows are full and connections are stable.
 const WARM_UP: Duration = Duration::from_secs(75);
@@ -52,10 +57,13 @@ fn address(number: usize, port: u16) -> String {
 }
 
 impl Daemon {
-    fn start(variants: &str) -> Result<Self> {
+    fn start(variants: &str, interval: &str) -> Result<Self> {
         let (folder, port) = (tempfile::tempdir()?, free_port()?);
         let file = folder.path().join("plimsoll.yaml");
-        let text = format!("server: {{listen: \"127.0.0.1:{port}\"}}\nvariants:\n{variants}");
+        let text = format!(
+            "server: {{listen: \"127.0.0.1:{port}\"}}\nscrape: {{interval: {interval}}}\n\
+             variants:\n{variants}"
+        );
         std::fs::write(&file, text)?;
         let mut command = Command::new(program());
         command.arg("run").arg("--config").arg(&file).stderr(Stdio::null()).stdout(Stdio::null());
@@ -95,10 +103,23 @@ fn total(page: &str, name: &str, labels: &str) -> f64 {
 
 // === scraping ===
 
-fn variants_of_all_targets(port: u16) -> Result<String> {
+impl FleetSize {
+    fn read(arguments: &[&str]) -> Result<Self> {
+        let [targets, per_variant, interval] = match arguments {
+            [] => ["1000", "4", "1s"],
+            [targets, per_variant, interval] => [*targets, per_variant, interval],
+            other => bail!("not TARGETS PER_VARIANT INTERVAL: {other:?}"),
+        };
+        let (targets, per_variant) = (targets.parse()?, per_variant.parse()?);
+        Ok(Self { targets, per_variant, interval: interval.to_owned() })
+    }
+}
+
+fn variants_of_all_targets(size: &FleetSize, port: u16) -> Result<String> {
     let mut text = String::new();
-    for variant in 0..TARGETS / PER_VARIANT {
-        let targets = (0..PER_VARIANT).map(|index| address(variant * PER_VARIANT + index, port));
+    for variant in 0..size.targets / size.per_variant {
+        let first = variant * size.per_variant;
+        let targets = (0..size.per_variant).map(|index| address(first + index, port));
         let targets = targets.map(|it| format!("\"{it}\"")).collect::<Vec<_>>().join(", ");
         writeln!(
             text,
@@ -109,33 +130,41 @@ fn variants_of_all_targets(port: u16) -> Result<String> {
     Ok(text)
 }
 
-/// Scrapes a thousand targets per second for a minute.
-pub(crate) async fn scrape() -> Result<()> {
+/// Scrapes a fleet for a minute: a thousand targets per second, or those of the arguments.
+pub(crate) async fn scrape(arguments: &[&str]) -> Result<()> {
+    let size = FleetSize::read(arguments)?;
     let mut engines = Process::this(&["serve-engines"])?;
     let port: u16 = engines.line()?.parse()?;
-    let daemon = Daemon::start(&variants_of_all_targets(port)?)?;
+    let daemon = Daemon::start(&variants_of_all_targets(&size, port)?, &size.interval)?;
     daemon.ready().await?;
     sleep(WARM_UP).await;
     let (before, page_before) = (daemon.process.usage()?, daemon.metrics().await?);
     sleep(MEASURED).await;
     let (after, page) = (daemon.process.usage()?, daemon.metrics().await?);
     let grown = |name, labels| total(&page, name, labels) - total(&page_before, name, labels);
-    say_usage("plimsoll, 1,000 targets each second", before, after);
-    println!(
-        "  scrapes {:.0}, failed {:.0}, missed {:.0} (and {:.0} in the warm-up)",
+    let FleetSize { targets, per_variant, interval } = &size;
+    let what = format!("plimsoll, {targets} targets, {per_variant} a variant, each {interval}");
+    say_usage(&what, before, after);
+    let used = after.cpu.saturating_sub(before.cpu).as_secs_f64();
+    let (scrapes, ticks) = (
         grown("plimsoll_scrape_duration_seconds_count", ""),
+        grown("plimsoll_tick_duration_seconds_count", ""),
+    );
+    println!("  {used:.1} s of processor time, {:.0} us a scrape", 1e6 * used / scrapes);
+    println!(
+        "  {ticks:.0} ticks; scrapes {:.0}, failed {:.0}, missed {:.0} (and {:.0} in the warm-up)",
+        scrapes,
         grown("plimsoll_scrape_failures_total", ""),
         grown("plimsoll_scrape_missed_total", ""),
         total(&page_before, "plimsoll_scrape_missed_total", ""),
     );
     println!(
         "  a tick takes {:.2} ms in the mean",
-        1e3 * grown("plimsoll_tick_duration_seconds_sum", "")
-            / grown("plimsoll_tick_duration_seconds_count", "")
+        1e3 * grown("plimsoll_tick_duration_seconds_sum", "") / ticks
     );
     drop(daemon);
     match std::env::var("PROMETHEUS") {
-        Ok(program) => scrape_with_prometheus(&program, port).await,
+        Ok(program) => scrape_with_prometheus(&program, &size, port).await,
         Err(_) => Ok(()),
     }
 }
@@ -151,13 +180,15 @@ fn say_usage(who: &str, before: Usage, after: Usage) {
 }
 
 /// The same targets, scraped by Prometheus, which stores the samples.
-async fn scrape_with_prometheus(program: &str, port: u16) -> Result<()> {
+async fn scrape_with_prometheus(program: &str, size: &FleetSize, port: u16) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("prometheus.yml");
-    let targets: Vec<String> = (0..TARGETS).map(|it| format!("'{}'", address(it, port))).collect();
+    let targets: Vec<String> =
+        (0..size.targets).map(|it| format!("'{}'", address(it, port))).collect();
     let text = format!(
-        "global: {{scrape_interval: 1s, scrape_timeout: 900ms}}\n\
+        "global: {{scrape_interval: {}, scrape_timeout: 900ms}}\n\
          scrape_configs: [{{job_name: vllm, static_configs: [{{targets: [{}]}}]}}]\n",
+        size.interval,
         targets.join(", ")
     );
     std::fs::write(&file, text)?;
@@ -189,7 +220,7 @@ pub(crate) async fn lag() -> Result<()> {
              targets: {{static: [\"{target}\"]}}, scrape: {{path: /metrics/{variant}}}}}"
         )?;
     }
-    let daemon = Daemon::start(&text)?;
+    let daemon = Daemon::start(&text, "1s")?;
     daemon.ready().await?;
     let clock = Clock::start();
     let desired = async |variant: usize| -> Result<f64> {
@@ -241,9 +272,10 @@ pub(crate) async fn start() -> Result<()> {
     for _ in 0..10 {
         let target = format!("127.0.0.1:{}", free_port()?);
         let began = clock.elapsed();
-        let daemon = Daemon::start(&format!(
-            "- {{name: chat, model: {MODEL}, targets: {{static: [\"{target}\"]}}}}\n"
-        ))?;
+        let daemon = Daemon::start(
+            &format!("- {{name: chat, model: {MODEL}, targets: {{static: [\"{target}\"]}}}}\n"),
+            "1s",
+        )?;
         daemon.ready().await?;
         times.push(clock.elapsed().saturating_sub(began));
     }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cargo bench --bench load -- scrape   # 1,000 targets each second, for a minute
+//! cargo bench --bench load -- scrape 4000 4 5s   # 4,000, four of a variant, each 5 seconds
 //! cargo bench --bench load -- lag      # from a gauge's change to the changed number
 //! cargo bench --bench load -- start    # from the start of the process to ready
 //! cargo bench --bench load -- api      # 1,000 requests/s for 10,000 external metrics over TLS
@@ -29,10 +30,10 @@ fn main() -> Result<()> {
             [] => {
                 daemon::start().await?;
                 daemon::lag().await?;
-                daemon::scrape().await?;
+                daemon::scrape(&[]).await?;
                 api::load(&[]).await
             }
-            ["scrape"] => daemon::scrape().await,
+            ["scrape", arguments @ ..] => daemon::scrape(arguments).await,
             ["lag"] => daemon::lag().await,
             ["start"] => daemon::start().await,
             ["api", arguments @ ..] => api::load(arguments).await,
