@@ -187,7 +187,7 @@ pub(crate) async fn serve_api(folder: &str) -> Result<()> {
     let metrics = ApiMetrics::register(&registry)?;
     let (seen, authorizer) = (published.subscribe(), Arc::new(TrustFrontProxy));
     let ages = DecisionAges { fresh: Duration::from_secs(45), hold: Duration::from_mins(5) };
-    let settings = ExternalMetricsSettings { ages, wva_metrics: false };
+    let settings = ExternalMetricsSettings { ages, wva_metrics: false, object_metrics: false };
     let anchor = trust.subscribe();
     let ready = Readiness::new(phase.subscribe()).with_trust(anchor.clone());
     let api = ExternalMetricsApi::new(settings, seen, clock, anchor, authorizer, ready, metrics);

@@ -133,6 +133,7 @@ fn name(route: &Route) -> String {
             name.clone()
         }
         Route::Metric(..) => "another metric".to_owned(),
+        Route::ObjectMetric(..) => "the metric of an object".to_owned(),
         Route::Malformed(_) => "malformed".to_owned(),
         Route::Unknown => "unknown".to_owned(),
     }
@@ -241,7 +242,7 @@ impl Scene {
             let readiness =
                 Readiness::new(phases[place].subscribe()).with_trust(trust[place].subscribe());
             ExternalMetricsApi::new(
-                ExternalMetricsSettings { ages: AGES, wva_metrics: true },
+                ExternalMetricsSettings { ages: AGES, wva_metrics: true, object_metrics: false },
                 published.subscribe(),
                 clock,
                 trust[place].subscribe(),

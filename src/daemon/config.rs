@@ -28,9 +28,10 @@ use serde_json::Value;
 pub use crate::config::effective::{
     Config, ScrapeDefaults, ShadowPolicy, VariantConfig, VariantTargets,
 };
-pub use crate::config::file::EXTERNAL_METRICS_HOLD;
 pub use crate::config::file::{Authorization, ReadBy};
 pub use crate::config::file::{Discovery, ExternalMetrics, FileKeys, Kubernetes, LeaderElection};
+pub use crate::config::file::{EXTERNAL_METRICS_FRESH, EXTERNAL_METRICS_HOLD};
+pub use crate::config::file::{ExternalScalerKeys, ScalerTlsKeys};
 pub use crate::config::file::{START_TIMES, WAKE_INTERVALS};
 pub use crate::config::file::{ScaleTarget, SelfManaged, ServerKeys, ServerTls, Shutdown, Trace};
 pub use crate::config::sources::ConfigSources;

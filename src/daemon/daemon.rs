@@ -13,27 +13,27 @@ mod demand;
 mod directory;
 mod discovery;
 mod kubernetes;
+mod listen;
 mod liveness;
 mod pace;
 mod registration;
 mod reload;
+mod scaler;
 mod sharing;
 mod status;
 mod ticks;
 mod workloads;
 
-use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};
 
-use crate::collect::cluster::Registration;
+use crate::collect::cluster::{API_SERVICE, OBJECT_API_SERVICE, Registration};
 use crate::collect::prometheus;
 use crate::collect::scrape::{self, Scraper, Target, TargetBoard};
 use crate::config::{self, Authorization, Config, Files, LoadedConfig};
@@ -42,6 +42,7 @@ use crate::daemon::certificates::ManagedCertificate;
 use crate::daemon::context::DaemonContext;
 use crate::daemon::demand::WakeSignals;
 use crate::daemon::kubernetes::Cluster;
+use crate::daemon::listen::listen;
 use crate::daemon::liveness::LoopLiveness;
 use crate::daemon::reload::{ConfigOrigin, Reloader};
 use crate::daemon::sharing::Sharing;
@@ -72,10 +73,6 @@ use plimsoll_core::observe::Scrape;
 /// misses.
 const SCRAPES_MAX: usize = 8192;
 
-/// Connections that wait to be accepted. A burst above it delays a probe until its SYN is sent again.
-/// The kernel's own limit (`net.core.somaxconn`) is 4,096 by default.
-const BACKLOG: u32 = 4096;
-
 /// Options of a daemon in addition to its configuration.
 #[derive(Clone, Default)]
 pub struct DaemonOptions {
@@ -92,6 +89,7 @@ pub struct Daemon {
     common: DaemonContext,
     admin: SocketAddr,
     external_metrics: Option<SocketAddr>,
+    external_scaler: Option<SocketAddr>,
     shutdown: config::Shutdown,
     phase: watch::Sender<ServerPhase>,
 }
@@ -192,32 +190,44 @@ impl Daemon {
                 let MetricsApiEndpoint { address, followed, ready: complete } = served.await?;
                 ready = complete;
                 let registration = cluster.as_ref().map(|cluster| {
-                    cluster.follow_registration(followed.expected, &telemetry, &common)
+                    let name = registered_as(settings);
+                    cluster.follow_registration(name, followed.expected, &telemetry, &common)
                 });
                 Some((address, registration))
             }
             None => not_served(cluster.as_ref()),
         };
 
+        let ages = decision_ages(&config.keys);
+        let external_scaler = scaler::serve(&config.keys, ages, &common).await?;
         let (external_metrics, registration) = external_metrics.unzip();
         let needs = cluster.as_ref().map(Cluster::needs);
         let from = ConfigOrigin { file: options.config_file, config: config.clone() };
         let reloader = Reloader::new(from, reloads, needs, telemetry, common.clock);
-        let api = status::surface(&common, &reloader, board, registration.flatten(), ready.clone());
+        let shown = registration.flatten();
+        let api = status::surface(&common, ages, &reloader, board, shown, ready.clone());
         let access = access(&config.keys.server);
         let shown = AdminComponents { access, api, ready, log: options.log };
         let admin = serve_admin(&config, &common, &reloader, shown)?;
         common.tasks.spawn(Arc::clone(&reloader).follow(common.stop.clone()));
         common.tasks.spawn(liveness::decide(ticks, common.stop.clone(), common.retire.clone()));
+
+        let shutdown = config.keys.shutdown;
+        let daemon = Self { common, admin, external_metrics, external_scaler, shutdown, phase };
+        daemon.say_running(&config);
+        Ok(daemon)
+    }
+
+    fn say_running(&self, config: &Config) {
         info!(
             version = env!("CARGO_PKG_VERSION"),
-            %admin,
-            external_metrics = external_metrics.map(|address| address.to_string()),
+            admin = %self.admin,
+            external_metrics = self.external_metrics.map(|address| address.to_string()),
+            external_scaler = self.external_scaler.map(|address| address.to_string()),
             variants = config.variants.len(),
             config = config.hash(),
             "Plimsoll runs"
         );
-        Ok(Self { common, admin, external_metrics, shutdown: config.keys.shutdown, phase })
     }
 
     /// The published state that every surface shows, as it changes.
@@ -238,6 +248,12 @@ impl Daemon {
         self.external_metrics
     }
 
+    /// The address of the external scaler, if it is served.
+    #[must_use]
+    pub const fn external_scaler(&self) -> Option<SocketAddr> {
+        self.external_scaler
+    }
+
     /// Shuts down: unready, then draining, then stopped. It takes the configured delay, at most the
     /// configured drain time, and a moment.
     pub async fn shutdown(self) {
@@ -245,7 +261,7 @@ impl Daemon {
         let DaemonContext { servers, tasks, stop, retire, .. } = self.common;
         self.phase.send_replace(ServerPhase::Unready);
         retire.cancel();
-        if self.external_metrics.is_some() {
+        if self.external_metrics.is_some() || self.external_scaler.is_some() {
             tokio::time::sleep(delay).await;
         }
 
@@ -349,14 +365,19 @@ struct MetricsApiEndpoint {
 /// The address of the external metrics API if it is served, and the state of its `APIService`.
 type ApiRegistration = (SocketAddr, Option<watch::Receiver<Option<Registration>>>);
 
+/// The `APIService` whose state is watched: with Object metrics, another provider may have the other.
+const fn registered_as(settings: &config::ExternalMetrics) -> &'static str {
+    if settings.object_metrics { OBJECT_API_SERVICE } else { API_SERVICE }
+}
+
 /// Logs that another provider must serve the desired replicas if the external metrics API is not
 /// served.
 fn not_served(cluster: Option<&Cluster>) -> Option<ApiRegistration> {
     if cluster.is_some() {
         info!(
             "The external metrics API is not served, so HPAs do not get numbers from here: another \
-             provider has to read the gauge plimsoll_desired_replicas, as KEDA does with a \
-             prometheus trigger"
+             provider has to read them, as KEDA does with an external, external-push, metrics-api \
+             or prometheus trigger"
         );
     }
 
@@ -387,8 +408,9 @@ async fn serve_external_metrics(
     };
 
     let of_api = external_metrics::ExternalMetricsSettings {
-        ages: DecisionAges { fresh: settings.fresh, hold: settings.hold },
+        ages: ages_of(settings),
         wva_metrics: *wva == WvaPublication::Published,
+        object_metrics: settings.object_metrics,
     };
     let ready = Readiness::new(phases.clone())
         .with_trust(trust.clone())
@@ -417,6 +439,17 @@ async fn serve_external_metrics(
     Ok(MetricsApiEndpoint { address, followed, ready })
 }
 
+/// The ages at which decisions become old, for every surface that refuses old ones.
+fn decision_ages(keys: &config::FileKeys) -> DecisionAges {
+    let usual =
+        DecisionAges { fresh: config::EXTERNAL_METRICS_FRESH, hold: config::EXTERNAL_METRICS_HOLD };
+    keys.external_metrics.as_ref().map_or(usual, ages_of)
+}
+
+const fn ages_of(settings: &config::ExternalMetrics) -> DecisionAges {
+    DecisionAges { fresh: settings.fresh, hold: settings.hold }
+}
+
 /// The parts of the admin port in addition to the shared state.
 struct AdminComponents {
     access: AccessPolicy,
@@ -439,17 +472,6 @@ fn serve_admin(
     let shed = common.shed.of(ShedListener::Plain);
     tasks.spawn(admin::serve(listener, hooks, limits, shed, stop.clone(), tasks.clone()));
     Ok(address)
-}
-
-fn listen(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
-    bind(address).with_context(|| format!("{key}: cannot listen on {address}"))
-}
-
-fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
 }
 
 /// The access rules of the admin port.

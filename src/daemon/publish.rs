@@ -4,6 +4,7 @@ pub mod api;
 pub mod events;
 pub mod explain;
 pub mod external_metrics;
+pub mod external_scaler;
 pub mod gauges;
 pub mod history;
 pub mod load;
@@ -44,6 +45,9 @@ pub struct Published {
     pub workloads: BTreeMap<VariantKey, WorkloadReport>,
     /// Results of the shadow policies, by policy name.
     pub shadows: BTreeMap<String, BTreeMap<VariantKey, ShadowResult>>,
+    /// Problems of each variant's HPA or `ScaledObject` that keep its desired replicas from being
+    /// followed, as sentences.
+    pub findings: BTreeMap<VariantKey, Vec<String>>,
 }
 
 /// The result of a shadow policy for one variant.

@@ -1,8 +1,8 @@
 //! Servers: listeners, TLS, and authentication.
 //!
-//! [`serve`] turns a listener and a handler into an HTTPS server for HTTP/1.1 and HTTP/2. It does
-//! not depend on the content that it serves. It limits connections, handshakes, headers, slow and
-//! idle peers, and the time for closing, as a server on a network must.
+//! [`serve`] turns a listener and a handler into a server for HTTP/1.1 and HTTP/2 over TLS, or for
+//! HTTP/2 without TLS. It does not depend on the content that it serves. It limits connections,
+//! handshakes, headers, slow and idle peers, and the time for closing, as a server on a network must.
 //!
 //! Client certificates are requested but not verified here (see [`tls`]); the [`Handler`] gets the
 //! [`auth::ConnectionPeer`] after the handshake and with each request, and decides. A peer that it
@@ -14,8 +14,10 @@
 
 pub mod admin;
 pub mod auth;
+mod body;
 pub mod budget;
 pub mod certificates;
+pub mod client_authority;
 mod page;
 pub mod readiness;
 pub mod rendering;
@@ -30,22 +32,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, info_span, warn};
+
+pub use crate::server::body::ResponseBody;
 
 use crate::server::auth::ConnectionPeer;
 use crate::server::budget::{BudgetLimits, ConnectionBudget, ConnectionSlot, SlotLimits};
@@ -80,6 +83,17 @@ pub enum ServerPhase {
     Draining,
 }
 
+/// The protocol below HTTP.
+#[derive(Clone)]
+pub enum ServerTransport {
+    /// TLS, which offers both versions of HTTP. The handler judges client certificates.
+    Tls(Arc<ServerConfig>),
+    /// TLS that accepts only clients with a verified certificate.
+    MutualTls(Arc<ServerConfig>),
+    /// No encryption, and HTTP/2 only.
+    Plain,
+}
+
 /// The limits of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
@@ -96,8 +110,8 @@ pub struct ServerLimits {
     pub header_bytes_max: u32,
     /// Simultaneous requests per HTTP/2 connection.
     pub streams_max: u32,
-    /// Time without a request after which an HTTP/2 connection is asked to close. It happens at
-    /// twice this time at the latest.
+    /// Time without a request or an open response after which an HTTP/2 connection is asked to
+    /// close. It happens at twice this time at the latest.
     pub idle_max: Duration,
     /// Time between pings of an HTTP/2 peer.
     pub ping_interval: Duration,
@@ -143,6 +157,9 @@ impl Default for ServerLimits {
 
 /// Decides about the peers of a server and answers their requests.
 pub trait Handler: Clone + Send + Sync + 'static {
+    /// The body of its responses.
+    type Body: Into<ResponseBody> + Send + 'static;
+
     /// Returns true if the peer is one that strangers must not keep out, before its first request.
     fn accepts(&self, peer: &ConnectionPeer) -> bool;
 
@@ -151,7 +168,7 @@ pub trait Handler: Clone + Send + Sync + 'static {
         &self,
         request: Request<Incoming>,
         peer: Arc<ConnectionPeer>,
-    ) -> impl Future<Output = Response<Full<Bytes>>> + Send + 'static;
+    ) -> impl Future<Output = Response<Self::Body>> + Send + 'static;
 }
 
 /// Serves until the phase is [`ServerPhase::Draining`] and the last request is answered or times
@@ -161,7 +178,7 @@ pub trait Handler: Clone + Send + Sync + 'static {
 /// closed to make room for others count in `shed`.
 pub async fn serve(
     listener: TcpListener,
-    tls: Arc<ServerConfig>,
+    transport: ServerTransport,
     limits: ServerLimits,
     shed: ShedConnections,
     phase: watch::Receiver<ServerPhase>,
@@ -173,7 +190,7 @@ pub async fn serve(
     let open = TaskTracker::new();
     let abort = CancellationToken::new();
     let server = Server {
-        acceptor: TlsAcceptor::from(tls),
+        transport,
         limits: Arc::new(limits),
         phase: phase.clone(),
         tracker: tracker.clone(),
@@ -223,12 +240,18 @@ async fn drained(mut phase: watch::Receiver<ServerPhase>) {
 /// The state that every connection shares.
 #[derive(Clone)]
 struct Server<H> {
-    acceptor: TlsAcceptor,
+    transport: ServerTransport,
     limits: Arc<ServerLimits>,
     phase: watch::Receiver<ServerPhase>,
     tracker: TaskTracker,
     abort: CancellationToken,
     handler: H,
+}
+
+/// The facts that a handshake has established.
+struct EstablishedSession {
+    certificates: Vec<CertificateDer<'static>>,
+    is_h2: bool,
 }
 
 impl<H: Handler> Server<H> {
@@ -246,21 +269,38 @@ impl<H: Handler> Server<H> {
     }
 
     async fn exchange(self, stream: GuardedStream, slot: ConnectionSlot) {
-        match timeout(self.limits.handshake_max, self.acceptor.accept(stream)).await {
-            Ok(Ok(stream)) => self.requests(stream, slot).await,
+        let tls = match self.transport.clone() {
+            ServerTransport::Tls(tls) | ServerTransport::MutualTls(tls) => tls,
+            ServerTransport::Plain => {
+                let session = EstablishedSession { certificates: Vec::new(), is_h2: true };
+                return self.requests(stream, session, slot).await;
+            }
+        };
+
+        let handshake = TlsAcceptor::from(tls).accept(stream);
+        match timeout(self.limits.handshake_max, handshake).await {
+            Ok(Ok(stream)) => {
+                let (_, tls) = stream.get_ref();
+                let certificates = tls.peer_certificates().map(<[_]>::to_vec).unwrap_or_default();
+                let is_h2 = tls.alpn_protocol() == Some(tls::ALPN_H2);
+                self.requests(stream, EstablishedSession { certificates, is_h2 }, slot).await;
+            }
             Ok(Err(error)) => debug!(%error, "The TLS handshake failed"),
             Err(_) => debug!("The TLS handshake took too long"),
         }
     }
 
-    async fn requests(self, stream: TlsStream<GuardedStream>, admitted: ConnectionSlot) {
+    async fn requests<S>(self, stream: S, session: EstablishedSession, admitted: ConnectionSlot)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
         let slot = Arc::new(admitted);
-        let (_, session) = stream.get_ref();
-        let builder = self.builder(session.alpn_protocol() == Some(tls::ALPN_H2));
-        let certificates = session.peer_certificates().map(<[_]>::to_vec).unwrap_or_default();
-        let peer = Arc::new(ConnectionPeer::new(certificates));
+        let builder = self.builder(session.is_h2);
+        let peer = Arc::new(ConnectionPeer::new(session.certificates));
         slot.handshaken(self.handler.accepts(&peer));
         let requests = AtomicU64::new(0);
+        // Each response holds a share until it is written, so a stream counts as activity.
+        let open = Arc::new(());
         let service = service_fn(|request| {
             requests.fetch_add(1, Ordering::Relaxed);
             // The limit of an HTTP/1.1 buffer only applies while a head is incomplete.
@@ -268,13 +308,17 @@ impl<H: Handler> Server<H> {
                 .then(|| self.handler.answer(request, Arc::clone(&peer)));
             let caller = Arc::clone(&peer);
             let place = Arc::clone(&slot);
+            let share = Arc::clone(&open);
             async move {
                 let Some(response) = response else { return Ok::<_, Infallible>(too_large()) };
                 let answered = response.await;
                 if caller.is_accepted() {
                     place.promote();
                 }
-                Ok(place.counted(answered).await)
+
+                let (head, body) = answered.into_parts();
+                let counted = body.into().counted(&place).await;
+                Ok(Response::from_parts(head, counted.held_by(share)))
             }
         });
 
@@ -298,7 +342,7 @@ impl<H: Handler> Server<H> {
                 () = &mut draining, if !closing => closing = true,
                 () = tokio::time::sleep(self.limits.idle_max), if !closing => {
                     let now = requests.load(Ordering::Relaxed);
-                    closing = now == seen;
+                    closing = now == seen && Arc::strong_count(&open) == 1;
                     seen = now;
                 }
             }
@@ -344,8 +388,8 @@ fn head_bytes(request: &Request<Incoming>) -> usize {
     line + headers.map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>()
 }
 
-fn too_large() -> Response<Full<Bytes>> {
-    let mut response = Response::default();
+fn too_large() -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::default());
     *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
     response
 }

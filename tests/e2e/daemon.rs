@@ -68,11 +68,7 @@ impl Daemon {
             Replica::First => ("first", stage.address()),
             Replica::Second => ("second", stage.other_address()),
         };
-        let election = format!(
-            "kubernetes:
-  leader_election: {{enabled: true, namespace: plimsoll, identity: {namespace}-{name},
-                    lease_duration: 3s, renew_deadline: 2s, retry_period: 500ms}}"
-        );
+        let election = election(&format!("{namespace}-{name}"));
         let alone = configuration(stage, namespace, Knows::ByConfiguration);
         let configuration =
             alone.replace(&stage.address(), &address).replace("kubernetes:", &election);
@@ -101,7 +97,13 @@ impl Daemon {
         Self::launch_at(stage, folder, configuration, &stage.address())
     }
 
-    fn launch_at(stage: &Stage, folder: &str, configuration: &str, address: &str) -> Self {
+    /// The same at an address.
+    pub(crate) fn launch_at(
+        stage: &Stage,
+        folder: &str,
+        configuration: &str,
+        address: &str,
+    ) -> Self {
         let program = Path::new(env!("CARGO_BIN_EXE_plimsoll"));
         Self::launch_program(stage, folder, configuration, address, program)
     }
@@ -189,6 +191,15 @@ impl Drop for Daemon {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The start of the section about the cluster, for one of several replicas.
+pub(crate) fn election(identity: &str) -> String {
+    format!(
+        "kubernetes:
+  leader_election: {{enabled: true, namespace: plimsoll, identity: {identity},
+                    lease_duration: 3s, renew_deadline: 2s, retry_period: 500ms}}"
+    )
 }
 
 /// The configuration for the variant of one namespace, with everything that needs a cluster.

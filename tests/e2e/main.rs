@@ -15,6 +15,7 @@ mod leader;
 mod live;
 mod migrate;
 mod page;
+mod picker;
 mod prometheus;
 mod replicas;
 mod seldon;

@@ -39,6 +39,7 @@ async fn refused(daemon: &Running, path: &str, status: StatusCode) -> String {
     body["error"].as_str().unwrap().to_owned()
 }
 
+const DESIRED_OF_A: &str = "/api/v1/desired?namespace=default&variant=a";
 const HISTORY_OF_A: &str = "/api/v1/history?namespace=default&variant=a";
 
 #[tokio::test]
@@ -51,6 +52,7 @@ async fn every_answer_has_the_fields_that_are_documented_and_no_others() {
     let mut seen = BTreeSet::new();
     for (path, shape) in [
         ("/api/v1/decisions", "Decisions"),
+        (DESIRED_OF_A, "Desired"),
         (HISTORY_OF_A, "History"),
         ("/api/v1/events", "Events"),
         ("/api/v1/status", "Status"),
@@ -121,6 +123,7 @@ async fn what_cannot_be_answered_says_why_as_json() {
         ),
         ("/api/v1/decisions?model=m&model=m", "more than once"),
         ("/api/v1/decisions?model=", "has no value"),
+        ("/api/v1/desired", "\"namespace\" is missing"),
         ("/api/v1/history", "\"namespace\" is missing"),
         ("/api/v1/history?namespace=default", "\"variant\" is missing"),
         ("/api/v1/events?limit=0", "a number from 1 to 1000"),
@@ -133,6 +136,8 @@ async fn what_cannot_be_answered_says_why_as_json() {
     for (path, says) in [
         ("/api", "/api/v1/status"),
         ("/api/v2/decisions", "/api/v1/decisions"),
+        ("/api/v1/desired?namespace=default&variant=c", "no variant default/c"),
+        ("/api/v1/desired?namespace=elsewhere&variant=a", "no variant elsewhere/a"),
         ("/api/v1/history?namespace=default&variant=c", "no variant default/c"),
     ] {
         let said = refused(&daemon, path, StatusCode::NOT_FOUND).await;
@@ -146,9 +151,30 @@ async fn what_cannot_be_answered_says_why_as_json() {
 }
 
 #[tokio::test]
+async fn desired_replicas_are_answered_only_while_they_may_be_followed() {
+    let (_engine, daemon) = running().await;
+    let answer = get(&daemon, DESIRED_OF_A).await;
+    assert_eq!((&answer["replicas"], &answer["state"]), (&json!(2), &json!("fresh")), "{answer}");
+    assert_eq!(answer["variant"], "a");
+
+    // The replica of this variant never answers, so it has no decision: no 200, and no 0 anywhere.
+    let cold = "/api/v1/desired?namespace=default&variant=b";
+    let why = refused(&daemon, cold, StatusCode::SERVICE_UNAVAILABLE).await;
+    assert!(why.contains("no decision yet for default/b"), "{why}");
+    daemon.end().await;
+}
+
+#[tokio::test]
 async fn answers_are_never_kept_and_head_is_answered_without_a_body() {
     let (_engine, daemon) = running().await;
-    for path in ["/api/v1/decisions", HISTORY_OF_A, "/api/v1/events", "/api/v1/status", "/api/no"] {
+    for path in [
+        "/api/v1/decisions",
+        DESIRED_OF_A,
+        HISTORY_OF_A,
+        "/api/v1/events",
+        "/api/v1/status",
+        "/api/no",
+    ] {
         for method in ["GET", "HEAD"] {
             let answer = daemon.request(method, path).send().await.unwrap();
             let headers = answer.headers().clone();

@@ -5,11 +5,13 @@ use std::path::Path;
 use serde_json::Value;
 
 /// What the chart sets itself, so that no value may: as in tests/chart/sync.
-const OWN: [&str; 11] = [
+const OWN: [&str; 13] = [
     "server.listen",
     "external_metrics.enabled",
     "external_metrics.listen",
     "external_metrics.tls",
+    "external_metrics.object_metrics",
+    "external_scaler",
     "kubernetes.enabled",
     "kubernetes.kubeconfig",
     "kubernetes.context",

@@ -15,8 +15,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use plimsoll::clock::Clock;
 use plimsoll::collect::cluster::{
-    self, ApiServiceFields, ClusterNeeds, ClusterState, Finding, Registration, VariantState,
-    WantedTarget, WatchTiming, WatchedVariant,
+    self, API_SERVICE, ApiServiceFields, ClusterNeeds, ClusterState, Finding, Registration,
+    VariantState, WantedTarget, WatchTiming, WatchedVariant,
 };
 use plimsoll::fleet::{Bounds, Namespace, VariantKey, VariantName};
 use plimsoll::observe::{Scale, ScaleState, ScrapeRoute, WhyScaleUnknown};
@@ -595,6 +595,7 @@ async fn a_taken_over_registration_is_noticed() {
     let _guard = stop.clone().drop_guard();
     let mut seen = cluster::registration(
         fake.client(),
+        API_SERVICE,
         move || expected.clone(),
         PACE,
         &TaskTracker::new(),

@@ -437,6 +437,23 @@ fn external(keys: &str) -> String {
 }
 
 #[test]
+fn the_external_scaler_has_an_address_of_its_own_and_a_whole_certificate() {
+    let scaler = |keys: &str| format!("external_scaler: {{{keys}}}\n{VARIANT}");
+    let listen = "external_scaler.listen";
+    check_errors(&scaler("listen: \"127.0.0.1:8080\""), &[(listen, "server.listen")]);
+    let both = external("listen: \"0.0.0.0:6444\"");
+    let both = both.replace(VARIANT, &scaler(""));
+    check_errors(&both, &[(listen, "external_metrics.listen")]);
+    check_errors(
+        &scaler("tls: {}"),
+        &[
+            ("external_scaler.tls.cert_file", "is missing"),
+            ("external_scaler.tls.key_file", "is missing"),
+        ],
+    );
+}
+
+#[test]
 fn the_external_metrics_api_needs_what_it_is_served_with() {
     check_errors(&external("fresh: 6m"), &[("external_metrics.fresh", "which is 5m; found 6m")]);
     check_errors(

@@ -173,7 +173,8 @@ fn manifest(name: &str, manifest: &Value) {
 /// An HPA that follows the number exactly.
 fn hpa(name: &str, manifest: &Value) {
     strictly::<HorizontalPodAutoscaler>(name, manifest);
-    let metric = &manifest["spec"]["metrics"][0]["external"];
+    let metrics = &manifest["spec"]["metrics"][0];
+    let metric = metrics.get("external").unwrap_or(&metrics["object"]);
     known_metric(name, metric["metric"]["name"].as_str().unwrap());
     assert_eq!(metric["target"], json!({"type": "AverageValue", "averageValue": "1"}), "{name}");
     if !name.starts_with(BEFORE) {
@@ -193,6 +194,31 @@ fn scaled_object(name: &str, manifest: &Value) {
     let spec = &manifest["spec"];
     let trigger = &spec["triggers"][0];
     let metadata = &trigger["metadata"];
+    match trigger["type"].as_str() {
+        Some("prometheus") => prometheus_trigger(name, manifest, metadata),
+        Some("metrics-api") => {
+            let url = metadata["url"].as_str().unwrap();
+            assert!(url.ends_with("/api/v1/desired?namespace=shop&variant=llama"), "{name}: {url}");
+            assert_eq!(metadata["valueLocation"], "replicas", "{name}");
+            assert_eq!(metadata["targetValue"], "1", "{name}");
+        }
+        Some("external-push") => assert_eq!(metadata["variant"], "llama", "{name}"),
+        other => panic!("{name}: no test knows a trigger {other:?}"),
+    }
+    if name.starts_with(BEFORE) {
+        return;
+    }
+
+    assert_eq!(trigger["metricType"], "AverageValue", "{name}");
+    assert_eq!(metadata.get("metricType"), None, "{name}: KEDA does not read it there");
+    assert!(spec["minReplicaCount"].is_u64(), "{name}: KEDA would take 0");
+    assert_eq!(spec["fallback"]["behavior"], "currentReplicasIfHigher", "{name}");
+    assert!(spec["fallback"]["replicas"].as_u64() > Some(0), "{name}: an error would scale to 0");
+    exactly(name, &spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]);
+}
+
+/// A prometheus trigger that reads one variant, and takes nothing for 0.
+fn prometheus_trigger(name: &str, manifest: &Value, metadata: &Value) {
     let query = metadata["query"].as_str().unwrap();
     let metric = query.trim_start_matches("max(").split('{').next().unwrap();
     known_metric(name, metric);
@@ -204,11 +230,6 @@ fn scaled_object(name: &str, manifest: &Value) {
     }
     assert!(query.starts_with("max("), "{name}: {query} may be several series");
     assert_eq!(metadata["ignoreNullValues"], "false", "{name}");
-    assert_eq!(trigger["metricType"], "AverageValue", "{name}");
-    assert_eq!(metadata.get("metricType"), None, "{name}: KEDA does not read it there");
-    assert!(spec["minReplicaCount"].is_u64(), "{name}: KEDA would take 0");
-    assert_eq!(spec["fallback"]["behavior"], "currentReplicasIfHigher", "{name}");
-    exactly(name, &spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]);
 }
 
 fn known_metric(name: &str, metric: &str) {

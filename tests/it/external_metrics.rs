@@ -45,7 +45,7 @@ fn expired() -> DecisionAges {
 }
 
 async fn with_ages(ages: DecisionAges) -> Fixture {
-    let settings = ExternalMetricsSettings { ages, wva_metrics: false };
+    let settings = ExternalMetricsSettings { ages, wva_metrics: false, object_metrics: false };
     Fixture::start(Options { settings, ..Options::default() }).await
 }
 
@@ -183,7 +183,7 @@ async fn what_does_not_exist_is_not_found_and_the_message_says_what_does() {
         (format!("{}/", path("chat")), "nothing at this path"),
         ("/".to_owned(), "nothing at this path"),
         ("/api".to_owned(), "nothing at this path"),
-        ("/apis/custom.metrics.k8s.io/v1beta2".to_owned(), "nothing at this path"),
+        ("/apis/custom.metrics.k8s.io/v1beta2".to_owned(), "object_metrics is false"),
         (path(&"n".repeat(254)), "no namespace"),
     ] {
         let message = client.ask(&path).await.error(404, "NotFound");

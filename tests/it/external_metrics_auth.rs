@@ -343,8 +343,8 @@ async fn a_proxy_that_names_nobody_is_refused() {
 
 /// A fake API server that answers reviews, and remembers them.
 #[derive(Clone)]
-struct Backend {
-    reviews: Arc<Mutex<Vec<Value>>>,
+pub(crate) struct Backend {
+    pub(crate) reviews: Arc<Mutex<Vec<Value>>>,
     rule: Arc<Mutex<Rule>>,
     /// A review is answered when there is a permit.
     permits: Arc<Semaphore>,
@@ -354,7 +354,7 @@ struct Backend {
 type Rule = Box<dyn Fn(&Value) -> Outcome + Send>;
 
 /// What a review says.
-enum Outcome {
+pub(crate) enum Outcome {
     Allow,
     Deny,
     Both,
@@ -362,7 +362,7 @@ enum Outcome {
 }
 
 impl Backend {
-    fn new(rule: impl Fn(&Value) -> Outcome + Send + 'static) -> Self {
+    pub(crate) fn new(rule: impl Fn(&Value) -> Outcome + Send + 'static) -> Self {
         Self {
             reviews: Arc::default(),
             rule: Arc::new(Mutex::new(Box::new(rule))),
@@ -371,7 +371,7 @@ impl Backend {
         }
     }
 
-    fn rule(&self, rule: impl Fn(&Value) -> Outcome + Send + 'static) {
+    pub(crate) fn rule(&self, rule: impl Fn(&Value) -> Outcome + Send + 'static) {
         *self.rule.lock().unwrap() = Box::new(rule);
     }
 
@@ -402,7 +402,7 @@ impl Backend {
     }
 
     /// An authorizer that asks this backend.
-    async fn authorizer(&self, lifetimes: AnswerLifetimes) -> Arc<SubjectAccessReviews> {
+    pub(crate) async fn authorizer(&self, lifetimes: AnswerLifetimes) -> Arc<SubjectAccessReviews> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let backend = self.clone();
@@ -434,7 +434,8 @@ fn hpa() -> UserIdentity {
 }
 
 fn access(namespace: &str) -> Access {
-    Access { namespace: namespace.to_owned(), metric: "plimsoll_desired_replicas".to_owned() }
+    let metric = "plimsoll_desired_replicas".to_owned();
+    Access { namespace: namespace.to_owned(), metric, object: None }
 }
 
 /// No answer is remembered, except for when the backend is out of order.

@@ -320,7 +320,7 @@ impl Default for Options {
     fn default() -> Self {
         let ages = DecisionAges { fresh: Duration::from_secs(45), hold: Duration::from_mins(5) };
         Self {
-            settings: ExternalMetricsSettings { ages, wva_metrics: false },
+            settings: ExternalMetricsSettings { ages, wva_metrics: false, object_metrics: false },
             limits: ServerLimits::default(),
             authorizer: Arc::new(TrustFrontProxy),
         }

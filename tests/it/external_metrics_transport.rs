@@ -20,7 +20,7 @@ use plimsoll::server::shed::{ShedConnections, ShedListener, ShedMetrics};
 use plimsoll::server::tls::{
     CertificateError, CertificateReload, ServingCertificate, server_config,
 };
-use plimsoll::server::{Handler, ServerLimits, ServerPhase, serve};
+use plimsoll::server::{Handler, ServerLimits, ServerPhase, ServerTransport, serve};
 use rcgen::{KeyPair, PKCS_RSA_SHA256};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -49,6 +49,8 @@ where
     F: Fn(Request<Incoming>, Arc<ConnectionPeer>) -> A + Clone + Send + Sync + 'static,
     A: Future<Output = Response<Full<Bytes>>> + Send + 'static,
 {
+    type Body = Full<Bytes>;
+
     fn accepts(&self, _peer: &ConnectionPeer) -> bool {
         false
     }
@@ -63,7 +65,7 @@ where
 }
 
 /// Counts the connections that a server without a registry closes.
-fn uncounted() -> ShedConnections {
+pub(crate) fn uncounted() -> ShedConnections {
     ShedMetrics::register(&prometheus::Registry::new()).unwrap().of(ShedListener::Plain)
 }
 
@@ -204,6 +206,7 @@ impl Recorder {
         TaskTracker::new().spawn(async move {
             let respond = Answering(respond);
             let tracker = TaskTracker::new();
+            let tls = ServerTransport::Tls(tls);
             serve(listener, tls, limits, uncounted(), changes, &tracker, respond).await;
         });
         let config = Arc::new(client_tls(&serving.pem, Some(&leaf), Http::One));
@@ -583,7 +586,8 @@ impl Generic {
         let (seen, tasks, end) = (phase.subscribe(), tracker.clone(), ended.clone());
         tracker.spawn(async move {
             let respond = Answering(respond);
-            serve(listener, server_tls, limits, uncounted(), seen, &tasks, respond).await;
+            let tls = ServerTransport::Tls(server_tls);
+            serve(listener, tls, limits, uncounted(), seen, &tasks, respond).await;
             end.cancel();
         });
         Self { address, config, permits, handled, phase, tracker, ended }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use plimsoll::analyze::ballot::Analyzer;
 use plimsoll::analyze::foresight;
@@ -13,6 +14,7 @@ use plimsoll::pipeline::{Decisions, Policy};
 use plimsoll::publish::Published;
 use plimsoll::publish::api::{ApiSurface, ConfigInForce, Vitals};
 use plimsoll::publish::explain::FailureDetails;
+use plimsoll::publish::external_metrics::state::DecisionAges;
 use plimsoll::publish::gauges::{GaugeCollector, WvaPublication};
 use plimsoll::publish::history::RecentHistory;
 use plimsoll::publish::state::shared::{self, DocumentArrival, DocumentReceipt, ShareEntry};
@@ -56,6 +58,7 @@ fn surface(published: Published) -> ApiSurface {
         published,
         history: Arc::new(RecentHistory::default()),
         clock,
+        ages: DecisionAges { fresh: Duration::from_secs(45), hold: Duration::from_mins(5) },
         details: Box::new(FailureDetails::new),
         vitals: Box::new(vitals),
         cards: Box::new(|| Value::Null),

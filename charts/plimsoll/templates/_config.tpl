@@ -37,10 +37,27 @@ the values refuses the keys that are set here.
 {{- $served := dict
   "enabled" true
   "listen" (printf "0.0.0.0:%s" (include "plimsoll.apiPort" .))
+  "object_metrics" .Values.externalMetrics.objectMetrics.enabled
   "tls" $tls -}}
 {{- $_ := set $own "external_metrics" $served -}}
 {{- else -}}
 {{- $_ := set $own "external_metrics" (dict "enabled" false) -}}
+{{- end -}}
+{{- with .Values.externalScaler -}}
+{{- $scaler := dict "enabled" .enabled -}}
+{{- if .enabled -}}
+{{- $_ := set $scaler "listen" (printf "0.0.0.0:%v" .port) -}}
+{{- if .tls.secretName -}}
+{{- $tls := dict "cert_file" "/scaler-tls/tls.crt" "key_file" "/scaler-tls/tls.key" -}}
+{{- if .tls.clientCaSecretName -}}
+{{- $_ := set $tls "client_ca_file" "/scaler-clients/ca.crt" -}}
+{{- end -}}
+{{- $_ := set $scaler "tls" $tls -}}
+{{- else if .tls.clientCaSecretName -}}
+{{- fail "externalScaler.tls.clientCaSecretName: needs externalScaler.tls.secretName, because clients show certificates over TLS only" -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set $own "external_scaler" $scaler -}}
 {{- end -}}
 {{- if include "plimsoll.keepsState" . -}}
 {{- $_ := set $own "state_file" "/var/lib/plimsoll/state.json" -}}
@@ -55,7 +72,7 @@ their hash is on the pods, which a change restarts. Everything else is loaded by
 {{- define "plimsoll.fixedConfig" -}}
 {{- $config := fromYaml (include "plimsoll.config" .) -}}
 {{- $fixed := dict -}}
-{{- range list "server" "external_metrics" "shutdown" "kubernetes" "compatibility" "prometheus" "trace" -}}
+{{- range list "server" "external_metrics" "external_scaler" "shutdown" "kubernetes" "compatibility" "prometheus" "trace" -}}
 {{- $_ := set $fixed . (get $config .) -}}
 {{- end -}}
 {{- $_ := set $fixed "kubernetes" (omit $fixed.kubernetes "discovery") -}}

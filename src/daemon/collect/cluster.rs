@@ -31,6 +31,7 @@ mod run;
 mod scale;
 mod scalers;
 mod seldon;
+mod served;
 mod state;
 mod target;
 mod template;
@@ -46,10 +47,11 @@ pub use crate::collect::cluster::hpa::{
     PolicyAmount, PolicyChoice, Tolerances, Windows,
 };
 pub use crate::collect::cluster::keda::ScaledObjectPause;
+pub use crate::collect::cluster::keda::fault::ScaledObjectFault;
 pub use crate::collect::cluster::needs::{Accelerators, ClusterNeeds};
 pub use crate::collect::cluster::pod::{ClusterPod, PodPhase};
 pub use crate::collect::cluster::registration::{
-    API_SERVICE, ApiServiceFields, Registration, authentication, registration,
+    API_SERVICE, ApiServiceFields, OBJECT_API_SERVICE, Registration, authentication, registration,
 };
 pub use crate::collect::cluster::run::watch;
 pub use crate::collect::cluster::seldon::is_server;

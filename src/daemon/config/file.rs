@@ -4,8 +4,10 @@
 //! find all of them. Names, ranges and defaults are here. `config/resolve` checks keys that must
 //! fit together, name files or depend on each other.
 
+mod address;
 mod capacity;
 mod cards;
+mod external_scaler;
 mod limits;
 mod pools;
 mod scrape;
@@ -15,7 +17,7 @@ mod variants;
 mod zero;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,6 +26,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::collect::prometheus::{BasicAuth, LabelNames, Method};
+use crate::config::file::address::any;
 use crate::config::names::{self, is_dns_label, is_label_text, is_object_name};
 use plimsoll_core::analyze::saturation::Saturation;
 use plimsoll_core::decide::enforce::Behavior;
@@ -39,6 +42,7 @@ pub use crate::config::file::cards::{
     CardEngineKeys, CardFileKeys, CardIterationKeys, CardKeys, CardLessonKeys, CardRequestKeys,
     CardShownKeys,
 };
+pub use crate::config::file::external_scaler::{ExternalScalerKeys, ScalerTlsKeys};
 pub use crate::config::file::limits::{LimitKeys, NamespaceLimitKeys};
 pub use crate::config::file::pools::{AdapterKeys, CopyKeys, PackingKeys, PoolKeys};
 pub use crate::config::file::scrape::{ClientTlsKeys, ScrapeKeys, VariantScrapeKeys};
@@ -53,6 +57,8 @@ pub use crate::config::file::zero::{ScaleToZeroKeys, WakeSignalKeys, ZeroKeys};
 /// The configuration file as written.
 pub(crate) type ConfigFile = Written<FileKeys>;
 
+/// Three periods of the HPA's loop, 15 s each.
+pub const EXTERNAL_METRICS_FRESH: Duration = secs(45);
 /// The HPA's default stabilization of scaling down: a shorter outage must have no effect.
 pub const EXTERNAL_METRICS_HOLD: Duration = minutes(5);
 const AGES: RangeInclusive<Duration> = secs(1)..=hours(24);
@@ -61,11 +67,6 @@ const YEAR: Duration = hours(24 * 365);
 /// With a shorter lifetime, a certificate would expire while the API server is briefly unreachable.
 const LIFETIMES: RangeInclusive<Duration> = minutes(1)..=YEAR.saturating_mul(100);
 const ELECTION_PERIODS: RangeInclusive<Duration> = millis(100)..=minutes(5);
-
-/// All addresses of the machine with a port.
-const fn any(port: u16) -> SocketAddr {
-    SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)
-}
 
 settings! {
     /// Every key is optional but the name, the model and the targets of each variant.
@@ -80,6 +81,10 @@ settings! {
 
         /// The Kubernetes external metrics API, served over TLS. Not served without this section.
         external_metrics: Option<ExternalMetrics>, needs restart;
+
+        /// The gRPC server for KEDA's external and external-push scalers. Not served without this
+        /// section.
+        external_scaler: Option<ExternalScalerKeys>, needs restart;
 
         /// End of the process.
         shutdown: Shutdown, needs restart;
@@ -173,12 +178,15 @@ settings! {
         authorization: Authorization = Authorization::SubjectAccessReview;
 
         /// Age up to which a decision is served as it is.
-        // Three periods of the HPA's loop, 15 s each.
-        fresh: Duration = secs(45), in AGES;
+        fresh: Duration = EXTERNAL_METRICS_FRESH, in AGES;
 
         /// Age up to which a decision is still served while nothing newer exists; beyond it the
         /// metric is absent and the HPA keeps its replicas.
         hold: Duration = EXTERNAL_METRICS_HOLD, in AGES;
+
+        /// Also serves desired replicas as Object metrics, in `custom.metrics.k8s.io`, for clusters
+        /// where another provider has the group for external metrics.
+        object_metrics: bool = false;
     }
 
     /// A server's certificate.

@@ -9,7 +9,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
 use crate::config::effective::Config;
-use crate::config::file::{ConfigFile, ExternalMetrics};
+use crate::config::file::{ConfigFile, ExternalMetrics, ExternalScalerKeys};
 use crate::config::yaml;
 use plimsoll_core::settings::problem::join;
 use plimsoll_core::settings::{RESTART, Setting, Written};
@@ -99,6 +99,11 @@ fn file(config: &Config) -> ConfigFile {
     if keys.external_metrics.is_none() {
         let off = Written::<ExternalMetrics> { enabled: Some(false), ..Default::default() };
         file.external_metrics = Some(off);
+    }
+
+    if keys.external_scaler.is_none() {
+        let off = Written::<ExternalScalerKeys> { enabled: Some(false), ..Default::default() };
+        file.external_scaler = Some(off);
     }
 
     if let Some(section) = file.kubernetes.as_mut().filter(|_| !keys.kubernetes.enabled) {

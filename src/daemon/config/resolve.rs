@@ -23,7 +23,8 @@ use std::net::SocketAddr;
 use crate::config::check::Checks;
 use crate::config::effective::Config;
 use crate::config::file::{
-    Authorization, CompatibilityKeys, ConfigFile, ExternalMetrics, FileKeys, ServerKeys,
+    Authorization, CompatibilityKeys, ConfigFile, ExternalMetrics, ExternalScalerKeys, FileKeys,
+    ScalerTlsKeys, ServerKeys,
 };
 use crate::config::resolve::policy::{fill, resolve_policy};
 use crate::config::resolve::policy_context::PolicyContext;
@@ -38,6 +39,7 @@ pub(crate) fn resolve(file: &ConfigFile, checks: &mut Checks<'_>) -> Config {
     kubernetes::complete(file.kubernetes.as_ref(), &mut keys.kubernetes, checks);
     check_server(&keys.server, checks);
     check_external_metrics(&keys, checks);
+    check_external_scaler(&keys, checks);
     check_state_file(&keys, checks);
     checks.folder_to_write("trace.dir", keys.trace.as_ref().map(|trace| &trace.dir));
     let global = scrape::resolve(file.scrape.as_ref(), checks);
@@ -135,6 +137,25 @@ fn check_external_metrics(keys: &FileKeys, checks: &mut Checks<'_>) {
     if overlaps(listen, keys.server.listen) {
         let rule = "must not be the address of server.listen";
         checks.problems.error("external_metrics.listen", rule, keys.server.listen);
+    }
+}
+
+fn check_external_scaler(keys: &FileKeys, checks: &mut Checks<'_>) {
+    let Some(ExternalScalerKeys { listen, tls, .. }) = &keys.external_scaler else { return };
+    if let Some(ScalerTlsKeys { cert_file, key_file, client_ca_file }) = tls {
+        checks.file("external_scaler.tls.cert_file", Some(cert_file));
+        checks.file("external_scaler.tls.key_file", Some(key_file));
+        checks.file("external_scaler.tls.client_ca_file", client_ca_file.as_ref());
+    }
+
+    let of_api = keys.external_metrics.as_ref().map(|section| section.listen);
+    for (key, other) in
+        [("server.listen", Some(keys.server.listen)), ("external_metrics.listen", of_api)]
+    {
+        if let Some(other) = other.filter(|other| overlaps(*listen, *other)) {
+            let rule = format!("must not be the address of {key}");
+            checks.problems.error("external_scaler.listen", rule, other);
+        }
     }
 }
 

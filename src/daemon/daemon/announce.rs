@@ -9,7 +9,9 @@ use tokio::sync::watch;
 use crate::collect::cluster::discovery::ObjectRef;
 use crate::collect::cluster::discovery::ledger::{Objection, ObjectionCause};
 use crate::collect::cluster::keda;
-use crate::collect::cluster::{ClusterNeeds, ClusterState, Finding, IgnoredChange, WantedTarget};
+use crate::collect::cluster::{
+    ClusterNeeds, ClusterState, Finding, IgnoredChange, ScaledObjectFault, WantedTarget,
+};
 use crate::publish::Published;
 use crate::publish::events::decisions::EventSource;
 use crate::publish::events::{EventReason, EventRecorder, EventSubject, ReportedEvent};
@@ -96,21 +98,38 @@ impl Announcer {
             Finding::ConditionFalse { hpa, .. } | Finding::ScalingDisabled { hpa } => {
                 self.record(variant, Some(hpa), EventReason::HpaNotScaling, finding.to_string());
             }
-            Finding::Paused { scaled_object, .. } => {
-                let on = EventSubject {
-                    api_version: keda::API_VERSION.to_owned(),
-                    kind: keda::KIND.to_owned(),
-                    namespace: variant.namespace.as_str().to_owned(),
-                    name: scaled_object.clone(),
-                    uid: None,
+            Finding::ScaledObject { scaled_object, fault } => {
+                let reason = match fault {
+                    ScaledObjectFault::ScaleInPaused | ScaledObjectFault::ScaleOutPaused => {
+                        EventReason::KedaPaused
+                    }
+                    _ => EventReason::KedaMisconfigured,
                 };
-
+                self.record_on_keda(variant, scaled_object, reason, finding.to_string());
+            }
+            Finding::Paused { scaled_object, .. } => {
                 let reason = EventReason::KedaPaused;
-                let note = finding.to_string();
-                self.recorder.record(ReportedEvent { on, reason, note });
+                self.record_on_keda(variant, scaled_object, reason, finding.to_string());
             }
             Finding::NotRead { .. } => {}
         }
+    }
+
+    fn record_on_keda(
+        &self,
+        variant: &VariantKey,
+        scaled_object: &str,
+        reason: EventReason,
+        note: String,
+    ) {
+        let on = EventSubject {
+            api_version: keda::API_VERSION.to_owned(),
+            kind: keda::KIND.to_owned(),
+            namespace: variant.namespace.as_str().to_owned(),
+            name: scaled_object.to_owned(),
+            uid: None,
+        };
+        self.recorder.record(ReportedEvent { on, reason, note });
     }
 
     /// Records a problem that keeps an object from declaring a variant.

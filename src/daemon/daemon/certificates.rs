@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, debug, error, info, info_span, warn};
 
 use crate::clock::Clock;
-use crate::collect::cluster::{API_SERVICE, ApiServiceFields};
+use crate::collect::cluster::{API_SERVICE, ApiServiceFields, OBJECT_API_SERVICE};
 use crate::config::{ExternalMetrics, SelfManaged, ServerTls};
 use crate::daemon::context::DaemonContext;
 use crate::daemon::kubernetes::Cluster;
@@ -104,7 +104,12 @@ pub(crate) async fn follow(
 
     let missing = "external_metrics.tls.self_managed needs kubernetes.enabled";
     let client = cluster.context(missing)?.client();
-    Ok(Upkeep::new(own, client, common, metrics, telemetry).start(common))
+    let mut upkeep = Upkeep::new(own, client, common, metrics, telemetry);
+    if settings.object_metrics {
+        upkeep.registrations.push(OBJECT_API_SERVICE);
+    }
+
+    Ok(upkeep.start(common))
 }
 
 async fn follow_files(
@@ -152,6 +157,8 @@ struct Upkeep {
     secret: String,
     secrets: Api<Secret>,
     api_services: Api<APIService>,
+    /// The `APIService`s that may register the Service.
+    registrations: Vec<&'static str>,
     certificate: Arc<ServingCertificate>,
     authorities: watch::Sender<Option<Vec<u8>>>,
     clock: Clock,
@@ -231,6 +238,7 @@ impl Upkeep {
         Self {
             secrets: Api::namespaced(client.clone(), &namespace),
             api_services: Api::all(client),
+            registrations: vec![API_SERVICE],
             certificate: Arc::new(ServingCertificate::awaited(parts)),
             authorities: watch::Sender::new(None),
             clock: common.clock,
@@ -306,7 +314,7 @@ impl Upkeep {
         let held =
             held(values).map_err(|source| UpkeepError::Secret { name: self.name(), source })?;
         // The certificate is renewed even while the registered `APIService` is not known.
-        let (registered, unknown) = match self.read_api_service().await {
+        let (registered, unknown) = match self.read_api_service(held.as_ref()).await {
             Ok(object) => (object, None),
             Err(problem) => (None, Some(problem)),
         };
@@ -348,13 +356,10 @@ impl Upkeep {
             return ApiServiceState::Unknown;
         }
 
-        let spec = object.and_then(|object| object.spec.as_ref());
-        let ours = spec.and_then(|spec| spec.service.as_ref()).is_some_and(|service| {
-            service.namespace.as_deref() == Some(&*self.policy.namespace)
-                && service.name.as_deref() == Some(&*self.policy.service)
-        });
-        let (Some(spec), true) = (spec, ours) else { return ApiServiceState::Elsewhere };
-        let bundle = spec.ca_bundle.as_ref().map(|it| it.0.clone()).unwrap_or_default();
+        let Some(object) = object.filter(|object| self.is_ours(object)) else {
+            return ApiServiceState::Elsewhere;
+        };
+        let bundle = trusted_bundle(object);
         let newest = held.filter(|held| held.is_trusted_by(&bundle)).map(CertificateSecret::newest);
         let elapsed = self.clock.elapsed();
         self.trusted_since = newest.map(|newest| match self.trusted_since.take() {
@@ -390,8 +395,33 @@ impl Upkeep {
         self.call(Operation::ReadSecret, self.secrets.get_opt(&self.secret)).await
     }
 
-    async fn read_api_service(&self) -> Result<Option<APIService>, UpkeepError> {
-        self.call(Operation::ReadApiService, self.api_services.get_opt(API_SERVICE)).await
+    /// Reads the `APIService`s for Plimsoll's Service, and returns the one that needs a change most:
+    /// the next look finds the others. `None` if none is for it.
+    async fn read_api_service(
+        &self,
+        held: Option<&CertificateSecret>,
+    ) -> Result<Option<APIService>, UpkeepError> {
+        let mut ours = Vec::new();
+        for name in &self.registrations {
+            let reading = self.api_services.get_opt(name);
+            let object = self.call(Operation::ReadApiService, reading).await?;
+            ours.extend(object.filter(|object| self.is_ours(object)));
+        }
+
+        Ok(ours.into_iter().min_by_key(|object| {
+            let bundle = trusted_bundle(object);
+            let trusted = held.is_some_and(|held| held.is_trusted_by(&bundle));
+            (trusted, held.is_some_and(|held| held.bundle() == bundle))
+        }))
+    }
+
+    /// Returns true if an `APIService` is for Plimsoll's Service.
+    fn is_ours(&self, object: &APIService) -> bool {
+        let service = object.spec.as_ref().and_then(|spec| spec.service.as_ref());
+        service.is_some_and(|service| {
+            service.namespace.as_deref() == Some(&*self.policy.namespace)
+                && service.name.as_deref() == Some(&*self.policy.service)
+        })
     }
 
     async fn write_secret(
@@ -425,8 +455,9 @@ impl Upkeep {
             "spec": {"caBundle": ByteString(bundle), "insecureSkipTLSVerify": false},
         }));
 
+        let name = object.metadata.name.as_deref().unwrap_or(API_SERVICE);
         let params = PatchParams::default();
-        let writing = self.api_services.patch(API_SERVICE, &params, &patch);
+        let writing = self.api_services.patch(name, &params, &patch);
         let written = self.call(Operation::WriteApiService, writing).await;
         self.written(written.map(drop), CA_BUNDLE)
     }
@@ -474,7 +505,7 @@ impl Upkeep {
                 format!("the Secret {}", self.name())
             }
             Operation::ReadApiService | Operation::WriteApiService => {
-                format!("the APIService {API_SERVICE}")
+                format!("the APIService {}", self.registrations.join(" or "))
             }
         }
     }
@@ -517,6 +548,12 @@ impl Operation {
             Self::WriteSecret | Self::WriteApiService => "write",
         }
     }
+}
+
+/// The authorities that an `APIService` trusts, as PEM.
+fn trusted_bundle(object: &APIService) -> Vec<u8> {
+    let spec = object.spec.as_ref();
+    spec.and_then(|spec| spec.ca_bundle.as_ref()).map(|it| it.0.clone()).unwrap_or_default()
 }
 
 fn held(

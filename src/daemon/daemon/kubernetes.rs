@@ -128,6 +128,7 @@ impl Cluster {
     /// the log. Returns a receiver of the registration.
     pub(crate) fn follow_registration(
         &self,
+        name: &'static str,
         expected: impl Fn() -> ApiServiceFields + Send + 'static,
         telemetry: &Telemetry,
         common: &DaemonContext,
@@ -135,6 +136,7 @@ impl Cluster {
         let DaemonContext { clock, tasks, stop, .. } = common;
         let registration = cluster::registration(
             self.client(),
+            name,
             expected,
             WatchTiming::default(),
             tasks,
@@ -143,7 +145,8 @@ impl Cluster {
         let shown = registration.clone();
         let gauge = telemetry.api_service.clone();
         let report = RegistrationReport::new(clock.elapsed());
-        tasks.spawn(registration::report(registration, report, gauge, *clock, stop.clone()));
+        let stop = stop.clone();
+        tasks.spawn(registration::report(name, registration, report, gauge, *clock, stop));
         shown
     }
 }

@@ -56,6 +56,7 @@ impl RegistrationReport {
 
 /// Reports each change of the registration, until `stop`.
 pub(crate) async fn report(
+    object: &'static str,
     mut registration: watch::Receiver<Option<Registration>>,
     mut report: RegistrationReport,
     gauge: GaugeVec,
@@ -85,7 +86,7 @@ pub(crate) async fn report(
         let first = waits.is_none();
         waits = match report.time(clock.elapsed(), &now) {
             ReportTime::Now => {
-                log(&now);
+                log(object, &now);
                 None
             }
             ReportTime::After(left) => {
@@ -98,24 +99,23 @@ pub(crate) async fn report(
     }
 }
 
-fn log(registration: &Registration) {
+fn log(object: &str, registration: &Registration) {
     match registration {
         Registration::Ours => info!("The API server reaches the external metrics API"),
-        Registration::Absent => warn!(
-            "No APIService v1beta1.external.metrics.k8s.io is registered, so no HPA can ask us"
-        ),
+        Registration::Absent => {
+            warn!("No APIService {object} is registered, so no HPA can ask us");
+        }
         Registration::ForeignService { namespace, name } => error!(
             namespace,
             service = name,
-            "The APIService v1beta1.external.metrics.k8s.io belongs to another provider, and a \
-             cluster has room for one: leave external_metrics out of the configuration, and let \
-             the other read the gauge plimsoll_desired_replicas, as KEDA does with a prometheus \
-             trigger (docs/keda.md)"
+            "The APIService {object} belongs to another provider, and a cluster has room for one: \
+             leave external_metrics out of the configuration, and let the other read the gauge \
+             plimsoll_desired_replicas, as KEDA does with a prometheus trigger (docs/keda.md), or \
+             serve Object metrics (docs/two-providers.md)"
         ),
         Registration::ForeignCaBundle => error!(
-            "The caBundle of the APIService v1beta1.external.metrics.k8s.io is not the authority \
-             of our certificate; KEDA's operator rewrites it unless it runs with \
-             --enable-apiservice-patching=false"
+            "The caBundle of the APIService {object} is not the authority of our certificate; \
+             KEDA's operator rewrites it unless it runs with --enable-apiservice-patching=false"
         ),
         Registration::Unavailable { reason } => {
             warn!(reason, "The API server does not reach the external metrics API");

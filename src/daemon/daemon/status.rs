@@ -12,6 +12,7 @@ use crate::config;
 use crate::daemon::context::DaemonContext;
 use crate::daemon::reload::{ConfigStatus, Reloader};
 use crate::publish::api::{ApiSurface, Vitals};
+use crate::publish::external_metrics::state::DecisionAges;
 use crate::server::admin::DocumentHook;
 use crate::server::readiness::Readiness;
 
@@ -23,6 +24,7 @@ const ANSWERS_MAX: usize = 2;
 /// The API, with all the data that it shows.
 pub(crate) fn surface(
     common: &DaemonContext,
+    ages: DecisionAges,
     reloader: &Arc<Reloader>,
     board: TargetBoard,
     registration: Option<watch::Receiver<Option<Registration>>>,
@@ -36,6 +38,7 @@ pub(crate) fn surface(
         published: common.published.clone(),
         history: Arc::clone(&common.history),
         clock: common.clock,
+        ages,
         details: Box::new(move || {
             let failed = board.snapshot().into_iter();
             failed.filter_map(|(replica, it)| Some((replica, it.failure?.detail))).collect()

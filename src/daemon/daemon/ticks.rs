@@ -385,7 +385,30 @@ impl Ticks {
         let Decisions { models, pools, limits, workloads, .. } = found;
         let decided_by = None;
         let shadows = BTreeMap::new();
-        Published { generation, variants, models, pools, decided_by, limits, workloads, shadows }
+        let findings = self.cluster_findings();
+        Published {
+            generation,
+            variants,
+            models,
+            pools,
+            decided_by,
+            limits,
+            workloads,
+            shadows,
+            findings,
+        }
+    }
+
+    /// The problems that keep desired replicas from being followed, as sentences.
+    fn cluster_findings(&self) -> BTreeMap<VariantKey, Vec<String>> {
+        let Some(watched) = &self.parts.cluster else { return BTreeMap::new() };
+        let cluster = watched.borrow();
+        let found = cluster.variants.iter().filter(|(_, state)| !state.findings.is_empty());
+        found
+            .map(|(key, state)| {
+                (key.clone(), state.findings.iter().map(ToString::to_string).collect())
+            })
+            .collect()
     }
 
     /// Gives a decision its age on the monotonic clock. A held decision ages with that clock, and

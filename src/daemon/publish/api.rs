@@ -7,10 +7,11 @@
 //! # Errors
 //!
 //! An error is `{"error":"…"}` with a sentence that names the problem and the fix. The status is
-//! 400 for an invalid query, and 404 for a path or variant that does not exist. A filter without
-//! matches is not an error and returns an empty list.
+//! 400 for an invalid query, 404 for a path or variant that does not exist, and 503 for desired
+//! replicas that are not known. A filter without matches is not an error and returns an empty list.
 
 pub(crate) mod context;
+mod desired;
 mod endpoint;
 pub(crate) mod openapi;
 pub(crate) mod past;
@@ -29,11 +30,13 @@ use tokio::sync::watch;
 use crate::clock::Clock;
 use crate::publish::Published;
 use crate::publish::api::context::ResponseContext;
+use crate::publish::api::desired::{Desired, DesiredError};
 use crate::publish::api::endpoint::ApiEndpoint;
 use crate::publish::api::past::Events;
 use crate::publish::api::query::{QueryError, QueryParameters};
 use crate::publish::api::status::Status;
 use crate::publish::explain::{Decisions, FailureDetails};
+use crate::publish::external_metrics::state::DecisionAges;
 use crate::publish::history::RecentHistory;
 
 /// The number of events in a response without a `limit` parameter.
@@ -50,6 +53,8 @@ pub struct ApiSurface {
     pub history: Arc<RecentHistory>,
     /// The clock that ages are measured with.
     pub clock: Clock,
+    /// The ages at which decisions become old.
+    pub ages: DecisionAges,
     /// The exact error of each replica's last failed scrape.
     pub details: Box<dyn Fn() -> FailureDetails + Send + Sync>,
     /// The facts that [`Published`] does not contain.
@@ -67,6 +72,8 @@ enum RequestError {
     Path { path: String },
     #[error("there is no variant {0}; /api/v1/decisions lists all variants")]
     Variant(String),
+    #[error("{0}")]
+    Desired(#[from] DesiredError),
     #[error("the answer cannot be written")]
     Json(#[from] serde_json::Error),
 }
@@ -104,6 +111,10 @@ impl ApiSurface {
                 let details = (self.details)();
                 write(&Decisions::new(&asked, &query.filter(), &details))
             }
+            ApiEndpoint::Desired => {
+                let key = query.variant(endpoint.path())?;
+                write(&Desired::new(&asked, self.ages, &key)?)
+            }
             ApiEndpoint::History => {
                 let key = query.variant(endpoint.path())?;
                 let track = self.history.track(&key);
@@ -131,7 +142,10 @@ impl RequestError {
     const fn status(&self) -> StatusCode {
         match self {
             Self::Query(_) => StatusCode::BAD_REQUEST,
-            Self::Path { .. } | Self::Variant(_) => StatusCode::NOT_FOUND,
+            Self::Path { .. } | Self::Variant(_) | Self::Desired(DesiredError::NoVariant(_)) => {
+                StatusCode::NOT_FOUND
+            }
+            Self::Desired(DesiredError::Unavailable(_)) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Json(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }

@@ -190,6 +190,9 @@ struct Variant<'a> {
     /// What policies beside the one in force would say, in the order of their names; empty without
     /// such policies.
     shadows: Vec<Shadow<'a>>,
+    /// What keeps its HPA or `ScaledObject` from following the number, as sentences; empty where
+    /// nothing does, or where it is not known.
+    scaler_problems: &'a [String],
 }
 
 /// What a policy beside the one in force would say of a variant.
@@ -363,6 +366,7 @@ fn whole_variant<'a>(
     Variant {
         pool: published.pools.get(key).map(Pool::new),
         shadows: shadows(published, key),
+        scaler_problems: published.findings.get(key).map(Vec::as_slice).unwrap_or_default(),
         accelerators_per_replica: workload.map(|it| it.gpus.count()),
         accelerators_said_by: workload.map(|it| it.said_by.label()),
         engine: workload.and_then(|it| it.engine.as_ref()).map(Engine::new),
@@ -428,6 +432,7 @@ fn variant<'a>(
         replicas: observation.replicas.iter().map(|it| replica(it, details)).collect(),
         pool: None,
         shadows: Vec::new(),
+        scaler_problems: &[],
     }
 }
 

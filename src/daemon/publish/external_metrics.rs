@@ -1,4 +1,5 @@
-//! The external metrics API of Kubernetes, `external.metrics.k8s.io/v1beta1`.
+//! The external metrics API of Kubernetes, `external.metrics.k8s.io/v1beta1`, and on request Object
+//! metrics, `custom.metrics.k8s.io/v1beta2`.
 //!
 //! [`ExternalMetricsApi`] turns [`Published`] into the responses that a stock HPA controller reads
 //! through the aggregation layer of the cluster's API server. It is implemented directly on HTTP on
@@ -17,6 +18,8 @@ pub mod authorize;
 mod discovery;
 pub mod metrics;
 mod negotiate;
+mod object;
+mod request;
 pub mod route;
 pub mod state;
 mod wire;
@@ -45,8 +48,9 @@ use crate::publish::external_metrics::authorize::{Access, AccessVerdict, Authori
 use crate::publish::external_metrics::discovery::{CachePolicy, StaticDocuments};
 use crate::publish::external_metrics::metrics::ApiMetrics;
 use crate::publish::external_metrics::negotiate::{ResponseForm, negotiate};
+use crate::publish::external_metrics::request::ObjectRequest;
 use crate::publish::external_metrics::route::{
-    GROUP, HealthProbe, MetricScope, PLACEHOLDER, Route, StaticPage,
+    DescribedObject, GROUP, HealthProbe, MetricScope, OBJECT_GROUP, PLACEHOLDER, Route, StaticPage,
 };
 use crate::publish::external_metrics::state::DecisionAges;
 use crate::publish::external_metrics::wire::{ErrorResponse, FailureKind};
@@ -54,13 +58,19 @@ use crate::publish::selector::Selector;
 use crate::server::auth::{ConnectionPeer, TrustAnchor, UserIdentity, identify};
 use crate::server::readiness::{Readiness, ReadinessCheck};
 use crate::server::shed::ShedConnections;
-use crate::server::{Handler, ServerLimits, ServerPhase, serve as serve_connections};
+use crate::server::{
+    Handler, ServerLimits, ServerPhase, ServerTransport, serve as serve_connections,
+};
+use plimsoll_core::fleet::Namespace;
 
 /// Time limit for a response. A controller's worker waits for all of it.
 const REQUEST_MAX: Duration = Duration::from_secs(1);
 
 /// The maximum length of a namespace name, which bounds the memory of authorization.
 const NAMESPACE_MAX: usize = 253;
+
+/// The maximum length of an object's resource or name.
+const OBJECT_MAX: usize = 253;
 
 /// The settings of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +80,8 @@ pub struct ExternalMetricsSettings {
     /// True if the desired replicas are also served under the workload-variant-autoscaler's metric
     /// name.
     pub wva_metrics: bool,
+    /// True if Object metrics are served too.
+    pub object_metrics: bool,
 }
 
 /// Responds to all requests of the API.
@@ -95,7 +107,8 @@ pub async fn serve(
     phase: watch::Receiver<ServerPhase>,
     tracker: &TaskTracker,
 ) {
-    serve_connections(listener, tls, limits, shed, phase, tracker, ApiHandler(api)).await;
+    let transport = ServerTransport::Tls(tls);
+    serve_connections(listener, transport, limits, shed, phase, tracker, ApiHandler(api)).await;
 }
 
 /// Answers the requests of connections.
@@ -103,6 +116,8 @@ pub async fn serve(
 struct ApiHandler(Arc<ExternalMetricsApi>);
 
 impl Handler for ApiHandler {
+    type Body = Full<Bytes>;
+
     /// Accepts the front proxy, once its authority is known.
     fn accepts(&self, peer: &ConnectionPeer) -> bool {
         let Self(api) = self;
@@ -133,7 +148,7 @@ impl ExternalMetricsApi {
         readiness: Readiness,
         metrics: ApiMetrics,
     ) -> Self {
-        let documents = StaticDocuments::new();
+        let documents = StaticDocuments::new(settings.object_metrics);
         Self { settings, published, clock, trust, authorizer, readiness, metrics, documents }
     }
 
@@ -179,6 +194,11 @@ impl ExternalMetricsApi {
         }
 
         let identity = self.identity(asked, peer)?;
+        if route.is_of_objects() && !self.settings.object_metrics {
+            let message = "Object metrics are not served: external_metrics.object_metrics is false";
+            return Err(ErrorResponse::new(FailureKind::NotFound, message));
+        }
+
         match route {
             Route::Page(page) => {
                 asked.must_read()?;
@@ -187,6 +207,11 @@ impl ExternalMetricsApi {
             Route::Metric(scope, metric) => {
                 asked.must_read()?;
                 self.metric(asked, &identity, scope, metric).await
+            }
+            Route::ObjectMetric(namespace, object, metric) => {
+                asked.must_read()?;
+                let answer = self.object_metric(asked, &identity, namespace, object, metric).await;
+                answer.map_err(|it| it.of_metric(metric))
             }
             Route::Malformed(why) => Err(ErrorResponse::new(FailureKind::BadRequest, *why)),
             Route::Health(..) | Route::Unknown => {
@@ -205,6 +230,8 @@ impl ExternalMetricsApi {
             StaticPage::Version
             | StaticPage::Group
             | StaticPage::Resources
+            | StaticPage::ObjectGroup
+            | StaticPage::ObjectResources
             | StaticPage::OpenApiV2
             | StaticPage::OpenApiV3Index
             | StaticPage::OpenApiV3 => &[ResponseForm::Json],
@@ -219,6 +246,8 @@ impl ExternalMetricsApi {
             StaticPage::Groups => &documents.groups,
             StaticPage::Group => &documents.group,
             StaticPage::Resources => &documents.resources,
+            StaticPage::ObjectGroup => &documents.object_group,
+            StaticPage::ObjectResources => &documents.object_resources,
             StaticPage::OpenApiV2 => &documents.openapi_v2,
             StaticPage::OpenApiV3Index => &documents.openapi_v3_index,
             StaticPage::OpenApiV3 => {
@@ -293,7 +322,8 @@ impl ExternalMetricsApi {
         name: &str,
     ) -> Result<Response<Full<Bytes>>, ErrorResponse> {
         let metrics = self.metrics_named(name).map_err(|it| it.of_metric(name))?;
-        self.authorize(identity, scope, name).await.map_err(|it| it.of_metric(name))?;
+        let access = self.authorize(identity, scope, name, None).await;
+        access.map_err(|it| it.of_metric(name))?;
         if asked.watches()? {
             let message = "watching external metrics is not supported";
             return Err(ErrorResponse::new(FailureKind::MethodNotAllowed, message).of_metric(name));
@@ -303,7 +333,7 @@ impl ExternalMetricsApi {
             .form(&[ResponseForm::Json, ResponseForm::Table])
             .map_err(|it| it.of_metric(name))?;
         asked.check_field_selector(scope, name).map_err(|it| it.of_metric(name))?;
-        let selector = asked.selector().map_err(|it| it.of_metric(name))?;
+        let selector = asked.selector("labelSelector").map_err(|it| it.of_metric(name))?;
 
         let published = self.published.borrow().clone();
         let question = MetricRequest { scope, metrics: &metrics, selector: &selector };
@@ -324,6 +354,34 @@ impl ExternalMetricsApi {
         }
 
         Ok(wire::list(&values))
+    }
+
+    async fn object_metric(
+        &self,
+        asked: &ExternalMetricsRequest<'_>,
+        identity: &UserIdentity,
+        namespace: &Namespace,
+        object: &DescribedObject,
+        name: &str,
+    ) -> Result<Response<Full<Bytes>>, ErrorResponse> {
+        let metrics = self.metrics_named(name)?;
+        let metric = match metrics.as_slice() {
+            [metric] if name != PLACEHOLDER => *metric,
+            _ => {
+                let message = "there is no list of all metrics of an object";
+                return Err(ErrorResponse::new(FailureKind::NotFound, message));
+            }
+        };
+
+        let scope = MetricScope::Namespace(namespace.clone());
+        self.authorize(identity, &scope, name, Some(object)).await?;
+        asked.form(&[ResponseForm::Json])?;
+        let selector = asked.selector("metricLabelSelector")?;
+        let published = self.published.borrow().clone();
+        let request = ObjectRequest { namespace, object, metric, selector: &selector };
+        let now = self.clock.elapsed();
+        let value = object::value(now, &published, self.settings.ages, request)?;
+        Ok(wire::object_list(&request, value))
     }
 
     /// Returns the metrics that a name stands for. An unknown name is an error even without
@@ -353,13 +411,22 @@ impl ExternalMetricsApi {
         identity: &UserIdentity,
         scope: &MetricScope,
         metric: &str,
+        object: Option<&DescribedObject>,
     ) -> Result<(), ErrorResponse> {
+        if object.is_some_and(|it| it.resource.len() > OBJECT_MAX || it.name.len() > OBJECT_MAX) {
+            let message = format!("no object has a name longer than {OBJECT_MAX} bytes");
+            return Err(ErrorResponse::new(FailureKind::NotFound, message));
+        }
         if scope.as_str().len() > NAMESPACE_MAX {
             let message = format!("no namespace has a name longer than {NAMESPACE_MAX} bytes");
             return Err(ErrorResponse::new(FailureKind::NotFound, message));
         }
 
-        let access = Access { namespace: scope.as_str().to_owned(), metric: metric.to_owned() };
+        let access = Access {
+            namespace: scope.as_str().to_owned(),
+            metric: metric.to_owned(),
+            object: object.cloned(),
+        };
         let verdict = self.authorizer.authorize(identity, &access).await;
         self.metrics.authorization(&verdict);
         match verdict {
@@ -371,9 +438,13 @@ impl ExternalMetricsApi {
                     }
                     MetricScope::AllNamespaces => "at the cluster scope".to_owned(),
                 };
+                let (group, verb, resource) = match object {
+                    None => (GROUP, "list", metric.to_owned()),
+                    Some(object) => (OBJECT_GROUP, "get", format!("{}/{metric}", object.resource)),
+                };
                 let mut message = format!(
-                    "{metric}.{GROUP} is forbidden: User {:?} cannot list resource {metric:?} in \
-                     API group {GROUP:?} {place}",
+                    "{metric}.{group} is forbidden: User {:?} cannot {verb} resource {resource:?} \
+                     in API group {group:?} {place}",
                     identity.user
                 );
                 if !reason.is_empty() {
@@ -472,8 +543,8 @@ impl<'a> ExternalMetricsRequest<'a> {
         Ok(self.parameter("watch")?.is_some_and(|watch| watch != "false" && watch != "0"))
     }
 
-    fn selector(&self) -> Result<Selector, ErrorResponse> {
-        let text = self.parameter("labelSelector")?.unwrap_or_default();
+    fn selector(&self, name: &str) -> Result<Selector, ErrorResponse> {
+        let text = self.parameter(name)?.unwrap_or_default();
         text.parse().map_err(|error| {
             let message = format!("unable to parse the label selector {text:?}: {error}");
             ErrorResponse::new(FailureKind::BadRequest, message)

@@ -319,6 +319,7 @@ const INDEX: &str = "GET  /                     the status page, in a browser\n\
                      GET  /livez /readyz        health\n\
                      GET  /api/v1/status        how the daemon and its fleet are\n\
                      GET  /api/v1/decisions     every number and the steps that made it\n\
+                     GET  /api/v1/desired       the number of a variant (?namespace=&variant=)\n\
                      GET  /api/v1/history       the last hour of a variant (?namespace=&variant=)\n\
                      GET  /api/v1/events        what has changed, the newest first\n\
                      GET  /api/v1/openapi.json  what these answers mean\n\

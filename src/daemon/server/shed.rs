@@ -15,6 +15,8 @@ pub enum ShedListener {
     Plain,
     /// The port of the external metrics API.
     ExternalMetrics,
+    /// The port of the external scaler.
+    ExternalScaler,
 }
 
 /// The connections that one server closed, by kind.
@@ -71,6 +73,7 @@ impl ShedListener {
         match self {
             Self::Plain => "plain",
             Self::ExternalMetrics => "external_metrics",
+            Self::ExternalScaler => "external_scaler",
         }
     }
 }

@@ -242,7 +242,8 @@ async fn read(settings: &TlsSettings) -> Result<CertificateFiles, CertificateErr
     Ok(CertificateFiles { cert: read_file(cert_file).await?, key: read_file(key_file).await? })
 }
 
-async fn read_file(path: &Path) -> Result<Vec<u8>, CertificateError> {
+/// Reads a file of certificates or keys.
+pub(super) async fn read_file(path: &Path) -> Result<Vec<u8>, CertificateError> {
     let read = read_bounded(path).await;
     let bytes = read.map_err(|source| CertificateError::Read { path: path.to_owned(), source })?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
@@ -319,12 +320,22 @@ fn provider() -> CryptoProvider {
 pub fn server_config(
     certificate: Arc<ServingCertificate>,
 ) -> Result<Arc<ServerConfig>, rustls::Error> {
-    let provider = Arc::new(provider());
-    let verifier = DeferredVerifier { algorithms: provider.signature_verification_algorithms };
+    let algorithms = provider().signature_verification_algorithms;
+    mutual_config(certificate, Arc::new(DeferredVerifier { algorithms }))
+}
 
-    let mut config = ServerConfig::builder_with_provider(provider)
+/// The TLS settings of a server whose clients are verified by `clients` during the handshake.
+///
+/// # Errors
+///
+/// The cryptography provider does not support these versions.
+pub fn mutual_config(
+    certificate: Arc<ServingCertificate>,
+    clients: Arc<dyn ClientCertVerifier>,
+) -> Result<Arc<ServerConfig>, rustls::Error> {
+    let mut config = ServerConfig::builder_with_provider(Arc::new(provider()))
         .with_safe_default_protocol_versions()?
-        .with_client_cert_verifier(Arc::new(verifier))
+        .with_client_cert_verifier(clients)
         .with_cert_resolver(certificate);
 
     config.alpn_protocols = vec![ALPN_H2.to_vec(), ALPN_HTTP1.to_vec()];

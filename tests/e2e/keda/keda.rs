@@ -21,6 +21,8 @@ pub(crate) const SERVICE: &str = "keda-metrics-apiserver";
 pub(crate) struct Keda {
     /// Where Prometheus answers.
     pub(crate) prometheus: String,
+    /// What ties KEDA to the cluster, its registration included.
+    pub(crate) manifests: String,
 }
 
 impl Keda {
@@ -36,7 +38,8 @@ impl Keda {
         let crds = ["apply", "--server-side", "-f", crds.to_str().unwrap()];
         stage.kubectl(&crds).unwrap();
         let ca = serde_json::to_string(&k8s_openapi::ByteString(ca.into_bytes())).unwrap();
-        stage.apply(&MANIFESTS.replace("ADDRESS", &address).replace("CA_BUNDLE", &ca));
+        let manifests = MANIFESTS.replace("ADDRESS", &address).replace("CA_BUNDLE", &ca);
+        stage.apply(&manifests);
         run(&folder, "prometheus", &prometheus_arguments(stage, &folder, &prometheus));
         run(&folder, "keda-operator", &operator_arguments(stage, &folder, &address));
         run(&folder, "keda-adapter", &adapter_arguments(stage, &folder, &address));
@@ -50,7 +53,7 @@ impl Keda {
             let found = stage.kubectl(&["get", "apiservice", name, "-o", path]).ok()?;
             (found == format!("{SERVICE} True")).then_some(())
         });
-        Self { prometheus }
+        Self { prometheus, manifests }
     }
 }
 
@@ -137,7 +140,12 @@ fn free_port() -> u16 {
 
 /// Writes the certificate with which operator, adapter and API server trust each other, and gives
 /// back its authority.
-fn certificates(folder: &Path, address: &str) -> String {
+pub(crate) fn certificates(folder: &Path, address: &str) -> String {
+    certificates_for(folder, address, &format!("{SERVICE}.keda.svc"))
+}
+
+/// The same for another name.
+pub(crate) fn certificates_for(folder: &Path, address: &str, service: &str) -> String {
     fs::create_dir_all(folder).unwrap();
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
     authority.distinguished_name.push(DnType::CommonName, "KEDA");
@@ -145,11 +153,7 @@ fn certificates(folder: &Path, address: &str) -> String {
     let authority_key = KeyPair::generate().unwrap();
     let ca = authority.self_signed(&authority_key).unwrap().pem();
     let issuer = Issuer::new(authority, authority_key);
-    let names = vec![
-        format!("{SERVICE}.keda.svc"),
-        "keda-operator.keda.svc".to_owned(),
-        address.to_owned(),
-    ];
+    let names = vec![service.to_owned(), "keda-operator.keda.svc".to_owned(), address.to_owned()];
     let mut leaf = CertificateParams::new(names).unwrap();
     leaf.distinguished_name.push(DnType::CommonName, "keda-operator");
     leaf.extended_key_usages =

@@ -13,10 +13,14 @@ mod engines;
 mod keda;
 #[path = "../live.rs"]
 mod live;
+mod objects;
 #[path = "../page.rs"]
 mod page;
+#[path = "../picker.rs"]
+mod picker;
 #[path = "../stage.rs"]
 mod stage;
+mod triggers;
 #[path = "../wait.rs"]
 mod wait;
 

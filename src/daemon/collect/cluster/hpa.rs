@@ -448,6 +448,35 @@ mod tests {
     }
 
     #[test]
+    fn an_object_metric_is_read_as_an_external_one_and_names_its_variant_by_the_object() {
+        let hpa = |name: &str, selector: &Value, target: &Value| {
+            let object = json!({"spec": {
+                "maxReplicas": 8,
+                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "llama"},
+                "metrics": [{"type": "Object", "object": {
+                    "describedObject":
+                        {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
+                    "metric": {"name": "plimsoll_desired_replicas", "selector": selector},
+                    "target": target,
+                }}],
+            }});
+            HpaFacts::new(serde_json::from_value(object).unwrap())
+        };
+
+        let labels = json!({"matchLabels": {"variant": "llama"}});
+        for (name, selector, target, reads, findings) in [
+            ("llama", Value::Null, average("1"), true, 0),
+            ("web", labels.clone(), average("1"), true, 0),
+            ("web", Value::Null, average("1"), false, 1),
+            ("llama", Value::Null, json!({"type": "Value", "value": "1"}), false, 1),
+        ] {
+            let (follower, found) = follow(&hpa(name, &selector, &target), "llama", "llama");
+            assert_eq!(follower.is_some(), reads, "{name} {selector} {target}");
+            assert_eq!(found.len(), findings, "{name} {selector} {target}: {found:?}");
+        }
+    }
+
+    #[test]
     fn an_hpa_that_reads_another_variants_number_does_not_read_this_one() {
         let hpa = hpa(&average("1"), &json!({}));
         let (follower, findings) = follow(&hpa, "llama", "other");

@@ -24,6 +24,8 @@ const AUTHENTICATION_NAMESPACE: &str = "kube-system";
 const AUTHENTICATION_NAME: &str = "extension-apiserver-authentication";
 /// The object that registers the Service for external metrics.
 pub const API_SERVICE: &str = "v1beta1.external.metrics.k8s.io";
+/// The object that registers the Service for Object metrics.
+pub const OBJECT_API_SERVICE: &str = "v1beta2.custom.metrics.k8s.io";
 
 /// The expected fields of the `APIService`. A field that is `None` is not checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -120,11 +122,12 @@ fn certificates(pem: &[u8]) -> BTreeSet<String> {
         .collect()
 }
 
-/// Watches the registration for external metrics, until `stop`; `None` until it is known. The last
+/// Watches the registration with this name, until `stop`; `None` until it is known. The last
 /// known registration is kept while the watch is broken. `expected` is called for every change,
 /// because certificates rotate.
 pub fn registration(
     client: Client,
+    name: &'static str,
     expected: impl Fn() -> ApiServiceFields + Send + 'static,
     pace: WatchTiming,
     tracker: &TaskTracker,
@@ -132,8 +135,8 @@ pub fn registration(
 ) -> watch::Receiver<Option<Registration>> {
     let (sender, receiver) = watch::channel(None);
     let api: Api<APIService> = Api::all(client);
-    let following = follow(api, named(API_SERVICE), pace, Some, move |change| {
-        note_registration(&sender, &expected(), change);
+    let following = follow(api, named(name), pace, Some, move |change| {
+        note_registration(&sender, name, &expected(), change);
         std::future::ready(())
     });
 
@@ -178,10 +181,11 @@ pub fn authentication(
 
 fn note_registration(
     sender: &watch::Sender<Option<Registration>>,
+    name: &str,
     expected: &ApiServiceFields,
     change: WatchChange<APIService>,
 ) {
-    hand_over(API_SERVICE, change, |object| {
+    hand_over(name, change, |object| {
         replace(sender, Some(Registration::judge(object.as_ref(), expected)));
     });
 }

@@ -105,7 +105,17 @@ impl TargetScalers<'_> {
                     [(name, hpa)] => hpa.follow(name, of),
                     _ => (None, Vec::new()),
                 };
+                // The `ScaledObject` says more exactly than its HPA whether they are read.
+                if object.reads(of.variant) {
+                    findings.retain(|finding| !matches!(finding, Finding::NotRead { .. }));
+                }
+
                 let scaled_object = (*name).to_owned();
+                let faults = object.faults(of.variant).into_iter();
+                findings.extend(faults.map(|fault| Finding::ScaledObject {
+                    scaled_object: scaled_object.clone(),
+                    fault,
+                }));
                 findings.extend(object.paused.map(|how| Finding::Paused { scaled_object, how }));
                 (follower, findings)
             }

@@ -23,8 +23,16 @@ pub(crate) fn fill(file: &ConfigFile, wva: &WvaDefaults, checks: &mut Checks<'_>
     let kubernetes = file.kubernetes.as_ref().map(kubernetes::effective);
     let served = file.external_metrics.clone();
     let external_metrics = served.filter(|section| section.enabled != Some(false));
-    let own =
-        ConfigFile { kubernetes, external_metrics, variants: None, shadow: None, ..file.clone() };
+    let served = file.external_scaler.clone();
+    let external_scaler = served.filter(|section| section.enabled != Some(false));
+    let own = ConfigFile {
+        kubernetes,
+        external_metrics,
+        external_scaler,
+        variants: None,
+        shadow: None,
+        ..file.clone()
+    };
     let usual = usual(file, wva, checks);
     settings::resolve_over(Some(&own), &usual, "", &mut checks.problems)
 }

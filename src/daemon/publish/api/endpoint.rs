@@ -7,6 +7,8 @@ use crate::publish::api::query::FILTER;
 pub(crate) enum ApiEndpoint {
     /// Every number and the steps that made it.
     Decisions,
+    /// The desired replicas of one variant.
+    Desired,
     /// The last hour of one variant.
     History,
     /// What has happened to the variants.
@@ -20,12 +22,20 @@ pub(crate) enum ApiEndpoint {
 }
 
 impl ApiEndpoint {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Decisions, Self::History, Self::Events, Self::Status, Self::Cards, Self::Openapi];
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Decisions,
+        Self::Desired,
+        Self::History,
+        Self::Events,
+        Self::Status,
+        Self::Cards,
+        Self::Openapi,
+    ];
 
     pub(crate) const fn path(self) -> &'static str {
         match self {
             Self::Decisions => "/api/v1/decisions",
+            Self::Desired => "/api/v1/desired",
             Self::History => "/api/v1/history",
             Self::Events => "/api/v1/events",
             Self::Status => "/api/v1/status",
@@ -38,7 +48,7 @@ impl ApiEndpoint {
     pub(crate) const fn parameters(self) -> &'static [&'static str] {
         match self {
             Self::Decisions => FILTER,
-            Self::History => &["namespace", "variant"],
+            Self::Desired | Self::History => &["namespace", "variant"],
             Self::Events => &["namespace", "model", "variant", "limit"],
             Self::Status | Self::Cards | Self::Openapi => &[],
         }

@@ -4,6 +4,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
+use crate::publish::api::desired::Desired;
 use crate::publish::api::endpoint::ApiEndpoint;
 use crate::publish::api::past::{Events, History};
 use crate::publish::api::status::Status;
@@ -53,6 +54,9 @@ fn operation(endpoint: ApiEndpoint, shapes: &mut SchemaGenerator) -> Value {
         ApiEndpoint::Decisions => {
             ("Every number and the steps that made it", shapes.subschema_for::<Decisions<'_>>())
         }
+        ApiEndpoint::Desired => {
+            ("The desired replicas of one variant", shapes.subschema_for::<Desired>())
+        }
         ApiEndpoint::History => {
             ("The last hour of one variant", shapes.subschema_for::<History<'_>>())
         }
@@ -66,6 +70,7 @@ fn operation(endpoint: ApiEndpoint, shapes: &mut SchemaGenerator) -> Value {
         ApiEndpoint::Openapi => ("This document", schemars::json_schema!({"type": "object"})),
     };
 
+    let of_one_variant = matches!(endpoint, ApiEndpoint::Desired | ApiEndpoint::History);
     let parameters: Vec<Value> = endpoint
         .parameters()
         .iter()
@@ -73,7 +78,7 @@ fn operation(endpoint: ApiEndpoint, shapes: &mut SchemaGenerator) -> Value {
             json!({
                 "name": name,
                 "in": "query",
-                "required": endpoint == ApiEndpoint::History,
+                "required": of_one_variant,
                 "schema": {"type": if *name == "limit" { "integer" } else { "string" }},
             })
         })
@@ -85,8 +90,12 @@ fn operation(endpoint: ApiEndpoint, shapes: &mut SchemaGenerator) -> Value {
     responses.insert("400".to_owned(), response("A query that cannot be understood", &error));
     let foreign = "A browser under a host name that is not allowed";
     responses.insert("403".to_owned(), response(foreign, &error));
-    if endpoint == ApiEndpoint::History {
+    if of_one_variant {
         responses.insert("404".to_owned(), response("No such variant", &error));
+    }
+    if endpoint == ApiEndpoint::Desired {
+        let why = "No decision yet, or a decision that is too old to be served";
+        responses.insert("503".to_owned(), response(why, &error));
     }
 
     json!({"summary": summary, "parameters": parameters, "responses": responses})

@@ -96,6 +96,8 @@ reasons! {
     HpaMisconfigured = "HPAMisconfigured", Warning, "JudgeHPA";
     /// The HPA scales nothing, according to its conditions or its target's replicas.
     HpaNotScaling = "HPANotScaling", Warning, "JudgeHPA";
+    /// A `ScaledObject` keeps KEDA from following the desired replicas, or scales on errors.
+    KedaMisconfigured = "KEDAMisconfigured", Warning, "JudgeScaledObject";
     /// KEDA scaling is paused.
     KedaPaused = "KEDAPaused", Warning, "JudgeHPA";
     /// The annotations of an object are invalid.

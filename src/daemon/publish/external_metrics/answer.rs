@@ -17,6 +17,7 @@ use crate::publish::selector::{Selector, is_label_value};
 use crate::publish::{Published, PublishedVariant};
 use plimsoll_core::fleet::{Namespace, VariantKey, VariantName, VariantSpec};
 use plimsoll_core::observe::{Freshness, Observation};
+use plimsoll_core::units::Replicas;
 
 /// The maximum length of a label value in Kubernetes.
 const LABEL_MAX: usize = 63;
@@ -106,6 +107,15 @@ pub struct ServedValue {
     pub at: Timestamp,
 }
 
+/// The desired replicas of one variant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DesiredReading {
+    /// The state of its decision.
+    pub state: DecisionState,
+    /// The desired replicas, or the reason why there are none to serve.
+    pub replicas: Result<Replicas, String>,
+}
+
 /// A request for metric values.
 #[derive(Clone, Copy, Debug)]
 pub struct MetricRequest<'a> {
@@ -153,6 +163,23 @@ pub fn readings(
     readings
 }
 
+/// Returns the desired replicas of one variant, judged as all metrics are; `None` if the variant does
+/// not exist.
+#[must_use]
+pub fn desired(
+    now: Duration,
+    published: &Published,
+    ages: DecisionAges,
+    key: &VariantKey,
+) -> Option<DesiredReading> {
+    let variant = published.variants.get(key)?;
+    let decided = variant.decided.as_ref();
+    let state = DecisionState::at(now, decided.map(|it| it.elapsed), ages);
+    let served = decided.and_then(|it| state.serves(it.decision.desired()));
+    let replicas = served.ok_or_else(|| refusal(key, variant, state, ages));
+    Some(DesiredReading { state, replicas })
+}
+
 /// Returns the variants of the namespaces that can have this label value for their name; without a
 /// label, all of them.
 ///
@@ -198,33 +225,41 @@ fn value(
     state: DecisionState,
     ages: DecisionAges,
 ) -> Result<ServedValue, String> {
+    let served = variant
+        .decided
+        .as_ref()
+        .and_then(|decided| Some((decided, state.serves(decided.decision.desired())?)));
+    let Some((decided, replicas)) = served else {
+        return Err(refusal(key, variant, state, ages));
+    };
+
+    let quantity = match metric {
+        ServedMetric::Desired | ServedMetric::Wva => Some(Quantity::from(replicas)),
+        ServedMetric::Admissible => decided.decision.admissible().map(|it| it.variant.into()),
+    };
+    quantity.map(|quantity| ServedValue { quantity, at: decided.at }).ok_or_else(|| {
+        format!("no admissible rate of {key} is known: foresight has not sized its replicas")
+    })
+}
+
+/// Returns the reason that a variant has no desired replicas to serve in this state.
+fn refusal(
+    key: &VariantKey,
+    variant: &PublishedVariant,
+    state: DecisionState,
+    ages: DecisionAges,
+) -> String {
     let missing = missing(&variant.observation);
     let Some(decided) = &variant.decided else {
         let cause = missing.unwrap_or_else(|| "the first decision".to_owned());
-        return Err(format!("no decision yet for {key}: waiting for data, {cause}"));
+        return format!("no decision yet for {key}: waiting for data, {cause}");
     };
 
     let desired = decided.decision.desired();
-    if let Some(replicas) = state.serves(desired) {
-        let quantity = match metric {
-            ServedMetric::Desired | ServedMetric::Wva => Some(Quantity::from(replicas)),
-            ServedMetric::Admissible => decided.decision.admissible().map(|it| it.variant.into()),
-        };
-        return quantity.map(|quantity| ServedValue { quantity, at: decided.at }).ok_or_else(
-            || {
-                format!(
-                    "no admissible rate of {key} is known: foresight has not sized its replicas"
-                )
-            },
-        );
-    }
-
     let age = short(state.age().unwrap_or_default());
     let limit = short(ages.hold.max(ages.fresh));
     let cause = missing.unwrap_or_else(|| "nothing newer has been decided".to_owned());
-    Err(format!(
-        "the decision for {key} ({desired} replicas) is {age} old (limit {limit}): {cause}"
-    ))
+    format!("the decision for {key} ({desired} replicas) is {age} old (limit {limit}): {cause}")
 }
 
 /// Returns the data that a variant lacks; `None` if it is complete.
@@ -254,27 +289,32 @@ fn missing(observation: &Observation) -> Option<String> {
 /// Returns a message that no variant matches, with the names that exist.
 #[must_use]
 pub fn unmatched(published: &Published, scope: &MetricScope, selector: &Selector) -> String {
-    let names: Vec<&str> = candidates(published, scope, None)
-        .into_iter()
-        .map(|(key, _)| key.variant.as_str())
-        .collect();
     let place = match scope {
         MetricScope::Namespace(namespace) => format!("namespace {namespace}"),
         MetricScope::AllNamespaces => "any namespace".to_owned(),
     };
-    if names.is_empty() {
-        return format!("there is no variant in {place}");
-    }
 
-    let mut message = format!(
-        "no variant in {place} matches the selector \"{selector}\"; there are: {}",
-        names[..names.len().min(NAMES_MAX)].join(", ")
-    );
+    match names(published, scope) {
+        None => format!("there is no variant in {place}"),
+        Some(names) => {
+            format!("no variant in {place} matches the selector \"{selector}\"; there are: {names}")
+        }
+    }
+}
+
+/// Returns the first names of the variants in some namespaces, and the number of further ones;
+/// `None` if there are no variants.
+pub(crate) fn names(published: &Published, scope: &MetricScope) -> Option<String> {
+    let names: Vec<&str> = candidates(published, scope, None)
+        .into_iter()
+        .map(|(key, _)| key.variant.as_str())
+        .collect();
+    let mut listed = names[..names.len().min(NAMES_MAX)].join(", ");
     if names.len() > NAMES_MAX {
-        let _ = write!(message, " and {} more", names.len() - NAMES_MAX);
+        let _ = write!(listed, " and {} more", names.len() - NAMES_MAX);
     }
 
-    message
+    (!names.is_empty()).then_some(listed)
 }
 
 /// Turns a text into a valid label value. Invalid characters become dashes, and a text that is too

@@ -32,7 +32,9 @@ use tracing::{Instrument, debug_span, warn};
 use crate::clock::Clock;
 use crate::publish::external_metrics::authorize::access::{AnswerScope, ReviewAnswer};
 use crate::publish::external_metrics::authorize::cache::AnswerCache;
-use crate::publish::external_metrics::route::{GROUP, VERSION};
+use crate::publish::external_metrics::route::{
+    DescribedObject, GROUP, OBJECT_GROUP, OBJECT_VERSION, VERSION,
+};
 use crate::server::auth::UserIdentity;
 
 pub use crate::publish::external_metrics::authorize::access::Access;
@@ -229,7 +231,11 @@ impl Authorize for SubjectAccessReviews {
             }
 
             let deadline = self.clock.elapsed() + WAIT_MAX;
-            let coarse = self.verdict(deadline, identity, AnswerScope::Everything).await;
+            let all = match access.object {
+                None => AnswerScope::Everything,
+                Some(_) => AnswerScope::EveryObject,
+            };
+            let coarse = self.verdict(deadline, identity, all).await;
             let exact = AnswerScope::Metric(access.clone());
             match coarse {
                 AccessVerdict::Allowed(_) => coarse,
@@ -285,9 +291,18 @@ async fn ask(
 
 fn spec(identity: &UserIdentity, scope: &AnswerScope) -> SubjectAccessReviewSpec {
     let UserIdentity { user, groups, uid, extra } = identity.clone();
-    let (namespace, resource) = match scope {
-        AnswerScope::Everything => (String::new(), "*".to_owned()),
-        AnswerScope::Metric(Access { namespace, metric }) => (namespace.clone(), metric.clone()),
+    let attributes = match scope {
+        AnswerScope::Everything => of_external("", "*"),
+        AnswerScope::EveryObject => {
+            let everything = DescribedObject { resource: "*".to_owned(), name: String::new() };
+            of_object("", &everything, "*")
+        }
+        AnswerScope::Metric(Access { namespace, metric, object: None }) => {
+            of_external(namespace, metric)
+        }
+        AnswerScope::Metric(Access { namespace, metric, object: Some(object) }) => {
+            of_object(namespace, object, metric)
+        }
     };
 
     SubjectAccessReviewSpec {
@@ -295,15 +310,35 @@ fn spec(identity: &UserIdentity, scope: &AnswerScope) -> SubjectAccessReviewSpec
         groups: Some(groups),
         uid,
         extra: (!extra.is_empty()).then_some(extra),
-        resource_attributes: Some(ResourceAttributes {
-            namespace: Some(namespace),
-            verb: Some("list".to_owned()),
-            group: Some(GROUP.to_owned()),
-            version: Some(VERSION.to_owned()),
-            resource: Some(resource),
-            ..Default::default()
-        }),
+        resource_attributes: Some(attributes),
         non_resource_attributes: None,
+    }
+}
+
+/// An external metric as the API server sees a request for it.
+fn of_external(namespace: &str, metric: &str) -> ResourceAttributes {
+    ResourceAttributes {
+        namespace: Some(namespace.to_owned()),
+        verb: Some("list".to_owned()),
+        group: Some(GROUP.to_owned()),
+        version: Some(VERSION.to_owned()),
+        resource: Some(metric.to_owned()),
+        ..Default::default()
+    }
+}
+
+/// The metric of an object as the API server sees a request for it: a subresource.
+fn of_object(namespace: &str, object: &DescribedObject, metric: &str) -> ResourceAttributes {
+    let DescribedObject { resource, name } = object;
+    ResourceAttributes {
+        namespace: Some(namespace.to_owned()),
+        verb: Some("get".to_owned()),
+        group: Some(OBJECT_GROUP.to_owned()),
+        version: Some(OBJECT_VERSION.to_owned()),
+        resource: Some(resource.clone()),
+        subresource: Some(metric.to_owned()),
+        name: Some(name.clone()).filter(|name| !name.is_empty()),
+        ..Default::default()
     }
 }
 

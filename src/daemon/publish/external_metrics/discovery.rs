@@ -13,8 +13,11 @@ use hyper::header::{self, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
+use crate::publish::external_metrics::answer::ServedMetric;
 use crate::publish::external_metrics::negotiate::{DISCOVERY_V2, names_tag};
-use crate::publish::external_metrics::route::{GROUP, PLACEHOLDER, VERSION};
+use crate::publish::external_metrics::route::{
+    GROUP, OBJECT_GROUP, OBJECT_VERSION, PLACEHOLDER, VERSION,
+};
 use crate::publish::external_metrics::wire::{JSON, response};
 
 /// A document that never changes while the process runs.
@@ -42,22 +45,30 @@ pub(crate) struct StaticDocuments {
     pub(crate) groups_v2: StaticDocument,
     pub(crate) group: StaticDocument,
     pub(crate) resources: StaticDocument,
+    pub(crate) object_group: StaticDocument,
+    pub(crate) object_resources: StaticDocument,
     pub(crate) openapi_v2: StaticDocument,
     pub(crate) openapi_v3_index: StaticDocument,
     pub(crate) openapi_v3: StaticDocument,
 }
 
 impl StaticDocuments {
-    pub(crate) fn new() -> Self {
+    /// Makes the documents, with the group of Object metrics or without.
+    pub(crate) fn new(object_metrics: bool) -> Self {
         let openapi_v3 = StaticDocument::new(JSON, &openapi_v3());
         let index = openapi_v3_index(openapi_v3.hash());
 
         Self {
             version: StaticDocument::new(JSON, &version()),
-            groups: StaticDocument::new(JSON, &groups()),
-            groups_v2: StaticDocument::new(DISCOVERY_V2, &groups_v2()),
-            group: StaticDocument::new(JSON, &group_with_kind()),
+            groups: StaticDocument::new(JSON, &groups(object_metrics)),
+            groups_v2: StaticDocument::new(DISCOVERY_V2, &groups_v2(object_metrics)),
+            group: StaticDocument::new(JSON, &with_kind(group(GROUP, VERSION))),
             resources: StaticDocument::new(JSON, &resources()),
+            object_group: StaticDocument::new(
+                JSON,
+                &with_kind(group(OBJECT_GROUP, OBJECT_VERSION)),
+            ),
+            object_resources: StaticDocument::new(JSON, &object_resources()),
             openapi_v2: StaticDocument::new(JSON, &openapi_v2()),
             openapi_v3_index: StaticDocument::new(JSON, &index),
             openapi_v3,
@@ -123,24 +134,26 @@ fn version() -> Value {
     })
 }
 
-fn group() -> Value {
-    let version = json!({ "groupVersion": group_version(), "version": VERSION });
-    json!({ "name": GROUP, "versions": [version], "preferredVersion": version })
+fn group(name: &str, served: &str) -> Value {
+    let version = json!({ "groupVersion": format!("{name}/{served}"), "version": served });
+    json!({ "name": name, "versions": [version], "preferredVersion": version })
 }
 
-fn group_with_kind() -> Value {
+fn with_kind(group: Value) -> Value {
     let mut document = json!({ "kind": "APIGroup", "apiVersion": "v1" });
-    if let (Some(document), Value::Object(group)) = (document.as_object_mut(), group()) {
+    if let (Some(document), Value::Object(group)) = (document.as_object_mut(), group) {
         document.extend(group);
     }
     document
 }
 
-fn groups() -> Value {
-    json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": [group()] })
+fn groups(object_metrics: bool) -> Value {
+    let of_objects = object_metrics.then(|| group(OBJECT_GROUP, OBJECT_VERSION));
+    let groups: Vec<Value> = std::iter::once(group(GROUP, VERSION)).chain(of_objects).collect();
+    json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups })
 }
 
-fn groups_v2() -> Value {
+fn groups_v2(object_metrics: bool) -> Value {
     let resource = json!({
         "resource": PLACEHOLDER,
         "responseKind":
@@ -148,14 +161,58 @@ fn groups_v2() -> Value {
         "scope": "Namespaced", "singularResource": "", "verbs": ["get"],
     });
 
+    let of_objects = object_metrics.then(|| {
+        let resources: Vec<Value> = OBJECTS.iter().map(|object| object_v2(object)).collect();
+        group_v2(OBJECT_GROUP, OBJECT_VERSION, &resources)
+    });
+    let items: Vec<Value> =
+        std::iter::once(group_v2(GROUP, VERSION, &[resource])).chain(of_objects).collect();
     json!({
         "kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {},
-        "items": [{
-            "metadata": { "name": GROUP },
-            "versions": [
-                { "version": VERSION, "freshness": "Current", "resources": [resource] }
-            ],
+        "items": items,
+    })
+}
+
+fn group_v2(group: &str, version: &str, resources: &[Value]) -> Value {
+    json!({
+        "metadata": { "name": group },
+        "versions": [{ "version": version, "freshness": "Current", "resources": resources }],
+    })
+}
+
+/// The resources of objects that usually have a variant. Every other resource is answered too, but
+/// documents cannot list all.
+const OBJECTS: [&str; 3] =
+    ["deployments.apps", "statefulsets.apps", "leaderworkersets.leaderworkerset.x-k8s.io"];
+
+/// Returns one resource of objects, whose metrics are subresources.
+fn object_v2(resource: &str) -> Value {
+    let kind = json!({ "group": OBJECT_GROUP, "version": OBJECT_VERSION, "kind": VALUE_LIST });
+    json!({
+        "resource": resource, "responseKind": kind, "scope": "Namespaced", "singularResource": "",
+        "verbs": [],
+        "subresources": [{
+            "subresource": ServedMetric::Desired.name(), "responseKind": kind, "verbs": ["get"],
         }],
+    })
+}
+
+const VALUE_LIST: &str = "MetricValueList";
+
+fn object_resources() -> Value {
+    let metric = ServedMetric::Desired.name();
+    let resources: Vec<Value> = OBJECTS
+        .iter()
+        .map(|resource| {
+            json!({
+                "name": format!("{resource}/{metric}"), "singularName": "", "namespaced": true,
+                "kind": VALUE_LIST, "verbs": ["get"],
+            })
+        })
+        .collect();
+    json!({
+        "kind": "APIResourceList", "apiVersion": "v1",
+        "groupVersion": format!("{OBJECT_GROUP}/{OBJECT_VERSION}"), "resources": resources,
     })
 }
 

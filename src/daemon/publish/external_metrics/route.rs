@@ -16,6 +16,21 @@ pub const VERSION: &str = "v1beta1";
 /// The placeholder resource, which stands for all metrics: the only one that discovery lists.
 pub(crate) const PLACEHOLDER: &str = "externalmetrics";
 
+/// The API group of Object metrics.
+pub const OBJECT_GROUP: &str = "custom.metrics.k8s.io";
+
+/// The version of that group that HPA controllers prefer.
+pub const OBJECT_VERSION: &str = "v1beta2";
+
+/// The object that a metric is of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DescribedObject {
+    /// Its resource, with its group: `deployments.apps`.
+    pub resource: String,
+    /// Its name.
+    pub name: String,
+}
+
 /// The target of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
@@ -26,6 +41,8 @@ pub enum Route {
     /// `/apis/<group>/<version>/namespaces/<namespace>/<metric>`, or for all metrics of all
     /// namespaces `/apis/<group>/<version>/externalmetrics`.
     Metric(MetricScope, String),
+    /// `/apis/<object group>/<version>/namespaces/<namespace>/<resource>/<name>/<metric>`.
+    ObjectMetric(Namespace, DescribedObject, String),
     /// An invalid path, with the reason.
     Malformed(&'static str),
     /// Any other path.
@@ -52,6 +69,10 @@ pub enum StaticPage {
     Group,
     /// `/apis/<group>/<version>`: the resources of this API group.
     Resources,
+    /// `/apis/<object group>`: all versions of the group of Object metrics.
+    ObjectGroup,
+    /// `/apis/<object group>/<version>`: the resources of that group.
+    ObjectResources,
     /// `/openapi/v2`.
     OpenApiV2,
     /// `/openapi/v3`.
@@ -114,6 +135,7 @@ impl Route {
             ["apis", GROUP, VERSION, PLACEHOLDER] => {
                 Self::Metric(MetricScope::AllNamespaces, PLACEHOLDER.to_owned())
             }
+            ["apis", OBJECT_GROUP, rest @ ..] => Self::of_objects(rest),
             ["openapi", "v2"] => Self::Page(StaticPage::OpenApiV2),
             ["openapi", "v3"] => Self::Page(StaticPage::OpenApiV3Index),
             ["openapi", "v3", "apis", GROUP, VERSION] => Self::Page(StaticPage::OpenApiV3),
@@ -133,19 +155,63 @@ impl Route {
         }
     }
 
+    /// Parses the segments after the API group of Object metrics.
+    fn of_objects(rest: &[&str]) -> Self {
+        match rest {
+            [] | [""] => Self::Page(StaticPage::ObjectGroup),
+            [OBJECT_VERSION] | [OBJECT_VERSION, ""] => Self::Page(StaticPage::ObjectResources),
+            [OBJECT_VERSION, "namespaces", namespace, resource, name, metric] => {
+                Self::object_metric(namespace, resource, name, metric)
+            }
+            _ => Self::Unknown,
+        }
+    }
+
+    fn object_metric(namespace: &str, resource: &str, name: &str, metric: &str) -> Self {
+        if name == "*" {
+            return Self::Malformed("metrics are served of single objects only");
+        }
+        if is_forbidden(resource) || is_forbidden(name) || resource.is_empty() || name.is_empty() {
+            return Self::Malformed("the resource or the name of the object is not one");
+        }
+
+        match Self::metric(namespace, metric) {
+            Self::Metric(MetricScope::Namespace(namespace), metric) => {
+                let object =
+                    DescribedObject { resource: resource.to_owned(), name: name.to_owned() };
+                Self::ObjectMetric(namespace, object, metric)
+            }
+            other => other,
+        }
+    }
+
+    /// Returns true if only an API with Object metrics has this route.
+    pub(crate) const fn is_of_objects(&self) -> bool {
+        matches!(
+            self,
+            Self::ObjectMetric(..)
+                | Self::Page(StaticPage::ObjectGroup | StaticPage::ObjectResources)
+        )
+    }
+
     /// Returns the route as a label value.
     #[must_use]
     pub const fn label(&self) -> &'static str {
         match self {
             Self::Health(..) => "health",
             Self::Page(StaticPage::Version) => "version",
-            Self::Page(StaticPage::Groups | StaticPage::Group | StaticPage::Resources) => {
-                "discovery"
-            }
+            Self::Page(
+                StaticPage::Groups
+                | StaticPage::Group
+                | StaticPage::Resources
+                | StaticPage::ObjectGroup
+                | StaticPage::ObjectResources,
+            ) => "discovery",
             Self::Page(
                 StaticPage::OpenApiV2 | StaticPage::OpenApiV3Index | StaticPage::OpenApiV3,
             ) => "openapi",
             Self::Metric(..) => "metric",
+            Self::ObjectMetric(..) => "object_metric",
             Self::Malformed(_) | Self::Unknown => "other",
         }
     }
@@ -179,6 +245,24 @@ mod tests {
             (format!("{base}/namespaces/a/m"), metric("a", "m")),
             (format!("{base}/namespaces/a/a%7Cb"), metric("a", "a|b")),
             (format!("{base}/namespaces/a/x%40y:z%20w"), metric("a", "x@y:z w")),
+            ("/apis/custom.metrics.k8s.io/".to_owned(), Route::Page(StaticPage::ObjectGroup)),
+            (
+                "/apis/custom.metrics.k8s.io/v1beta2".to_owned(),
+                Route::Page(StaticPage::ObjectResources),
+            ),
+            (
+                "/apis/custom.metrics.k8s.io/v1beta2/namespaces/a/deployments.apps/b/m".to_owned(),
+                Route::ObjectMetric(
+                    Namespace::new("a").unwrap(),
+                    DescribedObject { resource: "deployments.apps".into(), name: "b".into() },
+                    "m".to_owned(),
+                ),
+            ),
+            (
+                "/apis/custom.metrics.k8s.io/v1beta2/namespaces/a/metrics/m".to_owned(),
+                Route::Unknown,
+            ),
+            ("/apis/custom.metrics.k8s.io/v1beta2/nodes/a/m".to_owned(), Route::Unknown),
             (format!("{base}/namespaces/a/m/"), Route::Unknown),
             (format!("{base}/namespaces/a/m/x"), Route::Unknown),
             (format!("{base}/namespaces/a"), Route::Unknown),
@@ -206,6 +290,15 @@ mod tests {
 
         for malformed in ["a/m%2fx", "a/m%252fx", "a/..", "a/%2e%2e", "../m", "a/%ff", "a%2fb/m"] {
             let route = Route::parse(&format!("{base}/namespaces/{malformed}"));
+            assert!(matches!(route, Route::Malformed(_)), "{malformed} gave {route:?}");
+        }
+    }
+
+    #[test]
+    fn an_object_metric_is_of_one_object() {
+        let base = "/apis/custom.metrics.k8s.io/v1beta2/namespaces/a";
+        for malformed in ["pods/*/m", "pods/%2e%2e/m", "a%2fb/c/m", "pods//m", "pods/b/a%2fm"] {
+            let route = Route::parse(&format!("{base}/{malformed}"));
             assert!(matches!(route, Route::Malformed(_)), "{malformed} gave {route:?}");
         }
     }

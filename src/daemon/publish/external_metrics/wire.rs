@@ -10,7 +10,8 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::publish::external_metrics::answer::{MetricReading, ServedValue, short};
-use crate::publish::external_metrics::route::{GROUP, VERSION};
+use crate::publish::external_metrics::request::ObjectRequest;
+use crate::publish::external_metrics::route::{GROUP, OBJECT_GROUP, OBJECT_VERSION, VERSION};
 
 /// The content type of every JSON response except an aggregated discovery document.
 pub(crate) const JSON: &str = "application/json";
@@ -138,6 +139,60 @@ pub(crate) fn list(values: &[(&MetricReading, ServedValue)]) -> Response<Full<By
 
 fn whole_seconds(at: jiff::Timestamp) -> String {
     jiff::Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ObjectMetricValue<'a> {
+    described_object: ObjectReference<'a>,
+    metric: MetricIdentifier<'a>,
+    timestamp: String,
+    value: String,
+}
+
+#[derive(Serialize)]
+struct ObjectReference<'a> {
+    kind: &'a str,
+    namespace: &'a str,
+    name: &'a str,
+}
+
+#[derive(Serialize)]
+struct MetricIdentifier<'a> {
+    name: &'a str,
+}
+
+/// Encodes the metric of one object as a list of one value. An HPA reads nothing but the value and
+/// its time.
+pub(crate) fn object_list(asked: &ObjectRequest<'_>, value: ServedValue) -> Response<Full<Bytes>> {
+    let ObjectRequest { namespace, object, metric, selector: _ } = asked;
+    let ServedValue { quantity, at } = value;
+    let item = ObjectMetricValue {
+        described_object: ObjectReference {
+            kind: kind(&object.resource),
+            namespace: namespace.as_str(),
+            name: &object.name,
+        },
+        metric: MetricIdentifier { name: metric.name() },
+        timestamp: whole_seconds(at),
+        value: quantity.to_string(),
+    };
+
+    let list = json!({
+        "kind": "MetricValueList", "apiVersion": format!("{OBJECT_GROUP}/{OBJECT_VERSION}"),
+        "metadata": {}, "items": [item],
+    });
+    response(StatusCode::OK, JSON, list.to_string().into())
+}
+
+/// Returns the kind of the usual resources. The kind of any other is not known here.
+fn kind(resource: &str) -> &str {
+    match resource {
+        "deployments.apps" => "Deployment",
+        "statefulsets.apps" => "StatefulSet",
+        "leaderworkersets.leaderworkerset.x-k8s.io" => "LeaderWorkerSet",
+        other => other,
+    }
 }
 
 // === tables ===

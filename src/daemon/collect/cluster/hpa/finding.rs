@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::collect::cluster::hpa::pace::{BoundsChange, is_slower};
 use crate::collect::cluster::keda::ScaledObjectPause;
+use crate::collect::cluster::keda::fault::ScaledObjectFault;
 
 /// The maximum names in a message.
 pub(super) const NAMES_MAX: usize = 5;
@@ -114,6 +115,13 @@ pub enum Finding {
         /// The scale target's HPA, if there is one.
         hpa: Option<String>,
     },
+    /// The `ScaledObject` keeps KEDA from following the desired replicas, or scales on errors.
+    ScaledObject {
+        /// The `ScaledObject`'s name.
+        scaled_object: String,
+        /// The problem.
+        fault: ScaledObjectFault,
+    },
     /// KEDA is paused, so it leaves the replicas alone.
     Paused {
         /// The `ScaledObject`'s name.
@@ -167,7 +175,7 @@ impl Finding {
             | Self::ConditionFalse { hpa, .. }
             | Self::ScalingDisabled { hpa } => Some(hpa),
             Self::NotRead { hpa } => hpa.as_deref(),
-            Self::Paused { .. } => None,
+            Self::ScaledObject { .. } | Self::Paused { .. } => None,
         }
     }
 }
@@ -236,6 +244,9 @@ impl fmt::Display for Finding {
                 write!(f, "HPA {hpa} scales the target but does not read the desired number")
             }
             Self::NotRead { hpa: None } => f.write_str("no HPA scales the target"),
+            Self::ScaledObject { scaled_object, fault } => {
+                write!(f, "ScaledObject {scaled_object}: {fault}")
+            }
             Self::Paused { scaled_object, how: ScaledObjectPause::AsItIs } => {
                 write!(f, "KEDA is paused by an annotation of ScaledObject {scaled_object}")
             }

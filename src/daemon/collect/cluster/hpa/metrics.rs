@@ -3,18 +3,15 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::autoscaling::v2::{
-    ExternalMetricSource, HorizontalPodAutoscalerSpec, MetricSpec, MetricTarget,
+    ExternalMetricSource, HorizontalPodAutoscalerSpec, MetricSpec, MetricTarget, ObjectMetricSource,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
 use crate::collect::cluster::hpa::finding::{Finding, NAMES_MAX};
 use crate::collect::cluster::hpa::quantity::is_one;
+use crate::collect::cluster::served::{METRICS, SCALER_METRIC};
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_core::fleet::selector::{Selector, is_label_key, is_label_value};
-
-/// The External metrics with desired replicas: Plimsoll's, and the one of the workload variant
-/// autoscaler, whose HPAs Plimsoll also serves.
-const METRICS: [&str; 2] = ["plimsoll_desired_replicas", "wva_desired_replicas"];
 
 /// The label by which the metrics of KEDA's HPAs are selected.
 pub(super) const KEDA_LABEL: &str = "scaledobject.keda.sh/name";
@@ -29,14 +26,14 @@ const NAMESPACE_LABELS: [&str; 2] = ["namespace", "exported_namespace"];
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct HpaMetrics {
     /// The desired replicas that it reads, of any variant.
-    desired: Vec<ExternalMetric>,
+    desired: Vec<DesiredMetric>,
     /// The names of its other metrics.
     others: Vec<String>,
 }
 
-/// One External metric of a known name in an HPA.
+/// One External or Object metric of a known name in an HPA.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct ExternalMetric {
+pub(super) struct DesiredMetric {
     metric: String,
     selector: MetricSelector,
     target: TargetValue,
@@ -69,11 +66,16 @@ impl HpaMetrics {
     pub(super) fn new(spec: HorizontalPodAutoscalerSpec) -> Self {
         let mut metrics = Self::default();
         for metric in spec.metrics.into_iter().flatten() {
-            match metric.external {
-                Some(external) if is_desired(&external) => {
-                    metrics.desired.push(ExternalMetric::new(external));
+            match (metric.external, metric.object) {
+                (Some(external), _) if is_desired(&external) => {
+                    metrics.desired.push(DesiredMetric::external(external));
                 }
-                external => metrics.others.push(name(MetricSpec { external, ..metric })),
+                (_, Some(object)) if METRICS.contains(&object.metric.name.as_str()) => {
+                    metrics.desired.push(DesiredMetric::object(object));
+                }
+                (external, object) => {
+                    metrics.others.push(name(MetricSpec { external, object, ..metric }));
+                }
             }
         }
 
@@ -81,14 +83,14 @@ impl HpaMetrics {
     }
 
     /// The metrics that can have this variant's desired replicas.
-    pub(super) fn of(&self, variant: &VariantKey) -> Vec<&ExternalMetric> {
+    pub(super) fn of(&self, variant: &VariantKey) -> Vec<&DesiredMetric> {
         self.desired.iter().filter(|metric| metric.covers(variant) != Some(false)).collect()
     }
 
     /// The metrics that do not have this variant's desired replicas.
     pub(super) fn besides(&self, variant: &VariantKey) -> Vec<String> {
         let desired = self.desired.iter().filter(|metric| metric.covers(variant) == Some(false));
-        desired.map(ExternalMetric::label).chain(self.others.iter().cloned()).collect()
+        desired.map(DesiredMetric::label).chain(self.others.iter().cloned()).collect()
     }
 }
 
@@ -96,16 +98,21 @@ fn is_desired(external: &ExternalMetricSource) -> bool {
     METRICS.contains(&external.metric.name.as_str()) || is_keda(external)
 }
 
-/// Returns true if this metric of a KEDA prometheus trigger can only be desired replicas. The HPA
-/// does not contain the query, but no other metric is divided by 1.
+/// Returns true if this metric of a KEDA trigger can only be desired replicas. The external scaler's
+/// has a name of its own. The HPA does not contain the query or the URL of the other triggers, but
+/// no other metric is divided by 1.
 fn is_keda(external: &ExternalMetricSource) -> bool {
     let trigger = external.metric.name.strip_prefix('s').and_then(|rest| rest.split_once('-'));
-    let is_prometheus = trigger.is_some_and(|(index, kind)| {
-        index.bytes().all(|byte| byte.is_ascii_digit()) && kind.starts_with("prometheus")
-    });
+    let kind = trigger
+        .filter(|(index, _)| index.bytes().all(|byte| byte.is_ascii_digit()))
+        .map(|(_, name)| name)
+        .unwrap_or_default();
+    let is_named = kind == SCALER_METRIC;
+    let is_possible = kind.starts_with("prometheus") || kind.starts_with("metric-api-");
     let labels = external.metric.selector.as_ref().and_then(|it| it.match_labels.as_ref());
     let by_one = external.target.average_value.as_ref().is_some_and(|average| is_one(&average.0));
-    is_prometheus && by_one && labels.is_some_and(|labels| labels.contains_key(KEDA_LABEL))
+    (is_named || is_possible && by_one)
+        && labels.is_some_and(|labels| labels.contains_key(KEDA_LABEL))
 }
 
 /// Returns the name of a metric for people.
@@ -120,16 +127,32 @@ fn name(metric: MetricSpec) -> String {
     name.map_or(type_.clone(), |name| format!("{name} ({type_})"))
 }
 
-// === impl ExternalMetric ===
+// === impl DesiredMetric ===
 
-impl ExternalMetric {
-    fn new(external: ExternalMetricSource) -> Self {
+impl DesiredMetric {
+    fn external(external: ExternalMetricSource) -> Self {
         let selector = if METRICS.contains(&external.metric.name.as_str()) {
             MetricSelector::new(external.metric.selector.unwrap_or_default())
         } else {
             MetricSelector::Trigger
         };
         Self { metric: external.metric.name, selector, target: target_value(external.target) }
+    }
+
+    /// Without a selector, the metric is of the variant with the name of the object.
+    fn object(object: ObjectMetricSource) -> Self {
+        let ObjectMetricSource { described_object, metric, target } = object;
+        let mut selector = metric.selector.unwrap_or_default();
+        if selector == LabelSelector::default() {
+            let variant = (VARIANT_LABELS[0].to_owned(), described_object.name);
+            selector.match_labels = Some([variant].into());
+        }
+
+        Self {
+            metric: metric.name,
+            selector: MetricSelector::new(selector),
+            target: target_value(target),
+        }
     }
 
     /// Returns the problem for which the HPA does not compute the metric's value, if any.

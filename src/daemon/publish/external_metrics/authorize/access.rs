@@ -1,5 +1,7 @@
 //! The access that a review is about, and the answer to it.
 
+use crate::publish::external_metrics::route::DescribedObject;
+
 /// The metric that a user wants to read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Access {
@@ -7,13 +9,17 @@ pub struct Access {
     pub namespace: String,
     /// The name of the metric.
     pub metric: String,
+    /// The object that the metric is of; `None` for an external metric.
+    pub object: Option<DescribedObject>,
 }
 
 /// The scope of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum AnswerScope {
-    /// All metrics in all namespaces.
+    /// All external metrics in all namespaces.
     Everything,
+    /// All metrics of all objects in all namespaces.
+    EveryObject,
     /// One metric in one namespace.
     Metric(Access),
 }

@@ -141,8 +141,12 @@ impl AnswerCache {
 impl AnswerLifetimes {
     fn of(&self, scope: &AnswerScope, answer: &ReviewAnswer) -> Duration {
         match (scope, answer) {
-            (AnswerScope::Everything, ReviewAnswer::Allowed) => self.everything_allowed,
-            (AnswerScope::Everything, ReviewAnswer::Denied(_)) => self.everything_denied,
+            (AnswerScope::Everything | AnswerScope::EveryObject, ReviewAnswer::Allowed) => {
+                self.everything_allowed
+            }
+            (AnswerScope::Everything | AnswerScope::EveryObject, ReviewAnswer::Denied(_)) => {
+                self.everything_denied
+            }
             (AnswerScope::Metric(_), ReviewAnswer::Allowed) => self.metric_allowed,
             (AnswerScope::Metric(_), ReviewAnswer::Denied(_)) => self.metric_denied,
         }
@@ -159,7 +163,8 @@ mod tests {
     }
 
     fn metric() -> AnswerScope {
-        AnswerScope::Metric(Access { namespace: "a".to_owned(), metric: "m".to_owned() })
+        let (namespace, metric) = ("a".to_owned(), "m".to_owned());
+        AnswerScope::Metric(Access { namespace, metric, object: None })
     }
 
     fn denied() -> ReviewAnswer {
