@@ -15,6 +15,7 @@ mod discovery;
 mod kubernetes;
 mod listen;
 mod liveness;
+mod needs;
 mod pace;
 mod registration;
 mod reload;

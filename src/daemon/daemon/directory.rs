@@ -18,26 +18,22 @@ use crate::clock::Clock;
 use crate::collect::cluster::discovery::credentials::{CredentialScope, TrustedNamespaces};
 use crate::collect::cluster::discovery::ledger::{Objection, ObjectionCause};
 use crate::collect::cluster::discovery::{
-    Annotation, AnnotationProblem, AnnotationRules, DiscoveredVariant, DiscoveryScope, Filter,
-    ScrapeRequest, Vocabulary,
+    Annotation, AnnotationProblem, DiscoveredVariant, ScrapeRequest,
 };
-use crate::collect::cluster::{
-    Accelerators, ClusterNeeds, ClusterState, Discovery, WantedTarget, WatchedVariant,
-};
+use crate::collect::cluster::{ClusterState, Discovery, WantedTarget};
 use crate::collect::prometheus::{InstanceList, Instances, SeriesSelection, VariantQuery};
 use crate::collect::scrape::{ScrapeSettings, Target};
 use crate::collect::targets::{
     Endpoint, Lister, NameServer, TargetList, TargetMetrics, TargetSource,
 };
 use crate::config::{self, Config, ReadBy, ScrapeDefaults, VariantConfig, VariantTargets};
-use crate::publish::selector::Selector;
+use crate::daemon::needs::hosts;
 use plimsoll_core::fleet::{
     Accelerator, Fleet, ModelKey, ModelName, Namespace, ReplicaKey, Role, VariantKey, VariantSpec,
 };
 use plimsoll_core::observe::inventory::ReplicaUnit;
 use plimsoll_core::observe::{ReplicaListing, Scale, ScrapeRoute, WhyScaleUnknown};
-use plimsoll_core::pipeline::limits::{LimitPolicy, LimitSwitch};
-use plimsoll_core::pipeline::pools::PoolSource;
+use plimsoll_core::pipeline::limits::LimitPolicy;
 use plimsoll_core::units::{Fraction, Gpus};
 
 /// The dependencies of listers other than their source.
@@ -529,80 +525,4 @@ fn from_cluster(
     }
 
     (state.listing(key, way(variant)), targets)
-}
-
-/// The objects to watch in the cluster.
-pub(crate) fn needs(config: &Config) -> ClusterNeeds {
-    let discovery = config.keys.kubernetes.discovery();
-    ClusterNeeds {
-        variants: config.variants.iter().map(wanted).collect(),
-        hosts: hosts(config),
-        discover: discovery.map(discover),
-        accelerators: Accelerators {
-            nodes: config.policy.limits.nodes == LimitSwitch::On,
-            quotas: config.policy.limits.quotas == LimitSwitch::On,
-        },
-    }
-}
-
-/// The variants that are servers with several models, whose replicas are not scraped.
-fn hosts(config: &Config) -> BTreeSet<VariantKey> {
-    let pools = config.policy.pools.iter().filter(|(_, pool)| pool.source == PoolSource::Seldon);
-    pools.map(|(key, _)| key.clone()).collect()
-}
-
-fn wanted(variant: &VariantConfig) -> WatchedVariant {
-    let target = match &variant.targets {
-        VariantTargets::Listed(_) | VariantTargets::Prometheus(_) => WantedTarget::Elsewhere,
-        VariantTargets::ScaleTarget(scaled) => WantedTarget::Scale {
-            api_version: scaled.api_version.clone(),
-            kind: scaled.kind.clone(),
-            name: scaled.name.clone(),
-        },
-        VariantTargets::Selector(selector) => WantedTarget::Selector(selector.clone()),
-    };
-
-    WatchedVariant { variant: variant.spec.key.clone(), target }
-}
-
-fn discover(discovery: &config::Discovery) -> DiscoveryScope {
-    let config::Discovery {
-        enabled: _,
-        namespaces,
-        selector,
-        namespace_selector,
-        annotations,
-        gpus_max,
-        cost_min,
-        cost_max,
-        wva,
-    } = discovery;
-
-    let allowed = annotations.as_ref().map(|listed| {
-        let all = Annotation::ALL.iter().copied();
-        all.filter(|one| listed.iter().any(|name| name == one.name())).collect()
-    });
-
-    let vocabulary = if *wva { Vocabulary::WithWva } else { Vocabulary::Own };
-    DiscoveryScope {
-        namespaces: namespaces.iter().filter_map(|name| Namespace::new(name)).collect(),
-        namespace_filter: filter(namespace_selector.as_deref()),
-        filter: filter(selector.as_deref()),
-        rules: AnnotationRules {
-            allowed,
-            gpus_max: *gpus_max,
-            costs: cost_min.per_hour()..=cost_max.per_hour(),
-            ..AnnotationRules::of(vocabulary)
-        },
-    }
-}
-
-/// The filter of a label selector; without one, everything is accepted.
-fn filter(selector: Option<&str>) -> Filter {
-    let Some(text) = selector else { return Filter::all() };
-    let parsed: Option<Selector> = text.parse().ok();
-    Filter::new(text, move |labels| {
-        let pairs = labels.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
-        parsed.as_ref().is_some_and(|selector| selector.matches(&pairs))
-    })
 }

@@ -13,7 +13,7 @@ use crate::collect::cluster::{
 use crate::config::{Config, Kubernetes, LeaderElection};
 use crate::daemon::announce::Announcer;
 use crate::daemon::context::DaemonContext;
-use crate::daemon::directory;
+use crate::daemon::needs;
 use crate::daemon::registration::{self, RegistrationReport};
 use crate::daemon::sharing::{Channels, Sharing};
 use crate::leader;
@@ -45,7 +45,7 @@ impl Cluster {
         let client = connected.context("kubernetes")?;
 
         let pace = WatchTiming::default();
-        let (needs, needed) = watch::channel(Arc::new(directory::needs(config)));
+        let (needs, needed) = watch::channel(Arc::new(needs::of(config)));
         let state = cluster::watch(client.clone(), needed, pace, *clock, tasks, stop.clone());
         let authentication = cluster::authentication(client.clone(), pace, tasks, stop.clone());
         let (anchors, trust) = watch::channel(None);

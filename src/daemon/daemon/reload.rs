@@ -15,7 +15,7 @@ use tracing::{error, info, warn};
 use crate::clock::Clock;
 use crate::collect::cluster::ClusterNeeds;
 use crate::config::{self, Config, ConfigSources, Files, LoadedConfig};
-use crate::daemon::directory;
+use crate::daemon::needs;
 use crate::daemon::ticks::channels::ConfigReload;
 use crate::publish::api::ConfigInForce;
 use crate::telemetry::Telemetry;
@@ -179,7 +179,7 @@ impl ReloaderState {
         self.reloads.send(reload).await.map_err(|_| LOOP_ENDED.to_owned())?;
         finished.await.map_err(|_| LOOP_ENDED.to_owned())?;
         if let Some(needs) = &self.needs {
-            needs.send_replace(Arc::new(directory::needs(&config)));
+            needs.send_replace(Arc::new(needs::of(&config)));
         }
 
         self.config = config;

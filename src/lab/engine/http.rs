@@ -16,7 +16,7 @@ use bytes::Bytes;
 use http_body_util::channel::{Channel, Sender};
 use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
@@ -375,13 +375,19 @@ async fn read(request: Request<Incoming>) -> Result<Bytes, Box<Response<AnswerBo
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(_)) => {
             let message = format!("the body is larger than {BODY_MAX} bytes, or was cut off");
-            Err(Box::new(failure(StatusCode::PAYLOAD_TOO_LARGE, &message)))
+            Err(Box::new(last(failure(StatusCode::PAYLOAD_TOO_LARGE, &message))))
         }
         Err(_) => {
             let message = format!("the body did not arrive within {BODY_TIME_MAX:?}");
-            Err(Box::new(failure(StatusCode::REQUEST_TIMEOUT, &message)))
+            Err(Box::new(last(failure(StatusCode::REQUEST_TIMEOUT, &message))))
         }
     }
+}
+
+/// The last response of a connection whose request was not read to its end.
+fn last(mut response: Response<AnswerBody>) -> Response<AnswerBody> {
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 /// An error in the form that clients of vLLM read.
