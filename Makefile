@@ -1,6 +1,6 @@
 # The same commands as .ci/run.
 
-.PHONY: check advisories test alerts prometheus e2e e2e-vllm bench bench-baseline doc fmt browser chart release e2e-keda e2e-node scoreboard attacks
+.PHONY: check advisories test alerts prometheus e2e e2e-vllm bench bench-baseline doc fmt browser chart release e2e-keda e2e-node scoreboard attacks faults
 
 # Formatting, lints, code that nothing reaches, and what the dependencies may be.
 check:
@@ -34,6 +34,11 @@ browser:
 # docs/attacks.md; `cargo test --features attacks --test attacks -- NAME` plays some and only prints.
 attacks:
 	cargo test --all-features --test attacks -- --write
+
+# A hundred faults, played on a running daemon or by tests that exist. Writes the table of docs/faults.md;
+# `tests/faults/run NAME` plays some and only prints.
+faults:
+	tests/faults/run --write
 
 # The Helm chart and the Containerfile, with the real helm against a real control plane.
 chart:

@@ -106,7 +106,8 @@ async fn serve(mut stream: TcpStream, response: EngineResponse) {
     }
 }
 
-async fn read_head(stream: &mut TcpStream) -> Option<()> {
+/// Reads the head of a request. None: the client is gone.
+pub(crate) async fn read_head(stream: &mut TcpStream) -> Option<()> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let read = stream.read_buf(&mut head).await.ok()?;
@@ -118,7 +119,8 @@ async fn read_head(stream: &mut TcpStream) -> Option<()> {
     Some(())
 }
 
-async fn write(stream: &mut TcpStream, response: &EngineResponse) -> Option<()> {
+/// Writes a response. None: the client is gone.
+pub(crate) async fn write(stream: &mut TcpStream, response: &EngineResponse) -> Option<()> {
     stream.write_all(&response.head).await.ok()?;
     for _ in 0..response.parts {
         stream.write_all(&response.part).await.ok()?;

@@ -30,6 +30,7 @@ mod external_metrics_harness;
 mod external_metrics_transport;
 mod external_scaler;
 mod failures;
+mod faults;
 mod floods;
 mod foresight;
 mod grammars;

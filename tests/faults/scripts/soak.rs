@@ -1,0 +1,138 @@
+//! A day of churn: replicas and variants come and go, and engines restart. libfaketime lets the
+//! daemon's clocks run 288 times as fast, so that its day takes five minutes.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use plimsoll::clock::Clock;
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::{Script, clocks, script};
+use crate::daemon::{Launch, Usage};
+use crate::fleet::{self, Behavior};
+use crate::page::MODEL;
+use crate::scene::{Finding, LOAD, Scene, Setting};
+
+pub(crate) fn all() -> Vec<Script> {
+    vec![script!("day-of-churn", day_of_churn())]
+}
+
+/// Simulated seconds per second.
+const SPEED: u32 = 288;
+
+/// The length of the run; the daemon sees a day.
+const DAY: Duration = Duration::from_mins(5);
+
+/// Variants that come and go.
+const GUESTS: u32 = 20;
+
+/// Usage at a time of the daemon's day.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    hour: f64,
+    usage: Usage,
+}
+
+async fn day_of_churn() -> Result<Finding> {
+    let setting = Setting {
+        configure: at_leisure,
+        launch: Launch {
+            environment: vec![
+                ("LD_PRELOAD".to_owned(), clocks::library()?),
+                ("FAKETIME".to_owned(), format!("+0 x{SPEED}").into()),
+            ],
+            ..Launch::default()
+        },
+        ..Setting::default()
+    };
+    let scene = Scene::open(setting).await?;
+    // At this speed a time limit of seconds is one of milliseconds, so requests may fail.
+    scene.watcher.permit_failures();
+    let mut random = StdRng::seed_from_u64(7);
+    let sound: Value = serde_json::from_slice(&fs::read(scene.config())?)?;
+    let clock = Clock::start();
+    let mut samples = Vec::new();
+    let mut reloads = 0;
+    let ticks = scene.sample("plimsoll_ticks_total").await.unwrap_or_default();
+    while clock.elapsed() < DAY {
+        scene.fleet.load(LOAD * random.random_range(0.1..2.5));
+        reloads += u32::from(change_variants(&scene, &sound, &mut random).await);
+        break_engines(&scene, &mut random).await;
+        sleep(Duration::from_millis(1500)).await;
+
+        let usage = Usage::of(scene.daemon(0).process())?;
+        let hour = clock.elapsed().as_secs_f64() * f64::from(SPEED) / 3600.0;
+        samples.push(Sample { hour, usage });
+    }
+    ensure!(reloads > 20, "only {reloads} reloads in a day of churn");
+    let seen = scene.sample("plimsoll_ticks_total").await.unwrap_or_default() - ticks;
+    ensure!(seen > 1000.0, "only {seen} decisions in a day");
+
+    let note = flat(&samples)?;
+    Ok(scene.finish(format!("{note}; {reloads} reloads, {seen} decisions"), None))
+}
+
+/// Times that are long enough at this speed, and the default analysis.
+fn at_leisure(text: &mut Value) {
+    text["tick_interval"] = json!("15s");
+    text["observe"] = json!({"window": "10m", "stale_after": "5m"});
+    text["scrape"]["interval"] = json!("1m");
+    text["scrape"]["timeout"] = json!("1m");
+    text["external_metrics"]["fresh"] = json!("10m");
+    text["external_metrics"]["hold"] = json!("1h");
+    text["analysis"] = json!("capacity");
+}
+
+/// Writes a configuration with another selection of guests, and has it read.
+async fn change_variants(scene: &Scene, sound: &Value, random: &mut StdRng) -> bool {
+    let mut text = sound.clone();
+    let variants = text["variants"].as_array_mut().expect("a list");
+    for guest in 0..GUESTS {
+        if random.random_bool(0.5) {
+            let address = fleet::address(random.random_range(0..8));
+            variants.push(json!({
+                "name": format!("guest-{guest}"), "namespace": format!("team-{}", guest % 5),
+                "model": MODEL, "cost": 1,
+                "targets": {"static": [format!("{address}:{}", scene.fleet.port)]},
+            }));
+        }
+    }
+    fs::write(scene.config(), text.to_string()).is_ok()
+        && scene.reload().await.is_ok_and(|status| status < 300)
+}
+
+/// Breaks an engine, mends all, or restarts all.
+async fn break_engines(scene: &Scene, random: &mut StdRng) {
+    let pod = random.random_range(0..8);
+    match random.random_range(0..6) {
+        0 => scene.fleet.behave_at(pod, Behavior::Hang),
+        1 => scene.fleet.behave_at(pod, Behavior::Reset),
+        2 => scene.fleet.behave_at(pod, Behavior::Edited(|_| "<html>".to_owned())),
+        3 => {
+            scene.fleet.close().await;
+            scene.fleet.open().await;
+        }
+        _ => scene.fleet.behave(Behavior::Honest),
+    }
+}
+
+/// Compares the last third of the day with the time from the second hour to the first third.
+fn flat(samples: &[Sample]) -> Result<String> {
+    let most = |from: f64, to: f64| {
+        let within = samples.iter().filter(|it| (from..to).contains(&it.hour));
+        within.fold(Usage::default(), |most, it| most.max(it.usage))
+    };
+    let (early, late) = (most(2.0, 8.0), most(16.0, 25.0));
+    let note = format!(
+        "memory {:.0} → {:.0} MiB, open files {} → {} (hours 2–8 → 16–24)",
+        early.resident, late.resident, early.descriptors, late.descriptors
+    );
+    ensure!(early.resident > 0.0 && late.resident > 0.0, "no samples");
+    ensure!(late.resident <= 1.1 * early.resident + 4.0, "memory grows: {note}");
+    ensure!(late.descriptors <= early.descriptors + 16, "descriptors grow: {note}");
+    Ok(note)
+}
