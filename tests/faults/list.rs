@@ -72,7 +72,7 @@ pub(crate) const FAULTS: [Fault; 100] = [
     live("engine-port-closed", "The engines' port is closed", STAYS),
     live("engine-hangs", "Engines take requests and answer none", STAYS),
     live("engine-breaks-off", "Engines reset or stall within the response", STAYS),
-    live("engine-slow", "Engines take 700 ms of the timeout of 1 s", FOLLOWS),
+    live("engine-slow", "Engines take 500 ms of the timeout of 800 ms", FOLLOWS),
     live("engine-lossy", "Latency of 300 ms, every 20th connection is reset", FOLLOWS),
     live("engine-partly-silent", "One engine of three does not answer", STAYS),
     live(

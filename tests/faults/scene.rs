@@ -101,7 +101,7 @@ impl Default for Setting {
 
 impl Scene {
     /// Starts everything, and waits until the HPA gets the right number.
-    pub(crate) async fn start(setting: Setting) -> Result<Self> {
+    pub(crate) async fn start(setting: &Setting) -> Result<Self> {
         let replicas = setting.replicas;
         let scene = Self::open(setting).await?;
         scene.until(replicas).await.context("before the fault")?;
@@ -110,10 +110,10 @@ impl Scene {
     }
 
     /// Starts everything, and waits for nothing.
-    pub(crate) async fn open(setting: Setting) -> Result<Self> {
-        let mut scene = Self::set_up(&setting).await?;
+    pub(crate) async fn open(setting: &Setting) -> Result<Self> {
+        let mut scene = Self::set_up(setting).await?;
         for _ in 0..setting.daemons {
-            scene.join(&setting).await?;
+            scene.join(setting).await?;
         }
         Ok(scene)
     }
@@ -366,7 +366,7 @@ fn configuration(fleet: &Fleet) -> Value {
         "observe": {"window": "2s", "stale_after": "2s"},
         "analysis": "saturation",
         "enforce": {"scale_down": {"stabilization_window": "1s"}, "flap_budget": 120},
-        "scrape": {"interval": "250ms", "timeout": "1s", "port": fleet.port},
+        "scrape": {"interval": "800ms", "timeout": "800ms", "port": fleet.port},
         "variants": [{
             "name": "llama", "namespace": "shop", "model": MODEL, "cost": 1,
             "targets": {"scale_target":

@@ -58,7 +58,7 @@ async fn away_at_start() -> Result<Finding> {
 }
 
 async fn away() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     scene.fake.lock().await.go_down().await;
     sleep(FAULT).await;
     scene.fake.lock().await.come_up().await;
@@ -66,7 +66,7 @@ async fn away() -> Result<Finding> {
 }
 
 async fn cut_off(way: Way) -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     scene.set_way(0, way);
     sleep(FAULT).await;
     scene.set_way(0, Way::Open);
@@ -75,14 +75,14 @@ async fn cut_off(way: Way) -> Result<Finding> {
 
 /// Every connection falls silent without an end; new ones are answered.
 async fn half_open() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     scene.fake.lock().await.freeze_connections();
     sleep(FAULT).await;
     finish(scene, "").await
 }
 
 async fn flaps() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     for _ in 0..16 {
         scene.set_way(0, Way::Closed);
         sleep(FAULT / 32).await;
@@ -105,7 +105,7 @@ const WATCHED: [&str; 8] = [
 ];
 
 async fn failing(code: u16, retry_after: Option<u64>) -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     {
         let fake = scene.fake.lock().await;
         for path in WATCHED {
@@ -131,7 +131,7 @@ async fn failing(code: u16, retry_after: Option<u64>) -> Result<Finding> {
 }
 
 async fn forgotten() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     for _ in 0..8 {
         scene.fake.lock().await.compact();
         sleep(FAULT / 8).await;
@@ -140,7 +140,7 @@ async fn forgotten() -> Result<Finding> {
 }
 
 async fn reviews_fail() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     let failure = Failure { code: 500, retry_after: None };
     scene.fake.lock().await.fail_next(REVIEWS, &[failure; 2000]);
     sleep(FAULT).await;
@@ -149,7 +149,7 @@ async fn reviews_fail() -> Result<Finding> {
 }
 
 async fn authority() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     let broken = "-----BEGIN CERTIFICATE-----\nbm8=\n-----END CERTIFICATE-----\n";
     scene.fake.lock().await.put(TRUST, &trust(broken));
     sleep(FAULT / 2).await;
@@ -162,7 +162,7 @@ async fn authority() -> Result<Finding> {
 
 /// The HPA is gone, and with it its bounds.
 async fn hpa_deleted() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     let hpa = scene.fake.lock().await.objects(HPAS).pop().expect("an HPA");
     scene.fake.lock().await.delete(HPAS, "llama");
     sleep(FAULT).await;
@@ -172,7 +172,7 @@ async fn hpa_deleted() -> Result<Finding> {
 
 /// Objects lack what every object has, or have it in other types.
 async fn malformed() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     {
         let fake = scene.fake.lock().await;
         fake.put(PODS, &json!({"metadata": {"name": "odd-0", "labels": {"app": "llama"}}}));
@@ -200,7 +200,7 @@ async fn malformed() -> Result<Finding> {
 
 /// Thousands of changes of pods that mean nothing.
 async fn event_storm() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     for round in 0..800 {
         for number in 0..3 {
             let mut same = pod(number);

@@ -1,5 +1,6 @@
 //! Faults of files that are read while the daemon runs: the configuration and certificates.
 
+use std::fmt::Write as _;
 use std::fs;
 
 use anyhow::{Result, ensure};
@@ -44,14 +45,14 @@ fn aliases() -> String {
     for level in 1..10 {
         let before = format!("*a{}", level - 1);
         let list = vec![before; 10].join(", ");
-        text.push_str(&format!("a{level}: &a{level} [{list}]\n"));
+        let _infallible = writeln!(text, "a{level}: &a{level} [{list}]");
     }
     text
 }
 
 /// The file becomes unreadable while the daemon runs: it is refused whole.
 async fn broken(changes: &[fn(&[u8]) -> Vec<u8>]) -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     let file = scene.config();
     let sound = fs::read(&file)?;
     let mut statuses = Vec::new();
@@ -70,7 +71,7 @@ async fn broken(changes: &[fn(&[u8]) -> Vec<u8>]) -> Result<Finding> {
 }
 
 async fn deleted() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     let file = scene.config();
     let sound = fs::read(&file)?;
     fs::remove_file(&file)?;
@@ -92,7 +93,7 @@ enum Broken {
 
 /// The files of the serving certificate become useless: the certificate of before is served on.
 async fn certificate(broken: Broken) -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     let folder = scene.config().parent().expect("a folder").to_owned();
     let (cert_file, key_file) = (folder.join("tls.crt"), folder.join("tls.key"));
     let sound = (fs::read(&cert_file)?, fs::read(&key_file)?);

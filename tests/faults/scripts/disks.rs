@@ -59,7 +59,7 @@ async fn on_disk(command: &'static str) -> Result<Finding> {
 }
 
 async fn state_folder_missing() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     let folder = scene.folder.path().join("daemon-0/state");
     fs::remove_dir_all(&folder)?;
     sleep(FAULT / 2).await;
@@ -71,7 +71,7 @@ async fn state_folder_missing() -> Result<Finding> {
 
 /// The state file is broken while the daemon is away.
 async fn state(change: fn(&[u8]) -> Vec<u8>) -> Result<Finding> {
-    let mut scene = Scene::start(Setting::default()).await?;
+    let mut scene = Scene::start(&Setting::default()).await?;
     let file = scene.folder.path().join("daemon-0/state/state.json");
     scene.kill(0);
     let sound = fs::read(&file).context("a state file")?;

@@ -19,7 +19,7 @@ pub(crate) fn all() -> Vec<Script> {
         script!("engine-port-closed", port_closed()),
         script!("engine-hangs", hidden(&[Behavior::Hang])),
         script!("engine-breaks-off", hidden(&[Behavior::Reset, Behavior::StallAfterHead])),
-        script!("engine-slow", served(Behavior::Slow(Duration::from_millis(700)))),
+        script!("engine-slow", served(Behavior::Slow(Duration::from_millis(500)))),
         script!("engine-lossy", served(Behavior::Lossy)),
         script!("engine-partly-silent", partly(Behavior::Hang)),
         script!("engine-returns", late()),
@@ -81,7 +81,7 @@ fn with_values(page: &str, value: &str) -> String {
 /// Without a fault: the lower load takes replicas away within the time that a fault lasts.
 /// Otherwise the other scripts show nothing.
 async fn nothing() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     scene.watcher.floor(1);
     scene.fleet.load(LESS);
     sleep(FAULT).await;
@@ -93,7 +93,7 @@ async fn nothing() -> Result<Finding> {
 
 /// The load falls while it cannot be seen: no replica may go. Several behaviors share the time.
 async fn hidden(behaviors: &[Behavior]) -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     let before = scene.fleet.requests();
     let part = FAULT / u32::try_from(behaviors.len())?;
     for (index, behavior) in behaviors.iter().enumerate() {
@@ -119,7 +119,7 @@ async fn bytes(responses: &'static [fn() -> EngineResponse]) -> Result<Finding> 
 }
 
 async fn port_closed() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     scene.fleet.close().await;
     scene.fleet.load(LESS);
     sleep(FAULT).await;
@@ -130,7 +130,7 @@ async fn port_closed() -> Result<Finding> {
 
 /// The data arrives in spite of the fault, so the number follows a rise while it lasts.
 async fn served(behavior: Behavior) -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     scene.fleet.behave(behavior);
     sleep(FAULT).await;
     let during = scene.recover().await?;
@@ -140,7 +140,7 @@ async fn served(behavior: Behavior) -> Result<Finding> {
 
 /// One of three engines is broken, and the load of all falls.
 async fn partly(behavior: Behavior) -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     scene.fleet.behave_at(1, behavior);
     scene.fleet.load(LESS);
     sleep(FAULT).await;
@@ -151,7 +151,7 @@ async fn partly(behavior: Behavior) -> Result<Finding> {
 
 /// The engines repeat the metrics of before while the load rises.
 async fn frozen() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     scene.fleet.behave(Behavior::Frozen(LOAD / 3.0));
     scene.fleet.load(LESS);
     sleep(FAULT).await;
@@ -162,7 +162,7 @@ async fn frozen() -> Result<Finding> {
 
 /// The engines come back while the load is low: replicas go only after a whole window of data.
 async fn late() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     scene.fleet.behave(Behavior::Hang);
     sleep(Duration::from_millis(200)).await;
     scene.fleet.load(LESS);

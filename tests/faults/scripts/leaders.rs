@@ -39,7 +39,7 @@ const LEADER: &str = "plimsoll_leader ";
 /// Starts two daemons that elect a leader, and returns its index. Both serve the same number.
 async fn pair() -> Result<(Scene, usize)> {
     let setting = Setting { daemons: 2, elects: true, ..Setting::default() };
-    let scene = Scene::open(setting).await?;
+    let scene = Scene::open(&setting).await?;
     scene.until(3).await?;
     for index in [0, 1] {
         let shown = "plimsoll_desired_replicas{";
@@ -190,7 +190,7 @@ async fn document_broken() -> Result<Finding> {
 /// Two daemons that do not know of each other decide the same.
 async fn no_election() -> Result<Finding> {
     let setting = Setting { daemons: 2, elects: false, ..Setting::default() };
-    let scene = Scene::open(setting).await?;
+    let scene = Scene::open(&setting).await?;
     scene.until(3).await?;
     for index in [0, 1] {
         scene.until_sample(index, "plimsoll_desired_replicas{", |it| it >= 3.0).await?;

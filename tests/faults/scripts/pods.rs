@@ -26,7 +26,7 @@ pub(crate) fn all() -> Vec<Script> {
 /// A node with two of three replicas is lost: their pods stay as the API server last knew them,
 /// not ready, and nothing answers.
 async fn node_dies() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     for number in [1, 2] {
         scene.fleet.behave_at(number, Behavior::Hang);
         let mut lost = pod(number);
@@ -46,7 +46,7 @@ async fn node_dies() -> Result<Finding> {
 
 /// Pods that end for a long time still serve; what replaces them is not there yet.
 async fn terminating() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     for number in [1, 2] {
         let mut ending = pod(number);
         ending["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
@@ -62,7 +62,7 @@ async fn terminating() -> Result<Finding> {
 
 /// Half of the fleet is evicted, and nothing takes its place.
 async fn evicted() -> Result<Finding> {
-    let scene = Scene::start(Setting { replicas: 4, load: 2.7, ..Setting::default() }).await?;
+    let scene = Scene::start(&Setting { replicas: 4, load: 2.7, ..Setting::default() }).await?;
     for number in [2, 3] {
         let mut evicted = pod(number);
         evicted["status"]["phase"] = json!("Failed");
@@ -84,7 +84,7 @@ async fn evicted() -> Result<Finding> {
 
 /// All pods are gone from the API server, and the Deployment still wants three.
 async fn vanish() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     run_pods(&*scene.fake.lock().await, 0);
     sleep(FAULT).await;
     let number = scene.watcher.number().unwrap_or(3);
@@ -95,7 +95,7 @@ async fn vanish() -> Result<Finding> {
 
 /// Two pods leave the selector, and come back to it.
 async fn relabelled() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     for number in [1, 2] {
         let mut other = pod(number);
         other["metadata"]["labels"]["app"] = json!("debug");
@@ -111,7 +111,7 @@ async fn relabelled() -> Result<Finding> {
 
 /// All pods crash and start again: ready and not ready in turn, with engines that refuse.
 async fn crash() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     scene.fleet.load(LESS);
     for round in 0..16 {
         let ready = round % 2 == 1;
@@ -131,7 +131,7 @@ async fn crash() -> Result<Finding> {
 
 /// One more replica is wanted for which no node has room.
 async fn pending() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     let mut waiting = pod(3);
     waiting["spec"] = json!({});
     waiting["status"] = json!({
@@ -153,7 +153,7 @@ async fn pending() -> Result<Finding> {
 
 /// Every pod is replaced by one of the same name and address, again and again.
 async fn replaced() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     for round in 0..16 {
         for number in 0..3 {
             let mut another = pod(number);
@@ -170,7 +170,7 @@ async fn replaced() -> Result<Finding> {
 
 /// The Deployment is deleted with its pods, and created again.
 async fn target_deleted() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     // What does not exist has no number to hold.
     scene.watcher.permit_unavailable(true);
     {

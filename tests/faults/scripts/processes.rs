@@ -25,7 +25,7 @@ pub(crate) fn all() -> Vec<Script> {
 
 /// A restarted daemon serves the number of before, although nothing can be scraped.
 async fn killed() -> Result<Finding> {
-    let mut scene = Scene::start(Setting::default()).await?;
+    let mut scene = Scene::start(&Setting::default()).await?;
     // The state is saved after a change; give it a moment.
     sleep(Duration::from_secs(1)).await;
     scene.fleet.close().await;
@@ -43,7 +43,7 @@ async fn killed() -> Result<Finding> {
 }
 
 async fn killed_without_state() -> Result<Finding> {
-    let mut scene = Scene::start(Setting::default()).await?;
+    let mut scene = Scene::start(&Setting::default()).await?;
     scene.fleet.close().await;
     scene.kill(0);
     let state = scene.folder.path().join("daemon-0/state/state.json");
@@ -60,7 +60,7 @@ async fn killed_without_state() -> Result<Finding> {
 
 /// SIGTERM: the daemon answers for its delay of 1 s, and the next one goes on.
 async fn ended() -> Result<Finding> {
-    let mut scene = Scene::start(Setting::default()).await?;
+    let mut scene = Scene::start(&Setting::default()).await?;
     sleep(Duration::from_secs(1)).await;
     scene.daemon(0).signal("-TERM")?;
     // Load balancers notice within the delay; until then every request is answered.
@@ -74,7 +74,7 @@ async fn ended() -> Result<Finding> {
 
 /// The process stands still, as when a virtual machine is suspended.
 async fn suspended() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     scene.watcher.expect_answers(0, false);
     scene.daemon(0).signal("-STOP")?;
     // Nobody saw the idle time, so it is no reason to scale down.
@@ -90,7 +90,7 @@ async fn suspended() -> Result<Finding> {
 
 /// The process gets a tenth of its time.
 async fn starved() -> Result<Finding> {
-    let scene = Scene::start(Setting::default()).await?;
+    let scene = Scene::start(&Setting::default()).await?;
     for _ in 0..40 {
         scene.daemon(0).signal("-STOP")?;
         sleep(FAULT * 9 / 400).await;
@@ -105,7 +105,7 @@ async fn starved() -> Result<Finding> {
 async fn descriptors() -> Result<Finding> {
     let prefix = ["prlimit", "--nofile=64:64"].map(OsString::from).to_vec();
     let launch = Launch { prefix, ..Launch::default() };
-    let scene = Scene::start(Setting { launch, ..Setting::default() }).await?;
+    let scene = Scene::start(&Setting { launch, ..Setting::default() }).await?;
     // The kubelet and the API server keep the connections that they have.
     let plain = scene.daemon(0).plain;
     let mut idle = Vec::new();
@@ -126,7 +126,7 @@ async fn descriptors() -> Result<Finding> {
 async fn stderr_blocked() -> Result<Finding> {
     let arguments = ["--log", "trace"].map(str::to_owned).to_vec();
     let launch = Launch { blocks_log: true, arguments, ..Launch::default() };
-    let scene = Scene::start(Setting { launch, ..Setting::default() }).await?;
+    let scene = Scene::start(&Setting { launch, ..Setting::default() }).await?;
     let dropped = "plimsoll_log_lines_dropped_total";
     scene.until_sample(0, dropped, |it| it >= 1.0).await?;
     sleep(FAULT / 2).await;

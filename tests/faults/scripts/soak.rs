@@ -49,7 +49,7 @@ async fn day_of_churn() -> Result<Finding> {
         },
         ..Setting::default()
     };
-    let scene = Scene::open(setting).await?;
+    let scene = Scene::open(&setting).await?;
     // At this speed a time limit of seconds is one of milliseconds, so requests may fail.
     scene.watcher.permit_failures();
     let mut random = StdRng::seed_from_u64(7);
