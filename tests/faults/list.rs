@@ -108,7 +108,7 @@ pub(crate) const FAULTS: [Fault; 100] = [
         "500, 503, 401, redirect, login page, JSON, another program",
         STAYS,
     ),
-    live("page-content-type", "Metrics with the content type `text/html`", FOLLOWS),
+    live("page-content-type", "Metrics with the content type `text/html`", STAYS),
     live("page-cut", "A third of the response, with a fitting length", STAYS),
     live("page-empty", "An empty response with status 200", STAYS),
     live("page-values", "All values are NaN, then +Inf, then -1", STAYS),

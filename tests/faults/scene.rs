@@ -149,8 +149,16 @@ impl Scene {
         })
     }
 
-    /// Starts one more daemon.
+    /// Starts one more daemon, which is asked as soon as it is ready.
     pub(crate) async fn join(&mut self, setting: &Setting) -> Result<()> {
+        self.launch_one(setting).await?;
+        let index = self.members.len() - 1;
+        self.until_ready(index).await?;
+        self.introduce(index)
+    }
+
+    /// Starts one more daemon, which is not asked yet.
+    pub(crate) async fn launch_one(&mut self, setting: &Setting) -> Result<()> {
         let server = self.server().await;
         let gate = Gate::start(server).await;
         let folder = self.folder.path().join(format!("daemon-{}", self.members.len()));
@@ -172,7 +180,7 @@ impl Scene {
 
         let daemon = Daemon::start(&config, &self.launch).await?;
         self.members.push(Member { config, daemon, gate });
-        self.introduce(self.members.len() - 1)
+        Ok(())
     }
 
     async fn server(&self) -> SocketAddr {
@@ -181,7 +189,7 @@ impl Scene {
     }
 
     /// Makes a daemon known to those who look on.
-    fn introduce(&self, index: usize) -> Result<()> {
+    pub(crate) fn introduce(&self, index: usize) -> Result<()> {
         let daemon = &self.members[index].daemon;
         let endpoint =
             Endpoint::new(&self.credentials, daemon.process(), daemon.plain, daemon.tls)?;
@@ -228,11 +236,6 @@ impl Scene {
             sleep(Duration::from_millis(20)).await;
         }
         bail!("the daemon is not ready")
-    }
-
-    /// Lets the HPA and the kubelet connect to a daemon anew.
-    pub(crate) fn reconnect(&self, index: usize) -> Result<()> {
-        self.introduce(index)
     }
 
     /// Waits until a daemon has ended by itself.

@@ -162,6 +162,7 @@ impl Watcher {
         watched.floor = replicas;
         watched.may_be_unavailable = false;
         (watched.noticed.least, watched.noticed.most) = (None, None);
+        (watched.noticed.answered, watched.noticed.unavailable) = (0, 0);
     }
 
     /// An HPA may get no number, for example because a new daemon has no data yet.

@@ -41,9 +41,8 @@ async fn away_at_start() -> Result<Finding> {
     let setting = Setting::default();
     let mut scene = Scene::set_up(&setting).await?;
     scene.fake.lock().await.go_down().await;
-    scene.join(&setting).await?;
     // The front proxy cannot be trusted yet: the pod is not ready.
-    scene.watcher.expect_answers(0, false);
+    scene.launch_one(&setting).await?;
     let url = format!("http://{}/readyz", scene.daemon(0).plain);
     for _ in 0..20 {
         let status = reqwest::get(&url).await?.status();
@@ -52,7 +51,7 @@ async fn away_at_start() -> Result<Finding> {
     }
     scene.fake.lock().await.come_up().await;
     scene.until_ready(0).await?;
-    scene.watcher.expect_answers(0, true);
+    scene.introduce(0)?;
     let recovery = scene.until(3).await?;
     Ok(scene.finish("not ready until the API server is there", Some(recovery)))
 }

@@ -20,7 +20,8 @@ pub(crate) fn all() -> Vec<Script> {
 
 /// The library that changes clocks, which `tests/faults/run` finds.
 pub(super) fn library() -> Result<OsString> {
-    std::env::var_os("FAKETIME").context("FAKETIME must name libfaketimeMT.so.1 (tests/faults/run)")
+    let library = std::env::var_os("FAULTS_FAKETIME");
+    library.context("FAULTS_FAKETIME must name libfaketimeMT.so.1 (tests/faults/run)")
 }
 
 /// The wall clock jumps while the daemon runs; no other clock does.
@@ -28,7 +29,7 @@ async fn jumps(from: &str, to: &str) -> Result<Finding> {
     let setting = Setting::default();
     let mut scene = Scene::set_up(&setting).await?;
     let time = scene.folder.path().join("time");
-    fs::write(&time, from)?;
+    fs::write(&time, format!("{from}\n"))?;
     scene.launch = Launch {
         environment: vec![
             ("LD_PRELOAD".to_owned(), library()?),
@@ -45,7 +46,7 @@ async fn jumps(from: &str, to: &str) -> Result<Finding> {
     sleep(FAULT / 4).await;
     // Written beside and renamed, because the daemon reads it all the time.
     let next = scene.folder.path().join("time.next");
-    fs::write(&next, to)?;
+    fs::write(&next, format!("{to}\n"))?;
     fs::rename(&next, &time)?;
     sleep(FAULT).await;
     let recovery = scene.recover().await?;

@@ -114,7 +114,7 @@ async fn certificate(broken: Broken) -> Result<Finding> {
     // A client that connects anew must still be answered with the certificate of before.
     let failures =
         scene.until_sample(0, "plimsoll_tls_reload_failures_total", |it| it >= 1.0).await;
-    scene.reconnect(0)?;
+    scene.introduce(0)?;
     sleep(FAULT / 2).await;
     fs::write(&cert_file, &sound.0)?;
     fs::write(&key_file, &sound.1)?;

@@ -25,7 +25,7 @@ pub(crate) fn all() -> Vec<Script> {
         script!("engine-returns", late()),
         script!("address-of-another-model", hidden(&[Behavior::Edited(another_model)])),
         script!("page-without-metrics", hidden(&WITHOUT_METRICS)),
-        script!("page-content-type", served(Behavior::Head(ANOTHER_TYPE))),
+        script!("page-content-type", hidden(&[Behavior::Head(ANOTHER_TYPE)])),
         script!("page-cut", hidden(&[Behavior::Edited(|page| page[..page.len() / 3].into())])),
         script!("page-empty", hidden(&[Behavior::Edited(|_| String::new())])),
         script!("page-values", hidden(&ODD_VALUES)),

@@ -55,17 +55,19 @@ async fn day_of_churn() -> Result<Finding> {
     let mut random = StdRng::seed_from_u64(7);
     let sound: Value = serde_json::from_slice(&fs::read(scene.config())?)?;
     let clock = Clock::start();
+    let began = clock.elapsed();
     let mut samples = Vec::new();
     let mut reloads = 0;
     let ticks = scene.sample("plimsoll_ticks_total").await.unwrap_or_default();
-    while clock.elapsed() < DAY {
+    while clock.elapsed() < began + DAY {
         scene.fleet.load(LOAD * random.random_range(0.1..2.5));
         reloads += u32::from(change_variants(&scene, &sound, &mut random).await);
         break_engines(&scene, &mut random).await;
         sleep(Duration::from_millis(1500)).await;
 
         let usage = Usage::of(scene.daemon(0).process())?;
-        let hour = clock.elapsed().as_secs_f64() * f64::from(SPEED) / 3600.0;
+        let since = clock.elapsed().saturating_sub(began);
+        let hour = since.as_secs_f64() * f64::from(SPEED) / 3600.0;
         samples.push(Sample { hour, usage });
     }
     ensure!(reloads > 20, "only {reloads} reloads in a day of churn");
