@@ -147,7 +147,9 @@ async fn pending() -> Result<Finding> {
     sleep(FAULT).await;
     scene.fake.lock().await.put(PODS, &pod(3));
     scene.fleet.share(4);
-    let recovery = scene.recover().await?;
+    // The Deployment already has four, so the load rises to what five carry.
+    scene.fleet.load(3.4);
+    let recovery = scene.until(5).await?;
     Ok(scene.finish("", Some(recovery)))
 }
 

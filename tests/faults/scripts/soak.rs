@@ -58,7 +58,7 @@ async fn day_of_churn() -> Result<Finding> {
     let began = clock.elapsed();
     let mut samples = Vec::new();
     let mut reloads = 0;
-    let ticks = scene.sample("plimsoll_ticks_total").await.unwrap_or_default();
+    let ticks = scene.until_sample(0, "plimsoll_ticks_total ", |_| true).await?;
     while clock.elapsed() < began + DAY {
         scene.fleet.load(LOAD * random.random_range(0.1..2.5));
         reloads += u32::from(change_variants(&scene, &sound, &mut random).await);
@@ -71,7 +71,7 @@ async fn day_of_churn() -> Result<Finding> {
         samples.push(Sample { hour, usage });
     }
     ensure!(reloads > 20, "only {reloads} reloads in a day of churn");
-    let seen = scene.sample("plimsoll_ticks_total").await.unwrap_or_default() - ticks;
+    let seen = scene.until_sample(0, "plimsoll_ticks_total ", |_| true).await? - ticks;
     ensure!(seen > 1000.0, "only {seen} decisions in a day");
 
     let note = flat(&samples)?;
@@ -95,7 +95,7 @@ async fn change_variants(scene: &Scene, sound: &Value, random: &mut StdRng) -> b
     let variants = text["variants"].as_array_mut().expect("a list");
     for guest in 0..GUESTS {
         if random.random_bool(0.5) {
-            let address = fleet::address(random.random_range(0..8));
+            let address = fleet::address(100 + guest);
             variants.push(json!({
                 "name": format!("guest-{guest}"), "namespace": format!("team-{}", guest % 5),
                 "model": MODEL, "cost": 1,
