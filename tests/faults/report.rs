@@ -90,9 +90,27 @@ pub(crate) fn load_average() -> String {
     text.split_whitespace().next().unwrap_or("unknown").to_owned()
 }
 
+fn document() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/faults.md")
+}
+
+/// Replaces single rows of the table of docs/faults.md.
+pub(crate) fn replace(rows: &[Row]) -> Result<PathBuf> {
+    let file = document();
+    let mut text = String::new();
+    for line in fs::read_to_string(&file)?.lines() {
+        let name = line.strip_prefix("| ").and_then(|rest| rest.split(" | ").next());
+        let row = rows.iter().find(|row| Some(row.fault.name) == name);
+        writeln!(text, "{}", row.map_or_else(|| line.to_owned(), Row::line))?;
+    }
+
+    fs::write(&file, text)?;
+    Ok(file)
+}
+
 /// Replaces the table of docs/faults.md.
 pub(crate) fn write(rows: &[Row], control: &str, minutes: f64) -> Result<PathBuf> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/faults.md");
+    let file = document();
     let text = fs::read_to_string(&file)?;
     let (before, rest) = text.split_once(BEGIN).context("docs/faults.md has no begin marker")?;
     let (_, after) = rest.split_once(END).context("docs/faults.md has no end marker")?;

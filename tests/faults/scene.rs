@@ -243,11 +243,6 @@ impl Scene {
         self.members[index].daemon.ended().await
     }
 
-    /// The value of the first sample of the first daemon's metrics that begins like this.
-    pub(crate) async fn sample(&self, start: &str) -> Result<f64> {
-        self.sample_of(0, start).await?.with_context(|| format!("no sample {start}"))
-    }
-
     /// The value of the first sample of a daemon's metrics that begins like this.
     pub(crate) async fn sample_of(&self, index: usize, start: &str) -> Result<Option<f64>> {
         let url = format!("http://{}/metrics", self.members[index].daemon.plain);
