@@ -45,9 +45,9 @@ pub(crate) async fn run(suite: Suite, test: &str) -> Result<Passed> {
     let mut command = command(suite)?;
     command.args(["--exact", test]);
     let output = output(command).await?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let tail: Vec<&str> = text.lines().rev().take(12).collect();
-    ensure!(text.contains("1 passed; 0 failed"), "{test} does not pass: {tail:#?}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let tail: Vec<&str> = stdout.lines().rev().take(12).collect();
+    ensure!(stdout.contains("1 passed; 0 failed"), "{test} does not pass: {tail:#?}");
     Ok(Passed { seconds: clock.elapsed().saturating_sub(began).as_secs_f64() })
 }
 
