@@ -19,7 +19,7 @@ pub(crate) const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessrev
 pub(crate) const MIN: u32 = 1;
 pub(crate) const MAX: u32 = 8;
 
-/// The ConfigMap with the front proxy's authority.
+/// The `ConfigMap` with the front proxy's authority.
 pub(crate) fn trust(authority: &str) -> Value {
     json!({
         "metadata": {"name": "extension-apiserver-authentication"},

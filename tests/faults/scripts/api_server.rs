@@ -108,7 +108,7 @@ async fn failing(code: u16, retry_after: Option<u64>) -> Result<Finding> {
     {
         let fake = scene.fake.lock().await;
         for path in WATCHED {
-            fake.fail_next(path, &[Failure { code, retry_after }; 2000]);
+            fake.fail_next(path, &vec![Failure { code, retry_after }; 2000]);
         }
     }
     // Watches that run go on, so that all must begin anew.
@@ -141,7 +141,7 @@ async fn forgotten() -> Result<Finding> {
 async fn reviews_fail() -> Result<Finding> {
     let scene = Scene::start(&Setting::default()).await?;
     let failure = Failure { code: 500, retry_after: None };
-    scene.fake.lock().await.fail_next(REVIEWS, &[failure; 2000]);
+    scene.fake.lock().await.fail_next(REVIEWS, &vec![failure; 2000]);
     sleep(FAULT).await;
     scene.fake.lock().await.fail_next(REVIEWS, &[]);
     finish(scene, "the permission of before holds").await

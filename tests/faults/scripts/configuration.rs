@@ -22,8 +22,11 @@ pub(crate) fn all() -> Vec<Script> {
     ]
 }
 
+/// A change of the text of a file.
+type Change = fn(&[u8]) -> Vec<u8>;
+
 /// Contents of a file that are no configuration.
-const BROKEN: [fn(&[u8]) -> Vec<u8>; 5] = [
+const BROKEN: [Change; 5] = [
     |_| b"variants: [".to_vec(),
     |text| edit(text, "\"cost\"", "\"costs\""),
     |_| Vec::new(),
@@ -51,7 +54,7 @@ fn aliases() -> String {
 }
 
 /// The file becomes unreadable while the daemon runs: it is refused whole.
-async fn broken(changes: &[fn(&[u8]) -> Vec<u8>]) -> Result<Finding> {
+async fn broken(changes: &[Change]) -> Result<Finding> {
     let scene = Scene::start(&Setting::default()).await?;
     let file = scene.config();
     let sound = fs::read(&file)?;

@@ -23,7 +23,10 @@ pub(crate) fn all() -> Vec<Script> {
         script!("engine-lossy", served(Behavior::Lossy)),
         script!("engine-partly-silent", partly(Behavior::Hang)),
         script!("engine-returns", late()),
-        script!("address-of-another-model", hidden(&[Behavior::Edited(another_model)])),
+        script!(
+            "address-of-another-model",
+            hidden(&[Behavior::Edited(|page| another_model(&page))])
+        ),
         script!("page-without-metrics", hidden(&WITHOUT_METRICS)),
         script!("page-content-type", hidden(&[Behavior::Head(ANOTHER_TYPE)])),
         script!("page-cut", hidden(&[Behavior::Edited(|page| page[..page.len() / 3].into())])),
@@ -65,7 +68,7 @@ const ENDLESS: [fn() -> EngineResponse; 5] =
 
 const LOGIN: &str = "<!DOCTYPE html><html><body><form action=/login></form></body></html>";
 
-fn another_model(page: String) -> String {
+fn another_model(page: &str) -> String {
     page.replace(MODEL, "another/model")
 }
 
