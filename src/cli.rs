@@ -5,7 +5,9 @@
 //! causes.
 
 pub mod args;
+mod ask;
 mod card;
+mod explain;
 mod migrate;
 
 use std::io::{self, Write};
@@ -16,7 +18,9 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use crate::cli::args::{Args, CheckArgs, Command};
+use crate::cli::ask::AskError;
 use crate::cli::card::CardError;
+use crate::cli::explain::ExplainError;
 use crate::cli::migrate::MigrateError;
 use plimsoll_daemon::config::{self, Files, LoadError, LoadedConfig};
 use plimsoll_daemon::publish::state::StateError;
@@ -28,6 +32,8 @@ use plimsoll_lab::study::{MergeError, PlanError, ScenarioError};
 pub const EXIT_OK: u8 = 0;
 /// `backtest` found decisions that differ from the recorded ones.
 pub const EXIT_CHANGED: u8 = 1;
+/// `explain` found a variant without a number that is served.
+pub const EXIT_NO_NUMBER: u8 = 1;
 /// The command line or the configuration is wrong (`EX_USAGE`).
 pub const EXIT_USAGE: u8 = 64;
 /// A required external service or file is not available (`EX_UNAVAILABLE`).
@@ -65,6 +71,7 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
                 BacktestError::Interrupted(_) => return EXIT_INTERRUPTED,
                 BacktestError::Config { .. }
                 | BacktestError::Headless { .. }
+                | BacktestError::TooEarly { .. }
                 | BacktestError::Policies { .. }
                 | BacktestError::Unusable(_)
                 | BacktestError::Nothing { .. }
@@ -74,8 +81,21 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
 
         if let Some(problem) = cause.downcast_ref() {
             match problem {
-                CardError::Daemon { .. } | CardError::Answer { .. } => return EXIT_UNAVAILABLE,
                 CardError::TooLarge { .. } => return EXIT_USAGE,
+            }
+        }
+
+        if let Some(problem) = cause.downcast_ref() {
+            match problem {
+                AskError::Daemon { .. } | AskError::Answer { .. } => return EXIT_UNAVAILABLE,
+            }
+        }
+
+        if let Some(problem) = cause.downcast_ref() {
+            match problem {
+                ExplainError::NoNumber { .. } => return EXIT_NO_NUMBER,
+                ExplainError::Unknown { .. } => return EXIT_USAGE,
+                ExplainError::Busy { .. } => return EXIT_UNAVAILABLE,
             }
         }
 
@@ -119,6 +139,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Backtest(args) => plimsoll_lab::backtest::run(&args),
         Command::Card(command) => card::run(&command),
         Command::Migrate(source) => migrate::run(&source),
+        Command::Explain(args) => explain::run(&args),
     }
 }
 

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use jiff::Timestamp;
 
+use plimsoll_core::fleet::{Namespace, VariantKey, VariantName};
 use plimsoll_daemon::daemon::args::RunArgs;
 use plimsoll_lab::backtest::args::BacktestArgs;
 use plimsoll_lab::demo::args::DemoArgs;
@@ -47,6 +49,21 @@ Exit codes:
    0  Everything went well.
   64  The command line or a manifest is wrong, or nothing can be migrated.
   69  The cluster does not answer, or a file cannot be written.
+  70  There is a mistake in the program; please report it.";
+
+/// The exit codes in `explain --help`.
+const EXPLAIN_EXIT_CODES: &str = "\
+Examples:
+  plimsoll explain shop/llama
+      Why does a running daemon have this number, and what would change it?
+  plimsoll explain shop/llama --trace /var/lib/plimsoll/trace --at 2026-11-21T09:30:00Z
+      The same, of the first tick at or after an instant in the past.
+
+Exit codes:
+   0  The variant has a number.
+   1  It has no number; the output names what is missing.
+  64  The command line, a trace or a state file is wrong, or there is no such variant.
+  69  The daemon does not answer, or a file cannot be read.
   70  There is a mistake in the program; please report it.";
 
 /// Decides how many replicas every LLM deployment should have.
@@ -114,6 +131,12 @@ pub enum Command {
     /// code 1, and the difference is shown. docs/backtest.md says more.
     #[command(verbatim_doc_comment, after_help = BACKTEST_EXAMPLES)]
     Backtest(BacktestArgs),
+    /// Explain the desired replicas of one variant, and what would change them.
+    ///
+    /// The answers are found by deciding the last tick again with one input changed. A trace and a
+    /// state file are read without a daemon. docs/explain.md describes the output.
+    #[command(verbatim_doc_comment, after_help = EXPLAIN_EXIT_CODES)]
+    Explain(ExplainArgs),
     /// Takes what was learned of engines to other clusters, as capacity cards.
     ///
     /// docs/cards.md says what a card does and what it cannot do.
@@ -222,6 +245,47 @@ pub enum CardFormat {
     Yaml,
     /// For programs; it is YAML too.
     Json,
+}
+
+/// Arguments of `explain`.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+pub struct ExplainArgs {
+    /// The variant.
+    #[arg(value_name = "NAMESPACE/VARIANT", value_parser = variant_key)]
+    pub variant: VariantKey,
+    /// URL of the daemon's plain HTTP port
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    pub url: String,
+    /// Trace to read instead: a file, or a folder with all files that are in it
+    #[arg(long, value_name = "TRACE", requires = "at", conflicts_with = "url")]
+    pub trace: Vec<PathBuf>,
+    /// Instant in the trace, such as `2026-11-21T09:30:00Z`: its first tick at or after that
+    #[arg(long, value_name = "TIME", requires = "trace")]
+    pub at: Option<Timestamp>,
+    /// State file to read instead. It has numbers and no inputs, so nothing can be decided again
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "trace"])]
+    pub state: Option<PathBuf>,
+    /// Output format
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub output: OutputFormat,
+}
+
+/// The format of an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// Reads a variant's key, such as `shop/llama`.
+fn variant_key(text: &str) -> Result<VariantKey, String> {
+    let (namespace, variant) = text.split_once('/').unwrap_or_default();
+    let key = Namespace::new(namespace).zip(VariantName::new(variant));
+    let (namespace, variant) =
+        key.ok_or_else(|| "give NAMESPACE/VARIANT, such as shop/llama".to_owned())?;
+    Ok(VariantKey { namespace, variant })
 }
 
 /// Arguments of `check`.

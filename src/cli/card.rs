@@ -4,11 +4,9 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
-
-use anyhow::Context;
 
 use crate::cli::args::{CardCheckArgs, CardCommand, CardExportArgs, CardFormat};
+use crate::cli::ask::{self, AskError};
 use plimsoll_core::analyze::foresight::card::Card;
 use plimsoll_core::analyze::foresight::cards;
 use plimsoll_daemon::config::{self, Files, LoadError, LoadedConfig};
@@ -17,50 +15,18 @@ use plimsoll_daemon::publish::state::{self, SavedDecision, StateError};
 /// The path at which a daemon serves its cards.
 const PATH: &str = "/api/v1/cards";
 
-/// A daemon answers in milliseconds; one that takes longer than this is treated as not reachable.
-const TIMEOUT: Duration = Duration::from_secs(30);
-
-/// The largest answer: some ten thousand cards.
+/// The largest file: some ten thousand cards.
 const ANSWER_MAX: usize = 16 << 20;
 
 /// The reason that there are no cards.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CardError {
-    /// The daemon does not answer.
-    #[error("the daemon at {url} does not answer; --url says where its plain HTTP port is")]
-    Daemon {
-        /// The daemon's URL.
-        url: String,
-        /// The request error.
-        #[source]
-        source: reqwest::Error,
-    },
-    /// The response is not a list of cards.
-    #[error("{url} answers with {what}, and not with capacity cards")]
-    Answer {
-        /// The requested URL.
-        url: String,
-        /// A description of the response.
-        what: String,
-    },
     /// A file is too large to hold cards.
     #[error("{} is larger than {ANSWER_MAX} bytes, which no file of capacity cards is", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
     },
-}
-
-// === impl CardError ===
-
-impl CardError {
-    fn daemon(url: &str, source: reqwest::Error) -> Self {
-        Self::Daemon { url: url.to_owned(), source }
-    }
-
-    fn answer(url: &str, what: String) -> Self {
-        Self::Answer { url: url.to_owned(), what }
-    }
 }
 
 /// Runs the command.
@@ -99,35 +65,13 @@ fn export(args: &CardExportArgs) -> anyhow::Result<()> {
 
 /// Fetches the cards of a running daemon.
 fn ask(url: &str) -> anyhow::Result<Vec<Arc<Card>>> {
-    let address = format!("{}{PATH}", url.trim_end_matches('/'));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
+    let (status, text) = ask::get(url, PATH)?;
+    if !status.is_success() {
+        return Err(AskError::answer(url, status.to_string()).into());
+    }
 
-    let text = runtime.block_on(fetch(&address))?;
-    let (cards, _) = config::read_cards(&address, &text)?;
+    let (cards, _) = config::read_cards(&format!("{url}{PATH}"), &text)?;
     Ok(cards)
-}
-
-async fn fetch(url: &str) -> Result<String, CardError> {
-    let built = reqwest::Client::builder().timeout(TIMEOUT).build();
-    let client = built.map_err(|source| CardError::daemon(url, source))?;
-    let sent = client.get(url).send().await;
-    let mut answer = sent.map_err(|source| CardError::daemon(url, source))?;
-    if !answer.status().is_success() {
-        return Err(CardError::answer(url, answer.status().to_string()));
-    }
-
-    let mut body = Vec::new();
-    while let Some(chunk) = answer.chunk().await.map_err(|source| CardError::daemon(url, source))? {
-        body.extend_from_slice(&chunk);
-        if body.len() > ANSWER_MAX {
-            return Err(CardError::answer(url, format!("more than {ANSWER_MAX} bytes")));
-        }
-    }
-
-    String::from_utf8(body).map_err(|_| CardError::answer(url, "bytes that are no text".to_owned()))
 }
 
 /// Builds the cards from a state file.

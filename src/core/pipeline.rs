@@ -23,6 +23,7 @@
 //! inputs always give the same decisions.
 
 mod absence;
+pub mod counterfactual;
 mod group;
 mod guard;
 mod in_force;
@@ -30,6 +31,7 @@ pub mod limits;
 mod policy;
 pub mod pools;
 mod proposal;
+pub mod repeat;
 mod restrain;
 mod saturate;
 pub mod saved;
@@ -60,6 +62,7 @@ use crate::observe::record::FleetRecorder;
 use crate::observe::{Inputs, Observation};
 use crate::pipeline::in_force::DecisionsInForce;
 use crate::pipeline::limits::TickLimits;
+use crate::pipeline::limits::raised::RaisedLimit;
 use crate::pipeline::policy::PAUSE_MAX;
 use crate::pipeline::pools::Pools;
 use crate::pipeline::saved::VariantMemory;
@@ -181,9 +184,21 @@ impl Pipeline {
         self.in_force.forget(&inputs.fleet);
         let policy = &self.policy;
         let observations = self.recorder.observe(now, inputs, |route| policy.horizon(route));
+        self.decide(now, inputs, observations, None)
+    }
+
+    /// Runs every stage after the observation. `raised` is a limit that allows more than it does.
+    fn decide(
+        &mut self,
+        now: Timestamp,
+        inputs: &Inputs,
+        observations: BTreeMap<VariantKey, Observation>,
+        raised: Option<&RaisedLimit>,
+    ) -> Decisions {
+        let policy = &self.policy;
         let tick = Tick::new(now, inputs, policy, &self.in_force, &observations);
 
-        let mut limits = TickLimits::of(&tick);
+        let mut limits = TickLimits::of(&tick, raised);
         self.workloads.run(inputs);
         let supply = self.supply.run(&tick);
         let sized = self.sizer.run(&tick, &supply, &self.workloads, &mut limits);

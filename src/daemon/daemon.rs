@@ -7,6 +7,7 @@
 
 mod announce;
 pub mod args;
+mod autoscalers;
 mod certificates;
 mod context;
 mod demand;
@@ -73,6 +74,9 @@ use plimsoll_core::observe::Scrape;
 /// of one second. When the loop stalls for longer, scraping waits and counts the scrapes that it
 /// misses.
 const SCRAPES_MAX: usize = 8192;
+
+/// The requests for the scene of a tick that wait at once. One explanation is computed at a time.
+const SCENES_MAX: usize = 4;
 
 /// Options of a daemon in addition to its configuration.
 #[derive(Clone, Default)]
@@ -161,6 +165,7 @@ impl Daemon {
         let (targets, board) = scrape(&config, &common, inlet.clone())?;
         let prometheus = ask_prometheus(&config, &common, board.clone(), inlet)?;
         let (reloads, inbox) = mpsc::channel(1);
+        let (scene_requests, scenes) = mpsc::channel(SCENES_MAX);
         let parts = TickChannels {
             clock: common.clock,
             heartbeat: common.heartbeat.clone(),
@@ -179,6 +184,7 @@ impl Daemon {
             history: Arc::clone(&common.history),
             cards: Arc::clone(&common.cards),
             tracer: tracer(&config, &common, &telemetry),
+            scenes,
         };
 
         let ticks = Ticks::new(&config, parts);
@@ -205,8 +211,14 @@ impl Daemon {
         let needs = cluster.as_ref().map(Cluster::needs);
         let from = ConfigOrigin { file: options.config_file, config: config.clone() };
         let reloader = Reloader::new(from, reloads, needs, telemetry, common.clock);
-        let shown = registration.flatten();
-        let api = status::surface(&common, ages, &reloader, board, shown, ready.clone());
+        let sources = status::ApiSources {
+            board,
+            registration: registration.flatten(),
+            ready: ready.clone(),
+            cluster: cluster.as_ref().map(Cluster::state),
+            scenes: scene_requests,
+        };
+        let api = status::surface(&common, ages, &reloader, sources);
         let access = access(&config.keys.server);
         let shown = AdminComponents { access, api, ready, log: options.log };
         let admin = serve_admin(&config, &common, &reloader, shown)?;

@@ -3,6 +3,7 @@
 pub mod api;
 pub mod events;
 pub mod explain;
+pub mod explanation;
 pub mod external_metrics;
 pub mod external_scaler;
 pub mod gauges;
@@ -21,8 +22,9 @@ use plimsoll_core::decide::pools::pooled::PoolReport;
 use plimsoll_core::decide::workload::WorkloadReport;
 use plimsoll_core::decide::{Decision, ModelReport, NoDecision, VariantReport};
 pub use plimsoll_core::fleet::selector;
-use plimsoll_core::fleet::{Bounds, ModelKey, Role, VariantKey, VariantSpec};
+use plimsoll_core::fleet::{Bounds, Fleet, ModelKey, Role, VariantKey, VariantSpec};
 use plimsoll_core::observe::Observation;
+use plimsoll_core::pipeline::Decisions;
 use plimsoll_core::units::Replicas;
 
 /// The state that all surfaces show. Each tick replaces the whole value.
@@ -48,6 +50,54 @@ pub struct Published {
     /// Problems of each variant's HPA or `ScaledObject` that keep its desired replicas from being
     /// followed, as sentences.
     pub findings: BTreeMap<VariantKey, Vec<String>>,
+}
+
+// === impl Published ===
+
+impl Published {
+    /// The state after a tick of this fleet. `dated` gives each decision the time of its data.
+    pub(crate) fn of(
+        generation: u64,
+        fleet: &Fleet,
+        mut found: Decisions,
+        mut dated: impl FnMut(&VariantKey, Decision) -> PublishedDecision,
+    ) -> Self {
+        let taken = std::mem::take(&mut found.decisions).into_iter();
+        let mut decisions: BTreeMap<VariantKey, Decision> =
+            taken.map(|decision| (decision.variant.clone(), decision)).collect();
+
+        let published = fleet.variants().map(|spec| {
+            let key = &spec.key;
+            let decided = decisions.remove(key).map(|decision| dated(key, decision));
+            let observed = found.observations.remove(key);
+            let variant = PublishedVariant {
+                spec: spec.clone(),
+                observation: observed.unwrap_or_else(|| Observation::of_nothing(spec.bounds)),
+                report: found.variants.remove(key),
+                decided,
+                undecided: found.undecided.remove(key),
+            };
+
+            (key.clone(), variant)
+        });
+
+        let variants = published.collect();
+        let Decisions { models, pools, limits, workloads, .. } = found;
+        let decided_by = None;
+        let shadows = BTreeMap::new();
+        let findings = BTreeMap::new();
+        Self {
+            generation,
+            variants,
+            models,
+            pools,
+            decided_by,
+            limits,
+            workloads,
+            shadows,
+            findings,
+        }
+    }
 }
 
 /// The result of a shadow policy for one variant.

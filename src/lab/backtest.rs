@@ -11,6 +11,7 @@ mod history;
 mod interrupt;
 mod policies;
 mod replay;
+pub mod scene;
 mod score;
 mod screen;
 mod tally;

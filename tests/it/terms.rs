@@ -62,6 +62,8 @@ fn surface(published: Published) -> ApiSurface {
         details: Box::new(FailureDetails::new),
         vitals: Box::new(vitals),
         cards: Box::new(|| Value::Null),
+        scene: Box::new(|| None),
+        autoscaler: Box::new(|_, _, _| None),
     }
 }
 

@@ -48,6 +48,7 @@ pub use crate::decide::enforce::flapping::{dwell, spend_turns};
 pub use crate::decide::enforce::history::{Burst, PublishedChange, Recommendation, ScalingHistory};
 pub use crate::decide::enforce::restraint::Restraint;
 pub use crate::decide::enforce::saved::{CHANGES_MAX, SPANS_MAX, SavedHistory};
+pub(crate) use crate::decide::enforce::turns::FLAP_BUDGET_MAX;
 pub use crate::decide::enforce::turns::{DirectionTurns, PublishedMove, TURNS_MAX};
 pub use crate::decide::enforce::window::remaining;
 

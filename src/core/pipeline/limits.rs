@@ -11,6 +11,7 @@
 //! below current usage, nothing scales up, and nothing is taken away.
 
 pub(crate) mod policy;
+pub mod raised;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ use crate::decide::{Basis, Decision, Reason, Stage, Step};
 use crate::fleet::{Accelerator, Bounds, Fleet, VariantKey, VariantSpec};
 use crate::observe::inventory::{Inventory, NodeStock, QuotaStock, ReplicaUnit, TimedValue};
 use crate::pipeline::group::Member;
+use crate::pipeline::limits::raised::RaisedLimit;
 use crate::pipeline::policy::LISTING_STALE;
 use crate::pipeline::tick::Tick;
 use crate::units::{Amount, Gpus, Replicas, Seconds};
@@ -173,8 +175,8 @@ fn resource_quota(
 // === impl TickLimits ===
 
 impl<'a> TickLimits<'a> {
-    /// The limits of a tick.
-    pub(crate) fn of(tick: &Tick<'a>) -> Self {
+    /// The limits of a tick, of which one may be raised.
+    pub(crate) fn of(tick: &Tick<'a>, raised: Option<&RaisedLimit>) -> Self {
         let policy = &tick.policy.limits;
         let inventory: &'a Inventory = &tick.inputs.inventory;
         let mut limits = Vec::new();
@@ -186,6 +188,12 @@ impl<'a> TickLimits<'a> {
         }
 
         limits.extend(policy.configured.iter().cloned());
+        for limit in &mut limits {
+            if let Some(raised) = raised.filter(|raised| raised.limit == limit.name) {
+                raised.apply(limit);
+            }
+        }
+
         let sizes = ReplicaSizes::new();
         Self { policy, limits, sizes, shadows: Vec::new(), inventory }
     }

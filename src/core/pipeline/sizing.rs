@@ -156,6 +156,11 @@ impl Sizer {
         self.queues.unreported(tick, group)
     }
 
+    /// Multiplies the past load of a model, as far as foresight knows it.
+    pub(crate) fn scale_load(&mut self, model: &ModelKey, factor: f64) {
+        self.analyzers.foresight.scale_load(model, factor);
+    }
+
     /// The capacity cards: learned coefficients, for other engines of the same kind.
     pub(crate) fn cards(&self) -> impl Iterator<Item = &Arc<Card>> {
         self.analyzers.foresight.cards()

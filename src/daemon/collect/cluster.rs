@@ -43,8 +43,8 @@ pub use crate::collect::cluster::discovery::Discovery;
 pub use crate::collect::cluster::document::{DocumentVersion, document};
 pub use crate::collect::cluster::follow::WatchTiming;
 pub use crate::collect::cluster::hpa::{
-    BoundsChange, Direction, Finding, HpaCondition, HpaFollower, HpaPolicy, IgnoredChange,
-    PolicyAmount, PolicyChoice, Tolerances, Windows,
+    BoundsChange, ChangeTime, Direction, Finding, HpaCondition, HpaFollower, HpaPace, HpaPolicy,
+    HpaReaction, IgnoredChange, PolicyAmount, PolicyChoice, Tolerances, Windows,
 };
 pub use crate::collect::cluster::keda::ScaledObjectPause;
 pub use crate::collect::cluster::keda::fault::ScaledObjectFault;

@@ -1,16 +1,20 @@
 //! The JSON API's data other than decisions, and the tasks that render its answers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::StatusCode;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use crate::collect::cluster::Registration;
+use crate::collect::cluster::{ClusterState, Registration};
 use crate::collect::scrape::TargetBoard;
 use crate::config;
+use crate::daemon::autoscalers;
 use crate::daemon::context::DaemonContext;
 use crate::daemon::reload::{ConfigStatus, Reloader};
+use crate::daemon::ticks::scenes::{self, SceneRequest};
 use crate::publish::api::{ApiSurface, Vitals};
 use crate::publish::external_metrics::state::DecisionAges;
 use crate::server::admin::DocumentHook;
@@ -21,15 +25,30 @@ use crate::server::readiness::Readiness;
 /// a script polls.
 const ANSWERS_MAX: usize = 2;
 
+/// The time for which a request for an explanation waits for the one before it.
+const TURN_MAX: Duration = Duration::from_secs(10);
+
+/// The path of explanations, which are computed one at a time. They decide a tick many times, and
+/// must not keep other requests from their permits.
+const EXPLAIN: &str = "/api/v1/explain";
+
+/// The sources of the API other than the shared state.
+pub(crate) struct ApiSources {
+    pub(crate) board: TargetBoard,
+    pub(crate) registration: Option<watch::Receiver<Option<Registration>>>,
+    pub(crate) ready: Readiness,
+    pub(crate) cluster: Option<watch::Receiver<Arc<ClusterState>>>,
+    pub(crate) scenes: mpsc::Sender<SceneRequest>,
+}
+
 /// The API, with all the data that it shows.
 pub(crate) fn surface(
     common: &DaemonContext,
     ages: DecisionAges,
     reloader: &Arc<Reloader>,
-    board: TargetBoard,
-    registration: Option<watch::Receiver<Option<Registration>>>,
-    ready: Readiness,
+    sources: ApiSources,
 ) -> ApiSurface {
+    let ApiSources { board, registration, ready, cluster, scenes } = sources;
     let reloader = Arc::clone(reloader);
     let started = common.clock.elapsed();
     let cards = common.cards.subscribe();
@@ -46,6 +65,11 @@ pub(crate) fn surface(
         cards: Box::new(move || {
             let known = Arc::clone(&cards.borrow());
             config::cards(known.iter())
+        }),
+        scene: Box::new(move || scenes::next(&scenes)),
+        autoscaler: Box::new(move |key, desired, asked_for| {
+            let cluster = cluster.as_ref()?.borrow().clone();
+            Some(autoscalers::reaction(&cluster, key, desired, asked_for))
         }),
         vitals: Box::new(move || {
             let ConfigStatus { config, tick_interval } = reloader.shown();
@@ -65,15 +89,24 @@ pub(crate) fn surface(
 pub(crate) fn answers(surface: ApiSurface, tasks: TaskTracker) -> DocumentHook {
     let shared = Arc::new(surface);
     let permits = Arc::new(Semaphore::new(ANSWERS_MAX));
+    let explanations = Arc::new(Semaphore::new(1));
 
     Box::new(move |path, query| {
         let surface = Arc::clone(&shared);
-        let permits = Arc::clone(&permits);
+        let permits = Arc::clone(if path == EXPLAIN { &explanations } else { &permits });
         let tasks = tasks.clone();
 
         Box::pin(async move {
             // The semaphore is never closed.
-            let _permit = permits.acquire_owned().await;
+            let turn = permits.acquire_owned();
+            let _permit = if path == EXPLAIN {
+                match timeout(TURN_MAX, turn).await {
+                    Ok(permit) => permit,
+                    Err(_) => return busy(),
+                }
+            } else {
+                turn.await
+            };
             let answer = tasks.spawn_blocking(move || surface.answer(&path, query.as_deref()));
             answer.await.unwrap_or_else(|ended| {
                 let error = serde_json::json!({"error": ended.to_string()});
@@ -81,6 +114,13 @@ pub(crate) fn answers(surface: ApiSurface, tasks: TaskTracker) -> DocumentHook {
             })
         })
     })
+}
+
+/// The answer to a request for an explanation while others are computed.
+fn busy() -> (StatusCode, String) {
+    let error = "other explanations are being computed; try again in some seconds";
+    let body = serde_json::json!({"error": error});
+    (StatusCode::SERVICE_UNAVAILABLE, body.to_string())
 }
 
 fn said(registration: Option<&Registration>) -> (&'static str, Option<String>) {

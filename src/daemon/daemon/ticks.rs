@@ -2,6 +2,7 @@
 
 pub(crate) mod channels;
 mod keep;
+pub(crate) mod scenes;
 mod shadows;
 pub(crate) mod trace;
 
@@ -25,17 +26,18 @@ use crate::daemon::pace;
 use crate::daemon::sharing::{LeadershipRole, Sharing};
 use crate::daemon::ticks::channels::{ConfigReload, PrometheusChannels, TickChannels};
 use crate::daemon::ticks::keep::{SAVE_INTERVAL, StateKeeper};
+use crate::daemon::ticks::scenes::SceneRequests;
 use crate::daemon::ticks::shadows::ShadowPipeline;
 use crate::daemon::ticks::trace::Tracer;
 use crate::daemon::workloads;
 use crate::leader::share::LeaderTerm;
 use crate::publish::state::SavedDecision;
-use crate::publish::{Published, PublishedDecision, PublishedVariant};
+use crate::publish::{Published, PublishedDecision};
 use crate::telemetry::{LeaderMetrics, StateDocument};
 use plimsoll_core::decide::check::Violation;
 use plimsoll_core::decide::{Basis, Decision};
 use plimsoll_core::fleet::VariantKey;
-use plimsoll_core::observe::{Inputs, Observation};
+use plimsoll_core::observe::Inputs;
 use plimsoll_core::pipeline::{Decisions, Pipeline};
 use plimsoll_core::units::Replicas;
 
@@ -60,6 +62,8 @@ pub(crate) struct Ticks {
     term: Option<LeaderTerm>,
     interval: Duration,
     cards_at: Option<Duration>,
+    /// The requests for the next tick's scene.
+    scenes: SceneRequests,
     counted: BTreeSet<(VariantKey, &'static str)>,
     ignored: BTreeMap<VariantKey, IgnoredChange>,
     findings: BTreeMap<VariantKey, Vec<Finding>>,
@@ -98,6 +102,7 @@ impl Ticks {
             term: None,
             interval: config.keys.tick_interval,
             cards_at: None,
+            scenes: SceneRequests::default(),
             counted: BTreeSet::new(),
             ignored: BTreeMap::new(),
             findings: BTreeMap::new(),
@@ -122,6 +127,10 @@ impl Ticks {
                     self.reload(reload);
                 }
                 () = changed(&mut self.parts.sharing) => aside(|| self.look_again()),
+                Some(request) = self.parts.scenes.recv() => {
+                    self.scenes.add(request);
+                    interval.reset_after(CALLED_AFTER.min(self.interval));
+                }
                 _ = interval.tick() => {
                     called = false;
                     aside(|| self.tick());
@@ -216,9 +225,13 @@ impl Ticks {
                     tracer.follows(numbers.clone());
                 }
 
+                self.scenes.answer(&self.pipeline, now, inputs, Some(&numbers));
                 self.pipeline.follow(now, inputs, &numbers)
             }
-            None => self.pipeline.tick(now, inputs),
+            None => {
+                self.scenes.answer(&self.pipeline, now, inputs, None);
+                self.pipeline.tick(now, inputs)
+            }
         }
     }
 
@@ -358,45 +371,14 @@ impl Ticks {
         now: Timestamp,
         before: &Published,
         inputs: &Inputs,
-        mut found: Decisions,
+        found: Decisions,
     ) -> Published {
-        let taken = std::mem::take(&mut found.decisions).into_iter();
-        let mut decisions: BTreeMap<VariantKey, Decision> =
-            taken.map(|decision| (decision.variant.clone(), decision)).collect();
-
-        let published = inputs.fleet.variants().map(|spec| {
-            let key = &spec.key;
-            let known = before.variants.get(key).and_then(|variant| variant.decided.as_ref());
-            let decided = decisions.remove(key).map(|decision| self.age(now, known, decision));
-            let observed = found.observations.remove(key);
-            let variant = PublishedVariant {
-                spec: spec.clone(),
-                observation: observed.unwrap_or_else(|| Observation::of_nothing(spec.bounds)),
-                report: found.variants.remove(key),
-                decided,
-                undecided: found.undecided.remove(key),
-            };
-
-            (key.clone(), variant)
-        });
-
-        let variants = published.collect();
         let generation = before.generation + 1;
-        let Decisions { models, pools, limits, workloads, .. } = found;
-        let decided_by = None;
-        let shadows = BTreeMap::new();
-        let findings = self.cluster_findings();
-        Published {
-            generation,
-            variants,
-            models,
-            pools,
-            decided_by,
-            limits,
-            workloads,
-            shadows,
-            findings,
-        }
+        let published = Published::of(generation, &inputs.fleet, found, |key, decision| {
+            let known = before.variants.get(key).and_then(|variant| variant.decided.as_ref());
+            self.age(now, known, decision)
+        });
+        Published { findings: self.cluster_findings(), ..published }
     }
 
     /// The problems that keep desired replicas from being followed, as sentences.

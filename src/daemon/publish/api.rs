@@ -21,6 +21,7 @@ pub(crate) mod status;
 pub use crate::publish::api::status::{ConfigInForce, Vitals};
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::StatusCode;
 use serde::Serialize;
@@ -36,14 +37,28 @@ use crate::publish::api::past::Events;
 use crate::publish::api::query::{QueryError, QueryParameters};
 use crate::publish::api::status::Status;
 use crate::publish::explain::{Decisions, FailureDetails};
+use crate::publish::explanation::autoscaler::Autoscaler;
+use crate::publish::explanation::{self, ExplainedVariant, Explanation};
 use crate::publish::external_metrics::state::DecisionAges;
 use crate::publish::history::RecentHistory;
+use plimsoll_core::fleet::VariantKey;
+use plimsoll_core::pipeline::repeat::TickScene;
+use plimsoll_core::units::Replicas;
 
 /// The number of events in a response without a `limit` parameter.
 const EVENTS_DEFAULT: usize = 100;
 
 /// The maximum number of events in a response.
 const EVENTS_MAX: usize = 1000;
+
+/// The time in which the answers of an explanation are searched for.
+const SEARCH_MAX: Duration = Duration::from_secs(2);
+
+/// Returns what the autoscaler of a variant does with these desired replicas; `None` if no cluster
+/// is watched. The time is the one for which the number has asked for this change.
+pub type AutoscalerHook = Box<
+    dyn Fn(&VariantKey, Option<Replicas>, Option<Duration>) -> Option<Autoscaler> + Send + Sync,
+>;
 
 /// Handles every request under `/api`.
 pub struct ApiSurface {
@@ -61,6 +76,10 @@ pub struct ApiSurface {
     pub vitals: Box<dyn Fn() -> Vitals + Send + Sync>,
     /// The capacity card file with the coefficients that this daemon learned.
     pub cards: Box<dyn Fn() -> Value + Send + Sync>,
+    /// Waits for the next tick and returns its scene; `None` if there is no tick in time.
+    pub scene: Box<dyn Fn() -> Option<Arc<TickScene>> + Send + Sync>,
+    /// The reaction of the autoscalers.
+    pub autoscaler: AutoscalerHook,
 }
 
 /// The reason why a request fails.
@@ -74,6 +93,8 @@ enum RequestError {
     Variant(String),
     #[error("{0}")]
     Desired(#[from] DesiredError),
+    #[error("the daemon has not decided in time; try again, and look at /livez")]
+    NoTick,
     #[error("the answer cannot be written")]
     Json(#[from] serde_json::Error),
 }
@@ -115,6 +136,7 @@ impl ApiSurface {
                 let key = query.variant(endpoint.path())?;
                 write(&Desired::new(&asked, self.ages, &key)?)
             }
+            ApiEndpoint::Explain => self.explain(&query.variant(endpoint.path())?),
             ApiEndpoint::History => {
                 let key = query.variant(endpoint.path())?;
                 let track = self.history.track(&key);
@@ -132,6 +154,40 @@ impl ApiSurface {
             ApiEndpoint::Openapi => write(&openapi::document()),
         }
     }
+
+    fn explain(&self, key: &VariantKey) -> Result<String, RequestError> {
+        let unknown = || RequestError::Variant(key.to_string());
+        if !self.published.borrow().variants.contains_key(key) {
+            return Err(unknown());
+        }
+
+        let scene = (self.scene)().ok_or(RequestError::NoTick)?;
+        let began = self.clock.elapsed();
+        let goes_on = || self.clock.elapsed().saturating_sub(began) < SEARCH_MAX;
+        let answers = explanation::answers(&scene, key, &goes_on).ok_or_else(unknown)?;
+
+        let published = self.published.borrow().clone();
+        let variant = published.variants.get(key).ok_or_else(unknown)?;
+        let elapsed = self.clock.elapsed();
+        let desired = variant.decided.as_ref().map(|decided| decided.decision.desired());
+        let current = variant.observation.current;
+        let asked_for = desired.zip(current).and_then(|(desired, current)| {
+            self.history.track(key)?.asked_for(desired.count(), current.count(), elapsed)
+        });
+        let details = (self.details)();
+        write(&Explanation::new(
+            ExplainedVariant {
+                published: &published,
+                variant,
+                inputs: &scene.inputs,
+                details: &details,
+                autoscaler: (self.autoscaler)(key, desired, asked_for),
+                now: self.clock.now(),
+                elapsed,
+            },
+            &answers,
+        ))
+    }
 }
 
 fn write(document: &impl Serialize) -> Result<String, RequestError> {
@@ -145,7 +201,9 @@ impl RequestError {
             Self::Path { .. } | Self::Variant(_) | Self::Desired(DesiredError::NoVariant(_)) => {
                 StatusCode::NOT_FOUND
             }
-            Self::Desired(DesiredError::Unavailable(_)) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Desired(DesiredError::Unavailable(_)) | Self::NoTick => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::Json(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }

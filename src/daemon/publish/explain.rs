@@ -93,7 +93,7 @@ struct Model<'a> {
 
 /// One variant: its number, what made it, and what it is held against.
 #[derive(Serialize, JsonSchema)]
-struct Variant<'a> {
+pub(crate) struct Variant<'a> {
     /// The namespace.
     namespace: &'a str,
     /// The variant's name, unique in its namespace.
@@ -354,7 +354,7 @@ fn model<'a>(key: &'a ModelKey, role: Role, report: &'a ModelReport) -> Model<'a
 }
 
 /// Returns a variant with its pool, its workload and its shadows.
-fn whole_variant<'a>(
+pub(crate) fn whole_variant<'a>(
     published: &'a Published,
     shown: &'a PublishedVariant,
     details: &'a FailureDetails,

@@ -334,6 +334,23 @@ impl VariantTrack {
         }
     }
 
+    /// Returns the time for which the desired replicas have been on the same side of `current`, and
+    /// at least as far from it as `desired`. `None` if that is not known.
+    pub(crate) fn asked_for(
+        &self,
+        desired: u32,
+        current: u32,
+        elapsed: Duration,
+    ) -> Option<Duration> {
+        let asks = |level: &ReplicaLevel| match level.desired() {
+            Some(number) if desired < current => number <= desired,
+            Some(number) => number >= desired,
+            None => false,
+        };
+        let levels = self.levels.iter().rev().take_while(|level| asks(level));
+        levels.last().map(|level| level.age(elapsed))
+    }
+
     /// Removes entries older than one hour. The level in effect at the beginning of that hour
     /// stays.
     fn forget(&mut self, now: Millis) {

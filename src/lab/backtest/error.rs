@@ -10,6 +10,14 @@ use plimsoll_daemon::trace::TraceError;
 /// The reason why a backtest has no result, or an unexpected one.
 #[derive(Debug, thiserror::Error)]
 pub enum BacktestError {
+    /// The trace ends before the instant that is asked for.
+    #[error("the trace has no tick at or after {at}: {}", covered(*span))]
+    TooEarly {
+        /// The instant.
+        at: Timestamp,
+        /// The times of its first and its last tick.
+        span: Option<(Timestamp, Timestamp)>,
+    },
     /// The trace cannot be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
@@ -70,4 +78,12 @@ pub enum BacktestError {
         /// Decisions compared.
         compared: u64,
     },
+}
+
+/// The time that a trace covers, in words.
+fn covered(span: Option<(Timestamp, Timestamp)>) -> String {
+    match span {
+        Some((first, last)) => format!("it covers {first:.0} to {last:.0}"),
+        None => "it has no ticks".to_owned(),
+    }
 }

@@ -15,6 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::backtest::error::BacktestError;
 use plimsoll_core::fleet::VariantKey;
+use plimsoll_core::pipeline::repeat::TickScene;
 use plimsoll_core::pipeline::{DesiredReplicas, Pipeline, Policy};
 use plimsoll_daemon::config::{self, Files, Surroundings};
 use plimsoll_daemon::publish::state::SavedDecision;
@@ -37,6 +38,8 @@ pub(crate) struct TraceReplay {
     settles: Settles,
     report: ReplayReport,
     shown_max: usize,
+    wanted: Option<Timestamp>,
+    scene: Option<Box<TickScene>>,
 }
 
 /// The saved state at the beginning of a file.
@@ -102,7 +105,19 @@ impl TraceReplay {
             settles: Settles::No,
             report: ReplayReport::default(),
             shown_max,
+            wanted: None,
+            scene: None,
         }
+    }
+
+    /// A replay that keeps the first tick at or after an instant.
+    pub(crate) fn until(at: Timestamp) -> Self {
+        Self { wanted: Some(at), ..Self::new(0) }
+    }
+
+    /// The tick that was looked for, once it was read.
+    pub(crate) fn scene(&mut self) -> Option<TickScene> {
+        self.scene.take().map(|scene| *scene)
     }
 
     /// Begins a file.
@@ -197,6 +212,13 @@ impl TraceReplay {
         for saved in self.restored.drain(..) {
             saved.resume(now, pipeline);
         }
+        if self.wanted.is_some_and(|wanted| now >= wanted) {
+            self.wanted = None;
+            let pipeline = pipeline.clone();
+            self.scene = Some(Box::new(TickScene { pipeline, now, inputs, follows }));
+            return Ok(());
+        }
+
         let found = match &follows {
             Some(numbers) => pipeline.follow(now, &inputs, numbers),
             None => pipeline.tick(now, &inputs),

@@ -179,6 +179,16 @@ impl ArrivalHistory {
         })
     }
 
+    /// Multiplies all past arrivals.
+    pub(super) fn scale(&mut self, factor: f64) {
+        let bins = self.bins.iter_mut().chain(&mut self.queued).chain(&mut self.unserved);
+        let rates = self.points.iter_mut().map(|point| &mut point.rate);
+        let patient = self.impatience.iter_mut().map(|it| &mut it.rate);
+        for amount in bins.chain(rates).chain(patient) {
+            *amount *= factor;
+        }
+    }
+
     /// Adds requests that arrived in the time before an instant.
     pub fn add(&mut self, at: Timestamp, elapsed: Seconds, requests: f64) {
         self.spread(Span::before(at, elapsed), elapsed, requests, ArrivalPlace::Replica);

@@ -34,6 +34,13 @@ impl HoldWindow {
         self.needs.front().copied().unwrap_or((now, need))
     }
 
+    /// Multiplies every need that is held.
+    pub(super) fn scale(&mut self, factor: f64) {
+        for (_, need) in &mut self.needs {
+            *need *= factor;
+        }
+    }
+
     /// The largest need that was held at the last call of [`take`](Self::take). It stays while the
     /// need is not known.
     pub(super) fn last(&self) -> Option<f64> {

@@ -35,6 +35,19 @@ pub(super) struct RoleDemand {
 // === impl RoleDemand ===
 
 impl RoleDemand {
+    /// Multiplies all past arrivals and the needs that are held. The schedule stays, because it is
+    /// the load of other days.
+    pub(super) fn scale(&mut self, factor: f64) {
+        self.arrivals.scale(factor);
+        if let Some(upstream) = &mut self.upstream {
+            upstream.scale(factor);
+        }
+
+        for window in [&mut self.hold, &mut self.queue, &mut self.bridge] {
+            window.scale(factor);
+        }
+    }
+
     /// The largest need that is held, and its instant.
     pub(super) fn held(
         &mut self,

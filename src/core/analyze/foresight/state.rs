@@ -51,6 +51,16 @@ impl Foresight {
         self.shares.retain(|variant, _| variants.contains(variant));
     }
 
+    /// Multiplies all past arrivals of a model and the needs that are held because of them, as if
+    /// its load had always been that much higher or lower.
+    pub fn scale_load(&mut self, model: &ModelKey, factor: f64) {
+        for ((of, _), demand) in &mut self.demands {
+            if of == model {
+                demand.scale(factor);
+            }
+        }
+    }
+
     /// The slowest replica of each variant.
     pub(super) fn slowest(
         &self,

@@ -69,6 +69,14 @@ impl LimitSource {
             Self::Unread => None,
         }
     }
+
+    /// Returns the allowance in effect, to change it; `None` if the limit has never been read.
+    pub(crate) const fn allowance_mut(&mut self) -> Option<&mut Allowance> {
+        match self {
+            Self::Read(allowance) | Self::Held { last: allowance, .. } => Some(allowance),
+            Self::Unread => None,
+        }
+    }
 }
 
 impl SupplyLimit {

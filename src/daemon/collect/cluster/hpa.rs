@@ -32,7 +32,7 @@ use crate::collect::cluster::target::{WantedTarget, group_of};
 use plimsoll_core::fleet::{Bounds, VariantKey};
 use plimsoll_core::units::{Fraction, Replicas};
 
-pub use crate::collect::cluster::hpa::behavior::{Tolerances, Windows};
+pub use crate::collect::cluster::hpa::behavior::{ChangeTime, HpaPace, Tolerances, Windows};
 pub use crate::collect::cluster::hpa::finding::{Direction, Finding, HpaCondition};
 pub use crate::collect::cluster::hpa::pace::{BoundsChange, HpaPolicy, PolicyAmount, PolicyChoice};
 
@@ -53,6 +53,7 @@ pub(crate) struct HpaFacts {
     pub(crate) marked: Option<AnnotatedObject>,
     tolerances: Tolerances,
     windows: Windows,
+    pace: HpaPace,
     metrics: HpaMetrics,
     obstacles: Vec<Obstacle>,
     conditions: Vec<FalseCondition>,
@@ -79,6 +80,21 @@ pub struct HpaFollower {
     pub tolerances: Tolerances,
     /// Its stabilization windows.
     pub windows: Windows,
+    /// Its windows and policies as the controller applies them.
+    pub pace: HpaPace,
+}
+
+/// The reaction of an HPA to desired replicas.
+#[derive(Clone, Debug, PartialEq)]
+pub enum HpaReaction {
+    /// The replicas that exist are the desired ones.
+    Keeps,
+    /// Its tolerance hides the change.
+    Ignores(IgnoredChange),
+    /// It never scales in this direction.
+    NeverScales(Direction),
+    /// It changes the replicas, and takes this long.
+    Changes(ChangeTime),
 }
 
 /// A change of desired replicas that an HPA does not act on.
@@ -120,6 +136,7 @@ impl HpaFacts {
             marked,
             tolerances: behavior::tolerances(&spec),
             windows: behavior::windows(&spec),
+            pace: behavior::pace(&spec),
             obstacles: behavior::obstacles(&spec, bounds),
             conditions: status::conditions(status),
             metrics: HpaMetrics::new(spec),
@@ -163,6 +180,7 @@ impl HpaFacts {
             hpa: name.to_owned(),
             tolerances: self.tolerances,
             windows: self.windows,
+            pace: self.pace.clone(),
         });
         (follower, findings)
     }
@@ -218,6 +236,22 @@ fn count(n: i32) -> Option<Replicas> {
 // === impl HpaFollower ===
 
 impl HpaFollower {
+    /// Returns the reaction of the HPA to desired replicas while `current` replicas exist.
+    #[must_use]
+    pub fn reaction(&self, current: Replicas, desired: Replicas) -> HpaReaction {
+        if current == desired {
+            return HpaReaction::Keeps;
+        }
+        if let Some(ignored) = self.ignored(current, desired) {
+            return HpaReaction::Ignores(ignored);
+        }
+
+        let direction = if desired > current { Direction::Up } else { Direction::Down };
+        self.pace
+            .time(BoundsChange { first: current.count(), last: desired.count() })
+            .map_or(HpaReaction::NeverScales(direction), HpaReaction::Changes)
+    }
+
     /// Returns the ignored change if the HPA will keep `current` replicas although `desired`
     /// differs.
     ///

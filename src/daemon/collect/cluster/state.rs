@@ -7,7 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::collect::cluster::discovery::ledger::Discovery;
-use crate::collect::cluster::hpa::{Finding, HpaFollower, IgnoredChange, Windows};
+use crate::collect::cluster::hpa::{Finding, HpaFollower, HpaReaction, IgnoredChange, Windows};
 use crate::collect::cluster::pod::{ClusterPod, PodPhase};
 use plimsoll_core::fleet::{ReplicaKey, Role, VariantKey};
 use plimsoll_core::observe::hosting::HostedModels;
@@ -64,8 +64,7 @@ impl ClusterState {
     #[must_use]
     pub fn autoscalers(&self) -> BTreeMap<VariantKey, AutoscalerWindows> {
         let autoscalers = self.variants.iter().filter_map(|(key, state)| {
-            let HpaFollower { hpa, tolerances: _, windows: Windows { up, down } } =
-                state.follower.clone()?;
+            let HpaFollower { hpa, windows: Windows { up, down }, .. } = state.follower.clone()?;
             Some((key.clone(), AutoscalerWindows { name: hpa, scale_up: up, scale_down: down }))
         });
         autoscalers.collect()
@@ -128,6 +127,19 @@ impl VariantState {
     #[must_use]
     pub fn ignored(&self, desired: Replicas) -> Option<IgnoredChange> {
         self.follower.as_ref()?.ignored(self.current?, desired)
+    }
+
+    /// Returns the reaction of the variant's HPA to desired replicas; `None` if no HPA follows them,
+    /// or if the existing replicas are not known.
+    #[must_use]
+    pub fn reaction(&self, desired: Replicas) -> Option<HpaReaction> {
+        Some(self.follower.as_ref()?.reaction(self.current?, desired))
+    }
+
+    /// The replicas that exist, as the scale subresource reports them; `None` if unknown.
+    #[must_use]
+    pub const fn existing(&self) -> Option<Replicas> {
+        self.current
     }
 
     /// The name of the HPA that scales the target, if there is exactly one. It need not follow the

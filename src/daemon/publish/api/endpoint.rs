@@ -11,6 +11,8 @@ pub(crate) enum ApiEndpoint {
     Desired,
     /// The last hour of one variant.
     History,
+    /// Why one variant has its number, and what would change it.
+    Explain,
     /// What has happened to the variants.
     Events,
     /// How the daemon and its fleet are.
@@ -22,9 +24,10 @@ pub(crate) enum ApiEndpoint {
 }
 
 impl ApiEndpoint {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Decisions,
         Self::Desired,
+        Self::Explain,
         Self::History,
         Self::Events,
         Self::Status,
@@ -36,6 +39,7 @@ impl ApiEndpoint {
         match self {
             Self::Decisions => "/api/v1/decisions",
             Self::Desired => "/api/v1/desired",
+            Self::Explain => "/api/v1/explain",
             Self::History => "/api/v1/history",
             Self::Events => "/api/v1/events",
             Self::Status => "/api/v1/status",
@@ -48,9 +52,14 @@ impl ApiEndpoint {
     pub(crate) const fn parameters(self) -> &'static [&'static str] {
         match self {
             Self::Decisions => FILTER,
-            Self::Desired | Self::History => &["namespace", "variant"],
+            Self::Desired | Self::Explain | Self::History => &["namespace", "variant"],
             Self::Events => &["namespace", "model", "variant", "limit"],
             Self::Status | Self::Cards | Self::Openapi => &[],
         }
+    }
+
+    /// Returns true if the response is about one variant, which the query must name.
+    pub(crate) const fn is_of_one_variant(self) -> bool {
+        matches!(self, Self::Desired | Self::Explain | Self::History)
     }
 }

@@ -9,6 +9,7 @@ use crate::publish::api::endpoint::ApiEndpoint;
 use crate::publish::api::past::{Events, History};
 use crate::publish::api::status::Status;
 use crate::publish::explain::Decisions;
+use crate::publish::explanation::Explanation;
 
 /// Returns the document. It is the same for every daemon of a release.
 #[must_use]
@@ -57,6 +58,10 @@ fn operation(endpoint: ApiEndpoint, shapes: &mut SchemaGenerator) -> Value {
         ApiEndpoint::Desired => {
             ("The desired replicas of one variant", shapes.subschema_for::<Desired>())
         }
+        ApiEndpoint::Explain => (
+            "Why one variant has its number, and what would change it",
+            shapes.subschema_for::<Explanation<'_>>(),
+        ),
         ApiEndpoint::History => {
             ("The last hour of one variant", shapes.subschema_for::<History<'_>>())
         }
@@ -70,7 +75,6 @@ fn operation(endpoint: ApiEndpoint, shapes: &mut SchemaGenerator) -> Value {
         ApiEndpoint::Openapi => ("This document", schemars::json_schema!({"type": "object"})),
     };
 
-    let of_one_variant = matches!(endpoint, ApiEndpoint::Desired | ApiEndpoint::History);
     let parameters: Vec<Value> = endpoint
         .parameters()
         .iter()
@@ -78,7 +82,7 @@ fn operation(endpoint: ApiEndpoint, shapes: &mut SchemaGenerator) -> Value {
             json!({
                 "name": name,
                 "in": "query",
-                "required": of_one_variant,
+                "required": endpoint.is_of_one_variant(),
                 "schema": {"type": if *name == "limit" { "integer" } else { "string" }},
             })
         })
@@ -90,12 +94,16 @@ fn operation(endpoint: ApiEndpoint, shapes: &mut SchemaGenerator) -> Value {
     responses.insert("400".to_owned(), response("A query that cannot be understood", &error));
     let foreign = "A browser under a host name that is not allowed";
     responses.insert("403".to_owned(), response(foreign, &error));
-    if of_one_variant {
+    if endpoint.is_of_one_variant() {
         responses.insert("404".to_owned(), response("No such variant", &error));
     }
     if endpoint == ApiEndpoint::Desired {
         let why = "No decision yet, or a decision that is too old to be served";
         responses.insert("503".to_owned(), response(why, &error));
+    }
+
+    if endpoint == ApiEndpoint::Explain {
+        responses.insert("503".to_owned(), response("No tick in time", &error));
     }
 
     json!({"summary": summary, "parameters": parameters, "responses": responses})

@@ -6,7 +6,8 @@ use k8s_openapi::api::autoscaling::v2::{
 
 use crate::collect::cluster::hpa::finding::{Direction, Finding};
 use crate::collect::cluster::hpa::pace::{
-    BoundsChange, HpaPolicy, PolicyAmount, PolicyChoice, is_slower,
+    BoundsChange, HpaPolicy, PolicyAmount, PolicyChoice, is_slower, usual_policies_down,
+    usual_policies_up,
 };
 use crate::collect::cluster::hpa::quantity::quantity;
 use plimsoll_core::fleet::Bounds;
@@ -15,6 +16,9 @@ use plimsoll_core::units::{Fraction, Seconds};
 /// The cluster-wide default of `--horizontal-pod-autoscaler-tolerance`. It cannot be read through
 /// the API. An operator who changes it must therefore set the tolerance in each HPA.
 const DEFAULT_TOLERANCE: f64 = 0.1;
+
+/// The default of `--horizontal-pod-autoscaler-downscale-stabilization`, in seconds.
+const DOWNSCALE_WINDOW: u32 = 300;
 
 /// The maximum policies of an HPA that are judged.
 const POLICIES_MAX: usize = 16;
@@ -42,6 +46,36 @@ pub struct Windows {
     pub down: Seconds,
 }
 
+/// The speed of an HPA: its windows and policies as the controller applies them, defaults included.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HpaPace {
+    up: DirectionPace,
+    down: DirectionPace,
+}
+
+/// The speed of an HPA in one direction.
+#[derive(Clone, Debug, PartialEq)]
+enum DirectionPace {
+    /// It never changes replicas in this direction.
+    Disabled,
+    /// It waits for a window, and then keeps to its policies.
+    Steps {
+        window: Seconds,
+        /// `None` if the policies cannot be read or are too many.
+        policies: Option<Vec<HpaPolicy>>,
+        choice: PolicyChoice,
+    },
+}
+
+/// The time that an HPA takes for a change.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ChangeTime {
+    /// The window in which every recommendation must agree.
+    pub window: Seconds,
+    /// The time from the first step to the last; `None` if it is not known or above an hour.
+    pub steps: Option<Seconds>,
+}
+
 /// The parts of `behavior` that keep an HPA from a change for some time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Obstacle {
@@ -62,6 +96,14 @@ pub(super) fn tolerances(spec: &HorizontalPodAutoscalerSpec) -> Tolerances {
 /// Reads the stabilization windows.
 pub(super) fn windows(spec: &HorizontalPodAutoscalerSpec) -> Windows {
     Windows { up: window(rules(spec, Direction::Up)), down: window(rules(spec, Direction::Down)) }
+}
+
+/// Reads the speed in both directions.
+pub(super) fn pace(spec: &HorizontalPodAutoscalerSpec) -> HpaPace {
+    HpaPace {
+        up: DirectionPace::new(rules(spec, Direction::Up), Direction::Up),
+        down: DirectionPace::new(rules(spec, Direction::Down), Direction::Down),
+    }
 }
 
 /// Reads the policies, and returns the obstacle that they are to an HPA with these bounds.
@@ -123,6 +165,50 @@ fn longest(bounds: Bounds, direction: Direction) -> Option<BoundsChange> {
         Direction::Up => BoundsChange { first: least, last: most },
         Direction::Down => BoundsChange { first: most, last: least },
     })
+}
+
+// === impl HpaPace, DirectionPace ===
+
+impl HpaPace {
+    /// Returns the time for a change between two counts; `None` if the HPA never makes it.
+    pub(super) fn time(&self, change: BoundsChange) -> Option<ChangeTime> {
+        let pace = if change.last > change.first { &self.up } else { &self.down };
+        match pace {
+            DirectionPace::Disabled => None,
+            DirectionPace::Steps { window, policies, choice } => {
+                let takes = policies.as_ref().and_then(|it| change.takes(it, *choice));
+                let steps = takes.and_then(|seconds| Seconds::new(f64::from(seconds)));
+                Some(ChangeTime { window: *window, steps })
+            }
+        }
+    }
+}
+
+impl DirectionPace {
+    fn new(rules: Option<&HPAScalingRules>, direction: Direction) -> Self {
+        let choice = match rules.and_then(|rules| rules.select_policy.as_deref()) {
+            Some("Disabled") => return Self::Disabled,
+            Some("Min") => PolicyChoice::Smallest,
+            Some(_) | None => PolicyChoice::Largest,
+        };
+
+        let stated = rules.and_then(|rules| rules.stabilization_window_seconds);
+        let (usual_window, usual_policies) = match direction {
+            Direction::Up => (Seconds::ZERO, usual_policies_up()),
+            Direction::Down => (Seconds::literal(DOWNSCALE_WINDOW), usual_policies_down()),
+        };
+        let window = stated.and_then(|seconds| Seconds::new(f64::from(seconds)));
+        let window = window.unwrap_or(usual_window);
+
+        let policies = match rules.and_then(|rules| rules.policies.as_ref()) {
+            Some(stated) if (1..=POLICIES_MAX).contains(&stated.len()) => {
+                stated.iter().map(HpaPolicy::new).collect()
+            }
+            Some(stated) if !stated.is_empty() => None,
+            Some(_) | None => Some(usual_policies),
+        };
+        Self::Steps { window, policies, choice }
+    }
 }
 
 // === impl Obstacle ===

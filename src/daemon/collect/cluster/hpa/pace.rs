@@ -50,15 +50,23 @@ pub(super) fn is_slower(takes: Option<u32>, other: Option<u32>) -> bool {
     other.is_some_and(|other| takes.is_none_or(|takes| takes > other.saturating_add(SLOW)))
 }
 
+/// The policies that the API server sets for additions if none are stated.
+pub(super) fn usual_policies_up() -> Vec<HpaPolicy> {
+    let four = HpaPolicy { amount: PolicyAmount::Pods(4), period: SYNC_PERIOD };
+    [usual_policies_down(), vec![four]].concat()
+}
+
+/// The policies that the API server sets for removals if none are stated.
+pub(super) fn usual_policies_down() -> Vec<HpaPolicy> {
+    vec![HpaPolicy { amount: PolicyAmount::Percent(100), period: SYNC_PERIOD }]
+}
+
 // === impl BoundsChange ===
 
 impl BoundsChange {
     /// The seconds for the change without stated policies, by the API server's defaults.
     pub(super) fn takes_usually(self) -> Option<u32> {
-        let period = SYNC_PERIOD;
-        let doubling = HpaPolicy { amount: PolicyAmount::Percent(100), period };
-        let four = HpaPolicy { amount: PolicyAmount::Pods(4), period };
-        let policies = if self.is_up() { vec![doubling, four] } else { vec![doubling] };
+        let policies = if self.is_up() { usual_policies_up() } else { usual_policies_down() };
         self.takes(&policies, PolicyChoice::Largest)
     }
 

@@ -1,0 +1,192 @@
+//! Counterfactuals as JSON and in words.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use plimsoll_core::fleet::Accelerator;
+use plimsoll_core::pipeline::counterfactual::{
+    ChangeAnswer, ChangedInput, LoadAnswer, LoadMeasure, LoadThreshold, Unanswered,
+};
+use plimsoll_core::units::{Replicas, Seconds};
+
+/// The loads at which the number changes.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct LoadLine {
+    /// `arrivals` in requests per second, or `kv_usage` as a share of the cache, with queues in
+    /// proportion.
+    measure: &'static str,
+    /// The load now.
+    now: f64,
+    /// The lowest load at which more replicas are desired; null if there is none within reach.
+    up: Option<ThresholdLine>,
+    /// The highest load at which fewer replicas are desired; null if there is none within reach.
+    down: Option<ThresholdLine>,
+    /// All of this as a sentence.
+    pub(super) text: String,
+}
+
+/// A load, and the number at it.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "LoadThreshold")]
+struct ThresholdLine {
+    /// The load.
+    load: f64,
+    /// The desired replicas at that load, once every wait has ended.
+    desired: u32,
+}
+
+/// A changed input, and the number with it.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Change")]
+pub(super) struct ChangeLine {
+    /// The input: `ttft`, `itl`, `accelerators`, `budget`, `maximum` or `minimum`.
+    input: &'static str,
+    /// The limit that is changed; null of another input.
+    limit: Option<String>,
+    /// The unit of the values: `s`, `replicas`, `accelerators` or `per_hour`.
+    unit: &'static str,
+    /// The value in effect; null of a limit, whose value is in `/api/v1/status`.
+    from: Option<f64>,
+    /// The other value; of a limit, the amount in addition. Null if there is no bound.
+    to: Option<f64>,
+    /// The desired replicas with it, once every wait has ended.
+    desired: u32,
+    /// All of this as a sentence.
+    pub(super) text: String,
+}
+
+/// The reason why no load is known, in words.
+pub(super) const fn why(why: &Unanswered) -> &'static str {
+    match why {
+        Unanswered::NoDecision => "there is no number",
+        Unanswered::NoData => "the number is kept from before, because data is missing",
+        Unanswered::NoLoad => "no requests arrive",
+        Unanswered::OtherAnalyzer => {
+            "the analyzers that decide measure it in a unit that cannot be changed afterward"
+        }
+        Unanswered::TooCostly => "the search was cut short because it took too long",
+    }
+}
+
+// === impl LoadLine ===
+
+impl LoadLine {
+    pub(super) fn new(answer: &LoadAnswer) -> Self {
+        let LoadAnswer { measure, now, up, down } = *answer;
+        Self {
+            measure: match measure {
+                LoadMeasure::Arrivals => "arrivals",
+                LoadMeasure::KvUsage => "kv_usage",
+            },
+            now,
+            up: up.map(ThresholdLine::new),
+            down: down.map(ThresholdLine::new),
+            text: text(answer),
+        }
+    }
+}
+
+impl ThresholdLine {
+    fn new(threshold: LoadThreshold) -> Self {
+        Self { load: threshold.load, desired: threshold.desired.count() }
+    }
+}
+
+fn text(answer: &LoadAnswer) -> String {
+    let LoadAnswer { measure, now, up, down } = *answer;
+    let amount = |load: f64| match measure {
+        LoadMeasure::Arrivals => format!("{load:.2} requests/s"),
+        LoadMeasure::KvUsage => format!("{:.1}% KV cache usage", 100.0 * load),
+    };
+
+    let more = match up {
+        Some(LoadThreshold { load, desired }) => {
+            format!("Scales up to {desired} above {}", amount(load))
+        }
+        None => "No load within reach scales it up".to_owned(),
+    };
+    let fewer = match down {
+        Some(LoadThreshold { load, desired }) => {
+            format!("down to {desired} below {}", amount(load))
+        }
+        None => "no lower load within reach scales it down".to_owned(),
+    };
+    format!("{more}, now {}; {fewer}", amount(now))
+}
+
+// === impl ChangeLine ===
+
+impl ChangeLine {
+    pub(super) fn new(answer: &ChangeAnswer) -> Self {
+        let ChangeAnswer { input, desired } = answer;
+        let (name, unit) = match input {
+            ChangedInput::Ttft { .. } => ("ttft", "s"),
+            ChangedInput::Itl { .. } => ("itl", "s"),
+            ChangedInput::Accelerators { .. } => ("accelerators", "accelerators"),
+            ChangedInput::Budget { .. } => ("budget", "per_hour"),
+            ChangedInput::NoMaximum { .. } => ("maximum", "replicas"),
+            ChangedInput::Minimum { .. } => ("minimum", "replicas"),
+        };
+
+        let replicas = |count: &Replicas| f64::from(count.count());
+        let (limit, from, to) = match input {
+            ChangedInput::Ttft { from, to } | ChangedInput::Itl { from, to } => {
+                (None, Some(from.seconds()), Some(to.seconds()))
+            }
+            ChangedInput::Accelerators { limit, more, .. } => {
+                (Some(limit.to_string()), None, Some(f64::from(more.count())))
+            }
+            ChangedInput::Budget { limit, more } => {
+                (Some(limit.to_string()), None, Some(more.per_hour()))
+            }
+            ChangedInput::NoMaximum { from } => (None, Some(replicas(from)), None),
+            ChangedInput::Minimum { from, to } => (None, Some(replicas(from)), Some(replicas(to))),
+        };
+
+        Self {
+            input: name,
+            limit,
+            unit,
+            from,
+            to,
+            desired: desired.count(),
+            text: sentence(input, *desired),
+        }
+    }
+}
+
+fn sentence(input: &ChangedInput, desired: Replicas) -> String {
+    match input {
+        ChangedInput::Ttft { from, to } => format!(
+            "A TTFT objective of {} (now {}) would make {desired} enough",
+            milliseconds(*to),
+            milliseconds(*from)
+        ),
+        ChangedInput::Itl { from, to } => format!(
+            "An ITL objective of {} (now {}) would make {desired} enough",
+            milliseconds(*to),
+            milliseconds(*from)
+        ),
+        ChangedInput::Accelerators { limit, kind, more } => {
+            let name = kind.as_ref().map_or("accelerator", Accelerator::as_str);
+            format!(
+                "{more} more {name} in limit {limit} would allow {desired}",
+                more = more.count()
+            )
+        }
+        ChangedInput::Budget { limit, more } => {
+            format!("{:.2} more per hour in limit {limit} would allow {desired}", more.per_hour())
+        }
+        ChangedInput::NoMaximum { from } => {
+            format!("Without the maximum of {from}, {desired} would be desired")
+        }
+        ChangedInput::Minimum { from, to } => {
+            format!("A minimum of {to} instead of {from} would allow {desired}")
+        }
+    }
+}
+
+fn milliseconds(time: Seconds) -> String {
+    let ms = 1000.0 * time.seconds();
+    if ms < 10.0 { format!("{ms:.1} ms") } else { format!("{ms:.0} ms") }
+}
