@@ -13,6 +13,7 @@ mod exact;
 pub mod histogram;
 pub mod hosting;
 pub mod inventory;
+pub mod overrides;
 pub mod policy;
 mod reading;
 pub mod record;
@@ -31,6 +32,7 @@ use crate::fleet::{Bounds, Fleet, ModelKey, ReplicaKey, VariantKey};
 use crate::observe::histogram::Histogram;
 use crate::observe::hosting::HostedModels;
 use crate::observe::inventory::Inventory;
+use crate::observe::overrides::Override;
 use crate::observe::stride::IntervalDelta;
 use crate::observe::template::Templates;
 use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
@@ -66,6 +68,9 @@ pub struct Inputs {
     /// The models of multi-model servers. A server without an entry has not been listed yet.
     #[serde(default, with = "crate::fleet::entries", skip_serializing_if = "BTreeMap::is_empty")]
     pub hosting: BTreeMap<VariantKey, HostedModels>,
+    /// Pins and pauses, whether they have ended or not.
+    #[serde(default, with = "crate::fleet::entries", skip_serializing_if = "BTreeMap::is_empty")]
+    pub overrides: BTreeMap<VariantKey, Override>,
 }
 
 /// The stabilization windows that an autoscaler applies on its own before it actuates a variant's

@@ -16,6 +16,7 @@
 //! | guard | `pipeline/guard.rs` | decisions; none scales down on incomplete data |
 //! | restrain | `pipeline/restrain.rs` | windows, dwell, flap budget and steps |
 //! | zero | `pipeline/zero.rs` | models to zero and back |
+//! | override | `pipeline/overrides.rs` | pins and pauses of single variants |
 //! | bound, cap | `decide/enforce.rs`, `pipeline/limits.rs` | bounds and limits |
 //! | verify | `pipeline/verify.rs` | the invariants, for the whole set |
 //!
@@ -28,6 +29,7 @@ mod group;
 mod guard;
 mod in_force;
 pub mod limits;
+mod overrides;
 mod policy;
 pub mod pools;
 mod proposal;
@@ -58,6 +60,7 @@ use crate::decide::pools::pooled::PoolReport;
 use crate::decide::workload::WorkloadReport;
 use crate::decide::{Decision, ModelReport, NoDecision, VariantReport};
 use crate::fleet::{ModelKey, Role, VariantKey};
+use crate::observe::overrides::{Override, OverrideSource};
 use crate::observe::record::FleetRecorder;
 use crate::observe::{Inputs, Observation};
 use crate::pipeline::in_force::DecisionsInForce;
@@ -113,6 +116,8 @@ pub struct Pipeline {
     sizer: Sizer,
     pools: Pools,
     zeros: Zeros,
+    /// The overrides of the last tick that only this pipeline's memory keeps.
+    overrides: BTreeMap<VariantKey, Override>,
 }
 
 // === impl Pipeline ===
@@ -131,6 +136,7 @@ impl Pipeline {
             sizer: Sizer::default(),
             pools: Pools::default(),
             zeros: Zeros::default(),
+            overrides: BTreeMap::new(),
         }
     }
 
@@ -182,6 +188,7 @@ impl Pipeline {
     fn consider(&mut self, now: Timestamp, inputs: &Inputs) -> Decisions {
         self.notice_gap(now);
         self.in_force.forget(&inputs.fleet);
+        self.keep_overrides(now, inputs);
         let policy = &self.policy;
         let observations = self.recorder.observe(now, inputs, |route| policy.horizon(route));
         self.decide(now, inputs, observations, None)
@@ -208,7 +215,8 @@ impl Pipeline {
         let guarded = guard::run(&tick, &self.sizer, proposals);
         let restrained = restrain::run(&tick, self.sizer.floors(), guarded.decisions);
         let moved = self.zeros.run(&tick, &supply, restrained);
-        let capped = limits.cap(&tick, moved.into_iter().map(enforce::bound).collect());
+        let ordered = overrides::run(&tick, moved);
+        let capped = limits.cap(&tick, ordered.into_iter().map(enforce::bound).collect());
         self.pools.place(&tick, &capped.decisions, &mut pools);
         self.sizer.note_exchanges(&sized.exchanges, &capped.decisions);
         let verified = verify::run(&tick, capped.decisions, guarded.undecided);
@@ -225,6 +233,12 @@ impl Pipeline {
             workloads,
             observations: with_startups(observations, &supply),
         }
+    }
+
+    /// Keeps the overrides of the API, which are nowhere else. Annotations stay on their objects.
+    fn keep_overrides(&mut self, now: Timestamp, inputs: &Inputs) {
+        self.overrides.clone_from(&inputs.overrides);
+        self.overrides.retain(|_, it| it.by == OverrideSource::Api && it.is_in_effect(now));
     }
 
     /// Restarts every window after a pause of the process or a jump of the clock. Unobserved time
@@ -294,6 +308,7 @@ impl Pipeline {
             losses: self.supply.losses(variant),
             silence: self.zeros.saved(model, variant),
             named: self.sizer.named(model),
+            overridden: self.overrides.get(variant).copied(),
         })
     }
 

@@ -17,6 +17,7 @@ mod kubernetes;
 mod listen;
 mod liveness;
 mod needs;
+mod overrides;
 mod pace;
 mod registration;
 mod reload;
@@ -50,6 +51,7 @@ use crate::daemon::reload::{ConfigOrigin, Reloader};
 use crate::daemon::sharing::Sharing;
 use crate::daemon::ticks::Ticks;
 use crate::daemon::ticks::channels::{PrometheusChannels, TickChannels};
+use crate::daemon::ticks::overrides::OverrideRequest;
 use crate::daemon::ticks::trace::Tracer;
 use crate::publish::Published;
 use crate::publish::api::ApiSurface;
@@ -166,6 +168,7 @@ impl Daemon {
         let prometheus = ask_prometheus(&config, &common, board.clone(), inlet)?;
         let (reloads, inbox) = mpsc::channel(1);
         let (scene_requests, scenes) = mpsc::channel(SCENES_MAX);
+        let (override_requests, overrides) = mpsc::channel(1);
         let parts = TickChannels {
             clock: common.clock,
             heartbeat: common.heartbeat.clone(),
@@ -185,6 +188,7 @@ impl Daemon {
             cards: Arc::clone(&common.cards),
             tracer: tracer(&config, &common, &telemetry),
             scenes,
+            overrides,
         };
 
         let ticks = Ticks::new(&config, parts);
@@ -220,7 +224,8 @@ impl Daemon {
         };
         let api = status::surface(&common, ages, &reloader, sources);
         let access = access(&config.keys.server);
-        let shown = AdminComponents { access, api, ready, log: options.log };
+        let shown =
+            AdminComponents { access, api, ready, log: options.log, overrides: override_requests };
         let admin = serve_admin(&config, &common, &reloader, shown)?;
         common.tasks.spawn(Arc::clone(&reloader).follow(common.stop.clone()));
         common.tasks.spawn(liveness::decide(ticks, common.stop.clone(), common.retire.clone()));
@@ -469,6 +474,7 @@ struct AdminComponents {
     api: ApiSurface,
     ready: Readiness,
     log: Option<LogFilter>,
+    overrides: mpsc::Sender<OverrideRequest>,
 }
 
 fn serve_admin(
@@ -500,7 +506,8 @@ fn access(keys: &config::ServerKeys) -> AccessPolicy {
 
 /// The hooks of the admin port.
 fn hooks(common: &DaemonContext, reloader: &Arc<Reloader>, shown: AdminComponents) -> Hooks {
-    let AdminComponents { access, api, ready, log } = shown;
+    let AdminComponents { access, api, ready, log, overrides } = shown;
+    let clock = common.clock;
     let registry = common.registry.clone();
     let reloader = Arc::clone(reloader);
     let liveness = LoopLiveness::of(common);
@@ -522,6 +529,9 @@ fn hooks(common: &DaemonContext, reloader: &Arc<Reloader>, shown: AdminComponent
             // A separate task, because a client that disconnects must not leave a reload half done.
             let reloading = tasks.spawn(async move { reloader.reload().await });
             Box::pin(async move { reloading.await.unwrap_or_else(|ended| Err(ended.to_string())) })
+        }),
+        change_override: Box::new(move |change| {
+            Box::pin(overrides::change(overrides.clone(), clock, change))
         }),
         set_log: Box::new(move |filter| match &log {
             Some(log) => log.set(filter).map_err(|problem| format!("{problem:#}")),

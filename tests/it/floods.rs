@@ -125,6 +125,9 @@ impl PlainPort {
             api: Box::new(|_, _| Box::pin(async { (hyper::StatusCode::OK, "{}".to_owned()) })),
             reload: Box::new(|| Box::pin(async { Ok(()) })),
             set_log: Box::new(|_| Ok(())),
+            change_override: Box::new(|_| {
+                Box::pin(async { (hyper::StatusCode::OK, "{}".to_owned()) })
+            }),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -12,6 +12,7 @@ use plimsoll::observe::histogram::Histogram;
 use plimsoll::observe::{
     DemandSignal, FinishedReading, Reading, ReplicaStart, Scale, ScrapeFailure,
 };
+use plimsoll::pipeline::repeat::TickScene;
 use plimsoll::pipeline::{Decisions, Policy};
 use plimsoll::units::{Fraction, RequestRate, Requests, Seconds, TimePerToken, Tokens};
 
@@ -60,6 +61,8 @@ pub(crate) struct Work {
     pub(crate) beside: Beside,
     /// What signals say of requests that no replica has.
     pub(crate) front: Vec<DemandSignal>,
+    /// The scene of the last tick.
+    pub(crate) scene: Option<TickScene>,
 }
 
 /// Requests that a replica has beside those that its rate explains: they have come and got nothing
@@ -102,6 +105,7 @@ impl Work {
             mute: Vec::new(),
             beside: Beside::default(),
             front: Vec::new(),
+            scene: None,
         }
     }
 
@@ -176,7 +180,9 @@ impl Work {
             let replicas = listing.replicas.len().max(1);
             listing.replicas.rotate_left(self.rotation % replicas);
         }
-        let decisions = self.world.pipeline.tick(at(self.world.second), &inputs);
+        let (now, pipeline) = (at(self.world.second), self.world.pipeline.clone());
+        self.scene = Some(TickScene { pipeline, now, inputs: inputs.clone(), follows: None });
+        let decisions = self.world.pipeline.tick(now, &inputs);
         self.world.second += 1;
         decisions
     }

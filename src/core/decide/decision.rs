@@ -9,6 +9,7 @@ use crate::analyze::saturation::SaturationOutcome;
 use crate::decide::reason::{NoData, Reason};
 use crate::decide::sized::{AdmissibleRate, Shortfall, SizedReason, SlowestReplica};
 use crate::fleet::{Bounds, ModelKey, VariantKey};
+use crate::observe::overrides::{Order, Override};
 use crate::units::Replicas;
 
 /// The desired replicas of one variant and the steps that produced them.
@@ -130,6 +131,18 @@ impl Decision {
         }
     }
 
+    /// Returns the pin or the pause that is in effect, if there is one.
+    #[must_use]
+    pub fn overridden(&self) -> Option<Override> {
+        self.steps.iter().find_map(|step| match step.reason {
+            Reason::Pinned { replicas, until, by } => {
+                Some(Override { order: Order::Pin(replicas), until, by })
+            }
+            Reason::Paused { until, by } => Some(Override { order: Order::Pause, until, by }),
+            _ => None,
+        })
+    }
+
     /// Returns the step that explains the result best: the last step that changed the value. If no
     /// step changed it, returns the last step.
     #[must_use]
@@ -201,6 +214,8 @@ pub enum Stage {
     StepLimit,
     /// Scale to zero and wake-up.
     Zero,
+    /// A pin or a pause.
+    Override,
     /// Minimum and maximum.
     Bounds,
     /// Limits: inventories, quotas and budgets.
@@ -228,6 +243,7 @@ impl Stage {
             Self::Panic => "panic",
             Self::StepLimit => "step_limit",
             Self::Zero => "zero",
+            Self::Override => "override",
             Self::Check => "check",
         }
     }

@@ -9,6 +9,7 @@ mod facts;
 mod headline;
 
 use derive_more::Display;
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::foresight::standby::Bridge;
@@ -24,6 +25,7 @@ use crate::decide::sized::{SizedReason, UnmeetableTarget};
 use crate::decide::unheard::UnusableSignal;
 use crate::decide::zero::Move;
 use crate::fleet::VariantName;
+use crate::observe::overrides::OverrideSource;
 use crate::units::{Replicas, Seconds};
 
 pub use crate::decide::reason::facts::{FactValue, ReasonFact};
@@ -107,6 +109,24 @@ pub enum Reason {
     },
     /// The model goes to zero, comes back, or stays.
     Zero(Move),
+    /// A person has set the value.
+    #[display("pinned to {replicas} by {by} until {until:.0}")]
+    Pinned {
+        /// The replicas that were asked for.
+        replicas: Replicas,
+        /// The end of the pin.
+        until: Timestamp,
+        /// The way by which it was given.
+        by: OverrideSource,
+    },
+    /// A person has stopped changes.
+    #[display("paused by {by} until {until:.0}")]
+    Paused {
+        /// The end of the pause.
+        until: Timestamp,
+        /// The way by which it was given.
+        by: OverrideSource,
+    },
     /// A quota, an inventory or a budget limits the value.
     Limited(LimitedReason),
     /// The set of decisions broke an invariant, so the last valid value stays.
@@ -388,6 +408,12 @@ reasons! {
     /// The model was woken recently and has not served yet.
     KeptAwake "kept_awake" = Reason::Zero(Move::KeptAwake { ago, at_least })
         => [ago, at_least] "kept awake: woken {ago} ago";
+    /// A person has pinned the variant to a number, within bounds and limits.
+    Pinned "pinned" = Reason::Pinned { replicas, until, by } => [replicas, until, by]
+        "pinned to {replicas} until {until}";
+    /// A person has paused the variant, so its number stays within bounds and limits.
+    Paused "paused" = Reason::Paused { until, by } => [until, by]
+        "paused until {until}";
     /// A limit that was never read lets nothing scale up.
     LimitUnread "limit_unread" = Reason::Limited(LimitedReason::Cut {
         cut: Cut { why: GrantRefusal::Unread, limit }, ..
@@ -408,8 +434,6 @@ reasons! {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-
-    use jiff::Timestamp;
 
     use super::*;
     use crate::analyze::ballot::{Analyzer, BallotVerdict, BindingVote, StayReason, VoterStanding};
@@ -755,6 +779,7 @@ mod tests {
     fn of_rules_and_zero() -> Vec<Reason> {
         let remaining = seconds(59.5);
         let asked = n(6);
+        let until = Timestamp::from_second(1_800_000_000).unwrap();
         let evidence = IdleEvidence { replicas: n(2), pages: 1200 };
         let too_short =
             UnknownIdleness::TooShort { seen: seconds(60.0), retention: seconds(600.0) };
@@ -776,6 +801,8 @@ mod tests {
             Reason::Zero(Move::Paired { with: key().variant, min: n(1) }),
             Reason::Zero(Move::Woken { queued: requests(3.0), signal: "epp".to_owned() }),
             Reason::Zero(Move::KeptAwake { ago: remaining, at_least: seconds(300.0) }),
+            Reason::Pinned { replicas: n(6), until, by: OverrideSource::Api },
+            Reason::Paused { until, by: OverrideSource::Annotation },
         ]
     }
 

@@ -21,6 +21,7 @@ use crate::decide::limit::{Cut, GrantRefusal};
 use crate::decide::limited::LimitedReason;
 use crate::decide::{Decision, Reason, Stage};
 use crate::fleet::{Accelerator, Bounds, LimitName, VariantKey};
+use crate::observe::overrides::Order;
 use crate::pipeline::limits::raised::{LimitIncrease, RaisedLimit};
 use crate::pipeline::repeat::{Change, RepeatableTick};
 use crate::units::{CostPerHour, Fraction, Gpus, Replicas, Seconds};
@@ -92,6 +93,8 @@ pub enum Unanswered {
     NoDecision,
     /// The decision is kept from before, because data is missing.
     NoData,
+    /// A pin or a pause decides, and no load changes that.
+    Overridden,
     /// Nothing arrives, and no multiple of nothing is a load.
     NoLoad,
     /// An analyzer decides whose load cannot be changed after it was measured.
@@ -141,6 +144,11 @@ pub enum ChangedInput {
         limit: LimitName,
         /// The additional cost per hour.
         more: CostPerHour,
+    },
+    /// Without the pin or the pause.
+    NoOverride {
+        /// The pin or the pause in effect.
+        order: Order,
     },
     /// Without the maximum.
     NoMaximum {
@@ -226,6 +234,10 @@ impl Solver<'_> {
         }
 
         let settled = settled.ok_or(Unanswered::TooCostly)?;
+        if settled.overridden().is_some() {
+            return Err(Unanswered::Overridden);
+        }
+
         let (measure, now) = self.measure(settled)?;
         if now <= 0.0 {
             return Err(Unanswered::NoLoad);
@@ -303,10 +315,18 @@ impl Solver<'_> {
     /// The other inputs that would change a settled decision.
     fn changes(&self, settled: &Decision) -> Vec<ChangeAnswer> {
         let mut answers = Vec::new();
+        answers.extend(self.freed(settled));
         answers.extend(self.cut_limit(settled));
         answers.extend(self.bounds(settled));
         answers.extend(self.targets(settled));
         answers
+    }
+
+    /// The number without the pin or the pause.
+    fn freed(&self, settled: &Decision) -> Option<ChangeAnswer> {
+        let order = settled.overridden()?.order;
+        let desired = self.desired(Change::NoOverride(self.variant.clone()))?;
+        Some(ChangeAnswer { input: ChangedInput::NoOverride { order }, desired })
     }
 
     /// The fewest additional units of the limit that cuts the decision which change it.

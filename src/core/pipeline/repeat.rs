@@ -64,13 +64,14 @@ pub enum Change {
     Limit(RaisedLimit),
     /// The variant has these bounds.
     Bounds(VariantKey, Bounds),
+    /// The variant has no pin and no pause.
+    NoOverride(VariantKey),
 }
 
 // === impl TickScene ===
 
 impl TickScene {
     /// Decides the tick as it was decided, and keeps everything to decide one model again.
-    #[must_use]
     pub fn decided(self, model: &ModelKey) -> (RepeatableTick, Decisions) {
         let Self { mut pipeline, now, inputs, follows } = self;
         if let Some(numbers) = &follows {
@@ -109,6 +110,17 @@ fn without_others(inputs: Inputs, model: &ModelKey, pipeline: &Pipeline) -> Inpu
 fn is_limited(limits: &LimitPolicy) -> bool {
     let LimitPolicy { nodes, quotas, configured, .. } = limits;
     *nodes == LimitSwitch::On || *quotas == LimitSwitch::On || !configured.is_empty()
+}
+
+/// The inputs without the overrides that changes take away; `None` if they take none.
+fn without_override(inputs: &Inputs, changes: &[Change]) -> Option<Inputs> {
+    let freed = changes.iter().find_map(|change| match change {
+        Change::NoOverride(variant) => Some(variant),
+        _ => None,
+    })?;
+    let mut inputs = inputs.clone();
+    inputs.overrides.remove(freed);
+    Some(inputs)
 }
 
 /// An observation whose counters have been learned from already.
@@ -165,6 +177,7 @@ impl RepeatableTick {
                     }
                 }
                 Change::Limit(limit) => raised = Some(limit),
+                Change::NoOverride(_) => {}
                 Change::Bounds(of, bounds) => {
                     if let Some(seen) = observations.get_mut(of) {
                         seen.bounds = *bounds;
@@ -173,7 +186,9 @@ impl RepeatableTick {
             }
         }
 
-        let found = pipeline.decide(self.now, &self.inputs, observations, raised);
+        let free = without_override(&self.inputs, changes);
+        let inputs = free.as_ref().unwrap_or(&self.inputs);
+        let found = pipeline.decide(self.now, inputs, observations, raised);
         let mut decisions = found.decisions.into_iter();
         decisions.find(|decision| decision.variant == *variant)
     }

@@ -23,6 +23,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::observe::overrides::Override;
+
 pub use crate::analyze::ballot::Analyzer;
 pub use crate::analyze::foresight::arrivals::SavedArrivals;
 pub use crate::analyze::foresight::pace::SavedPace;
@@ -71,6 +73,9 @@ pub struct VariantMemory {
     /// must not scale down.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub named: Vec<String>,
+    /// The pin or the pause that was given by the API. The pipeline gets it back as an input.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overridden: Option<Override>,
 }
 
 /// The length at which a memory is saved.
@@ -95,8 +100,8 @@ impl VariantMemory {
             MemoryLength::Whole => {}
             MemoryLength::Conclusions => self.learned.shorten(),
             MemoryLength::Windows => {
-                let Self { history, waits, silence, named, .. } = self;
-                self = Self { history, waits, silence, named, ..Self::default() };
+                let Self { history, waits, silence, named, overridden, .. } = self;
+                self = Self { history, waits, silence, named, overridden, ..Self::default() };
             }
         }
         self

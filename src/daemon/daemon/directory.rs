@@ -400,6 +400,7 @@ fn variant(
         port: _,
         path: _,
         scraped: _,
+        overridden: _,
         doubts: _,
     } = discovered.clone();
 

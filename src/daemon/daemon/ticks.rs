@@ -2,6 +2,7 @@
 
 pub(crate) mod channels;
 mod keep;
+pub(crate) mod overrides;
 pub(crate) mod scenes;
 mod shadows;
 pub(crate) mod trace;
@@ -26,6 +27,7 @@ use crate::daemon::pace;
 use crate::daemon::sharing::{LeadershipRole, Sharing};
 use crate::daemon::ticks::channels::{ConfigReload, PrometheusChannels, TickChannels};
 use crate::daemon::ticks::keep::{SAVE_INTERVAL, StateKeeper};
+use crate::daemon::ticks::overrides::{OverrideBook, OverrideRefusal, OverrideRequest};
 use crate::daemon::ticks::scenes::SceneRequests;
 use crate::daemon::ticks::shadows::ShadowPipeline;
 use crate::daemon::ticks::trace::Tracer;
@@ -38,6 +40,7 @@ use plimsoll_core::decide::check::Violation;
 use plimsoll_core::decide::{Basis, Decision};
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_core::observe::Inputs;
+use plimsoll_core::observe::overrides::Override;
 use plimsoll_core::pipeline::{Decisions, Pipeline};
 use plimsoll_core::units::Replicas;
 
@@ -64,6 +67,7 @@ pub(crate) struct Ticks {
     cards_at: Option<Duration>,
     /// The requests for the next tick's scene.
     scenes: SceneRequests,
+    overrides: OverrideBook,
     counted: BTreeSet<(VariantKey, &'static str)>,
     ignored: BTreeMap<VariantKey, IgnoredChange>,
     findings: BTreeMap<VariantKey, Vec<Finding>>,
@@ -103,6 +107,7 @@ impl Ticks {
             interval: config.keys.tick_interval,
             cards_at: None,
             scenes: SceneRequests::default(),
+            overrides: OverrideBook::default(),
             counted: BTreeSet::new(),
             ignored: BTreeMap::new(),
             findings: BTreeMap::new(),
@@ -127,6 +132,10 @@ impl Ticks {
                     self.reload(reload);
                 }
                 () = changed(&mut self.parts.sharing) => aside(|| self.look_again()),
+                Some(request) = self.parts.overrides.recv() => {
+                    self.order(request);
+                    interval.reset_after(CALLED_AFTER.min(self.interval));
+                }
                 Some(request) = self.parts.scenes.recv() => {
                     self.scenes.add(request);
                     interval.reset_after(CALLED_AFTER.min(self.interval));
@@ -168,8 +177,8 @@ impl Ticks {
         let began = self.parts.clock.elapsed();
         let now = self.parts.clock.now();
         let checkpoint = self.checkpoint(now);
-        let inputs = self.take_inputs(now);
         let standing = self.parts.sharing.as_mut().map(Sharing::stand);
+        let inputs = self.take_inputs(now, standing);
         let decisions = self.decide(now, &inputs, standing);
         if let Some(violation) = &decisions.violation {
             error!(%violation, "The decisions break an invariant; the last good ones stay");
@@ -303,7 +312,7 @@ impl Ticks {
         }
     }
 
-    fn take_inputs(&mut self, now: Timestamp) -> Inputs {
+    fn take_inputs(&mut self, now: Timestamp, standing: Option<LeadershipRole>) -> Inputs {
         let cluster = self.parts.cluster.as_ref().map(|it| it.borrow().clone());
         if let Some(cluster) = &cluster {
             self.directory.discover(cluster);
@@ -318,6 +327,7 @@ impl Ticks {
         };
         let seen = self.directory.look(now, said);
         let restored = self.kept.restore(now, &seen.fleet, &mut self.pipeline);
+        self.overrides.restore(&restored);
         if let Some(tracer) = &mut self.tracer {
             tracer.restored(restored);
         }
@@ -343,6 +353,8 @@ impl Ticks {
         let fleet = seen.fleet;
         let listings = seen.listings;
         let hosting = cluster.as_deref().map(ClusterState::hosting).unwrap_or_default();
+        let discovery = cluster.as_ref().map(|it| it.discovery.as_ref());
+        let overrides = self.orders(now, standing, discovery);
         Inputs {
             fleet,
             listings,
@@ -353,7 +365,38 @@ impl Ticks {
             starts,
             templates,
             hosting,
+            overrides,
         }
+    }
+
+    /// The pins and pauses in effect. A replica that has not decided before takes over those that the
+    /// leader saved.
+    fn orders(
+        &mut self,
+        now: Timestamp,
+        standing: Option<LeadershipRole>,
+        discovery: Option<&Discovery>,
+    ) -> BTreeMap<VariantKey, Override> {
+        let led = self.term.is_some() && standing != Some(LeadershipRole::Follows);
+        if let Some(sharing) = self.parts.sharing.as_ref().filter(|_| !led) {
+            self.overrides.follow(sharing.memories());
+        }
+
+        self.overrides.in_effect(now, discovery)
+    }
+
+    /// Sets or ends a pin or a pause. Only the replica that decides can.
+    fn order(&mut self, request: OverrideRequest) {
+        let OverrideRequest { variant, order, done } = request;
+        let outcome = if self.parts.sharing.is_some() && self.term.is_none() {
+            let leader = self.parts.published.borrow().decided_by.clone();
+            Err(OverrideRefusal::Follows { leader })
+        } else {
+            self.overrides.apply(&variant, order, self.directory.fleet())
+        };
+
+        self.kept.hurry();
+        let _asker_may_be_gone = done.send(outcome);
     }
 
     /// Publishes the learned cards at an interval, because learning takes longer than a tick.

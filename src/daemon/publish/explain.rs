@@ -44,6 +44,7 @@ use plimsoll_core::decide::reason::{FactValue, ReasonFact};
 use plimsoll_core::decide::workload::EngineReport;
 use plimsoll_core::decide::{Decision, ModelReport, ReasonCode, Step};
 use plimsoll_core::fleet::{Accelerator, ModelKey, ReplicaKey, Role, VariantKey};
+use plimsoll_core::observe::overrides::{Order, Override};
 use plimsoll_core::observe::{Freshness, ReplicaObservation, ScrapeFailure};
 use plimsoll_core::units::{Fraction, Replicas, RequestRate, Requests, Seconds};
 
@@ -187,12 +188,29 @@ pub(crate) struct Variant<'a> {
     /// What its adapters need, and where they should be; null for a variant that is no pool, and
     /// without fresh data.
     pool: Option<Pool<'a>>,
+    /// The pin or pause in effect; null without one.
+    #[serde(rename = "override")]
+    overridden: Option<OverrideLine>,
     /// What policies beside the one in force would say, in the order of their names; empty without
     /// such policies.
     shadows: Vec<Shadow<'a>>,
     /// What keeps its HPA or `ScaledObject` from following the number, as sentences; empty where
     /// nothing does, or where it is not known.
     scaler_problems: &'a [String],
+}
+
+/// A pin or a pause of a variant.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Override")]
+struct OverrideLine {
+    /// `pin` or `pause`.
+    kind: &'static str,
+    /// The replicas that were asked for; null of a pause.
+    replicas: Option<u32>,
+    /// When it ends.
+    until: String,
+    /// Where it is from: `annotation` or `api`.
+    by: String,
 }
 
 /// What a policy beside the one in force would say of a variant.
@@ -222,7 +240,7 @@ struct Engine {
 #[schemars(rename = "Step")]
 struct StepLine {
     /// The stage: `analyze`, `share`, `bridge`, `pool`, `hold`, `guard`, `stabilize`, `dwell`,
-    /// `flap_budget`, `panic`, `step_limit`, `zero`, `bounds`, `limit` or `check`.
+    /// `flap_budget`, `panic`, `step_limit`, `zero`, `override`, `bounds`, `limit` or `check`.
     stage: &'static str,
     /// The number before it, in replicas.
     before: u32,
@@ -431,8 +449,20 @@ fn variant<'a>(
         scale_problem: observation.scale_unknown.as_ref().map(ToString::to_string),
         replicas: observation.replicas.iter().map(|it| replica(it, details)).collect(),
         pool: None,
+        overridden: decision.and_then(Decision::overridden).map(OverrideLine::new),
         shadows: Vec::new(),
         scaler_problems: &[],
+    }
+}
+
+impl OverrideLine {
+    fn new(known: Override) -> Self {
+        let Override { order, until, by } = known;
+        let replicas = match order {
+            Order::Pin(replicas) => Some(replicas.count()),
+            Order::Pause => None,
+        };
+        Self { kind: order.label(), replicas, until: until.to_string(), by: by.to_string() }
     }
 }
 

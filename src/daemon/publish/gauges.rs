@@ -20,6 +20,7 @@ use crate::publish::{Published, PublishedVariant};
 use plimsoll_core::decide::pools::pooled::PoolReport;
 use plimsoll_core::decide::workload::WorkloadReport;
 use plimsoll_core::decide::{Basis, Decision, ReasonCode, Stage};
+use plimsoll_core::observe::overrides::Override;
 use plimsoll_core::observe::{Freshness, Observation, ReplicaObservation, StartQuantiles, Startup};
 use plimsoll_core::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate};
 
@@ -50,6 +51,8 @@ macro_rules! families {
 families! {
     DESIRED = "plimsoll_desired_replicas", VARIANT,
         "Replicas that the variant should have; the number that the external metrics API serves.";
+    OVERRIDE_UNTIL = "plimsoll_override_until_timestamp_seconds", &["namespace", "model", "variant", "kind"],
+        "End of the pin or pause of the variant, in seconds since the epoch; absent without one.";
     SHADOW = "plimsoll_shadow_desired_replicas", &["namespace", "model", "variant", "policy"],
         "Replicas that a policy beside the one in force would ask for; absent without such policies.";
     UNCONSTRAINED = "plimsoll_unconstrained_desired_replicas", VARIANT,
@@ -340,6 +343,11 @@ impl MetricSheet {
             let age = now.saturating_sub(decided.elapsed).as_secs_f64();
             self.set(&DECISION_AGE, &labels, Some(age));
             self.set(&DECISION_HELD, &labels, Some(one_if(held(decision))));
+
+            if let Some(Override { order, until, .. }) = decision.overridden() {
+                let labels = [namespace, model, variant, order.label()];
+                self.set(&OVERRIDE_UNTIL, &labels, Some(until.as_duration().as_secs_f64()));
+            }
 
             let flap_budget_spent = decision.steps.iter().any(|it| it.stage == Stage::FlapBudget);
             self.set(&FLAP_BUDGET_SPENT, &labels, Some(one_if(flap_budget_spent)));

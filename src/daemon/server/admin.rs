@@ -10,8 +10,9 @@
 //! | `/api/…` | GET | decisions, their reasons, and the daemon's status, as JSON |
 //! | `/-/reload` | POST | loads the configuration again; 400 with every problem if it is rejected |
 //! | `/-/log` | PUT | replaces the log filter with the body |
+//! | `/-/override` | PUT, DELETE | pins or pauses a variant, or ends that |
 //!
-//! [`access`] tells who may send the last two, and which browsers may read.
+//! [`access`] tells who may send the last three, and which browsers may read.
 //!
 //! Health does not depend on data. A daemon without data for a decision still serves its desired
 //! replicas. Taking it out of service would also block the cluster's namespace deletions.
@@ -55,7 +56,7 @@ use crate::server::{accept, page};
 /// Bytes of a request's line and headers.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// Bytes of a request body that is read; only a log filter is.
+/// Bytes of a request body that is read: a log filter, or a pin.
 const BODY_MAX: usize = 4096;
 
 /// Time in which a request body must arrive.
@@ -70,6 +71,18 @@ pub type Setter = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 /// A hook that takes a path and its query, and answers with a status and JSON.
 pub type DocumentHook =
     Box<dyn Fn(String, Option<String>) -> HookFuture<(StatusCode, String)> + Send + Sync>;
+
+/// A change of a variant's pin or pause.
+pub struct OverrideChange {
+    /// The query, which names the variant.
+    pub query: Option<String>,
+    /// The body; `None` to end the pin or the pause.
+    pub body: Option<Bytes>,
+}
+
+/// A hook that changes a pin or a pause, and answers with a status and JSON.
+pub type OverrideHook =
+    Box<dyn Fn(OverrideChange) -> HookFuture<(StatusCode, String)> + Send + Sync>;
 
 /// The data and actions behind the port.
 pub struct Hooks {
@@ -87,6 +100,8 @@ pub struct Hooks {
     pub reload: Box<dyn Fn() -> HookFuture<Result<(), String>> + Send + Sync>,
     /// Replaces the log filter.
     pub set_log: Setter,
+    /// Pins or pauses a variant, or ends that.
+    pub change_override: OverrideHook,
 }
 
 /// The limits of the plain HTTP port.
@@ -207,6 +222,10 @@ impl Hooks {
             "/readyz" if get => self.readiness(),
             "/-/reload" if method == Method::POST => self.change(peer, request).await,
             "/-/log" if method == Method::PUT => self.change(peer, request).await,
+            "/-/override" if method == Method::PUT || method == Method::DELETE => {
+                self.change(peer, request).await
+            }
+            "/-/override" => not_allowed("PUT, DELETE"),
             "/-/reload" => not_allowed("POST"),
             "/-/log" => not_allowed("PUT"),
             "/metrics" | "/livez" | "/healthz" | "/readyz" | "/" | "/help" if !get => {
@@ -248,7 +267,31 @@ impl Hooks {
         }
 
         info!(client.ip = %peer.ip(), path, "A change was requested over HTTP");
-        if path == "/-/log" { self.log(body).await } else { self.load_again().await }
+        match path.as_str() {
+            "/-/log" => self.log(body).await,
+            "/-/override" => self.override_variant(&head, body).await,
+            _ => self.load_again().await,
+        }
+    }
+
+    /// Sets a pin or a pause by the body of a PUT, or ends it.
+    async fn override_variant<B: ReadableBody>(
+        &self,
+        head: &Request<()>,
+        body: B,
+    ) -> Response<Full<Bytes>> {
+        let query = head.uri().query().map(str::to_owned);
+        let body = if head.method() == Method::PUT {
+            match read_body(body).await {
+                Ok(body) => Some(body),
+                Err(refusal) => return *refusal,
+            }
+        } else {
+            None
+        };
+
+        let (status, answer) = (self.change_override)(OverrideChange { query, body }).await;
+        reply(status, JSON, answer)
     }
 
     async fn load_again(&self) -> Response<Full<Bytes>> {
@@ -295,13 +338,9 @@ impl Hooks {
     }
 
     async fn log<B: ReadableBody>(&self, body: B) -> Response<Full<Bytes>> {
-        let limited = Limited::new(body, BODY_MAX);
-        let body = match timeout(BODY_TIME_MAX, limited.collect()).await {
-            Ok(Ok(collected)) => collected.to_bytes(),
-            Ok(Err(_)) => {
-                return text(StatusCode::PAYLOAD_TOO_LARGE, "A filter is a short text.\n".into());
-            }
-            Err(_) => return too_slow(),
+        let body = match read_body(body).await {
+            Ok(body) => body,
+            Err(refusal) => return *refusal,
         };
 
         let set = std::str::from_utf8(&body).map_err(|error| error.to_string());
@@ -309,6 +348,20 @@ impl Hooks {
             Ok(()) => text(StatusCode::OK, "The log filter was replaced.\n".into()),
             Err(why) => text(StatusCode::BAD_REQUEST, format!("{why}\n")),
         }
+    }
+}
+
+/// Reads the body of a request that changes something, or returns the answer to one that is too long
+/// or does not arrive.
+async fn read_body<B: ReadableBody>(body: B) -> Result<Bytes, Box<Response<Full<Bytes>>>> {
+    let limited = Limited::new(body, BODY_MAX);
+    match timeout(BODY_TIME_MAX, limited.collect()).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(_)) => {
+            let words = format!("The body may have {BODY_MAX} bytes.\n");
+            Err(Box::new(text(StatusCode::PAYLOAD_TOO_LARGE, words)))
+        }
+        Err(_) => Err(Box::new(too_slow())),
     }
 }
 
@@ -320,11 +373,13 @@ const INDEX: &str = "GET  /                     the status page, in a browser\n\
                      GET  /api/v1/status        how the daemon and its fleet are\n\
                      GET  /api/v1/decisions     every number and the steps that made it\n\
                      GET  /api/v1/desired       the number of a variant (?namespace=&variant=)\n\
+                     GET  /api/v1/explain       why one number, and what would change it\n\
                      GET  /api/v1/history       the last hour of a variant (?namespace=&variant=)\n\
                      GET  /api/v1/events        what has changed, the newest first\n\
                      GET  /api/v1/openapi.json  what these answers mean\n\
                      POST /-/reload             load the configuration again\n\
-                     PUT  /-/log                replace the log filter by the body\n";
+                     PUT  /-/log                replace the log filter by the body\n\
+                     PUT  /-/override           pin or pause a variant; DELETE ends that\n";
 
 /// Returns true if a path belongs to the JSON API, whose errors are also JSON.
 fn under_api(path: &str) -> bool {
@@ -399,6 +454,7 @@ mod tests {
             api: Box::new(|_, _| Box::pin(async { (StatusCode::OK, "{}".to_owned()) })),
             reload: Box::new(|| Box::pin(async { Ok(()) })),
             set_log: Box::new(|_| Ok(())),
+            change_override: Box::new(|_| Box::pin(async { (StatusCode::OK, "{}".to_owned()) })),
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use jiff::Timestamp;
+
 use crate::analyze::ballot::{Analyzer, BallotVerdict};
 use crate::analyze::foresight::standby::Bridge;
 use crate::analyze::queueing::QueueingRefusal;
@@ -18,6 +20,7 @@ use crate::decide::sized::{SizedReason, UnmeetableTarget};
 use crate::decide::unheard::UnusableSignal;
 use crate::decide::zero::{IdleEvidence, Idleness, UnknownIdleness};
 use crate::fleet::{Accelerator, LimitName, ModelName, VariantKey, VariantName};
+use crate::observe::overrides::OverrideSource;
 use crate::units::{CostPerHour, Fraction, Gpus, Replicas, RequestRate, Requests, Seconds, Tokens};
 
 /// A value that a reason states.
@@ -106,6 +109,19 @@ const SECONDS: &str = "s";
 
 /// The unit of a replica count.
 const REPLICAS: &str = "replicas";
+
+impl Stated for Timestamp {
+    fn state(&self, name: &'static str, facts: &mut Vec<ReasonFact>) {
+        let value = FactValue::Text(format!("{self:.0}"));
+        facts.push(ReasonFact { name, value, unit: None });
+    }
+}
+
+impl Stated for OverrideSource {
+    fn state(&self, name: &'static str, facts: &mut Vec<ReasonFact>) {
+        facts.push(ReasonFact { name, value: FactValue::Text(self.to_string()), unit: None });
+    }
+}
 
 /// States quantities in their units.
 macro_rules! quantities {

@@ -49,7 +49,7 @@ impl RaisedLimit {
                 *nodes = Arc::new(with_a_node(nodes, kind, *count));
             }
             (Allowance::Budget(budget), LimitIncrease::CostPerHour(more)) => {
-                *budget = *budget + *more;
+                *budget += *more;
             }
             _ => {}
         }

@@ -16,6 +16,7 @@ use crate::daemon::context::Cards;
 use crate::daemon::demand::WakeSignals;
 use crate::daemon::directory::ListerContext;
 use crate::daemon::sharing::Sharing;
+use crate::daemon::ticks::overrides::OverrideRequest;
 use crate::daemon::ticks::scenes::SceneRequest;
 use crate::daemon::ticks::trace::Tracer;
 use crate::publish::Published;
@@ -57,4 +58,5 @@ pub(crate) struct TickChannels {
     pub(crate) cards: Arc<watch::Sender<Cards>>,
     pub(crate) tracer: Option<Tracer>,
     pub(crate) scenes: mpsc::Receiver<SceneRequest>,
+    pub(crate) overrides: mpsc::Receiver<OverrideRequest>,
 }

@@ -86,6 +86,11 @@ impl StateKeeper {
         Self { file, saved, began, saved_at: None, saving: None, clock, telemetry, tracker }
     }
 
+    /// Saves with the next tick.
+    pub(super) fn hurry(&mut self) {
+        self.saved_at = None;
+    }
+
     /// Continues with another state file, or none.
     pub(super) fn set_file(&mut self, file: Option<PathBuf>) {
         self.file = file;

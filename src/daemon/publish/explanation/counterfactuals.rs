@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use plimsoll_core::fleet::Accelerator;
+use plimsoll_core::observe::overrides::Order;
 use plimsoll_core::pipeline::counterfactual::{
     ChangeAnswer, ChangedInput, LoadAnswer, LoadMeasure, LoadThreshold, Unanswered,
 };
@@ -39,7 +40,8 @@ struct ThresholdLine {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Change")]
 pub(super) struct ChangeLine {
-    /// The input: `ttft`, `itl`, `accelerators`, `budget`, `maximum` or `minimum`.
+    /// The input: `ttft`, `itl`, `accelerators`, `budget`, `override`, `maximum` or
+    /// `minimum`.
     input: &'static str,
     /// The limit that is changed; null of another input.
     limit: Option<String>,
@@ -60,6 +62,7 @@ pub(super) const fn why(why: &Unanswered) -> &'static str {
     match why {
         Unanswered::NoDecision => "there is no number",
         Unanswered::NoData => "the number is kept from before, because data is missing",
+        Unanswered::Overridden => "a pin or a pause decides",
         Unanswered::NoLoad => "no requests arrive",
         Unanswered::OtherAnalyzer => {
             "the analyzers that decide measure it in a unit that cannot be changed afterward"
@@ -124,6 +127,7 @@ impl ChangeLine {
             ChangedInput::Itl { .. } => ("itl", "s"),
             ChangedInput::Accelerators { .. } => ("accelerators", "accelerators"),
             ChangedInput::Budget { .. } => ("budget", "per_hour"),
+            ChangedInput::NoOverride { .. } => ("override", "replicas"),
             ChangedInput::NoMaximum { .. } => ("maximum", "replicas"),
             ChangedInput::Minimum { .. } => ("minimum", "replicas"),
         };
@@ -139,6 +143,10 @@ impl ChangeLine {
             ChangedInput::Budget { limit, more } => {
                 (Some(limit.to_string()), None, Some(more.per_hour()))
             }
+            ChangedInput::NoOverride { order: Order::Pin(from) } => {
+                (None, Some(replicas(from)), None)
+            }
+            ChangedInput::NoOverride { order: Order::Pause } => (None, None, None),
             ChangedInput::NoMaximum { from } => (None, Some(replicas(from)), None),
             ChangedInput::Minimum { from, to } => (None, Some(replicas(from)), Some(replicas(to))),
         };
@@ -176,6 +184,9 @@ fn sentence(input: &ChangedInput, desired: Replicas) -> String {
         }
         ChangedInput::Budget { limit, more } => {
             format!("{:.2} more per hour in limit {limit} would allow {desired}", more.per_hour())
+        }
+        ChangedInput::NoOverride { order } => {
+            format!("Without the {}, {desired} would be desired", order.label())
         }
         ChangedInput::NoMaximum { from } => {
             format!("Without the maximum of {from}, {desired} would be desired")

@@ -51,7 +51,7 @@ fn list(now: Timestamp, variant: &PublishedVariant) -> InputLine {
         state: if at.is_some() { "fresh" } else { "never" },
         age_seconds: age,
         text: match age {
-            Some(age) => format!("{count} replicas are listed, as of {age:.1} s ago"),
+            Some(age) => format!("{} listed, as of {age:.1} s ago", are(count)),
             None => "the replicas have not been listed".to_owned(),
         },
     }
@@ -82,15 +82,18 @@ fn replicas(variant: &PublishedVariant) -> Vec<InputLine> {
             state,
             age_seconds: oldest,
             text: match oldest {
-                Some(age) => {
-                    format!("{count} replicas are {state}, the oldest scrape is {age:.1} s old")
-                }
-                None => format!("{count} replicas have never answered a scrape"),
+                Some(age) => format!("{} {state}, oldest scrape {age:.1} s ago", are(count)),
+                None => format!("{} without any scrape", are(count)),
             },
         });
     }
 
     lines
+}
+
+/// So many replicas, with the verb.
+fn are(count: usize) -> String {
+    if count == 1 { "1 replica is".to_owned() } else { format!("{count} replicas are") }
 }
 
 fn signal(now: Timestamp, signal: &DemandSignal) -> InputLine {

@@ -130,6 +130,10 @@ annotations! {
     ScaleToZero = "scale-to-zero",
     /// Time that the model must be idle before it is scaled to zero.
     ScaleToZeroAfter = "scale-to-zero-after",
+    /// Replicas that are desired whatever the load is, and until when.
+    Pin = "pin",
+    /// The time until which desired replicas stay as they are.
+    Pause = "pause",
 }
 
 // === impl AnnotationRules ===

@@ -18,6 +18,7 @@ use plimsoll_core::fleet::names::{
 use plimsoll_core::fleet::{
     Accelerator, Bounds, ModelName, Role, VariantName, ZeroPermission, ZeroPreference,
 };
+use plimsoll_core::observe::overrides::{Order, Override, OverrideSource};
 use plimsoll_core::units::{CostPerHour, Fraction, Gpus, Replicas, Seconds};
 
 /// Accepted accelerator counts.
@@ -325,6 +326,36 @@ impl<'a> ObjectReader<'a> {
         }
 
         bounds.unwrap_or_default()
+    }
+
+    /// Reads the pin or the pause. If there are both, the pin counts.
+    pub(super) fn overridden(&mut self) -> Option<Override> {
+        let by = OverrideSource::Annotation;
+        let pause = self.get(Annotation::Pause.name()).and_then(|text| {
+            let rule = "must be `until` and an instant, such as until 2026-11-21T06:00:00Z";
+            let until = text.trim().strip_prefix("until ").and_then(|at| at.trim().parse().ok());
+            if until.is_none() {
+                self.refuse(Annotation::Pause.name(), rule, text);
+            }
+            Some(Override { order: Order::Pause, until: until?, by })
+        });
+
+        let Some(text) = self.get(Annotation::Pin.name()) else { return pause };
+        let parts = text.split_once(" until ");
+        let replicas = parts.and_then(|(count, _)| count.trim().parse().ok());
+        let until = parts.and_then(|(_, at)| at.trim().parse().ok());
+        let Some((replicas, until)) = replicas.and_then(Replicas::new).zip(until) else {
+            let rule = "must be replicas, `until` and an instant, such as \
+                        6 until 2026-11-21T06:00:00Z";
+            self.refuse(Annotation::Pin.name(), rule, text);
+            return None;
+        };
+        if pause.is_some() {
+            let rule = format!("has no effect next to {}", Annotation::Pin.name());
+            self.doubts.push(missing(Annotation::Pause.name(), &rule));
+        }
+
+        Some(Override { order: Order::Pin(replicas), until, by })
     }
 
     /// Notes unknown Plimsoll annotations. They are usually misspelled, but a newer release may

@@ -10,6 +10,7 @@ use crate::collect::targets::Scheme;
 use plimsoll_core::fleet::{
     Accelerator, Bounds, ModelName, Namespace, Role, VariantKey, ZeroPreference,
 };
+use plimsoll_core::observe::overrides::Override;
 use plimsoll_core::units::{CostPerHour, Fraction, Gpus, Seconds};
 
 /// A variant that an object declares.
@@ -52,6 +53,8 @@ pub struct DiscoveredVariant {
     pub path: Option<String>,
     /// Set if Plimsoll must scrape the replicas although a Prometheus is configured.
     pub scraped: Option<ScrapeRequest>,
+    /// The pin or the pause of the object.
+    pub overridden: Option<Override>,
     /// Annotations without effect that were probably meant to have one.
     pub doubts: Vec<AnnotationProblem>,
 }
@@ -87,6 +90,7 @@ pub fn variant(
     let port = read.number(Annotation::Port, &(1..=u16::MAX));
     let path = read.path();
     let scraped = read.scraped();
+    let overridden = read.overridden();
     read.doubt_unknown();
 
     let ObjectReader { problems, doubts, .. } = read;
@@ -115,6 +119,7 @@ pub fn variant(
         port,
         path,
         scraped,
+        overridden,
         doubts,
     })
 }
@@ -128,6 +133,8 @@ mod tests {
     use crate::collect::cluster::discovery::annotation::{Vocabulary, WVA_DEFAULT_COST};
     use crate::collect::cluster::discovery::object::ObjectRole;
     use plimsoll_core::fleet::ZeroPermission;
+    use plimsoll_core::observe::overrides::{Order, OverrideSource};
+    use plimsoll_core::units::Replicas;
 
     fn marked(source: ObjectRole, written: Value) -> Option<AnnotatedObject> {
         let metadata: ObjectMeta = serde_json::from_value(written).unwrap();
@@ -205,6 +212,8 @@ mod tests {
             "plimsoll.dev/gpus": "8",
             "plimsoll.dev/scale-to-zero": "true",
             "plimsoll.dev/scale-to-zero-after": "1h30m",
+            "plimsoll.dev/pin": "6 until 2026-11-27T06:00:00Z",
+            "plimsoll.dev/pause": "until 2026-11-27T06:00:00Z",
         });
 
         assert_eq!(annotations.as_object().unwrap().len(), Annotation::ALL.len());
@@ -224,7 +233,15 @@ mod tests {
         let zero =
             ZeroPreference { may: Some(ZeroPermission::Allowed), after: Seconds::new(5400.0) };
         assert_eq!((found.gpus, found.zero), (Some(Gpus::new(8)), zero));
-        assert_eq!(found.doubts, []);
+        let until = "2026-11-27T06:00:00Z".parse().unwrap();
+        let pin = Order::Pin(Replicas::saturating(6));
+        let by = OverrideSource::Annotation;
+        assert_eq!(found.overridden, Some(Override { order: pin, until, by }));
+        let doubts: Vec<String> = found.doubts.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            doubts,
+            ["annotation plimsoll.dev/pause has no effect next to plimsoll.dev/pin"]
+        );
     }
 
     #[test]
@@ -236,6 +253,9 @@ mod tests {
             ("variant", "", "lower-case"),
             ("model-aliases", "a,,b", "none of them empty"),
             ("model-aliases", "", "none of them empty"),
+            ("pin", "6", "must be replicas, `until` and an instant"),
+            ("pin", "-1 until 2026-11-27T06:00:00Z", "must be replicas"),
+            ("pause", "true", "must be `until` and an instant"),
             ("cost", "cheap", "must be a number from 0 to 1000000000; found \"cheap\""),
             ("cost", "NaN", "must be a number"),
             ("cost", "inf", "must be a number"),

@@ -1,0 +1,114 @@
+//! The pins and pauses in effect: those of annotations, and those of the API.
+//!
+//! Those of the API are nowhere but here and in the saved memories. The leader keeps them, and the
+//! other replicas take them from its memories with every tick.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use tokio::sync::oneshot;
+use tracing::info;
+
+use crate::collect::cluster::Discovery;
+use crate::publish::state::SavedDecision;
+use crate::publish::state::shared::SharedMemories;
+use plimsoll_core::fleet::{Fleet, VariantKey};
+use plimsoll_core::observe::overrides::{Order, Override};
+
+/// A request to set or to end the override of a variant.
+pub(crate) struct OverrideRequest {
+    pub(crate) variant: VariantKey,
+    /// The override; `None` to end the one in effect.
+    pub(crate) order: Option<Override>,
+    pub(crate) done: oneshot::Sender<Result<(), OverrideRefusal>>,
+}
+
+/// The reason why an override is not accepted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum OverrideRefusal {
+    #[error("there is no variant {0}; /api/v1/decisions lists all variants")]
+    Unknown(VariantKey),
+    #[error("{} decides for this replica of Plimsoll; send the request to it", leader.as_deref().unwrap_or("no replica"))]
+    Follows { leader: Option<String> },
+    #[error("{variant} has no pin or pause of the API; change an annotation on its object")]
+    Nothing { variant: VariantKey },
+}
+
+/// The overrides of the API.
+#[derive(Debug, Default)]
+pub(super) struct OverrideBook {
+    given: BTreeMap<VariantKey, Override>,
+}
+
+// === impl OverrideBook ===
+
+impl OverrideBook {
+    /// Sets or ends the override of a variant of this fleet.
+    pub(super) fn apply(
+        &mut self,
+        variant: &VariantKey,
+        order: Option<Override>,
+        fleet: &Fleet,
+    ) -> Result<(), OverrideRefusal> {
+        if fleet.get(variant).is_none() {
+            return Err(OverrideRefusal::Unknown(variant.clone()));
+        }
+
+        match order {
+            Some(given) => {
+                let Override { order, until, .. } = given;
+                let kind = order.label();
+                let replicas = match order {
+                    Order::Pin(replicas) => Some(replicas.count()),
+                    Order::Pause => None,
+                };
+                info!(%variant, kind, replicas, %until, "An override was set");
+                self.given.insert(variant.clone(), given);
+            }
+            None => {
+                if self.given.remove(variant).is_none() {
+                    return Err(OverrideRefusal::Nothing { variant: variant.clone() });
+                }
+                info!(%variant, "An override was ended");
+            }
+        }
+
+        Ok(())
+    }
+
+    /// Takes over the overrides from before a restart.
+    pub(super) fn restore(&mut self, saved: &[SavedDecision]) {
+        for SavedDecision { variant, memory, .. } in saved {
+            if let Some(given) = memory.as_ref().and_then(|memory| memory.overridden) {
+                self.given.insert(variant.clone(), given);
+            }
+        }
+    }
+
+    /// Takes over the overrides of the replica that decides.
+    pub(super) fn follow(&mut self, memories: &SharedMemories) {
+        self.given.clear();
+        for (variant, (_, memory)) in memories {
+            if let Some(given) = memory.overridden {
+                self.given.insert(variant.clone(), given);
+            }
+        }
+    }
+
+    /// The overrides that are in effect. That of the API replaces an annotation.
+    pub(super) fn in_effect(
+        &mut self,
+        now: Timestamp,
+        discovery: Option<&Discovery>,
+    ) -> BTreeMap<VariantKey, Override> {
+        self.given.retain(|_, given| now < given.until);
+
+        let mut orders = BTreeMap::new();
+        for (key, variant) in discovery.into_iter().flat_map(|it| &it.variants) {
+            orders.extend(variant.overridden.map(|order| (key.clone(), order)));
+        }
+        orders.extend(self.given.iter().map(|(key, given)| (key.clone(), *given)));
+        orders.retain(|_, order| order.is_in_effect(now));
+        orders
+    }
+}
