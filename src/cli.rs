@@ -8,7 +8,10 @@ pub mod args;
 mod ask;
 mod card;
 mod explain;
+mod manual;
 mod migrate;
+mod overrides;
+pub mod top;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -22,6 +25,7 @@ use crate::cli::ask::AskError;
 use crate::cli::card::CardError;
 use crate::cli::explain::ExplainError;
 use crate::cli::migrate::MigrateError;
+use crate::cli::overrides::OverrideError;
 use plimsoll_daemon::config::{self, Files, LoadError, LoadedConfig};
 use plimsoll_daemon::publish::state::StateError;
 use plimsoll_daemon::trace::TraceError;
@@ -111,8 +115,10 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
             return EXIT_USAGE;
         }
 
-        let usage =
-            cause.is::<ScenarioError>() || cause.is::<PlanError>() || cause.is::<MergeError>();
+        let usage = matches!(cause.downcast_ref(), Some(OverrideError::Refused(_)))
+            || cause.is::<ScenarioError>()
+            || cause.is::<PlanError>()
+            || cause.is::<MergeError>();
         if cause.is::<LoadError>() || cause.is::<MigrateError>() || usage {
             return EXIT_USAGE;
         }
@@ -140,6 +146,12 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Card(command) => card::run(&command),
         Command::Migrate(source) => migrate::run(&source),
         Command::Explain(args) => explain::run(&args),
+        Command::Pin(args) => overrides::pin(&args),
+        Command::Pause(args) => overrides::pause(&args),
+        Command::Resume(target) => overrides::resume(&target),
+        Command::Top(args) => top::run(&args),
+        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::pages(&args.folder),
     }
 }
 

@@ -1,11 +1,13 @@
 //! The commands, their help, and those arguments that are not defined next to their own program.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use jiff::Timestamp;
 
 use plimsoll_core::fleet::{Namespace, VariantKey, VariantName};
+use plimsoll_daemon::config::positive_duration;
 use plimsoll_daemon::daemon::args::RunArgs;
 use plimsoll_lab::backtest::args::BacktestArgs;
 use plimsoll_lab::demo::args::DemoArgs;
@@ -137,6 +139,26 @@ pub enum Command {
     /// state file are read without a daemon. docs/explain.md describes the output.
     #[command(verbatim_doc_comment, after_help = EXPLAIN_EXIT_CODES)]
     Explain(ExplainArgs),
+    /// Set the desired replicas of one variant for some time, within its bounds and limits.
+    ///
+    /// The pin ends on its own, after at most 7 days. docs/explain.md has the rules.
+    #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
+    Pin(PinArgs),
+    /// Keep the desired replicas of one variant as they are for some time.
+    #[command(after_help = EXIT_CODES)]
+    Pause(PauseArgs),
+    /// End the pin or the pause of one variant.
+    #[command(after_help = EXIT_CODES)]
+    Resume(OverrideTarget),
+    /// Show all variants of a running daemon live in a terminal.
+    #[command(after_help = EXIT_CODES)]
+    Top(TopArgs),
+    /// Print completions for a shell.
+    #[command(after_help = EXIT_CODES)]
+    Completions(CompletionArgs),
+    /// Write manual pages into a folder.
+    #[command(after_help = EXIT_CODES)]
+    Man(ManArgs),
     /// Takes what was learned of engines to other clusters, as capacity cards.
     ///
     /// docs/cards.md says what a card does and what it cannot do.
@@ -268,6 +290,143 @@ pub struct ExplainArgs {
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub output: OutputFormat,
+}
+
+/// The variant whose override is changed, and the daemon that does it.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+pub struct OverrideTarget {
+    /// The variant.
+    #[arg(value_name = "NAMESPACE/VARIANT", value_parser = variant_key)]
+    pub variant: VariantKey,
+    /// URL of the daemon's plain HTTP port; without a token, from the same host or pod
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    pub url: String,
+    /// File with the bearer token of `server.admin_token_file`
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+}
+
+/// The time for which an override holds.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+#[group(required = true, multiple = false)]
+pub struct OverrideTime {
+    /// Time from now until it ends, such as `8h`
+    #[arg(long = "for", value_name = "DURATION", value_parser = positive_duration)]
+    pub lasts: Option<Duration>,
+    /// Instant at which it ends, such as `2026-11-27T06:00:00Z`
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<Timestamp>,
+}
+
+/// Arguments of `pin`.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+pub struct PinArgs {
+    /// The variant and the daemon.
+    #[command(flatten)]
+    pub target: OverrideTarget,
+    /// The desired replicas.
+    #[arg(value_name = "REPLICAS")]
+    pub replicas: u32,
+    /// The end.
+    #[command(flatten)]
+    pub time: OverrideTime,
+}
+
+/// Arguments of `pause`.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+pub struct PauseArgs {
+    /// The variant and the daemon.
+    #[command(flatten)]
+    pub target: OverrideTarget,
+    /// The end.
+    #[command(flatten)]
+    pub time: OverrideTime,
+}
+
+/// Arguments of `top`.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+pub struct TopArgs {
+    /// URL of the daemon's plain HTTP port
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    pub url: String,
+    /// Time between two requests
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = positive_duration)]
+    pub interval: Duration,
+    /// Column to sort by
+    #[arg(long, value_name = "KEY", default_value = "name")]
+    pub sort: TopSort,
+    /// Words that the names, the model or the state of a variant must have
+    #[arg(long, value_name = "WORDS")]
+    pub filter: Option<String>,
+    /// Print the table once; also if standard output is no terminal
+    #[arg(long)]
+    pub once: bool,
+}
+
+/// The column by which `top` sorts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TopSort {
+    /// Namespace and name.
+    Name,
+    /// Desired replicas.
+    Desired,
+    /// Arriving requests per second.
+    Load,
+    /// KV cache usage.
+    Kv,
+    /// Waiting requests.
+    Waiting,
+    /// Cost per hour.
+    Cost,
+    /// Age of the data.
+    Age,
+}
+
+impl TopSort {
+    /// The column that a key selects.
+    #[must_use]
+    pub const fn of_key(key: char) -> Option<Self> {
+        Some(match key {
+            'n' => Self::Name,
+            'd' => Self::Desired,
+            'l' => Self::Load,
+            'k' => Self::Kv,
+            'w' => Self::Waiting,
+            'c' => Self::Cost,
+            'a' => Self::Age,
+            _ => return None,
+        })
+    }
+
+    /// The column in words.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Name => "name",
+            Self::Desired => "desired replicas",
+            Self::Load => "load",
+            Self::Kv => "KV cache usage",
+            Self::Waiting => "waiting requests",
+            Self::Cost => "cost",
+            Self::Age => "age",
+        }
+    }
+}
+
+/// Arguments of `completions`.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+pub struct CompletionArgs {
+    /// The shell.
+    #[arg(value_name = "SHELL")]
+    pub shell: clap_complete::Shell,
+}
+
+/// Arguments of `man`.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+pub struct ManArgs {
+    /// Folder for the pages; it is made if it is not there
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
 }
 
 /// The format of an output.

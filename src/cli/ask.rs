@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use reqwest::StatusCode;
+use reqwest::{Client, Method, Response, StatusCode};
+use tokio::runtime::Runtime;
+
+use plimsoll_core::fleet::VariantKey;
 
 /// A daemon answers in milliseconds, and an explanation takes some seconds. One that takes longer
 /// than this is treated as not reachable.
@@ -53,18 +56,64 @@ impl AskError {
 /// The daemon does not answer, or with more than is read, or with bytes that are no text.
 pub(crate) fn get(base: &str, path: &str) -> anyhow::Result<(StatusCode, String)> {
     let address = format!("{}{path}", base.trim_end_matches('/'));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
-    Ok(runtime.block_on(fetch(&address))?)
+    Ok(runtime()?
+        .block_on(async { answer(&address, client(&address)?.get(&address).send().await).await })?)
 }
 
-/// Fetches a URL.
-pub(crate) async fn fetch(url: &str) -> Result<(StatusCode, String), AskError> {
-    let built = reqwest::Client::builder().timeout(TIMEOUT).build();
-    let client = built.map_err(|source| AskError::daemon(url, source))?;
-    let sent = client.get(url).send().await;
+/// A request that changes the daemon.
+pub(crate) struct ChangeRequest {
+    /// The method.
+    pub(crate) method: Method,
+    /// The path and the query.
+    pub(crate) path: String,
+    /// The body.
+    pub(crate) body: String,
+    /// The bearer token, if one is needed.
+    pub(crate) token: Option<String>,
+}
+
+/// Changes the daemon whose plain HTTP port is at `base`. Returns the status and the text.
+///
+/// # Errors
+///
+/// As those of [`get`].
+pub(crate) fn change(base: &str, request: &ChangeRequest) -> anyhow::Result<(StatusCode, String)> {
+    let ChangeRequest { method, path, body, token } = request;
+    let address = format!("{}{path}", base.trim_end_matches('/'));
+    Ok(runtime()?.block_on(async {
+        let built = client(&address)?.request(method.clone(), &address).body(body.clone());
+        let sent = match token {
+            Some(token) => built.bearer_auth(token),
+            None => built,
+        };
+        answer(&address, sent.send().await).await
+    })?)
+}
+
+/// The query that names a variant.
+pub(crate) fn of_variant(key: &VariantKey) -> String {
+    let VariantKey { namespace, variant } = key;
+    form_urlencoded::Serializer::new(String::new())
+        .append_pair("namespace", namespace.as_str())
+        .append_pair("variant", variant.as_str())
+        .finish()
+}
+
+fn runtime() -> anyhow::Result<Runtime> {
+    let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    built.context("cannot start the runtime")
+}
+
+fn client(url: &str) -> Result<Client, AskError> {
+    let built = Client::builder().timeout(TIMEOUT).build();
+    built.map_err(|source| AskError::daemon(url, source))
+}
+
+/// Reads an answer.
+async fn answer(
+    url: &str,
+    sent: Result<Response, reqwest::Error>,
+) -> Result<(StatusCode, String), AskError> {
     let mut answer = sent.map_err(|source| AskError::daemon(url, source))?;
     let status = answer.status();
 

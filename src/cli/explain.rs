@@ -3,6 +3,7 @@
 //! A daemon, a trace and a state file give the same document, as far as they have the data. This
 //! module writes it for people.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -73,12 +74,7 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
 }
 
 fn of_daemon(key: &VariantKey, url: &str) -> anyhow::Result<Value> {
-    let VariantKey { namespace, variant } = key;
-    let query = form_urlencoded::Serializer::new(String::new())
-        .append_pair("namespace", namespace.as_str())
-        .append_pair("variant", variant.as_str())
-        .finish();
-    let path = format!("/api/v1/explain?{query}");
+    let path = format!("/api/v1/explain?{}", ask::of_variant(key));
     let (status, text) = ask::get(url, &path)?;
 
     let answer: Value = serde_json::from_str(&text).unwrap_or_default();
@@ -109,7 +105,7 @@ fn of_trace(key: &VariantKey, trace: &[PathBuf], at: Timestamp) -> anyhow::Resul
         published: &published,
         variant,
         inputs: &scene.inputs,
-        details: &Default::default(),
+        details: &BTreeMap::default(),
         autoscaler: None,
         now: scene.now,
         elapsed,

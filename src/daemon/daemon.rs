@@ -50,7 +50,7 @@ use crate::daemon::liveness::LoopLiveness;
 use crate::daemon::reload::{ConfigOrigin, Reloader};
 use crate::daemon::sharing::Sharing;
 use crate::daemon::ticks::Ticks;
-use crate::daemon::ticks::channels::{PrometheusChannels, TickChannels};
+use crate::daemon::ticks::channels::{self, PrometheusChannels, TickChannels};
 use crate::daemon::ticks::overrides::OverrideRequest;
 use crate::daemon::ticks::trace::Tracer;
 use crate::publish::Published;
@@ -76,9 +76,6 @@ use plimsoll_core::observe::Scrape;
 /// of one second. When the loop stalls for longer, scraping waits and counts the scrapes that it
 /// misses.
 const SCRAPES_MAX: usize = 8192;
-
-/// The requests for the scene of a tick that wait at once. One explanation is computed at a time.
-const SCENES_MAX: usize = 4;
 
 /// Options of a daemon in addition to its configuration.
 #[derive(Clone, Default)]
@@ -154,21 +151,14 @@ impl Daemon {
     /// cluster cannot be used. An API server or a replica that does not answer is not an error.
     pub async fn start(config: Config, options: DaemonOptions) -> anyhow::Result<Self> {
         let (phase, phases) = watch::channel(ServerPhase::Serving);
-        let (outlet, published) = watch::channel(Arc::new(Published::default()));
+        let (outlet, published) = watch::channel(Arc::default());
         let common = DaemonContext::new(&config, published, phases)?;
-        let telemetry = Telemetry::register(&common.registry)?;
-        telemetry::register_line_losses(&common.registry, options.log.as_ref())?;
-        let cluster = if config.keys.kubernetes.enabled {
-            Some(Cluster::connect(&config, &common, &telemetry).await?)
-        } else {
-            None
-        };
+        let telemetry = registered(&common, options.log.as_ref())?;
+        let cluster = connect(&config, &common, &telemetry).await?;
         let (inlet, scrapes) = mpsc::channel(SCRAPES_MAX);
         let (targets, board) = scrape(&config, &common, inlet.clone())?;
         let prometheus = ask_prometheus(&config, &common, board.clone(), inlet)?;
-        let (reloads, inbox) = mpsc::channel(1);
-        let (scene_requests, scenes) = mpsc::channel(SCENES_MAX);
-        let (override_requests, overrides) = mpsc::channel(1);
+        let (requests, inboxes) = channels::requests();
         let parts = TickChannels {
             clock: common.clock,
             heartbeat: common.heartbeat.clone(),
@@ -181,14 +171,12 @@ impl Daemon {
             sharing: sharing(&config, cluster.as_ref(), &common, &telemetry)?,
             prometheus,
             signals: WakeSignals::start(&config, &common)?,
-            reloads: inbox,
+            inboxes,
             surroundings: common.surroundings()?,
             tracker: common.tasks.clone(),
             history: Arc::clone(&common.history),
             cards: Arc::clone(&common.cards),
             tracer: tracer(&config, &common, &telemetry),
-            scenes,
-            overrides,
         };
 
         let ticks = Ticks::new(&config, parts);
@@ -200,10 +188,10 @@ impl Daemon {
                     serve_external_metrics(settings, &common, trust, cluster.as_ref(), &telemetry);
                 let MetricsApiEndpoint { address, followed, ready: complete } = served.await?;
                 ready = complete;
-                let registration = cluster.as_ref().map(|cluster| {
-                    let name = registered_as(settings);
-                    cluster.follow_registration(name, followed.expected, &telemetry, &common)
-                });
+                let name = registered_as(settings);
+                let registration = cluster
+                    .as_ref()
+                    .map(|it| it.follow_registration(name, followed.expected, &telemetry, &common));
                 Some((address, registration))
             }
             None => not_served(cluster.as_ref()),
@@ -212,24 +200,22 @@ impl Daemon {
         let ages = decision_ages(&config.keys);
         let external_scaler = scaler::serve(&config.keys, ages, &common).await?;
         let (external_metrics, registration) = external_metrics.unzip();
-        let needs = cluster.as_ref().map(Cluster::needs);
         let from = ConfigOrigin { file: options.config_file, config: config.clone() };
-        let reloader = Reloader::new(from, reloads, needs, telemetry, common.clock);
+        let needs = cluster.as_ref().map(Cluster::needs);
+        let reloader = Reloader::new(from, requests.reloads, needs, telemetry, common.clock);
         let sources = status::ApiSources {
             board,
             registration: registration.flatten(),
             ready: ready.clone(),
             cluster: cluster.as_ref().map(Cluster::state),
-            scenes: scene_requests,
+            scenes: requests.scenes,
         };
         let api = status::surface(&common, ages, &reloader, sources);
-        let access = access(&config.keys.server);
-        let shown =
-            AdminComponents { access, api, ready, log: options.log, overrides: override_requests };
+        let overrides = requests.overrides;
+        let shown = AdminComponents { api, ready, log: options.log, overrides };
         let admin = serve_admin(&config, &common, &reloader, shown)?;
         common.tasks.spawn(Arc::clone(&reloader).follow(common.stop.clone()));
         common.tasks.spawn(liveness::decide(ticks, common.stop.clone(), common.retire.clone()));
-
         let shutdown = config.keys.shutdown;
         let daemon = Self { common, admin, external_metrics, external_scaler, shutdown, phase };
         daemon.say_running(&config);
@@ -388,6 +374,24 @@ const fn registered_as(settings: &config::ExternalMetrics) -> &'static str {
     if settings.object_metrics { OBJECT_API_SERVICE } else { API_SERVICE }
 }
 
+/// The metrics of the whole daemon.
+fn registered(common: &DaemonContext, log: Option<&LogFilter>) -> anyhow::Result<Telemetry> {
+    telemetry::register_line_losses(&common.registry, log)?;
+    Ok(Telemetry::register(&common.registry)?)
+}
+
+/// The cluster, if the configuration enables it.
+async fn connect(
+    config: &Config,
+    common: &DaemonContext,
+    telemetry: &Telemetry,
+) -> anyhow::Result<Option<Cluster>> {
+    if !config.keys.kubernetes.enabled {
+        return Ok(None);
+    }
+    Cluster::connect(config, common, telemetry).await.map(Some)
+}
+
 /// Logs that another provider must serve the desired replicas if the external metrics API is not
 /// served.
 fn not_served(cluster: Option<&Cluster>) -> Option<ApiRegistration> {
@@ -470,7 +474,6 @@ const fn ages_of(settings: &config::ExternalMetrics) -> DecisionAges {
 
 /// The parts of the admin port in addition to the shared state.
 struct AdminComponents {
-    access: AccessPolicy,
     api: ApiSurface,
     ready: Readiness,
     log: Option<LogFilter>,
@@ -483,7 +486,7 @@ fn serve_admin(
     reloader: &Arc<Reloader>,
     shown: AdminComponents,
 ) -> anyhow::Result<SocketAddr> {
-    let hooks = Arc::new(hooks(common, reloader, shown));
+    let hooks = Arc::new(hooks(common, reloader, access(&config.keys.server), shown));
     let listener = listen(config.keys.server.listen, "server.listen")?;
     let address = listener.local_addr()?;
     let DaemonContext { tasks, stop, .. } = common;
@@ -505,8 +508,13 @@ fn access(keys: &config::ServerKeys) -> AccessPolicy {
 }
 
 /// The hooks of the admin port.
-fn hooks(common: &DaemonContext, reloader: &Arc<Reloader>, shown: AdminComponents) -> Hooks {
-    let AdminComponents { access, api, ready, log, overrides } = shown;
+fn hooks(
+    common: &DaemonContext,
+    reloader: &Arc<Reloader>,
+    access: AccessPolicy,
+    shown: AdminComponents,
+) -> Hooks {
+    let AdminComponents { api, ready, log, overrides } = shown;
     let clock = common.clock;
     let registry = common.registry.clone();
     let reloader = Arc::clone(reloader);

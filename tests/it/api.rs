@@ -54,6 +54,7 @@ async fn every_answer_has_the_fields_that_are_documented_and_no_others() {
         ("/api/v1/decisions", "Decisions"),
         (DESIRED_OF_A, "Desired"),
         (HISTORY_OF_A, "History"),
+        ("/api/v1/explain?namespace=default&variant=a", "Explanation"),
         ("/api/v1/events", "Events"),
         ("/api/v1/status", "Status"),
     ] {
@@ -62,10 +63,20 @@ async fn every_answer_has_the_fields_that_are_documented_and_no_others() {
     let error = refused(&daemon, "/api/v1/nothing", StatusCode::NOT_FOUND).await;
     compare(&json!({"error": error}), &reference("Error"), schemas, "error", &mut seen);
     // Only a cluster has pod templates and an APIService, and only `optimizer: rank` a ranking. What
-    // `foresight` finds is compared in `terms.rs`.
+    // `foresight` finds is compared in `terms.rs`, pins are in `overrides.rs`.
     let unseen: Vec<_> = schemas.keys().filter(|name| !seen.contains(*name)).collect();
-    let elsewhere =
-        ["Engine", "RankedOption", "Foreseen", "Term", "Carries", "Slowest", "ApiService"];
+    let elsewhere = [
+        "Engine",
+        "RankedOption",
+        "Foreseen",
+        "Term",
+        "Carries",
+        "Slowest",
+        "Override",
+        "Change",
+        "Autoscaler",
+        "ApiService",
+    ];
     assert_eq!(unseen, elsewhere);
     daemon.end().await;
 }

@@ -31,6 +31,9 @@ fn every_help_text_is_as_reviewed() {
         ("help_card_export", vec!["card", "export", "--help"]),
         ("help_migrate", vec!["migrate", "--help"]),
         ("help_migrate_wva", vec!["migrate", "wva", "--help"]),
+        ("help_explain", vec!["explain", "--help"]),
+        ("help_pin", vec!["pin", "--help"]),
+        ("help_top", vec!["top", "--help"]),
     ] {
         let output = plimsoll(&arguments);
         assert_eq!(output.status.code(), Some(0), "{name}");
@@ -56,6 +59,27 @@ fn a_wrong_command_line_exits_64_and_prints_no_result() {
         assert!(output.stdout.is_empty(), "{arguments:?}");
         assert!(!output.stderr.is_empty(), "{arguments:?}");
     }
+}
+
+#[test]
+fn completions_and_manual_pages_name_every_command() {
+    let shells = ["bash", "elvish", "fish", "powershell", "zsh"];
+    for shell in shells {
+        let output = plimsoll(&["completions", shell]);
+        assert_eq!(output.status.code(), Some(0), "{shell}");
+        for command in ["explain", "backtest", "scoreboard", "top"] {
+            assert!(text(&output.stdout).contains(command), "{shell}: {command}");
+        }
+    }
+    assert_eq!(plimsoll(&["completions", "cmd"]).status.code(), Some(64));
+
+    let folder = tempfile::tempdir().unwrap();
+    let pages = folder.path().join("man/man1");
+    assert_eq!(plimsoll(&["man", path(&pages)]).status.code(), Some(0));
+    let page = |name: &str| std::fs::read_to_string(pages.join(name)).unwrap();
+    assert!(page("plimsoll.1").contains(r"plimsoll\-explain"), "{}", page("plimsoll.1"));
+    assert!(page("plimsoll-explain.1").contains("NAMESPACE/VARIANT"));
+    assert!(page("plimsoll-card-export.1").contains(".TH"));
 }
 
 #[test]

@@ -70,6 +70,7 @@ mod supply;
 mod targets;
 mod tenants;
 mod terms;
+mod top;
 mod unplaced;
 mod vectors;
 mod wake;

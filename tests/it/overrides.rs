@@ -147,9 +147,8 @@ async fn a_pin_over_http_is_on_every_surface_survives_a_restart_and_can_be_ended
     assert_eq!((status, &answer["override"]), (StatusCode::OK, &json!("pin")), "{answer}");
     running.until_desired("a", Some(4.0)).await;
     let instant = until.parse::<Timestamp>().unwrap().as_duration().as_secs_f64();
-    running
-        .until("plimsoll_override_until_timestamp_seconds", |at| (at - instant).abs() < 1.0)
-        .await;
+    let metric = "plimsoll_override_until_timestamp_seconds";
+    assert!(running.until(metric, |at| (at - instant).abs() < 1.0).await);
     let decisions: Value =
         serde_json::from_str(&running.ask("GET", "/api/v1/decisions").await.1).unwrap();
     let variant = &decisions["variants"][0];
@@ -208,7 +207,7 @@ async fn an_order_that_cannot_be_carried_out_is_refused_with_the_reason() {
     let (status, _) = put(&running, &json!({"pause": true, "until": until})).await;
     assert_eq!(status, StatusCode::OK);
     engine.show(stats(950));
-    running.until("plimsoll_kv_cache_usage_ratio", |usage| usage > 0.9).await;
+    assert!(running.until("plimsoll_kv_cache_usage_ratio", |usage| usage > 0.9).await);
     tokio::time::timeout(Duration::from_mins(1), async {
         while running.sample("plimsoll_unconstrained_desired_replicas").await != Some(2.0) {
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -143,11 +143,12 @@ impl Decision {
         })
     }
 
-    /// Returns the step that explains the result best: the last step that changed the value. If no
-    /// step changed it, returns the last step.
+    /// Returns the step that explains the result best: the last step that changed the value, or a pin
+    /// or a pause after it. If no step changed it, returns the last step.
     #[must_use]
     pub fn because(&self) -> Option<&Step> {
-        self.steps.iter().rev().find(|step| step.before != step.after).or(self.steps.last())
+        let explains = |step: &&Step| step.before != step.after || step.stage == Stage::Override;
+        self.steps.iter().rev().find(explains).or(self.steps.last())
     }
 }
 

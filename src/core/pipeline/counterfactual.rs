@@ -164,7 +164,8 @@ pub enum ChangedInput {
     },
 }
 
-/// Answers what would change the number of a variant. `goes_on` is asked before each decision.
+/// Answers which changes would give a variant another number. `goes_on` is asked before each decision.
+#[must_use]
 pub fn answer(
     tick: &RepeatableTick,
     variant: &VariantKey,

@@ -146,7 +146,7 @@ settings! {
         /// Address and port to listen on.
         listen: SocketAddr = any(8080), needs restart;
 
-        /// Lets `POST /-/reload` and `PUT /-/log` change the daemon, if they come from its own host
+        /// Lets `POST /-/reload`, `PUT /-/log` and `/-/override` change the daemon, if they come from its own host
         /// or pod, or with the token of `admin_token_file`.
         admin_enabled: bool = true, needs restart;
 

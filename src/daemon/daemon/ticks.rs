@@ -1,5 +1,6 @@
 //! The decision loop: a tick processes new data, decides, publishes, and reports changes.
 
+mod autoscalers;
 pub(crate) mod channels;
 mod keep;
 pub(crate) mod overrides;
@@ -15,7 +16,7 @@ use jiff::Timestamp;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
 use crate::collect::cluster::{ClusterState, Discovery, Finding, IgnoredChange};
 use crate::collect::replace;
@@ -23,7 +24,6 @@ use crate::config::Config;
 use crate::daemon::announce::EventPermission;
 use crate::daemon::directory::{self, Directory};
 use crate::daemon::discovery::DiscoveryReporter;
-use crate::daemon::pace;
 use crate::daemon::sharing::{LeadershipRole, Sharing};
 use crate::daemon::ticks::channels::{ConfigReload, PrometheusChannels, TickChannels};
 use crate::daemon::ticks::keep::{SAVE_INTERVAL, StateKeeper};
@@ -126,17 +126,17 @@ impl Ticks {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                Some(reload) = self.parts.reloads.recv() => {
+                Some(reload) = self.parts.inboxes.reloads.recv() => {
                     interval = tokio::time::interval(reload.config.keys.tick_interval);
                     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
                     self.reload(reload);
                 }
                 () = changed(&mut self.parts.sharing) => aside(|| self.look_again()),
-                Some(request) = self.parts.overrides.recv() => {
+                Some(request) = self.parts.inboxes.overrides.recv() => {
                     self.order(request);
                     interval.reset_after(CALLED_AFTER.min(self.interval));
                 }
-                Some(request) = self.parts.scenes.recv() => {
+                Some(request) = self.parts.inboxes.scenes.recv() => {
                     self.scenes.add(request);
                     interval.reset_after(CALLED_AFTER.min(self.interval));
                 }
@@ -222,26 +222,23 @@ impl Ticks {
         standing: Option<LeadershipRole>,
     ) -> Decisions {
         self.say_standing(standing);
-        match &self.parts.sharing {
-            Some(sharing) => {
-                let numbers = sharing.numbers();
-                let memories = sharing.memories();
-                let unknown = sharing.strange().len();
-                keep::count_unknown(&self.parts.telemetry, StateDocument::Shared, unknown);
-                let restored = keep::take_over(&mut self.pipeline, now, &numbers, memories);
-                if let Some(tracer) = &mut self.tracer {
-                    tracer.restored(restored);
-                    tracer.follows(numbers.clone());
-                }
+        let Some(sharing) = &self.parts.sharing else {
+            self.scenes.answer(&self.pipeline, now, inputs, None);
+            return self.pipeline.tick(now, inputs);
+        };
 
-                self.scenes.answer(&self.pipeline, now, inputs, Some(&numbers));
-                self.pipeline.follow(now, inputs, &numbers)
-            }
-            None => {
-                self.scenes.answer(&self.pipeline, now, inputs, None);
-                self.pipeline.tick(now, inputs)
-            }
+        let numbers = sharing.numbers();
+        let memories = sharing.memories();
+        let unknown = sharing.strange().len();
+        keep::count_unknown(&self.parts.telemetry, StateDocument::Shared, unknown);
+        let restored = keep::take_over(&mut self.pipeline, now, &numbers, memories);
+        if let Some(tracer) = &mut self.tracer {
+            tracer.restored(restored);
+            tracer.follows(numbers.clone());
         }
+
+        self.scenes.answer(&self.pipeline, now, inputs, Some(&numbers));
+        self.pipeline.follow(now, inputs, &numbers)
     }
 
     /// The state before the tick, if the tick begins a file of the trace.
@@ -528,76 +525,6 @@ impl Ticks {
         if let (Some(announcer), Some(cluster)) = (&mut self.parts.announcer, &self.parts.cluster) {
             let state = cluster.borrow().clone();
             announcer.decisions(now, before, after, &state, voice);
-        }
-    }
-
-    /// Reports when an HPA will not follow published desired replicas, and how to fix it.
-    fn judge_autoscalers(&mut self, published: &Published) {
-        let Some(cluster) = self.parts.cluster.as_ref().map(|it| it.borrow().clone()) else {
-            return;
-        };
-        let gauge = self.parts.telemetry.hpa_ignores.clone();
-        let mut followed = BTreeSet::new();
-        for (key, state) in &cluster.variants {
-            let desired = published
-                .variants
-                .get(key)
-                .and_then(|variant| variant.decided.as_ref())
-                .map(|decided| decided.decision.desired());
-            let ignored = desired.and_then(|desired| state.ignored(desired));
-            if let Some(follower) = &state.follower {
-                let labels = [key.namespace.as_str(), key.variant.as_str(), follower.hpa.as_str()];
-                gauge.with_label_values(&labels).set(f64::from(u8::from(ignored.is_some())));
-                followed.insert(labels.map(str::to_owned));
-            }
-
-            self.say_ignored(key, ignored);
-            let mut findings = state.findings.clone();
-            findings.retain(|finding| !pace::is_intended(finding, self.pipeline.policy()));
-            if self.findings.get(key) != Some(&findings) {
-                for finding in &findings {
-                    let namespace = &key.namespace;
-                    let variant = &key.variant;
-                    warn!(%namespace, %variant, "{finding}");
-                    if let Some(announcer) = &self.parts.announcer {
-                        announcer.finding(key, finding);
-                    }
-                }
-
-                self.findings.insert(key.clone(), findings);
-            }
-        }
-
-        // Series of deleted HPAs are removed; the others are never absent in between.
-        for gone in self.followed.difference(&followed) {
-            let _gone = gauge.remove_label_values(&gone.each_ref().map(String::as_str));
-        }
-
-        self.followed = followed;
-        self.findings.retain(|key, _| cluster.variants.contains_key(key));
-        self.ignored.retain(|key, _| cluster.variants.contains_key(key));
-    }
-
-    fn say_ignored(&mut self, key: &VariantKey, ignored: Option<IgnoredChange>) {
-        let Some(ignored) = ignored else {
-            self.ignored.remove(key);
-            return;
-        };
-        if self.ignored.get(key) != Some(&ignored) {
-            warn!(
-                namespace = %key.namespace,
-                variant = %key.variant,
-                hpa = ignored.hpa,
-                current = ignored.current.count(),
-                desired = ignored.desired.count(),
-                "The HPA ignores the desired number, which is within its tolerance. Add to it:\n{}",
-                ignored.remedy()
-            );
-            if let Some(announcer) = &self.parts.announcer {
-                announcer.ignored(key, &ignored);
-            }
-
-            self.ignored.insert(key.clone(), ignored);
         }
     }
 }

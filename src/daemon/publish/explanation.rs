@@ -60,6 +60,7 @@ pub struct Explanation<'a> {
 
 /// The step that binds a number.
 #[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Binding")]
 struct BindingLine {
     /// The stage, as in `steps`.
     stage: &'static str,

@@ -12,6 +12,7 @@ use plimsoll::observe::hosting::{HostedModel, HostedModels, ModelAssignment};
 use plimsoll::observe::inventory::{
     Inventory, NodeStock, QuotaStock, ReplicaUnit, TimedValue, UnitSource,
 };
+use plimsoll::observe::overrides::{Order, Override, OverrideSource};
 use plimsoll::observe::template::{Container, PodTemplate};
 use plimsoll::observe::{
     AutoscalerWindows, DemandSignal, Inputs, Naming, RankReading, Reading, ReplicaListing,
@@ -158,6 +159,11 @@ fn inputs() -> Inputs {
         hosting: [(key("a"), hosted())].into(),
         listings: listings(),
         scrapes: scrapes(),
+        overrides: [(
+            key("a"),
+            Override { order: Order::Pin(n(6)), until: at(99), by: OverrideSource::Api },
+        )]
+        .into(),
     }
 }
 

@@ -38,6 +38,34 @@ pub(crate) struct PrometheusChannels {
     pub(crate) instances: watch::Receiver<Arc<Instances>>,
 }
 
+/// The requests for the scene of a tick that wait at once. One explanation is computed at a time.
+const SCENES_MAX: usize = 4;
+
+/// The senders of requests to the loop.
+pub(crate) struct LoopRequests {
+    pub(crate) reloads: mpsc::Sender<ConfigReload>,
+    pub(crate) scenes: mpsc::Sender<SceneRequest>,
+    pub(crate) overrides: mpsc::Sender<OverrideRequest>,
+}
+
+/// The requests to the loop.
+pub(crate) struct LoopInboxes {
+    pub(crate) reloads: mpsc::Receiver<ConfigReload>,
+    pub(crate) scenes: mpsc::Receiver<SceneRequest>,
+    pub(crate) overrides: mpsc::Receiver<OverrideRequest>,
+}
+
+/// Both ends of the channels for requests to the loop.
+pub(crate) fn requests() -> (LoopRequests, LoopInboxes) {
+    let (reload_sender, reloads) = mpsc::channel(1);
+    let (scene_sender, scenes) = mpsc::channel(SCENES_MAX);
+    let (override_sender, overrides) = mpsc::channel(1);
+
+    let senders =
+        LoopRequests { reloads: reload_sender, scenes: scene_sender, overrides: override_sender };
+    (senders, LoopInboxes { reloads, scenes, overrides })
+}
+
 /// The inputs and outputs of the loop.
 pub(crate) struct TickChannels {
     pub(crate) clock: Clock,
@@ -51,12 +79,10 @@ pub(crate) struct TickChannels {
     pub(crate) sharing: Option<Sharing>,
     pub(crate) prometheus: Option<PrometheusChannels>,
     pub(crate) signals: WakeSignals,
-    pub(crate) reloads: mpsc::Receiver<ConfigReload>,
+    pub(crate) inboxes: LoopInboxes,
     pub(crate) surroundings: ListerContext,
     pub(crate) tracker: TaskTracker,
     pub(crate) history: Arc<RecentHistory>,
     pub(crate) cards: Arc<watch::Sender<Cards>>,
     pub(crate) tracer: Option<Tracer>,
-    pub(crate) scenes: mpsc::Receiver<SceneRequest>,
-    pub(crate) overrides: mpsc::Receiver<OverrideRequest>,
 }

@@ -54,24 +54,22 @@ impl OverrideBook {
             return Err(OverrideRefusal::Unknown(variant.clone()));
         }
 
-        match order {
-            Some(given) => {
-                let Override { order, until, .. } = given;
-                let kind = order.label();
-                let replicas = match order {
-                    Order::Pin(replicas) => Some(replicas.count()),
-                    Order::Pause => None,
-                };
-                info!(%variant, kind, replicas, %until, "An override was set");
-                self.given.insert(variant.clone(), given);
+        let Some(given) = order else {
+            if self.given.remove(variant).is_none() {
+                return Err(OverrideRefusal::Nothing { variant: variant.clone() });
             }
-            None => {
-                if self.given.remove(variant).is_none() {
-                    return Err(OverrideRefusal::Nothing { variant: variant.clone() });
-                }
-                info!(%variant, "An override was ended");
-            }
-        }
+            info!(%variant, "An override was ended");
+            return Ok(());
+        };
+
+        let Override { order, until, .. } = given;
+        let kind = order.label();
+        let replicas = match order {
+            Order::Pin(replicas) => Some(replicas.count()),
+            Order::Pause => None,
+        };
+        info!(%variant, kind, replicas, %until, "An override was set");
+        self.given.insert(variant.clone(), given);
 
         Ok(())
     }

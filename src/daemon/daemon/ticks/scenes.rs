@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -62,8 +62,5 @@ impl SceneRequests {
 pub(crate) fn next(requests: &mpsc::Sender<SceneRequest>) -> Option<Arc<TickScene>> {
     let (reply, scene) = sync_channel(1);
     requests.try_send(reply).ok()?;
-    match scene.recv_timeout(WAIT_MAX) {
-        Ok(scene) => Some(scene),
-        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-    }
+    scene.recv_timeout(WAIT_MAX).ok()
 }

@@ -17,6 +17,7 @@ pub struct Autoscaler {
     /// tolerance hides the change, `disabled` if it never scales in this direction, `unknown` if
     /// its behavior or the existing replicas are not known, `not_followed` if no HPA follows the
     /// number.
+    #[schemars(with = "String")]
     pub reaction: Reaction,
     /// Seconds until its first change, at most; null if there is none, or it is not known.
     pub first_change_seconds: Option<f64>,
@@ -34,7 +35,7 @@ pub struct Autoscaler {
 }
 
 /// The reaction of an HPA to desired replicas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reaction {
     /// The desired replicas exist.

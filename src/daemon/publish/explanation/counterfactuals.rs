@@ -12,6 +12,7 @@ use plimsoll_core::units::{Replicas, Seconds};
 
 /// The loads at which the number changes.
 #[derive(Serialize, JsonSchema)]
+#[schemars(rename = "LoadAnswer")]
 pub(super) struct LoadLine {
     /// `arrivals` in requests per second, or `kv_usage` as a share of the cache, with queues in
     /// proportion.

@@ -86,6 +86,11 @@ function verdicts(variant) {
   if (max !== null && desired !== null && desired >= max && unconstrained > max) {
     found.push(['capped', 'at its maximum', 150, 'The load asks for more than the upper bound allows.']);
   }
+  if (variant.override) {
+    const { kind, replicas, until, by } = variant.override;
+    const words = kind === 'pin' ? `pinned to ${replicas}` : 'paused';
+    found.push(['ordered', words, 120, `By ${by}, until ${until}.`]);
+  }
   if (desired !== null && current !== null && desired !== current) {
     found.push(['moving', desired > current ? 'growing' : 'shrinking', 100, 'The replicas are not what is desired yet.']);
   }
@@ -442,7 +447,7 @@ function summedVerdicts(variants) {
       if (css !== 'ok') counts.set(css, [order, (counts.get(css) || [0, 0])[1] + 1]);
     }
   }
-  const words = { none: 'without a number', held: 'held', saturated: 'saturated', stale: 'not fully heard', capped: 'at maximum', moving: 'moving' };
+  const words = { none: 'without a number', held: 'held', saturated: 'saturated', stale: 'not fully heard', capped: 'at maximum', ordered: 'pinned or paused', moving: 'moving' };
   const found = [...counts].sort((a, b) => b[1][0] - a[1][0]).map(([css, [, many]]) => [css, `${many} ${words[css]}`, 0, '']);
   return found.length ? found : [['ok', 'steady', 0, '']];
 }
