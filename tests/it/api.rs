@@ -73,6 +73,7 @@ async fn every_answer_has_the_fields_that_are_documented_and_no_others() {
         "Carries",
         "Slowest",
         "Override",
+        "LoadThreshold",
         "Change",
         "Autoscaler",
         "ApiService",

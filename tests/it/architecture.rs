@@ -100,7 +100,16 @@ const ONLY: &[(&str, &str, &[&str])] = &[
     ("collect", "telemetry", &["telemetry::registrar::"]),
     ("publish", "telemetry", &["telemetry::registrar::"]),
     ("server", "telemetry", &["telemetry::registrar::"]),
-    ("publish", "pipeline", &["pipeline::saved::"]),
+    (
+        "publish",
+        "pipeline",
+        &[
+            "pipeline::Decisions;",
+            "pipeline::counterfactual::",
+            "pipeline::repeat::TickScene;",
+            "pipeline::saved::",
+        ],
+    ),
     ("trace", "publish", &["publish::state"]),
 ];
 
