@@ -110,7 +110,6 @@ fn i_two_replicas_answer_every_request_whatever_becomes_of_their_leader() {
     play("an API server that does not reach the leader", &mut pair, stage, |pair| {
         let leader = until("a leader", || pair.leader());
         pair.member(leader).inward.cut();
-        // Requests wait meanwhile: fewer than the 250 that may be on one connection.
         std::thread::sleep(OUTAGE);
         assert_eq!(pair.leader(), Some(leader), "it renews its Lease");
         pair.member(leader).inward.mend();

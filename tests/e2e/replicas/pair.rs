@@ -25,12 +25,11 @@ pub(crate) const LEASE: Duration = Duration::from_secs(5);
 const ELECTION: &str = "lease_duration: 5s, renew_deadline: 3500ms, retry_period: 500ms";
 
 /// How often a kubelet of the tests probes, and how long it waits.
-const PROBE: Duration = Duration::from_millis(250);
-const PROBE_MAX: Duration = Duration::from_millis(500);
+const PROBE: Duration = Duration::from_millis(500);
+const PROBE_MAX: Duration = Duration::from_secs(1);
 
-/// Probes without an answer after which a pod is not ready. Until then requests wait at one that
-/// hangs: fewer than the 250 that may be on one connection.
-const SILENT_PROBES: u32 = 2;
+/// Probes without an answer after which a pod is not ready, as by default.
+const SILENT_PROBES: u32 = 3;
 
 /// Several replicas of one Deployment.
 pub(crate) struct Pair<'a> {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll::clock::Clock;
+use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -14,6 +15,10 @@ use crate::stage::Stage;
 
 /// Time between two requests: 200 per second.
 const GAP: Duration = Duration::from_millis(5);
+
+/// The most requests at the same time. Fewer are sent while more wait: the API server must not need
+/// more connections than it has, which take 250 each.
+const AT_ONCE: usize = 200;
 
 /// Longer than the API server keeps a connection that has died silently.
 const ANSWER_MAX: Duration = Duration::from_mins(1);
@@ -89,12 +94,15 @@ async fn send(
     answers: Arc<Mutex<Vec<Answer>>>,
 ) {
     let mut turns = tokio::time::interval(GAP);
-    // A machine that is busy for a moment does not make the requests fewer.
-    turns.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    // A machine that was busy for a moment is not made busier.
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let places = Arc::new(Semaphore::new(AT_ONCE));
     let mut requests = JoinSet::new();
     while end.run_until_cancelled(turns.tick()).await.is_some() {
+        let place = Arc::clone(&places).acquire_owned().await;
         let (client, url, answers) = (client.clone(), url.clone(), Arc::clone(&answers));
         requests.spawn(async move {
+            let _place = place;
             let sent = clock.elapsed();
             let number = ask(&client, &url).await;
             let took = clock.elapsed().saturating_sub(sent);
