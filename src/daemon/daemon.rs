@@ -252,12 +252,6 @@ impl Daemon {
         self.external_metrics
     }
 
-    /// The address of the external scaler, if it is served.
-    #[must_use]
-    pub const fn external_scaler(&self) -> Option<SocketAddr> {
-        self.external_scaler
-    }
-
     /// Shuts down: unready, then draining, then stopped. It takes the configured delay, at most the
     /// configured drain time, and a moment.
     pub async fn shutdown(self) {
