@@ -18,7 +18,9 @@ pub struct SharedRendering {
     render: Renderer,
     /// The requests so far; a request's number is its place in them.
     requests: AtomicU64,
-    waited_for: Mutex<Option<RenderedPage>>,
+    /// The requests that have no page yet.
+    unanswered: AtomicU64,
+    shared: Mutex<Option<RenderedPage>>,
 }
 
 /// A page that other requests wait for.
@@ -28,32 +30,58 @@ struct RenderedPage {
     page: Result<Bytes, String>,
 }
 
+/// A request that has no page yet, also one whose client gave up.
+struct Unanswered<'requests>(&'requests AtomicU64);
+
 impl SharedRendering {
     /// Renders with this function.
     #[must_use]
     pub fn new(render: impl Fn() -> Result<String, String> + Send + Sync + 'static) -> Self {
-        let requests = AtomicU64::default();
-        Self { render: Box::new(render), requests, waited_for: Mutex::default() }
+        Self {
+            render: Box::new(render),
+            requests: AtomicU64::default(),
+            unanswered: AtomicU64::default(),
+            shared: Mutex::default(),
+        }
     }
 
     /// Returns a page whose rendering began after this call.
     pub(crate) async fn page(&self) -> Result<Bytes, String> {
+        let unanswered = Unanswered::new(&self.unanswered);
         let request = self.requests.fetch_add(1, Ordering::SeqCst) + 1;
-        let mut waited_for = self.waited_for.lock().await;
-        if let Some(rendered) = waited_for.as_ref()
-            && rendered.request >= request
-        {
-            let page = rendered.page.clone();
-            if rendered.request == request {
-                *waited_for = None;
-            }
-            return page;
-        }
+        let mut shared = self.shared.lock().await;
 
-        let last = self.requests.load(Ordering::SeqCst);
-        let page = (self.render)().map(Bytes::from);
-        *waited_for = (last > request).then(|| RenderedPage { request: last, page: page.clone() });
+        let page = match shared.as_ref().filter(|rendered| rendered.request >= request) {
+            Some(rendered) => rendered.page.clone(),
+            None => self.rendered(&mut shared),
+        };
+
+        drop(unanswered);
+        if self.unanswered.load(Ordering::SeqCst) == 0 {
+            *shared = None;
+        }
         page
+    }
+
+    /// Renders a page for every request that has arrived.
+    fn rendered(&self, shared: &mut Option<RenderedPage>) -> Result<Bytes, String> {
+        let request = self.requests.load(Ordering::SeqCst);
+        let page = (self.render)().map(Bytes::from);
+        *shared = Some(RenderedPage { request, page: page.clone() });
+        page
+    }
+}
+
+impl<'requests> Unanswered<'requests> {
+    fn new(requests: &'requests AtomicU64) -> Self {
+        requests.fetch_add(1, Ordering::SeqCst);
+        Self(requests)
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -69,10 +97,12 @@ mod tests {
     async fn requests_that_arrive_during_a_rendering_share_the_next_one() {
         let (begin, beginnings) = mpsc::channel::<()>();
         let beginnings = std::sync::Mutex::new(beginnings);
-        let rendered = AtomicU64::default();
+        let begun = Arc::new(AtomicU64::default());
+        let rendering = Arc::clone(&begun);
         let shared = Arc::new(SharedRendering::new(move || {
+            let page = rendering.fetch_add(1, Ordering::SeqCst);
             beginnings.lock().unwrap().recv().map_err(|gone| gone.to_string())?;
-            Ok(rendered.fetch_add(1, Ordering::SeqCst).to_string())
+            Ok(page.to_string())
         }));
         let tracker = TaskTracker::new();
         let ask = || {
@@ -81,7 +111,7 @@ mod tests {
         };
 
         let first = ask();
-        while shared.waited_for.try_lock().is_ok() {
+        while begun.load(Ordering::SeqCst) < 1 {
             tokio::task::yield_now().await;
         }
         let others = [(); 10].map(|()| ask());
@@ -95,7 +125,7 @@ mod tests {
         for other in others {
             assert_eq!(other.await.unwrap().unwrap(), "1");
         }
-        assert!(shared.waited_for.lock().await.is_none(), "nobody waits, so nothing is kept");
+        assert!(shared.shared.lock().await.is_none(), "nobody waits, so nothing is kept");
 
         begin.send(()).unwrap();
         assert_eq!(shared.page().await.unwrap(), "2", "a later request gets a later page");
