@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use plimsoll::observe::engine::Engine;
 use regex::Regex;
 
 /// The core: it must not know where its inputs come from.
@@ -238,7 +239,7 @@ fn only_the_dialects_know_the_names_of_engine_metrics() {
         }
         for (at, line) in before_tests(&text).lines().enumerate() {
             let code = line.split("//").next().unwrap_or_default();
-            if code.contains("vllm:") || code.contains("sglang:") {
+            if Engine::ALL.iter().any(|engine| code.contains(engine.prefix())) {
                 wrong.push(format!("{path}:{}: {}", at + 1, line.trim()));
             }
         }

@@ -16,6 +16,8 @@ mod arguments;
 mod explain;
 mod flags;
 mod serving;
+mod syntax;
+mod syntaxes;
 mod words;
 
 #[cfg(test)]
@@ -25,7 +27,6 @@ use derive_more::Display;
 
 use crate::analyze::engine_args::flags::Flags;
 use crate::observe::engine::Engine;
-use crate::observe::template::VLLM_GENERATION;
 
 pub use crate::analyze::engine_args::arguments::{
     EngineArguments, Execution, Generation, Parallelism, Prefill,
@@ -84,21 +85,21 @@ pub fn read(containers: &[Container]) -> Result<EngineArguments, UnknownArgument
 pub fn parse(containers: &[Container]) -> ParsedArguments {
     let read: Vec<(&Container, Vec<String>)> =
         containers.iter().map(|container| (container, words::words(container))).collect();
-    let engine = if read.iter().any(|(container, words)| is_sglang(container, words)) {
-        Engine::Sglang
-    } else {
-        Engine::Vllm
+    let is_run = |engine: &Engine| {
+        read.iter().any(|(container, words)| (engine.syntax().is_named)(container, words))
     };
-    let named = read.iter().any(|(container, words)| names_engine(container, words));
+    // The names of later engines are more specific: their images may be built from vLLM's.
+    let named = Engine::ALL.into_iter().rev().find(is_run);
+    let engine = named.unwrap_or(Engine::Vllm);
 
     let mut arguments = EngineArguments::default_of(engine);
     let mut flags = Flags::default();
     for (container, words) in &read {
-        if named && !names_engine(container, words) {
+        if named.is_some() && !names_engine(container, words) {
             continue;
         }
 
-        if engine == Engine::Vllm && is_v0(container) {
+        if (engine.syntax().is_oldest)(container) {
             arguments.generation = Generation::V0;
             arguments.prefill = Prefill::Whole;
         }
@@ -106,25 +107,9 @@ pub fn parse(containers: &[Container]) -> ParsedArguments {
     }
 
     flags.conclude(&mut arguments);
-    ParsedArguments { arguments, named, unread: flags.unread }
+    ParsedArguments { arguments, named: named.is_some(), unread: flags.unread }
 }
 
 fn names_engine(container: &Container, words: &[String]) -> bool {
-    is_sglang(container, words) || is_vllm(container, words)
-}
-
-fn is_sglang(container: &Container, words: &[String]) -> bool {
-    container.image.to_ascii_lowercase().contains("sglang")
-        || words.iter().any(|word| word == "sglang.launch_server" || word == "sglang serve")
-        || words.windows(2).any(|pair| pair[0] == "sglang" && pair[1] == "serve")
-}
-
-fn is_vllm(container: &Container, words: &[String]) -> bool {
-    container.image.to_ascii_lowercase().contains("vllm")
-        || words.iter().any(|word| word == "vllm" || word.starts_with("vllm."))
-}
-
-/// Returns true if the environment selects vLLM's V0 engine.
-fn is_v0(container: &Container) -> bool {
-    container.environment.get(VLLM_GENERATION).is_some_and(|value| value == "0")
+    Engine::ALL.iter().any(|engine| (engine.syntax().is_named)(container, words))
 }

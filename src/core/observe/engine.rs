@@ -2,7 +2,7 @@
 //!
 //! A [`ReadingBuilder`] receives the names in a /metrics response and reports which ones it wants.
 //! It takes their samples one by one and returns a [`Reading`]. It does not parse the response's
-//! syntax. The names and label rules of each engine are in `vllm` and `sglang`. `signal` and
+//! syntax. The names and label rules of each engine are in `dialects`. `signal` and
 //! `family` define the meanings that names can have, and `draft` combines one rank's samples.
 //!
 //! These rules prevent a response from reading as less load than there is:
@@ -21,6 +21,7 @@
 //! - A histogram without its sum, its count or, if it has buckets, its `+Inf` bucket has been cut.
 
 mod dialect;
+mod dialects;
 mod draft;
 mod family;
 pub(super) mod kind;
@@ -29,15 +30,13 @@ pub mod lora;
 mod names;
 mod number;
 mod page;
-mod sglang;
 mod signal;
 mod unreadable;
 mod value_position;
-mod vllm;
 
 use std::collections::BTreeSet;
 
-use crate::observe::engine::dialect::{bare, series};
+use crate::observe::engine::dialects::{bare, series, vllm};
 use crate::observe::engine::family::{COMMON, MetricFamily, SampleKind, SamplePosition, prefix};
 use crate::observe::engine::lora::LoraSample;
 use crate::observe::engine::number::cumulative;
@@ -70,6 +69,8 @@ pub struct ReadingBuilder<'p> {
     lora: Vec<LoraSample<'p>>,
     /// Series that were added to a sum, since adding one twice would count it twice.
     added: BTreeSet<(&'static str, Vec<Label<'p>>)>,
+    /// The family of the last wanted name. The parts of a histogram follow each other.
+    family: Option<&'static MetricFamily>,
     /// The histogram of the last sample, if that was a used bucket: its position in `ranks`, and
     /// the histogram's position in that rank.
     bucket: Option<(usize, usize)>,
@@ -109,7 +110,9 @@ impl<'p> ReadingBuilder<'p> {
             Some(known) => known,
             None => self.identify(name, |_| None)?,
         };
-        series(engine, name)
+        let found = series(engine, name, self.family);
+        self.family = found.map_or(self.family, |it| Some(it.family));
+        found
     }
 
     /// Takes one sample of a wanted series and returns the slot of its value.
@@ -187,13 +190,13 @@ impl<'p> ReadingBuilder<'p> {
     ) -> Option<Engine> {
         for engine in Engine::ALL {
             let known = bare(engine, name).is_some_and(|bare| {
-                engine.families().iter().any(|family| {
+                engine.dialect().families.iter().any(|family| {
                     bare == family.name.as_bytes()
                         || alternative(family.name).is_some_and(|other| bare == other.as_bytes())
                 })
             });
 
-            if known || series(engine, name).is_some() {
+            if known || series(engine, name, None).is_some() {
                 self.page.engine = Some(engine);
                 return self.page.engine;
             }
@@ -264,10 +267,8 @@ impl<'p> ReadingBuilder<'p> {
             _ => None,
         };
 
-        let place = match self.page.engine {
-            Some(Engine::Sglang) => sglang::place(labels, detail)?,
-            Some(Engine::Vllm) | None => Some(vllm::place(labels, detail)?),
-        };
+        let engine = self.page.engine.unwrap_or(Engine::Vllm);
+        let place = (engine.dialect().place)(labels, detail)?;
         let Some(place) = place else { return Ok(SeriesPosition::PASSED_OVER) };
         if let Some(label) = detail
             && place.detail.is_none()

@@ -14,7 +14,6 @@
 
 use jiff::Timestamp;
 
-use crate::observe::engine::kind::Engine;
 use crate::observe::histogram::{Histogram, ProcessLife};
 use crate::observe::reading::{FinishedReading, RankReading, Reading};
 use crate::units::{Fraction, Requests, Seconds, Tokens};
@@ -166,7 +165,7 @@ impl Odometer {
 
 impl CounterValues {
     fn of(reading: &Reading) -> Self {
-        let ranks = requests_of(reading);
+        let ranks = reading.engine.counting_ranks(&reading.ranks);
         let waiting = summed(&reading.ranks, |rank| rank.waiting.map(Requests::requests));
         let running = summed(&reading.ranks, |rank| rank.running.map(Requests::requests));
 
@@ -319,14 +318,6 @@ fn finished(reading: FinishedReading) -> Option<f64> {
     let FinishedReading { stop, length, abort, error, other } = reading;
     let known = [stop, length, abort, error, other].into_iter().flatten();
     known.map(Requests::requests).reduce(|a, b| a + b)
-}
-
-/// The ranks that count requests. `SGLang` counts those of all ranks on the first.
-fn requests_of(reading: &Reading) -> &[RankReading] {
-    match reading.engine {
-        Engine::Sglang => reading.ranks.get(..1).unwrap_or_default(),
-        Engine::Vllm => &reading.ranks,
-    }
 }
 
 /// The sum over all ranks; `None` when there are none or one does not report it.

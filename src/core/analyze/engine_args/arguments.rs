@@ -108,16 +108,11 @@ impl EngineArguments {
     /// The arguments of an engine that was started without flags.
     #[must_use]
     pub fn default_of(engine: Engine) -> Self {
-        let block_size = match engine {
-            Engine::Vllm => 16.0,
-            Engine::Sglang => 1.0,
-        };
-
         Self {
             engine,
             generation: Generation::V1,
             gpu_memory: Fraction::new(0.9).unwrap_or(Fraction::ONE),
-            block_size: tokens(block_size),
+            block_size: tokens(engine.syntax().block_size),
             kv_dtype: Arc::from("auto"),
             parallel: Parallelism::default(),
             kv_blocks: None,

@@ -1,108 +1,14 @@
-//! The flags of both engines: their names and their effect on the arguments.
-//!
-//! Names are those of vLLM 0.33 (`vllm/engine/arg_utils.py`) and of `SGLang` 0.5
-//! (`sglang/srt/server_args.py`), with the older names that these versions still accept.
+//! The effect of flags on the arguments.
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use crate::analyze::engine_args::arguments::{EngineArguments, Execution, Prefill};
+use crate::analyze::engine_args::syntax::FlagSetting;
 use crate::analyze::engine_args::words;
 use crate::observe::engine::Engine;
 use crate::units::{Fraction, Requests, Tokens};
-
-/// The setting behind a flag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FlagSetting {
-    GpuMemory,
-    BlockSize,
-    KvDtype,
-    Tensor,
-    Pipeline,
-    Data,
-    DataLocal,
-    DataRank,
-    DataAttention,
-    Sequences,
-    StepTokens,
-    ChunkSize,
-    PrefillTokens,
-    Context,
-    KvBlocks,
-    KvTokens,
-    Eager,
-    ChunkedPrefill,
-    NoChunkedPrefill,
-    DraftTokens,
-    Speculative,
-    File,
-}
-
-impl FlagSetting {
-    /// The setting of a flag, given without its dashes and with `-` in place of `_`.
-    fn of(engine: Engine, name: &str) -> Option<Self> {
-        match engine {
-            Engine::Vllm => Self::of_vllm(name),
-            Engine::Sglang => Self::of_sglang(name),
-        }
-    }
-
-    fn of_vllm(name: &str) -> Option<Self> {
-        Some(match name {
-            "gpu-memory-utilization" => Self::GpuMemory,
-            "block-size" => Self::BlockSize,
-            "kv-cache-dtype" => Self::KvDtype,
-            "tensor-parallel-size" | "tp" => Self::Tensor,
-            "pipeline-parallel-size" | "pp" => Self::Pipeline,
-            "data-parallel-size" | "dp" => Self::Data,
-            "data-parallel-size-local" | "dpl" => Self::DataLocal,
-            "data-parallel-rank" | "dpn" => Self::DataRank,
-            "max-num-seqs" => Self::Sequences,
-            "max-num-batched-tokens" => Self::StepTokens,
-            "max-model-len" => Self::Context,
-            "num-gpu-blocks-override" => Self::KvBlocks,
-            "enforce-eager" => Self::Eager,
-            "enable-chunked-prefill" => Self::ChunkedPrefill,
-            "no-enable-chunked-prefill" => Self::NoChunkedPrefill,
-            "num-speculative-tokens" | "speculative-config.num-speculative-tokens" => {
-                Self::DraftTokens
-            }
-            "speculative-config" => Self::Speculative,
-            "config" => Self::File,
-            _ => return None,
-        })
-    }
-
-    fn of_sglang(name: &str) -> Option<Self> {
-        Some(match name {
-            "mem-fraction-static" => Self::GpuMemory,
-            "page-size" => Self::BlockSize,
-            "kv-cache-dtype" => Self::KvDtype,
-            "tensor-parallel-size" | "tp-size" | "tp" => Self::Tensor,
-            "pipeline-parallel-size" | "pp-size" | "pp" => Self::Pipeline,
-            "data-parallel-size" | "dp-size" | "dp" => Self::Data,
-            "enable-dp-attention" => Self::DataAttention,
-            "max-running-requests" => Self::Sequences,
-            "chunked-prefill-size" => Self::ChunkSize,
-            "max-prefill-tokens" => Self::PrefillTokens,
-            "context-length" => Self::Context,
-            "max-total-tokens" => Self::KvTokens,
-            "disable-cuda-graph" => Self::Eager,
-            "speculative-num-draft-tokens" => Self::DraftTokens,
-            "config" => Self::File,
-            _ => return None,
-        })
-    }
-
-    /// Returns true if the flag takes no value.
-    const fn is_switch(self) -> bool {
-        matches!(
-            self,
-            Self::DataAttention | Self::Eager | Self::ChunkedPrefill | Self::NoChunkedPrefill
-        )
-    }
-}
 
 /// Flag values that [`conclude`](Self::conclude) combines into the arguments.
 #[derive(Default)]
@@ -225,12 +131,11 @@ impl Flags {
         if let Some(size) = self.chunk_size {
             arguments.prefill = if size > 0 { Prefill::Chunked } else { Prefill::Whole };
         }
-        if arguments.engine == Engine::Sglang {
+        if arguments.engine.syntax().steps_by_chunk {
             let chunk = self
                 .chunk_size
                 .and_then(|size| Tokens::new(size as f64))
                 .filter(|size| *size > Tokens::ZERO);
-            // `SGLang` computes at most one chunk per step, whatever a batch of prompts may hold.
             arguments.step_tokens = chunk.or(self.prefill_tokens);
         }
 
@@ -265,7 +170,7 @@ fn settings(engine: Engine, words: &[String]) -> Vec<(FlagSetting, Option<&str>)
             Some((name, value)) => (name, Some(value)),
             None => (flag, None),
         };
-        let Some(setting) = FlagSetting::of(engine, &name.replace('_', "-")) else { continue };
+        let Some(setting) = (engine.syntax().setting)(&name.replace('_', "-")) else { continue };
 
         let value = if setting.is_switch() {
             attached

@@ -1,59 +1,37 @@
-//! The dialect of each engine: the prefixes of its metrics, and its families.
+//! The rules by which an engine names and labels its metrics.
 
-use crate::observe::engine::family::{MetricFamily, SampleKind, Series};
-use crate::observe::engine::kind::Engine;
-use crate::observe::engine::signal::EngineSignal;
-use crate::observe::engine::{sglang, vllm};
+use crate::observe::engine::draft::RankDraft;
+use crate::observe::engine::family::{MetricFamily, SamplePosition};
+use crate::observe::engine::label::Label;
+use crate::observe::engine::unreadable::SampleError;
+use crate::observe::reading::RankReading;
 
-impl Engine {
-    /// The prefix of its metrics.
-    #[must_use]
-    pub const fn prefix(self) -> &'static str {
-        let [prefix, _] = self.prefixes();
-        prefix
-    }
-
-    /// The prefixes of its metrics: as engines write them, and as `prometheus_client` rewrites
+/// The dialect of one engine. Each engine has a constant of this type in its file.
+pub(super) struct Dialect {
+    /// The prefixes of its metrics: as the engine writes them, and as `prometheus_client` rewrites
     /// them for a scraper that does not ask for UTF-8 names.
-    pub(super) const fn prefixes(self) -> [&'static str; 2] {
-        match self {
-            Self::Vllm => vllm::PREFIXES,
-            Self::Sglang => sglang::PREFIXES,
-        }
-    }
-
+    pub(super) prefixes: [&'static str; 2],
     /// The families that a reading is made of, without prefix.
-    pub(super) const fn families(self) -> &'static [MetricFamily] {
-        match self {
-            Self::Vllm => vllm::FAMILIES,
-            Self::Sglang => sglang::FAMILIES,
-        }
-    }
+    pub(super) families: &'static [MetricFamily],
+    /// The place of a sample by its labels and the label that its signal is split by.
+    pub(super) place: PlaceRule,
+    /// Derives values that the engine does not report from those that it does.
+    pub(super) complete: fn(&RankDraft, &mut RankReading),
+    /// The ranks that count requests.
+    pub(super) counting_ranks: CountingRanks,
 }
 
-/// The name without the engine's prefix, if it has the prefix.
-pub(super) fn bare(engine: Engine, name: &[u8]) -> Option<&[u8]> {
-    engine.prefixes().iter().find_map(|prefix| name.strip_prefix(prefix.as_bytes()))
-}
+/// The place of a sample; `None` for a series that is part of another.
+pub(super) type PlaceRule = for<'a, 'p> fn(
+    &'a [Label<'p>],
+    Option<&'static str>,
+) -> Result<Option<SamplePosition<'a>>, SampleError>;
 
-/// The meaning of samples with this name in a response of this engine.
-pub(super) fn series(engine: Engine, name: &[u8]) -> Option<Series> {
-    const PARTS: [(&[u8], SampleKind); 3] = [
-        (b"_bucket", SampleKind::Bucket),
-        (b"_sum", SampleKind::Sum),
-        (b"_count", SampleKind::Count),
-    ];
-    let bare_name = bare(engine, name)?;
-    // Creation times, a third of the names in a response, are never wanted.
-    if bare_name.ends_with(b"_created") {
-        return None;
-    }
-
-    let (base, part) = PARTS
-        .iter()
-        .find_map(|&(suffix, part)| Some((bare_name.strip_suffix(suffix)?, part)))
-        .unwrap_or((bare_name, SampleKind::Whole));
-    let family = engine.families().iter().find(|it| it.name.as_bytes() == base)?;
-    let is_distribution = matches!(family.signal, EngineSignal::Distribution(_));
-    (is_distribution == (part != SampleKind::Whole)).then_some(Series { family, part })
+/// The ranks of a response that count requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CountingRanks {
+    /// Each rank counts its own.
+    Each,
+    /// The first rank counts those of all ranks.
+    First,
 }

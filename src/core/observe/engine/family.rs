@@ -1,6 +1,6 @@
 //! Metric families: the meanings of their names.
 
-use crate::observe::engine::signal::EngineSignal;
+use crate::observe::engine::signal::{Distribution, EngineSignal, RankValue};
 
 /// The meaning of a wanted name. Only a
 /// [`ReadingBuilder`](crate::observe::engine::ReadingBuilder) creates and reads these.
@@ -34,9 +34,19 @@ impl MetricFamily {
         Self { name, signal, spelling: 0 }
     }
 
-    /// An older name of the same signal.
-    pub(super) const fn older(name: &'static str, signal: EngineSignal) -> Self {
-        Self { name, signal, spelling: 1 }
+    /// A family whose samples are one number of a rank.
+    pub(super) const fn value(name: &'static str, value: RankValue) -> Self {
+        Self::new(name, EngineSignal::Value(value))
+    }
+
+    /// A family that is a histogram of a rank.
+    pub(super) const fn distribution(name: &'static str, distribution: Distribution) -> Self {
+        Self::new(name, EngineSignal::Distribution(distribution))
+    }
+
+    /// Makes this an older name of the same signal.
+    pub(super) const fn older(self) -> Self {
+        Self { spelling: 1, ..self }
     }
 }
 

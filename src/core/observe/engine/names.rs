@@ -53,19 +53,19 @@ impl Engine {
     /// them for a scraper that does not ask for UTF-8 names.
     #[must_use]
     pub const fn spellings(self) -> [&'static str; 2] {
-        self.prefixes()
+        self.dialect().prefixes
     }
 
     /// The names of the samples that contribute to a reading, without prefix.
     #[must_use]
     pub fn names(self, samples: Samples) -> Vec<String> {
-        self.families().iter().flat_map(|family| names(family, samples)).collect()
+        self.dialect().families.iter().flat_map(|family| names(family, samples)).collect()
     }
 
     /// Returns true if the name starts with one of this engine's prefixes.
     #[must_use]
     pub fn owns(self, name: &[u8]) -> bool {
-        self.prefixes().iter().any(|prefix| name.starts_with(prefix.as_bytes()))
+        self.dialect().prefixes.iter().any(|prefix| name.starts_with(prefix.as_bytes()))
     }
 }
 
@@ -93,7 +93,7 @@ mod tests {
         for engine in Engine::ALL {
             for prefix in engine.spellings() {
                 for samples in [Samples::Numbers, Samples::Buckets] {
-                    for family in engine.families() {
+                    for family in engine.dialect().families {
                         for name in names(family, samples) {
                             let native = name == family.name
                                 && matches!(family.signal, EngineSignal::Distribution(_));

@@ -12,7 +12,6 @@ use crate::observe::engine::kind::Engine;
 use crate::observe::engine::label::Label;
 use crate::observe::engine::lora::LoraSample;
 use crate::observe::engine::number::{cumulative, timestamp};
-use crate::observe::engine::sglang;
 use crate::observe::engine::unreadable::{RANKS_MAX, SampleError, Unreadable};
 use crate::observe::engine::value_position::ValuePosition;
 use crate::observe::reading::{HttpReading, Reading};
@@ -252,10 +251,7 @@ impl PageDraft {
             .into_iter()
             .map(|mut draft| {
                 let mut reading = draft.reading(engines)?;
-                match engine {
-                    Engine::Vllm => reading.fill_unserved(),
-                    Engine::Sglang => sglang::add_queues(&draft, &mut reading),
-                }
+                (engine.dialect().complete)(&draft, &mut reading);
                 Ok(reading)
             })
             .collect::<Result<Vec<_>, Unreadable>>()?;

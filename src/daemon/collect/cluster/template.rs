@@ -22,12 +22,10 @@ use serde_json::Value;
 use crate::collect::cluster::config_maps::{ContainerTemplate, Texts};
 use crate::collect::cluster::inventory::resource::{asked, product};
 use plimsoll_core::fleet::{Accelerator, Resource};
+use plimsoll_core::observe::engine::Engine;
 use plimsoll_core::observe::inventory::{ReplicaUnit, UnitSource};
 use plimsoll_core::observe::template::{Container, PodTemplate};
 use plimsoll_core::units::Gpus;
-
-/// Names of engines, as they occur in images and command lines.
-const ENGINES: [&str; 2] = ["vllm", "sglang"];
 
 /// The pod template of an object.
 #[derive(Clone, Debug, PartialEq)]
@@ -155,7 +153,7 @@ fn names_engine(template: &PodTemplate) -> bool {
     });
     texts.any(|text| {
         let lowercase = text.to_ascii_lowercase();
-        ENGINES.iter().any(|engine| lowercase.contains(engine))
+        Engine::ALL.iter().any(|engine| lowercase.contains(engine.label()))
     })
 }
 

@@ -111,19 +111,8 @@ impl Flags {
     }
 
     fn is_known(&self, name: &str) -> bool {
-        let known: &[&str] = match self.arguments.engine {
-            Engine::Vllm => &[
-                "gpu-memory-utilization",
-                "block-size",
-                "kv-cache-dtype",
-                "tensor-parallel-size",
-                "tp",
-                "max-num-seqs",
-                "max-num-batched-tokens",
-                "max-model-len",
-                "num-gpu-blocks-override",
-            ],
-            Engine::Sglang => &[
+        let known: &[&str] = if self.arguments.engine == Engine::Sglang {
+            &[
                 "mem-fraction-static",
                 "page-size",
                 "kv-cache-dtype",
@@ -135,7 +124,19 @@ impl Flags {
                 "max-prefill-tokens",
                 "context-length",
                 "max-total-tokens",
-            ],
+            ]
+        } else {
+            &[
+                "gpu-memory-utilization",
+                "block-size",
+                "kv-cache-dtype",
+                "tensor-parallel-size",
+                "tp",
+                "max-num-seqs",
+                "max-num-batched-tokens",
+                "max-model-len",
+                "num-gpu-blocks-override",
+            ]
         };
         known.contains(&name)
     }

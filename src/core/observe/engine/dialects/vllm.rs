@@ -4,6 +4,7 @@
 //! both counts by the new one. The label `engine` is the data-parallel rank; V0 has none and is
 //! rank 0. `model_name` is the first served name, on every series.
 
+use crate::observe::engine::dialect::{CountingRanks, Dialect};
 use crate::observe::engine::draft::RankDraft;
 use crate::observe::engine::family::{MetricFamily, SamplePosition};
 use crate::observe::engine::label::Label;
@@ -11,75 +12,54 @@ use crate::observe::engine::number::rank_label;
 use crate::observe::engine::signal::{Distribution, EngineSignal, RankValue};
 use crate::observe::engine::unreadable::SampleError;
 
-pub(super) const PREFIXES: [&str; 2] = ["vllm:", "vllm_"];
+pub(super) const DIALECT: Dialect = Dialect {
+    prefixes: ["vllm:", "vllm_"],
+    families: FAMILIES,
+    place,
+    complete: |_, reading| reading.fill_unserved(),
+    counting_ranks: CountingRanks::Each,
+};
 
-pub(super) const FAMILIES: &[MetricFamily] = &[
-    MetricFamily::new("num_requests_running", EngineSignal::Value(RankValue::Running)),
-    MetricFamily::new("num_requests_waiting", EngineSignal::Value(RankValue::Waiting)),
+const FAMILIES: &[MetricFamily] = &[
+    MetricFamily::value("num_requests_running", RankValue::Running),
+    MetricFamily::value("num_requests_waiting", RankValue::Waiting),
     MetricFamily::new("num_requests_waiting_by_reason", EngineSignal::WaitingByReason),
     // Renamed in 0.9.2; both until 0.10.2, the old one by option in 0.11.
-    MetricFamily::new("kv_cache_usage_perc", EngineSignal::Value(RankValue::KvUsage)),
-    MetricFamily::older("gpu_cache_usage_perc", EngineSignal::Value(RankValue::KvUsage)),
+    MetricFamily::value("kv_cache_usage_perc", RankValue::KvUsage),
+    MetricFamily::value("gpu_cache_usage_perc", RankValue::KvUsage).older(),
     MetricFamily::new("cache_config_info", EngineSignal::CacheConfig),
     MetricFamily::new("engine_sleep_state", EngineSignal::SleepState),
-    MetricFamily::new("prompt_tokens_total", EngineSignal::Value(RankValue::PromptTokens)),
-    MetricFamily::new("generation_tokens_total", EngineSignal::Value(RankValue::GenerationTokens)),
+    MetricFamily::value("prompt_tokens_total", RankValue::PromptTokens),
+    MetricFamily::value("generation_tokens_total", RankValue::GenerationTokens),
     // Renamed in 0.9.2. The old names counted blocks up to 0.9.0, so only the quotient is
     // meaningful.
-    MetricFamily::new("prefix_cache_queries_total", EngineSignal::Value(RankValue::PrefixQueries)),
-    MetricFamily::older(
-        "gpu_prefix_cache_queries_total",
-        EngineSignal::Value(RankValue::PrefixQueries),
-    ),
-    MetricFamily::new("prefix_cache_hits_total", EngineSignal::Value(RankValue::PrefixHits)),
-    MetricFamily::older("gpu_prefix_cache_hits_total", EngineSignal::Value(RankValue::PrefixHits)),
-    MetricFamily::new("num_preemptions_total", EngineSignal::Value(RankValue::Preemptions)),
+    MetricFamily::value("prefix_cache_queries_total", RankValue::PrefixQueries),
+    MetricFamily::value("gpu_prefix_cache_queries_total", RankValue::PrefixQueries).older(),
+    MetricFamily::value("prefix_cache_hits_total", RankValue::PrefixHits),
+    MetricFamily::value("gpu_prefix_cache_hits_total", RankValue::PrefixHits).older(),
+    MetricFamily::value("num_preemptions_total", RankValue::Preemptions),
     MetricFamily::new("request_success_total", EngineSignal::Finished),
     MetricFamily::new("admission_rejections_total", EngineSignal::Rejected),
     MetricFamily::new("lora_requests_info", EngineSignal::Lora),
-    MetricFamily::new(
-        "time_to_first_token_seconds",
-        EngineSignal::Distribution(Distribution::Ttft),
-    ),
+    MetricFamily::distribution("time_to_first_token_seconds", Distribution::Ttft),
     // Renamed in 0.10.2; both until 0.11, the old one by option until 0.14.
-    MetricFamily::new("inter_token_latency_seconds", EngineSignal::Distribution(Distribution::Itl)),
-    MetricFamily::older(
-        "time_per_output_token_seconds",
-        EngineSignal::Distribution(Distribution::Itl),
-    ),
-    MetricFamily::new("e2e_request_latency_seconds", EngineSignal::Distribution(Distribution::E2e)),
-    MetricFamily::new(
-        "request_queue_time_seconds",
-        EngineSignal::Distribution(Distribution::QueueTime),
-    ),
-    MetricFamily::new(
-        "request_inference_time_seconds",
-        EngineSignal::Distribution(Distribution::InferenceTime),
-    ),
-    MetricFamily::new(
-        "request_prompt_tokens",
-        EngineSignal::Distribution(Distribution::PromptLength),
-    ),
-    MetricFamily::new(
-        "request_generation_tokens",
-        EngineSignal::Distribution(Distribution::GenerationLength),
-    ),
-    MetricFamily::new(
-        "request_params_n",
-        EngineSignal::Distribution(Distribution::CompletionsAsked),
-    ),
+    MetricFamily::distribution("inter_token_latency_seconds", Distribution::Itl),
+    MetricFamily::distribution("time_per_output_token_seconds", Distribution::Itl).older(),
+    MetricFamily::distribution("e2e_request_latency_seconds", Distribution::E2e),
+    MetricFamily::distribution("request_queue_time_seconds", Distribution::QueueTime),
+    MetricFamily::distribution("request_inference_time_seconds", Distribution::InferenceTime),
+    MetricFamily::distribution("request_prompt_tokens", Distribution::PromptLength),
+    MetricFamily::distribution("request_generation_tokens", Distribution::GenerationLength),
+    MetricFamily::distribution("request_params_n", Distribution::CompletionsAsked),
     // A histogram in spite of its name.
-    MetricFamily::new(
-        "iteration_tokens_total",
-        EngineSignal::Distribution(Distribution::StepTokens),
-    ),
+    MetricFamily::distribution("iteration_tokens_total", Distribution::StepTokens),
 ];
 
 /// The place of a sample; `detail` is the label that its signal is split by.
-pub(super) fn place<'a>(
+fn place<'a>(
     labels: &'a [Label<'_>],
     detail: Option<&'static str>,
-) -> Result<SamplePosition<'a>, SampleError> {
+) -> Result<Option<SamplePosition<'a>>, SampleError> {
     let mut place = SamplePosition { rank: 0, class: 0, shard: 0, model: None, detail: None };
     for label in labels {
         match &*label.name {
@@ -92,12 +72,12 @@ pub(super) fn place<'a>(
         }
     }
 
-    Ok(place)
+    Ok(Some(place))
 }
 
 /// Reads the size of the KV cache from the labels of `cache_config_info`. A label with the value
 /// `None` counts as missing.
-pub(super) fn take_cache_config(
+pub(crate) fn take_cache_config(
     draft: &mut RankDraft,
     labels: &[Label<'_>],
 ) -> Result<(), SampleError> {
@@ -117,7 +97,7 @@ pub(super) fn take_cache_config(
 }
 
 /// The value that a waiting reason maps to.
-pub(super) fn waiting(reason: &[u8]) -> Option<RankValue> {
+pub(crate) fn waiting(reason: &[u8]) -> Option<RankValue> {
     match reason {
         b"capacity" => Some(RankValue::WaitingCapacity),
         b"deferred" => Some(RankValue::WaitingDeferred),
@@ -126,7 +106,7 @@ pub(super) fn waiting(reason: &[u8]) -> Option<RankValue> {
 }
 
 /// The value that a sleep state maps to.
-pub(super) fn sleep_state(state: &[u8]) -> Option<RankValue> {
+pub(crate) fn sleep_state(state: &[u8]) -> Option<RankValue> {
     match state {
         b"awake" => Some(RankValue::Awake),
         b"weights_offloaded" => Some(RankValue::Offloaded),
@@ -136,7 +116,7 @@ pub(super) fn sleep_state(state: &[u8]) -> Option<RankValue> {
 }
 
 /// The value that a finish reason maps to; `None` for reasons of later versions.
-pub(super) fn finished(reason: &[u8]) -> Option<RankValue> {
+pub(crate) fn finished(reason: &[u8]) -> Option<RankValue> {
     match reason {
         b"stop" => Some(RankValue::FinishedStop),
         b"length" => Some(RankValue::FinishedLength),

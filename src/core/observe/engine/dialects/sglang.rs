@@ -5,62 +5,48 @@
 //! them counts. With priority scheduling, the series with an empty `priority` is the total, and the
 //! others are parts of it. Request metrics are split by `is_streaming`, and the parts are added up.
 
+use crate::observe::engine::dialect::{CountingRanks, Dialect};
 use crate::observe::engine::draft::RankDraft;
 use crate::observe::engine::family::{MetricFamily, SamplePosition};
 use crate::observe::engine::label::Label;
 use crate::observe::engine::number::rank_label;
-use crate::observe::engine::signal::{Distribution, EngineSignal, RankValue};
+use crate::observe::engine::signal::{Distribution, RankValue};
 use crate::observe::engine::unreadable::SampleError;
 use crate::observe::reading::RankReading;
 use crate::units::Requests;
 
-pub(super) const PREFIXES: [&str; 2] = ["sglang:", "sglang_"];
+pub(super) const DIALECT: Dialect = Dialect {
+    prefixes: ["sglang:", "sglang_"],
+    families: FAMILIES,
+    place,
+    complete: add_queues,
+    counting_ranks: CountingRanks::First,
+};
 
-pub(super) const FAMILIES: &[MetricFamily] = &[
-    MetricFamily::new("num_running_reqs", EngineSignal::Value(RankValue::Running)),
-    MetricFamily::new("num_queue_reqs", EngineSignal::Value(RankValue::WaitingCapacity)),
-    MetricFamily::new("num_grammar_queue_reqs", EngineSignal::Value(RankValue::QueueGrammar)),
-    MetricFamily::new(
-        "num_prefill_bootstrap_queue_reqs",
-        EngineSignal::Value(RankValue::QueueBootstrap),
-    ),
-    MetricFamily::new(
-        "num_decode_prealloc_queue_reqs",
-        EngineSignal::Value(RankValue::QueuePrealloc),
-    ),
-    MetricFamily::new(
-        "num_decode_transfer_queue_reqs",
-        EngineSignal::Value(RankValue::QueueTransfer),
-    ),
-    MetricFamily::new("token_usage", EngineSignal::Value(RankValue::KvUsage)),
-    MetricFamily::new("max_total_num_tokens", EngineSignal::Value(RankValue::KvTokens)),
-    MetricFamily::new("prompt_tokens_total", EngineSignal::Value(RankValue::PromptTokens)),
-    MetricFamily::new("generation_tokens_total", EngineSignal::Value(RankValue::GenerationTokens)),
-    MetricFamily::new("num_requests_total", EngineSignal::Value(RankValue::FinishedAny)),
-    MetricFamily::new("num_aborted_requests_total", EngineSignal::Value(RankValue::FinishedAbort)),
-    MetricFamily::new(
-        "time_to_first_token_seconds",
-        EngineSignal::Distribution(Distribution::Ttft),
-    ),
-    MetricFamily::new("inter_token_latency_seconds", EngineSignal::Distribution(Distribution::Itl)),
-    MetricFamily::older(
-        "time_per_output_token_seconds",
-        EngineSignal::Distribution(Distribution::Itl),
-    ),
-    MetricFamily::new("e2e_request_latency_seconds", EngineSignal::Distribution(Distribution::E2e)),
-    MetricFamily::new("queue_time_seconds", EngineSignal::Distribution(Distribution::QueueTime)),
-    MetricFamily::new(
-        "prompt_tokens_histogram",
-        EngineSignal::Distribution(Distribution::PromptLength),
-    ),
-    MetricFamily::new(
-        "generation_tokens_histogram",
-        EngineSignal::Distribution(Distribution::GenerationLength),
-    ),
+const FAMILIES: &[MetricFamily] = &[
+    MetricFamily::value("num_running_reqs", RankValue::Running),
+    MetricFamily::value("num_queue_reqs", RankValue::WaitingCapacity),
+    MetricFamily::value("num_grammar_queue_reqs", RankValue::QueueGrammar),
+    MetricFamily::value("num_prefill_bootstrap_queue_reqs", RankValue::QueueBootstrap),
+    MetricFamily::value("num_decode_prealloc_queue_reqs", RankValue::QueuePrealloc),
+    MetricFamily::value("num_decode_transfer_queue_reqs", RankValue::QueueTransfer),
+    MetricFamily::value("token_usage", RankValue::KvUsage),
+    MetricFamily::value("max_total_num_tokens", RankValue::KvTokens),
+    MetricFamily::value("prompt_tokens_total", RankValue::PromptTokens),
+    MetricFamily::value("generation_tokens_total", RankValue::GenerationTokens),
+    MetricFamily::value("num_requests_total", RankValue::FinishedAny),
+    MetricFamily::value("num_aborted_requests_total", RankValue::FinishedAbort),
+    MetricFamily::distribution("time_to_first_token_seconds", Distribution::Ttft),
+    MetricFamily::distribution("inter_token_latency_seconds", Distribution::Itl),
+    MetricFamily::distribution("time_per_output_token_seconds", Distribution::Itl).older(),
+    MetricFamily::distribution("e2e_request_latency_seconds", Distribution::E2e),
+    MetricFamily::distribution("queue_time_seconds", Distribution::QueueTime),
+    MetricFamily::distribution("prompt_tokens_histogram", Distribution::PromptLength),
+    MetricFamily::distribution("generation_tokens_histogram", Distribution::GenerationLength),
 ];
 
 /// The place of a sample; `None` for a series that is part of another.
-pub(super) fn place<'a>(
+fn place<'a>(
     labels: &'a [Label<'_>],
     detail: Option<&'static str>,
 ) -> Result<Option<SamplePosition<'a>>, SampleError> {
@@ -113,7 +99,7 @@ fn streaming(value: &[u8]) -> Result<u8, SampleError> {
 
 /// Adds up the queues. `SGLang` has a queue for each reason to wait; vLLM's waiting requests
 /// include all of them. More capacity shortens the main queue.
-pub(super) fn add_queues(draft: &RankDraft, reading: &mut RankReading) {
+fn add_queues(draft: &RankDraft, reading: &mut RankReading) {
     let queues = [
         RankValue::QueueGrammar,
         RankValue::QueueBootstrap,
