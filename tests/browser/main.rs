@@ -111,11 +111,11 @@ async fn the_terms_of_a_need_are_a_table_under_the_step_that_has_them() {
     browser.until(&format!("{DETAILS} && {DETAILS}.querySelector('.steps li')")).await;
     let tables = format!("return {DETAILS}.querySelectorAll('.terms').length;");
     assert_eq!(browser.js(&tables).await, 0, "saturation has no terms");
-    // What a fleet shows only after minutes of load, and a term that this page does not know.
-    let term = |term: &str, over: Value, decides: bool| json!({"term": term, "per_second": 12.345, "decides": decides, "window_seconds": over});
+    // What a fleet shows only after minutes of load.
+    let term = |words: &str, over: Value, decides: bool| json!({"words": words, "per_second": 12.345, "decides": decides, "window_seconds": over});
     let terms = [
-        term("arriving", Value::Null, false),
-        term("bursts", json!(4), true),
+        term("arrive now", Value::Null, false),
+        term("in bursts", json!(4), true),
         term(HOSTILE, Value::Null, false),
     ];
     let foreseen = json!({

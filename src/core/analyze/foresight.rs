@@ -58,6 +58,7 @@ pub mod limits;
 pub mod outlier;
 pub mod pace;
 pub mod policy;
+mod ramp;
 pub mod request_profile;
 mod role_demand;
 mod role_fleet;

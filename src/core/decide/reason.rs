@@ -439,7 +439,7 @@ mod tests {
     use crate::analyze::ballot::{Analyzer, BallotVerdict, BindingVote, StayReason, VoterStanding};
     use crate::analyze::capacity::Unit;
     use crate::analyze::foresight::card::CardTitle;
-    use crate::analyze::foresight::demand::RequiredCapacity;
+    use crate::analyze::foresight::demand::{BurstDemand, RequiredCapacity};
     use crate::analyze::foresight::estimate::Teacher;
     use crate::analyze::foresight::gateway::GatewayBacklog;
     use crate::analyze::foresight::policy::Rounding;
@@ -549,7 +549,7 @@ mod tests {
             growth: Some(35.7),
             unevenness: Some(1.1),
             young: Some(0.0),
-            bursts: Some((33.3, 15)),
+            bursts: Some(BurstDemand { rate: 33.3, window: 15 }),
             gateway: Some(gateway),
             total: 37.6,
             ..RequiredCapacity::default()

@@ -71,11 +71,9 @@ use serde::{Deserialize, Serialize};
 use crate::analyze::foresight::arrivals::{ArrivalHistory, STRIDE, quantile};
 use crate::analyze::foresight::gateway;
 use crate::analyze::foresight::jump::jump;
-use crate::analyze::foresight::policy::{Backlog, Bursts, ForesightPolicy, Growth, Ramp, Schedule};
+use crate::analyze::foresight::policy::{Backlog, Bursts, ForesightPolicy, Growth, Schedule};
+use crate::analyze::foresight::ramp::ramp;
 use crate::analyze::foresight::schedule::ScheduleForecast;
-
-/// The fewest strides for the fit of a slope.
-const RAMP_STRIDES: usize = 4;
 
 /// Windows for bursts, in seconds.
 const WINDOWS: [i64; 7] = [1, 2, 4, 8, 15, 30, 60];
@@ -117,10 +115,9 @@ pub struct RequiredCapacity {
     /// The addition while little is known yet; `None` once enough is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub young: Option<f64>,
-    /// The rate that bursts need, and the window in seconds in which they need it. `None` if
-    /// scrapes are too far apart to show bursts.
+    /// The rate that bursts need. `None` if scrapes are too far apart to show bursts.
     #[serde(alias = "burst", skip_serializing_if = "Option::is_none")]
-    pub bursts: Option<(f64, i64)>,
+    pub bursts: Option<BurstDemand>,
     /// The addition for waiting requests; `None` if no replica reports them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backlog: Option<f64>,
@@ -140,21 +137,101 @@ pub struct RequiredCapacity {
     pub total: f64,
 }
 
-/// The term that decides a need.
+/// The rate that bursts need.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "(f64, i64)", into = "(f64, i64)")]
+pub struct BurstDemand {
+    /// Requests per second.
+    pub rate: f64,
+    /// The window in seconds in which bursts need it.
+    pub window: i64,
+}
+
+impl From<(f64, i64)> for BurstDemand {
+    fn from((rate, window): (f64, i64)) -> Self {
+        Self { rate, window }
+    }
+}
+
+impl From<BurstDemand> for (f64, i64) {
+    fn from(BurstDemand { rate, window }: BurstDemand) -> Self {
+        (rate, window)
+    }
+}
+
+/// Declares the terms in the order in which they are computed: name, label, part, words and value.
+macro_rules! terms {
+    ($($name:ident $label:literal, $part:ident, $words:literal: |$need:ident| $value:expr;)*) => {
+        /// A term of a need.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum DemandTerm {
+            $(#[doc = $words] $name,)*
+        }
+
+        impl DemandTerm {
+            /// The term as a label value.
+            #[must_use]
+            pub const fn label(self) -> &'static str {
+                match self {
+                    $(Self::$name => $label,)*
+                }
+            }
+
+            /// The term in words, as they follow a rate.
+            #[must_use]
+            pub const fn words(self) -> &'static str {
+                match self {
+                    $(Self::$name => $words,)*
+                }
+            }
+
+            /// The part of the term in the need.
+            pub(super) const fn part(self) -> TermPart {
+                match self {
+                    $(Self::$name => TermPart::$part,)*
+                }
+            }
+        }
+
+        impl RequiredCapacity {
+            /// The terms that have a value, each with its requests per second.
+            pub fn terms(&self) -> impl Iterator<Item = (DemandTerm, f64)> {
+                let all = [$((DemandTerm::$name, { let $need = self; $value })),*];
+                all.into_iter().filter_map(|(term, value)| Some((term, value?)))
+            }
+        }
+    };
+}
+
+terms! {
+    Arriving "arriving", Lead, "arrive now": |need| Some(need.arriving);
+    Jump "jump", Lead, "after a jump": |need| need.jump;
+    Growth "growth", Lead, "with growth": |need| need.growth;
+    Reserve "reserve", Aside, "growth that standby starts in time for": |need| need.reserve;
+    Ramp "ramp", Lead, "if the rise goes on": |need| need.ramp;
+    Unevenness "unevenness", Even, "for unevenness": |need| need.unevenness;
+    Schedule "schedule", Lead, "usual at this time": |need| need.schedule;
+    Young "young", Even, "because little is known yet": |need| need.young;
+    Bursts "bursts", Lead, "in bursts": |need| need.bursts.map(|it| it.rate);
+    Backlog "backlog", Added, "for what waits": |need| need.backlog;
+    ErrorBudget "error_budget", Added, "because too many first tokens came late":
+        |need| need.error_budget;
+    Gateway "gateway", Aside, "for what queues at the gateway":
+        |need| need.gateway.map(|it| it.adds);
+    Absences "absences", Added, "for replicas that are lost": |need| need.absences;
+}
+
+/// The part of a term in a need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DemandTerm {
-    /// The present rate of arrivals.
-    Arriving,
-    /// A jump within the last seconds.
-    Jump,
-    /// Growth as in the past.
-    Growth,
-    /// A ramp that continues.
-    Ramp,
-    /// Bursts.
-    Bursts,
-    /// The rate at this time of earlier days or weeks.
-    Schedule,
+pub(super) enum TermPart {
+    /// It may decide the need.
+    Lead,
+    /// An addition to the rate of arrivals.
+    Even,
+    /// An addition to the capacity for arrivals.
+    Added,
+    /// It has an explanation of its own.
+    Aside,
 }
 
 /// The inputs of a need in addition to arrivals.
@@ -247,7 +324,7 @@ impl RequiredCapacity {
 
         let used = policy.used.fraction().max(f64::MIN_POSITIVE);
         let even = (expected + young.unwrap_or(0.0)) / used;
-        let steady = even.max(bursts.map_or(0.0, |(rate, _)| rate));
+        let steady = even.max(bursts.map_or(0.0, |it| it.rate));
         let error_budget = policy.error_budget.map(|_| raised * steady);
         let more = [backlog, error_budget, gateway.map(|it| it.adds)];
         let present = more.iter().fold(steady, |sum, it| sum + it.unwrap_or_default());
@@ -286,7 +363,7 @@ impl RequiredCapacity {
     /// The need for the load that has already arrived, without forecasts.
     pub(crate) fn present(&self, policy: &ForesightPolicy) -> f64 {
         let used = policy.used.fraction().max(f64::MIN_POSITIVE);
-        let bursts = self.bursts.map_or(0.0, |(rate, _)| rate);
+        let bursts = self.bursts.map_or(0.0, |it| it.rate);
         let queued = self.gateway.map_or(0.0, |it| it.adds);
         (self.latest() / used).max(bursts) + self.backlog.unwrap_or(0.0) + queued
     }
@@ -302,7 +379,7 @@ impl RequiredCapacity {
         let in_addition: f64 = more.into_iter().flatten().sum::<f64>() + queued;
         let looked_back = latest.max(growth).max(ramp.unwrap_or(0.0)) + unevenness.unwrap_or(0.0);
 
-        if bursts.is_some_and(|(rate, _)| rate + in_addition >= self.total) {
+        if bursts.is_some_and(|it| it.rate + in_addition >= self.total) {
             DemandTerm::Bursts
         } else if schedule.is_some_and(|schedule| schedule > looked_back) {
             DemandTerm::Schedule
@@ -329,8 +406,8 @@ impl DemandInputs<'_> {
         is_young.then(|| young.margin.fraction() * (expected / carries).sqrt() * carries)
     }
 
-    /// The rate that bursts need, and the window in seconds in which they need it.
-    fn bursts(&self, arrivals: &ArrivalHistory, policy: &Bursts) -> Option<(f64, i64)> {
+    /// The rate that bursts need.
+    fn bursts(&self, arrivals: &ArrivalHistory, policy: &Bursts) -> Option<BurstDemand> {
         let grace = policy.ttft_share.fraction() * self.policy.ttft.seconds();
         bursts(arrivals, self.through, policy, self.smoothing, grace)
     }
@@ -406,71 +483,6 @@ fn bound(arriving: f64, growth: f64, policy: &Schedule, ahead: &ScheduleForecast
     ahead.bound().map_or(growth, |most| growth.min((policy.cap.fraction() * most).max(arriving)))
 }
 
-/// The rate if it continues to rise; `None` if it does not rise steadily.
-fn ramp(arriving: f64, rates: &[f64], ahead: usize, policy: &Ramp) -> Option<f64> {
-    let Ramp { certainty, jump, bend, cap } = *policy;
-    let count = ahead.max(RAMP_STRIDES);
-    let recent = rates.get(rates.len().checked_sub(count)?..)?;
-    let (slope, error) = slope(recent)?;
-    if slope <= certainty.fraction() * error || slope <= 0.0 {
-        return None;
-    }
-
-    let rise = recent.last()? - recent.first()?;
-    let largest = recent.windows(2).map(|pair| pair[1] - pair[0]).fold(0.0, f64::max);
-    if largest >= jump.fraction() * rise {
-        return None;
-    }
-
-    let (late, _) = self::slope(&recent[recent.len() / 2..])?;
-    if late <= 0.0 {
-        return None;
-    }
-
-    let strides = ahead as f64;
-    let line = arriving + strides * slope.min(bend.fraction() * late);
-    let curve =
-        growth_rate(recent, certainty.fraction()).map(|rate| arriving * (strides * rate).exp());
-    Some(line.max(curve.unwrap_or(0.0)).min(cap.fraction() * arriving))
-}
-
-/// The relative growth from one rate to the next, if they certainly rise faster and faster.
-fn growth_rate(rates: &[f64], certainty: f64) -> Option<f64> {
-    let (early, late) = rates.split_at(rates.len() / 2);
-    if early.len() < RAMP_STRIDES {
-        return None;
-    }
-
-    let (early, early_error) = slope(early)?;
-    let (late, late_error) = slope(late)?;
-    let rises = early > certainty * early_error;
-    let is_steeper = late - early > certainty * early_error.hypot(late_error);
-    if !(rises && is_steeper) {
-        return None;
-    }
-
-    let logarithms: Vec<f64> = rates.iter().map(|rate| rate.max(f64::MIN_POSITIVE).ln()).collect();
-    slope(&logarithms).map(|(slope, _)| slope)
-}
-
-/// The slope of a line through values at a distance of one, and its standard error.
-fn slope(values: &[f64]) -> Option<(f64, f64)> {
-    let count = values.len() as f64;
-    if values.len() < 2 {
-        return None;
-    }
-
-    let middle = (count - 1.0) / 2.0;
-    let mean = values.iter().sum::<f64>() / count;
-    let offsets = values.iter().enumerate().map(|(at, value)| (at as f64 - middle, value - mean));
-
-    let width: f64 = offsets.clone().map(|(x, _)| x * x).sum();
-    let slope = offsets.clone().map(|(x, y)| x * y).sum::<f64>() / width;
-    let left: f64 = offsets.map(|(x, y)| (y - slope * x).powi(2)).sum();
-    let freedom = (count - 2.0).max(1.0);
-    Some((slope, (left / freedom / width).sqrt()))
-}
-
 /// The root mean square difference between a stride and the mean of those before it.
 fn roughness(rates: &[f64], back: usize) -> f64 {
     let recent = &rates[rates.len().saturating_sub(back + 3)..];
@@ -490,7 +502,7 @@ fn bursts(
     policy: &Bursts,
     smoothing: Smoothing,
     grace: f64,
-) -> Option<(f64, i64)> {
+) -> Option<BurstDemand> {
     let (shortest, added) = match smoothing {
         Smoothing::Queue => (0.0, grace),
         Smoothing::Stay(seconds) => (seconds, 0.0),
@@ -504,9 +516,9 @@ fn bursts(
             let mut counts = arrivals.windows(through, window, over.saturating_mul(STRIDE));
             counts.sort_by(f64::total_cmp);
             let most = weighted_quantile(&counts, policy.quantile.fraction())?;
-            Some((most / (window as f64 + added), window))
+            Some(BurstDemand { rate: most / (window as f64 + added), window })
         })
-        .max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)))
+        .max_by(|a, b| a.rate.total_cmp(&b.rate).then(b.window.cmp(&a.window)))
 }
 
 /// The capacity of replicas that work off a queue.
@@ -533,6 +545,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::analyze::foresight::policy::Ramp;
 
     /// Arrivals of consecutive seconds, and the end of the last one.
     fn arrived(each_second: impl Iterator<Item = f64>) -> (Timestamp, ArrivalHistory) {
@@ -600,12 +613,12 @@ mod tests {
         let (now, arrivals) = arrived(each_second);
 
         for (smoothing, expected) in [
-            (Smoothing::Stay(0.5), Some((30.0, 1))),
+            (Smoothing::Stay(0.5), Some(BurstDemand { rate: 30.0, window: 1 })),
             // Two of them.
-            (Smoothing::Stay(15.0), Some((4.0, 15))),
+            (Smoothing::Stay(15.0), Some(BurstDemand { rate: 4.0, window: 15 })),
             (Smoothing::Stay(61.0), None),
             // A second more to serve them in.
-            (Smoothing::Queue, Some((15.0, 1))),
+            (Smoothing::Queue, Some(BurstDemand { rate: 15.0, window: 1 })),
         ] {
             let found = bursts(&arrivals, now, &Bursts::default(), smoothing, 1.0);
             assert_eq!(found, expected, "{smoothing:?}");
@@ -638,27 +651,6 @@ mod tests {
 
         let some = need(60.0, Some(0.5));
         assert!((some.growth.unwrap() + 0.5 - most).abs() < 1e-9, "{some:?}");
-    }
-
-    /// The growth of a ramp in twenty strides.
-    fn times(rates: &[f64]) -> f64 {
-        let now = rates[rates.len() - 1];
-        ramp(now, rates, 20, &Ramp::default()).unwrap() / now
-    }
-
-    #[test]
-    fn a_ramp_that_gets_steeper_is_a_curve_and_one_that_does_not_is_a_line() {
-        let doubling: Vec<f64> = (0..60).map(|k| 10.0 * (f64::from(k) / 20.0).exp2()).collect();
-        assert!((times(&doubling) - 2.0).abs() < 0.01, "{}", times(&doubling));
-
-        let straight: Vec<f64> = (0..60).map(|k| 10.0 + f64::from(k)).collect();
-        assert!((times(&straight) - 89.0 / 69.0).abs() < 0.01, "{}", times(&straight));
-    }
-
-    #[test]
-    fn a_ramp_that_has_ended_is_no_ramp() {
-        let rates: Vec<f64> = (0..40).map(|k| 10.0 + f64::from((k - 30).clamp(0, 5))).collect();
-        assert_eq!(ramp(15.0, &rates, 9, &Ramp::default()), None);
     }
 
     #[test]

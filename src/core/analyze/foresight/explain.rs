@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::foresight::capacity::CapacityBound;
-use crate::analyze::foresight::demand::{DemandTerm, RequiredCapacity};
+use crate::analyze::foresight::demand::{BurstDemand, DemandTerm, RequiredCapacity, TermPart};
 use crate::analyze::foresight::gateway::GatewayBacklog;
 use crate::analyze::foresight::policy::Rounding;
 use crate::analyze::foresight::standby::Relief;
@@ -81,14 +81,10 @@ impl DemandForecast {
                     ", which may grow to {growth:.2} in the {horizon:.0} s until a new replica serves"
                 )?;
             }
-            (DemandTerm::Bursts, _, Some((rate, window))) => {
+            (DemandTerm::Bursts, _, Some(BurstDemand { rate, window })) => {
                 write!(f, ", in bursts that take {rate:.2} over {window} s")?;
             }
-            (
-                DemandTerm::Arriving | DemandTerm::Jump | DemandTerm::Ramp | DemandTerm::Bursts,
-                _,
-                _,
-            ) => {}
+            _ => {}
         }
 
         Ok(())
@@ -102,25 +98,16 @@ impl fmt::Display for DemandForecast {
         self.lead(f)?;
 
         let is_scheduled = need.decided_by() == DemandTerm::Schedule;
-        if let Some(unevenness) = visible(need.unevenness).filter(|_| !is_scheduled) {
-            write!(f, ", {unevenness:.2} for unevenness")?;
-        }
-        if let Some(young) = visible(need.young) {
-            write!(f, ", {young:.2} because little is known yet")?;
+        let even = visible(need, TermPart::Even);
+        for (term, rate) in even.filter(|(it, _)| !(is_scheduled && *it == DemandTerm::Unevenness))
+        {
+            write!(f, ", {rate:.2} {}", term.words())?;
         }
         if *used != Fraction::ONE && !matches!(need.decided_by(), DemandTerm::Bursts) {
             write!(f, ", which may use {:.0} % of what replicas carry", 100.0 * used.fraction())?;
         }
-
-        let in_addition = [
-            (need.backlog, "for what waits"),
-            (need.error_budget, "because too many first tokens came late"),
-            (need.absences, "for replicas that are lost"),
-        ];
-        for (term, why) in in_addition {
-            if let Some(more) = visible(term) {
-                write!(f, ", {more:.2} {why}")?;
-            }
+        for (term, rate) in visible(need, TermPart::Added) {
+            write!(f, ", {rate:.2} {}", term.words())?;
         }
 
         if let Some(gateway) = &need.gateway {
@@ -156,9 +143,9 @@ impl fmt::Display for DemandForecast {
     }
 }
 
-/// The term, unless it rounds to nothing.
-fn visible(term: Option<f64>) -> Option<f64> {
-    term.filter(|it| *it > 0.005)
+/// The terms of a part, without those that round to nothing.
+fn visible(need: &RequiredCapacity, part: TermPart) -> impl Iterator<Item = (DemandTerm, f64)> {
+    need.terms().filter(move |(term, rate)| term.part() == part && *rate > 0.005)
 }
 
 impl fmt::Display for Relief {

@@ -21,9 +21,8 @@ pub(super) struct ForeseenLine {
     terms: Vec<TermLine>,
     /// The share of what replicas carry that load may use.
     used: f64,
-    /// What is needed now, in requests a second:
-    /// `max((max(max(arriving, jump, growth, ramp) + unevenness, schedule) + young) / used,
-    /// bursts) + backlog + error_budget + gateway + absences`, of the terms that are there.
+    /// What is needed now, in requests a second: the terms together, by the formula under the table
+    /// of terms.
     total_per_second: f64,
     /// The largest need that is held, in requests a second; what the number is made of.
     held_per_second: f64,
@@ -58,13 +57,13 @@ pub(super) struct ForeseenLine {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Term")]
 pub(super) struct TermLine {
-    /// Which: `arriving`, `jump`, `growth`, `reserve`, `ramp`, `unevenness`, `schedule`,
-    /// `young`, `bursts`, `backlog`, `error_budget`, `gateway` or `absences`. A reserve is no part of the need.
+    /// Which, by its name in the table below. A reserve is no part of the need.
     term: &'static str,
+    /// The same in words, as they follow a rate.
+    words: &'static str,
     /// How much, in requests a second.
     per_second: f64,
-    /// Whether it is the one of `arriving`, `jump`, `growth`, `ramp`, `schedule` and `bursts` that the
-    /// need comes from.
+    /// Whether it is the one that the need comes from.
     decides: bool,
     /// The window in which a burst is the tightest, in seconds; null of every other term.
     window_seconds: Option<i64>,
@@ -162,40 +161,16 @@ impl ForeseenLine {
 /// Returns the terms that have a value, in the order in which they are computed.
 fn terms(foreseen: &DemandForecast) -> Vec<TermLine> {
     let need = &foreseen.need;
-    let decided_by = match need.decided_by() {
-        DemandTerm::Arriving => "arriving",
-        DemandTerm::Jump => "jump",
-        DemandTerm::Growth => "growth",
-        DemandTerm::Ramp => "ramp",
-        DemandTerm::Bursts => "bursts",
-        DemandTerm::Schedule => "schedule",
-    };
-
-    let bursts = need.bursts;
-    let all = [
-        ("arriving", Some(need.arriving)),
-        ("jump", need.jump),
-        ("growth", need.growth),
-        ("reserve", need.reserve),
-        ("ramp", need.ramp),
-        ("unevenness", need.unevenness),
-        ("schedule", need.schedule),
-        ("young", need.young),
-        ("bursts", bursts.map(|(rate, _)| rate)),
-        ("backlog", need.backlog),
-        ("error_budget", need.error_budget),
-        ("gateway", need.gateway.map(|it| it.adds)),
-        ("absences", need.absences),
-    ];
-
-    let mut lines = Vec::new();
-    for (term, value) in all {
-        let Some(per_second) = value else { continue };
-        let window_seconds = bursts.map(|(_, window)| window).filter(|_| term == "bursts");
-        lines.push(TermLine { term, per_second, decides: term == decided_by, window_seconds });
-    }
-
-    lines
+    let decided_by = need.decided_by();
+    need.terms()
+        .map(|(term, per_second)| TermLine {
+            term: term.label(),
+            words: term.words(),
+            per_second,
+            decides: term == decided_by,
+            window_seconds: need.bursts.filter(|_| term == DemandTerm::Bursts).map(|it| it.window),
+        })
+        .collect()
 }
 
 impl CarriesLine {

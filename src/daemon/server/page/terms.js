@@ -1,10 +1,5 @@
 // What is foreseen: the terms of a need, and what a replica carries, under the step that has them.
 
-const TERMS = {
-  arriving: 'arrive now', jump: 'after a jump', growth: 'with growth', reserve: 'growth that standby starts in time for', ramp: 'if the rise goes on',
-  unevenness: 'for unevenness', schedule: 'usual at this time', young: 'because little is known yet', bursts: 'in bursts',
-  backlog: 'for what waits', error_budget: 'because first tokens came late', gateway: 'for what queues at the gateway', absences: 'for replicas that are lost',
-};
 const BOUNDS = { itl: 'the time between tokens', seats: 'places in the batch', kv: 'the KV cache', budget: 'tokens in an iteration' };
 const rate = value => orUnknown(value, it => it.toFixed(2));
 
@@ -14,7 +9,7 @@ function termLines({ foreseen, carries }) {
   if (foreseen) {
     for (const it of foreseen.terms) {
       const over = it.window_seconds === null ? '' : ` of ${it.window_seconds} s`;
-      lines.push([`${TERMS[it.term] || it.term}${over}`, rate(it.per_second), it.decides]);
+      lines.push([`${it.words}${over}`, rate(it.per_second), it.decides]);
     }
     lines.push([`needed in ${foreseen.horizon_seconds.toFixed(0)} s`, rate(foreseen.total_per_second), true]);
     lines.push([`held since ${clockTime(new Date(foreseen.held_since))}`, rate(foreseen.held_per_second), true]);
