@@ -74,27 +74,52 @@ pub enum Peer {
 
 /// The error for a text that names no peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "must be plimsoll, plimsoll-only-up, static:N, static:best, waiting:N, in-flight:N, kv:SHARE, \
-     keda-rate:RATE, keda-rate:best, kpa:N, apa:SHARE, wva-v1, wva-v2, llm-d-slo, dynamo-load, dynamo-throughput, melange or oracle"
-)]
+#[error("must be {}", Peer::choices())]
 pub struct UnknownPeer;
 
+/// The way in which a peer is made from its name.
+#[derive(Clone, Copy)]
+enum PeerForm {
+    /// It has no parameter.
+    Fixed(Peer),
+    /// A replica count follows its name.
+    Counted(fn(Replicas) -> Peer),
+    /// A target follows its name.
+    Aimed(fn(MilliValue) -> Peer),
+}
+
+use PeerForm::{Aimed, Counted, Fixed};
+
 impl Peer {
-    /// The peers without a parameter, by name.
-    const NAMED: [(&str, Self); 11] = [
-        ("plimsoll", Self::Scenario),
-        ("plimsoll-only-up", Self::OnlyUp),
-        ("static:best", Self::StaticBest),
-        ("keda-rate:best", Self::KedaBest),
-        ("wva-v1", Self::Wva(wva::Version::V1)),
-        ("wva-v2", Self::Wva(wva::Version::V2)),
-        ("llm-d-slo", Self::SloAware),
-        ("dynamo-load", Self::DynamoLoad),
-        ("dynamo-throughput", Self::DynamoThroughput),
-        ("melange", Self::Melange),
-        ("oracle", Self::Oracle),
+    /// Every peer by name. A parameter follows a colon.
+    const FORMS: [(&str, PeerForm); 18] = [
+        ("plimsoll", Fixed(Self::Scenario)),
+        ("plimsoll-only-up", Fixed(Self::OnlyUp)),
+        ("static:N", Counted(Self::Static)),
+        ("static:best", Fixed(Self::StaticBest)),
+        ("waiting:N", Aimed(Self::Waiting)),
+        ("in-flight:N", Aimed(Self::InFlight)),
+        ("kv:SHARE", Aimed(Self::Kv)),
+        ("keda-rate:RATE", Aimed(Self::KedaRate)),
+        ("keda-rate:best", Fixed(Self::KedaBest)),
+        ("kpa:N", Aimed(Self::Kpa)),
+        ("apa:SHARE", Aimed(Self::Apa)),
+        ("wva-v1", Fixed(Self::Wva(wva::Version::V1))),
+        ("wva-v2", Fixed(Self::Wva(wva::Version::V2))),
+        ("llm-d-slo", Fixed(Self::SloAware)),
+        ("dynamo-load", Fixed(Self::DynamoLoad)),
+        ("dynamo-throughput", Fixed(Self::DynamoThroughput)),
+        ("melange", Fixed(Self::Melange)),
+        ("oracle", Fixed(Self::Oracle)),
     ];
+
+    /// All names in a sentence.
+    #[must_use]
+    pub fn choices() -> String {
+        let [others @ .., (last, _)] = &Self::FORMS;
+        let others: Vec<&str> = others.iter().map(|(name, _)| *name).collect();
+        format!("{} or {last}", others.join(", "))
+    }
 
     /// Parses the name of a peer.
     ///
@@ -102,26 +127,13 @@ impl Peer {
     ///
     /// The text names no peer.
     pub fn parse(text: &str) -> Result<Self, UnknownPeer> {
-        if let Some((_, peer)) = Self::NAMED.into_iter().find(|(name, _)| *name == text) {
-            return Ok(peer);
-        }
-
-        let (name, value) = text.split_once(':').ok_or(UnknownPeer)?;
-        if name == "static" {
-            let count = value.parse().ok().and_then(Replicas::new).ok_or(UnknownPeer)?;
-            return Ok(Self::Static(count));
-        }
-
-        let target = value.parse().ok().and_then(milli).ok_or(UnknownPeer)?;
-        match name {
-            "waiting" => Ok(Self::Waiting(target)),
-            "in-flight" => Ok(Self::InFlight(target)),
-            "kv" => Ok(Self::Kv(target)),
-            "keda-rate" => Ok(Self::KedaRate(target)),
-            "kpa" => Ok(Self::Kpa(target)),
-            "apa" => Ok(Self::Apa(target)),
-            _ => Err(UnknownPeer),
-        }
+        let (head, value) = text.split_once(':').unwrap_or((text, ""));
+        let form = |(name, form): (&str, PeerForm)| match form {
+            Fixed(peer) => (name == text).then_some(peer),
+            Counted(_) | Aimed(_) if before_colon(name) == head => form.read(value),
+            Counted(_) | Aimed(_) => None,
+        };
+        Self::FORMS.into_iter().find_map(form).ok_or(UnknownPeer)
     }
 
     /// Returns an error if this peer cannot scale the variants of a scenario.
@@ -210,6 +222,22 @@ impl Peer {
     }
 }
 
+impl PeerForm {
+    /// The peer with this parameter; `None` if no peer has it.
+    fn read(self, value: &str) -> Option<Peer> {
+        match self {
+            Fixed(peer) => Some(peer),
+            Counted(make) => value.parse().ok().and_then(Replicas::new).map(make),
+            Aimed(make) => value.parse().ok().and_then(milli).map(make),
+        }
+    }
+}
+
+/// The name of a peer without its parameter.
+fn before_colon(name: &str) -> &str {
+    name.split_once(':').map_or(name, |(head, _)| head)
+}
+
 #[expect(clippy::cast_possible_truncation, reason = "the value is bounded")]
 fn milli(value: f64) -> Option<MilliValue> {
     let milli = (value * 1000.0).round();
@@ -218,30 +246,25 @@ fn milli(value: f64) -> Option<MilliValue> {
 
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, target) = match self {
-            Self::Static(count) => return write!(f, "static:{count}"),
-            Self::Waiting(target) => ("waiting", target),
-            Self::InFlight(target) => ("in-flight", target),
-            Self::Kv(target) => ("kv", target),
-            Self::KedaRate(target) => ("keda-rate", target),
-            Self::Kpa(target) => ("kpa", target),
-            Self::Apa(target) => ("apa", target),
-            Self::Scenario
-            | Self::OnlyUp
-            | Self::StaticBest
-            | Self::KedaBest
-            | Self::Wva(_)
-            | Self::SloAware
-            | Self::DynamoLoad
-            | Self::DynamoThroughput
-            | Self::Melange
-            | Self::Oracle => {
-                let named = Self::NAMED.iter().find(|(_, peer)| peer == self);
-                return f.write_str(named.map_or("", |(name, _)| name));
-            }
+        let value = match self {
+            Self::Static(count) => count.to_string(),
+            Self::Waiting(target)
+            | Self::InFlight(target)
+            | Self::Kv(target)
+            | Self::KedaRate(target)
+            | Self::Kpa(target)
+            | Self::Apa(target) => (target.0 as f64 / 1000.0).to_string(),
+            _ => String::new(),
         };
-
-        write!(f, "{name}:{}", target.0 as f64 / 1000.0)
+        let mut forms = Self::FORMS.into_iter();
+        let (name, form) =
+            forms.find(|(_, form)| form.read(&value) == Some(*self)).ok_or(fmt::Error)?;
+        match form {
+            Fixed(_) => f.write_str(name),
+            Counted(_) | Aimed(_) => {
+                write!(f, "{}:{value}", before_colon(name))
+            }
+        }
     }
 }
 
@@ -252,15 +275,18 @@ mod tests {
 
     use super::*;
 
+    /// Every peer, with a parameter if it has one.
+    fn all() -> impl Iterator<Item = String> {
+        Peer::FORMS.into_iter().map(|(name, form)| match form {
+            Fixed(_) => name.to_owned(),
+            Counted(_) | Aimed(_) => format!("{}:7", before_colon(name)),
+        })
+    }
+
     #[test]
     fn peers_are_read_as_they_are_written() {
-        let named = Peer::NAMED.iter().map(|(name, _)| *name);
-        let counted = ["static:4", "waiting:5", "in-flight:40", "kv:0.7", "keda-rate:15"];
-        for text in named.chain(counted).chain(["kpa:100", "apa:0.5"]) {
-            assert_eq!(Peer::parse(text).unwrap().to_string(), text);
-            if Peer::NAMED.iter().any(|(name, _)| *name == text) {
-                assert!(UnknownPeer.to_string().contains(text), "{text} is not in the message");
-            }
+        for text in all() {
+            assert_eq!(Peer::parse(&text).unwrap().to_string(), text);
         }
 
         for text in [
@@ -268,6 +294,7 @@ mod tests {
             "static",
             "static:",
             "static:-1",
+            "static:1.5",
             "static:most",
             "kv:0",
             "kv:nan",
@@ -303,18 +330,8 @@ mod tests {
     #[test]
     fn each_peer_has_a_file_of_its_own_that_says_where_its_rules_come_from() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("simulate/peers");
-        let counted = [
-            "static:4",
-            "waiting:5",
-            "in-flight:40",
-            "kv:0.7",
-            "keda-rate:15",
-            "kpa:100",
-            "apa:0.5",
-        ];
-
-        for text in Peer::NAMED.into_iter().map(|(name, _)| name).chain(counted) {
-            let Some(file) = file(Peer::parse(text).unwrap()) else { continue };
+        for text in all() {
+            let Some(file) = file(Peer::parse(&text).unwrap()) else { continue };
             let written = fs::read_to_string(folder.join(file)).unwrap();
             let documented = written.lines().filter(|line| line.starts_with("//!"));
             assert!(documented.clone().any(|line| line == "//! # Source"), "{file}");

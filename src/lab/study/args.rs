@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
+use crate::simulate::peers::Peer;
+
 /// The options that apply to simulated runs and not to merged results.
 const OF_RUNS: [&str; 9] =
     ["scenario", "seed", "seeds", "set", "policy", "shard", "series", "cards", "trace"];
@@ -30,13 +32,8 @@ pub struct SimulateArgs {
     /// Reads traces from this folder if the scenario's own folder does not have them.
     #[arg(verbatim_doc_comment, long, value_name = "FOLDER", env = "PLIMSOLL_TRACES")]
     pub traces: Option<PathBuf>,
-    /// Compares these: `plimsoll` is the scenario as it is, `plimsoll-only-up` never scales down;
-    /// `static:4` never scales, and `static:best` finds the cheapest number that serves 99 % within
-    /// SLO; `waiting:5`, `in-flight:40` and `kv:0.7` are stock HPAs on that average for each
-    /// replica; `keda-rate:15`, `keda-rate:best`, `kpa:100`, `apa:0.5`, `wva-v1`, `wva-v2`,
-    /// `llm-d-slo`, `dynamo-load`, `dynamo-throughput`, `melange` and `oracle` are described in
-    /// docs/simulator.md. Without it, the scenario says who is compared.
-    #[arg(verbatim_doc_comment, long, value_name = "POLICY", value_delimiter = ',')]
+    /// The policies to compare.
+    #[arg(long, help = policies(), value_name = "POLICY", value_delimiter = ',')]
     pub policy: Vec<String>,
     /// Runs every n-th of the runs, from the i-th on, such as `2/8`; `--merge` puts them together.
     /// `job/8` takes the i-th from `JOB_COMPLETION_INDEX`, which the pods of an Indexed Job have.
@@ -115,4 +112,13 @@ pub struct ScoreboardArgs {
     /// `.md` and `.csv`. Without it, `scoreboard` or `worlds`.
     #[arg(verbatim_doc_comment, long, value_name = "PATH")]
     pub out: Option<PathBuf>,
+}
+
+/// The help of `--policy`.
+fn policies() -> String {
+    format!(
+        "Compares these instead of those that the scenario names: {}. docs/simulator.md describes \
+         each.",
+        Peer::choices()
+    )
 }
