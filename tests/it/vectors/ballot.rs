@@ -93,7 +93,7 @@ fn report(vote: &Value) -> Option<CapacityReport> {
     let unit = match analyzer(&vote["analyzer"]) {
         Analyzer::Tokens => Unit::KvTokens,
         Analyzer::Throughput => Unit::OutputTokensPerSecond,
-        Analyzer::Queueing | Analyzer::Foresight => Unit::RequestsPerSecond,
+        _ => Unit::RequestsPerSecond,
     };
     Some(CapacityReport { unit, variants: variants.collect(), total: totals(result), roles })
 }

@@ -148,9 +148,8 @@ fn same_ballots(cases: &[Case<'_>], entries: &[Entry], ballot: &[Value]) -> Resu
         for ((entry, report), standing) in entries.iter().zip(&case.reports).zip(&case.standings) {
             let name = match entry.analyzer {
                 Analyzer::Tokens => "saturation",
-                Analyzer::Throughput => "throughput",
                 Analyzer::Queueing => "queueing-model",
-                Analyzer::Foresight => "foresight",
+                other => other.label(),
             };
             let which = format!("{} by {name}", case.key);
             let mut rows = ballot.iter().filter(|row| {
@@ -395,6 +394,6 @@ fn report(
             let curves = memory.curves.entry(model(from)).or_default();
             super::throughput::analyzed(now, utilisation, from, from, curves).report
         }
-        Analyzer::Queueing | Analyzer::Foresight => unreachable!("no case asks for it"),
+        _ => unreachable!("no case asks for it"),
     }
 }

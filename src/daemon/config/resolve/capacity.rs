@@ -136,7 +136,8 @@ fn analyzers(written: Option<&[Option<Analyzer>]>, checks: &mut Checks<'_>) -> V
     }
 
     if analyzers.is_empty() {
-        let rule = "must name at least one of tokens, throughput, queueing and foresight";
+        let names: Vec<&str> = Analyzer::ALL.iter().map(|analyzer| analyzer.label()).collect();
+        let rule = format!("must name at least one of {}", names.join(", "));
         checks.problems.error_at(format!("{PATH}.analyzers"), rule);
     }
 
