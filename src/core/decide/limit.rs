@@ -47,6 +47,7 @@ use crate::decide::limit::turns::TurnOrder;
 pub use crate::decide::limit::grants::{Grant, Grants, LimitShadow};
 pub use crate::decide::limit::inventory::normalised;
 pub use crate::decide::limit::ledger::{AcceleratorLedger, without};
+pub(crate) use crate::decide::limit::ledger::{Holdings, holdings};
 pub use crate::decide::limit::nodes::Nodes;
 pub use crate::decide::limit::refusal::{Cut, GrantRefusal};
 pub use crate::decide::limit::report::{AllowanceRow, LimitReading, LimitReport, Spending, report};
@@ -56,7 +57,12 @@ pub use crate::fleet::LimitName;
 
 /// Grants every variant the replicas that the limits allow.
 pub fn limit(wants: &[Want], limits: &[SupplyLimit]) -> Grants {
-    let mut state = GrantState::new(wants, limits);
+    limit_beside(wants, limits, holdings(wants, limits))
+}
+
+/// Grants every variant the replicas that the limits allow beside these [holdings].
+pub(crate) fn limit_beside(wants: &[Want], limits: &[SupplyLimit], held: Holdings) -> Grants {
+    let mut state = GrantState::new(wants, limits, held);
     state.raise_to_minima();
     let mut turns = TurnOrder::new(&state);
     while let Some((line, at)) = turns.next(&state) {

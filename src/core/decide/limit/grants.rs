@@ -1,7 +1,6 @@
 //! The grants of all limits together, one replica at a time.
 
-use crate::decide::limit::holdings::LimitUse;
-use crate::decide::limit::ledger::AcceleratorLedger;
+use crate::decide::limit::ledger::Holdings;
 use crate::decide::limit::refusal::{Cut, GrantRefusal};
 use crate::decide::limit::supply::SupplyLimit;
 use crate::decide::limit::want::{Priority, Want};
@@ -50,7 +49,7 @@ pub struct Grants {
 pub(super) struct GrantState<'a> {
     pub(super) wants: &'a [Want],
     limits: &'a [SupplyLimit],
-    used: Vec<LimitUse>,
+    used: Holdings,
     granted: Vec<Replicas>,
     allowed: Vec<Replicas>,
     cuts: Vec<Option<Cut>>,
@@ -70,14 +69,7 @@ pub(super) struct ModelShare {
 }
 
 impl<'a> GrantState<'a> {
-    pub(super) fn new(wants: &'a [Want], limits: &'a [SupplyLimit]) -> Self {
-        let mut ledger = AcceleratorLedger::new(limits);
-        for want in wants {
-            ledger.hold(want, want.current);
-        }
-
-        let used = ledger.into_used();
-
+    pub(super) fn new(wants: &'a [Want], limits: &'a [SupplyLimit], used: Holdings) -> Self {
         // The variants of a model follow each other, so most names equal the previous one.
         let mut keys: Vec<&ModelKey> = wants.iter().map(|want| &want.model).collect();
         keys.dedup();

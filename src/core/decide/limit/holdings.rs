@@ -12,7 +12,7 @@ use crate::units::{CostPerHour, Gpus, Replicas};
 
 /// The holdings that count against one limit.
 #[derive(Clone, Debug, Default)]
-pub(super) struct LimitUse {
+pub(crate) struct LimitUse {
     pub(super) kinds: BTreeMap<Accelerator, Gpus>,
     pub(super) total: Gpus,
     pub(super) cost: CostPerHour,

@@ -22,12 +22,20 @@ pub struct AcceleratorLedger<'a> {
 /// Returns the limits that are left for others while these variants keep their holdings.
 #[must_use]
 pub fn without(limits: &[SupplyLimit], held: &[Want]) -> Vec<SupplyLimit> {
+    let used = holdings(held, limits);
+    limits.iter().zip(&used).map(|(limit, used)| used.rest_of(limit)).collect()
+}
+
+/// The holdings of all variants, by limit.
+pub(crate) type Holdings = Vec<LimitUse>;
+
+/// The holdings of the replicas that scale targets ask for.
+pub(crate) fn holdings(wants: &[Want], limits: &[SupplyLimit]) -> Holdings {
     let mut ledger = AcceleratorLedger::new(limits);
-    for want in held {
+    for want in wants {
         ledger.hold(want, want.current);
     }
-
-    limits.iter().zip(&ledger.used).map(|(limit, used)| used.rest_of(limit)).collect()
+    ledger.used
 }
 
 // === impl AcceleratorLedger ===
@@ -132,10 +140,5 @@ impl<'a> AcceleratorLedger<'a> {
         }
 
         slots
-    }
-
-    /// Returns the holdings against each limit.
-    pub(super) fn into_used(self) -> Vec<LimitUse> {
-        self.used
     }
 }

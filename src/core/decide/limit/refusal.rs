@@ -98,11 +98,12 @@ impl SupplyLimit {
             Some(allowance @ (Allowance::Kinds(_) | Allowance::Nodes(_))) => {
                 let kinds = allowance.kinds()?;
                 let Some(kind) = self.kind(want) else { return Some(GrantRefusal::UnknownKind) };
-                if !kinds.contains_key(kind) {
+                let Some(headroom) = kinds.get(kind) else {
                     return Some(GrantRefusal::NotListed(kind.clone()));
-                }
+                };
 
-                let left = left_of_kind(kinds, kind, used);
+                let held = used.kinds.get(kind).copied().unwrap_or_default();
+                let left = headroom.without(held);
                 shortage(want, Some(kind), left).or_else(|| scattered(allowance, want, kind, used))
             }
         }

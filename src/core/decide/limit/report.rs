@@ -1,7 +1,7 @@
 //! The allowance of each limit and the part that is held, for display.
 
 use crate::decide::limit::holdings::LimitUse;
-use crate::decide::limit::ledger::AcceleratorLedger;
+use crate::decide::limit::ledger::holdings;
 use crate::decide::limit::supply::{Allowance, LimitSource, SupplyLimit};
 use crate::decide::limit::want::Want;
 use crate::decide::limited::ShadowPrice;
@@ -61,12 +61,7 @@ pub struct Spending {
 /// Returns each limit with the holdings of these variants, in the order of the limits.
 #[must_use]
 pub fn report(wants: &[Want], limits: &[SupplyLimit]) -> Vec<LimitReport> {
-    let mut ledger = AcceleratorLedger::new(limits);
-    for want in wants {
-        ledger.hold(want, want.current);
-    }
-
-    let used = ledger.into_used();
+    let used = holdings(wants, limits);
     limits.iter().zip(&used).map(|(limit, used)| report_of(limit, used)).collect()
 }
 

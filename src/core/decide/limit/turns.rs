@@ -5,15 +5,18 @@
 //! fleet takes its size times a logarithm, not its square.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BinaryHeap;
+use std::ops::Range;
 
 use crate::decide::limit::grants::GrantState;
 
 /// The lines in the order of their turns.
 pub(super) struct TurnOrder {
-    order: BTreeSet<LineTurn>,
-    /// The positions of the wants in each line.
-    lines: Vec<VecDeque<usize>>,
+    order: BinaryHeap<Reverse<LineTurn>>,
+    /// The positions of all wants, one line after the other.
+    wants: Vec<usize>,
+    /// The rest of each line in `wants`.
+    lines: Vec<Range<usize>>,
 }
 
 /// The place of a line: models below their guarantee first, then by class, then by level, then by
@@ -31,12 +34,17 @@ struct LineTurn {
 
 impl TurnOrder {
     pub(super) fn new(state: &GrantState<'_>) -> Self {
-        let mut lines = vec![VecDeque::new(); state.models.len()];
-        for at in 0..state.wants.len() {
-            lines[state.model_of[at]].push_back(at);
+        let mut wants: Vec<usize> = (0..state.wants.len()).collect();
+        wants.sort_by_key(|&at| state.model_of[at]);
+
+        let mut lines = vec![0..0; state.models.len()];
+        let mut start = 0;
+        for line in wants.chunk_by(|&a, &b| state.model_of[a] == state.model_of[b]) {
+            lines[state.model_of[line[0]]] = start..start + line.len();
+            start += line.len();
         }
 
-        let mut turns = Self { order: BTreeSet::new(), lines };
+        let mut turns = Self { order: BinaryHeap::with_capacity(lines.len()), wants, lines };
         (0..turns.lines.len()).for_each(|line| turns.stand(state, line));
         turns
     }
@@ -44,26 +52,36 @@ impl TurnOrder {
     /// Takes the next want that lacks available replicas, with its line; `None` if there is no such
     /// want. [`TurnOrder::stand`] puts the line back.
     pub(super) fn next(&mut self, state: &GrantState<'_>) -> Option<(usize, usize)> {
-        while let Some(LineTurn { line, .. }) = self.order.pop_first() {
-            while let Some(&at) = self.lines[line].front() {
-                if state.lacks(at) {
-                    return Some((line, at));
-                }
-                self.lines[line].pop_front();
+        while let Some(Reverse(LineTurn { line, .. })) = self.order.pop() {
+            if let Some(at) = self.first(state, line) {
+                return Some((line, at));
             }
         }
 
         None
     }
 
-    /// Puts a line at its place, by the share that its model has.
+    /// The first want of a line that lacks available replicas. Those before it leave the line.
+    fn first(&mut self, state: &GrantState<'_>, line: usize) -> Option<usize> {
+        let rest = &mut self.lines[line];
+        let lacking = self.wants[rest.clone()].iter().position(|&at| state.lacks(at));
+        rest.start = lacking.map_or(rest.end, |behind| rest.start + behind);
+        lacking.map(|_| self.wants[rest.start])
+    }
+
+    /// Puts a line at its place, by the share that its model has. A line without a want that lacks
+    /// replicas leaves.
     pub(super) fn stand(&mut self, state: &GrantState<'_>, line: usize) {
+        if self.first(state, line).is_none() {
+            return;
+        }
+
         let model = &state.models[line];
-        self.order.insert(LineTurn {
+        self.order.push(Reverse(LineTurn {
             below_guarantee: Reverse(model.is_below_guarantee()),
             class: Reverse(model.priority.class),
             level: model.level().to_bits(),
             line,
-        });
+        }));
     }
 }

@@ -8,7 +8,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::decide::limit::{AcceleratorLedger, Grant, Grants, Priority, SupplyLimit, Want, limit};
+use crate::decide::limit::{
+    AcceleratorLedger, Grant, Grants, Priority, SupplyLimit, Want, holdings, limit_beside,
+};
 use crate::decide::optimize::least_cost::{Consent, OptimizerPolicy};
 use crate::decide::optimize::model::{Candidate, Few, PlanModel};
 use crate::decide::optimize::plan::ModelPlan;
@@ -57,7 +59,8 @@ pub fn plan_all(
         spans.push(start..rows.len());
     }
 
-    let contended = limit(&rows, limits);
+    let held_now = holdings(&rows, limits);
+    let contended = limit_beside(&rows, limits, held_now.clone());
     let mut again = Vec::new();
     for (position, span) in spans.iter().enumerate() {
         if is_cut(&rows[span.clone()], &contended.grants[span.clone()]) {
@@ -105,7 +108,7 @@ pub fn plan_all(
         }
     }
 
-    let grants = limit(&rows, limits);
+    let grants = limit_beside(&rows, limits, held_now);
     FleetPlan { plans, grants, contended, alone }
 }
 
