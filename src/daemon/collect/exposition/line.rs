@@ -460,21 +460,76 @@ impl<'p> BucketLine<'p> {
         tail.starts_with(b"\"").then_some(Self { head: &line[..start], tail })
     }
 
+    /// Splits an unneeded line whose name ends at `name_end`, and which [`is_plain`]; `None` if it
+    /// has no `le`. As for all such lines, the text between the braces is not checked.
+    pub(super) fn of_plain(line: &'p [u8], name_end: usize) -> Option<Self> {
+        const LE: &[u8; 4] = b"le=\"";
+        let labels = line.get(name_end..)?;
+        let start = name_end + labels.windows(LE.len()).position(|four| four == LE)? + LE.len();
+        let end = start + line[start..].iter().position(|&byte| byte == b'"')?;
+        let tail = line.get(end..memrchr(b' ', line)?)?;
+        tail.ends_with(b"}").then_some(Self { head: &line[..start], tail })
+    }
+
     /// Returns the line that `page` starts with, if it differs from the previous line only in its
     /// `le` and its value, and ends after them. The head ends inside quotes and the tail starts
     /// where they close, so equal bytes are equal labels. The end of such a line needs no search.
     #[inline]
     pub(super) fn next(self, page: &'p [u8]) -> Option<NextBucket<'p>> {
-        let le_on = page.strip_prefix(self.head)?;
-        let near = le_on.get(..WORD_MAX).unwrap_or(le_on);
-        let le = &near[..near.iter().position(|byte| matches!(byte, b'"' | b'\\' | b'\n'))?];
-        let value_on = le_on[le.len()..].strip_prefix(self.tail)?.strip_prefix(b" ")?;
-
+        let (le, value_on) = self.after_labels(page)?;
         let at = page.len() - value_on.len();
         let (value, length) = last_value(value_on)?;
         let line = &page[..at + length];
         (line.len() <= LINE_MAX).then_some(NextBucket { line, le, value, at })
     }
+
+    /// Returns the line that `page` starts with, as [`BucketLine::next`] does, if it is plain.
+    #[inline]
+    pub(super) fn next_plain(self, page: &'p [u8]) -> Option<&'p [u8]> {
+        let (_, value_on) = self.after_labels(page)?;
+        let length = page.len() - value_on.len() + last_word(value_on)?;
+        (length <= LINE_MAX).then(|| &page[..length])
+    }
+
+    /// Returns the edge of a line with the same labels, and the page from its value on.
+    #[inline]
+    fn after_labels(self, page: &'p [u8]) -> Option<(&'p [u8], &'p [u8])> {
+        let le_on = after_head(page, self.head)?;
+        let near = le_on.get(..WORD_MAX).unwrap_or(le_on);
+        let le = &near[..near.iter().position(|byte| matches!(byte, b'"' | b'\\' | b'\n'))?];
+        let value_on = le_on[le.len()..].strip_prefix(self.tail)?.strip_prefix(b" ")?;
+        Some((le, value_on))
+    }
+}
+
+/// Returns the rest of a text that starts with `head`. Most texts that do not differ in the last
+/// byte of the head already.
+#[inline]
+pub(super) fn after_head<'p>(text: &'p [u8], head: &[u8]) -> Option<&'p [u8]> {
+    let last = head.len().checked_sub(1)?;
+    if text.get(last) != head.get(last) {
+        return None;
+    }
+    text.strip_prefix(head)
+}
+
+/// Returns the offset of the first line feed. Lines are so short that this ends before a search
+/// with wider vectors would start.
+#[inline]
+pub(super) fn line_end(page: &[u8]) -> Option<usize> {
+    let has_none = |block: &&[u8; 32]| {
+        block.iter().fold(0, |found, byte| found | u8::from(*byte == b'\n')) == 0
+    };
+    let mut at = 32 * page.as_chunks::<32>().0.iter().take_while(has_none).count();
+    for &bytes in page[at..].as_chunks::<8>().0 {
+        let newlines = zeros(u64::from_le_bytes(bytes) ^ (LOW * 0x0a));
+        if newlines != 0 {
+            return Some(at + newlines.trailing_zeros() as usize / 8);
+        }
+        at += 8;
+    }
+
+    page[at..].iter().position(|&byte| byte == b'\n').map(|behind| at + behind)
 }
 
 fn token_end(line: &[u8], at: usize) -> usize {

@@ -1,7 +1,5 @@
 //! The parser of a response: each line is checked, and a needed one goes to the reading.
 
-use memchr::memchr;
-
 use crate::collect::exposition::fault::{PageError, SyntaxFault, column};
 use crate::collect::exposition::format::{END_MARK, ExpositionFormat, LINE_MAX, SAMPLES_MAX};
 use crate::collect::exposition::labels::LabelSets;
@@ -28,7 +26,13 @@ pub(super) fn walk<'p>(
             continue;
         }
 
-        let end = memchr(b'\n', rest);
+        if let Some(line) = page.unneeded.and_then(|bucket| bucket.next_plain(rest)) {
+            page.learn(line, EngineKnowledge::Known);
+            rest = &rest[line.len() + 1..];
+            continue;
+        }
+
+        let end = line::line_end(rest);
         let whole = &rest[..end.unwrap_or(rest.len())];
         if whole.len() > LINE_MAX {
             let column = column(whole, LINE_MAX);
@@ -57,6 +61,8 @@ pub(super) struct PageParser<'p> {
     last: Option<(&'p [u8], Option<Series>)>,
     /// The last sample taken, if it was a bucket.
     bucket: Option<BucketLine<'p>>,
+    /// The last sample that was not needed, if it was a plain bucket of a known engine's response.
+    unneeded: Option<BucketLine<'p>>,
     /// The labels of buckets and of other samples, which alternate.
     bucket_labels: LabelSets<'p>,
     labels: LabelSets<'p>,
@@ -77,6 +83,7 @@ impl<'p> PageParser<'p> {
             reader: ReadingBuilder::new(),
             last: None,
             bucket: None,
+            unneeded: None,
             bucket_labels: LabelSets::default(),
             labels: LabelSets::default(),
             noted: b"",
@@ -97,16 +104,26 @@ impl<'p> PageParser<'p> {
 
         // A name that repeats the last sample's ends at the same offset.
         if let Some((head, series)) = self.last
-            && line.starts_with(head)
+            && line::after_head(line, head).is_some()
         {
             let end = head.len() - 1;
             return match series {
-                None if line::is_plain(line, end) => Ok(()),
+                None if line::is_plain(line, end) => {
+                    self.pass_bucket(line, end);
+                    Ok(())
+                }
                 _ => self.sample(number, line, end, series),
             };
         }
 
         self.other_line(number, line)
+    }
+
+    /// Remembers an unneeded bucket. The next bucket of its histogram needs no search for its end.
+    fn pass_bucket(&mut self, line: &'p [u8], name_end: usize) {
+        if line[..name_end].ends_with(b"_bucket") && self.reader.engine().is_some() {
+            self.unneeded = BucketLine::of_plain(line, name_end);
+        }
     }
 
     /// Returns true if a comment is irrelevant: it is not the end mark, and the engine is known.
@@ -172,6 +189,7 @@ impl<'p> PageParser<'p> {
             self.is_ended = true;
             self.last = None;
             self.bucket = None;
+            self.unneeded = None;
         }
 
         if self.reader.engine().is_some() {
