@@ -480,6 +480,15 @@ impl Freshness {
     pub const fn is_fresh(self) -> bool {
         matches!(self, Self::Fresh { .. })
     }
+
+    /// The age of the data if it is fresh.
+    #[must_use]
+    pub const fn fresh_age(self) -> Option<Seconds> {
+        match self {
+            Self::Fresh { age } => Some(age),
+            Self::Stale { .. } | Self::Never { .. } => None,
+        }
+    }
 }
 
 /// A gauge over a window.

@@ -63,6 +63,7 @@ use crate::fleet::{ModelKey, Role, VariantKey};
 use crate::observe::overrides::{Override, OverrideSource};
 use crate::observe::record::FleetRecorder;
 use crate::observe::{Inputs, Observation};
+use crate::pipeline::group::FleetGroups;
 use crate::pipeline::in_force::DecisionsInForce;
 use crate::pipeline::limits::TickLimits;
 use crate::pipeline::limits::raised::RaisedLimit;
@@ -109,6 +110,7 @@ pub struct Decisions {
 pub struct Pipeline {
     policy: Policy,
     ticked: Option<Timestamp>,
+    groups: FleetGroups,
     in_force: DecisionsInForce,
     recorder: FleetRecorder,
     workloads: Workloads,
@@ -129,6 +131,7 @@ impl Pipeline {
         Self {
             policy,
             ticked: None,
+            groups: FleetGroups::default(),
             in_force: DecisionsInForce::default(),
             recorder: FleetRecorder::new(),
             workloads: Workloads::default(),
@@ -202,8 +205,9 @@ impl Pipeline {
         observations: BTreeMap<VariantKey, Observation>,
         raised: Option<&RaisedLimit>,
     ) -> Decisions {
+        self.groups.follow(&inputs.fleet);
         let policy = &self.policy;
-        let tick = Tick::new(now, inputs, policy, &self.in_force, &observations);
+        let tick = Tick::new(now, inputs, policy, &self.in_force, &observations, &self.groups);
 
         let mut limits = TickLimits::of(&tick, raised);
         self.workloads.run(inputs);

@@ -49,7 +49,7 @@ use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use crate::fleet::ReplicaKey;
+use crate::fleet::{ReplicaKey, VariantKey};
 use crate::settings;
 use crate::settings::{Written, above_zero, hours, minutes, secs};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
@@ -118,9 +118,9 @@ with_thresholds! {
 /// Leave out a replica that does not report both values: its load is unknown. A zero in its place
 /// would mean that it is idle.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SaturationReplicaLoad {
-    /// The replica.
-    pub replica: ReplicaKey,
+pub struct SaturationReplicaLoad<K = ReplicaKey> {
+    /// The replica, or a reference to it.
+    pub replica: K,
     /// The peak KV cache usage, as a share of the cache.
     pub kv: Fraction,
     /// The peak number of waiting requests.
@@ -128,15 +128,18 @@ pub struct SaturationReplicaLoad {
 }
 
 /// Analyzes the replicas of one model and role.
-pub fn analyze(replicas: &[SaturationReplicaLoad], thresholds: &Thresholds) -> SaturationAnalysis {
+pub fn analyze<K: Borrow<ReplicaKey>>(
+    replicas: &[SaturationReplicaLoad<K>],
+    thresholds: &Thresholds,
+) -> SaturationAnalysis {
     // The last digits of a sum depend on the order of its terms, and a comparison with a trigger
     // may depend on the last digit.
     let variants = if replicas.is_sorted_by(|a, b| order(a, b).is_le()) {
-        analyze_variants(replicas, thresholds)
+        analyze_variants::<K, _>(replicas, thresholds)
     } else {
-        let mut sorted: Vec<&SaturationReplicaLoad> = replicas.iter().collect();
+        let mut sorted: Vec<&SaturationReplicaLoad<K>> = replicas.iter().collect();
         sorted.sort_unstable_by(|a, b| order(a, b));
-        analyze_variants(&sorted, thresholds)
+        analyze_variants::<K, _>(&sorted, thresholds)
     };
 
     let measured = variants.values().map(|variant| variant.measured).sum();
@@ -147,25 +150,33 @@ pub fn analyze(replicas: &[SaturationReplicaLoad], thresholds: &Thresholds) -> S
     SaturationAnalysis { variants, measured, non_saturated, spare, scale_up, scale_down }
 }
 
-fn order(a: &SaturationReplicaLoad, b: &SaturationReplicaLoad) -> Ordering {
-    (a.replica.cmp(&b.replica)).then(a.kv.compare(b.kv)).then(a.queue.compare(b.queue))
+fn order<K: Borrow<ReplicaKey>>(
+    a: &SaturationReplicaLoad<K>,
+    b: &SaturationReplicaLoad<K>,
+) -> Ordering {
+    (a.replica.borrow().cmp(b.replica.borrow()))
+        .then(a.kv.compare(b.kv))
+        .then(a.queue.compare(b.queue))
 }
 
 /// Analyzes the replicas of each variant, in key order.
-fn analyze_variants<L: Borrow<SaturationReplicaLoad>>(
+fn analyze_variants<K: Borrow<ReplicaKey>, L: Borrow<SaturationReplicaLoad<K>>>(
     sorted: &[L],
     thresholds: &Thresholds,
 ) -> ByVariant {
-    let by_variant =
-        sorted.chunk_by(|a, b| a.borrow().replica.variant == b.borrow().replica.variant);
+    let by_variant = sorted.chunk_by(|a, b| variant::<K>(a.borrow()) == variant::<K>(b.borrow()));
     ByVariant::from_sorted(by_variant.filter_map(|loads| {
-        let variant = loads.first()?.borrow().replica.variant.clone();
-        Some((variant, analyze_variant(loads, thresholds)))
+        let first = variant::<K>(loads.first()?.borrow());
+        Some((first.clone(), analyze_variant::<K, L>(loads, thresholds)))
     }))
 }
 
+fn variant<K: Borrow<ReplicaKey>>(load: &SaturationReplicaLoad<K>) -> &VariantKey {
+    &load.replica.borrow().variant
+}
+
 /// Analyzes the replicas of one variant in their order. There is at least one.
-fn analyze_variant<L: Borrow<SaturationReplicaLoad>>(
+fn analyze_variant<K: Borrow<ReplicaKey>, L: Borrow<SaturationReplicaLoad<K>>>(
     loads: &[L],
     thresholds: &Thresholds,
 ) -> VariantAnalysis {
@@ -178,12 +189,12 @@ fn analyze_variant<L: Borrow<SaturationReplicaLoad>>(
     let mut kv_max = Fraction::ZERO;
     let mut queue_max = Requests::ZERO;
 
-    for load in loads.iter().map(Borrow::<SaturationReplicaLoad>::borrow) {
+    for load in loads.iter().map(Borrow::<SaturationReplicaLoad<K>>::borrow) {
         kv_sum += load.kv;
         kv_max = kv_max.max(load.kv);
         queue_max = queue_max.max(load.queue);
         if is_saturated(load, thresholds) {
-            saturated.push(load.replica.clone());
+            saturated.push(load.replica.borrow().clone());
         } else {
             rest += 1;
             spare_kv += fraction(thresholds.kv_cache.fraction() - load.kv.fraction());
@@ -207,7 +218,7 @@ fn analyze_variant<L: Borrow<SaturationReplicaLoad>>(
 }
 
 /// Returns true if a replica has reached either threshold, both included.
-fn is_saturated(load: &SaturationReplicaLoad, thresholds: &Thresholds) -> bool {
+fn is_saturated<K>(load: &SaturationReplicaLoad<K>, thresholds: &Thresholds) -> bool {
     load.kv >= thresholds.kv_cache || load.queue >= thresholds.queue_length
 }
 

@@ -4,7 +4,7 @@
 //! each time. Nearly always there is a value for every variant of the fleet. The position of a
 //! variant in the fleet is then the position of its value.
 
-use crate::fleet::VariantKey;
+use crate::fleet::{Fleet, VariantKey};
 
 /// Values by variant, in the order of their keys.
 #[derive(Clone, Debug)]
@@ -13,10 +13,6 @@ pub(crate) struct PerVariant<V> {
 }
 
 impl<V> PerVariant<V> {
-    pub(crate) fn keys(&self) -> impl Iterator<Item = &VariantKey> {
-        self.sorted.iter().map(|(key, _)| key)
-    }
-
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         self.sorted.iter_mut().map(|(_, value)| value)
     }
@@ -66,6 +62,15 @@ impl<V> PerVariant<V> {
 
     pub(crate) fn retain(&mut self, keep: impl Fn(&VariantKey) -> bool) {
         self.sorted.retain(|(key, _)| keep(key));
+    }
+
+    /// Keeps the values of the fleet's variants, and forgets all others.
+    pub(crate) fn keep(&mut self, fleet: &Fleet) {
+        let mut known = fleet.variants().map(|spec| &spec.key).peekable();
+        self.sorted.retain(|(key, _)| {
+            while known.next_if(|it| *it < key).is_some() {}
+            known.next_if_eq(&key).is_some()
+        });
     }
 
     pub(crate) fn clear(&mut self) {
@@ -136,7 +141,7 @@ mod tests {
                     }
                 }
 
-                prop_assert!(values.keys().eq(model.keys()));
+                prop_assert!(values.sorted.iter().map(|(key, _)| key).eq(model.keys()));
             }
         }
     }

@@ -246,13 +246,19 @@ impl<const G: usize, const C: usize> Pane<'_, G, C> {
 
         let mut sums = [0.0; G];
         let mut peaks = [f64::NEG_INFINITY; G];
+        let (older, newer) = self.of.gauges.as_slices();
+        let split = older.len();
+        let older = older.get(self.outside..).unwrap_or_default();
+        let newer = &newer[self.outside.saturating_sub(split)..];
         // From the latest to the oldest: the order of a sum decides its last digits.
-        self.of.gauges.range(self.outside..).rev().for_each(|values| {
-            for (column, &value) in values.iter().enumerate() {
-                sums[column] += value;
-                peaks[column] = if value > peaks[column] { value } else { peaks[column] };
+        for part in [newer, older] {
+            for values in part.iter().rev() {
+                for (column, value) in values.iter().enumerate() {
+                    sums[column] += value;
+                    peaks[column] = if *value > peaks[column] { *value } else { peaks[column] };
+                }
             }
-        });
+        }
 
         std::array::from_fn(|column| Some((sums[column] / count as f64, peaks[column])))
     }

@@ -20,12 +20,11 @@
 //! a spot node (one in hours to days) and the accelerators of a training cluster. Meta's Llama 3
 //! lost one of 2,048 nodes each 3 h, or a node in eight months.
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::fleet::VariantKey;
+use crate::fleet::per_variant::PerVariant;
 use crate::pipeline::group::Member;
 use crate::pipeline::tick::Tick;
 use crate::units::Replicas;
@@ -45,7 +44,7 @@ const GAP: f64 = 2.0 / 60.0;
 /// The loss rate of each variant's replicas.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Absences {
-    watched: BTreeMap<VariantKey, Headcount>,
+    watched: PerVariant<Headcount>,
 }
 
 /// Observed losses.
@@ -70,19 +69,20 @@ struct Headcount {
 impl Absences {
     /// Reads the observations of one tick, and forgets variants that are gone.
     pub(crate) fn run(&mut self, tick: &Tick<'_>) {
-        self.watched.retain(|variant, _| tick.inputs.fleet.get(variant).is_some());
-        for Member { spec, observation, .. } in &tick.members {
+        self.watched.keep(&tick.inputs.fleet);
+        for Member { place, spec, observation, .. } in &tick.members {
             let Some((wanted, ready)) = observation.wanted.zip(observation.ready) else { continue };
             let is_rolled_out = observation.current.is_some_and(|current| current > wanted);
             let missing = if is_rolled_out { Replicas::ZERO } else { wanted.beyond(ready) };
-            self.watched.entry(spec.key.clone()).or_default().take(tick.now, ready, missing);
+            let headcount = self.watched.get_or_insert_at(*place, &spec.key, Headcount::default);
+            headcount.take(tick.now, ready, missing);
         }
     }
 
-    /// The expected losses per replica and hour.
-    pub(crate) fn per_hour(&self, variant: &VariantKey) -> f64 {
+    /// The expected losses per replica and hour, with `place` as the first position to try.
+    pub(crate) fn per_hour(&self, place: usize, variant: &VariantKey) -> f64 {
         let Losses { count, hours } =
-            self.watched.get(variant).map_or(Losses::default(), |it| it.seen);
+            self.watched.get_at(place, variant).map_or(Losses::default(), |it| it.seen);
         (PRIOR_LOSSES + count) / (PRIOR_HOURS + hours)
     }
 
@@ -96,7 +96,7 @@ impl Absences {
     pub(crate) fn recall(&mut self, variant: &VariantKey, seen: Losses) {
         let Losses { count, hours } = seen;
         let seen = Losses { count: count.max(0.0), hours: hours.max(0.0) };
-        self.watched.entry(variant.clone()).or_insert(Headcount { latest: None, seen });
+        self.watched.get_or_insert_at(0, variant, || Headcount { latest: None, seen });
     }
 }
 
@@ -138,7 +138,8 @@ mod tests {
             headcount.take(at(60 * minute), replicas(*ready), missing);
         }
 
-        let watched = BTreeMap::from([(variant.clone(), headcount)]);
+        let mut watched = PerVariant::default();
+        watched.insert(variant.clone(), headcount);
         (Absences { watched }, variant)
     }
 
@@ -153,7 +154,7 @@ mod tests {
         let mut looks = vec![(10, 10); minutes];
         looks.push((10, 9));
         let (absences, variant) = watched(&looks);
-        absences.per_hour(&variant)
+        absences.per_hour(0, &variant)
     }
 
     #[test]
@@ -168,7 +169,7 @@ mod tests {
     #[test]
     fn a_loss_in_few_hours_says_more_than_one_in_many() {
         let (absences, variant) = watched(&[]);
-        assert!(absences.per_hour(&variant) < 0.002, "hardly any before one was seen");
+        assert!(absences.per_hour(0, &variant) < 0.002, "hardly any before one was seen");
         assert!(rate(10) > 0.08 && rate(10) < 0.1, "{}", rate(10));
         assert!(rate(1440) < 0.006, "{}", rate(1440));
     }

@@ -1,17 +1,35 @@
 //! The variants that are analyzed together: those of one model and role.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use smallvec::SmallVec;
 
 use crate::decide::NoData;
 use crate::fleet::{Bounds, Fleet, ModelKey, ModelName, Namespace, Role, VariantKey, VariantSpec};
 use crate::observe::{Observation, WhyScaleUnknown};
 use crate::units::{Replicas, Seconds};
 
+/// The places of a fleet's variants by model and role. A fleet rarely changes, so its groups stay
+/// from tick to tick.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FleetGroups {
+    fleet: Arc<Fleet>,
+    groups: Vec<GroupPlaces>,
+}
+
+/// The places of the variants of one model and role.
+#[derive(Clone, Debug)]
+struct GroupPlaces {
+    model: ModelKey,
+    role: Role,
+    places: SmallVec<[usize; 4]>,
+}
+
 /// The variants of one model and role in one tick.
 pub(crate) struct VariantGroup<'a> {
-    pub(crate) model: ModelKey,
+    pub(crate) model: &'a ModelKey,
     pub(crate) role: Role,
     pub(crate) members: Vec<Member<'a>>,
 }
@@ -25,6 +43,10 @@ pub(crate) struct Member<'a> {
     pub(crate) observation: &'a Observation,
     /// Replicas whose load is known.
     pub(crate) measured: Replicas,
+    /// The age of the oldest scrape among them.
+    oldest_measured: Option<Seconds>,
+    /// Replicas that have reported before and no longer do, and those without a scrape.
+    silent: Replicas,
 }
 
 // === impl VariantGroup, Member ===
@@ -40,26 +62,38 @@ impl<'a> VariantGroup<'a> {
         let age = self
             .members
             .iter()
-            .filter_map(|member| member.observation.oldest_measured())
+            .filter_map(|member| member.oldest_measured)
             .fold(Seconds::ZERO, Seconds::max);
         let span = jiff::SignedDuration::try_from_secs_f64(age.seconds()).unwrap_or_default();
         now.saturating_sub(span).unwrap_or(now)
     }
 }
 
-impl Member<'_> {
+impl<'a> Member<'a> {
+    /// Reads all replicas of the variant once, for every stage of the tick.
+    fn new(place: usize, spec: &'a VariantSpec, observation: &'a Observation) -> Self {
+        let mut measured = Replicas::ZERO;
+        let mut oldest_measured = None;
+        let mut silent = Replicas::ZERO;
+        for replica in &observation.replicas {
+            if replica.load().is_some() {
+                measured += Replicas::ONE;
+                let ages = oldest_measured.into_iter().chain(replica.freshness.fresh_age());
+                oldest_measured = ages.reduce(Seconds::max);
+            }
+            if replica.is_lost() || replica.is_untried() {
+                silent += Replicas::ONE;
+            }
+        }
+
+        Self { place, spec, observation, measured, oldest_measured, silent }
+    }
+
     /// Replicas that should report and do not: ready ones without fresh data, and those that have
     /// reported before.
     pub(crate) fn missing(&self) -> Replicas {
-        let observation = self.observation;
-        let unheard = observation.ready.unwrap_or_default().beyond(self.measured);
-        let silent = observation
-            .replicas
-            .iter()
-            .filter(|replica| replica.is_lost() || replica.is_untried())
-            .count();
-
-        unheard.max(Replicas::saturating(u32::try_from(silent).unwrap_or(u32::MAX)))
+        let unheard = self.observation.ready.unwrap_or_default().beyond(self.measured);
+        unheard.max(self.silent)
     }
 
     /// The requested replicas that do not serve yet.
@@ -123,31 +157,43 @@ pub(crate) fn members<'a>(
         .variants()
         .zip(observations.values())
         .enumerate()
-        .map(|(place, (spec, observation))| Member {
-            place,
-            spec,
-            observation,
-            measured: observation.measured(),
-        })
+        .map(|(place, (spec, observation))| Member::new(place, spec, observation))
         .collect()
 }
 
-/// The variants by model and role, in the order of both.
-pub(crate) fn groups<'a>(members: &[Member<'a>]) -> Vec<VariantGroup<'a>> {
-    let mut sorted = members.to_vec();
-    sorted.sort_by(|a, b| kind(a.spec).cmp(&kind(b.spec)));
+// === impl FleetGroups ===
 
-    sorted
-        .chunk_by(|a, b| kind(a.spec) == kind(b.spec))
-        .filter_map(|members| {
-            let spec = members.first()?.spec;
-            Some(VariantGroup {
-                model: spec.model_key(),
-                role: spec.role,
-                members: members.to_vec(),
+impl FleetGroups {
+    /// Groups the variants of another fleet.
+    pub(crate) fn follow(&mut self, fleet: &Arc<Fleet>) {
+        if Arc::ptr_eq(&self.fleet, fleet) {
+            return;
+        }
+
+        let mut sorted: Vec<(usize, &VariantSpec)> = fleet.variants().enumerate().collect();
+        sorted.sort_by(|(_, a), (_, b)| kind(a).cmp(&kind(b)));
+        self.groups = sorted
+            .chunk_by(|(_, a), (_, b)| kind(a) == kind(b))
+            .map(|variants| {
+                let (_, spec) = variants[0];
+                let places = variants.iter().map(|(place, _)| *place).collect();
+                GroupPlaces { model: spec.model_key(), role: spec.role, places }
             })
-        })
-        .collect()
+            .collect();
+        self.fleet = Arc::clone(fleet);
+    }
+
+    /// The groups in the order of model and role. `members` are the variants of the fleet.
+    pub(crate) fn of<'a>(&'a self, members: &[Member<'a>]) -> Vec<VariantGroup<'a>> {
+        self.groups
+            .iter()
+            .map(|GroupPlaces { model, role, places }| VariantGroup {
+                model,
+                role: *role,
+                members: places.iter().filter_map(|place| members.get(*place)).copied().collect(),
+            })
+            .collect()
+    }
 }
 
 /// The properties that a group's variants share, in the order of groups.

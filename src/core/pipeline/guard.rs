@@ -49,7 +49,7 @@ pub(crate) fn run(tick: &Tick<'_>, sizer: &Sizer, mut proposals: Proposals) -> G
         let guards = GroupGuards::of(tick, sizer, group);
         for member in &group.members {
             let proposal = proposals[member.place].take();
-            match decide(tick, &group.model, &guards, member, proposal) {
+            match decide(tick, group.model, &guards, member, proposal) {
                 Ok(decision) => decisions[member.place] = Some(decision),
                 Err(why) => {
                     undecided.insert(member.spec.key.clone(), NoDecision(why));

@@ -64,9 +64,7 @@ impl DecisionsInForce {
 
     /// Forgets variants that are no longer part of the fleet.
     pub(crate) fn forget(&mut self, fleet: &Fleet) {
-        if !self.decisions.keys().eq(fleet.variants().map(|spec| &spec.key)) {
-            self.decisions.retain(|key| fleet.get(key).is_some());
-        }
+        self.decisions.keep(fleet);
     }
 
     /// Restarts every window after an unobserved time.

@@ -12,7 +12,7 @@ use crate::analyze::saturation::{
     SaturationVariant, Thresholds, TransitionPatience, TransitionRule,
 };
 use crate::decide::{ModelReport, Reason, VariantReport};
-use crate::fleet::{ModelKey, Role, VariantKey};
+use crate::fleet::{ModelKey, ReplicaKey, Role, VariantKey};
 use crate::pipeline::group::{Member, VariantGroup};
 use crate::pipeline::proposal::{Proposal, ProposalBasis, Proposals};
 use crate::pipeline::supply::VariantSupply;
@@ -33,13 +33,14 @@ pub(crate) struct SaturationFindings {
 /// Analyzes the replicas of every group.
 pub(crate) fn run(tick: &Tick<'_>, supply: &[VariantSupply]) -> SaturationFindings {
     let mut proposals = vec![None; tick.members.len()];
-    let mut models = Vec::new();
-    let mut variants = Vec::new();
+    let mut models = Vec::with_capacity(tick.groups.len());
+    let mut variants = Vec::with_capacity(tick.members.len());
+    let mut loads = GroupLoads::default();
     for group in &tick.groups {
-        let thresholds = tick.policy.thresholds(&group.model);
-        let loads = GroupLoads::of(group);
+        let thresholds = tick.policy.thresholds(group.model);
+        loads.read(group);
         let analysis = saturation::analyze(&loads.replicas, thresholds);
-        let states: Vec<SaturationVariant> =
+        let states: SmallVec<[SaturationVariant; 2]> =
             group.members.iter().filter_map(|member| state(tick, supply, member)).collect();
         let targets = saturation::targets(&analysis, &states, tick.policy.transition);
 
@@ -73,28 +74,28 @@ fn propose(group: &VariantGroup<'_>, targets: Vec<SaturationTarget>, proposals: 
 }
 
 /// The loads of a group's replicas.
-struct GroupLoads {
+#[derive(Default)]
+struct GroupLoads<'a> {
     /// The replicas with a known load, by variant.
-    replicas: Vec<SaturationReplicaLoad>,
+    replicas: Vec<SaturationReplicaLoad<&'a ReplicaKey>>,
     /// The end of each variant's replicas.
     ends: SmallVec<[usize; 8]>,
 }
 
 // === impl GroupLoads ===
 
-impl GroupLoads {
-    fn of(group: &VariantGroup<'_>) -> Self {
-        let mut replicas = Vec::new();
-        let mut ends = SmallVec::new();
+impl<'a> GroupLoads<'a> {
+    /// Replaces the loads with those of another group.
+    fn read(&mut self, group: &VariantGroup<'a>) {
+        self.replicas.clear();
+        self.ends.clear();
         for Member { observation, .. } in &group.members {
-            replicas.extend(observation.replicas.iter().filter_map(|replica| {
-                let (kv, queue) = replica.load()?;
-                Some(SaturationReplicaLoad { replica: replica.replica.clone(), kv, queue })
+            self.replicas.extend(observation.replicas.iter().filter_map(|observed| {
+                let (kv, queue) = observed.load()?;
+                Some(SaturationReplicaLoad { replica: &observed.replica, kv, queue })
             }));
-            ends.push(replicas.len());
+            self.ends.push(self.replicas.len());
         }
-
-        Self { replicas, ends }
     }
 
     /// The report on each variant with a known load.
@@ -123,7 +124,7 @@ fn state(
     supply: &[VariantSupply],
     member: &Member<'_>,
 ) -> Option<SaturationVariant> {
-    let Member { place, spec, observation, measured } = *member;
+    let Member { place, spec, observation, measured, .. } = *member;
     let is_overdue = supply[place].is_overdue;
     let desired = match tick.policy.transition {
         // This rule needs no memory; see its documentation.
@@ -174,7 +175,10 @@ fn report(
 ///
 /// `saturation = mean(max(kv / kv threshold, queue / queue threshold))`, a ratio without unit; 1 is
 /// the threshold. `None` without replicas. A threshold of zero saturates every replica.
-fn saturation_of(loads: &[SaturationReplicaLoad], thresholds: &Thresholds) -> Option<Fraction> {
+fn saturation_of<K>(
+    loads: &[SaturationReplicaLoad<K>],
+    thresholds: &Thresholds,
+) -> Option<Fraction> {
     let total: f64 = loads
         .iter()
         .map(|load| {

@@ -209,7 +209,7 @@ impl Sizer {
     /// Forgets state that is of no further use, and variants that are gone.
     fn forget(&mut self, tick: &Tick<'_>) {
         let roster = Roster {
-            models: tick.groups.iter().map(|group| &group.model).collect(),
+            models: tick.groups.iter().map(|group| group.model).collect(),
             variants: tick.members.iter().map(|member| &member.spec.key).collect(),
         };
 

@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, VecDeque};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::fleet::per_variant::PerVariant;
 use crate::fleet::{ReplicaKey, VariantKey, VariantSpec};
 use crate::observe::{Inputs, ReplicaStart, StartQuantiles, Startup};
 use crate::units::{Replicas, Seconds};
@@ -51,7 +52,7 @@ const NODE_MIN: Seconds = Seconds::literal(120);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Startups {
     replicas: BTreeMap<ReplicaKey, StartStage>,
-    measured: BTreeMap<VariantKey, VecDeque<StartDurations>>,
+    measured: PerVariant<VecDeque<StartDurations>>,
 }
 
 /// The start stage of a replica.
@@ -159,15 +160,15 @@ impl Startups {
     /// Restores saved starts, unless newer ones were seen.
     pub(crate) fn recall(&mut self, variant: &VariantKey, starts: &[StartDurations]) {
         if !starts.is_empty() {
-            self.measured
-                .entry(variant.clone())
-                .or_insert_with(|| starts.iter().rev().take(STARTS_MAX).rev().copied().collect());
+            self.measured.get_or_insert_at(0, variant, || {
+                starts.iter().rev().take(STARTS_MAX).rev().copied().collect()
+            });
         }
     }
 
     /// Reads the starts and scrapes of one tick.
     pub(crate) fn run(&mut self, inputs: &Inputs) {
-        self.measured.retain(|variant, _| inputs.fleet.get(variant).is_some());
+        self.measured.keep(&inputs.fleet);
         self.follow(&inputs.starts);
         if !self.replicas.values().any(StartStage::is_open) {
             return;
@@ -187,7 +188,7 @@ impl Startups {
             // evidence.
             let Some(to_ready) = open.until(ready) else { continue };
             let Some(to_serving) = open.until(page.max(ready)) else { continue };
-            let known = self.measured.entry(replica.variant.clone()).or_default();
+            let known = self.measured.get_or_insert_at(0, &replica.variant, VecDeque::new);
             known.push_back(StartDurations { to_ready, to_serving });
             while known.len() > STARTS_MAX {
                 known.pop_front();
@@ -206,14 +207,16 @@ impl Startups {
         open
     }
 
-    /// The starts of a variant, with `open` from [`Startups::open`].
+    /// The starts of a variant, with `place` as the first position to try and `open` from
+    /// [`Startups::open`].
     pub(crate) fn of<'a>(
         &'a self,
+        place: usize,
         variant: &VariantKey,
         open: &'a OpenStarts<'_>,
     ) -> VariantStarts<'a> {
         VariantStarts {
-            measured: self.measured.get(variant),
+            measured: self.measured.get_at(place, variant),
             open: open.get(variant).map(Vec::as_slice).unwrap_or_default(),
         }
     }
@@ -430,7 +433,7 @@ mod tests {
     }
 
     fn slowest(startups: &Startups, now: i64) -> Option<Seconds> {
-        startups.of(&variant(), &startups.open()).slowest(at(now), seconds(600))
+        startups.of(0, &variant(), &startups.open()).slowest(at(now), seconds(600))
     }
 
     /// The percentiles of starts of 1 to `count` seconds.

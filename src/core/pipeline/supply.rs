@@ -52,7 +52,7 @@ impl SupplyWatch {
         tick.members
             .iter()
             .map(|member| {
-                let starts = self.startups.of(&member.spec.key, &open);
+                let starts = self.startups.of(member.place, &member.spec.key, &open);
                 self.supply(tick, member, &starts)
             })
             .collect()
@@ -113,7 +113,7 @@ impl SupplyWatch {
             stalls,
             serves_after: starts.serves_after(),
             slowest_start: starts.slowest(tick.now, patience),
-            losses: self.absences.per_hour(key),
+            losses: self.absences.per_hour(member.place, key),
             startup: report(member, starts, stalls.all),
         }
     }

@@ -8,7 +8,7 @@ use crate::decide::Reason;
 use crate::decide::enforce;
 use crate::fleet::{ModelKey, VariantKey};
 use crate::observe::{Inputs, Observation};
-use crate::pipeline::group::{Member, VariantGroup, groups, members};
+use crate::pipeline::group::{FleetGroups, Member, VariantGroup, members};
 use crate::pipeline::in_force::{DecisionInForce, DecisionsInForce};
 use crate::pipeline::policy::Policy;
 use crate::pipeline::proposal::ProposalBasis;
@@ -36,9 +36,10 @@ impl<'a> Tick<'a> {
         policy: &'a Policy,
         in_force: &'a DecisionsInForce,
         observations: &'a BTreeMap<VariantKey, Observation>,
+        groups: &'a FleetGroups,
     ) -> Self {
         let members = members(&inputs.fleet, observations);
-        let groups = groups(&members);
+        let groups = groups.of(&members);
         Self { now, inputs, policy, in_force, members, groups }
     }
 
@@ -46,7 +47,7 @@ impl<'a> Tick<'a> {
     pub(crate) fn models(&self) -> impl Iterator<Item = (&ModelKey, &[VariantGroup<'a>])> {
         self.groups
             .chunk_by(|a, b| a.model == b.model)
-            .filter_map(|groups| Some((&groups.first()?.model, groups)))
+            .filter_map(|groups| Some((groups.first()?.model, groups)))
     }
 
     /// The decision in effect of a variant.

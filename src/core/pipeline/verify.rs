@@ -63,6 +63,7 @@ mod tests {
     use crate::decide::enforce::Behavior;
     use crate::fleet::{Fleet, VariantSpec};
     use crate::observe::Inputs;
+    use crate::pipeline::group::FleetGroups;
     use crate::pipeline::in_force::{DecisionsInForce, DesiredReplicas};
     use crate::pipeline::limits::LimitPolicy;
     use crate::pipeline::policy::Policy;
@@ -121,7 +122,8 @@ mod tests {
         let inputs = Inputs { fleet, ..Inputs::default() };
         let policy = policy();
         let observations = BTreeMap::new();
-        let tick = Tick::new(now, &inputs, &policy, &in_force, &observations);
+        let groups = FleetGroups::default();
+        let tick = Tick::new(now, &inputs, &policy, &in_force, &observations, &groups);
 
         let found = run(&tick, vec![wild("a"), wild("b")], BTreeMap::new());
         let [kept] = found.decisions.as_slice() else { panic!("one number was in force") };

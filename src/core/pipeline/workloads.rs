@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::analyze::engine_args::{self, EngineArguments, UnknownArguments};
 use crate::decide::workload::{Contradiction, EngineReport, GpusSource, WorkloadReport};
+use crate::fleet::per_variant::PerVariant;
 use crate::fleet::{VariantKey, VariantSpec};
 use crate::observe::inventory::UnitSource;
 use crate::observe::template::PodTemplate;
@@ -25,7 +26,7 @@ const SIZE_TOLERANCE: f64 = 0.05;
 /// The start arguments of engines, by variant.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Workloads {
-    read: BTreeMap<VariantKey, ParsedTemplate>,
+    read: PerVariant<ParsedTemplate>,
 }
 
 #[derive(Clone, Debug)]
@@ -39,9 +40,9 @@ struct ParsedTemplate {
 impl Workloads {
     /// Reads the current templates.
     pub(crate) fn run(&mut self, inputs: &Inputs) {
-        self.read.retain(|key, _| inputs.fleet.get(key).is_some());
-        for (key, template) in &inputs.templates {
-            let known = self.read.get(key).map(|read| &read.template);
+        self.read.keep(&inputs.fleet);
+        for (place, (key, template)) in inputs.templates.iter().enumerate() {
+            let known = self.read.get_at(place, key).map(|read| &read.template);
             if known.is_some_and(|known| Arc::ptr_eq(known, template) || known == template) {
                 continue;
             }
@@ -65,22 +66,24 @@ impl Workloads {
     ) -> BTreeMap<VariantKey, WorkloadReport> {
         tick.members
             .iter()
-            .map(|Member { spec, observation, .. }| {
+            .map(|member| {
+                let spec = member.spec;
                 let (_, gpus) = limits.takes(spec);
-                let engine = self.engine(&spec.key, observation);
+                let engine = self.engine(member);
                 let report = WorkloadReport { gpus, said_by: said_by(limits, spec), engine };
                 (spec.key.clone(), report)
             })
             .collect()
     }
 
-    fn engine(&self, key: &VariantKey, observation: &Observation) -> Option<EngineReport> {
-        let arguments = match &self.read.get(key)?.arguments {
+    fn engine(&self, member: &Member<'_>) -> Option<EngineReport> {
+        let read = self.read.get_at(member.place, &member.spec.key)?;
+        let arguments = match &read.arguments {
             Ok(read) => read,
             Err(why) => return Some(EngineReport::Unread(why.clone())),
         };
 
-        Some(match contradiction(arguments, observation) {
+        Some(match contradiction(arguments, member.observation) {
             Some(contradiction) => EngineReport::Contradicted(contradiction),
             None => EngineReport::Read(Arc::clone(arguments)),
         })

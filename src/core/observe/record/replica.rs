@@ -221,7 +221,12 @@ impl ReplicaRecord {
         }
     }
 
-    pub(crate) fn observe(&self, view: &ObservationTimes, key: &ReplicaKey) -> ReplicaObservation {
+    pub(crate) fn observe(
+        &self,
+        view: &ObservationTimes,
+        key: &ReplicaKey,
+        unready: bool,
+    ) -> ReplicaObservation {
         let ObservationTimes { now, at, window, gauges, .. } = *view;
         let pane = self.window.pane(at, window);
         let recent = if gauges == window { pane } else { self.window.pane(at, gauges) };
@@ -261,7 +266,7 @@ impl ReplicaRecord {
                 ReplicaWork { started: self.started, ..seen }
             }),
             asleep: self.asleep,
-            unready: false,
+            unready,
             stopped: self
                 .refused_since
                 .is_some_and(|since| now.duration_since(since) >= STOPPED_AFTER),

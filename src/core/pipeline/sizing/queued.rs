@@ -108,8 +108,8 @@ impl QueueSignals {
             return None;
         }
 
-        let signals = tick.inputs.demand.get(&group.model)?;
-        let mut counting = self.counting(&group.model, signals);
+        let signals = tick.inputs.demand.get(group.model)?;
+        let mut counting = self.counting(group.model, signals);
         let (signal, why) =
             counting.find_map(|it| Some((&it.signal, of_late(tick.now, it).err()?)))?;
         Some(Reason::Unheard { signal: signal.clone(), why })
