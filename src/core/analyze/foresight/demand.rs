@@ -139,7 +139,7 @@ pub struct RequiredCapacity {
 
 /// The rate that bursts need.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(from = "(f64, i64)", into = "(f64, i64)")]
+#[serde(from = "WrittenBursts", into = "WrittenBursts")]
 pub struct BurstDemand {
     /// Requests per second.
     pub rate: f64,
@@ -147,15 +147,19 @@ pub struct BurstDemand {
     pub window: i64,
 }
 
-impl From<(f64, i64)> for BurstDemand {
-    fn from((rate, window): (f64, i64)) -> Self {
+/// The rate and the window as files have them: a list of two numbers.
+#[derive(Serialize, Deserialize)]
+struct WrittenBursts(f64, i64);
+
+impl From<WrittenBursts> for BurstDemand {
+    fn from(WrittenBursts(rate, window): WrittenBursts) -> Self {
         Self { rate, window }
     }
 }
 
-impl From<BurstDemand> for (f64, i64) {
+impl From<BurstDemand> for WrittenBursts {
     fn from(BurstDemand { rate, window }: BurstDemand) -> Self {
-        (rate, window)
+        Self(rate, window)
     }
 }
 
