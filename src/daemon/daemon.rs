@@ -202,7 +202,7 @@ impl Daemon {
         let (external_metrics, registration) = external_metrics.unzip();
         let from = ConfigOrigin { file: options.config_file, config: config.clone() };
         let needs = cluster.as_ref().map(Cluster::needs);
-        let reloader = Reloader::new(from, requests.reloads, needs, telemetry, common.clock);
+        let reloader = Reloader::new(from, requests.reloads, needs, telemetry, common.clock).await;
         let sources = status::ApiSources {
             board,
             registration: registration.flatten(),

@@ -57,6 +57,38 @@ async fn a_disk_that_hangs_stops_no_decision() {
     daemon.end().await;
 }
 
+#[tokio::test]
+async fn a_configuration_that_cannot_be_read_yet_delays_neither_probes_nor_decisions() {
+    let engine = Engine::start().await;
+    let daemon = Running::start(&text(&[("a", engine.address)], "")).await;
+    daemon.until_desired("a", Some(1.0)).await;
+    let sound = fs::read(daemon.file()).unwrap();
+
+    // Reading a pipe waits for as long as somebody could write to it.
+    let other = daemon.folder.path().join("other");
+    assert!(Command::new("mkfifo").arg(&other).status().unwrap().success());
+    let pipe = OpenOptions::new().read(true).write(true).open(&other).unwrap();
+    fs::rename(&other, daemon.file()).unwrap();
+    let (goes_on, is_asked) = std::sync::mpsc::channel();
+    let held = std::thread::spawn(move || {
+        let went_on = is_asked.recv_timeout(PATIENCE).is_ok();
+        drop(pipe);
+        went_on
+    });
+    let reload = tokio::spawn(daemon.request("POST", "/-/reload").send());
+    let ticks = daemon.sample("plimsoll_ticks_total").await.unwrap();
+    assert!(daemon.until("plimsoll_ticks_total", |now| now >= ticks + 5.0).await);
+    assert_eq!(daemon.ask("GET", "/livez").await.0, 200);
+    assert!(!reload.is_finished());
+
+    fs::write(&other, sound).unwrap();
+    fs::rename(&other, daemon.file()).unwrap();
+    goes_on.send(()).unwrap();
+    assert!(held.join().unwrap(), "what goes on waits for the configuration");
+    assert_eq!(reload.await.unwrap().unwrap().status(), 200);
+    daemon.end().await;
+}
+
 /// A daemon in a process of its own, and the address of its plain port, which it says on stderr.
 fn process(folder: &TempDir, text: &str) -> (Child, String) {
     let file = folder.path().join("plimsoll.yaml");

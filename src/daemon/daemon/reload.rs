@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
+use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::clock::Clock;
 use crate::collect::cluster::ClusterNeeds;
-use crate::config::{self, Config, ConfigSources, Files, LoadedConfig};
+use crate::config::{self, Config, ConfigSources, Files, LoadError, LoadedConfig};
 use crate::daemon::needs;
 use crate::daemon::ticks::channels::ConfigReload;
 use crate::publish::api::ConfigInForce;
@@ -57,7 +58,7 @@ struct ReloaderState {
 }
 
 impl Reloader {
-    pub(crate) fn new(
+    pub(crate) async fn new(
         origin: ConfigOrigin,
         reloads: mpsc::Sender<ConfigReload>,
         needs: Option<Arc<watch::Sender<Arc<ClusterNeeds>>>>,
@@ -65,11 +66,11 @@ impl Reloader {
         clock: Clock,
     ) -> Arc<Self> {
         let ConfigOrigin { file, config } = origin;
-        let mut sources = ConfigSources::default();
-        if let Some(file) = &file {
-            // The configuration in effect was read earlier; this call only records its sources.
-            let _what_is_in_force = config::load_noting(file, Files::MustExist, &mut sources);
-        }
+        // The configuration in effect was read earlier; this call only records its sources.
+        let sources = match file.clone() {
+            Some(file) => read(file).await.map(|(_what_is_in_force, it)| it).unwrap_or_default(),
+            None => ConfigSources::default(),
+        };
 
         let in_force = ConfigInForce {
             file: file.as_ref().map(|file| file.display().to_string()),
@@ -115,7 +116,17 @@ impl Reloader {
     }
 
     async fn has_changed(&self) -> bool {
-        self.inner.lock().await.sources.have_changed()
+        let mut inner = self.inner.lock().await;
+        let mut sources = std::mem::take(&mut inner.sources);
+        let looked = spawn_blocking(move || (sources.have_changed(), sources)).await;
+        match looked {
+            Ok((changed, sources)) => {
+                inner.sources = sources;
+                changed
+            }
+            // Without sources, only another load can tell.
+            Err(_) => true,
+        }
     }
 
     /// Loads the configuration and applies it, or returns the reason for rejecting it.
@@ -158,8 +169,8 @@ impl Reloader {
 
 impl ReloaderState {
     async fn load(&mut self, file: &Path) -> Result<(), String> {
-        self.sources = ConfigSources::default();
-        let loaded = config::load_noting(file, Files::MustExist, &mut self.sources);
+        let (loaded, sources) = read(file.to_owned()).await?;
+        self.sources = sources;
         let LoadedConfig { config, warnings } =
             loaded.map_err(|problem| format!("{:#}", anyhow::Error::new(problem)))?;
         for warning in warnings {
@@ -185,4 +196,15 @@ impl ReloaderState {
         self.config = config;
         Ok(())
     }
+}
+
+/// Reads the configuration and notes its files. A document of many values, or a disk that hangs,
+/// occupies a thread of its own, and delays neither probes nor decisions.
+async fn read(file: PathBuf) -> Result<(Result<LoadedConfig, LoadError>, ConfigSources), String> {
+    let reading = spawn_blocking(move || {
+        let mut sources = ConfigSources::default();
+        let loaded = config::load_noting(&file, Files::MustExist, &mut sources);
+        (loaded, sources)
+    });
+    reading.await.map_err(|error| format!("reading the configuration ended early: {error}"))
 }
