@@ -7,6 +7,7 @@
 pub mod args;
 mod ask;
 mod card;
+pub mod doctor;
 mod explain;
 mod manual;
 mod migrate;
@@ -23,6 +24,7 @@ use clap::error::ErrorKind;
 use crate::cli::args::{Args, CheckArgs, Command};
 use crate::cli::ask::AskError;
 use crate::cli::card::CardError;
+use crate::cli::doctor::DoctorError;
 use crate::cli::explain::ExplainError;
 use crate::cli::migrate::MigrateError;
 use crate::cli::overrides::OverrideError;
@@ -38,6 +40,12 @@ pub const EXIT_OK: u8 = 0;
 pub const EXIT_CHANGED: u8 = 1;
 /// `explain` found a variant without a number that is served.
 pub const EXIT_NO_NUMBER: u8 = 1;
+/// `doctor` found a warning, and nothing worse.
+pub const EXIT_WARNING: u8 = 1;
+/// `doctor` could not read something that a check needs, and found no failure.
+pub const EXIT_UNKNOWN: u8 = 2;
+/// `doctor` found a failure.
+pub const EXIT_FAILURE: u8 = 3;
 /// The command line or the configuration is wrong (`EX_USAGE`).
 pub const EXIT_USAGE: u8 = 64;
 /// A required external service or file is not available (`EX_UNAVAILABLE`).
@@ -95,6 +103,10 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
             }
         }
 
+        if let Some(problem) = cause.downcast_ref::<DoctorError>() {
+            return problem.exit_code();
+        }
+
         if let Some(problem) = cause.downcast_ref() {
             match problem {
                 ExplainError::NoNumber { .. } => return EXIT_NO_NUMBER,
@@ -146,6 +158,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Card(command) => card::run(&command),
         Command::Migrate(source) => migrate::run(&source),
         Command::Explain(args) => explain::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Pin(args) => overrides::pin(&args),
         Command::Pause(args) => overrides::pause(&args),
         Command::Resume(target) => overrides::resume(&target),

@@ -68,6 +68,27 @@ Exit codes:
   69  The daemon does not answer, or a file cannot be read.
   70  There is a mistake in the program; please report it.";
 
+/// The examples in `doctor --help`.
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  plimsoll doctor --url http://127.0.0.1:8080
+      Checks the cluster of the kubeconfig and the daemon at this URL.
+  kubectl plimsoll doctor
+      The same, with the daemon in the cluster.
+  plimsoll doctor --no-daemon --output json
+      Checks a cluster before or without a daemon.
+
+Exit codes, by the worst verdict:
+   0  Every check passes, or is not applicable.
+   1  A warning.
+   2  Something that a check needs could not be read.
+   3  A failure.
+  64  The command line is wrong.
+  70  There is a mistake in the program; please report it.";
+
+/// The URL of a daemon on the same host, or behind `kubectl port-forward`.
+pub const DAEMON_URL: &str = "http://127.0.0.1:8080";
+
 /// Decides how many replicas every LLM deployment should have.
 ///
 /// Plimsoll scrapes inference engines, decides how many replicas each variant of each model should
@@ -139,6 +160,12 @@ pub enum Command {
     /// state file are read without a daemon. docs/explain.md describes the output.
     #[command(verbatim_doc_comment, after_help = EXPLAIN_EXIT_CODES)]
     Explain(ExplainArgs),
+    /// Check a configuration, a cluster and a running daemon, and show how to fix what is wrong.
+    ///
+    /// Nothing is written, and no Secret is read. docs/doctor.md lists the checks and the permissions
+    /// that they need.
+    #[command(verbatim_doc_comment, after_help = DOCTOR_EXAMPLES)]
+    Doctor(DoctorArgs),
     /// Set the desired replicas of one variant for some time, within its bounds and limits.
     ///
     /// The pin ends on its own, after at most 7 days. docs/explain.md has the rules.
@@ -232,7 +259,7 @@ pub enum CardCommand {
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 pub struct CardExportArgs {
     /// Asks the daemon whose plain HTTP port is here.
-    #[arg(verbatim_doc_comment, long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    #[arg(verbatim_doc_comment, long, value_name = "URL", default_value = DAEMON_URL)]
     pub url: String,
     /// Reads this state file instead of asking a daemon. It does not say how engines are
     /// started, so its cards are for variants of which nobody knows that.
@@ -276,7 +303,7 @@ pub struct ExplainArgs {
     #[arg(value_name = "NAMESPACE/VARIANT", value_parser = variant_key)]
     pub variant: VariantKey,
     /// URL of the daemon's plain HTTP port
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    #[arg(long, value_name = "URL", default_value = DAEMON_URL)]
     pub url: String,
     /// Trace to read instead: a file, or a folder with all files that are in it
     #[arg(long, value_name = "TRACE", requires = "at", conflicts_with = "url")]
@@ -292,6 +319,41 @@ pub struct ExplainArgs {
     pub output: OutputFormat,
 }
 
+/// Arguments of `doctor`.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+pub struct DoctorArgs {
+    /// Configuration file of the daemon; without it, the ConfigMap of the chart
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// URL of the daemon's plain HTTP port; without it, http://127.0.0.1:8080 is tried
+    #[arg(long, value_name = "URL", conflicts_with = "no_daemon")]
+    pub url: Option<String>,
+    /// Skip the checks of a running daemon
+    #[arg(long)]
+    pub no_daemon: bool,
+    /// Kubeconfig of the cluster; without it, KUBECONFIG, ~/.kube/config or the pod's account
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context in the kubeconfig
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+    /// Skip the checks of a cluster
+    #[arg(long, conflicts_with_all = ["kubeconfig", "context"])]
+    pub no_cluster: bool,
+    /// Namespace of Plimsoll itself
+    #[arg(short, long, value_name = "NAMESPACE", default_value = "plimsoll")]
+    pub namespace: String,
+    /// Name of Plimsoll's Service, Deployment and ConfigMap
+    #[arg(long, value_name = "NAME", default_value = "plimsoll")]
+    pub name: String,
+    /// Name of Plimsoll's service account; without it, that of --name
+    #[arg(long, value_name = "NAME")]
+    pub service_account: Option<String>,
+    /// Output format
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub output: OutputFormat,
+}
+
 /// The variant whose override is changed, and the daemon that does it.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 pub struct OverrideTarget {
@@ -299,7 +361,7 @@ pub struct OverrideTarget {
     #[arg(value_name = "NAMESPACE/VARIANT", value_parser = variant_key)]
     pub variant: VariantKey,
     /// URL of the daemon's plain HTTP port; without a token, from the same host or pod
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    #[arg(long, value_name = "URL", default_value = DAEMON_URL)]
     pub url: String,
     /// File with the bearer token of `server.admin_token_file`
     #[arg(long, value_name = "FILE")]
@@ -347,7 +409,7 @@ pub struct PauseArgs {
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 pub struct TopArgs {
     /// URL of the daemon's plain HTTP port
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    #[arg(long, value_name = "URL", default_value = DAEMON_URL)]
     pub url: String,
     /// Time between two requests
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = positive_duration)]

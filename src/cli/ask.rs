@@ -55,9 +55,22 @@ impl AskError {
 ///
 /// The daemon does not answer, or with more than is read, or with bytes that are no text.
 pub(crate) fn get(base: &str, path: &str) -> anyhow::Result<(StatusCode, String)> {
+    Ok(runtime()?.block_on(fetch(base, path, TIMEOUT))?)
+}
+
+/// Does the same within a runtime, and gives up after this time.
+///
+/// # Errors
+///
+/// As those of [`get`].
+pub(crate) async fn fetch(
+    base: &str,
+    path: &str,
+    timeout: Duration,
+) -> Result<(StatusCode, String), AskError> {
     let address = format!("{}{path}", base.trim_end_matches('/'));
-    Ok(runtime()?
-        .block_on(async { answer(&address, client(&address)?.get(&address).send().await).await })?)
+    let sent = client(&address)?.get(&address).timeout(timeout).send().await;
+    answer(&address, sent).await
 }
 
 /// A request that changes the daemon.

@@ -16,7 +16,7 @@ mod discovery;
 mod kubernetes;
 mod listen;
 mod liveness;
-mod needs;
+pub mod needs;
 mod overrides;
 mod pace;
 mod registration;

@@ -178,6 +178,14 @@ impl Daemon {
         assert!(status.success(), "Plimsoll ended with {status}:\n{}", self.log());
     }
 
+    /// Limits the files that it may have open.
+    pub(crate) fn limit_files(&self, most: u32) {
+        let id = self.child.id().to_string();
+        let limit = format!("--nofile={most}:");
+        let status = Command::new("prlimit").args(["--pid", &id, &limit]).status();
+        assert!(status.unwrap().success());
+    }
+
     /// Sends it a signal.
     pub(crate) fn signal(&self, signal: &str) {
         let status = Command::new("kill").arg(signal).arg(self.child.id().to_string()).status();

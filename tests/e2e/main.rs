@@ -8,6 +8,7 @@
 
 mod daemon;
 mod discovery;
+mod doctor;
 mod engines;
 mod events;
 mod jobs;

@@ -130,16 +130,21 @@ impl Stage {
         // A connection that is kept would show the end of a process late.
         let browser = reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
         let stage = Self { folder, net, engines, client, browser, runtime, kind };
-        let ca = fs::read(stage.cluster().join("pki/serving-ca.crt")).unwrap();
-        let ca = k8s_openapi::ByteString(ca);
-        let ca = serde_json::to_string(&ca).unwrap();
-        let manifests = match kind {
-            StageKind::Plain => PLIMSOLL.replace("ADDRESS", &stage.address()),
-            StageKind::Endpoints => PLIMSOLL.replace(NAMED_SERVICE, PICKED_SERVICE),
-        };
-        stage.apply(&manifests.replace("CA_BUNDLE", &ca));
+        stage.apply(&stage.manifests());
         control_plane("kubeconfig", &stage.cluster(), &["plimsoll", "plimsoll"]);
         stage
+    }
+
+    /// The manifests of Plimsoll, which are applied from the start.
+    pub(crate) fn manifests(&self) -> String {
+        let ca = fs::read(self.cluster().join("pki/serving-ca.crt")).unwrap();
+        let ca = k8s_openapi::ByteString(ca);
+        let ca = serde_json::to_string(&ca).unwrap();
+        let manifests = match self.kind {
+            StageKind::Plain => PLIMSOLL.replace("ADDRESS", &self.address()),
+            StageKind::Endpoints => PLIMSOLL.replace(NAMED_SERVICE, PICKED_SERVICE),
+        };
+        manifests.replace("CA_BUNDLE", &ca)
     }
 
     /// The control plane's folder.
@@ -277,7 +282,8 @@ pub(crate) fn tools() -> PathBuf {
     std::env::var_os("TOOLS").map_or_else(|| cache().join("plimsoll/tools"), PathBuf::from)
 }
 
-fn control_plane(command: &str, folder: &Path, arguments: &[&str]) {
+/// Runs a command on a control plane.
+pub(crate) fn control_plane(command: &str, folder: &Path, arguments: &[&str]) {
     control_plane_with(command, folder, arguments, &[]);
 }
 

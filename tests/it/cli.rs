@@ -32,6 +32,7 @@ fn every_help_text_is_as_reviewed() {
         ("help_migrate", vec!["migrate", "--help"]),
         ("help_migrate_wva", vec!["migrate", "wva", "--help"]),
         ("help_explain", vec!["explain", "--help"]),
+        ("help_doctor", vec!["doctor", "--help"]),
         ("help_pin", vec!["pin", "--help"]),
         ("help_top", vec!["top", "--help"]),
     ] {
@@ -67,7 +68,7 @@ fn completions_and_manual_pages_name_every_command() {
     for shell in shells {
         let output = plimsoll(&["completions", shell]);
         assert_eq!(output.status.code(), Some(0), "{shell}");
-        for command in ["explain", "backtest", "scoreboard", "top"] {
+        for command in ["explain", "doctor", "backtest", "scoreboard", "top"] {
             assert!(text(&output.stdout).contains(command), "{shell}: {command}");
         }
     }

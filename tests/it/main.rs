@@ -18,6 +18,7 @@ mod daemon;
 mod dashboards;
 mod demo;
 mod discovery;
+mod doctor;
 mod documents;
 mod enforce;
 mod engine;

@@ -13,7 +13,8 @@ use plimsoll_core::pipeline::limits::LimitSwitch;
 use plimsoll_core::pipeline::pools::PoolSource;
 
 /// The objects to watch in the cluster.
-pub(crate) fn of(config: &Config) -> ClusterNeeds {
+#[must_use]
+pub fn of(config: &Config) -> ClusterNeeds {
     let discovery = config.keys.kubernetes.discovery();
     ClusterNeeds {
         variants: config.variants.iter().map(wanted).collect(),

@@ -127,19 +127,5 @@ fn said(registration: Option<&Registration>) -> (&'static str, Option<String>) {
     let Some(registration) = registration else {
         return ("unknown", Some("the cluster has not said yet".to_owned()));
     };
-    let problem = match registration {
-        Registration::Ours => None,
-        Registration::Absent => Some("no API is registered, so no HPA can ask".to_owned()),
-        Registration::ForeignService { namespace, name } => {
-            Some(format!("it belongs to another provider, the Service {namespace}/{name}"))
-        }
-        Registration::ForeignCaBundle => {
-            Some("its caBundle is not the authority of our certificate".to_owned())
-        }
-        Registration::Unavailable { reason } => {
-            Some(format!("the API server does not reach us: {reason}"))
-        }
-    };
-
-    (registration.label(), problem)
+    (registration.label(), registration.problem())
 }

@@ -88,12 +88,14 @@ impl ClusterPod {
     }
 
     /// Returns true if the pod is one of its target's replicas: neither finished nor terminating.
-    pub(crate) fn counts(&self) -> bool {
+    #[must_use]
+    pub fn counts(&self) -> bool {
         !self.terminating && !matches!(self.phase, PodPhase::Succeeded | PodPhase::Failed)
     }
 
     /// Returns true if the pod serves requests.
-    pub(crate) fn serves(&self) -> bool {
+    #[must_use]
+    pub fn serves(&self) -> bool {
         self.counts() && self.phase == PodPhase::Running && self.ready
     }
 

@@ -76,6 +76,24 @@ impl Registration {
         }
     }
 
+    /// What is wrong, as a sentence; `None` if nothing is.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        match self {
+            Self::Ours => None,
+            Self::Absent => Some("no API is registered, so no HPA can ask".to_owned()),
+            Self::ForeignService { namespace, name } => {
+                Some(format!("it belongs to another provider, the Service {namespace}/{name}"))
+            }
+            Self::ForeignCaBundle => {
+                Some("its caBundle is not the authority of our certificate".to_owned())
+            }
+            Self::Unavailable { reason } => {
+                Some(format!("the API server does not reach us: {reason}"))
+            }
+        }
+    }
+
     /// Classifies the object, or its absence.
     #[must_use]
     pub fn judge(object: Option<&APIService>, expected: &ApiServiceFields) -> Self {

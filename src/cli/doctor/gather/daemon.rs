@@ -1,0 +1,57 @@
+//! A running daemon: its status, its decisions and its metrics.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use reqwest::StatusCode;
+use serde_json::Value;
+
+use crate::cli::args::DAEMON_URL;
+use crate::cli::ask;
+use crate::cli::doctor::evidence::DaemonEvidence;
+use plimsoll_daemon::clock::Clock;
+use plimsoll_daemon::collect::exposition::samples;
+
+/// A daemon answers in milliseconds.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Asks the daemon at a URL, or at the usual one.
+pub(super) async fn gather(named: Option<&str>) -> DaemonEvidence {
+    let url = named.unwrap_or(DAEMON_URL);
+    let clock = Clock::start();
+    let timed = async { (get(url, "/api/v1/status").await, clock.now()) };
+    let ((status, answered), decisions, metrics) =
+        tokio::join!(timed, get(url, "/api/v1/decisions"), get(url, "/metrics"));
+    let status = json(status);
+
+    let shown = status.as_ref().ok().and_then(|status| status["now"].as_str());
+    let shown: Option<Timestamp> = shown.and_then(|now| now.parse().ok());
+
+    DaemonEvidence {
+        url: url.to_owned(),
+        is_named: named.is_some(),
+        ahead_seconds: shown.map(|shown| answered.duration_since(shown).as_secs_f64()),
+        status: status.into(),
+        decisions: json(decisions).into(),
+        metrics: metrics
+            .and_then(|text| {
+                let read = samples::samples(text.as_bytes(), None, &|_| true);
+                read.map_err(|error| format!("{url}/metrics: {error}"))
+            })
+            .into(),
+    }
+}
+
+async fn get(url: &str, path: &str) -> Result<String, String> {
+    let answered = ask::fetch(url, path, TIMEOUT).await;
+    let (status, text) = answered.map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
+    if status == StatusCode::OK {
+        Ok(text)
+    } else {
+        Err(format!("{url}{path} answers with {status}"))
+    }
+}
+
+fn json(text: Result<String, String>) -> Result<Value, String> {
+    serde_json::from_str(&text?).map_err(|error| format!("the daemon's answer is no JSON: {error}"))
+}
