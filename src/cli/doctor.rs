@@ -15,7 +15,6 @@ use std::io::{self, Write as _};
 use anyhow::Context;
 use serde::Serialize;
 
-use crate::cli::EXIT_OK;
 use crate::cli::args::{DoctorArgs, OutputFormat};
 use crate::cli::doctor::checks::CHECKS;
 use crate::cli::doctor::evidence::Evidence;
@@ -64,10 +63,10 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     out.write_all(text.as_bytes())?;
     out.flush()?;
 
-    match diagnosis.verdict.exit_code() {
-        EXIT_OK => Ok(()),
-        _ => Err(DoctorError { worst: diagnosis.verdict }.into()),
+    if diagnosis.verdict.is_problem() {
+        return Err(DoctorError { worst: diagnosis.verdict }.into());
     }
+    Ok(())
 }
 
 // === impl DoctorError ===

@@ -55,6 +55,13 @@ pub struct Permission {
     pub name: String,
 }
 
+/// The object that a permission is limited to; with an empty name, all objects.
+#[derive(Clone, Copy, Debug)]
+struct GrantedObject<'a> {
+    namespace: &'a str,
+    name: &'a str,
+}
+
 /// Creates permissions with one purpose.
 struct PermissionList {
     purpose: AccessPurpose,
@@ -84,17 +91,18 @@ impl fmt::Display for Permission {
 
 impl PermissionList {
     fn allow(&mut self, verbs: &[&'static str], group: &str, resource: &str, namespace: &str) {
-        self.allow_of(verbs, group, resource, (namespace, ""));
+        self.allow_of(verbs, group, resource, GrantedObject { namespace, name: "" });
     }
 
-    /// Adds permissions for the object `(namespace, name)`.
+    /// Adds permissions for one object.
     fn allow_of(
         &mut self,
         verbs: &[&'static str],
         group: &str,
         resource: &str,
-        (namespace, name): (&str, &str),
+        object: GrantedObject<'_>,
     ) {
+        let GrantedObject { namespace, name } = object;
         let (resource, subresource) = match resource.strip_suffix("/scale") {
             Some(scaled) => (scaled, "scale"),
             None => (resource, ""),
@@ -238,14 +246,20 @@ fn election(list: &mut PermissionList, config: &Config, names: &ReleaseNames) {
 
     let leases = "coordination.k8s.io";
     list.allow(&["create"], leases, "leases", namespace);
-    list.allow_of(&["get", "update"], leases, "leases", (namespace, &election.name));
+    list.allow_of(
+        &["get", "update"],
+        leases,
+        "leases",
+        GrantedObject { namespace, name: &election.name },
+    );
     list.allow(&["create"], "", "configmaps", namespace);
     let verbs = ["get", "list", "watch", "update"];
-    list.allow_of(&verbs, "", "configmaps", (namespace, &document));
+    list.allow_of(&verbs, "", "configmaps", GrantedObject { namespace, name: &document });
 }
 
 fn serving(list: &mut PermissionList, served: &ExternalMetrics, names: &ReleaseNames) {
-    let trust = ("kube-system", "extension-apiserver-authentication");
+    let trust =
+        GrantedObject { namespace: "kube-system", name: "extension-apiserver-authentication" };
     let watching = ["get", "list", "watch"];
     list.with(AccessPurpose::Trust).allow_of(&watching, "", "configmaps", trust);
     if served.authorization == Authorization::SubjectAccessReview {
@@ -254,13 +268,13 @@ fn serving(list: &mut PermissionList, served: &ExternalMetrics, names: &ReleaseN
     }
 
     let group = "apiregistration.k8s.io";
-    let registration = ("", registration_name(served));
+    let registration = GrantedObject { namespace: "", name: registration_name(served) };
     let own = list.with(AccessPurpose::Registration);
     own.allow_of(&WATCH, group, "apiservices", registration);
 
     if let Some(own) = &served.tls.self_managed {
         let namespace = own.namespace.as_deref().unwrap_or(&names.namespace);
-        let secret = (namespace, own.secret.as_str());
+        let secret = GrantedObject { namespace, name: own.secret.as_str() };
         let list = list.with(AccessPurpose::Certificate);
         list.allow_of(&["get", "patch"], group, "apiservices", registration);
         list.allow_of(&["get", "update"], "", "secrets", secret);

@@ -4,8 +4,6 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::cli::{EXIT_FAILURE, EXIT_OK, EXIT_UNKNOWN, EXIT_WARNING};
-
 /// The symptoms of one check that are shown. The verdict follows from all of them.
 const SYMPTOMS_MAX: usize = 20;
 
@@ -87,10 +85,10 @@ impl Verdict {
     #[must_use]
     pub const fn exit_code(self) -> u8 {
         match self {
-            Self::Ok | Self::NotApplicable => EXIT_OK,
-            Self::Warning => EXIT_WARNING,
-            Self::Unknown => EXIT_UNKNOWN,
-            Self::Failure => EXIT_FAILURE,
+            Self::Ok | Self::NotApplicable => 0,
+            Self::Warning => 1,
+            Self::Unknown => 2,
+            Self::Failure => 3,
         }
     }
 }

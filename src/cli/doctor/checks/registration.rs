@@ -24,16 +24,16 @@ const DELETION: &str = "NamespaceDeletionDiscoveryFailure";
 const GROUPS: &str = ".metrics.k8s.io";
 
 /// What the checks of a registration need.
-struct Registered<'a> {
+struct RegistrationView<'a> {
     cluster: &'a ClusterEvidence,
     name: &'static str,
     object: Option<&'a APIService>,
     judged: Registration,
 }
 
-// === impl Registered ===
+// === impl RegistrationView ===
 
-impl<'a> Registered<'a> {
+impl<'a> RegistrationView<'a> {
     /// Classifies the registration as the daemon does.
     fn new(evidence: &'a Evidence) -> Result<Self, Unseen> {
         let cluster = evidence.cluster()?;
@@ -83,7 +83,7 @@ fn served(evidence: &Evidence) -> Result<Option<&ExternalMetrics>, Unseen> {
 }
 
 pub(super) fn registered(evidence: &Evidence) -> Findings {
-    let Registered { name, judged, .. } = Registered::new(evidence)?;
+    let RegistrationView { name, judged, .. } = RegistrationView::new(evidence)?;
     let says = |registration: &Registration| registration.problem().unwrap_or_default();
     Ok(vec![match &judged {
         Registration::Absent | Registration::ForeignService { .. } => {
@@ -96,7 +96,7 @@ pub(super) fn registered(evidence: &Evidence) -> Findings {
 }
 
 pub(super) fn available(evidence: &Evidence) -> Findings {
-    let Registered { name, judged, .. } = Registered::ours(evidence)?;
+    let RegistrationView { name, judged, .. } = RegistrationView::ours(evidence)?;
     Ok(vec![match judged.problem() {
         None => Symptom::ok("its condition Available is True"),
         Some(problem) => Symptom::failure(problem)
@@ -106,7 +106,7 @@ pub(super) fn available(evidence: &Evidence) -> Findings {
 }
 
 pub(super) fn ca_bundle(evidence: &Evidence) -> Findings {
-    let Registered { object, judged, .. } = Registered::ours(evidence)?;
+    let RegistrationView { object, judged, .. } = RegistrationView::ours(evidence)?;
     let spec = object.and_then(|object| object.spec.clone()).unwrap_or_default();
     if spec.insecure_skip_tls_verify.unwrap_or(false) {
         let text = "spec.insecureSkipTLSVerify is true: the API server believes any server";
@@ -169,7 +169,7 @@ pub(super) fn days(seconds: i64) -> String {
 }
 
 pub(super) fn service(evidence: &Evidence) -> Findings {
-    let registered = Registered::new(evidence)?;
+    let registered = RegistrationView::new(evidence)?;
     let cluster = registered.cluster;
     let spec = registered.object.and_then(|object| object.spec.clone()).unwrap_or_default();
     let named = spec.service.unwrap_or_default();
@@ -234,7 +234,7 @@ pub(super) fn headers(evidence: &Evidence) -> Findings {
 }
 
 pub(super) fn path(evidence: &Evidence) -> Findings {
-    let PathAnswer { status, text } = Registered::ours(evidence)?.cluster.path.read()?;
+    let PathAnswer { status, text } = RegistrationView::ours(evidence)?.cluster.path.read()?;
     Ok(vec![match status {
         200 => Symptom::ok("the API server returned the discovery document"),
         _ => Symptom::failure(format!("the API server answers with {status}: {}", message(text))),
@@ -249,7 +249,7 @@ fn message(text: &str) -> String {
 }
 
 pub(super) fn numbers(evidence: &Evidence) -> Findings {
-    let registered = Registered::ours(evidence)?;
+    let registered = RegistrationView::ours(evidence)?;
     if registered.name != API_SERVICE {
         return Err(Unseen::NotApplicable("Object metrics are not asked for".to_owned()));
     }
