@@ -9,9 +9,9 @@ use plimsoll::cli::doctor::Diagnosis;
 use plimsoll::cli::doctor::checks::CHECKS;
 use plimsoll::cli::doctor::evidence::{
     ApiServerVersion, ClusterEvidence, ConfigEvidence, DaemonEvidence, EndpointCounts, Evidence,
-    Gathered, PathAnswer, ReleaseNames,
+    Gathered, PathAnswer,
 };
-use plimsoll::cli::doctor::permission::{AccessPurpose, permissions};
+use plimsoll::cli::doctor::permission::{AccessPurpose, ReleaseNames, permissions};
 use plimsoll::cli::doctor::verdict::{CheckResult, Verdict};
 use plimsoll::collect::exposition::samples::samples;
 use plimsoll::config::{Files, Surroundings, parse};

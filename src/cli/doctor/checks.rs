@@ -16,9 +16,9 @@ use crate::cli::doctor::verdict::{CheckResult, Findings};
 pub struct DoctorCheck {
     /// Its name.
     pub name: &'static str,
-    /// What holds if it passes.
+    /// The statement that holds if it passes.
     pub title: &'static str,
-    /// What it reads.
+    /// Its sources.
     pub reads: &'static str,
     /// The usual fix.
     pub fix: &'static str,

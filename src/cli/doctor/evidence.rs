@@ -1,4 +1,4 @@
-//! What was gathered for the checks: the configuration, the cluster and the daemon.
+//! The evidence for the checks: the configuration, the cluster and the daemon.
 //!
 //! A part that could not be read says why. A check that needs it is then unknown, and never passes.
 
@@ -14,7 +14,7 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
-use crate::cli::doctor::permission::Permission;
+use crate::cli::doctor::permission::{Permission, ReleaseNames};
 use crate::cli::doctor::verdict::Unseen;
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_daemon::collect::cluster::ClusterState;
@@ -58,18 +58,7 @@ pub struct ConfigEvidence {
     pub warnings: Vec<String>,
 }
 
-/// The names of Plimsoll's own objects, as the chart gives them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReleaseNames {
-    /// The namespace.
-    pub namespace: String,
-    /// The name of the Service, the Deployment, the `ConfigMap` and the Lease.
-    pub name: String,
-    /// The name of the service account.
-    pub account: String,
-}
-
-/// What the API server says about itself.
+/// The API server's version and clock.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiServerVersion {
     /// The version, such as `v1.36.0`.
@@ -159,7 +148,7 @@ pub struct DaemonEvidence {
 // === impl Gathered ===
 
 impl<T> Gathered<T> {
-    /// Returns what was read.
+    /// Returns the value.
     ///
     /// # Errors
     ///

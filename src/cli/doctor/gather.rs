@@ -1,7 +1,7 @@
-//! Gathers what the checks look at. Nothing is written, and no Secret is read.
+//! Gathers the evidence for the checks. Nothing is written, and no Secret is read.
 //!
-//! Every request has a time limit, and every answer a largest size. What cannot be read is noted
-//! with the reason, and the rest is read all the same.
+//! Every request has a time limit, and every answer a largest size. If a part cannot be read, the
+//! reason is kept, and the rest is read all the same.
 
 mod api;
 mod cluster;
@@ -12,8 +12,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::cli::args::DoctorArgs;
-use crate::cli::doctor::evidence::{ConfigEvidence, Evidence, Gathered, ReleaseNames};
+use crate::cli::doctor::evidence::{ConfigEvidence, Evidence, Gathered};
 use crate::cli::doctor::gather::api::ApiReader;
+use crate::cli::doctor::permission::ReleaseNames;
 use plimsoll_daemon::clock::Clock;
 use plimsoll_daemon::collect::cluster::client;
 use plimsoll_daemon::config::{self, Config, Files, LoadError, LoadedConfig, Surroundings};

@@ -5,13 +5,23 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::cli::doctor::evidence::ReleaseNames;
 use plimsoll_daemon::collect::cluster::{
     API_SERVICE, ClusterNeeds, OBJECT_API_SERVICE, WantedTarget,
 };
 use plimsoll_daemon::config::{Authorization, Config, ExternalMetrics};
 use plimsoll_daemon::daemon::needs;
 use plimsoll_daemon::publish::external_metrics::route::GROUP;
+
+/// The names of Plimsoll's own objects, as the chart gives them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReleaseNames {
+    /// The namespace.
+    pub namespace: String,
+    /// The name of the Service, the Deployment, the `ConfigMap` and the Lease.
+    pub name: String,
+    /// The name of the service account.
+    pub account: String,
+}
 
 /// The purpose of a permission; each has a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -26,12 +26,12 @@ pub enum Verdict {
 /// One thing that a check saw.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Symptom {
-    /// What it means.
+    /// Its verdict.
     pub verdict: Verdict,
     /// The variant, namespace or object that it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub object: Option<String>,
-    /// What was seen, and where.
+    /// The observation, and its place.
     pub evidence: String,
     /// A command or a field that fixes it; without one, the check's own.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,11 +55,11 @@ pub type Findings = Result<Vec<Symptom>, Unseen>;
 pub struct CheckResult {
     /// The name of the check.
     pub name: &'static str,
-    /// What holds if it passes.
+    /// The statement that holds if it passes.
     pub title: &'static str,
     /// The worst verdict of its symptoms.
     pub verdict: Verdict,
-    /// What it saw, the worst first.
+    /// Its symptoms, the worst first.
     pub symptoms: Vec<Symptom>,
     /// The symptoms that are not listed.
     pub more_symptoms: usize,

@@ -23,7 +23,7 @@ const DELETION: &str = "NamespaceDeletionDiscoveryFailure";
 /// The suffix of the groups that Plimsoll can serve.
 const GROUPS: &str = ".metrics.k8s.io";
 
-/// What the checks of a registration need.
+/// A registration, and the daemon's judgement of it.
 struct RegistrationView<'a> {
     cluster: &'a ClusterEvidence,
     name: &'static str,

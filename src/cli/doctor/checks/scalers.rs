@@ -124,7 +124,7 @@ fn is_scaled(evidence: &Evidence, key: &VariantKey) -> bool {
     declared.is_none_or(|variant| matches!(variant.targets, VariantTargets::ScaleTarget(_)))
 }
 
-/// The check of a finding, and what it means there.
+/// The check of a finding, and its verdict there.
 fn class(finding: &Finding) -> (ScalerCheck, Verdict) {
     match finding {
         Finding::NotRead { hpa: Some(_) } => (ScalerCheck::Reads, Verdict::Failure),

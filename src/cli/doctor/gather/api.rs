@@ -180,7 +180,7 @@ fn silent(what: &str) -> String {
     format!("the API server did not answer within {} s: {what}", TIMEOUT.as_secs())
 }
 
-/// The error of a request. A refusal names what is missing.
+/// The error of a request. A refusal names the missing permission.
 pub(super) fn refused(error: kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),

@@ -1,4 +1,4 @@
-//! A cluster: Plimsoll's own objects, the variants, and what may be read by whom.
+//! A cluster: Plimsoll's own objects, the variants, and permissions.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,7 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::ApiResource;
 
-use crate::cli::doctor::evidence::{
-    ClusterEvidence, EndpointCounts, Gathered, PathAnswer, ReleaseNames,
-};
+use crate::cli::doctor::evidence::{ClusterEvidence, EndpointCounts, Gathered, PathAnswer};
 use crate::cli::doctor::gather::api::ApiReader;
 use crate::cli::doctor::gather::watch::{self, AT_A_TIME};
 use crate::cli::doctor::permission::{AccessPurpose, Permission, permissions, registration_name};

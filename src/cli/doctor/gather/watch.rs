@@ -81,7 +81,7 @@ pub(super) async fn state(reader: &ApiReader, needs: ClusterNeeds) -> Gathered<C
         while !is_whole(&seen.borrow_and_update()) {
             match tokio::time::timeout(QUIET, settles(&mut seen)).await {
                 Ok(true) => {}
-                // The watches have ended, or what is not known stays so.
+                // The watches have ended, or the missing states stay unknown.
                 Ok(false) | Err(_) if seen.borrow().discovery.complete => return,
                 Ok(false) | Err(_) => {}
             }
