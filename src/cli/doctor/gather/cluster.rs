@@ -12,7 +12,9 @@ use kube::core::ApiResource;
 use crate::cli::doctor::evidence::{ClusterEvidence, EndpointCounts, Gathered, PathAnswer};
 use crate::cli::doctor::gather::api::ApiReader;
 use crate::cli::doctor::gather::watch::{self, AT_A_TIME};
-use crate::cli::doctor::permission::{AccessPurpose, Permission, permissions, registration_name};
+use crate::cli::doctor::permission::{
+    AccessPurpose, Permission, ReleaseNames, permissions, registration_name,
+};
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_daemon::collect::cluster::{API_SERVICE, ClusterState};
 use plimsoll_daemon::config::Config;
