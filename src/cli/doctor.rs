@@ -104,35 +104,48 @@ impl Diagnosis {
         format!("{} checks: {}", self.checks.len(), counts.join(", "))
     }
 
-    /// The results for people.
+    /// The results for people. Checks that could not be judged for one reason are listed together.
     #[must_use]
     pub fn words(&self) -> String {
         let mut text = String::new();
+        let mut unseen: Vec<(&str, Vec<&str>)> = Vec::new();
         for check in &self.checks {
-            words_of(&mut text, check);
+            match check.unseen() {
+                Some(reason) => match unseen.iter_mut().find(|(known, _)| *known == reason) {
+                    Some((_, names)) => names.push(check.name),
+                    None => unseen.push((reason, vec![check.name])),
+                },
+                None => words_of(&mut text, check),
+            }
+        }
+
+        for (reason, names) in unseen {
+            let _infallible = writeln!(text, "{:<8} {}", Verdict::Unknown, names.join(", "));
+            indented(&mut text, "", reason);
         }
         let _infallible = writeln!(text, "{}", self.summary());
         text
     }
 }
 
-/// Writes a check: one line if it passes, and otherwise what it saw.
+/// Writes a check: one line if it passes, and otherwise its problems, each fix once.
 fn words_of(text: &mut String, check: &CheckResult) {
     let CheckResult { name, title, verdict, symptoms, more_symptoms } = check;
+    let _infallible = write!(text, "{verdict:<8} {name:<23} {title}");
     if !verdict.is_problem() {
         let evidence = symptoms.first().map(|it| it.evidence.as_str()).unwrap_or_default();
-        let _infallible = writeln!(text, "{verdict:<8} {name:<23} {evidence}");
+        let _infallible = writeln!(text, " ({evidence})");
         return;
     }
 
-    let _infallible = writeln!(text, "{verdict:<8} {name:<23} {title}");
-    for Symptom { verdict, object, evidence, fix } in symptoms {
-        if !verdict.is_problem() {
-            continue;
-        }
+    text.push('\n');
+    let problems: Vec<&Symptom> = symptoms.iter().filter(|it| it.verdict.is_problem()).collect();
+    for (at, Symptom { object, evidence, fix, .. }) in problems.iter().enumerate() {
         let object = object.as_ref().map(|object| format!("{object}: ")).unwrap_or_default();
         indented(text, "", &format!("{object}{evidence}"));
-        if let Some(fix) = fix {
+
+        let next = problems.get(at + 1).and_then(|it| it.fix.as_ref());
+        if let Some(fix) = fix.as_ref().filter(|fix| next != Some(*fix)) {
             indented(text, "fix: ", fix);
         }
     }

@@ -242,14 +242,41 @@ fn the_doctor_finds_what_keeps_hpas_from_the_number() {
     drop(daemon);
 }
 
+/// Takes external metrics from the HPA controller, which Kubernetes grants as well.
+/// Returns the file with its ClusterRole.
+fn refuse_the_controller(stage: &Stage, folder: &Path) -> PathBuf {
+    stage.kubectl(&["delete", "clusterrolebinding", "plimsoll-external-metrics"]).unwrap();
+    let role = ["clusterrole", "system:controller:horizontal-pod-autoscaler", "-o", "json"];
+    let role = stage.kubectl(&[&["get"], &role[..]].concat()).unwrap();
+    let mut role: Value = serde_json::from_str(&role).unwrap();
+    role["metadata"]["resourceVersion"].take();
+    let kept = folder.join("controller.json");
+    fs::write(&kept, role.to_string()).unwrap();
+
+    let rules = role["rules"].as_array_mut().unwrap();
+    rules.retain(|rule| rule["apiGroups"][0] != "external.metrics.k8s.io");
+    let without = folder.join("refused.json");
+    fs::write(&without, role.to_string()).unwrap();
+    stage.kubectl(&["replace", "-f", text(&without)]).unwrap();
+    kept
+}
+
+fn admit_the_controller(stage: &Stage, kept: &Path) {
+    stage.kubectl(&["replace", "-f", text(kept)]).unwrap();
+    restore(stage);
+}
+
 /// Takes one permission after the other from the daemon and the HPA controller.
 fn permissions(stage: &Stage, doctor: &Doctor<'_>, folder: &Path) {
+    let kept = refuse_the_controller(stage, folder);
+    doctor.finds("hpa-controller-access", "failure", "list plimsoll_desired_replicas");
+    admit_the_controller(stage, &kept);
+
     let remove = |arguments: &[&str]| {
         stage.kubectl(&[&["delete"], arguments].concat()).unwrap();
     };
     for (check, object) in [
-        ("hpa-controller-access", ["clusterrolebinding", "plimsoll-external-metrics"].as_slice()),
-        ("registration-access", &["clusterrolebinding", "plimsoll-registration"]),
+        ("registration-access", ["clusterrolebinding", "plimsoll-registration"].as_slice()),
         ("review-access", &["clusterrolebinding", "plimsoll-access-reviews"]),
         ("front-proxy-access", &["rolebinding", "plimsoll-authentication", "-n", "kube-system"]),
         ("watch-access", &["rolebinding", "plimsoll-watch", "-n", "clinic"]),
@@ -360,9 +387,9 @@ fn the_doctor_finds_what_is_wrong_with_variants_and_their_scalers() {
     doctor.finds("hpa-enabled", "failure", "switched off");
     mend();
 
-    stage.kubectl(&["delete", "clusterrolebinding", "plimsoll-external-metrics"]).unwrap();
+    let kept = refuse_the_controller(stage, &folder);
     doctor.finds("hpa-conditions", "failure", "ScalingActive");
-    restore(stage);
+    admit_the_controller(stage, &kept);
 
     hpa("merge", r#"{"spec":{"maxReplicas":1}}"#);
     stage.engines.load("ward", 2.0);
@@ -540,7 +567,7 @@ fn the_doctor_finds_what_is_wrong_with_the_daemon() {
     fs::write(folder.join("state"), "in the way").unwrap();
     doctor.finds("state-file", "warning", "plimsoll_state_file_failures_total");
     doctor.finds("file-descriptors", "ok", "");
-    daemon.limit_files(60);
+    daemon.limit_files(28);
     doctor.finds("file-descriptors", "warning", "are open");
     daemon.limit_files(4096);
     drop(daemon);

@@ -9,7 +9,7 @@ mod registration;
 mod scalers;
 
 use crate::cli::doctor::evidence::Evidence;
-use crate::cli::doctor::verdict::{CheckResult, Findings};
+use crate::cli::doctor::verdict::{CheckResult, Findings, Verdict};
 
 /// One check.
 #[derive(Clone, Copy, Debug)]
@@ -28,13 +28,14 @@ pub struct DoctorCheck {
 // === impl DoctorCheck ===
 
 impl DoctorCheck {
-    /// Runs the check. Problems without a fix of their own get the usual one.
+    /// Runs the check. Warnings and failures without a fix of their own get the usual one.
     #[must_use]
     pub fn run(&self, evidence: &Evidence) -> CheckResult {
         let Self { name, title, reads: _, fix, run } = self;
         let mut result = CheckResult::new(name, title, run(evidence));
         for symptom in &mut result.symptoms {
-            if symptom.verdict.is_problem() && symptom.fix.is_none() {
+            let is_seen = matches!(symptom.verdict, Verdict::Warning | Verdict::Failure);
+            if is_seen && symptom.fix.is_none() {
                 symptom.fix = Some((*fix).to_owned());
             }
         }

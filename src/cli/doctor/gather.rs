@@ -4,6 +4,7 @@
 //! reason is kept, and the rest is read all the same.
 
 mod api;
+mod causes;
 mod cluster;
 mod daemon;
 mod watch;
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 use crate::cli::args::DoctorArgs;
 use crate::cli::doctor::evidence::{ConfigEvidence, Evidence, Gathered};
 use crate::cli::doctor::gather::api::ApiReader;
+use crate::cli::doctor::gather::causes::chain;
 use crate::cli::doctor::permission::ReleaseNames;
 use plimsoll_daemon::clock::Clock;
 use plimsoll_daemon::collect::cluster::client;
@@ -50,7 +52,7 @@ pub(super) async fn gather(args: &DoctorArgs) -> Evidence {
         let reader = match reader.map(ApiReader::new) {
             Ok(reader) => reader,
             Err(error) => {
-                let reason = format!("{:#}", anyhow::Error::from(error));
+                let reason = chain(&error);
                 let none = format!("no --config, and the cluster is not known: {reason}");
                 return (of_file(file.as_deref(), none), Gathered::Unread(reason));
             }
@@ -124,18 +126,6 @@ fn valid(origin: String, read: Result<LoadedConfig, LoadError>) -> Result<Config
             let warnings = warnings.iter().map(ToString::to_string).collect();
             Ok(ConfigEvidence { origin, config, warnings })
         }
-        Err(error) => Err(format!("{:#}", anyhow::Error::from(error))),
+        Err(error) => Err(chain(&error)),
     }
-}
-
-/// The configuration that is used for looking through the cluster if there is none.
-fn assumed() -> Config {
-    let surroundings = Surroundings {
-        origin: "the defaults".to_owned(),
-        base: PathBuf::new(),
-        environment: BTreeMap::new(),
-        files: Files::NotChecked,
-    };
-    let read = config::parse(ASSUMED, &surroundings);
-    read.map(|loaded| loaded.config).unwrap_or_else(|error| unreachable!("{error}"))
 }

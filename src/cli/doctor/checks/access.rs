@@ -3,6 +3,7 @@
 use crate::cli::doctor::evidence::{Evidence, Gathered};
 use crate::cli::doctor::permission::AccessPurpose;
 use crate::cli::doctor::verdict::{Findings, Symptom, Unseen};
+use plimsoll_daemon::config::counted;
 
 /// The resource of access reviews, as a flow schema names it.
 const REVIEWS: &str = "subjectaccessreviews";
@@ -69,7 +70,7 @@ fn granted(evidence: &Evidence, purpose: AccessPurpose) -> Findings {
         return Err(Unseen::NotApplicable("the configuration does not need it".to_owned()));
     }
     if symptoms.is_empty() {
-        symptoms.push(Symptom::ok(format!("all {allowed} are granted")));
+        symptoms.push(Symptom::ok(format!("{} granted", counted(allowed, "permission"))));
     }
     Ok(symptoms)
 }

@@ -49,8 +49,8 @@ pub(super) fn answers(evidence: &Evidence) -> Findings {
         let text = format!("{url} has version {version}, and this program {}", evidence.version);
         return Ok(vec![Symptom::warning(text).fix("Use the same release for both")]);
     }
-    let hours = status["uptime_seconds"].as_f64().unwrap_or_default() / 3600.0;
-    Ok(vec![Symptom::ok(format!("{url}, version {version}, up for {hours:.1} hours"))])
+    let seconds = status["uptime_seconds"].as_f64().unwrap_or_default();
+    Ok(vec![Symptom::ok(format!("{url}, version {version}, up for {seconds:.0} s"))])
 }
 
 pub(super) fn ready(evidence: &Evidence) -> Findings {
@@ -199,13 +199,12 @@ pub(super) fn scrapes(evidence: &Evidence) -> Findings {
             .iter()
             .map(|replica| {
                 let text = |key: &str| replica[key].as_str().unwrap_or_default();
-                let evidence = format!(
-                    "replica {} is {}: {} {}",
-                    text("replica"),
-                    text("freshness"),
-                    text("failure"),
-                    text("failure_detail")
-                );
+                let state = match text("freshness") {
+                    "stale" => "has stale metrics",
+                    _ => "has never had metrics",
+                };
+                let why = format!("{} {}", text("failure"), text("failure_detail"));
+                let evidence = format!("replica {} {state} {}", text("replica"), why.trim());
                 Symptom::new(verdict, evidence.trim_end())
             })
             .collect()

@@ -10,7 +10,7 @@ use crate::cli::doctor::permission::registration_name;
 use crate::cli::doctor::verdict::{Findings, Symptom, Unseen};
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_daemon::collect::cluster::{API_SERVICE, ApiServiceFields, Registration};
-use plimsoll_daemon::config::ExternalMetrics;
+use plimsoll_daemon::config::{ExternalMetrics, counted};
 use plimsoll_daemon::server::auth::TrustAnchor;
 
 /// An authority that is valid for less is about to expire. It is renewed by hand or by another
@@ -90,7 +90,7 @@ pub(super) fn registered(evidence: &Evidence) -> Findings {
             Symptom::failure(says(&judged)).of(format!("APIService {name}"))
         }
         Registration::Ours | Registration::ForeignCaBundle | Registration::Unavailable { .. } => {
-            Symptom::ok(format!("APIService {name} leads to the Service of Plimsoll"))
+            Symptom::ok(format!("APIService {name}"))
         }
     }])
 }
@@ -98,7 +98,7 @@ pub(super) fn registered(evidence: &Evidence) -> Findings {
 pub(super) fn available(evidence: &Evidence) -> Findings {
     let RegistrationView { name, judged, .. } = RegistrationView::ours(evidence)?;
     Ok(vec![match judged.problem() {
-        None => Symptom::ok("its condition Available is True"),
+        None => Symptom::ok("the condition Available is True"),
         Some(problem) => Symptom::failure(problem)
             .of(format!("APIService {name}"))
             .fix(format!("kubectl describe apiservice {name}; see docs/external-metrics.md")),
@@ -212,8 +212,8 @@ pub(super) fn front_proxy(evidence: &Evidence) -> Findings {
         return Ok(vec![Symptom::failure("it does not exist")]);
     };
     Ok(vec![match TrustAnchor::from_config_map(data) {
-        Ok(_) => Symptom::ok("it names the authorities of the front proxy"),
-        Err(error) => Symptom::failure(format!("{:#}", anyhow::Error::from(error))),
+        Ok(_) => Symptom::ok("they are valid certificates"),
+        Err(error) => Symptom::failure(error.to_string()),
     }])
 }
 
@@ -227,7 +227,7 @@ pub(super) fn headers(evidence: &Evidence) -> Findings {
 
     let smuggled = anchor.smuggled_headers();
     if smuggled.is_empty() {
-        return Ok(vec![Symptom::ok("the headers have their usual names")]);
+        return Ok(vec![Symptom::ok("they have their usual names")]);
     }
     let text = format!("a user can send {} through the API server", smuggled.join(", "));
     Ok(vec![Symptom::failure(text)])
@@ -236,7 +236,7 @@ pub(super) fn headers(evidence: &Evidence) -> Findings {
 pub(super) fn path(evidence: &Evidence) -> Findings {
     let PathAnswer { status, text } = RegistrationView::ours(evidence)?.cluster.path.read()?;
     Ok(vec![match status {
-        200 => Symptom::ok("the API server returned the discovery document"),
+        200 => Symptom::ok("200"),
         _ => Symptom::failure(format!("the API server answers with {status}: {}", message(text))),
     }])
 }
@@ -302,7 +302,7 @@ pub(super) fn deletion(evidence: &Evidence) -> Findings {
     let namespaces = evidence.cluster()?.namespaces.read()?;
     let waiting: Vec<Symptom> = namespaces.iter().filter_map(stuck).collect();
     if waiting.is_empty() {
-        let text = format!("none of {} waits", namespaces.len());
+        let text = counted(namespaces.len(), "namespace");
         return Ok(vec![Symptom::ok(text)]);
     }
     Ok(waiting)

@@ -18,6 +18,7 @@ use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 
 use crate::cli::doctor::evidence::{ApiServerVersion, Gathered, PathAnswer};
+use crate::cli::doctor::gather::causes::chain;
 use crate::cli::doctor::permission::Permission;
 use plimsoll_daemon::clock::Clock;
 
@@ -184,7 +185,7 @@ fn silent(what: &str) -> String {
 pub(super) fn refused(error: kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
-        other => format!("{:#}", anyhow::Error::from(other)),
+        other => chain(&other),
     }
 }
 

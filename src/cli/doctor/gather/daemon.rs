@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::cli::args::DAEMON_URL;
 use crate::cli::ask;
 use crate::cli::doctor::evidence::DaemonEvidence;
+use crate::cli::doctor::gather::causes::chain;
 use plimsoll_daemon::clock::Clock;
 use plimsoll_daemon::collect::exposition::samples;
 
@@ -44,7 +45,7 @@ pub(super) async fn gather(named: Option<&str>) -> DaemonEvidence {
 
 async fn get(url: &str, path: &str) -> Result<String, String> {
     let answered = ask::fetch(url, path, TIMEOUT).await;
-    let (status, text) = answered.map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
+    let (status, text) = answered.map_err(|error| chain(&error))?;
     if status == StatusCode::OK {
         Ok(text)
     } else {
