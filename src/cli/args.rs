@@ -322,7 +322,7 @@ pub struct ExplainArgs {
 /// Arguments of `doctor`.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 pub struct DoctorArgs {
-    /// Configuration file of the daemon; without it, the ConfigMap of the chart
+    /// Configuration file of the daemon; without it, the `ConfigMap` of the chart
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// URL of the daemon's plain HTTP port; without it, http://127.0.0.1:8080 is tried
@@ -343,7 +343,7 @@ pub struct DoctorArgs {
     /// Namespace of Plimsoll itself
     #[arg(short, long, value_name = "NAMESPACE", default_value = "plimsoll")]
     pub namespace: String,
-    /// Name of Plimsoll's Service, Deployment and ConfigMap
+    /// Name of Plimsoll's Service, Deployment and `ConfigMap`
     #[arg(long, value_name = "NAME", default_value = "plimsoll")]
     pub name: String,
     /// Name of Plimsoll's service account; without it, that of --name

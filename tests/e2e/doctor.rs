@@ -65,7 +65,11 @@ impl<'s> Doctor<'s> {
     }
 
     fn run(&self) -> Report {
-        let Output { status, stdout, stderr } = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        self.report(&mut Command::new(env!("CARGO_BIN_EXE_plimsoll")))
+    }
+
+    fn report(&self, command: &mut Command) -> Report {
+        let Output { status, stdout, stderr } = command
             .args(["doctor", "--output", "json"])
             .args(&self.arguments)
             .env_remove("KUBECONFIG")
@@ -74,6 +78,16 @@ impl<'s> Doctor<'s> {
         let shown = String::from_utf8_lossy(&stderr).into_owned();
         let report: Value = serde_json::from_slice(&stdout).unwrap_or_else(|_| panic!("{shown}"));
         Report { code: status.code().unwrap(), checks: report["checks"].clone() }
+    }
+
+    /// Runs it with a clock that is an hour ahead.
+    fn run_ahead(&self, faketime: &Path) -> Report {
+        let environment = [
+            ("LD_PRELOAD", text(faketime)),
+            ("FAKETIME", "+1h"),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+        ];
+        self.report(Command::new(env!("CARGO_BIN_EXE_plimsoll")).envs(environment))
     }
 
     /// Waits until a check has this verdict and shows these words.
@@ -142,6 +156,14 @@ fn passes(doctor: &Doctor<'_>) -> Report {
         std::thread::sleep(std::time::Duration::from_millis(500));
     }
     panic!("{last:#?}");
+}
+
+/// The library of libfaketime, if it is installed or was fetched by tests/faults/run.
+fn faketime() -> Option<PathBuf> {
+    let folders = [PathBuf::from("/usr/lib"), tools().join("faketime/usr/lib")];
+    let entries = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
+    let paths = entries.filter_map(|it| Some(it.ok()?.path().join("faketime/libfaketimeMT.so.1")));
+    paths.into_iter().find(|path| path.exists())
 }
 
 /// Applies the manifests of the stage again.
@@ -215,6 +237,15 @@ fn the_doctor_finds_what_keeps_hpas_from_the_number() {
     patch(stage, &TRUST, "merge", &data("requestheader-username-headers", names));
     doctor.finds("front-proxy-headers", "failure", "x-forwarded-user");
     patch(stage, &TRUST, "merge", &whole);
+
+    // A clock that is an hour ahead, where libfaketime is installed, as for tests/faults/run.
+    if let Some(library) = faketime() {
+        let report = doctor.run_ahead(&library);
+        let clocks = report.check("clocks");
+        assert_eq!(clocks["verdict"], "warning", "{clocks}");
+        assert!(clocks.to_string().contains("s ahead of the API server"), "{clocks}");
+        assert!(clocks.to_string().contains("s ahead of the daemon"), "{clocks}");
+    }
 
     permissions(stage, &doctor, &folder);
     restore(stage);
