@@ -129,3 +129,15 @@ fn valid(origin: String, read: Result<LoadedConfig, LoadError>) -> Result<Config
         Err(error) => Err(chain(&error)),
     }
 }
+
+/// The configuration that is used for looking through the cluster if there is none.
+fn assumed() -> Config {
+    let surroundings = Surroundings {
+        origin: "the defaults".to_owned(),
+        base: PathBuf::new(),
+        environment: BTreeMap::new(),
+        files: Files::NotChecked,
+    };
+    let read = config::parse(ASSUMED, &surroundings);
+    read.map(|loaded| loaded.config).unwrap_or_else(|error| unreachable!("{error}"))
+}

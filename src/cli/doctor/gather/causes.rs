@@ -14,15 +14,3 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
     }
     text
 }
-
-/// The configuration that is used for looking through the cluster if there is none.
-fn assumed() -> Config {
-    let surroundings = Surroundings {
-        origin: "the defaults".to_owned(),
-        base: PathBuf::new(),
-        environment: BTreeMap::new(),
-        files: Files::NotChecked,
-    };
-    let read = config::parse(ASSUMED, &surroundings);
-    read.map(|loaded| loaded.config).unwrap_or_else(|error| unreachable!("{error}"))
-}
