@@ -544,6 +544,49 @@ enum Second {
     Jump(i64),
 }
 
+/// Enough replicas for two threads, with a model for each variant.
+#[test]
+fn a_large_fleet_is_observed_and_decided_as_its_parts_are() {
+    let specs: Vec<VariantSpec> = (0..700)
+        .map(|index| {
+            let name = format!("v{index:03}");
+            let model = ModelName::new(&name).unwrap();
+            VariantSpec { model, ..spec(&name, 1.0, (1, 9)) }
+        })
+        .collect();
+    let mut whole = World::new(specs.clone());
+    let mut parts: Vec<World> = specs.chunks(100).map(|it| World::new(it.to_vec())).collect();
+
+    for second in 0..WINDOW + 5 {
+        for world in parts.iter_mut().chain([&mut whole]) {
+            for spec in world.fleet.clone().variants() {
+                let name = spec.key.variant.as_str();
+                let index: i64 = name[1..].parse().unwrap();
+                // Twelve are not listed in the order of their names.
+                let count = match (index + second) % 500 {
+                    0 => 2,
+                    1 if second == WINDOW => 12,
+                    _ => 3,
+                };
+                let load = ((index + second) % 9) as f64;
+                let variant = world.set(name, count, (load / 10.0, load / 2.0));
+                if index % 7 == second % 3 {
+                    variant.silent = vec![1];
+                }
+            }
+            world.variants.remove(&format!("v{:03}", 40 * second));
+        }
+
+        let all = whole.tick();
+        let each: Vec<Decisions> = parts.iter_mut().map(World::tick).collect();
+        let observations = each.iter().flat_map(|it| &it.observations);
+        assert!(all.observations.iter().eq(observations), "second {second}");
+        let decisions = each.iter().flat_map(|it| &it.decisions);
+        assert!(all.decisions.iter().eq(decisions), "second {second}");
+        assert!(second < WINDOW || all.decisions.iter().any(|it| it.current != Some(it.desired())));
+    }
+}
+
 fn second() -> impl Strategy<Value = Second> {
     prop_oneof![
         4 => (0.0..1.2, 0.0..40.0).prop_map(|(kv, queue)| Second::Load(kv, queue)),

@@ -20,7 +20,7 @@ mod work;
 
 use std::collections::BTreeMap;
 use std::panic;
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 
 use jiff::Timestamp;
 
@@ -35,9 +35,9 @@ use crate::units::{Fraction, Replicas, Requests, Seconds};
 
 pub use crate::observe::record::horizon::{Horizon, RecordDetail};
 
-/// Replicas from which two threads observe a fleet. To start a thread takes as long as to observe
-/// some dozens.
-const SPLIT_FROM: usize = 1_000;
+/// Replicas from which two threads observe a fleet. The records of fewer fit into the CPU cache, and
+/// to start a thread then takes as long as it saves.
+const SPLIT_FROM: usize = 2_000;
 
 /// The record of every listed replica.
 #[derive(Clone, Debug, Default)]
@@ -100,15 +100,20 @@ impl FleetRecorder {
                 let all = first.observe(&moment, inputs.fleet.variants(), inputs.listings.iter());
                 (all, Vec::new())
             }
-            Some((key, _)) => thread::scope(|scope| {
-                let others = scope.spawn(|| {
+            Some((key, _)) => {
+                let mut observe_others = || {
                     let variants = inputs.fleet.variants().skip(half);
                     other.observe(&moment, variants, inputs.listings.range(key..))
+                };
+                let (observed, others) = thread::scope(|scope| {
+                    let thread = thread::Builder::new().spawn_scoped(scope, &mut observe_others);
+                    let variants = inputs.fleet.variants().take(half);
+                    let observed = first.observe(&moment, variants, inputs.listings.range(..key));
+                    (observed, thread.ok().map(joined))
                 });
-                let variants = inputs.fleet.variants().take(half);
-                let observed = first.observe(&moment, variants, inputs.listings.range(..key));
-                (observed, others.join().unwrap_or_else(|why| panic::resume_unwind(why)))
-            }),
+                // The system may have refused another thread.
+                (observed, others.unwrap_or_else(observe_others))
+            }
         };
 
         let resettled = first.resettled.into_iter().chain(other.resettled);
@@ -144,6 +149,11 @@ impl FleetRecorder {
     pub fn unsettle(&mut self) {
         self.settled.clear();
     }
+}
+
+/// The result of a thread that has observed its part. A panic goes on in this thread.
+fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|why| panic::resume_unwind(why))
 }
 
 // === impl ReplicaObservation ===
