@@ -168,6 +168,7 @@ fn variant(index: usize, clock: Clock) -> Option<(VariantKey, PublishedVariant)>
         steps: vec![Step { stage: Stage::Analyze, before: after, after, reason }],
         inputs_at: clock.now(),
         basis: Basis::Fresh,
+        admissible: None,
     };
     let decided = PublishedDecision { decision, at: clock.now(), elapsed: clock.elapsed() };
     let observation = Observation::of_nothing(spec.bounds);

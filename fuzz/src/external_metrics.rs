@@ -13,10 +13,8 @@ use futures_util::future::BoxFuture;
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, Response};
 use percent_encoding::percent_decode_str;
-use plimsoll::analyze::ballot::BallotVerdict;
 use plimsoll::clock::Clock;
-use plimsoll::decide::optimize::{PlanMethod, PlanReason};
-use plimsoll::decide::sized::{AdmissibleRate, Shortfall, SizedReason};
+use plimsoll::decide::sized::AdmissibleRate;
 use plimsoll::decide::{Basis, Decision, Reason, Stage, Step};
 use plimsoll::fleet::{
     Bounds, ModelKey, ModelName, Namespace, Role, VariantKey, VariantName, VariantSpec,
@@ -346,7 +344,7 @@ fn variant(readable: &ReadableVariant, decided: Option<(u32, Duration)>) -> Publ
     let at = jiff::Timestamp::UNIX_EPOCH;
     let decision = |count| {
         let after = Replicas::new(count).expect("it is small");
-        let reason = reason(readable.millirate);
+        let reason = Reason::Settling { remaining: Seconds::ZERO };
         Decision {
             variant: key.clone(),
             model: ModelKey { namespace: namespace.clone(), model: model.clone() },
@@ -355,6 +353,7 @@ fn variant(readable: &ReadableVariant, decided: Option<(u32, Duration)>) -> Publ
             steps: vec![Step { stage: Stage::Analyze, before: after, after, reason }],
             inputs_at: at,
             basis: Basis::Fresh,
+            admissible: readable.millirate.map(admissible),
         }
     };
     PublishedVariant {
@@ -381,30 +380,13 @@ fn variant(readable: &ReadableVariant, decided: Option<(u32, Duration)>) -> Publ
     }
 }
 
-/// A reason with an admissible rate, if there is one.
-fn reason(millirate: Option<u32>) -> Reason {
-    let Some(rate) = millirate else { return Reason::Settling { remaining: Seconds::ZERO } };
-    let admissible = AdmissibleRate {
-        variant: RequestRate::new(f64::from(rate) / 1000.0).expect("it is positive"),
+/// An admissible rate in thousandths of a request per second.
+fn admissible(millirate: u32) -> AdmissibleRate {
+    AdmissibleRate {
+        variant: RequestRate::new(f64::from(millirate) / 1000.0).expect("it is positive"),
         model: None,
         serving: Replicas::ZERO.up(),
-    };
-    Reason::Sized(SizedReason {
-        verdict: BallotVerdict::Held,
-        because: PlanReason::Kept,
-        method: PlanMethod::Exact { steps: 1 },
-        stuck: Replicas::ZERO,
-        absent: Vec::new(),
-        short: Shortfall::None,
-        rank: None,
-        foreseen: None,
-        card: None,
-        carries: None,
-        unplaced: Replicas::ZERO,
-        starving: None,
-        admissible: Some(Box::new(admissible)),
-        slowest: None,
-    })
+    }
 }
 
 /// A front-proxy authority, and the peer of a connection with one of its client certificates.

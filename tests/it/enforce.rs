@@ -36,6 +36,7 @@ fn asked(count: u32) -> Decision {
         steps: vec![Step { stage: Stage::Analyze, before, after, reason }],
         inputs_at: at(0),
         basis: Basis::Fresh,
+        admissible: None,
     }
 }
 

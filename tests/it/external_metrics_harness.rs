@@ -7,10 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use plimsoll::analyze::ballot::BallotVerdict;
 use plimsoll::clock::Clock;
-use plimsoll::decide::optimize::{PlanMethod, PlanReason};
-use plimsoll::decide::sized::{AdmissibleRate, Shortfall, SizedReason};
+use plimsoll::decide::sized::AdmissibleRate;
 use plimsoll::decide::{Basis, Decision, Reason, Stage, Step};
 use plimsoll::fleet::{
     Accelerator, Bounds, ModelKey, ModelName, Namespace, Role, VariantKey, VariantName, VariantSpec,
@@ -252,6 +250,7 @@ impl Variant {
             }],
             inputs_at: decided_at(),
             basis: Basis::Fresh,
+            admissible: None,
         };
         self.0.decided = Some(PublishedDecision { decision, at: decided_at(), elapsed });
         self
@@ -260,29 +259,10 @@ impl Variant {
     /// Decides as `foresight`, with this admissible rate.
     pub(crate) fn admissible(mut self, per_second: Option<f64>) -> Self {
         let rate = per_second.and_then(RequestRate::new);
-        let admissible = rate.map(|variant| AdmissibleRate {
-            variant,
-            model: None,
-            serving: Replicas::ZERO.up(),
-        });
-        let sized = SizedReason {
-            verdict: BallotVerdict::Held,
-            because: PlanReason::Kept,
-            method: PlanMethod::Exact { steps: 1 },
-            stuck: Replicas::ZERO,
-            absent: Vec::new(),
-            short: Shortfall::None,
-            rank: None,
-            foreseen: None,
-            card: None,
-            carries: None,
-            unplaced: Replicas::ZERO,
-            starving: None,
-            admissible: admissible.map(Box::new),
-            slowest: None,
-        };
         if let Some(decided) = &mut self.0.decided {
-            decided.decision.steps[0].reason = Reason::Sized(sized);
+            let serving = Replicas::ZERO.up();
+            decided.decision.admissible =
+                rate.map(|variant| AdmissibleRate { variant, model: None, serving });
         }
         self
     }

@@ -96,6 +96,7 @@ mod tests {
             steps: steps.iter().map(|&(before, after)| step(before, after)).collect(),
             inputs_at: Timestamp::UNIX_EPOCH,
             basis,
+            admissible: None,
         }
     }
 

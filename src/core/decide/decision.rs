@@ -31,6 +31,9 @@ pub struct Decision {
     pub inputs_at: Timestamp,
     /// The basis of the desired replicas: fresh data, or an earlier decision.
     pub basis: Basis,
+    /// The request rate that the serving replicas can take in time; `None` if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admissible: Option<AdmissibleRate>,
 }
 
 /// The reason why a variant has no decision: no desired replicas are in effect, and there is no
@@ -88,12 +91,6 @@ impl Decision {
     #[must_use]
     pub fn sized(&self) -> Option<&SizedReason> {
         self.steps.iter().find_map(Step::sized)
-    }
-
-    /// Returns the request rate that the serving replicas can take in time; `None` if unknown.
-    #[must_use]
-    pub fn admissible(&self) -> Option<AdmissibleRate> {
-        self.sized()?.admissible.as_deref().copied()
     }
 
     /// Returns the slowest replica; `None` while too few replicas can be compared.

@@ -610,7 +610,6 @@ mod tests {
                 bound: CapacityBound::Itl,
                 said_by: Teacher::Card,
             }),
-            admissible: None,
             slowest: Some(Box::new(SlowestReplica {
                 replica: ReplicaName::new("llama-7d4").unwrap(),
                 factor: Fraction::new(1.8).unwrap(),

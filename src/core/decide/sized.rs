@@ -52,9 +52,6 @@ pub struct SizedReason {
     /// The capacity per replica by `foresight`, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub carries: Option<CapacityEstimate>,
-    /// The request rate that its serving replicas can take in time, if `foresight` knows it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub admissible: Option<Box<AdmissibleRate>>,
     /// Its slowest replica, while `foresight` has enough observations of enough replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slowest: Option<Box<SlowestReplica>>,

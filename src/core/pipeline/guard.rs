@@ -135,6 +135,7 @@ fn decide(
         MemberModels::NotHosted | MemberModels::Unknown => guards.inputs_at,
     };
 
+    let admissible = usable.as_ref().ok().and_then(|proposal| proposal.admissible);
     let (steps, inputs_at, basis) = match (usable, in_force) {
         (Ok(proposal), in_force) => {
             let steps = guarded(guards, member, in_force, proposal);
@@ -154,6 +155,7 @@ fn decide(
         steps,
         inputs_at,
         basis,
+        admissible,
     })
 }
 

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use crate::decide::sized::AdmissibleRate;
 use crate::decide::{Reason, Stage, Step};
 use crate::observe::MeasuredSince;
 use crate::units::Replicas;
@@ -15,6 +16,8 @@ pub(crate) struct Proposal {
     pub(crate) steps: Vec<Step>,
     /// The data that it rests on.
     pub(crate) basis: ProposalBasis,
+    /// The request rate that the serving replicas can take in time; `None` if unknown.
+    pub(crate) admissible: Option<AdmissibleRate>,
 }
 
 /// The data behind a proposal.
@@ -42,7 +45,7 @@ impl Proposal {
         basis: ProposalBasis,
     ) -> Self {
         let steps = vec![Step { stage: Stage::Analyze, before, after, reason }];
-        Self { before, steps, basis }
+        Self { before, steps, basis, admissible: None }
     }
 
     /// Returns true if analyzers request at least the desired replicas in effect. Such a result is

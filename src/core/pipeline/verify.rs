@@ -50,6 +50,7 @@ fn refuse(decision: &mut Decision, in_force: &DecisionInForce, violation: &Viola
     decision.steps = vec![Step { stage: Stage::Check, before, after, reason }];
     decision.inputs_at = in_force.inputs_at;
     decision.basis = Basis::Held;
+    decision.admissible = None;
 }
 
 #[cfg(test)]
@@ -108,6 +109,7 @@ mod tests {
             steps: vec![Step { stage: Stage::Bounds, before: n(3), after: n(99), reason }],
             inputs_at: Timestamp::UNIX_EPOCH,
             basis: Basis::Fresh,
+            admissible: None,
         }
     }
 

@@ -528,6 +528,7 @@ mod tests {
                 steps: vec![Step { stage: Stage::Hold, before: after, after, reason }],
                 inputs_at: jiff::Timestamp::UNIX_EPOCH,
                 basis: Basis::Fresh,
+                admissible: None,
             };
             let at = decision.inputs_at;
             all.insert(spec.key, PublishedDecision { decision, at, elapsed: Duration::ZERO });

@@ -399,7 +399,7 @@ fn variant<'a>(
 ) -> Variant<'a> {
     let PublishedVariant { spec, observation, report, decided, undecided } = published;
     let decision = decided.as_ref().map(|decided| &decided.decision);
-    let admissible = decision.and_then(Decision::admissible);
+    let admissible = decision.and_then(|it| it.admissible);
     let because = decision.and_then(Decision::because).map(ToString::to_string);
     let missing = undecided.as_ref().map(|undecided| undecided.0.to_string());
     let ObservedLoad { kv_usage, waiting, running, arrivals } =

@@ -418,6 +418,7 @@ mod tests {
             steps: vec![step],
             inputs_at: at,
             basis: Basis::Fresh,
+            admissible: None,
         };
 
         let observation = Observation::of_nothing(bounds);

@@ -84,7 +84,8 @@ pub(super) fn propose(
     let after = lowering.replicas();
     let reason = Reason::Pool(Box::new(PoolReason { need, lowering, unsure }));
     let steps = vec![Step { stage: Stage::Pool, before, after, reason }];
-    (Proposal { before, steps, basis: ProposalBasis::Copies }, report)
+    let basis = ProposalBasis::Copies;
+    (Proposal { before, steps, basis, admissible: None }, report)
 }
 
 /// Returns the model with the most copies; of several, the first by name.

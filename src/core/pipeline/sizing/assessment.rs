@@ -67,6 +67,7 @@ impl ModelAssessment<'_> {
         let reason = Reason::Sized(self.reason(member, placement, planned));
         let planned_replicas = member.with_stuck(placement.after);
         let mut proposal = Proposal::new(member.wanted, planned_replicas, reason, basis);
+        proposal.admissible = self.outlook.admissible.get(key).copied();
 
         if let Some(share) = planned.shared.get(key) {
             let after = member.with_stuck(share.after);
@@ -132,7 +133,6 @@ impl ModelAssessment<'_> {
             foreseen: outlook.foreseen.get(&member.spec.role).copied().map(Box::new),
             card: outlook.cards.get(key).map(|card| card.title()),
             carries: outlook.estimates.get(key).copied(),
-            admissible: outlook.admissible.get(key).copied().map(Box::new),
             slowest: outlook.slowest.get(key).cloned().map(Box::new),
             starving: outlook.starving.get(key).copied().map(Box::new),
         }

@@ -259,6 +259,7 @@ mod tests {
                 steps: vec![Step { stage, before: n(desired), after: n(desired), reason }],
                 inputs_at: Timestamp::UNIX_EPOCH,
                 basis,
+                admissible: None,
             };
 
             PublishedDecision { decision, at: Timestamp::UNIX_EPOCH, elapsed: Duration::ZERO }
@@ -343,7 +344,6 @@ mod tests {
             foreseen: None,
             card: None,
             carries: None,
-            admissible: None,
             slowest: Some(Box::new(slowest)),
             starving: None,
         };

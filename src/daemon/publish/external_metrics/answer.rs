@@ -235,7 +235,7 @@ fn value(
 
     let quantity = match metric {
         ServedMetric::Desired | ServedMetric::Wva => Some(Quantity::from(replicas)),
-        ServedMetric::Admissible => decided.decision.admissible().map(|it| it.variant.into()),
+        ServedMetric::Admissible => decided.decision.admissible.map(|it| it.variant.into()),
     };
     quantity.map(|quantity| ServedValue { quantity, at: decided.at }).ok_or_else(|| {
         format!("no admissible rate of {key} is known: foresight has not sized its replicas")

@@ -16,7 +16,7 @@ impl MetricSheet {
     /// Variants of one role have the same need, so the order of writes does not matter.
     pub(super) fn foresight(&mut self, published: &PublishedVariant, decision: &Decision) {
         let [namespace, model, variant] = labels(published);
-        if let Some(AdmissibleRate { variant: rate, model: total, .. }) = decision.admissible() {
+        if let Some(AdmissibleRate { variant: rate, model: total, .. }) = decision.admissible {
             self.set(&ADMISSIBLE, &labels(published), Some(rate.requests_per_second()));
             let per_second = total.map(RequestRate::requests_per_second);
             self.set(&MODEL_ADMISSIBLE, &[namespace, model], per_second);

@@ -26,6 +26,7 @@ fn variant(desired: u32, basis: Basis) -> PublishedVariant {
         steps: vec![step],
         inputs_at: Timestamp::UNIX_EPOCH,
         basis,
+        admissible: None,
     };
 
     let at = Timestamp::UNIX_EPOCH;

@@ -196,7 +196,7 @@ impl Simulation<'_> {
         self.controller.admissible = decisions
             .decisions
             .iter()
-            .filter_map(|it| Some((it.model.clone(), it.admissible()?.model?)))
+            .filter_map(|it| Some((it.model.clone(), it.admissible?.model?)))
             .collect();
 
         for decision in &decisions.decisions {

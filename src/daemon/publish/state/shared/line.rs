@@ -11,6 +11,7 @@ use crate::publish::state::DecodedMemory;
 use crate::publish::state::shared::error::SharedError;
 use crate::publish::state::shared::receipt::DocumentReceipt;
 use plimsoll_core::decide::limited::LimitedReason;
+use plimsoll_core::decide::sized::AdmissibleRate;
 use plimsoll_core::decide::{Basis, Decision, Reason, ReasonCode, RemoteReason, Stage, Step};
 use plimsoll_core::fleet::{Bounds, ModelKey, ModelName, VariantKey};
 use plimsoll_core::pipeline::saved::{MemoryLength, VariantMemory};
@@ -41,6 +42,8 @@ pub(super) struct SharedLine {
     #[serde(skip_serializing_if = "Option::is_none")]
     current: Option<Replicas>,
     bounds: Bounds,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    admissible: Option<AdmissibleRate>,
     pub(super) steps: Vec<SharedStep>,
     /// Any JSON value, because another release may remember more. A memory that this release cannot
     /// read must not invalidate the desired replicas.
@@ -89,7 +92,8 @@ impl SharedLine {
 
     fn new(elapsed: Duration, decided: &PublishedDecision, detail: ShareDetail) -> Self {
         let PublishedDecision { decision, at, elapsed: decided_at } = decided;
-        let Decision { variant, model, current, bounds, steps, inputs_at: _, basis } = decision;
+        let Decision { variant, model, current, bounds, steps, inputs_at: _, basis, admissible } =
+            decision;
         let age = elapsed.saturating_sub(*decided_at).as_secs_f64();
 
         Self {
@@ -100,6 +104,7 @@ impl SharedLine {
             basis: *basis,
             current: *current,
             bounds: *bounds,
+            admissible: admissible.filter(|_| detail < ShareDetail::Codes),
             steps: steps.iter().map(|step| SharedStep::new(step, detail)).collect(),
             memory: None,
         }
@@ -162,6 +167,7 @@ impl SharedLine {
             steps,
             inputs_at: self.at,
             basis: self.basis,
+            admissible: self.admissible,
         };
 
         let elapsed = receipt.elapsed.saturating_sub(age).saturating_sub(lain);
