@@ -117,7 +117,7 @@ pub struct ScoreboardArgs {
 /// The help of `--policy`.
 fn policies() -> String {
     format!(
-        "Compares these instead of those that the scenario names: {}. docs/simulator.md describes \
+        "Compares these instead of the policies in the scenario: {}. docs/simulator.md describes \
          each.",
         Peer::choices()
     )

@@ -220,7 +220,7 @@ terms! {
     Backlog "backlog", Added, "for what waits": |need| need.backlog;
     ErrorBudget "error_budget", Added, "because too many first tokens came late":
         |need| need.error_budget;
-    Gateway "gateway", Aside, "for what queues at the gateway":
+    Gateway "gateway", Aside, "for requests at the gateway":
         |need| need.gateway.map(|it| it.adds);
     Absences "absences", Added, "for replicas that are lost": |need| need.absences;
 }
