@@ -85,11 +85,10 @@ pub fn read(containers: &[Container]) -> Result<EngineArguments, UnknownArgument
 pub fn parse(containers: &[Container]) -> ParsedArguments {
     let read: Vec<(&Container, Vec<String>)> =
         containers.iter().map(|container| (container, words::words(container))).collect();
-    let is_run = |engine: &Engine| {
-        read.iter().any(|(container, words)| (engine.syntax().is_named)(container, words))
-    };
     // The names of later engines are more specific: their images may be built from vLLM's.
-    let named = Engine::ALL.into_iter().rev().find(is_run);
+    let named = Engine::ALL.into_iter().rev().find(|engine| {
+        read.iter().any(|(container, words)| (engine.syntax().is_named)(container, words))
+    });
     let engine = named.unwrap_or(Engine::Vllm);
 
     let mut arguments = EngineArguments::default_of(engine);

@@ -72,12 +72,12 @@ impl FleetRecorder {
         let variants = inputs.fleet.variants().count();
         let half = if self.records.len() < SPLIT_FROM { variants } else { variants / 2 };
         let middle = inputs.fleet.variants().nth(half).map(|spec| &spec.key);
-        let replicas_before = |key: &VariantKey| {
-            inputs.listings.range(..key).map(|(_, listing)| listing.replicas.len()).sum::<usize>()
-        };
         // Without an order of the listings, one part has all variants.
-        let split =
-            middle.and_then(|key| Some((key, self.records.start_after(replicas_before(key))?)));
+        let split = middle.and_then(|key| {
+            let listings = inputs.listings.range(..key);
+            let before = listings.map(|(_, listing)| listing.replicas.len()).sum();
+            Some((key, self.records.start_after(before)?))
+        });
         let moment = RecordInputs { now, horizon: &horizon, scrapes: &inputs.scrapes };
 
         let all = self.records.len();

@@ -517,10 +517,11 @@ pub(super) fn after_head<'p>(text: &'p [u8], head: &[u8]) -> Option<&'p [u8]> {
 /// with wider vectors would start.
 #[inline]
 pub(super) fn line_end(page: &[u8]) -> Option<usize> {
-    let has_none = |block: &&[u8; 32]| {
+    let blocks = page.as_chunks::<32>().0.iter();
+    let passed = blocks.take_while(|block| {
         block.iter().fold(0, |found, byte| found | u8::from(*byte == b'\n')) == 0
-    };
-    let mut at = 32 * page.as_chunks::<32>().0.iter().take_while(has_none).count();
+    });
+    let mut at = 32 * passed.count();
     for &bytes in page[at..].as_chunks::<8>().0 {
         let newlines = zeros(u64::from_le_bytes(bytes) ^ (LOW * 0x0a));
         if newlines != 0 {
