@@ -88,7 +88,7 @@ pub struct Telemetry {
     pub api_service: GaugeVec,
     /// Which of several replicas decides.
     pub leading: LeaderMetrics,
-    /// Kubernetes Events by reason and by what became of them.
+    /// Kubernetes Events by reason and outcome.
     pub events: IntCounterVec,
     /// Metrics of the self-managed certificates.
     pub certificates: CertificateMetrics,

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::cli::args::TopSort;
 
-/// One variant in the table. What the daemon does not know is `None`, and shown as a dash.
+/// One variant in the table. An unknown value is `None`, and shown as a dash.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Row {
     pub(super) variant: String,

@@ -60,7 +60,7 @@ pub fn limit(wants: &[Want], limits: &[SupplyLimit]) -> Grants {
     limit_beside(wants, limits, holdings(wants, limits))
 }
 
-/// Grants every variant the replicas that the limits allow beside these [holdings].
+/// Grants every variant the replicas that the limits allow next to these [holdings].
 pub(crate) fn limit_beside(wants: &[Want], limits: &[SupplyLimit], held: Holdings) -> Grants {
     let mut state = GrantState::new(wants, limits, held);
     state.raise_to_minima();

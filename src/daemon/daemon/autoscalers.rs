@@ -7,8 +7,8 @@ use crate::publish::explanation::autoscaler::{Autoscaler, ComingChange, Reaction
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_core::units::{Replicas, Seconds};
 
-/// Returns what the autoscaler of a variant does with these desired replicas, which have asked for
-/// the same change for some time.
+/// The reaction of a variant's autoscaler to these desired replicas, which have asked for the same
+/// change for some time.
 pub(super) fn reaction(
     cluster: &ClusterState,
     key: &VariantKey,

@@ -344,8 +344,8 @@ fn units(cluster: &ClusterState) -> BTreeMap<VariantKey, ReplicaUnit> {
     units.map(|(key, unit)| (key.clone(), unit.clone())).collect()
 }
 
-/// The objection to an annotation that claims fewer accelerators than the pods take. Pods take what
-/// they request, whatever an annotation says, so the claim would only escape limits.
+/// The objection to an annotation that claims fewer accelerators than the pods take. Pods take
+/// their requests regardless of annotations, so the claim would only escape limits.
 fn fewer(claimed: Gpus, taken: Gpus) -> ObjectionCause {
     let annotation = Annotation::Gpus.name().to_owned();
     let rule = format!("counts as {taken}, which a replica requests in its pod template");

@@ -189,7 +189,7 @@ impl ServedReplica {
         self.next_id
     }
 
-    /// Reports what clients got since the last report.
+    /// Reports the answers to clients since the last report.
     fn report(&mut self) {
         for event in self.events.drain(..) {
             if let EngineEvent::Finished(finished) = event

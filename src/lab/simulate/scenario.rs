@@ -65,7 +65,7 @@ pub struct Scenario {
 pub struct Model {
     /// Its name.
     pub key: ModelKey,
-    /// What a request must meet to count as served well.
+    /// The times within which a request counts as served well.
     pub slo: Slo,
     /// Its requests.
     pub load: Load,
@@ -84,7 +84,7 @@ pub struct Model {
     /// The transfer time of a prompt's KV cache from a prefill replica to a decode replica, if the
     /// variants have these roles.
     pub transfer: Transfer,
-    /// What holds requests that no replica takes.
+    /// The queue of requests that no replica takes.
     pub gateway: Gateway,
     /// The patience of clients.
     pub client: Client,
@@ -96,7 +96,7 @@ pub struct Model {
 pub struct BatchTraffic {
     /// The batch requests.
     pub load: Load,
-    /// What a request must meet to count as served well; without it, a full answer.
+    /// The times within which a request counts as served well; without them, a full answer.
     pub slo: Option<Slo>,
 }
 
@@ -169,7 +169,7 @@ pub struct Transfer {
     pub per_token: f64,
 }
 
-/// What holds requests that no replica takes.
+/// The queue of requests that no replica takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gateway {
     /// The most requests that it holds; it rejects any more.

@@ -115,7 +115,7 @@ pub struct MetObjectives {
     pub itl: bool,
 }
 
-/// What became of a variant's replicas.
+/// The replicas of a variant over a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VariantScore {
     /// The time that replicas existed on a node, starts and drains included.

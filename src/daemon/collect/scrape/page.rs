@@ -31,7 +31,7 @@ pub(crate) struct MetricsPage {
 }
 
 /// Bytes that are reserved for a response before they arrive: more than most engines send. An
-/// announced length alone must not take memory, which is counted by what has arrived.
+/// announced length alone must not take memory, which is counted by the bytes that arrived.
 const RESERVED_MAX: usize = 128 * 1024;
 
 /// Bytes that are decompressed before they are counted.

@@ -54,7 +54,7 @@ pub struct StepTime {
     pub delta: f64,
     /// Microseconds per KV cache token that a decode reads.
     pub gamma: f64,
-    /// What a mixture of experts takes beside that.
+    /// The additional time of a mixture of experts.
     pub experts: Experts,
 }
 

@@ -302,7 +302,7 @@ fn largest(pods: &[PodEntry<'_>]) -> BTreeMap<VariantKey, Gpus> {
     all
 }
 
-/// What quotas leave to the variants.
+/// The accelerators that quotas leave to the variants.
 fn left(quotas: &WatchedObjects<AcceleratorQuota>, pods: &[PodEntry<'_>]) -> Vec<QuotaStock> {
     let mut ours: BTreeMap<(&str, &Resource), Gpus> = BTreeMap::new();
     for (name, pod, variant) in pods {
