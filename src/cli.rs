@@ -156,6 +156,8 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Simulate(args) => plimsoll_lab::study::run(&args),
         Command::Scoreboard(args) => plimsoll_lab::study::scoreboard(&args),
         Command::Backtest(args) => plimsoll_lab::backtest::run(&args),
+        Command::Advise(args) => plimsoll_lab::advise::run(&args),
+        Command::Report(args) => plimsoll_lab::report::run(&args),
         Command::Card(command) => card::run(&command),
         Command::Migrate(source) => migrate::run(&source),
         Command::Explain(args) => explain::run(&args),

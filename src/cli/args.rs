@@ -9,9 +9,11 @@ use jiff::Timestamp;
 use plimsoll_core::fleet::{Namespace, VariantKey, VariantName};
 use plimsoll_daemon::config::positive_duration;
 use plimsoll_daemon::daemon::args::RunArgs;
+use plimsoll_lab::advise::args::AdviseArgs;
 use plimsoll_lab::backtest::args::BacktestArgs;
 use plimsoll_lab::demo::args::DemoArgs;
 use plimsoll_lab::engine::args::EngineArgs;
+use plimsoll_lab::report::args::ReportArgs;
 use plimsoll_lab::study::args::{ScoreboardArgs, SimulateArgs};
 
 /// The exit codes in `--help`; the numbers are the constants of [`crate::cli`].
@@ -36,6 +38,22 @@ Exit codes:
    0  Every decision is what it was.
    1  Decisions are not what they were.
   64  The command line, a trace or a policy is wrong.
+  69  Something outside that is needed does not answer, or a file cannot be read.
+  70  There is a mistake in the program; please report it.";
+
+/// The examples in `advise --help`.
+const ADVISE_EXAMPLES: &str = "\
+Examples:
+  plimsoll advise /var/lib/plimsoll/trace
+      What could this fleet save, and what would serve more requests in time?
+  plimsoll advise /var/lib/plimsoll/trace --card l40s.yaml --price L40S=0.95
+      The same, with an accelerator that the fleet does not have.
+  plimsoll advise --prometheus http://prometheus:9090 --config plimsoll.yaml --from 7d --save past
+      The same, of what a Prometheus has seen without Plimsoll.
+
+Exit codes:
+   0  The advice was printed, even if it is to change nothing.
+  64  The command line or a trace is wrong, or has too little data.
   69  Something outside that is needed does not answer, or a file cannot be read.
   70  There is a mistake in the program; please report it.";
 
@@ -154,6 +172,17 @@ pub enum Command {
     /// code 1, and the difference is shown. docs/backtest.md says more.
     #[command(verbatim_doc_comment, after_help = BACKTEST_EXAMPLES)]
     Backtest(BacktestArgs),
+    /// Propose changes of a fleet that would save money or serve more requests in time.
+    ///
+    /// Each change is simulated on the requests of a trace, and compared with the fleet of today.
+    /// The output includes the changes that are not worth it. docs/advice.md has the method.
+    #[command(verbatim_doc_comment, after_help = ADVISE_EXAMPLES)]
+    Advise(AdviseArgs),
+    /// Report on the last days of a trace: requests in time, cost, changes, and what was held.
+    ///
+    /// The page needs no script and loads nothing, so it can be sent by mail.
+    #[command(after_help = EXIT_CODES)]
+    Report(ReportArgs),
     /// Explain the desired replicas of one variant, and what would change them.
     ///
     /// The answers are found by deciding the last tick again with one input changed. A trace and a

@@ -18,7 +18,7 @@ mod body;
 pub mod budget;
 pub mod certificates;
 pub mod client_authority;
-mod page;
+pub mod page;
 pub mod readiness;
 pub mod rendering;
 pub mod shed;

@@ -5,15 +5,17 @@
 //! [`score`] lets policies serve that load in the simulator.
 
 pub mod args;
-mod demand;
+pub(crate) mod demand;
 mod error;
+pub(crate) mod fleet;
 mod history;
-mod interrupt;
-mod policies;
+pub(crate) mod interrupt;
+pub(crate) mod policies;
 mod replay;
 pub mod scene;
 mod score;
-mod screen;
+pub(crate) mod screen;
+pub(crate) mod source;
 mod tally;
 
 use std::io::Write as _;
@@ -41,13 +43,13 @@ pub use crate::backtest::interrupt::EXIT as EXIT_INTERRUPTED;
 pub fn run(args: &BacktestArgs) -> anyhow::Result<()> {
     let policies = policies::read(&args.policy)?;
     let interrupt = Interrupt::listen()?;
-    let Some(url) = &args.prometheus else {
-        return decide_again(args, &args.trace, &policies, &interrupt);
+    let Some(url) = &args.source.prometheus else {
+        return decide_again(args, &args.source.trace, &policies, &interrupt);
     };
     let passing = tempfile::tempdir()?;
-    let folder = args.save.clone().unwrap_or_else(|| passing.path().to_owned());
+    let folder = args.source.save.clone().unwrap_or_else(|| passing.path().to_owned());
     let clock = Clock::start();
-    let asked = HistoryQuery::new(args, url, &folder, clock.now())?;
+    let asked = HistoryQuery::new(&args.source, url, &folder, clock.now())?;
     if !policies.is_empty() {
         // Report problems in the policies now rather than after hours of queries.
         let (file, config) = asked.config();
@@ -95,7 +97,7 @@ fn decide_again(
     let report = replay.finish();
     print(&report.to_string())?;
     if let Some(candidates) = candidates {
-        print(&score::table(&gathered, &candidates, args, interrupt)?)?;
+        print(&score::table(&gathered, &candidates, &args.assumptions, interrupt)?)?;
     }
 
     changed(&report).map_or(Ok(()), |changed| Err(changed.into()))

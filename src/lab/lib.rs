@@ -8,6 +8,10 @@ pub mod study;
 
 pub mod backtest;
 
+pub mod advise;
+
+pub mod report;
+
 pub mod demo;
 
 pub mod engine;

@@ -5,7 +5,7 @@
 
 mod ablation;
 pub mod args;
-mod chart;
+pub(crate) mod chart;
 mod execute;
 mod file;
 mod fingerprint;

@@ -28,11 +28,12 @@ const CRATES: &[(&str, &[&str])] = &[
             "fixtures",
         ],
     ),
-    ("lab", &["simulate", "study", "backtest", "demo", "engine"]),
+    ("lab", &["simulate", "study", "backtest", "advise", "report", "demo", "engine"]),
 ];
 
 /// The modules that put others together, and may name all of the core and the daemon.
-const PROGRAMS: &[&str] = &["backtest", "daemon", "demo", "engine", "study", "cli"];
+const PROGRAMS: &[&str] =
+    &["advise", "backtest", "daemon", "demo", "engine", "report", "study", "cli"];
 
 /// Each module at the top of a crate, and the modules that it may name in addition to itself.
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -80,7 +81,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("engine", &["simulate", "study"]),
     ("study", &["simulate"]),
     ("backtest", &["simulate"]),
-    ("cli", &["backtest", "demo", "engine", "study"]),
+    ("advise", &["backtest", "simulate"]),
+    ("report", &["backtest", "simulate", "study"]),
+    ("cli", &["advise", "backtest", "demo", "engine", "report", "study"]),
 ];
 
 /// Of another module, what a module may name only in part: the module, the other, and the paths.

@@ -45,6 +45,13 @@ static PAGE: LazyLock<(Bytes, HeaderValue)> = LazyLock::new(|| {
     (Bytes::from(page), policy)
 });
 
+/// The rules with the colors of the page, for other pages.
+#[must_use]
+pub fn palette() -> &'static str {
+    let end = STYLE.find("\n* {").map_or(STYLE.len(), |at| at + 1);
+    &STYLE[..end]
+}
+
 /// The page, for a browser.
 pub(crate) fn response() -> Response<Full<Bytes>> {
     let (page, policy) = &*PAGE;

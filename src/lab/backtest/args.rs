@@ -1,13 +1,14 @@
-//! Arguments of `backtest`.
+//! Arguments of `backtest`, and those that other programs share with it: the trace to read, and the
+//! assumptions of a simulation.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use plimsoll_daemon::config::positive_duration;
 
-/// Arguments of `backtest`.
+/// The trace to read: recorded files, or the past of a Prometheus.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
-pub struct BacktestArgs {
+pub struct SourceArgs {
     /// Reads these traces: files, or folders with all files that are in them.
     #[arg(verbatim_doc_comment, value_name = "TRACE", required_unless_present = "prometheus")]
     pub trace: Vec<PathBuf>,
@@ -31,13 +32,11 @@ pub struct BacktestArgs {
     /// was interrupted has stopped, and with a time ago adds what came since.
     #[arg(verbatim_doc_comment, long, value_name = "DIR", requires = "prometheus")]
     pub save: Option<PathBuf>,
-    /// Scores the policy in this file too: the sections of a configuration that decisions depend on.
-    /// Those that it does not have are the recorded ones. May be given several times.
-    #[arg(verbatim_doc_comment, long, value_name = "FILE")]
-    pub policy: Vec<PathBuf>,
-    /// Shows at most this many decisions that are not what they were.
-    #[arg(verbatim_doc_comment, long, value_name = "N", default_value_t = 10)]
-    pub differences: usize,
+}
+
+/// The objectives of requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, clap::Args)]
+pub struct ObjectiveArgs {
     /// Counts a request as served well when its first token comes within this time.
     /// Without it, the recorded policy's objective holds, or 2s.
     #[arg(verbatim_doc_comment, long, value_name = "DURATION", value_parser = positive_duration)]
@@ -46,6 +45,14 @@ pub struct BacktestArgs {
     /// Without it, the recorded policy's objective holds, or 100ms.
     #[arg(verbatim_doc_comment, long, value_name = "DURATION", value_parser = positive_duration)]
     pub slo_itl: Option<Duration>,
+}
+
+/// What a simulation assumes beyond what a trace shows.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
+pub struct AssumptionArgs {
+    /// The objectives.
+    #[command(flatten)]
+    pub objectives: ObjectiveArgs,
     /// Lets replicas take this long to start. Without it, what the trace has seen, or the policy says.
     #[arg(verbatim_doc_comment, long, value_name = "DURATION", value_parser = positive_duration)]
     pub start_time: Option<Duration>,
@@ -56,4 +63,22 @@ pub struct BacktestArgs {
     /// Draws the times and lengths of requests from this seed.
     #[arg(verbatim_doc_comment, long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+}
+
+/// Arguments of `backtest`.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
+pub struct BacktestArgs {
+    /// The trace.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// Scores the policy in this file too: the sections of a configuration that decisions depend on.
+    /// Those that it does not have are the recorded ones. May be given several times.
+    #[arg(verbatim_doc_comment, long, value_name = "FILE")]
+    pub policy: Vec<PathBuf>,
+    /// Shows at most this many decisions that are not what they were.
+    #[arg(verbatim_doc_comment, long, value_name = "N", default_value_t = 10)]
+    pub differences: usize,
+    /// What the simulation assumes.
+    #[command(flatten)]
+    pub assumptions: AssumptionArgs,
 }

@@ -10,15 +10,18 @@
 //! from decode replicas.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
+use plimsoll_core::analyze::engine_args;
 use plimsoll_core::analyze::foresight::lesson::IterationSampler;
 use plimsoll_core::analyze::foresight::pace::{IterationCost, PaceFilter};
 use plimsoll_core::analyze::foresight::policy::Learning;
 use plimsoll_core::fleet::{Bounds, ModelKey, ReplicaKey, Role, VariantKey, VariantSpec};
 use plimsoll_core::observe::histogram::{Histogram, ProcessLife};
 use plimsoll_core::observe::stride::{IntervalDelta, Odometer};
+use plimsoll_core::observe::template::PodTemplate;
 use plimsoll_core::observe::{Inputs, Reading, Scale, WhyScaleUnknown};
 use plimsoll_core::units::Replicas;
 use plimsoll_daemon::trace::TraceTick;
@@ -75,8 +78,12 @@ pub(crate) struct RecordedVariant {
     pub(crate) spec: VariantSpec,
     /// The bounds at the end.
     pub(crate) bounds: Bounds,
-    /// The first desired replicas.
-    pub(crate) initial: Option<Replicas>,
+    /// The existing replicas from an instant on, at each change; `None` while their count was
+    /// unknown.
+    counts: Vec<(Timestamp, Option<u32>)>,
+    /// The requests that an engine runs at the same time, if its arguments set them.
+    pub(crate) sequences: Option<f64>,
+    template: Option<Arc<PodTemplate>>,
     /// Replica-seconds of existing replicas.
     pub(crate) replica_seconds: f64,
     /// Seconds at the maximum replicas.
@@ -140,6 +147,20 @@ impl TraceDemand {
         }
     }
 
+    /// Leaves the time before an instant out of the load. What was learned of engines stays.
+    pub(crate) fn begin_at(&mut self, from: Timestamp) {
+        let Some((first, last)) = self.span else { return };
+        let skipped = whole_intervals(from.duration_since(first).as_secs_f64());
+        let shift = SignedDuration::from_secs_f64(skipped as f64 * INTERVAL);
+        let begin = first.saturating_add(shift).unwrap_or(last).min(last);
+        for load in self.models.values_mut() {
+            load.intervals.drain(..skipped.min(load.intervals.len()));
+        }
+
+        self.gaps.retain(|(_, until)| *until > begin);
+        self.span = Some((begin, last));
+    }
+
     fn note_gap(&mut self, now: Timestamp, inputs: &Inputs) {
         if !inputs.scrapes.iter().any(|scrape| scrape.outcome.is_ok()) {
             return;
@@ -176,6 +197,16 @@ impl TraceDemand {
             crew.pace.learn(&lesson, &Learning::default());
         }
     }
+}
+
+/// The number of whole intervals in some seconds.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates, and takes NaN and negatives to zero, as it should"
+)]
+fn whole_intervals(seconds: f64) -> usize {
+    (seconds / INTERVAL) as usize
 }
 
 // === impl RecordedLoad ===
@@ -238,7 +269,9 @@ impl RecordedVariant {
         Self {
             spec: spec.clone(),
             bounds: spec.bounds,
-            initial: None,
+            counts: Vec::new(),
+            sequences: None,
+            template: None,
             replica_seconds: 0.0,
             at_max: 0.0,
             changes: 0,
@@ -278,15 +311,54 @@ impl RecordedVariant {
         self.pass(now);
         // Each tick ends the span before it, so that no time counts twice.
         self.seen = count.map(|count| (now, count));
-        if let Some(count) = count {
-            self.initial.get_or_insert(Replicas::saturating(count));
+        if self.counts.last().is_none_or(|(_, before)| *before != count) {
+            self.counts.push((now, count));
         }
+
+        self.note_arguments(inputs);
         for (replica, start) in inputs.starts.iter().filter(|(it, _)| it.variant == self.spec.key) {
             if let Some(ready) = start.ready {
                 let took = ready.duration_since(start.created).as_secs_f64();
-                self.starts.insert(replica.clone(), took.max(0.0));
+                // A start that takes no time was not observed.
+                if took > 0.0 {
+                    self.starts.insert(replica.clone(), took);
+                }
             }
         }
+    }
+
+    /// Reads the arguments of its engines, if their template is another one.
+    fn note_arguments(&mut self, inputs: &Inputs) {
+        let Some(template) = inputs.templates.get(&self.spec.key) else { return };
+        if self.template.as_ref().is_some_and(|known| Arc::ptr_eq(known, template)) {
+            return;
+        }
+
+        self.template = Some(Arc::clone(template));
+        let arguments = engine_args::read(&template.containers).ok();
+        let sequences = arguments.and_then(|it| it.sequences);
+        self.sequences = sequences.map(plimsoll_core::units::Requests::requests);
+    }
+
+    /// The existing replicas at an instant, or the first known count after it.
+    pub(crate) fn existing(&self, at: Timestamp) -> Option<Replicas> {
+        let after = self.counts.partition_point(|(since, _)| *since <= at);
+        let known = |counts: &(Timestamp, Option<u32>)| counts.1;
+        let before = self.counts[..after].iter().rev().find_map(known);
+        let later = || self.counts[after..].iter().find_map(known);
+        before.or_else(later).map(Replicas::saturating)
+    }
+
+    /// The replica-hours from one instant to another, without the time in which the count of
+    /// replicas was unknown.
+    pub(crate) fn hours_between(&self, from: Timestamp, to: Timestamp) -> f64 {
+        let ends = self.counts.iter().skip(1).map(|(at, _)| *at).chain([to]);
+        let spans = self.counts.iter().zip(ends).map(|((since, count), end)| {
+            let (low, high) = (from.max(*since), to.min(end));
+            let seconds = high.duration_since(low).as_secs_f64().max(0.0);
+            count.map_or(0.0, f64::from) * seconds
+        });
+        spans.sum::<f64>() / 3600.0
     }
 
     /// Counts the time since the previous tick, if its replica count was known.
@@ -382,8 +454,6 @@ fn total(known: &Histogram, more: &Histogram) -> Histogram {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use plimsoll_core::fleet::{Fleet, ModelName, Namespace, ReplicaName, VariantName};
     use plimsoll_core::observe::{ReplicaListing, ScrapeRoute};

@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::backtest::args::BacktestArgs;
+use crate::backtest::args::SourceArgs;
 use crate::backtest::error::BacktestError;
 use crate::backtest::interrupt::Interrupt;
 use crate::backtest::replay::surroundings;
@@ -211,7 +211,7 @@ impl HistoryQuery {
     ///
     /// The arguments, the configuration or the folder cannot be used.
     pub(crate) fn new(
-        args: &BacktestArgs,
+        args: &SourceArgs,
         url: &str,
         folder: &Path,
         now: Timestamp,
