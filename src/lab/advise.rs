@@ -19,12 +19,12 @@ use std::io::Write as _;
 
 use rayon::prelude::*;
 
-use crate::advise::args::{AdviseArgs, OutputFormat};
+use crate::advise::args::{AdviceFormat, AdviseArgs};
 use crate::advise::change::Trial;
 use crate::advise::judge::{Before, judged};
 use crate::advise::output::Advice;
-use crate::advise::play::{Played, play};
-use crate::advise::scene::{Fleet, ModelScene};
+use crate::advise::play::{TrialOutcome, play};
+use crate::advise::scene::{AdvisedFleet, ModelScene};
 use crate::backtest::demand::TraceDemand;
 use crate::backtest::interrupt::Interrupt;
 use crate::backtest::screen::Progress;
@@ -49,19 +49,23 @@ pub fn run(args: &AdviseArgs) -> anyhow::Result<()> {
     let source = TraceSource::open(&args.source, &interrupt)?;
     let mut gathered = TraceDemand::default();
     let candidates = source.read(&interrupt, |tick| gathered.take(tick))?;
-    let fleet = Fleet::new(gathered, candidates, cards, args)?;
+    let fleet = AdvisedFleet::new(gathered, candidates, cards, args)?;
     let advice = advise(&fleet, args, &interrupt)?;
 
     let text = match args.output {
-        OutputFormat::Text => advice.text(),
-        OutputFormat::Json => serde_json::to_string_pretty(&advice)? + "\n",
+        AdviceFormat::Text => advice.text(),
+        AdviceFormat::Json => serde_json::to_string_pretty(&advice)? + "\n",
     };
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }
 
-fn advise(fleet: &Fleet, args: &AdviseArgs, interrupt: &Interrupt) -> anyhow::Result<Advice> {
+fn advise(
+    fleet: &AdvisedFleet,
+    args: &AdviseArgs,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Advice> {
     let mut groups = fleet.groups();
     let left_out = groups.split_off(groups.len().min(GROUPS_MAX));
     let mut advice = Advice::new(fleet, args, left_out.len());
@@ -80,7 +84,7 @@ fn advise(fleet: &Fleet, args: &AdviseArgs, interrupt: &Interrupt) -> anyhow::Re
         room -= trials.len();
         advice.not_tried += untried.len();
 
-        let results: Vec<anyhow::Result<Played>> =
+        let results: Vec<anyhow::Result<TrialOutcome>> =
             trials.par_iter().map(|trial| played(&scenarios, trial, fleet, interrupt)).collect();
         interrupt.check()?;
         for (trial, result) in trials.into_iter().zip(results) {
@@ -100,10 +104,10 @@ fn advise(fleet: &Fleet, args: &AdviseArgs, interrupt: &Interrupt) -> anyhow::Re
 fn played(
     scenarios: &[crate::simulate::scenario::Scenario],
     trial: &Trial,
-    fleet: &Fleet,
+    fleet: &AdvisedFleet,
     interrupt: &Interrupt,
-) -> anyhow::Result<Played> {
-    let mut all = Played::default();
+) -> anyhow::Result<TrialOutcome> {
+    let mut all = TrialOutcome::default();
     for (seed, scenario) in (fleet.seed..).zip(scenarios) {
         let changed = trial.applied(scenario);
         all.add(play(&changed, seed, &fleet.blocks, interrupt)?);

@@ -16,7 +16,7 @@ use crate::backtest::fleet::objectives;
 use crate::backtest::interrupt::Interrupt;
 use crate::backtest::source::TraceSource;
 use crate::report::args::{ReportArgs, ReportFormat};
-use crate::report::ledger::Ledger;
+use crate::report::ledger::WeekLedger;
 use crate::report::summary::Report;
 
 /// Reports on the end of a trace.
@@ -28,7 +28,7 @@ use crate::report::summary::Report;
 pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     let interrupt = Interrupt::listen()?;
     let source = TraceSource::open(&args.source, &interrupt)?;
-    let mut ledger = Ledger::new(args.days);
+    let mut ledger = WeekLedger::new(args.days);
     let candidates = source.read(&interrupt, |tick| ledger.take(tick))?;
     let slo = objectives(&candidates, &args.objectives);
     let report = Report::new(&ledger, &slo)?;

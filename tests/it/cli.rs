@@ -33,6 +33,8 @@ fn every_help_text_is_as_reviewed() {
         ("help_migrate_wva", vec!["migrate", "wva", "--help"]),
         ("help_explain", vec!["explain", "--help"]),
         ("help_doctor", vec!["doctor", "--help"]),
+        ("help_advise", vec!["advise", "--help"]),
+        ("help_report", vec!["report", "--help"]),
         ("help_pin", vec!["pin", "--help"]),
         ("help_top", vec!["top", "--help"]),
     ] {

@@ -35,12 +35,12 @@ pub struct AdviseArgs {
     pub card: Vec<PathBuf>,
     /// Output format.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
-    pub output: OutputFormat,
+    pub output: AdviceFormat,
 }
 
 /// The format of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum OutputFormat {
+pub enum AdviceFormat {
     /// Tables for people.
     #[default]
     Text,

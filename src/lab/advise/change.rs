@@ -10,7 +10,7 @@ const READ: Micros = Micros::from_secs(5);
 
 /// A change of a scenario.
 #[derive(Clone, Debug)]
-pub(crate) enum Change {
+pub(crate) enum ScenarioChange {
     /// A variant takes the place of the one with its key, or is added.
     Variant(Box<Variant>),
     /// A variant is removed.
@@ -37,7 +37,7 @@ pub(crate) struct Trial {
     /// True if the change relaxes an objective, so that only a person can judge it.
     pub(crate) relaxes: bool,
     /// The changes of the scenario.
-    pub(crate) changes: Vec<Change>,
+    pub(crate) changes: Vec<ScenarioChange>,
 }
 
 // === impl Trial ===
@@ -53,7 +53,7 @@ impl Trial {
         lever: &'static str,
         subject: String,
         what: String,
-        changes: Vec<Change>,
+        changes: Vec<ScenarioChange>,
     ) -> Self {
         Self { lever, subject, what, assumes: Vec::new(), relaxes: false, changes }
     }
@@ -74,9 +74,9 @@ impl Trial {
     }
 }
 
-// === impl Change ===
+// === impl ScenarioChange ===
 
-impl Change {
+impl ScenarioChange {
     fn apply(&self, scenario: &mut Scenario) {
         match self {
             Self::Variant(variant) => {

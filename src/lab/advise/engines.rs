@@ -98,7 +98,8 @@ pub(crate) fn known(
 }
 
 fn of_card(card: &Card, scenario: &Scenario, prices: &[(String, f64)]) -> KnownEngine {
-    let (kind, learned) = (&card.kind, &card.learned);
+    let kind = &card.kind;
+    let learned = &card.learned;
     let arguments = kind.engine.as_deref();
     let same = scenario.variants.iter().find(|it| it.spec.model == kind.model);
     let told = arguments.and_then(|it| it.kv_capacity()).map(|it| it.tokens());

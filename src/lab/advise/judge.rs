@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::advise::change::Trial;
 use crate::advise::estimate::Estimate;
-use crate::advise::play::Played;
+use crate::advise::play::TrialOutcome;
 use crate::advise::scene::ModelScene;
 
 /// Hours of a month: 365 days divided by 12.
@@ -24,7 +24,7 @@ const LOSS_MAX: f64 = 0.001;
 
 /// One group of models today.
 pub(crate) struct Before<'a> {
-    played: &'a Played,
+    played: &'a TrialOutcome,
     /// What the output shows of it.
     pub(crate) summary: ModelToday,
 }
@@ -60,7 +60,7 @@ pub(crate) enum Verdict {
 
 /// A judged change.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Proposal {
+pub(crate) struct AdvisedChange {
     /// The name of the lever.
     pub(crate) lever: &'static str,
     /// The variant or the model that it changes.
@@ -85,7 +85,7 @@ pub(crate) struct Proposal {
 
 impl<'a> Before<'a> {
     /// The fleet of today.
-    pub(crate) fn new(scene: &ModelScene<'_>, played: &'a Played) -> Self {
+    pub(crate) fn new(scene: &ModelScene<'_>, played: &'a TrialOutcome) -> Self {
         let (from, to) = scene.fleet.counted();
         let hours = (to.duration_since(from).as_secs_f64() / 3600.0).max(1e-9);
         let recorded: f64 =
@@ -101,7 +101,12 @@ impl<'a> Before<'a> {
 }
 
 /// Judges a change by its outcome.
-pub(crate) fn judged(before: &Before<'_>, trial: Trial, after: &Played, target: f64) -> Proposal {
+pub(crate) fn judged(
+    before: &Before<'_>,
+    trial: Trial,
+    after: &TrialOutcome,
+    target: f64,
+) -> AdvisedChange {
     let parts = || before.played.parts.iter().zip(&after.parts);
     let money: Vec<f64> =
         parts().map(|(then, now)| now.cost_per_hour() - then.cost_per_hour()).collect();
@@ -111,7 +116,7 @@ pub(crate) fn judged(before: &Before<'_>, trial: Trial, after: &Played, target: 
     let change = Estimate::of(&shares);
 
     let Trial { lever, subject, what, assumes, relaxes, changes: _ } = trial;
-    let proposal = Proposal {
+    let proposal = AdvisedChange {
         lever,
         subject,
         change: what,
@@ -123,12 +128,12 @@ pub(crate) fn judged(before: &Before<'_>, trial: Trial, after: &Played, target: 
         assumes,
     };
     let cost = before.summary.cost_per_month.mean;
-    Proposal { verdict: proposal.verdict(cost, target, relaxes), ..proposal }
+    AdvisedChange { verdict: proposal.verdict(cost, target, relaxes), ..proposal }
 }
 
-// === impl Proposal ===
+// === impl AdvisedChange ===
 
-impl Proposal {
+impl AdvisedChange {
     fn verdict(&self, cost: f64, target: f64, relaxes: bool) -> Verdict {
         let money = &self.per_month;
         let shares = self.attainment_before.zip(self.attainment_after);
@@ -159,8 +164,8 @@ impl Proposal {
 mod tests {
     use super::*;
 
-    fn proposal(money: &[f64], before: f64, after: f64) -> Proposal {
-        Proposal {
+    fn proposal(money: &[f64], before: f64, after: f64) -> AdvisedChange {
+        AdvisedChange {
             lever: "lower_minimum",
             subject: String::new(),
             change: String::new(),

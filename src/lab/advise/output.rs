@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use crate::advise::args::AdviseArgs;
 use crate::advise::estimate::Estimate;
-use crate::advise::judge::{ModelToday, Proposal, Verdict};
-use crate::advise::scene::Fleet;
+use crate::advise::judge::{AdvisedChange, ModelToday, Verdict};
+use crate::advise::scene::AdvisedFleet;
 use crate::advise::span::hours;
 
 /// The version of the JSON output.
@@ -54,9 +54,9 @@ pub(crate) struct Advice {
     /// The models, or groups of models that share limits, today.
     pub(crate) models: Vec<ModelToday>,
     /// The advised changes, ordered by money.
-    proposals: Vec<Proposal>,
+    proposals: Vec<AdvisedChange>,
     /// Changes that were tried and are not advised, ordered by money.
-    others: Vec<Proposal>,
+    others: Vec<AdvisedChange>,
     /// Changes that were not tried, because there were too many.
     pub(crate) not_tried: usize,
     /// Groups of models that were not looked at, because others cost more.
@@ -71,7 +71,7 @@ pub(crate) struct Advice {
 
 impl Advice {
     /// The advice before any change was tried.
-    pub(crate) fn new(fleet: &Fleet, args: &AdviseArgs, models_left_out: usize) -> Self {
+    pub(crate) fn new(fleet: &AdvisedFleet, args: &AdviseArgs, models_left_out: usize) -> Self {
         let text = |(from, to): (jiff::Timestamp, jiff::Timestamp)| {
             [format!("{from:.0}"), format!("{to:.0}")]
         };
@@ -96,7 +96,7 @@ impl Advice {
     }
 
     /// Adds a judged change.
-    pub(crate) fn add(&mut self, proposal: Proposal) {
+    pub(crate) fn add(&mut self, proposal: AdvisedChange) {
         match proposal.verdict {
             Verdict::Saves | Verdict::Serves | Verdict::Tradeoff => self.proposals.push(proposal),
             Verdict::Uncertain | Verdict::NoGain => self.others.push(proposal),
@@ -209,7 +209,7 @@ fn today(model: &ModelToday) -> String {
     line
 }
 
-fn table<'a>(text: &mut String, proposals: impl Iterator<Item = &'a Proposal>) {
+fn table<'a>(text: &mut String, proposals: impl Iterator<Item = &'a AdvisedChange>) {
     let rows: Vec<[String; 3]> = proposals
         .map(|it| {
             let what = format!("{}: {}", it.subject, it.change);

@@ -10,7 +10,7 @@ use crate::simulate::score::FleetSample;
 
 /// The outcome of one part of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Part {
+pub(crate) struct TimePart {
     /// The sum of the cost per hour over all samples.
     cost: f64,
     samples: f64,
@@ -22,9 +22,9 @@ pub(crate) struct Part {
 
 /// The outcome of a scenario, over all seeds.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Played {
+pub(crate) struct TrialOutcome {
     /// The parts of the time.
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<TimePart>,
     /// The share of samples in which each variant was at its maximum.
     pub(crate) at_max: Vec<f64>,
     /// The most replicas of each variant.
@@ -42,12 +42,12 @@ pub(crate) fn play(
     seed: u64,
     blocks: &Blocks,
     interrupt: &Interrupt,
-) -> anyhow::Result<Played> {
+) -> anyhow::Result<TrialOutcome> {
     let outcome = run::run(scenario, seed, &mut |_| !interrupt.is_heard())
         .context("an engine cannot be built")?;
     interrupt.check()?;
 
-    let mut parts = vec![Part::default(); blocks.count as usize];
+    let mut parts = vec![TimePart::default(); blocks.count as usize];
     let mut at_max = vec![0.0; scenario.variants.len()];
     let mut counted = 0.0;
     for sample in &outcome.series {
@@ -64,12 +64,12 @@ pub(crate) fn play(
 
     at_max.iter_mut().for_each(|share| *share /= f64::max(counted, 1.0));
     let peaks = outcome.variants.iter().map(|it| it.peak).collect();
-    Ok(Played { parts, at_max, peaks, seeds: 1.0 })
+    Ok(TrialOutcome { parts, at_max, peaks, seeds: 1.0 })
 }
 
-// === impl Part ===
+// === impl TimePart ===
 
-impl Part {
+impl TimePart {
     fn take(&mut self, sample: &FleetSample, scenario: &Scenario) {
         for (variant, seen) in scenario.variants.iter().zip(&sample.variants) {
             let existing = f64::from(seen.ready + seen.starting + seen.draining);
@@ -101,9 +101,9 @@ impl Part {
     }
 }
 
-// === impl Played ===
+// === impl TrialOutcome ===
 
-impl Played {
+impl TrialOutcome {
     /// Adds the outcome of another seed.
     pub(crate) fn add(&mut self, other: Self) {
         if self.parts.is_empty() {
@@ -124,12 +124,12 @@ impl Played {
 
     /// The share of all requests within their objectives; `None` without a request.
     pub(crate) fn attainment(&self) -> Option<f64> {
-        let all = self.parts.iter().fold(Part::default(), |all, part| all.plus(*part));
+        let all = self.parts.iter().fold(TimePart::default(), |all, part| all.plus(*part));
         all.attainment()
     }
 
     /// The mean cost per hour in each part.
     pub(crate) fn costs(&self) -> Vec<f64> {
-        self.parts.iter().map(Part::cost_per_hour).collect()
+        self.parts.iter().map(TimePart::cost_per_hour).collect()
     }
 }

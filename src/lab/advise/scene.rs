@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::advise::args::AdviseArgs;
 use crate::advise::engines::{self, KnownEngine};
-use crate::advise::play::Played;
+use crate::advise::play::TrialOutcome;
 use crate::advise::span::{self, Blocks, hours};
 use crate::backtest::BacktestError;
 use crate::backtest::args::AssumptionArgs;
@@ -27,7 +27,7 @@ const SAMPLE: Micros = Micros::from_secs(60);
 const SAMPLES_MAX: u64 = 20_000;
 
 /// The fleet of a trace, and its scenario.
-pub(crate) struct Fleet {
+pub(crate) struct AdvisedFleet {
     /// The load and the engines.
     pub(crate) gathered: TraceDemand,
     /// The scenario, with the requests of each seed.
@@ -49,23 +49,23 @@ pub(crate) struct Fleet {
 }
 
 /// Models that are simulated together, by their places in the scenario.
-pub(crate) type Group = Vec<usize>;
+pub(crate) type ModelGroup = Vec<usize>;
 
 /// One group of models, as levers see it.
 pub(crate) struct ModelScene<'a> {
     /// The whole fleet.
-    pub(crate) fleet: &'a Fleet,
+    pub(crate) fleet: &'a AdvisedFleet,
     /// The scenario of the group.
     pub(crate) scenario: &'a Scenario,
     /// The outcome of the fleet of today.
-    pub(crate) today: &'a Played,
+    pub(crate) today: &'a TrialOutcome,
     /// The arguments.
     pub(crate) args: &'a AdviseArgs,
 }
 
-// === impl Fleet ===
+// === impl AdvisedFleet ===
 
-impl Fleet {
+impl AdvisedFleet {
     /// The fleet of a trace.
     ///
     /// # Errors
@@ -116,9 +116,9 @@ impl Fleet {
 
     /// The groups of models, those with the highest recorded cost first. Models that share limits
     /// are one group.
-    pub(crate) fn groups(&self) -> Vec<Group> {
+    pub(crate) fn groups(&self) -> Vec<ModelGroup> {
         let Some(scenario) = self.scenarios.first() else { return Vec::new() };
-        let all: Group = (0..scenario.models.len()).collect();
+        let all: ModelGroup = (0..scenario.models.len()).collect();
         if !scenario.control.policy.limits.configured.is_empty() {
             return vec![all];
         }
@@ -147,7 +147,7 @@ impl Fleet {
     }
 
     /// The scenario of a group, with the requests of each seed.
-    pub(crate) fn scenarios_of(&self, group: &Group) -> Vec<Scenario> {
+    pub(crate) fn scenarios_of(&self, group: &ModelGroup) -> Vec<Scenario> {
         self.scenarios.iter().map(|scenario| only(scenario, group)).collect()
     }
 
@@ -188,7 +188,7 @@ fn unscored(why: &str) -> BacktestError {
 }
 
 /// The scenario with only some of its models.
-fn only(scenario: &Scenario, group: &Group) -> Scenario {
+fn only(scenario: &Scenario, group: &ModelGroup) -> Scenario {
     let models = group.iter().map(|at| scenario.models[*at].clone()).collect();
     let variants = scenario.variants.iter().filter_map(|variant| {
         let model = group.iter().position(|at| *at == variant.model)?;
@@ -202,9 +202,9 @@ fn only(scenario: &Scenario, group: &Group) -> Scenario {
 impl<'a> ModelScene<'a> {
     /// The scene of a group.
     pub(crate) fn new(
-        fleet: &'a Fleet,
+        fleet: &'a AdvisedFleet,
         scenario: &'a Scenario,
-        today: &'a Played,
+        today: &'a TrialOutcome,
         args: &'a AdviseArgs,
     ) -> Self {
         Self { fleet, scenario, today, args }

@@ -354,8 +354,8 @@ impl RecordedVariant {
     pub(crate) fn hours_between(&self, from: Timestamp, to: Timestamp) -> f64 {
         let ends = self.counts.iter().skip(1).map(|(at, _)| *at).chain([to]);
         let spans = self.counts.iter().zip(ends).map(|((since, count), end)| {
-            let (low, high) = (from.max(*since), to.min(end));
-            let seconds = high.duration_since(low).as_secs_f64().max(0.0);
+            let low = from.max(*since);
+            let seconds = to.min(end).duration_since(low).as_secs_f64().max(0.0);
             count.map_or(0.0, f64::from) * seconds
         });
         spans.sum::<f64>() / 3600.0

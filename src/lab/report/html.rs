@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use crate::report::held::Kept;
-use crate::report::summary::{DayRow, HeldRow, Report, Summary};
+use crate::report::held::HeldDirection;
+use crate::report::summary::{DayRow, HeldRow, Report, WeekSummary};
 use crate::study::chart::escaped;
 use plimsoll_daemon::server::page;
 
-/// The style of the page, beside the colors of the status page.
+/// The style of the page, without the colors, which are those of the status page.
 const STYLE: &str = include_str!("report.css");
 
 /// The most reasons in a table.
@@ -79,7 +79,7 @@ pub(crate) fn page(report: &Report) -> String {
     html
 }
 
-fn tiles(html: &mut String, total: &Summary) {
+fn tiles(html: &mut String, total: &WeekSummary) {
     let tiles = [
         ("First tokens in time", share(total.ttft_within)),
         ("Tokens at pace", share(total.itl_within)),
@@ -130,7 +130,7 @@ fn head(html: &mut String, first: &str) {
     );
 }
 
-fn row(html: &mut String, class: &str, name: &str, summary: &Summary) {
+fn row(html: &mut String, class: &str, name: &str, summary: &WeekSummary) {
     let cells = [
         share(summary.ttft_within),
         share(summary.itl_within),
@@ -163,9 +163,9 @@ fn held_table(html: &mut String, name: &str, held: &[HeldRow]) {
     );
     for HeldRow { reason, meaning, kept, hours, times } in held.iter().take(REASONS_MAX) {
         let kept = match kept {
-            Kept::Higher => "more than the load needs",
-            Kept::Lower => "fewer than the load needs",
-            Kept::Unchanged => "unchanged",
+            HeldDirection::Higher => "more than the load needs",
+            HeldDirection::Lower => "fewer than the load needs",
+            HeldDirection::Unchanged => "unchanged",
         };
         let _ = writeln!(
             html,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::report::held::{self, Kept};
+use crate::report::held::{self, HeldDirection};
 use plimsoll_core::decide::ReasonCode;
 use plimsoll_core::fleet::{ReplicaKey, Role, VariantKey, VariantSpec};
 use plimsoll_core::observe::histogram::{Histogram, ProcessLife};
@@ -24,11 +24,11 @@ const HOUR: i64 = 3600;
 const VARIANTS_MAX: usize = 5_000;
 
 /// What happened, by hour and variant.
-pub(crate) struct Ledger {
+pub(crate) struct WeekLedger {
     /// Hours that are kept.
     kept: i64,
     /// The figures of each variant in each hour since 1970.
-    pub(crate) hours: BTreeMap<i64, BTreeMap<VariantKey, Figures>>,
+    pub(crate) hours: BTreeMap<i64, BTreeMap<VariantKey, WeekFigures>>,
     /// The variants.
     pub(crate) specs: BTreeMap<VariantKey, VariantSpec>,
     /// The first and the last tick that are kept.
@@ -36,13 +36,13 @@ pub(crate) struct Ledger {
     /// True if the trace has more variants than a report may have.
     pub(crate) is_cut: bool,
     last: Option<Timestamp>,
-    states: BTreeMap<VariantKey, VariantState>,
-    meters: BTreeMap<ReplicaKey, Meter>,
+    states: BTreeMap<VariantKey, ReportedState>,
+    meters: BTreeMap<ReplicaKey, LatencyMeter>,
 }
 
 /// What happened to a variant in a time.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Figures {
+pub(crate) struct WeekFigures {
     /// Seconds in which its replicas were counted.
     pub(crate) known: f64,
     /// Seconds in which they could not be counted.
@@ -64,27 +64,27 @@ pub(crate) struct Figures {
     /// Requests that finished.
     pub(crate) requests: f64,
     /// Seconds for each reason to keep the number, and how often that began.
-    pub(crate) held: BTreeMap<(ReasonCode, Kept), (f64, u32)>,
+    pub(crate) held: BTreeMap<(ReasonCode, HeldDirection), (f64, u32)>,
 }
 
 /// The state of a variant at the last tick.
 #[derive(Default)]
-struct VariantState {
+struct ReportedState {
     existing: Option<u32>,
     desired: Option<Replicas>,
     is_undecided: bool,
-    held: BTreeSet<(ReasonCode, Kept)>,
+    held: BTreeSet<(ReasonCode, HeldDirection)>,
 }
 
 /// The last histograms of a replica.
-struct Meter {
+struct LatencyMeter {
     started: Option<Timestamp>,
     seen: [Option<Histogram>; 3],
 }
 
-// === impl Ledger ===
+// === impl WeekLedger ===
 
-impl Ledger {
+impl WeekLedger {
     /// A ledger of the last days of a trace.
     pub(crate) fn new(days: u32) -> Self {
         Self {
@@ -175,7 +175,7 @@ impl Ledger {
             ResultReason::Step(step) => held::by(step),
             ResultReason::NoNumber(_) | ResultReason::Strange(_) => None,
         });
-        let held: BTreeSet<(ReasonCode, Kept)> = steps.collect();
+        let held: BTreeSet<(ReasonCode, HeldDirection)> = steps.collect();
         for begun in held.difference(&state.held) {
             figures.held.entry(*begun).or_default().1 += 1;
         }
@@ -191,7 +191,7 @@ impl Ledger {
             sum(ranks.iter().filter_map(|rank| rank.itl.as_ref())),
             sum(ranks.iter().filter_map(|rank| rank.generation_length.as_ref())),
         ];
-        let meter = Meter { started: reading.started, seen: seen.clone() };
+        let meter = LatencyMeter { started: reading.started, seen: seen.clone() };
         let Some(before) = self.meters.insert(replica.clone(), meter) else { return };
         let life = ProcessLife::between(before.started, reading.started);
         let since = |at: usize| Some(seen[at].as_ref()?.since(before.seen[at].as_ref()?, life));
@@ -221,9 +221,9 @@ impl Ledger {
     }
 }
 
-// === impl Figures ===
+// === impl WeekFigures ===
 
-impl Figures {
+impl WeekFigures {
     /// Adds the figures of another variant or time.
     pub(crate) fn add(&mut self, other: &Self) {
         self.known += other.known;

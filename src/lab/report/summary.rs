@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::backtest::BacktestError;
-use crate::report::held::Kept;
-use crate::report::ledger::{Figures, Ledger};
+use crate::report::held::HeldDirection;
+use crate::report::ledger::{WeekFigures, WeekLedger};
 use crate::simulate::scenario::Slo;
 use plimsoll_core::fleet::ModelKey;
 use plimsoll_core::observe::histogram::Histogram;
@@ -29,7 +29,7 @@ pub(crate) struct Report {
     /// The objective for the time between tokens, in seconds.
     pub(crate) slo_itl: f64,
     /// All variants together.
-    pub(crate) total: Summary,
+    pub(crate) total: WeekSummary,
     /// Each day, in UTC.
     pub(crate) days: Vec<DayRow>,
     /// Each model.
@@ -45,7 +45,7 @@ pub(crate) struct DayRow {
     pub(crate) date: String,
     /// Its figures.
     #[serde(flatten)]
-    pub(crate) summary: Summary,
+    pub(crate) summary: WeekSummary,
 }
 
 /// A model and its variants.
@@ -57,7 +57,7 @@ pub(crate) struct ModelRow {
     pub(crate) model: String,
     /// The figures of all its variants.
     #[serde(flatten)]
-    pub(crate) summary: Summary,
+    pub(crate) summary: WeekSummary,
     /// Each variant.
     pub(crate) variants: Vec<VariantRow>,
 }
@@ -71,12 +71,12 @@ pub(crate) struct VariantRow {
     pub(crate) accelerator: Option<String>,
     /// Its figures.
     #[serde(flatten)]
-    pub(crate) summary: Summary,
+    pub(crate) summary: WeekSummary,
 }
 
-/// Figures of a time.
+/// WeekFigures of a time.
 #[derive(Debug, Serialize)]
-pub(crate) struct Summary {
+pub(crate) struct WeekSummary {
     /// Requests that finished.
     pub(crate) requests: f64,
     /// The share of first tokens within the objective; null if no histogram shows it.
@@ -109,7 +109,7 @@ pub(crate) struct HeldRow {
     /// The meaning of the reason.
     pub(crate) meaning: &'static str,
     /// The direction: `higher` or `lower` than the load asks for, or `unchanged`.
-    pub(crate) kept: Kept,
+    pub(crate) kept: HeldDirection,
     /// Hours of variants for which it lasted.
     pub(crate) hours: f64,
     /// How often it began.
@@ -124,12 +124,12 @@ impl Report {
     /// # Errors
     ///
     /// The trace has no tick.
-    pub(crate) fn new(ledger: &Ledger, slo: &Slo) -> Result<Self, BacktestError> {
+    pub(crate) fn new(ledger: &WeekLedger, slo: &Slo) -> Result<Self, BacktestError> {
         let (from, to) =
             ledger.span.ok_or_else(|| BacktestError::Unscored("it has no ticks".to_owned()))?;
-        let mut total = Figures::default();
-        let mut days: BTreeMap<String, Figures> = BTreeMap::new();
-        let mut variants: BTreeMap<_, Figures> = BTreeMap::new();
+        let mut total = WeekFigures::default();
+        let mut days: BTreeMap<String, WeekFigures> = BTreeMap::new();
+        let mut variants: BTreeMap<_, WeekFigures> = BTreeMap::new();
         for (hour, of_hour) in &ledger.hours {
             let date = Timestamp::from_second(hour * 3600).unwrap_or(from).to_string();
             let day = days.entry(date.chars().take(10).collect()).or_default();
@@ -140,7 +140,7 @@ impl Report {
             }
         }
 
-        let mut models: BTreeMap<ModelKey, (Figures, Vec<VariantRow>)> = BTreeMap::new();
+        let mut models: BTreeMap<ModelKey, (WeekFigures, Vec<VariantRow>)> = BTreeMap::new();
         for (key, spec) in &ledger.specs {
             let Some(figures) = variants.get(key) else { continue };
             let (all, rows) = models.entry(spec.model_key()).or_default();
@@ -148,21 +148,22 @@ impl Report {
             rows.push(VariantRow {
                 variant: key.variant.to_string(),
                 accelerator: spec.accelerator.as_ref().map(ToString::to_string),
-                summary: Summary::new(figures, slo),
+                summary: WeekSummary::new(figures, slo),
             });
         }
 
-        let row = |(key, (figures, variants)): (ModelKey, (Figures, Vec<VariantRow>))| ModelRow {
-            namespace: key.namespace.to_string(),
-            model: key.model.to_string(),
-            summary: Summary::new(&figures, slo),
-            variants,
-        };
+        let row =
+            |(key, (figures, variants)): (ModelKey, (WeekFigures, Vec<VariantRow>))| ModelRow {
+                namespace: key.namespace.to_string(),
+                model: key.model.to_string(),
+                summary: WeekSummary::new(&figures, slo),
+                variants,
+            };
         let mut rows: Vec<ModelRow> = models.into_iter().map(row).collect();
         rows.sort_by(|a, b| b.summary.cost.total_cmp(&a.summary.cost));
-        let day = |(date, figures): (String, Figures)| DayRow {
+        let day = |(date, figures): (String, WeekFigures)| DayRow {
             date,
-            summary: Summary::new(&figures, slo),
+            summary: WeekSummary::new(&figures, slo),
         };
         Ok(Self {
             version: VERSION,
@@ -170,7 +171,7 @@ impl Report {
             to,
             slo_ttft: slo.ttft.seconds(),
             slo_itl: slo.itl.seconds(),
-            total: Summary::new(&total, slo),
+            total: WeekSummary::new(&total, slo),
             days: days.into_iter().map(day).collect(),
             models: rows,
             notes: notes(ledger, &total),
@@ -178,7 +179,7 @@ impl Report {
     }
 }
 
-fn notes(ledger: &Ledger, total: &Figures) -> Vec<String> {
+fn notes(ledger: &WeekLedger, total: &WeekFigures) -> Vec<String> {
     let mut notes = vec![
         "Shares within objectives come from the histograms of the engines, with linear \
          interpolation inside a bucket. They don't include requests that no engine got."
@@ -197,10 +198,10 @@ fn notes(ledger: &Ledger, total: &Figures) -> Vec<String> {
     notes
 }
 
-// === impl Summary ===
+// === impl WeekSummary ===
 
-impl Summary {
-    fn new(figures: &Figures, slo: &Slo) -> Self {
+impl WeekSummary {
+    fn new(figures: &WeekFigures, slo: &Slo) -> Self {
         let held = figures.held.iter().map(|((code, kept), (seconds, times))| HeldRow {
             reason: code.label(),
             meaning: code.meaning(),

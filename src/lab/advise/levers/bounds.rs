@@ -1,6 +1,6 @@
 //! Other minima and maxima.
 
-use crate::advise::change::{Change, Trial};
+use crate::advise::change::{ScenarioChange, Trial};
 use crate::advise::scene::ModelScene;
 use crate::backtest::fleet::following;
 use crate::simulate::scenario::Variant;
@@ -11,13 +11,13 @@ use plimsoll_core::units::Replicas;
 const AT_MAX: f64 = 0.002;
 
 /// The variant with other bounds.
-pub(super) fn bounded(variant: &Variant, min: Replicas, max: Option<Replicas>) -> Change {
+pub(super) fn bounded(variant: &Variant, min: Replicas, max: Option<Replicas>) -> ScenarioChange {
     let mut changed = variant.clone();
     let bounds = Bounds::new(min, max).unwrap_or(variant.spec.bounds);
     changed.spec.bounds = bounds;
     changed.actuator = following(bounds);
     changed.initial = bounds.clamp(variant.initial);
-    Change::Variant(Box::new(changed))
+    ScenarioChange::Variant(Box::new(changed))
 }
 
 /// Lower minima: one replica, and half.
@@ -60,7 +60,7 @@ pub(super) fn raise_minimum(scene: &ModelScene<'_>, lever: &'static str) -> Vec<
     trials
 }
 
-fn minimum(lever: &'static str, variant: &Variant, to: u32, change: Change) -> Trial {
+fn minimum(lever: &'static str, variant: &Variant, to: u32, change: ScenarioChange) -> Trial {
     let what = format!("minimum replicas {} -> {to}", variant.spec.bounds.min());
     Trial::new(lever, variant.spec.key.to_string(), what, vec![change])
 }

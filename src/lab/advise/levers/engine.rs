@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::advise::change::{Change, Trial};
+use crate::advise::change::{ScenarioChange, Trial};
 use crate::advise::engines::KnownEngine;
 use crate::advise::scene::ModelScene;
 use crate::backtest::fleet::following;
@@ -39,7 +39,7 @@ pub(super) fn drop_variant(scene: &ModelScene<'_>, lever: &'static str) -> Vec<T
         let is_used = scene.fleet.recorded_cost(variant) > 0.0;
         if same.any(|it| it.spec.key != variant.spec.key) && is_used {
             let what = format!("without {}", variant.spec.key.variant);
-            let changes = vec![Change::Without(variant.spec.key.clone())];
+            let changes = vec![ScenarioChange::Without(variant.spec.key.clone())];
             trials.push(Trial::new(lever, variant.spec.key.to_string(), what, changes));
         }
     }
@@ -47,7 +47,7 @@ pub(super) fn drop_variant(scene: &ModelScene<'_>, lever: &'static str) -> Vec<T
     trials
 }
 
-/// Other accelerators of known speed and price: instead of the present ones, and beside them.
+/// Other accelerators of known speed and price: instead of the present ones, and next to them.
 pub(super) fn accelerator(scene: &ModelScene<'_>, lever: &'static str) -> Vec<Trial> {
     let mut trials = Vec::new();
     for model in 0..scene.scenario.models.len() {
@@ -60,21 +60,22 @@ pub(super) fn accelerator(scene: &ModelScene<'_>, lever: &'static str) -> Vec<Tr
             let Some(added) = on(engine, main, scene, model) else { continue };
             let name = engine.accelerator.as_str();
             let count = engine.gpus.map_or(String::new(), |it| format!("{} ", it.count()));
-            let whole = scene.variants_of(model).map(|it| Change::Without(it.spec.key.clone()));
+            let whole =
+                scene.variants_of(model).map(|it| ScenarioChange::Without(it.spec.key.clone()));
             let instead = format!("{count}{name} instead of the present accelerators");
-            let beside = format!("{count}{name} beside the present accelerators");
+            let beside = format!("{count}{name} next to the present accelerators");
             let policy =
-                Change::Policy(Box::new(knowing(&scene.scenario.control.policy, &added.1)));
+                ScenarioChange::Policy(Box::new(knowing(&scene.scenario.control.policy, &added.1)));
 
             for (what, removed) in [(instead, whole.collect()), (beside, Vec::new())] {
-                let mut changes: Vec<Change> = removed;
+                let mut changes: Vec<ScenarioChange> = removed;
                 let mut variant = added.0.clone();
                 if changes.is_empty() {
                     variant.spec.bounds = Bounds::new(Replicas::ZERO, None).unwrap_or_default();
                     variant.initial = Replicas::ZERO;
                     variant.actuator = following(variant.spec.bounds);
                 }
-                changes.extend([Change::Variant(Box::new(variant)), policy.clone()]);
+                changes.extend([ScenarioChange::Variant(Box::new(variant)), policy.clone()]);
                 let mut trial = Trial::new(lever, main.spec.key.to_string(), what, changes)
                     .assuming(format!(
                         "its speed is that of {}, at {:.2} per hour",
@@ -169,7 +170,7 @@ pub(super) fn seats(scene: &ModelScene<'_>, lever: &'static str) -> Vec<Trial> {
         changed.engine.max_num_seqs = other;
         changed.engine.max_num_batched_tokens = changed.engine.max_num_batched_tokens.max(other);
         let what = format!("--max-num-seqs {seats} -> {other}");
-        let changes = vec![Change::Variant(Box::new(changed))];
+        let changes = vec![ScenarioChange::Variant(Box::new(changed))];
         let mut trial = Trial::new(lever, variant.spec.key.to_string(), what, changes);
         if crew.sequences.is_none() {
             trial = trial.assuming(format!(
@@ -209,13 +210,13 @@ pub(super) fn separate_roles(scene: &ModelScene<'_>, lever: &'static str) -> Vec
                 Bounds::new(half(main.spec.bounds.min()), main.spec.bounds.max())?;
             variant.initial = half(main.initial);
             variant.actuator = following(variant.spec.bounds);
-            Some(Change::Variant(Box::new(variant)))
+            Some(ScenarioChange::Variant(Box::new(variant)))
         };
         let Some((prefill, decode)) = part(Role::Prefill).zip(part(Role::Decode)) else { continue };
-        let mut changes = vec![Change::Without(main.spec.key.clone()), prefill, decode];
+        let mut changes = vec![ScenarioChange::Without(main.spec.key.clone()), prefill, decode];
         let given = scene.args.assumptions.transfer_time;
         if given.is_none() {
-            changes.push(Change::Transfer(TRANSFER));
+            changes.push(ScenarioChange::Transfer(TRANSFER));
         }
         let what = "separate replicas for prefill and decode".to_owned();
         let trial = Trial::new(lever, described.key.to_string(), what, changes);

@@ -1,6 +1,6 @@
 //! Other objectives, and another analyzer.
 
-use crate::advise::change::{Change, Trial};
+use crate::advise::change::{ScenarioChange, Trial};
 use crate::advise::scene::ModelScene;
 use plimsoll_core::analyze::queueing::LatencyTarget;
 use plimsoll_core::pipeline::Policy;
@@ -20,35 +20,30 @@ pub(super) fn relax(scene: &ModelScene<'_>, lever: &'static str) -> Vec<Trial> {
             let relaxed = times(target.limit, factor);
             let mut changed = policy.clone();
             set_ttft(&mut changed, target, relaxed);
-            trials.push(relaxing(
-                scene,
-                lever,
-                changed,
-                ("time to first token", target.limit, relaxed),
-            ));
+            let what = words("time to first token", target.limit, relaxed);
+            trials.push(relaxing(scene, lever, changed, what));
         }
         if let Some(itl) = sizing.queueing.targets.itl {
             let relaxed = times(itl, factor);
             let mut changed = policy.clone();
             set_itl(&mut changed, relaxed);
-            trials.push(relaxing(scene, lever, changed, ("time between tokens", itl, relaxed)));
+            let what = words("time between tokens", itl, relaxed);
+            trials.push(relaxing(scene, lever, changed, what));
         }
     }
 
     trials
 }
 
-fn relaxing(
-    scene: &ModelScene<'_>,
-    lever: &'static str,
-    policy: Policy,
-    (name, from, to): (&str, Seconds, Seconds),
-) -> Trial {
-    let what = format!("objective for the {name} {} -> {}", millis(from), millis(to));
-    let changes = vec![Change::Policy(Box::new(policy))];
+fn relaxing(scene: &ModelScene<'_>, lever: &'static str, policy: Policy, what: String) -> Trial {
+    let changes = vec![ScenarioChange::Policy(Box::new(policy))];
     let mut trial = Trial::new(lever, scene.name(), what, changes);
     trial.relaxes = true;
     trial.assuming("the shares are still those within today's objectives")
+}
+
+fn words(name: &str, from: Seconds, to: Seconds) -> String {
+    format!("objective for the {name} {} -> {}", millis(from), millis(to))
 }
 
 fn set_ttft(policy: &mut Policy, target: LatencyTarget, limit: Seconds) {
@@ -77,7 +72,7 @@ pub(super) fn foresight(scene: &ModelScene<'_>, lever: &'static str) -> Vec<Tria
     sizing.foresight.ttft = seconds(scene.fleet.slo.ttft).unwrap_or_default();
     policy.sizing = Some(sizing);
     let what = "analysis: capacity, with foresight, instead of saturation".to_owned();
-    vec![Trial::new(lever, scene.name(), what, vec![Change::Policy(Box::new(policy))])]
+    vec![Trial::new(lever, scene.name(), what, vec![ScenarioChange::Policy(Box::new(policy))])]
 }
 
 fn times(value: Seconds, factor: f64) -> Seconds {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::advise::change::{Change, Trial};
+use crate::advise::change::{ScenarioChange, Trial};
 use crate::advise::levers::bounds::bounded;
 use crate::advise::scene::ModelScene;
 use crate::backtest::demand::INTERVAL;
@@ -43,7 +43,7 @@ pub(super) fn faster(scene: &ModelScene<'_>, lever: &'static str) -> Vec<Trial> 
             let half = variant.startup.load.seconds() / 2.0;
             changed.startup.load = Micros::from_secs_f64(half);
             changed.spec.start_time = variant.spec.start_time.and(Seconds::new(half));
-            Change::Variant(Box::new(changed))
+            ScenarioChange::Variant(Box::new(changed))
         });
         let what = format!("replicas start in {:.0} s instead of {longest:.0} s", longest / 2.0);
         let trial = Trial::new(lever, described.key.to_string(), what, changes.collect());
@@ -70,7 +70,8 @@ pub(super) fn to_zero(scene: &ModelScene<'_>, lever: &'static str) -> Vec<Trial>
         let mut rule = policy.zero.of(&described.key);
         rule.policy = ZeroPolicy::AfterIdle(Seconds::new(IDLE).unwrap_or_default());
         policy.zero.overrides.insert(described.key.clone(), rule);
-        let mut changes = vec![Change::Policy(Box::new(policy)), Change::WakeSignal];
+        let mut changes =
+            vec![ScenarioChange::Policy(Box::new(policy)), ScenarioChange::WakeSignal];
         changes.extend(variants.iter().map(|it| bounded(it, Replicas::ZERO, it.spec.bounds.max())));
         let what = "no replicas after 15 minutes without requests".to_owned();
         let trial = Trial::new(lever, described.key.to_string(), what, changes);
@@ -85,7 +86,8 @@ pub(super) fn to_zero(scene: &ModelScene<'_>, lever: &'static str) -> Vec<Trial>
 /// The longest time in seconds in which no request of a model arrived.
 fn longest_idle(scene: &ModelScene<'_>, model: usize) -> f64 {
     let Some(load) = scene.load(model) else { return 0.0 };
-    let (mut longest, mut idle) = (0.0_f64, 0.0);
+    let mut longest = 0.0_f64;
+    let mut idle = 0.0;
     for interval in &load.intervals {
         idle = if interval.arrived < 0.5 { idle + INTERVAL } else { 0.0 };
         longest = longest.max(idle);
@@ -94,7 +96,7 @@ fn longest_idle(scene: &ModelScene<'_>, model: usize) -> f64 {
     longest
 }
 
-/// A standby variant beside the one that costs the most, if too few requests are served in time.
+/// A standby variant for the one that costs the most, if too few requests are served in time.
 pub(super) fn standby(scene: &ModelScene<'_>, lever: &'static str) -> Vec<Trial> {
     let mut trials = Vec::new();
     for model in 0..scene.scenario.models.len() {
@@ -120,9 +122,9 @@ pub(super) fn standby(scene: &ModelScene<'_>, lever: &'static str) -> Vec<Trial>
     trials
 }
 
-/// The changes that put standby beside a variant. Both need the same accelerator, so that what one
+/// The changes that add standby to a variant. Both need the same accelerator, so that what one
 /// has learned holds for the other.
-fn with_standby(main: &Variant, most: u32) -> Vec<Change> {
+fn with_standby(main: &Variant, most: u32) -> Vec<ScenarioChange> {
     let mut known = main.clone();
     if known.spec.accelerator.is_none() {
         known.spec.accelerator = Accelerator::new("unknown");
@@ -143,5 +145,5 @@ fn with_standby(main: &Variant, most: u32) -> Vec<Change> {
     standby.startup = Startup { load, ..Startup::default() };
     standby.initial = Replicas::ZERO;
     standby.actuator = following(standby.spec.bounds);
-    vec![Change::Variant(Box::new(known)), Change::Variant(Box::new(standby))]
+    vec![ScenarioChange::Variant(Box::new(known)), ScenarioChange::Variant(Box::new(standby))]
 }
