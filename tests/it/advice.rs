@@ -123,6 +123,33 @@ fn a_fleet_of_the_right_size_is_advised_to_change_nothing() {
     assert!(text.contains("\nWhat this cannot know:\n- Traffic that is not in"), "{text}");
 }
 
+/// [`STEADY`] with a second variant that costs less than half.
+const TWO: &str = "\
+- name: cheap
+  accelerator: H100
+  cost: 1
+  replicas: {min: 0, max: 8, initial: 0}
+  engine: {alpha: 7.05ms, beta: 19.5us, delta: 25.4us, kv_tokens: 458000}
+  startup: {load: 60s}
+policy:
+";
+
+#[test]
+fn a_change_that_leaves_requests_without_replicas_is_never_advised() {
+    let folder = TempDir::new().unwrap();
+    let steady = STEADY.replace("MIN", "0").replace("initial: 0", "initial: 1");
+    let scenario = steady.replace("policy:\n", TWO).replace("rate: 12", "rate: 150");
+    let trace = traced(folder.path(), &scenario.replace("length: 40m", "length: 12m"));
+    let found = advice(&trace, &["--seeds", "1"]);
+    let all = ["proposals", "others"].map(|list| found[list].as_array().unwrap().clone()).concat();
+    assert!(all.iter().any(|it| it["lever"] == "drop_variant"), "{found:#}");
+    for change in &all {
+        let after = change["attainment_after"].as_f64().expect("a share of all requests");
+        let verdict = change["verdict"].as_str().unwrap();
+        assert!(after > 0.9 || verdict == "no_gain", "{change:#}");
+    }
+}
+
 #[test]
 fn another_accelerator_is_tried_at_its_price_if_a_card_has_its_speed() {
     let folder = TempDir::new().unwrap();

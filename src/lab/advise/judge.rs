@@ -110,8 +110,9 @@ pub(crate) fn judged(
     let parts = || before.played.parts.iter().zip(&after.parts);
     let money: Vec<f64> =
         parts().map(|(then, now)| now.cost_per_hour() - then.cost_per_hour()).collect();
-    let shares: Vec<f64> =
-        parts().filter_map(|(then, now)| Some(now.attainment()? - then.attainment()?)).collect();
+    let shares: Vec<f64> = parts()
+        .filter_map(|(then, now)| Some(now.attainment_against(then)? - then.attainment()?))
+        .collect();
     let per_month = Estimate::of(&money).unwrap_or_default().times(MONTH);
     let change = Estimate::of(&shares);
 
@@ -123,7 +124,7 @@ pub(crate) fn judged(
         verdict: Verdict::NoGain,
         per_month,
         attainment_before: before.played.attainment(),
-        attainment_after: after.attainment(),
+        attainment_after: after.attainment_against(before.played),
         attainment_change: change,
         assumes,
     };
@@ -138,7 +139,7 @@ impl AdvisedChange {
         let money = &self.per_month;
         let shares = self.attainment_before.zip(self.attainment_after);
         let gain = shares.map_or(0.0, |(before, after)| after - before);
-        let keeps = shares.is_none_or(|(before, after)| after >= before.min(target) - LOSS_MAX);
+        let keeps = shares.is_some_and(|(before, after)| after >= before.min(target) - LOSS_MAX);
         let saves = money.mean < -MONEY_MIN * cost;
         let serves = gain >= GAIN_MIN && shares.is_some_and(|(before, _)| before < target);
         let is_served = self.attainment_change.is_some_and(|it| it.is_positive());

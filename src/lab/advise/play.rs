@@ -62,6 +62,12 @@ pub(crate) fn play(
         }
     }
 
+    // Requests that are still not answered at the end, although it is late.
+    let overdue: f64 = outcome.models.iter().map(|it| it.overdue as f64).sum();
+    if let Some(last) = parts.last_mut() {
+        last.judged += overdue;
+    }
+
     at_max.iter_mut().for_each(|share| *share /= f64::max(counted, 1.0));
     let peaks = outcome.variants.iter().map(|it| it.peak).collect();
     Ok(TrialOutcome { parts, at_max, peaks, seeds: 1.0 })
@@ -97,7 +103,14 @@ impl TimePart {
 
     /// The share of requests within their objectives; `None` without a request.
     pub(crate) fn attainment(&self) -> Option<f64> {
-        (self.judged > 0.0).then(|| self.good / self.judged)
+        self.attainment_against(self)
+    }
+
+    /// The same share for a change. Requests that are judged today and not after the change are
+    /// not served.
+    pub(crate) fn attainment_against(&self, today: &Self) -> Option<f64> {
+        let judged = self.judged.max(today.judged);
+        (judged > 0.0).then(|| self.good / judged)
     }
 }
 
@@ -124,12 +137,35 @@ impl TrialOutcome {
 
     /// The share of all requests within their objectives; `None` without a request.
     pub(crate) fn attainment(&self) -> Option<f64> {
-        let all = self.parts.iter().fold(TimePart::default(), |all, part| all.plus(*part));
-        all.attainment()
+        self.whole().attainment()
+    }
+
+    /// The same share for a change of the fleet of today.
+    pub(crate) fn attainment_against(&self, today: &Self) -> Option<f64> {
+        self.whole().attainment_against(&today.whole())
+    }
+
+    fn whole(&self) -> TimePart {
+        self.parts.iter().fold(TimePart::default(), |all, part| all.plus(*part))
     }
 
     /// The mean cost per hour in each part.
     pub(crate) fn costs(&self) -> Vec<f64> {
         self.parts.iter().map(TimePart::cost_per_hour).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_that_a_change_never_answers_are_not_served() {
+        let part = |judged: f64, good: f64| TimePart { judged, good, ..TimePart::default() };
+        let today = part(100.0, 90.0);
+        assert_eq!(today.attainment(), Some(0.9));
+        assert_eq!(part(0.0, 0.0).attainment_against(&today), Some(0.0), "no replica serves");
+        assert_eq!(part(50.0, 50.0).attainment_against(&today), Some(0.5), "half wait for ever");
+        assert_eq!(part(0.0, 0.0).attainment(), None, "there were no requests");
     }
 }

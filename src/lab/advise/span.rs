@@ -70,12 +70,6 @@ impl Blocks {
         let part = past / self.length.micros().max(1);
         usize::try_from(part).ok().filter(|part| *part < self.count as usize)
     }
-
-    /// The parts in words.
-    pub(crate) fn words(&self) -> String {
-        let Self { length, count, .. } = self;
-        format!("{count} parts of {}", hours(length.seconds()))
-    }
 }
 
 /// The instant from which a trace is simulated, without a span from the command line.

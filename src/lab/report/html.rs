@@ -60,11 +60,12 @@ pub(crate) fn page(report: &Report) -> String {
 
     html.push_str("<section><h2>Held, and why</h2>\n");
     held_table(&mut html, "All variants", &total.held);
-    for model in models {
-        for variant in &model.variants {
-            let name = format!("{}/{}", model.namespace, variant.variant);
-            held_table(&mut html, &name, &variant.summary.held);
-        }
+    let variants = models.iter().flat_map(|it| it.variants.iter().map(move |own| (it, own)));
+    // The table of a single variant would repeat the one of all variants.
+    let is_single = variants.clone().nth(1).is_none();
+    for (model, variant) in variants.filter(|_| !is_single) {
+        let name = format!("{}/{}", model.namespace, variant.variant);
+        held_table(&mut html, &name, &variant.summary.held);
     }
     html.push_str("</section>\n<section><h2>Notes</h2>\n<ul>\n");
     for note in notes {

@@ -30,18 +30,26 @@ const SEATS: std::ops::RangeInclusive<u32> = 8..=2048;
 /// 128 KiB per token at 50 GB/s.
 const TRANSFER: Transfer = Transfer { latency: Micros::new(5_000), per_token: 2.6 };
 
-/// Each variant of a model with several is left out once.
+/// Each variant of a model with several is left out once. Another one has its replicas at the start.
 pub(super) fn drop_variant(scene: &ModelScene<'_>, lever: &'static str) -> Vec<Trial> {
     let mut trials = Vec::new();
     for variant in &scene.scenario.variants {
-        let mut same =
-            scene.variants_of(variant.model).filter(|it| it.spec.role == variant.spec.role);
-        let is_used = scene.fleet.recorded_cost(variant) > 0.0;
-        if same.any(|it| it.spec.key != variant.spec.key) && is_used {
-            let what = format!("without {}", variant.spec.key.variant);
-            let changes = vec![ScenarioChange::Without(variant.spec.key.clone())];
-            trials.push(Trial::new(lever, variant.spec.key.to_string(), what, changes));
-        }
+        let spec = &variant.spec;
+        let mut same = scene
+            .variants_of(variant.model)
+            .filter(|it| it.spec.role == spec.role && it.spec.key != spec.key);
+        let Some(other) = same.next().filter(|_| scene.fleet.recorded_cost(variant) > 0.0) else {
+            continue;
+        };
+
+        let mut heir = other.clone();
+        heir.initial = other.spec.bounds.clamp(other.initial + variant.initial);
+        let what = format!("without {}", spec.key.variant);
+        let changes = vec![
+            ScenarioChange::Without(spec.key.clone()),
+            ScenarioChange::Variant(Box::new(heir)),
+        ];
+        trials.push(Trial::new(lever, spec.key.to_string(), what, changes));
     }
 
     trials
@@ -121,6 +129,7 @@ fn on(
     variant.engine = engine.settings;
     // A lower minimum would be another change.
     variant.spec.bounds = Bounds::new(main.spec.bounds.min(), None)?;
+    variant.initial = main.initial.max(Replicas::ONE);
     variant.actuator = following(variant.spec.bounds);
 
     let step = engine.settings.step;
