@@ -208,7 +208,7 @@ impl Observation {
 
     /// The observation of a variant of which only the bounds are known.
     #[must_use]
-    pub const fn of_nothing(bounds: Bounds) -> Self {
+    pub fn of_nothing(bounds: Bounds) -> Self {
         Self {
             wanted: None,
             current: None,
@@ -221,13 +221,7 @@ impl Observation {
             scale_unknown: None,
             listed_at: None,
             measured_since: None,
-            startup: Startup {
-                stuck: Replicas::ZERO,
-                unschedulable: Replicas::ZERO,
-                starts: 0,
-                to_ready: None,
-                to_serving: None,
-            },
+            startup: Startup::default(),
         }
     }
 }

@@ -5,17 +5,11 @@ use crate::decide::reason::Reason;
 use crate::units::Replicas;
 
 /// Appends a step if the value changes.
-pub(super) fn step(
-    mut decision: Decision,
-    stage: Stage,
-    after: Replicas,
-    reason: Reason,
-) -> Decision {
-    let before = decision.desired();
-    if before != after {
-        decision.steps.push(Step { stage, before, after, reason });
+pub(super) fn step(decision: Decision, stage: Stage, after: Replicas, reason: Reason) -> Decision {
+    if decision.desired() == after {
+        return decision;
     }
-    decision
+    step_or_note(decision, stage, after, reason)
 }
 
 /// Like [`step`], but also appends a step if the value stays.

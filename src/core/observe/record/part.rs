@@ -176,13 +176,7 @@ impl FleetPart<'_> {
             scale_unknown,
             listed_at: listing.map(|listing| listing.as_of),
             measured_since,
-            startup: Startup {
-                stuck: Replicas::ZERO,
-                unschedulable: Replicas::ZERO,
-                starts: 0,
-                to_ready: None,
-                to_serving: None,
-            },
+            startup: Startup::default(),
         }
     }
 
