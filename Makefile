@@ -1,6 +1,6 @@
 # The same commands as .ci/run.
 
-.PHONY: check advisories test alerts prometheus e2e e2e-vllm bench bench-baseline doc fmt browser chart release e2e-keda e2e-node scoreboard attacks faults
+.PHONY: check advisories test alerts prometheus e2e e2e-vllm bench bench-baseline doc fmt book browser chart release e2e-keda e2e-node scoreboard attacks faults
 
 # Formatting, lints, code that nothing reaches, and what the dependencies may be.
 check:
@@ -82,6 +82,10 @@ bench-baseline:
 
 doc:
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
+
+# The documentation site, in target/book, with a check of its links. Needs mdbook, which .ci/run installs.
+book:
+	packaging/book
 
 fmt:
 	cargo fmt --all

@@ -8,6 +8,7 @@ mod allocations;
 mod api;
 mod architecture;
 mod backtest;
+mod book;
 mod cards;
 mod chart;
 mod cli;

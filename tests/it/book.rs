@@ -1,0 +1,240 @@
+//! The documentation site: its table of contents, and its reference pages that are generated from the
+//! command line, the chart and the roles of the example.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use clap::CommandFactory;
+use plimsoll::cli::args::Args;
+use serde_json::Value;
+use yaml_rust2::{Yaml, YamlLoader};
+
+const CLI: &str = "docs/cli.md";
+const CLI_HEAD: &str = "\
+# Command line
+
+Each command with its options, environment variables and exit codes. This page is generated from the
+program; `plimsoll man FOLDER` writes the same as manual pages.
+";
+
+const HELM_VALUES: &str = "docs/helm-values.md";
+const HELM_VALUES_HEAD: &str = "\
+# Helm values
+
+Values of the [Helm chart](../charts/plimsoll/README.md) with their types and defaults. This page is
+generated from the chart's schema and its `values.yaml`. The keys below `config` are those of the
+[configuration reference](reference.md).
+
+| value | type | default | description |
+|---|---|---|---|
+";
+
+const RBAC: &str = "docs/rbac.md";
+const RBAC_HEAD: &str = "\
+# RBAC permissions
+
+Plimsoll never writes replica counts. The table shows all permissions that it can use, and is
+generated from [examples/cluster.yaml](../examples/cluster.yaml), whose roles the end-to-end tests use.
+The chart grants only those that its values need.
+
+- `plimsoll-watch` is for variants that the configuration names. Bind it in each of their namespaces.
+- `plimsoll-discovery` replaces it with [discovery](discovery.md#permissions).
+- `plimsoll-limits` is for [limits](limits.md) by nodes and quotas.
+- `plimsoll-engine-arguments` is for pods whose
+  [engine arguments](capacity.md#how-engines-are-started) are in ConfigMaps.
+- `plimsoll-leader-election` is for [leader election](high-availability.md#permissions).
+- `plimsoll-registration` and `plimsoll-access-reviews` are for the
+  [external metrics API](external-metrics.md#what-it-may-see).
+- `plimsoll-external-metrics` and `plimsoll-external-metrics-view` are not Plimsoll's own. They let
+  the HPA controller and the viewers of a namespace read metrics.
+
+The chart binds one more role of Kubernetes, `extension-apiserver-authentication-reader` in
+`kube-system`. With `tls.mode: selfManaged`, it also grants reading and updating one Secret by name,
+and reading and patching one APIService by name.
+
+| role | API group | resources | names | verbs |
+|---|---|---|---|---|
+";
+
+#[test]
+fn the_summary_has_each_document_once() {
+    let summary = read("docs/SUMMARY.md");
+    let targets: Vec<&str> =
+        summary.split("](").skip(1).filter_map(|rest| rest.split(')').next()).collect();
+    let pages: Vec<&str> = targets.iter().copied().filter(|it| !it.contains('#')).collect();
+    let listed: BTreeSet<PathBuf> = pages.iter().map(|page| resolved("docs", page)).collect();
+    assert_eq!(listed.len(), pages.len(), "a page is listed twice");
+
+    let mut documents: BTreeSet<PathBuf> = markdown("docs").collect();
+    documents.extend(markdown(""));
+    documents.extend(markdown("alerts"));
+    documents.insert(PathBuf::from("charts/plimsoll/README.md"));
+    documents.remove(Path::new("docs/SUMMARY.md"));
+    assert_eq!(listed, documents);
+}
+
+/// A site has pages for files, and none for folders.
+#[test]
+fn links_of_the_site_lead_to_files() {
+    let folders = ["docs", "", "alerts"].into_iter().flat_map(markdown);
+    let mut wrong = Vec::new();
+    for file in folders.chain([PathBuf::from("charts/plimsoll/README.md")]) {
+        let text = read(&file);
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let path = target.split('#').next().unwrap_or_default();
+            let is_relative = !target.contains("://") && !target.contains(['\n', ' ']);
+            let folder = file.parent().unwrap();
+            if is_relative && !path.is_empty() && !root(folder.join(path)).is_file() {
+                wrong.push(format!("{}: {target}", file.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_reference_of_the_command_line_is_its_help() {
+    let mut text = CLI_HEAD.to_owned();
+    let mut command = Args::command().term_width(100);
+    command.build();
+    append_help(&mut command, &mut text);
+    compare(CLI, &text);
+}
+
+/// Adds the help of a command, and that of its subcommands.
+fn append_help(command: &mut clap::Command, text: &mut String) {
+    let name = command.get_bin_name().unwrap_or("plimsoll").to_owned();
+    let help = command.render_long_help().to_string();
+    let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
+    write!(text, "\n## `{name}`\n\n```text\n{}\n```\n", lines.join("\n").trim_end()).unwrap();
+    for subcommand in command.get_subcommands_mut() {
+        if subcommand.get_name() != "help" && !subcommand.is_hide_set() {
+            append_help(subcommand, text);
+        }
+    }
+}
+
+#[test]
+fn the_reference_of_helm_values_is_the_schema() {
+    let schema: Value =
+        serde_json::from_str(&read("charts/plimsoll/values.schema.json")).unwrap();
+    let values = yaml("charts/plimsoll/values.yaml").remove(0);
+    let mut text = HELM_VALUES_HEAD.to_owned();
+    append_values(&schema, &schema, &values, "", &mut text);
+    assert!(text.lines().count() > 60, "the values are found");
+    compare(HELM_VALUES, &text);
+}
+
+/// Adds the values below a path. Those of the daemon's configuration have their own reference.
+fn append_values(schema: &Value, document: &Value, values: &Yaml, path: &str, text: &mut String) {
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        let property = match property["$ref"].as_str() {
+            Some(reference) => document.pointer(reference.trim_start_matches('#')).unwrap(),
+            None => property,
+        };
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        let value = &values[name.as_str()];
+        let is_section = property["properties"].is_object() && path != "config";
+        if is_section {
+            append_values(property, document, value, &path, text);
+        } else {
+            let description = property["description"].as_str().unwrap_or_default();
+            let description = description.replace('|', "\\|");
+            let default = default_of(value);
+            let kind = kind(property);
+            writeln!(text, "| `{path}` | {kind} | {default} | {description} |").unwrap();
+        }
+    }
+}
+
+fn kind(schema: &Value) -> String {
+    if let Some(choices) = schema["enum"].as_array() {
+        let choices: Vec<String> =
+            choices.iter().filter_map(Value::as_str).map(|it| format!("`{it}`")).collect();
+        return choices.join(", ");
+    }
+    let kinds = match &schema["type"] {
+        Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect(),
+        Value::String(kind) => vec![kind.as_str()],
+        _ => Vec::new(),
+    };
+    kinds.into_iter().filter(|kind| *kind != "null").collect::<Vec<_>>().join(" or ")
+}
+
+/// A default in one line. Lists and mappings with content are in `values.yaml`.
+fn default_of(value: &Yaml) -> String {
+    match value {
+        Yaml::BadValue | Yaml::Null => String::new(),
+        Yaml::String(text) => format!("`\"{text}\"`"),
+        Yaml::Integer(number) => format!("`{number}`"),
+        Yaml::Boolean(value) => format!("`{value}`"),
+        Yaml::Array(items) if items.is_empty() => "`[]`".to_owned(),
+        Yaml::Hash(items) if items.is_empty() => "`{}`".to_owned(),
+        _ => "see `values.yaml`".to_owned(),
+    }
+}
+
+#[test]
+fn the_reference_of_permissions_is_the_example() {
+    let mut text = RBAC_HEAD.to_owned();
+    let mut roles = 0;
+    for object in yaml("examples/cluster.yaml") {
+        if !["Role", "ClusterRole"].contains(&object["kind"].as_str().unwrap_or_default()) {
+            continue;
+        }
+        roles += 1;
+        let name = object["metadata"]["name"].as_str().unwrap();
+        for rule in object["rules"].as_vec().unwrap() {
+            let cells = ["apiGroups", "resources", "resourceNames", "verbs"].map(|key| words(rule, key));
+            writeln!(text, "| `{name}` | {} |", cells.join(" | ")).unwrap();
+        }
+    }
+    assert!(roles >= 6, "the roles are found");
+    compare(RBAC, &text);
+}
+
+/// The words of a list in a rule. The group of the core API has no name.
+fn words(rule: &Yaml, key: &str) -> String {
+    let words = rule[key].as_vec().into_iter().flatten().filter_map(Yaml::as_str);
+    let words = words.map(|word| if word.is_empty() { "core".to_owned() } else { format!("`{word}`") });
+    words.collect::<Vec<_>>().join(", ")
+}
+
+/// Compares a generated page with the committed one, or writes it.
+fn compare(path: &str, text: &str) {
+    if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
+        std::fs::write(root(path), text).unwrap();
+    }
+    let committed = std::fs::read_to_string(root(path)).unwrap_or_default();
+    let command = "INSTA_UPDATE=always cargo test --workspace --all-features --test it book";
+    assert!(committed == text, "{path} is out of date; write it with `{command}`");
+}
+
+/// The Markdown files in a folder of the repository, by their paths in it.
+fn markdown(folder: &str) -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir(root(folder)).unwrap();
+    let paths = entries.map(move |entry| Path::new(folder).join(entry.unwrap().file_name()));
+    paths.filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+}
+
+/// The path in the repository of a link in a folder.
+fn resolved(folder: &str, link: &str) -> PathBuf {
+    match link.strip_prefix("../") {
+        Some(path) => PathBuf::from(path),
+        None => Path::new(folder).join(link),
+    }
+}
+
+fn yaml(path: &str) -> Vec<Yaml> {
+    YamlLoader::load_from_str(&read(path)).unwrap()
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = path.as_ref();
+    std::fs::read_to_string(root(path)).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn root(path: impl AsRef<Path>) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
