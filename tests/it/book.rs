@@ -16,6 +16,21 @@ const CLI_HEAD: &str = "\
 
 Each command with its options, environment variables and exit codes. This page is generated from the
 program; `plimsoll man FOLDER` writes the same as manual pages.
+
+## Exit codes
+
+| code | meaning |
+|---|---|
+| 0 | success |
+| 1 | `backtest`: decisions differ; `explain`: the variant has no number; `doctor`: a warning |
+| 2 | `doctor`: something could not be read |
+| 3 | `doctor`: a failure |
+| 64 | the command line or the configuration is invalid |
+| 69 | something outside of the program does not answer |
+| 70 | an error of the program; please report it |
+| 130 | interrupted: `backtest` at once, `simulate` and `scoreboard` by the second interrupt |
+
+A replica or an API server that does not answer never ends the daemon.
 ";
 
 const HELM_VALUES: &str = "docs/helm-values.md";
@@ -199,6 +214,30 @@ fn words(rule: &Yaml, key: &str) -> String {
     let words = rule[key].as_vec().into_iter().flatten().filter_map(Yaml::as_str);
     let words = words.map(|word| if word.is_empty() { "core".to_owned() } else { format!("`{word}`") });
     words.collect::<Vec<_>>().join(", ")
+}
+
+/// The figures of other pages are the means of the scoreboard.
+#[test]
+fn the_comparison_shows_the_means_of_the_scoreboard() {
+    let scoreboard = read("docs/scoreboard.md");
+    let (_, table) = scoreboard.split_once("\n## All workloads\n").unwrap();
+    let (table, _) = table.split_once("\n## ").unwrap();
+    let (comparison, readme) = (read("docs/comparison.md"), read("README.md"));
+    let mut compared = 0;
+    for row in comparison.lines() {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [_, policy, within, cost] = cells[..] else { continue };
+        let Some(policy) = policy.strip_prefix('`').and_then(|it| it.strip_suffix('`')) else {
+            continue;
+        };
+        compared += 1;
+        let row = table.lines().find(|row| row.starts_with(&format!("| {policy} |"))).unwrap();
+        let mean = row.trim_matches(['|', ' ']).rsplit('|').next().unwrap().trim();
+        assert_eq!(format!("{} / {cost}", within.trim_end_matches('%')), mean, "{policy}");
+        let shown = format!("{within}   {cost}");
+        assert!(policy == "plimsoll-only-up" || readme.contains(&shown), "README.md: {policy}");
+    }
+    assert!(compared >= 8, "the table is found");
 }
 
 /// Compares a generated page with the committed one, or writes it.
