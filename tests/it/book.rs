@@ -132,8 +132,7 @@ fn append_help(command: &mut clap::Command, text: &mut String) {
 
 #[test]
 fn the_reference_of_helm_values_is_the_schema() {
-    let schema: Value =
-        serde_json::from_str(&read("charts/plimsoll/values.schema.json")).unwrap();
+    let schema: Value = serde_json::from_str(&read("charts/plimsoll/values.schema.json")).unwrap();
     let values = yaml("charts/plimsoll/values.yaml").remove(0);
     let mut text = HELM_VALUES_HEAD.to_owned();
     append_values(&schema, &schema, &values, "", &mut text);
@@ -201,7 +200,8 @@ fn the_reference_of_permissions_is_the_example() {
         roles += 1;
         let name = object["metadata"]["name"].as_str().unwrap();
         for rule in object["rules"].as_vec().unwrap() {
-            let cells = ["apiGroups", "resources", "resourceNames", "verbs"].map(|key| words(rule, key));
+            let cells =
+                ["apiGroups", "resources", "resourceNames", "verbs"].map(|key| words(rule, key));
             writeln!(text, "| `{name}` | {} |", cells.join(" | ")).unwrap();
         }
     }
@@ -212,7 +212,8 @@ fn the_reference_of_permissions_is_the_example() {
 /// The words of a list in a rule. The group of the core API has no name.
 fn words(rule: &Yaml, key: &str) -> String {
     let words = rule[key].as_vec().into_iter().flatten().filter_map(Yaml::as_str);
-    let words = words.map(|word| if word.is_empty() { "core".to_owned() } else { format!("`{word}`") });
+    let words =
+        words.map(|word| if word.is_empty() { "core".to_owned() } else { format!("`{word}`") });
     words.collect::<Vec<_>>().join(", ")
 }
 
@@ -271,7 +272,8 @@ fn yaml(path: &str) -> Vec<Yaml> {
 
 fn read(path: impl AsRef<Path>) -> String {
     let path = path.as_ref();
-    std::fs::read_to_string(root(path)).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    std::fs::read_to_string(root(path))
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 fn root(path: impl AsRef<Path>) -> PathBuf {

@@ -76,7 +76,7 @@ settings! {
         // of replicas change at most ten times per second.
         tick_interval: Duration = secs(1), in millis(100)..=minutes(1);
 
-        /// The plain HTTP server: `/metrics`, `/livez`, `/readyz`.
+        /// The plain HTTP server: metrics, probes, status page, JSON API and admin endpoints.
         server: ServerKeys;
 
         /// The Kubernetes external metrics API, served over TLS. Not served without this section.

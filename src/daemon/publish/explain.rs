@@ -78,15 +78,15 @@ struct Model<'a> {
     threshold_queue: f64,
     /// Mean spare KV cache of the replicas that are not saturated, as a share of the whole.
     spare_kv: f64,
-    /// Spare KV cache below which the model grows, as a share of the whole.
+    /// Spare KV cache below which saturation scales up, as a share of the whole.
     trigger_kv: f64,
-    /// How much spare KV cache is missing to the trigger; above 0 the model grows.
+    /// How much spare KV cache is missing to the trigger; above 0, saturation scales up.
     required_kv: f64,
     /// Mean spare queue of the replicas that are not saturated, in requests.
     spare_queue: f64,
-    /// Spare queue below which the model grows, in requests.
+    /// Spare queue below which saturation scales up, in requests.
     trigger_queue: f64,
-    /// How much spare queue is missing to the trigger, in requests; above 0 the model grows.
+    /// How much spare queue is missing to the trigger, in requests; above 0, saturation scales up.
     required_queue: f64,
     /// What the model waits for before it decides anew, as a sentence; null when it does not wait.
     waits_for: Option<String>,
@@ -115,8 +115,8 @@ pub(crate) struct Variant<'a> {
     role: &'static str,
     /// Replicas that it should have; null when nothing was ever decided.
     desired: Option<u32>,
-    /// Replicas that the analysis alone asks for, before guards, windows, step limits and bounds;
-    /// null when nothing was ever decided.
+    /// Replicas that the analysis requests, before guards, windows and step limits; capacity plans
+    /// keep within bounds; null when nothing was ever decided.
     unconstrained: Option<u32>,
     /// Replicas that exist, ready or not; null when nobody can say.
     current: Option<u32>,

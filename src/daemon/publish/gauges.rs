@@ -56,7 +56,7 @@ families! {
     SHADOW = "plimsoll_shadow_desired_replicas", &["namespace", "model", "variant", "policy"],
         "Replicas that a policy beside the one in force would ask for; absent without such policies.";
     UNCONSTRAINED = "plimsoll_unconstrained_desired_replicas", VARIANT,
-        "Replicas that the analysis alone asks for, before guards, windows, step limits and bounds.";
+        "Replicas that the analysis requests, before guards, windows and step limits; capacity plans keep within bounds.";
     CURRENT = "plimsoll_current_replicas", VARIANT,
         "Replicas that exist, ready or not.";
     READY = "plimsoll_ready_replicas", VARIANT,
@@ -80,9 +80,9 @@ families! {
     SATURATION = "plimsoll_saturation_ratio", VARIANT,
         "How near the replicas are to saturation; 1 is the threshold.";
     REQUIRED_KV = "plimsoll_required_kv_cache_ratio", MODEL,
-        "Spare KV cache that is missing to the trigger, a mean over replicas; above 0 the model grows.";
+        "Spare KV cache that is missing to the trigger, a mean over replicas; above 0, saturation scales up.";
     REQUIRED_QUEUE = "plimsoll_required_queue_requests", MODEL,
-        "Spare queue that is missing to the trigger, a mean over replicas; above 0 the model grows.";
+        "Spare queue that is missing to the trigger, a mean over replicas; above 0, saturation scales up.";
     SPARE_KV = "plimsoll_spare_kv_cache_ratio", MODEL,
         "Spare KV cache up to the threshold, a mean over replicas that are not saturated.";
     SPARE_QUEUE = "plimsoll_spare_queue_requests", MODEL,
