@@ -153,7 +153,8 @@ fn append_values(schema: &Value, document: &Value, values: &Yaml, path: &str, te
         if is_section {
             append_values(property, document, value, &path, text);
         } else {
-            let description = property["description"].as_str().unwrap_or_default();
+            let description = property["description"].as_str();
+            let description = description.unwrap_or_else(|| panic!("{path} has no description"));
             let description = description.replace('|', "\\|");
             let default = default_of(value);
             let kind = kind(property);
