@@ -28,7 +28,7 @@ program; `plimsoll man FOLDER` writes the same as manual pages.
 | 64 | the command line or the configuration is invalid |
 | 69 | something outside of the program does not answer |
 | 70 | an error of the program; please report it |
-| 130 | interrupted: `backtest` at once, `simulate` and `scoreboard` by the second interrupt |
+| 130 | interrupted: `backtest`, `advise` and `report` at once, `simulate` and `scoreboard` by the second |
 
 A replica or an API server that does not answer never ends the daemon.
 ";
