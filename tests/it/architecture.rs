@@ -251,6 +251,12 @@ fn only_the_dialects_know_the_names_of_engine_metrics() {
 }
 
 #[test]
+fn the_document_about_the_architecture_stays_short() {
+    let text = include_str!("../../ARCHITECTURE.md");
+    assert!(text.lines().count() <= 200, "merge rows, or move details into a module's doc");
+}
+
+#[test]
 fn the_tests_of_the_architecture_see_what_they_should() {
     let text = "use crate::a::B;\nlet x = plimsoll_core::c::d();\n//! [`crate::doc::Link`]\nuse crate::{e};\n";
     let paths: Vec<String> = crate_paths(text).collect();
