@@ -1,6 +1,6 @@
 # The same commands as .ci/run.
 
-.PHONY: check advisories test alerts prometheus e2e e2e-vllm bench bench-baseline doc fmt book browser chart release e2e-keda e2e-node scoreboard attacks faults
+.PHONY: check advisories test alerts prometheus e2e e2e-vllm bench bench-baseline doc fmt book browser chart release e2e-doctor e2e-keda e2e-node scoreboard attacks faults
 
 # Formatting, lints, code that nothing reaches, and what the dependencies may be.
 check:
@@ -52,6 +52,10 @@ release:
 # Against a real Kubernetes control plane, which it builds once into a cache.
 e2e:
 	tests/e2e/run
+
+# Each way of breaking a fleet that `plimsoll doctor` must find, on three control planes side by side.
+e2e-doctor:
+	tests/e2e/run --ignored doctor::
 
 # With a real KEDA and a real Prometheus, which it builds into the same cache on the first run.
 e2e-keda:

@@ -177,6 +177,7 @@ fn patch(stage: &Stage, object: &[&str], kind: &str, change: &str) {
 }
 
 #[test]
+#[ignore = "takes minutes: make e2e-doctor"]
 fn the_doctor_finds_what_keeps_hpas_from_the_number() {
     let stage = &stage();
     let (daemon, config, url) = healthy(stage, "clinic");
@@ -374,6 +375,7 @@ spec:
 }
 
 #[test]
+#[ignore = "takes minutes: make e2e-doctor"]
 fn the_doctor_finds_what_is_wrong_with_variants_and_their_scalers() {
     let stage = &stage();
     let (daemon, config, url) = healthy(stage, "ward");
@@ -567,6 +569,7 @@ spec:
 }
 
 #[test]
+#[ignore = "takes minutes: make e2e-doctor"]
 fn the_doctor_finds_what_is_wrong_with_the_daemon() {
     let stage = &stage();
     stage.open("practice", 1);

@@ -50,6 +50,24 @@ pub(super) fn of_variants(
     Ok(symptoms)
 }
 
+/// The same, and a variant of which nothing is known is unknown.
+pub(super) fn of_known(
+    evidence: &Evidence,
+    judge: impl Fn(&VariantKey, &VariantState) -> Vec<Symptom>,
+) -> Findings {
+    of_variants(evidence, |key, variant| match &variant.scale {
+        Scale::Unknown(why)
+            if variant.pods.is_empty()
+                && variant.findings.is_empty()
+                && variant.follower.is_none() =>
+        {
+            let text = format!("it is not judged: {why}");
+            vec![Symptom::unknown(text).of(key).fix("See the checks targets and owners")]
+        }
+        Scale::Targets | Scale::Unknown(_) | Scale::Known(_) => judge(key, variant),
+    })
+}
+
 const GRANT: &str = "Run it as a user who may list these; docs/doctor.md has the permissions";
 
 fn may_not_list(kinds: &[String]) -> String {
@@ -95,12 +113,17 @@ pub(super) fn owners(evidence: &Evidence) -> Findings {
         Scale::Unknown(why @ WhyScaleUnknown::DuplicateOwners(_)) => {
             vec![Symptom::failure(why.to_string()).of(key)]
         }
-        Scale::Targets | Scale::Unknown(_) | Scale::Known(_) => Vec::new(),
+        Scale::Unknown(why @ (WhyScaleUnknown::NotListed | WhyScaleUnknown::Forbidden)) => {
+            vec![Symptom::unknown(why.to_string()).of(key)]
+        }
+        Scale::Targets | Scale::Unknown(WhyScaleUnknown::NoSuchTarget) | Scale::Known(_) => {
+            Vec::new()
+        }
     })
 }
 
 pub(super) fn scheduled(evidence: &Evidence) -> Findings {
-    of_variants(evidence, |key, variant| {
+    of_known(evidence, |key, variant| {
         let waiting = variant.pods.iter().filter(|pod| pod.counts() && pod.node.is_none());
         let unplaced = waiting.filter_map(|pod| Some((pod, pod.unschedulable_since?)));
         unplaced
@@ -114,7 +137,7 @@ pub(super) fn scheduled(evidence: &Evidence) -> Findings {
 }
 
 pub(super) fn ready(evidence: &Evidence) -> Findings {
-    of_variants(evidence, |key, variant| {
+    of_known(evidence, |key, variant| {
         let placed: Vec<&ClusterPod> =
             variant.pods.iter().filter(|pod| pod.counts() && pod.node.is_some()).collect();
         let unready: Vec<&ClusterPod> =

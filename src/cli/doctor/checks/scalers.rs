@@ -3,7 +3,7 @@
 use kube::ResourceExt as _;
 use serde_json::Value;
 
-use crate::cli::doctor::checks::fleet::of_variants;
+use crate::cli::doctor::checks::fleet::of_known;
 use crate::cli::doctor::evidence::Evidence;
 use crate::cli::doctor::verdict::{Findings, Symptom, Unseen, Verdict};
 use plimsoll_core::fleet::VariantKey;
@@ -94,18 +94,10 @@ fn of_keda(evidence: &Evidence, check: ScalerCheck) -> Findings {
 /// Judges the findings of all variants that belong to a check. A variant whose target is not known
 /// has none, and the check `targets` reports it.
 fn findings(evidence: &Evidence, check: ScalerCheck) -> Findings {
-    of_variants(evidence, |key, variant| {
+    of_known(evidence, |key, variant| {
         if !is_scaled(evidence, key) {
             return Vec::new();
         }
-        if variant.findings.is_empty()
-            && variant.follower.is_none()
-            && let Scale::Unknown(why) = &variant.scale
-        {
-            let text = format!("its scalers are not judged: {why}");
-            return vec![Symptom::unknown(text).of(key).fix("The checks targets and owners")];
-        }
-
         let judged = variant.findings.iter().map(|finding| (finding, class(finding)));
         let ours = judged.filter(|(_, (of, _))| *of == check);
         ours.map(|(finding, (_, verdict))| {
@@ -186,7 +178,7 @@ fn edit(key: &VariantKey, finding: &Finding) -> String {
 pub(super) fn tolerance(evidence: &Evidence) -> Findings {
     let decisions = evidence.daemon.read().and_then(|daemon| daemon.decisions.read());
     let decisions = decisions.ok();
-    of_variants(evidence, |key, variant| {
+    of_known(evidence, |key, variant| {
         let desired = decisions.and_then(|all| desired(all, key));
         if let Some(ignored) = desired.and_then(|desired| variant.ignored(desired)) {
             return vec![ignores(key, &ignored)];
