@@ -108,29 +108,32 @@ impl Diagnosis {
     #[must_use]
     pub fn words(&self) -> String {
         let mut text = String::new();
-        let mut unseen: Vec<(&str, Vec<&str>)> = Vec::new();
+        let mut unknown: Vec<(String, Vec<&str>)> = Vec::new();
         for check in &self.checks {
-            match check.unseen() {
-                Some(reason) => match unseen.iter_mut().find(|(known, _)| *known == reason) {
-                    Some((_, names)) => names.push(check.name),
-                    None => unseen.push((reason, vec![check.name])),
-                },
-                None => words_of(&mut text, check),
+            if check.verdict != Verdict::Unknown {
+                words_of(&mut text, check);
+                continue;
+            }
+
+            let reasons = problems(check);
+            match unknown.iter_mut().find(|(known, _)| *known == reasons) {
+                Some((_, names)) => names.push(check.name),
+                None => unknown.push((reasons, vec![check.name])),
             }
         }
 
-        for (reason, names) in unseen {
+        for (reasons, names) in unknown {
             let _infallible = writeln!(text, "{:<8} {}", Verdict::Unknown, names.join(", "));
-            indented(&mut text, "", reason);
+            text.push_str(&reasons);
         }
         let _infallible = writeln!(text, "{}", self.summary());
         text
     }
 }
 
-/// Writes a check: one line if it passes, and otherwise its problems, each fix once.
+/// Writes a check: one line if it passes, and otherwise its problems.
 fn words_of(text: &mut String, check: &CheckResult) {
-    let CheckResult { name, title, verdict, symptoms, more_symptoms } = check;
+    let CheckResult { name, title, verdict, symptoms, .. } = check;
     let _infallible = write!(text, "{verdict:<8} {name:<23} {title}");
     if !verdict.is_problem() {
         let evidence = symptoms.first().map(|it| it.evidence.as_str()).unwrap_or_default();
@@ -139,19 +142,27 @@ fn words_of(text: &mut String, check: &CheckResult) {
     }
 
     text.push('\n');
+    text.push_str(&problems(check));
+}
+
+/// The problems of a check, each fix once.
+fn problems(check: &CheckResult) -> String {
+    let CheckResult { symptoms, more_symptoms, .. } = check;
+    let mut text = String::new();
     let problems: Vec<&Symptom> = symptoms.iter().filter(|it| it.verdict.is_problem()).collect();
     for (at, Symptom { object, evidence, fix, .. }) in problems.iter().enumerate() {
         let object = object.as_ref().map(|object| format!("{object}: ")).unwrap_or_default();
-        indented(text, "", &format!("{object}{evidence}"));
+        indented(&mut text, "", &format!("{object}{evidence}"));
 
         let next = problems.get(at + 1).and_then(|it| it.fix.as_ref());
         if let Some(fix) = fix.as_ref().filter(|fix| next != Some(*fix)) {
-            indented(text, "fix: ", fix);
+            indented(&mut text, "fix: ", fix);
         }
     }
     if *more_symptoms > 0 {
-        indented(text, "", &format!("and {more_symptoms} more"));
+        indented(&mut text, "", &format!("and {more_symptoms} more"));
     }
+    text
 }
 
 /// Writes lines below the verdict.

@@ -439,6 +439,7 @@ fn the_doctor_finds_what_is_wrong_with_variants_and_their_scalers() {
     stage.kubectl(&["delete", "hpa", "second", "-n", "ward"]).unwrap();
 
     pods(stage, &doctor);
+    // The pods must go with it.
     stage.kubectl(&["delete", "deployment", "llama", "-n", "ward"]).unwrap();
     doctor.finds("targets", "failure", "does not exist");
     doctor.finds("cluster-watches", "failure", "does not exist");
@@ -464,16 +465,11 @@ spec:
     doctor.finds("pods-scheduled", "warning", "pod lost is unschedulable");
     stage.kubectl(&["delete", "pod", "lost", "-n", "ward", "--force"]).unwrap();
 
-    let names = ["get", "pods", "-n", "ward", "-o", "jsonpath={.items[*].metadata.name}"];
-    let pods = stage.kubectl(&names).unwrap();
-    for pod in pods.split_whitespace() {
-        let unready = r#"{"status":{"conditions":[{"type":"Ready","status":"False"}]}}"#;
-        let object = ["pod", pod, "-n", "ward", "--subresource=status"];
-        patch(stage, &object, "strategic", unready);
-    }
-    doctor.finds("pods-ready", "failure", "is ready");
-    stage.kubectl(&["delete", "pods", "--all", "-n", "ward", "--force"]).unwrap();
-    stage.open("ward", 1);
+    // Nothing runs pods on a node that does not exist.
+    let ghost = r#"{"spec":{"strategy":{"type":"Recreate","rollingUpdate":null},
+        "template":{"spec":{"nodeName":"ghost"}}}}"#;
+    patch(stage, &["deployment", "llama", "-n", "ward"], "strategic", ghost);
+    doctor.finds("pods-ready", "failure", "none of 1 pod is ready");
 }
 
 fn annotations(stage: &Stage, doctor: &Doctor<'_>, folder: &Path) {
@@ -580,11 +576,11 @@ fn the_doctor_finds_what_is_wrong_with_the_daemon() {
     let cluster = stage.cluster();
     short_certificate(&cluster);
 
-    // All of these are wrong at once, and none keeps the daemon from deciding.
+    // All of these are wrong at once, such as a folder that cannot be created, and none keeps the daemon from deciding.
     let own = configuration(stage, "practice", Knows::ByConfiguration)
         .replace("pki/plimsoll.plimsoll.", "pki/short.");
     let wrong = format!(
-        "state_file: {}\nlimits: {{nodes: true}}\nprometheus: {{url: \"{NOWHERE}\", interval: 1s}}\n\
+        "state_file: {}\ntrace: {{dir: /sys/trace}}\nlimits: {{nodes: true}}\nprometheus: {{url: \"{NOWHERE}\", interval: 1s}}\n\
          scale_to_zero: {{wake: [{{name: gateway, url: \"{NOWHERE}/metrics\", metric: queued, \
          models: [\"{MODEL}#practice\"]}}]}}\n",
         folder.join("state/state.json").display()
@@ -596,12 +592,13 @@ fn the_doctor_finds_what_is_wrong_with_the_daemon() {
     doctor.finds("prometheus", "failure", "plimsoll_prometheus_up is 0");
     doctor.finds("wake-signals", "failure", "signal gateway");
     doctor.finds("limits", "failure", "never been read");
+    doctor.finds("trace", "warning", "plimsoll_trace_failures_total");
     doctor.finds("state-file", "ok", "");
     fs::remove_dir_all(folder.join("state")).unwrap();
     fs::write(folder.join("state"), "in the way").unwrap();
     doctor.finds("state-file", "warning", "plimsoll_state_file_failures_total");
     doctor.finds("file-descriptors", "ok", "");
-    daemon.limit_files(28);
+    daemon.limit_files(26);
     doctor.finds("file-descriptors", "warning", "are open");
     daemon.limit_files(4096);
     drop(daemon);

@@ -151,17 +151,6 @@ impl Symptom {
 // === impl CheckResult ===
 
 impl CheckResult {
-    /// The reason, if the check could not look at anything.
-    #[must_use]
-    pub fn unseen(&self) -> Option<&str> {
-        match self.symptoms.as_slice() {
-            [Symptom { verdict: Verdict::Unknown, object: None, evidence, fix: None }] => {
-                Some(evidence)
-            }
-            _ => None,
-        }
-    }
-
     /// The result of a check with these findings. A check that finds nothing has seen nothing, so
     /// it is not applicable.
     pub(crate) fn new(name: &'static str, title: &'static str, findings: Findings) -> Self {

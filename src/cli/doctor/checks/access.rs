@@ -60,8 +60,9 @@ fn granted(evidence: &Evidence, purpose: AccessPurpose) -> Findings {
             Gathered::Read(false) => {
                 symptoms.push(Symptom::failure(format!("not allowed to {wanted}")));
             }
+            // A user who may not ask about one permission may not ask about any.
             Gathered::Unread(reason) | Gathered::Absent(reason) => {
-                symptoms.push(Symptom::unknown(format!("{wanted}: {reason}")));
+                return Err(Unseen::Unknown(reason.clone()));
             }
         }
     }

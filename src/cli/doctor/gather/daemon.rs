@@ -24,6 +24,12 @@ pub(super) async fn gather(named: Option<&str>) -> DaemonEvidence {
     let ((status, answered), decisions, metrics) =
         tokio::join!(timed, get(url, "/api/v1/decisions"), get(url, "/metrics"));
     let status = json(status);
+    // Without an answer there is one reason, and not one for each path.
+    let unread = status.as_ref().err().cloned();
+    let or_unread = |text: Result<String, String>| match unread.clone() {
+        Some(reason) => Err(reason),
+        None => text,
+    };
 
     let shown = status.as_ref().ok().and_then(|status| status["now"].as_str());
     let shown: Option<Timestamp> = shown.and_then(|now| now.parse().ok());
@@ -33,8 +39,8 @@ pub(super) async fn gather(named: Option<&str>) -> DaemonEvidence {
         is_named: named.is_some(),
         ahead_seconds: shown.map(|shown| answered.duration_since(shown).as_secs_f64()),
         status: status.into(),
-        decisions: json(decisions).into(),
-        metrics: metrics
+        decisions: json(or_unread(decisions)).into(),
+        metrics: or_unread(metrics)
             .and_then(|text| {
                 let read = samples::samples(text.as_bytes(), None, &|_| true);
                 read.map_err(|error| format!("{url}/metrics: {error}"))
