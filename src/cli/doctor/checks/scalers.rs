@@ -31,7 +31,7 @@ enum ScalerCheck {
 }
 
 /// Names in the triggers of a `ScaledObject` that reads desired replicas.
-const TRIGGER_NAMES: [&str; 2] = ["plimsoll", "wva_desired"];
+const TRIGGER_NAMES: [&str; 2] = ["plimsoll", "wva_desired_replicas"];
 
 pub(super) fn reads(evidence: &Evidence) -> Findings {
     findings(evidence, ScalerCheck::Reads)
