@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
+use tokio_util::task::TaskTracker;
 
 use crate::daemon::{Engine, Running, stats, text};
 
@@ -75,7 +76,7 @@ async fn a_configuration_that_cannot_be_read_yet_delays_neither_probes_nor_decis
         drop(pipe);
         went_on
     });
-    let reload = tokio::spawn(daemon.request("POST", "/-/reload").send());
+    let reload = TaskTracker::new().spawn(daemon.request("POST", "/-/reload").send());
     let ticks = daemon.sample("plimsoll_ticks_total").await.unwrap();
     assert!(daemon.until("plimsoll_ticks_total", |now| now >= ticks + 5.0).await);
     assert_eq!(daemon.ask("GET", "/livez").await.0, 200);

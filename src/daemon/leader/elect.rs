@@ -301,3 +301,162 @@ fn record(lease: &Lease) -> LeaseRecord {
         renewed: spec.renew_time.map(|MicroTime(at)| at.to_string()).unwrap_or_default(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use tokio_util::task::TaskTracker;
+
+    use super::*;
+    use crate::fixtures::{CapturedLog, ScriptedApi};
+    use crate::leader::ElectionTiming;
+
+    const LONG: Duration = Duration::from_hours(1);
+    const RETRY: Duration = Duration::from_millis(100);
+
+    /// An elector, and the token that retires it. Only the retry period is short.
+    fn elector(client: kube::Client) -> (Elector, watch::Receiver<Leadership>) {
+        let pace =
+            ElectionTiming { lease_duration: 2 * LONG, renew_deadline: LONG, retry_period: RETRY };
+        let settings = ElectionSettings {
+            namespace: "plimsoll".to_owned(),
+            name: "plimsoll".to_owned(),
+            identity: "me".to_owned(),
+            pace,
+        };
+        let clock = Clock::start();
+        Elector::new(client, settings, clock, Heartbeat::start(clock, LONG))
+    }
+
+    fn lease(holder: &str, version: usize) -> (u16, Value) {
+        let spec = json!({"holderIdentity": holder, "leaseDurationSeconds": 7200,
+                          "leaseTransitions": 4, "renewTime": "2026-11-21T09:30:00.000000Z"});
+        let metadata = json!({"name": "plimsoll", "resourceVersion": version.to_string()});
+        (200, json!({"metadata": metadata, "spec": spec}))
+    }
+
+    const REFUSED: &str = "The Lease cannot be read or written";
+    const AGAIN: &str = "The Lease can be read and written again";
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_renews_at_each_period_and_looks_at_once_who_has_overtaken_it() {
+        let (api, log) = (ScriptedApi::default(), CapturedLog::start());
+        let client = api.client(|number, _| match number {
+            0 => (404, Value::Null),
+            1 | 2 => lease("me", number),
+            3 => (409, Value::Null),
+            _ => lease("other", 9),
+        });
+        let (elector, leadership) = elector(client);
+        let retire = CancellationToken::new();
+        let running = TaskTracker::new().spawn(elector.run(retire.clone()));
+        let asked = api.until(7).await;
+        assert_eq!(api.methods()[..7], ["GET", "POST", "PUT", "PUT", "GET", "GET", "GET"]);
+        let at: Vec<u128> = asked.iter().map(|it| it.at.as_millis()).collect();
+        assert_eq!(at[..5], [0, 0, 100, 200, 200]);
+        for (before, after) in [(at[4], at[5]), (at[5], at[6])] {
+            // Who only waits does so for up to a fifth longer.
+            assert!((100..=121).contains(&(after - before)), "{at:?}");
+        }
+
+        let now = leadership.borrow().clone();
+        assert_eq!(now, Leadership { until: None, holder: Some("other".to_owned()) });
+        assert_eq!(asked[2].body["metadata"]["resourceVersion"], "1");
+        assert_eq!(log.count("This replica leads"), 1);
+        assert_eq!(log.count("This replica no longer leads"), 1);
+        assert_eq!(log.count("The Lease has a holder"), 1);
+        assert_eq!((log.count(REFUSED), log.count(AGAIN)), (0, 0), "a conflict is no failure");
+
+        retire.cancel();
+        running.await.unwrap();
+        assert_eq!(api.methods().iter().filter(|it| *it == "PUT").count(), 2, "nothing to release");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_logged_when_it_begins_and_when_it_ends_and_ends_no_lead_by_itself() {
+        let (api, log) = (ScriptedApi::default(), CapturedLog::start());
+        let client = api.client(|number, _| match number {
+            0 | 1 => (500, Value::Null),
+            2 => (404, Value::Null),
+            4 | 5 => (403, Value::Null),
+            _ => lease("me", number),
+        });
+        let (elector, leadership) = elector(client);
+        let retire = CancellationToken::new();
+        let running = TaskTracker::new().spawn(elector.run(retire.clone()));
+        api.until(1).await;
+        tokio::time::sleep(RETRY / 2).await;
+        assert_eq!((log.count(REFUSED), log.count(AGAIN)), (1, 0));
+        api.until(4).await;
+        tokio::time::sleep(RETRY / 2).await;
+        assert_eq!((log.count(REFUSED), log.count(AGAIN)), (1, 1));
+        api.until(6).await;
+        tokio::time::sleep(RETRY / 2).await;
+        assert!(leadership.borrow().until.is_some(), "it leads until the deadline");
+        assert_eq!((log.count(REFUSED), log.count(AGAIN)), (2, 1));
+        api.until(9).await;
+        tokio::time::sleep(RETRY / 2).await;
+        let methods = ["GET", "GET", "GET", "POST", "PUT", "GET", "GET", "PUT", "PUT"];
+        assert_eq!(api.methods()[..9], methods, "after a failure the Lease is read again");
+        assert_eq!((log.count(REFUSED), log.count(AGAIN)), (2, 2));
+
+        retire.cancel();
+        running.await.unwrap();
+        let released = api.asked().pop().unwrap();
+        assert_eq!(released.body["spec"]["holderIdentity"], "");
+        assert_eq!(released.body["spec"]["leaseDurationSeconds"], 1);
+        assert_eq!(leadership.borrow().until, None);
+        assert_eq!(log.count("could not be given back"), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_cannot_be_given_back_is_logged_and_one_of_another_stays() {
+        for (found, lines) in [((500, Value::Null), 1), (lease("other", 7), 0)] {
+            let (api, log) = (ScriptedApi::default(), CapturedLog::start());
+            let client = api.client(move |number, request| match number {
+                0 => (404, Value::Null),
+                1 => lease("me", 1),
+                _ if request.method == "GET" => found.clone(),
+                _ => lease("me", number),
+            });
+            let (elector, leadership) = elector(client);
+            let retire = CancellationToken::new();
+            let running = TaskTracker::new().spawn(elector.run(retire.clone()));
+            api.until(2).await;
+            tokio::time::sleep(RETRY / 2).await;
+            assert!(leadership.borrow().until.is_some());
+            retire.cancel();
+            running.await.unwrap();
+            assert_eq!(leadership.borrow().until, None);
+            assert_eq!(api.methods(), ["GET", "POST", "GET"]);
+            assert_eq!(log.count("could not be given back"), lines);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_cannot_renew_in_time_leads_no_longer() {
+        let (api, log) = (ScriptedApi::default(), CapturedLog::start());
+        let client = api.client(|number, _| match number {
+            0 => (404, Value::Null),
+            1 => lease("me", 1),
+            _ => (500, Value::Null),
+        });
+        let (mut elector, mut leadership) = elector(client);
+        // Of the real clock, which runs while the paused one is ahead.
+        elector.settings.pace.renew_deadline = Duration::from_millis(5);
+        TaskTracker::new().spawn(elector.run(CancellationToken::new()));
+        let leads = leadership.wait_for(|it| it.until.is_some());
+        tokio::time::timeout(LONG, leads).await.unwrap().unwrap();
+        let ended = leadership.wait_for(|it| it.until.is_none());
+        tokio::time::timeout(LONG, ended).await.unwrap().unwrap();
+        assert_eq!(log.count("the Lease could not be renewed in time"), 1);
+    }
+
+    #[test]
+    fn a_lease_has_whole_seconds_and_at_least_one() {
+        for (milliseconds, seconds) in [(0, 1), (999, 1), (1999, 1), (2000, 2)] {
+            assert_eq!(whole_seconds(Duration::from_millis(milliseconds)), seconds);
+        }
+        assert_eq!(whole_seconds(Duration::MAX), i32::MAX);
+    }
+}

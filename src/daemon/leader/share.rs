@@ -439,7 +439,118 @@ impl DocumentWriter {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+    use tokio_util::task::TaskTracker;
+
     use super::*;
+    use crate::fixtures::{CapturedLog, ScriptedApi};
+    use crate::leader::ElectionTiming;
+
+    fn document(version: usize, term: u64) -> (u16, Value) {
+        let metadata = json!({"name": "plimsoll-decisions", "uid": "history",
+                              "resourceVersion": version.to_string()});
+        let data = json!({"term": term.to_string(), "sequence": (10 * term).to_string(),
+                          "holder": "me", "decisions.json": "{}"});
+        (200, json!({"metadata": metadata, "data": data}))
+    }
+
+    /// A writer of a replica that leads until the end of time.
+    struct Writer {
+        seat: watch::Receiver<DocumentAccess>,
+        drafts: watch::Sender<Option<DocumentDraft>>,
+        _leadership: watch::Sender<Leadership>,
+    }
+
+    fn start(client: kube::Client) -> Writer {
+        let limit = Duration::from_hours(1);
+        let settings = ElectionSettings {
+            namespace: "plimsoll".to_owned(),
+            name: "plimsoll".to_owned(),
+            identity: "me".to_owned(),
+            pace: ElectionTiming {
+                lease_duration: limit,
+                renew_deadline: limit,
+                retry_period: limit,
+            },
+        };
+        let leads = Leadership { until: Some(Duration::MAX), holder: None };
+        let (leadership, believed) = watch::channel(leads);
+        let (drafts, to_write) = watch::channel(None);
+        let (desk, seat) =
+            DocumentWriter::new(client, settings, Clock::start(), believed, to_write);
+        TaskTracker::new().spawn(desk.run(CancellationToken::new()));
+        Writer { seat, drafts, _leadership: leadership }
+    }
+
+    impl Writer {
+        fn write(&self, number: u64, term: u64) {
+            let body = DocumentBody::Plain(number.to_string().into());
+            let draft = DocumentDraft { number, term: LeaderTerm(term), body };
+            self.drafts.send_replace(Some(draft));
+        }
+
+        async fn until_term(&mut self, wanted: u64) {
+            let is = |seat: &DocumentAccess| matches!(seat, DocumentAccess::Writer { term, .. } if *term == LeaderTerm(wanted));
+            self.seat.wait_for(is).await.unwrap();
+        }
+    }
+
+    const REFUSED: &str = "The decisions cannot be shared";
+    const AGAIN: &str = "The decisions are shared again";
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_are_logged_once_and_tried_again_after_growing_delays() {
+        let (api, log) = (ScriptedApi::default(), CapturedLog::start());
+        let client = api.client(|number, _| match number {
+            0..=7 | 10 => (500, Value::Null),
+            8 => (404, Value::Null),
+            _ => document(number, 1),
+        });
+        let mut writer = start(client);
+        writer.until_term(1).await;
+        assert_eq!((log.count(REFUSED), log.count(AGAIN)), (1, 1));
+        assert_eq!(api.methods(), [["GET"; 9].as_slice(), &["POST"]].concat());
+
+        writer.write(1, 1);
+        let asked = api.until(12).await;
+        assert_eq!(api.methods()[10..12], ["PUT", "GET"], "its version is not known any more");
+        let wait = |number: usize| (asked[number].at - asked[number - 1].at).as_millis();
+        for (number, most) in [(1, 250), (2, 500), (3, 1000), (4, 2000), (5, 4000), (6, 4000)] {
+            assert!((most / 2..=most + 1).contains(&wait(number)), "{number}: {}", wait(number));
+        }
+        assert_eq!(wait(9), 0, "what is not there is no failure");
+        assert!((125..=251).contains(&wait(11)), "the delays begin anew: {}", wait(11));
+        writer.until_term(2).await;
+        assert_eq!((log.count(REFUSED), log.count(AGAIN)), (2, 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_another_wrote_or_deleted_is_claimed_again_at_once_and_is_no_failure() {
+        let (api, log) = (ScriptedApi::default(), CapturedLog::start());
+        let client = api.client(|number, _| match number {
+            0 | 5 | 6 => (404, Value::Null),
+            2 => (409, Value::Null),
+            3 => document(7, 5),
+            _ => document(number, 1),
+        });
+        let mut writer = start(client);
+        writer.until_term(1).await;
+        writer.write(1, 1);
+        writer.until_term(6).await;
+        writer.write(2, 6);
+        writer.until_term(7).await;
+        let methods = ["GET", "POST", "PUT", "GET", "PUT", "PUT", "GET", "POST"];
+        assert_eq!(api.methods(), methods);
+        let asked = api.asked();
+        assert!(asked.iter().all(|it| it.at < Duration::from_millis(100)), "{asked:#?}");
+        let places = [1, 2, 4, 5, 7].map(|number: usize| {
+            let data = &asked[number].body["data"];
+            (data["term"].as_str().unwrap(), data["sequence"].as_str().unwrap())
+        });
+        let expected = [("1", "1"), ("1", "2"), ("6", "51"), ("6", "52"), ("7", "52")];
+        assert_eq!(places, expected);
+        assert_eq!((log.count(REFUSED), log.count(AGAIN)), (0, 0));
+    }
 
     #[test]
     fn the_size_of_a_body_is_that_of_its_bytes() {

@@ -6,6 +6,8 @@
 
 mod foresight;
 mod limits;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

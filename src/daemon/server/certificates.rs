@@ -830,6 +830,66 @@ mod tests {
     }
 
     #[test]
+    fn a_replacement_drops_what_has_expired_and_keeps_the_signer_of_what_is_served() {
+        let policy = minutes();
+        let ders = |held: &CertificateSecret| -> Vec<Vec<u8>> {
+            held.authorities.iter().map(|ca| ca.der.as_ref().to_vec()).collect()
+        };
+        let first = fresh(&policy);
+        assert_eq!(first.authority_not_after(), Some(start() + policy.ca_lifetime));
+        let second =
+            issue(start() + 2 * MINUTE, &policy, SecretChange::Authority, Some(&first)).unwrap();
+        assert_eq!((second.signer, second.authorities.len()), (1, 2));
+        assert_eq!(held_signer(&second), first.newest());
+        let signed =
+            issue(start() + 2 * MINUTE, &policy, SecretChange::Leaf, Some(&second)).unwrap();
+        assert_eq!((signed.signer, ders(&signed)), (0, ders(&second)));
+
+        let later = start() + 4 * MINUTE;
+        let third = issue(later, &policy, SecretChange::Authority, Some(&signed)).unwrap();
+        assert_eq!(ders(&third)[1..], [second.newest()], "the first one has expired");
+        assert_eq!(held_signer(&third), second.newest());
+
+        // Nobody has signed a leaf again, though both authorities have expired.
+        let late = start() + 9 * MINUTE;
+        let fourth = issue(late, &policy, SecretChange::Authority, Some(&second)).unwrap();
+        assert_eq!(ders(&fourth)[1..], [first.newest()]);
+        assert_eq!(held_signer(&fourth), first.newest());
+        assert_eq!(fourth.authority_not_after(), Some(late + policy.ca_lifetime));
+    }
+
+    #[test]
+    fn the_serving_certificate_is_for_servers_and_its_authority_for_certificates() {
+        let held = fresh(&years());
+        let (_, leaf) = X509Certificate::from_der(&held.leaf.der).unwrap();
+        let usage = leaf.extended_key_usage().unwrap().unwrap().value;
+        assert!(usage.server_auth && !usage.client_auth && !usage.any);
+        let usage = leaf.key_usage().unwrap().unwrap().value;
+        assert!(usage.digital_signature() && !usage.key_cert_sign());
+        assert!(!leaf.is_ca());
+
+        let (_, authority) = X509Certificate::from_der(&held.authorities[0].der).unwrap();
+        assert!(authority.is_ca());
+        let usage = authority.key_usage().unwrap().unwrap().value;
+        assert!(usage.key_cert_sign() && usage.crl_sign() && !usage.digital_signature());
+        assert_eq!(
+            authority.basic_constraints().unwrap().unwrap().value.path_len_constraint,
+            Some(0)
+        );
+    }
+
+    #[test]
+    fn a_change_settles_for_a_twelfth_of_a_life_and_a_minute_at_most() {
+        assert_eq!(minutes().settle(), Duration::from_secs(5));
+        assert_eq!(years().settle(), MINUTE);
+        let leaf = fresh(&years()).leaf;
+        let due = leaf.not_after - leaf.not_after.duration_since(leaf.not_before) / 3;
+        assert!(leaf.is_due(due) && !leaf.is_due(due - Duration::from_secs(1)));
+        let skewed = |lifetime| skew(lifetime).as_secs();
+        assert_eq!([skewed(MINUTE), skewed(DAY)], [6, SKEW_MAX.as_secs()]);
+    }
+
+    #[test]
     fn a_certificate_never_outlives_its_authority() {
         let policy =
             CertificatePolicy { leaf_lifetime: 365 * DAY, ca_lifetime: 365 * DAY, ..years() };

@@ -165,3 +165,42 @@ impl ClientCertVerifier for ClientAuthority {
         self.verifier().supported_verify_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, IsCa, KeyPair};
+
+    use super::*;
+
+    fn authority() -> String {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem()
+    }
+
+    #[tokio::test]
+    async fn a_file_is_read_again_when_it_changes_and_what_cannot_be_used_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ca.crt");
+        let (first, second) = (authority(), authority());
+        std::fs::write(&file, &first).unwrap();
+        let authority = ClientAuthority::load(file.clone()).await.unwrap();
+        let mut loaded = authority.loaded.subscribe();
+        assert!(!authority.reload().await.unwrap());
+        assert!(!loaded.has_changed().unwrap());
+
+        std::fs::write(&file, &second).unwrap();
+        assert!(authority.reload().await.unwrap());
+        assert_eq!(loaded.borrow_and_update().bytes, second.as_bytes());
+        for broken in
+            ["", "no certificate", "-----BEGIN CERTIFICATE-----\nbm8=\n-----END CERTIFICATE-----\n"]
+        {
+            std::fs::write(&file, broken).unwrap();
+            assert!(authority.reload().await.is_err(), "{broken}");
+        }
+        std::fs::remove_file(&file).unwrap();
+        assert!(authority.reload().await.is_err());
+        assert!(!loaded.has_changed().unwrap());
+        assert_eq!(loaded.borrow().bytes, second.as_bytes());
+    }
+}

@@ -162,3 +162,134 @@ impl Drop for GuardedStream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::io::ErrorKind;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::fixtures::paused_now;
+
+    const LONG: Duration = Duration::from_hours(1);
+    const LIMIT: Duration = Duration::from_secs(20);
+    /// Long enough for two of them to exceed the limit.
+    const PAUSE: Duration = Duration::from_secs(15);
+
+    /// A guarded connection, its peer, and the token that sheds it.
+    async fn pair(limits: StreamLimits) -> (GuardedStream, TcpStream, CancellationToken) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let far = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (near, _) = listener.accept().await.unwrap();
+        let shed = CancellationToken::new();
+        (GuardedStream::new(near, limits, shed.clone()), far, shed)
+    }
+
+    /// Writes until the stream fails, and counts the bytes.
+    async fn write_on(near: &mut GuardedStream, written: &Cell<usize>) -> io::Error {
+        loop {
+            match near.write(&[0; 65_536]).await {
+                Ok(bytes) => written.set(written.get() + bytes),
+                Err(error) => return error,
+            }
+        }
+    }
+
+    /// Reads all that has arrived, and returns how the connection ended.
+    async fn end_of(mut far: TcpStream) -> io::Result<()> {
+        let mut buffer = vec![0; 65_536];
+        while far.read(&mut buffer).await? > 0 {}
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_reads_nothing_is_given_up_and_its_connection_reset() {
+        let limits = StreamLimits { write_max: LIMIT, silence_max: LONG };
+        let (mut near, far, _shed) = pair(limits).await;
+        assert!(near.is_write_vectored(), "heads and bodies are written together");
+        let (began, written) = (paused_now(), Cell::new(0));
+        let error = write_on(&mut near, &written).await;
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert_eq!(error.to_string(), "the peer has read nothing for 20s");
+        assert_eq!(began.elapsed().as_secs(), 20);
+
+        drop(near);
+        assert_eq!(end_of(far).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_reads_slowly_is_waited_for() {
+        let limits = StreamLimits { write_max: LIMIT, silence_max: LONG };
+        let (mut near, far, _shed) = pair(limits).await;
+        let (began, written) = (paused_now(), Cell::new(0));
+        let slow = async {
+            let mut buffer = vec![0; 65_536];
+            for _ in 0..4 {
+                sleep(PAUSE).await;
+                let before = written.get();
+                // Time stands still until the writer goes on.
+                while written.get() == before {
+                    let _bytes_or_none = far.try_read(&mut buffer);
+                    tokio::task::yield_now().await;
+                }
+            }
+        };
+        let (error, ()) = tokio::join!(write_on(&mut near, &written), slow);
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert_eq!(began.elapsed().as_secs(), 4 * 15 + 20);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_silent_only_if_no_byte_arrives_or_leaves() {
+        let limits = StreamLimits { write_max: LONG, silence_max: LIMIT };
+        let (near, far, _shed) = pair(limits).await;
+        let (mut reader, mut writer) = tokio::io::split(near);
+        let (began, arrived) = (paused_now(), Cell::new(0));
+        let read = async {
+            let mut buffer = [0; 16];
+            loop {
+                match reader.read(&mut buffer).await {
+                    Ok(bytes) => arrived.set(arrived.get() + bytes),
+                    Err(error) => return error,
+                }
+            }
+        };
+        let exchange = async {
+            for round in 1..=3 {
+                sleep(PAUSE).await;
+                // Time stands still until the byte is there.
+                far.try_write(b"a").unwrap();
+                while arrived.get() < round {
+                    tokio::task::yield_now().await;
+                }
+                sleep(PAUSE).await;
+                writer.write_all(b"b").await.unwrap();
+                while far.try_read(&mut [0]).is_err() {
+                    tokio::task::yield_now().await;
+                }
+            }
+        };
+        let (error, ()) = tokio::join!(read, exchange);
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert_eq!(error.to_string(), "no byte came or went for 20s");
+        assert_eq!(began.elapsed().as_secs(), 6 * 15 + 20);
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_closed_unless_it_is_shed() {
+        let limits = StreamLimits { write_max: LONG, silence_max: LONG };
+        for (is_shed, end) in [(false, Ok(())), (true, Err(ErrorKind::ConnectionReset))] {
+            let (mut near, far, shed) = pair(limits).await;
+            near.write_all(b"not read yet").await.unwrap();
+            if is_shed {
+                shed.cancel();
+            }
+            drop(near);
+            assert_eq!(end_of(far).await.map_err(|error| error.kind()), end, "{is_shed}");
+        }
+    }
+}

@@ -189,3 +189,131 @@ impl ScalingHistory {
         (weight > 0.0).then(|| sum / weight)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::enforce::behavior::{Amount, StepPolicy};
+
+    fn n(count: u32) -> Replicas {
+        Replicas::saturating(count)
+    }
+
+    fn at(milliseconds: i64) -> Timestamp {
+        Timestamp::from_millisecond(1_800_000_000_000 + milliseconds).unwrap()
+    }
+
+    fn seconds(seconds: f64) -> Seconds {
+        Seconds::new(seconds).unwrap()
+    }
+
+    /// Windows of twenty minutes, and a period of one minute.
+    fn behavior() -> Behavior {
+        let mut behavior = Behavior::default();
+        behavior.scale_down.stabilization_window = seconds(1200.0);
+        let policy = StepPolicy { amount: Amount::Pods(1), period: seconds(60.0) };
+        behavior.scale_up.policies = vec![policy];
+        behavior.scale_down.policies = Vec::new();
+        behavior
+    }
+
+    /// Records a recommendation that changes at every step, which becomes the number.
+    fn record(history: &mut ScalingHistory, step: i64, every: i64) {
+        let (before, after) = (n(1 + u32::from(step % 2 == 0)), n(1 + u32::from(step % 2 == 1)));
+        let published = PublishedReplicas { before, after };
+        history.record(at(step * every), after, published, &behavior());
+    }
+
+    #[test]
+    fn what_no_window_and_no_period_reads_is_forgotten_and_nothing_else() {
+        let mut history = ScalingHistory::starting(at(0), n(2));
+        for step in 0..2000 {
+            record(&mut history, step, 1000);
+        }
+        let now = at(1_999_000);
+        assert_eq!(history.recommendations.len(), 1200, "one each second, the first is too old");
+        assert_eq!(history.recommendations[0].last, at(800_000));
+        assert_eq!(history.changes.len(), 60);
+        assert_eq!(history.changes[0].at, at(1_940_000));
+        assert_eq!(history.at_period_start(now, n(9), seconds(60.0)), n(2));
+        assert_eq!(history.at_period_start(now, n(9), seconds(0.5)), n(1));
+        assert_eq!(history.at_period_start(at(2_100_000), n(9), seconds(60.0)), n(9));
+        assert_eq!(history.latest, Some(now));
+
+        // One that stays the same is remembered once, for as long as it stays.
+        for step in 2000..4000 {
+            let published = PublishedReplicas { before: n(2), after: n(2) };
+            history.record(at(step * 1000), n(2), published, &behavior());
+        }
+        assert_eq!(history.recommendations.len(), 1);
+        assert_eq!(history.recommendations[0].first, at(1_999_000));
+        assert!(history.changes.is_empty());
+    }
+
+    #[test]
+    fn with_fast_ticks_the_newest_entries_are_kept() {
+        let mut history = ScalingHistory::starting(at(0), n(2));
+        for step in 0..6000 {
+            record(&mut history, step, 1);
+        }
+        assert_eq!(history.recommendations.len(), HISTORY_MAX);
+        assert_eq!(history.changes.len(), HISTORY_MAX);
+        let oldest = i64::try_from(6000 - HISTORY_MAX).unwrap();
+        assert_eq!(history.recommendations[0].first, at(oldest));
+        assert_eq!(history.changes[0].at, at(oldest));
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_begins_the_history_anew_with_the_number_in_force() {
+        let mut history = ScalingHistory::starting(at(0), n(2));
+        record(&mut history, 10, 1000);
+        let published = PublishedReplicas { before: n(5), after: n(5) };
+        history.record(at(10_000), n(1), published, &behavior());
+        assert_eq!(history.recommendations.len(), 2, "the same instant is no step back");
+        history.record(at(9_999), n(4), published, &behavior());
+        let kept: Vec<_> = history.recommendations.iter().map(|it| it.replicas).collect();
+        assert_eq!(kept, [n(5), n(4)]);
+        assert!(history.changes.is_empty());
+    }
+
+    #[test]
+    fn a_burst_is_a_multiple_of_the_mean_over_time_of_what_was_asked() {
+        let panic = Panic {
+            window: seconds(6.0),
+            stable_window: seconds(60.0),
+            threshold: crate::units::Fraction::new(2.0).unwrap(),
+        };
+        // 45 s of one replica and 15 s of five in the window: two on average.
+        let mut history = ScalingHistory::starting(at(-100_000), n(1));
+        let span = |first, last, replicas| Recommendation { first, last, replicas: n(replicas) };
+        history.recommendations =
+            [span(at(-100_000), at(40_000), 1), span(at(45_000), at(59_000), 5)].into();
+        let now = at(60_000);
+        assert_eq!(history.mean(now, seconds(60.0)), Some(2.0));
+        assert_eq!(history.mean(now, seconds(15.0)), Some(5.0));
+        let asked = |replicas| history.burst(now, n(replicas), panic).map(|it| (it.asked, it.mean));
+        assert_eq!(
+            asked(1),
+            Some((n(5), 2.0)),
+            "what was asked for within the short window counts"
+        );
+        assert_eq!(asked(6), Some((n(6), 2.0)));
+
+        history.recommendations[1] = span(at(45_000), at(53_000), 5);
+        let asked = |replicas| history.burst(now, n(replicas), panic).map(|it| it.asked);
+        assert_eq!([3, 4].map(asked), [None, Some(n(4))], "twice the mean is a burst");
+
+        // One that is known counts for a stable window, and no longer.
+        let known = Burst { at: at(0), asked: n(7), mean: 3.0 };
+        history.burst = Some(known);
+        let after = |now| history.burst(now, n(1), panic);
+        assert_eq!(after(at(59_999)), Some(known));
+        assert_eq!(after(at(60_000)), None);
+
+        // A model that wakes up is no burst.
+        let asleep = ScalingHistory::starting(at(0), Replicas::ZERO);
+        assert_eq!(asleep.burst(now, n(1), panic), None);
+        assert_eq!(asleep.burst(now, n(2), panic).map(|it| it.mean), Some(0.0));
+        assert_eq!(ScalingHistory::default().burst(now, n(9), panic), None, "there is no mean");
+    }
+}

@@ -92,3 +92,66 @@ impl DirectionTurns {
         self.reversals().filter(move |at| within(now, *at, HOUR))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Replicas;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+    }
+
+    fn note(turns: &mut DirectionTurns, seconds: i64, before: u32, after: u32, budget: u32) {
+        let published = PublishedReplicas {
+            before: Replicas::saturating(before),
+            after: Replicas::saturating(after),
+        };
+        turns.note(at(seconds), published, budget);
+    }
+
+    fn known(turns: &DirectionTurns) -> Vec<Timestamp> {
+        turns.reversals().collect()
+    }
+
+    #[test]
+    fn a_turn_is_a_change_against_one_of_the_last_hour() {
+        let mut turns = DirectionTurns::default();
+        note(&mut turns, 0, 1, 2, 12);
+        note(&mut turns, 10, 2, 3, 12);
+        assert_eq!(known(&turns), [], "the same direction");
+        note(&mut turns, 20, 3, 2, 12);
+        note(&mut turns, 30, 2, 2, 12);
+        note(&mut turns, 3619, 2, 3, 12);
+        assert_eq!(known(&turns), [at(20), at(3619)]);
+        note(&mut turns, 3620, 3, 3, 12);
+        assert_eq!(known(&turns), [at(3619)], "an hour is over");
+        assert_eq!(turns.within_hour(at(3620 + 3599)).count(), 0);
+        note(&mut turns, 3619 + 3600, 3, 2, 12);
+        assert_eq!(known(&turns), [], "what it reverses is too old");
+        assert_eq!(turns.last().unwrap().at, at(7219));
+    }
+
+    #[test]
+    fn the_newest_turns_of_a_budget_are_kept_and_those_of_the_future_dropped() {
+        let mut turns = DirectionTurns::default();
+        for second in 0..10 {
+            note(
+                &mut turns,
+                second,
+                1 + u32::from(second % 2 == 0),
+                1 + u32::from(second % 2 == 1),
+                3,
+            );
+        }
+        assert_eq!(known(&turns), [at(7), at(8), at(9)]);
+        note(&mut turns, 8, 2, 2, 3);
+        assert_eq!(known(&turns), [at(7), at(8)], "the clock was set back");
+        assert_eq!(turns.last(), None);
+
+        let restored = DirectionTurns::new(None, [5, 3, 5, 9].map(at));
+        assert_eq!(known(&restored), [at(5), at(5), at(9)], "out of order");
+        let many = DirectionTurns::new(None, (0..1000).map(at));
+        assert_eq!(known(&many).len(), TURNS_MAX);
+    }
+}

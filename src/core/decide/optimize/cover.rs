@@ -565,3 +565,106 @@ fn whole(price: f64) -> u64 {
         price.clamp(0.0, 9e15) as u64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers that are the same in each run.
+    struct Numbers(u64);
+
+    impl Numbers {
+        /// A number below `end`.
+        fn below(&mut self, end: u32) -> u32 {
+            self.0 = self
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            u32::try_from(self.0 >> 33).unwrap() % end
+        }
+
+        fn item(&mut self, wants: usize, stocks: usize) -> Item {
+            let min = self.below(2);
+            let max = min + self.below(5);
+            let price = 1000 * u64::from(1 + self.below(40));
+            let each = (0..stocks).map(|stock| StockUse { stock, each: f64::from(self.below(4)) });
+            let takes = each.collect();
+            Item {
+                min,
+                max,
+                current: self.below(max + 1),
+                price,
+                start: 1 + 300 * u64::from(self.below(4)),
+                drain: (1 + 400 * u64::from(self.below(4))).min(price - 1),
+                sizes: (0..wants).map(|_| f64::from(self.below(10))).collect(),
+                takes,
+            }
+        }
+    }
+
+    /// Whether the stocks have what these counts start beyond the minima.
+    fn fits(items: &[Item], stocks: &Stocks, counts: &[u32]) -> bool {
+        let used = |stock: usize, started: &dyn Fn(&Item, u32) -> u32| -> f64 {
+            let each = items.iter().zip(counts).flat_map(|(item, count)| {
+                let of = item.takes.iter().filter(move |take| take.stock == stock);
+                of.map(move |take| take.each * f64::from(started(item, *count)))
+            });
+            each.sum()
+        };
+        (0..stocks.left.len()).all(|stock| {
+            let forced = used(stock, &|item, _| item.forced());
+            let more = used(stock, &|item, count| count.saturating_sub(item.min.max(item.current)));
+            more <= 0.0 || more <= (stocks.left[stock] - forced).max(0.0)
+        })
+    }
+
+    fn worth(items: &[Item], wants: &[f64], counts: &[u32]) -> ChoiceWorth {
+        let price = items.iter().zip(counts).map(|(item, count)| item.worth(*count)).sum();
+        let uncovered = wants.iter().enumerate().map(|(want, wanted)| {
+            let each = items.iter().zip(counts);
+            let covered: f64 = each.map(|(item, count)| item.sizes[want] * f64::from(*count)).sum();
+            share(wanted - covered, *wanted)
+        });
+        ChoiceWorth { uncovered: uncovered.sum(), price }
+    }
+
+    /// The least worth of all counts that the stocks allow.
+    fn least(items: &[Item], wants: &[f64], stocks: &Stocks) -> ChoiceWorth {
+        let mut counts: Vec<u32> = items.iter().map(|item| item.min).collect();
+        let mut best = worth(items, wants, &counts);
+        while let Some(next) = (0..items.len()).find(|&at| counts[at] < items[at].max) {
+            counts[next] += 1;
+            for at in 0..next {
+                counts[at] = items[at].min;
+            }
+            if fits(items, stocks, &counts) {
+                best = best.min(worth(items, wants, &counts));
+            }
+        }
+        best
+    }
+
+    #[test]
+    fn no_choice_that_the_stocks_allow_is_better_and_few_are_looked_at() {
+        let mut numbers = Numbers(1);
+        let mut steps = 0;
+        for round in 0..600 {
+            // Without stocks, with accelerators, with money, with both.
+            let (accelerators, purses) = [(0, 0), (1, 0), (0, 1), (1, 1)][round % 4];
+            let wants: Vec<f64> =
+                (0..=numbers.below(2)).map(|_| f64::from(5 + numbers.below(60))).collect();
+            let count = 1 + numbers.below(4);
+            let items: Vec<Item> =
+                (0..count).map(|_| numbers.item(wants.len(), accelerators + purses)).collect();
+            let left = (0..accelerators + purses).map(|_| f64::from(numbers.below(16)));
+            let stocks = Stocks { left: left.collect(), money: accelerators };
+            let choice = choose(&items, &wants, &stocks);
+            let found = worth(&items, &wants, &choice.counts);
+            assert_eq!(found, least(&items, &wants, &stocks), "{items:#?} {wants:?} {stocks:?}");
+            assert!(fits(&items, &stocks, &choice.counts), "{items:#?} {stocks:?} {choice:?}");
+            assert_eq!(choice.search, SearchCompleteness::Complete);
+            steps += choice.steps;
+        }
+        assert!(steps <= 2655, "a bound that is less tight takes more steps: {steps}");
+    }
+}

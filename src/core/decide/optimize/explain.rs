@@ -61,3 +61,15 @@ impl fmt::Display for MoneyAmount {
         if cost > 0.0 && cost < 0.1 { write!(f, "{cost:.4}") } else { write!(f, "{cost:.2}") }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_very_small_price_has_four_decimals() {
+        let shown = |cost| MoneyAmount(CostPerHour::new(cost).unwrap()).to_string();
+        let all = [0.0, 0.0123, 0.09, 0.1, 2.5].map(shown);
+        assert_eq!(all, ["0.00", "0.0123", "0.0900", "0.10", "2.50"]);
+    }
+}

@@ -131,6 +131,27 @@ fn a_model_that_is_not_proved_idle_is_not_left_without_replicas() {
     );
 }
 
+#[test]
+fn where_nothing_may_grow_no_replica_is_kept_and_that_is_said() {
+    let bounds = Bounds::new(Replicas::ZERO, Some(Replicas::ZERO)).unwrap();
+    let closed = ZeroVariant { bounds, ..candidate("a", 1.0, 1, 0) };
+    let kept = settle(ZeroPolicy::KeepOne, &silence(), &[closed]);
+    assert_eq!((kept.targets, kept.outcome), (vec![Replicas::ZERO], ZeroOutcome::NoneAllowed));
+    let none = settle(ZeroPolicy::KeepOne, &silence(), &[]);
+    assert_eq!((none.targets, none.outcome), (Vec::new(), ZeroOutcome::Wanted));
+}
+
+#[test]
+fn of_equal_costs_the_first_name_stays_and_an_unknown_cost_comes_last() {
+    let unknown = ZeroVariant { cost: None, ..candidate("a", 1.0, 1, 0) };
+    let [b, c] = ["b", "c"].map(|name| candidate(name, 5.0, 1, 0));
+    let kept = settle(ZeroPolicy::KeepOne, &silence(), &[c, unknown.clone(), b]);
+    assert_eq!(kept.targets, [replicas(0), replicas(0), replicas(1)]);
+    let later = ZeroVariant { variant: key("z"), ..unknown.clone() };
+    let kept = settle(ZeroPolicy::KeepOne, &silence(), &[later, unknown]);
+    assert_eq!(kept.targets, [replicas(0), replicas(1)]);
+}
+
 fn any_count() -> impl Strategy<Value = Option<Requests>> {
     prop::option::of((0_u32..3).prop_map(|number| requests(f64::from(number))))
 }

@@ -341,6 +341,24 @@ mod tests {
     }
 
     #[test]
+    fn a_repetition_is_remembered_for_as_long_as_its_series_lasts() {
+        let mut correlator = Correlator::default();
+        let (first, second) = (event("a", "first"), event("a", "second"));
+        correlator.admit(at(0), &first);
+        correlator.admit(at(0), &second);
+        assert_eq!(correlator.due(at(0)), [], "what is just written has no count");
+        assert_eq!(correlator.admit(at(30), &second), EventHandling::Gather);
+        assert_eq!(correlator.due(at(59)), [], "a count is written once a minute");
+        assert_eq!(correlator.due(at(60)), [(second.clone(), 1)]);
+        assert_eq!(correlator.due(at(120)), [], "nothing has been added since");
+
+        // The last repetition counts, not the first.
+        assert_eq!(correlator.due(at(600)), []);
+        assert_eq!(correlator.admit(at(600), &first), EventHandling::Create);
+        assert_eq!(correlator.admit(at(600), &second), EventHandling::Gather);
+    }
+
+    #[test]
     fn what_is_remembered_is_bounded() {
         let mut correlator = Correlator::default();
         for second in 0..10_000_u64 {
@@ -349,7 +367,11 @@ mod tests {
         }
 
         assert_eq!(correlator.said.len(), REMEMBERED_MAX);
-        assert!(correlator.objects.len() <= REMEMBERED_MAX);
+        assert_eq!(correlator.objects.len(), REMEMBERED_MAX);
+        let oldest = event("object-0", "note");
+        assert!(
+            !correlator.said.contains_key(&oldest) && !correlator.objects.contains_key(&oldest.on)
+        );
         let _due = correlator.due(at(100_000));
         assert!(correlator.said.is_empty() && correlator.objects.is_empty());
         assert!(correlator.writes.namespaces.is_empty());

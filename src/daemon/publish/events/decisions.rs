@@ -300,6 +300,19 @@ mod tests {
     }
 
     #[test]
+    fn a_variant_that_comes_back_is_told_of_anew() {
+        let mut herald = EventSource::default();
+        let (held, none) = (published(Some((3, Basis::Held))), Published::default());
+        let mut told = Vec::new();
+        // Each state lasts for long enough to be told of.
+        for (minute, after) in (0..).zip([&held, &held, &none, &held, &held]) {
+            let said = herald.tell(Duration::from_mins(minute), after, after).into_iter();
+            told.extend(said.map(|told| (minute, told.reason)));
+        }
+        assert_eq!(told, [1, 4].map(|at| (at, EventReason::DecisionHeld)));
+    }
+
+    #[test]
     fn a_cut_by_a_limit_is_said_once_when_it_has_lasted_and_again_after_it_was_over() {
         let mut herald = EventSource::default();
         let fresh = published(Some((3, Basis::Fresh)));

@@ -393,7 +393,136 @@ fn namespace_is_terminating(status: &Status) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
+    use crate::fixtures::{AskedRequest, CapturedLog, ScriptedApi, paused_now};
+
+    /// An event about an object whose uid is known, so that nothing is looked up.
+    fn event() -> ReportedEvent {
+        let on = EventSubject {
+            api_version: "apps/v1".to_owned(),
+            kind: "Deployment".to_owned(),
+            namespace: "shop".to_owned(),
+            name: "llama".to_owned(),
+            uid: Some("uid".to_owned()),
+        };
+        ReportedEvent { on, reason: EventReason::ScaledUp, note: "2 -> 3".to_owned() }
+    }
+
+    fn writer(client: kube::Client, instance: &str) -> EventWriter {
+        let instance = instance.to_owned();
+        EventWriter::new(EventReporter { client, instance }, Clock::start())
+    }
+
+    /// The Event as an API server returns it, with this version and count.
+    fn stored(version: &str, count: i32) -> (u16, Value) {
+        let series = json!({"count": count, "lastObservedTime": "2026-11-21T09:30:00.000000Z"});
+        let metadata = json!({"name": "llama", "namespace": "shop", "resourceVersion": version});
+        (200, json!({"metadata": metadata, "series": series}))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_is_away_is_asked_six_times_with_growing_delays() {
+        let (api, log) = (ScriptedApi::default(), CapturedLog::start());
+        let client = api.client(|number, request| match number {
+            6..=7 => (200, request.body.clone()),
+            _ => (503, Value::Null),
+        });
+        let mut writer = writer(client, "pod");
+        let began = paused_now();
+        let outcome = writer.create(Timestamp::UNIX_EPOCH, &event()).await;
+        assert_eq!(outcome, EventOutcome::Failed);
+        let asked = api.asked();
+        assert_eq!(api.methods(), ["POST"; 6]);
+        for (number, most) in [(1, 1), (2, 2), (3, 4), (4, 8), (5, 16)] {
+            let waited = (asked[number].at - asked[number - 1].at).as_millis();
+            assert!((most * 500..=most * 1000 + 1).contains(&waited), "{number}: {waited}");
+        }
+        assert_eq!(began.elapsed(), asked[5].at, "after the last attempt nothing is waited for");
+        assert_eq!(log.count("Kubernetes Events cannot be written for now"), 1);
+
+        for _ in 0..2 {
+            let outcome = writer.create(Timestamp::UNIX_EPOCH, &event()).await;
+            assert_eq!(outcome, EventOutcome::Created);
+        }
+        assert_eq!(log.count("Kubernetes Events are written again"), 1);
+        writer.create(Timestamp::UNIX_EPOCH, &event()).await;
+        assert_eq!(log.count("Kubernetes Events cannot be written for now"), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_refused_or_invalid_is_tried_once_and_each_problem_is_logged_once() {
+        let (api, log) = (ScriptedApi::default(), CapturedLog::start());
+        let codes = [403, 403, 422, 422, 403, 404];
+        let client = api.client(move |number, _| (codes[number], Value::Null));
+        let mut writer = writer(client, "pod");
+        let mut outcomes = Vec::new();
+        for _ in codes {
+            outcomes.push(writer.create(Timestamp::UNIX_EPOCH, &event()).await);
+        }
+        let (failed, gone) = (EventOutcome::Failed, EventOutcome::Gone);
+        assert_eq!(outcomes, [failed, failed, failed, failed, failed, gone]);
+        assert_eq!(api.methods(), ["POST"; 6]);
+        let lines = ["Kubernetes Events are refused", "An Event is not accepted"];
+        assert_eq!(lines.map(|line| log.count(line)), [2, 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_count_is_added_to_the_version_that_was_read_and_a_race_is_given_up() {
+        let api = ScriptedApi::default();
+        let client = api.client(|number, _| match number {
+            0 => stored("7", 20),
+            2 => stored("8", 22),
+            3 => stored("9", 25),
+            number if number > 3 && number % 2 == 0 => stored("10", 30),
+            _ => (409, Value::Null),
+        });
+        let mut writer = writer(client, "pod");
+        assert_eq!(writer.count(&event(), 3).await, EventOutcome::Counted);
+        let raised = |asked: &AskedRequest| {
+            let version = asked.body["metadata"]["resourceVersion"].clone();
+            (version, asked.body["series"]["count"].clone())
+        };
+        let asked = api.asked();
+        assert_eq!(asked.len(), 4);
+        assert_eq!((&asked[0].body, &asked[2].body), (&json!({}), &json!({})), "only read");
+        assert_eq!(raised(&asked[1]), ("7".into(), 23.into()));
+        assert_eq!(raised(&asked[3]), ("8".into(), 25.into()));
+
+        // Another writer is always faster, and its writes already report the event.
+        assert_eq!(writer.count(&event(), 3).await, EventOutcome::Counted);
+        assert_eq!(api.methods().len(), 4 + 2 * 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_that_has_expired_is_written_again_with_its_count() {
+        let api = ScriptedApi::default();
+        let client = api.client(|_, request| match request.method.as_str() {
+            "PATCH" => (404, Value::Null),
+            _ => (200, request.body.clone()),
+        });
+        let mut writer = writer(client, &"é".repeat(100));
+        assert_eq!(writer.count(&event(), 1).await, EventOutcome::Created);
+        assert_eq!(writer.count(&event(), 2).await, EventOutcome::Created);
+        assert_eq!(api.methods(), ["PATCH", "POST", "PATCH", "POST"]);
+        let asked = api.asked();
+        assert!(asked[1].body["series"].is_null(), "once is no series: {}", asked[1].body);
+        assert_eq!(asked[3].body["series"]["count"], 2);
+        let instance = asked[3].body["reportingInstance"].as_str().unwrap();
+        assert_eq!(instance, "é".repeat(64), "at most 128 bytes, and no half character");
+        assert_eq!(asked[3].body["reportingController"], "plimsoll");
+        assert_eq!(asked[3].body["type"], "Normal");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_daemon_without_a_name_reports_as_plimsoll() {
+        let api = ScriptedApi::default();
+        let client = api.client(|_, request| (200, request.body.clone()));
+        let outcome = writer(client, "").create(Timestamp::UNIX_EPOCH, &event()).await;
+        assert_eq!(outcome, EventOutcome::Created);
+        assert_eq!(api.asked()[0].body["reportingInstance"], "plimsoll");
+    }
 
     fn status(text: &str) -> Status {
         serde_json::from_str(text).unwrap()

@@ -123,3 +123,49 @@ impl fmt::Display for ComingChange {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_coming_change_is_told_with_the_time_that_is_left_of_its_window_and_its_steps() {
+        let change = |window, asked_for, steps| {
+            let change =
+                ComingChange { hpa: "llama".to_owned(), counts: [3, 5], window, asked_for, steps };
+            let told = Autoscaler::changing(&change);
+            (told.first_change_seconds, told.done_seconds, told.text)
+        };
+        let start = "HPA llama changes 3 to 5";
+        let sync = "at its next sync (every 15 s)";
+        let unknown = "how long its policies take is not known, or more than an hour";
+        for (told, first, done, text) in [
+            (change(0.0, None, Some(0.0)), 15.0, Some(15.0), format!("{start}, {sync}")),
+            (
+                change(300.0, Some(120.0), Some(30.0)),
+                195.0,
+                Some(225.0),
+                format!(
+                    "{start} once its 300 s window agrees, in at most 180 s, {sync}; its policies \
+                     spread the change over 30 s"
+                ),
+            ),
+            (
+                change(300.0, Some(400.0), None),
+                15.0,
+                None,
+                format!("{start} once its 300 s window agrees, in at most 0 s, {sync}; {unknown}"),
+            ),
+            (
+                change(300.0, None, None),
+                315.0,
+                None,
+                format!(
+                    "{start} once its 300 s window agrees, in at most 300 s, {sync}; {unknown}"
+                ),
+            ),
+        ] {
+            assert_eq!(told, (Some(first), done, text));
+        }
+    }
+}

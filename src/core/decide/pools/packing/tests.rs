@@ -52,6 +52,21 @@ fn the_most_that_was_needed_in_the_window_stays() {
 }
 
 #[test]
+fn a_need_counts_until_it_is_a_window_old_and_in_an_empty_window_for_its_tick() {
+    let mut memory = PackedNeeds::default();
+    let window = Seconds::new(60.0).unwrap();
+    let mut largest = |second, needed, window| {
+        memory.remember(at(second), replicas(needed), window);
+        memory.largest().count()
+    };
+    assert_eq!(largest(0, 5, window), 5);
+    assert_eq!([15, 30, 45, 59].map(|second| largest(second, 2, window)), [5; 4]);
+    assert_eq!(largest(60, 2, window), 2);
+    assert_eq!(largest(61, 1, Seconds::ZERO), 1);
+    assert_eq!(largest(62, 3, Seconds::ZERO), 3);
+}
+
+#[test]
 fn empty_replicas_go_even_where_nothing_is_packed() {
     let moving = PoolReplicas { moving: Replicas::ONE, ..present(5, 2) };
     assert_eq!(

@@ -39,6 +39,17 @@ fn what_is_spare_stays_where_there_are_slots_up_to_the_most_that_are_allowed() {
     assert_eq!(after(&again), after(&kept), "it is content with itself");
 }
 
+#[test]
+fn of_spare_copies_as_many_stay_as_are_allowed() {
+    let current = layout(&["a b", "a b", "a b"]);
+    let wish = wish(&[("b", 3)], 3, 2);
+    for most in 0..=3 {
+        let kept = plan(&current, &wish).keeping_spare(wish.slots, |_| Some(n(most)));
+        let with_a = after(&kept).values().filter(|on| on.contains(&name("a"))).count();
+        assert_eq!(with_a, most as usize);
+    }
+}
+
 /// The table in docs/models.md.
 #[test]
 fn copies_stay_where_they_are_and_few_are_loaded() {
