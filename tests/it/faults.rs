@@ -9,9 +9,6 @@ use std::path::Path;
 
 use list::{FAULTS, Played, Suite};
 
-/// The observation of a row without a result.
-const NOT_PLAYED: &str = "not played yet";
-
 fn read(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
@@ -41,9 +38,6 @@ fn the_document_has_a_row_for_each_of_a_hundred_faults_and_none_is_broken() {
     for (row, fault) in rows.iter().zip(FAULTS) {
         assert_eq!(row[..3], [fault.name, fault.fault, fault.invariant]);
         assert!(!row[3].contains("broken**"), "{row:?}");
-        if row[3] == NOT_PLAYED {
-            continue;
-        }
         if let Played::Test(suite, test) = fault.played {
             let name = test.rsplit("::").next().unwrap();
             let start = format!("`{}` test `{name}` passes", suite.label());
