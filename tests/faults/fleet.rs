@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -51,6 +51,8 @@ struct FleetState {
 /// The engines of one variant.
 pub(crate) struct Fleet {
     pub(crate) port: u16,
+    /// Keeps the port from others while nothing listens there.
+    _place: TcpSocket,
     state: Arc<Mutex<FleetState>>,
     serving: Mutex<Option<JoinSet<()>>>,
 }
@@ -65,8 +67,10 @@ pub(crate) fn address(number: u32) -> IpAddr {
 
 impl Fleet {
     pub(crate) async fn start(load: f64) -> Self {
-        let listener = TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], 0))).await.unwrap();
-        let port = listener.local_addr().unwrap().port();
+        let place = TcpSocket::new_v4().unwrap();
+        place.set_reuseaddr(true).unwrap();
+        place.bind(SocketAddr::from(([0, 0, 0, 0], 0))).unwrap();
+        let port = place.local_addr().unwrap().port();
         let state = FleetState {
             load,
             replicas: 1,
@@ -74,8 +78,9 @@ impl Fleet {
             single: BTreeMap::new(),
             requests: 0,
         };
-        let fleet = Self { port, state: Arc::new(Mutex::new(state)), serving: Mutex::new(None) };
-        fleet.serve(listener);
+        let state = Arc::new(Mutex::new(state));
+        let fleet = Self { port, _place: place, state, serving: Mutex::new(None) };
+        fleet.open().await;
         fleet
     }
 

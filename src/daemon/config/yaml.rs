@@ -11,6 +11,8 @@ use std::fmt;
 use serde_json::Value;
 use serde_saphyr::{Error, MessageFormatter, UserMessageFormatter};
 
+use crate::config::yaml::lines::{DEPTH_MAX, VALUES_MAX};
+
 /// The reason that a text is not YAML.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyntaxError {
@@ -55,12 +57,34 @@ pub fn write(value: &Value) -> Result<String, fmt::Error> {
 impl From<&Error> for SyntaxError {
     fn from(error: &Error) -> Self {
         let place = error.location();
+        let said = UserMessageFormatter.format_message(error).into_owned();
         Self {
             line: place.and_then(|place| place.line().try_into().ok()),
             column: place.and_then(|place| place.column().try_into().ok()),
-            message: UserMessageFormatter.format_message(error).into_owned(),
+            message: limit(&said).unwrap_or(said),
         }
     }
+}
+
+/// The message for a document that exceeds a limit, from that of the parser. None: it exceeds none.
+fn limit(said: &str) -> Option<String> {
+    if !said.starts_with("YAML document too large or too complex") {
+        return None;
+    }
+
+    Some(if said.contains("Depth") {
+        format!("a document has at most {DEPTH_MAX} levels; nest less")
+    } else if said.contains("total_replayed_events") {
+        format!(
+            "its aliases (*name) stand for more than {VALUES_MAX} values; use fewer, or write out \
+             what is needed"
+        )
+    } else {
+        format!(
+            "it is too large: a document has at most {VALUES_MAX} values, and as many through \
+             aliases (*name); split it, or use fewer aliases"
+        )
+    })
 }
 
 // === impl FilePosition ===
@@ -153,6 +177,13 @@ mod tests {
     fn nesting_and_repetition_are_bounded() {
         assert!(read(&"[".repeat(100_000)).is_err());
         assert!(read(&"- ".repeat(100_000)).is_err());
+        for (level, end) in [("[", "]"), ("- ", "")] {
+            let nested = |levels: usize| read(&(level.repeat(levels) + &end.repeat(levels)));
+            assert!(nested(24).is_ok());
+            let error = nested(25).unwrap_err();
+            assert_eq!(error.message, "a document has at most 24 levels; nest less");
+            assert_eq!((error.line, error.column.is_some()), (Some(1), true), "{error:?}");
+        }
 
         let levels: Vec<String> = (1..6)
             .map(|level| {
@@ -161,7 +192,13 @@ mod tests {
             })
             .collect();
         let bomb = format!("a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n{}", levels.join("\n"));
-        assert!(read(&bomb).unwrap_err().message.contains("too large or too complex"));
+        let error = read(&bomb).unwrap_err();
+        let said = "its aliases (*name) stand for more than 200000 values; use fewer";
+        assert!(error.message.starts_with(said), "{error:?}");
+        assert!(error.line.is_some(), "{error:?}");
+
+        let error = read(&"- 1\n".repeat(200_001)).unwrap_err();
+        assert!(error.message.contains("at most 200000 values"), "{error:?}");
 
         let many = format!("a: &a 1\nb: [{}]", vec!["*a"; 1000].join(","));
         assert_eq!(read(&many).unwrap()["b"].as_array().unwrap().len(), 1000);

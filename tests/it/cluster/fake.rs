@@ -22,7 +22,7 @@ use jiff::Timestamp;
 use plimsoll::clock::Clock;
 use plimsoll::collect::cluster::{self, LinkTiming};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -80,6 +80,8 @@ struct Objects {
 /// The API server. Dropping it ends it.
 pub(crate) struct FakeCluster {
     address: SocketAddr,
+    /// Keeps the port from others while nothing listens there.
+    _place: TcpSocket,
     objects: Arc<Mutex<Objects>>,
     changed: watch::Sender<u64>,
     serving: Option<JoinSet<()>>,
@@ -105,9 +107,12 @@ impl FakeCluster {
 
     /// One that has an address, but does not listen yet.
     pub(crate) async fn away() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let place = TcpSocket::new_v4().unwrap();
+        place.set_reuseaddr(true).unwrap();
+        place.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         let fake = Self {
-            address: listener.local_addr().unwrap(),
+            address: place.local_addr().unwrap(),
+            _place: place,
             objects: Arc::default(),
             changed: watch::channel(0).0,
             serving: None,

@@ -12,11 +12,11 @@ use plimsoll_core::settings::problem::join;
 
 /// The nesting limit. The reader recurses: without optimizations, a level takes up to 60 KiB of a
 /// stack of 2 MiB. Deeper nesting is not a configuration.
-const DEPTH_MAX: usize = 24;
+pub(super) const DEPTH_MAX: usize = 24;
 
 /// The limit on values, above that of any configuration. YAML's aliases can expand to far more than
 /// their text, and all values are copied from layer to layer.
-const VALUES_MAX: usize = 200_000;
+pub(super) const VALUES_MAX: usize = 200_000;
 
 /// The line of each path of a text, from 1.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
