@@ -53,7 +53,7 @@ use plimsoll_core::units::{Fraction, Replicas, RequestRate, Requests, Seconds};
 pub(crate) struct Decisions<'a> {
     /// Counts the ticks since the daemon started; all of the answer is from this one.
     generation: u64,
-    /// Which of several replicas of Plimsoll decided; `null` where there is only one.
+    /// The replica of Plimsoll that decided; `null` with only one.
     decided_by: Option<&'a str>,
     /// The daemon's clock when it answered.
     now: String,
@@ -101,34 +101,33 @@ pub(crate) struct Variant<'a> {
     variant: &'a str,
     /// The model that it serves.
     model: &'a str,
-    /// The kind of accelerator that it runs on; null when nobody says.
+    /// The kind of its accelerators; null if unknown.
     accelerator: Option<&'a str>,
     /// Accelerators that one replica counts with, all its pods together; null before a tick.
     accelerators_per_replica: Option<u32>,
-    /// Who says so: `declared` in the configuration or an annotation, `template` of the pods that
-    /// its scale target makes, `pods` that were seen, or `nobody`, and then it is 1; null before a
-    /// tick.
+    /// Source of that count: `declared` in the configuration or an annotation, `template` of the
+    /// pods that its scale target makes, `pods` that were seen, or `nobody`, and then it is 1; null
+    /// before a tick.
     accelerators_said_by: Option<&'static str>,
-    /// How its engine is started, as far as its pod template says it; null where there is none.
+    /// Arguments of its engine in its pod template; null without a template.
     engine: Option<Engine>,
-    /// What part of a request it serves: `both`, `prefill` or `decode`.
+    /// Its role: `both`, `prefill` or `decode`.
     role: &'static str,
-    /// Replicas that it should have; null when nothing was ever decided.
+    /// Desired replicas; null without a decision.
     desired: Option<u32>,
     /// Replicas that the analysis requests, before guards, windows and step limits; capacity plans
-    /// keep within bounds; null when nothing was ever decided.
+    /// keep within bounds; null without a decision.
     unconstrained: Option<u32>,
-    /// Replicas that exist, ready or not; null when nobody can say.
+    /// Replicas that exist, ready or not; null if unknown.
     current: Option<u32>,
-    /// Replicas that are ready; without an orchestrator, those that answer; null when nobody can
-    /// say.
+    /// Replicas that are ready; without an orchestrator, those that answer; null if unknown.
     ready: Option<u32>,
-    /// Replicas that exist or are asked for, and are not ready yet; null when nobody can say.
+    /// Replicas that exist or are asked for, and are not ready yet; null if unknown.
     pending: Option<u32>,
-    /// Of the pending, those that take too long to start and are not counted on; null when nobody
-    /// can say.
+    /// Pending replicas that take too long to start, and no longer count as supply; null if
+    /// unknown.
     stuck: Option<u32>,
-    /// Of the pending, those for which no node has room; null when nobody can say.
+    /// Pending replicas for which no node has room; null if unknown.
     unschedulable: Option<u32>,
     /// Seconds from the creation of a replica until it serves, the median of the starts that were
     /// seen; null while there was none.
@@ -137,51 +136,50 @@ pub(crate) struct Variant<'a> {
     startup_p90_seconds: Option<f64>,
     /// The lower bound that holds, in replicas.
     min: u32,
-    /// The upper bound that holds, in replicas; null when nothing limits the variant.
+    /// The upper bound that holds, in replicas; null without a limit.
     max: Option<u32>,
-    /// `fresh` when the number was decided on fresh data, `held` when it is kept from before for
-    /// want of data, `none` when there is no number.
+    /// `fresh` if it was decided on fresh data, `held` if the last decision stays because data is
+    /// missing, `none` without a decision.
     basis: &'static str,
-    /// When the data that the number rests on was current; null when nothing was ever decided.
+    /// Time of the data behind the decision; null without a decision.
     at: Option<String>,
-    /// Age of the data that the number rests on, in seconds; null when nothing was ever decided.
+    /// Age of the data behind the decision, in seconds; null without a decision.
     age_seconds: Option<f64>,
-    /// The step that explains the number best; without a number, what is missing.
+    /// The step that explains the decision best; without a decision, the missing data.
     because: String,
-    /// The same in at most 80 characters; null without a number.
+    /// The same in at most 80 characters; null without a decision.
     headline: Option<String>,
-    /// The chain of steps that made the number, in their order; empty when nothing was ever
+    /// The steps of the decision, in their order; empty when nothing was ever
     /// decided.
     steps: Vec<StepLine>,
-    /// How near the replicas are to saturation, 1 is the threshold; null without fresh data.
+    /// Nearness of the replicas to saturation; 1 is the threshold; null without fresh data.
     saturation: Option<f64>,
     /// Replicas at or above a saturation threshold; null without fresh data.
     saturated: Option<u32>,
-    /// KV cache in use, a mean over replicas and over the window, as a share of the whole; null
-    /// when no fresh replica says.
+    /// Mean KV cache usage of all replicas over the window, as a share of the cache; null without
+    /// fresh data.
     kv_cache_usage: Option<f64>,
-    /// Requests waiting on all replicas; null when no fresh replica says.
+    /// Requests waiting on all replicas; null without fresh data.
     waiting: Option<f64>,
-    /// Requests running on all replicas; null when no fresh replica says.
+    /// Requests running on all replicas; null without fresh data.
     running: Option<f64>,
-    /// Requests arriving at all replicas in a second, over the window; null when no fresh replica
-    /// says.
+    /// Requests per second that arrive at all replicas, over the window; null without fresh data.
     arrivals_per_second: Option<f64>,
-    /// Requests per second that its serving replicas can take in time, queues worked off first; null
-    /// while `foresight` does not know.
+    /// Requests per second that its serving replicas can take in time, queues worked off first;
+    /// null while `foresight` does not know.
     admissible_per_second: Option<f64>,
-    /// The same of its model, over all variants: the rate that a gateway may admit; null while it is
-    /// unknown for a variant that serves.
+    /// The same of its model, over all variants: the rate that a gateway may admit; null while it
+    /// is unknown for a variant that serves.
     model_admissible_per_second: Option<f64>,
-    /// What one replica costs in an hour, in the configuration's currency.
+    /// Cost of one replica per hour, in the configuration's currency.
     cost_per_replica_hour: f64,
-    /// What the current replicas cost in an hour, in the configuration's currency; null when their
-    /// number is not known.
+    /// Cost of the current replicas per hour, in the configuration's currency; null if their number
+    /// is unknown.
     cost_per_hour: Option<f64>,
-    /// Age of the oldest page among the replicas whose load is known, in seconds; null when there
-    /// is none.
+    /// Age of the oldest page among the replicas whose load is known, in seconds; null if there is
+    /// none.
     data_age_seconds: Option<f64>,
-    /// Why the scale target's state is not known; null when it is, or when there is none.
+    /// Why the state of the scale target is unknown; null if it is known, or without a target.
     scale_problem: Option<String>,
     /// Every listed replica, in the order of their names.
     replicas: Vec<Replica<'a>>,
@@ -191,11 +189,11 @@ pub(crate) struct Variant<'a> {
     /// The pin or pause in effect; null without one.
     #[serde(rename = "override")]
     overridden: Option<OverrideLine>,
-    /// What policies beside the one in force would say, in the order of their names; empty without
+    /// Results of the policies in `shadow`, in the order of their names; empty without
     /// such policies.
     shadows: Vec<Shadow<'a>>,
-    /// What keeps its HPA or `ScaledObject` from following the number, as sentences; empty where
-    /// nothing does, or where it is not known.
+    /// Problems that keep its HPA or `ScaledObject` from following, as sentences; empty without
+    /// any, or if unknown.
     scaler_problems: &'a [String],
 }
 
@@ -220,7 +218,7 @@ struct Shadow<'a> {
     policy: &'a str,
     /// Replicas that it would ask for; null while it has no number.
     desired: Option<u32>,
-    /// The step that explains that number best; without a number, what is missing.
+    /// The step that explains it best; without a decision, the missing data.
     because: &'a str,
 }
 
@@ -262,8 +260,8 @@ struct StepLine {
     foreseen: Option<ForeseenLine>,
     /// What one replica of the variant carries; null while `foresight` does not know.
     carries: Option<CarriesLine>,
-    /// The slowest replica of the variant; null while `foresight` has too few lessons or replicas to
-    /// compare.
+    /// The slowest replica of the variant; null while `foresight` has too few lessons or replicas
+    /// to compare.
     slowest: Option<SlowestLine>,
 }
 

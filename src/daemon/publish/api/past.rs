@@ -70,17 +70,16 @@ struct SampleLine {
     at: String,
     /// The same, as an age in seconds.
     age_seconds: f64,
-    /// How near the replicas are to saturation, 1 is the threshold; null without fresh data.
+    /// Nearness of the replicas to saturation; 1 is the threshold; null without fresh data.
     saturation: Option<f64>,
-    /// KV cache in use, a mean over replicas and over the window, as a share of the whole; null
-    /// when no fresh replica says.
+    /// Mean KV cache usage of all replicas over the window, as a share of the cache; null without
+    /// fresh data.
     kv_cache_usage: Option<f64>,
-    /// Requests waiting on all replicas; null when no fresh replica says.
+    /// Requests waiting on all replicas; null without fresh data.
     waiting: Option<f64>,
-    /// Requests running on all replicas; null when no fresh replica says.
+    /// Requests running on all replicas; null without fresh data.
     running: Option<f64>,
-    /// Requests arriving at all replicas in a second, over the window; null when no fresh replica
-    /// says.
+    /// Requests per second that arrive at all replicas, over the window; null without fresh data.
     arrivals_per_second: Option<f64>,
 }
 
@@ -113,9 +112,9 @@ struct Event {
     model: String,
     /// The number before, in replicas; null when there was none.
     before: Option<u32>,
-    /// The number after, in replicas; null when there is none.
+    /// The number after, in replicas; null if there is none.
     after: Option<u32>,
-    /// Replicas that exist, ready or not; null when nobody can say.
+    /// Replicas that exist, ready or not; null if unknown.
     current: Option<u32>,
     /// The stage of the step that explains the number best; null without a number.
     stage: Option<&'static str>,

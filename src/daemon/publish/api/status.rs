@@ -156,11 +156,11 @@ struct Sources {
     replicas_stale: usize,
     /// Replicas that never had a page.
     replicas_never: usize,
-    /// Age of the oldest page that is acted on, in seconds; null when there is none.
+    /// Age of the oldest page that is acted on, in seconds; null if there is none.
     oldest_page_age_seconds: Option<f64>,
     /// Variants whose replicas have not been listed yet.
     unlisted: usize,
-    /// Age of the oldest list of replicas, in seconds; null when there is none.
+    /// Age of the oldest list of replicas, in seconds; null if there is none.
     oldest_list_age_seconds: Option<f64>,
     /// Variants whose scale target is not known.
     scale_unknown: usize,
