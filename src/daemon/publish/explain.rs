@@ -88,7 +88,7 @@ struct Model<'a> {
     trigger_queue: f64,
     /// How much spare queue is missing to the trigger, in requests; above 0, saturation scales up.
     required_queue: f64,
-    /// What the model waits for before it decides anew, as a sentence; null when it does not wait.
+    /// Reason why the model waits with its next decision, as a sentence; null if it does not wait.
     waits_for: Option<String>,
 }
 
@@ -176,7 +176,7 @@ pub(crate) struct Variant<'a> {
     /// Cost of the current replicas per hour, in the configuration's currency; null if their number
     /// is unknown.
     cost_per_hour: Option<f64>,
-    /// Age of the oldest page among the replicas whose load is known, in seconds; null if there is
+    /// Age of the oldest data of the replicas with known load, in seconds; null if there is
     /// none.
     data_age_seconds: Option<f64>,
     /// Why the state of the scale target is unknown; null if it is known, or without a target.
@@ -226,10 +226,10 @@ struct Shadow<'a> {
 #[derive(Serialize, JsonSchema)]
 struct Engine {
     /// `read` when its arguments are known, `no_engine` when no container names one, `elsewhere`
-    /// when some of its settings are not written in the template, `contradicted` when a page says
-    /// something else.
+    /// when some of its settings are not written in the template, `contradicted` when the engine
+    /// reports another value.
     arguments: &'static str,
-    /// The same as a sentence, with the arguments that bound what a replica carries.
+    /// The same as a sentence, with the arguments that limit the capacity of a replica.
     text: String,
 }
 
@@ -256,9 +256,9 @@ struct StepLine {
     /// How the variants of the model were ranked by their price, round by round; empty where they
     /// were not.
     ranking: Vec<RankedOption>,
-    /// What is foreseen for the variant's role; null where `foresight` has no say.
+    /// Forecast for the variant's role; null if `foresight` has no result.
     foreseen: Option<ForeseenLine>,
-    /// What one replica of the variant carries; null while `foresight` does not know.
+    /// Capacity of one replica of the variant; null while `foresight` does not know it.
     carries: Option<CarriesLine>,
     /// The slowest replica of the variant; null while `foresight` has too few lessons or replicas
     /// to compare.
@@ -290,20 +290,19 @@ struct FactLine {
 struct Replica<'a> {
     /// The replica: a pod's name, or the address of a target.
     replica: &'a str,
-    /// `fresh` when its page is recent enough to act on, `stale` when it is not, `never` when there
-    /// never was one.
+    /// `fresh` if its data is recent, `stale` if it is not, `never` without any.
     freshness: &'static str,
-    /// Age of its last page, in seconds; null when there never was one.
+    /// Age of its last data, in seconds; null without any.
     age_seconds: Option<f64>,
     /// The class of the last failed scrape; null while the data is fresh.
     failure: Option<&'static str>,
     /// What exactly was wrong with the last scrape; null when it went well.
     failure_detail: Option<&'a str>,
-    /// KV cache in use, as a share of the whole; null when the replica does not say.
+    /// KV cache in use, as a share of the whole; null if the replica does not report it.
     kv_cache_usage: Option<f64>,
-    /// Requests waiting; null when the replica does not say.
+    /// Requests waiting; null if the replica does not report it.
     waiting: Option<f64>,
-    /// Requests running; null when the replica does not say.
+    /// Requests running; null if the replica does not report it.
     running: Option<f64>,
 }
 

@@ -35,9 +35,9 @@ pub struct Explanation<'a> {
     now: String,
     /// The variant, as in `/api/v1/decisions`.
     variant: Variant<'a>,
-    /// The data behind the number, with its ages.
+    /// The data behind the decision, with its ages.
     inputs: Vec<InputLine>,
-    /// The step that binds the number; null without a number.
+    /// The binding step; null without a decision.
     binding: Option<BindingLine>,
     /// The desired replicas once every wait has ended, if the load stays as it is; null if the
     /// variant has no decision.
@@ -46,7 +46,7 @@ pub struct Explanation<'a> {
     load: Option<LoadLine>,
     /// Other inputs that would change the settled number.
     changes: Vec<ChangeLine>,
-    /// What the variant's autoscaler does with the number; null if no cluster is watched.
+    /// Reaction of the variant's autoscaler; null if no cluster is watched.
     autoscaler: Option<Autoscaler>,
     /// What is not known, and why, as sentences.
     unknown: Vec<String>,

@@ -51,11 +51,11 @@ struct LevelLine {
     desired: Option<u32>,
     /// Replicas that the analysis alone asks for; null when there was no number.
     unconstrained: Option<u32>,
-    /// Replicas that exist, ready or not; null when nobody could say.
+    /// Replicas that exist, ready or not; null if unknown.
     current: Option<u32>,
-    /// Replicas that are ready; null when nobody could say.
+    /// Replicas that are ready; null if unknown.
     ready: Option<u32>,
-    /// Replicas that are not ready yet; null when nobody could say.
+    /// Replicas that are not ready yet; null if unknown.
     pending: Option<u32>,
     /// `fresh`, `held` or `none`, as `basis` of a decision; `silent` while the daemon did not
     /// decide.
@@ -101,8 +101,9 @@ struct Event {
     at: String,
     /// The same, as an age in seconds.
     age_seconds: f64,
-    /// `desired` when the number is another one, `held` when it is held for want of data from now
-    /// on, `released` when it is decided on fresh data again, `removed` when the variant is gone.
+    /// `desired` if desired replicas changed, `held` if they are held from now on because data is
+    /// missing, `released` if they are decided on fresh data again, `removed` if the variant is
+    /// gone.
     change: &'static str,
     /// The namespace.
     namespace: String,
@@ -116,7 +117,7 @@ struct Event {
     after: Option<u32>,
     /// Replicas that exist, ready or not; null if unknown.
     current: Option<u32>,
-    /// The stage of the step that explains the number best; null without a number.
+    /// The stage of the step that explains the decision best; null without a decision.
     stage: Option<&'static str>,
     /// Its reason, as a word; null without a number.
     reason: Option<&'static str>,

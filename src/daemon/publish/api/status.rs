@@ -138,7 +138,7 @@ struct Fleet {
     current_replicas: Option<u32>,
     /// Replicas that are ready, of the variants where that is known; null when it is of none.
     ready_replicas: Option<u32>,
-    /// Variants of which nobody can say how many replicas exist.
+    /// Variants with an unknown number of replicas.
     current_unknown: usize,
     /// What the current replicas cost in an hour, in the configuration's currency; null when no
     /// count is known.
@@ -150,13 +150,13 @@ struct Fleet {
 /// What the numbers rest on.
 #[derive(Serialize, JsonSchema)]
 struct Sources {
-    /// Replicas whose page is recent enough to act on.
+    /// Replicas with fresh data.
     replicas_fresh: usize,
-    /// Replicas whose last page is too old to act on.
+    /// Replicas whose last data is too old.
     replicas_stale: usize,
-    /// Replicas that never had a page.
+    /// Replicas that have never reported.
     replicas_never: usize,
-    /// Age of the oldest page that is acted on, in seconds; null if there is none.
+    /// Age of the oldest data in use, in seconds; null if there is none.
     oldest_page_age_seconds: Option<f64>,
     /// Variants whose replicas have not been listed yet.
     unlisted: usize,
@@ -169,8 +169,8 @@ struct Sources {
 /// The registration of the external metrics API with its cluster.
 #[derive(Serialize, JsonSchema)]
 struct ApiService {
-    /// `ours`, `absent`, `foreign_service`, `foreign_ca_bundle`, `unavailable`, or `unknown` until
-    /// the cluster has said.
+    /// `ours`, `absent`, `foreign_service`, `foreign_ca_bundle`, `unavailable`, or `unknown` before
+    /// the first answer of the cluster.
     state: &'static str,
     /// What is wrong, as a sentence; null when it is ours.
     problem: Option<String>,

@@ -16,21 +16,21 @@ use plimsoll_core::units::Fraction;
 pub(super) struct ForeseenLine {
     /// The role: `both`, `prefill` or `decode`. All variants of the model and role have the same.
     role: &'static str,
-    /// The terms of the need. One that is switched off, or that has nothing to say, is not among
-    /// them; one that asks for nothing is 0.
+    /// The terms of the need. A term that is off or has no result is not listed; a term that adds
+    /// nothing is 0.
     terms: Vec<TermLine>,
-    /// The share of what replicas carry that load may use.
+    /// The share of the capacity that load may use.
     used: f64,
     /// What is needed now, in requests a second: the terms together, by the formula under the table
     /// of terms.
     total_per_second: f64,
-    /// The largest need that is held, in requests a second; what the number is made of.
+    /// The highest need in the hold, in requests per second, on which the decision is based.
     held_per_second: f64,
     /// Since when that is held.
     held_since: String,
-    /// What a replica of the role carries, the mean of those that are there, in requests a second.
+    /// Mean capacity of the replicas of the role, in requests per second.
     carries_per_second: f64,
-    /// What the weakest of them carries, in requests a second.
+    /// Capacity of the weakest of them, in requests per second.
     least_per_second: f64,
     /// The share of the capacity of their engines that the router leaves unused, because it fills
     /// another variant first.
@@ -38,18 +38,18 @@ pub(super) struct ForeseenLine {
     /// The work of a request now, over that of one `horizon_seconds` ago; null where the lengths of
     /// requests have not changed.
     drift: Option<f64>,
-    /// What keeps replicas from carrying more: `itl` (the time between tokens), `ttft` (the time to
+    /// The limit of the capacity: `itl` (the time between tokens), `ttft` (the time to
     /// first token), `seats` (places in the batch), `kv` (the KV cache) or `budget` (tokens in an
     /// iteration); null if it is unknown.
     bound_by: Option<&'static str>,
-    /// Seconds until what is asked for now carries load.
+    /// Seconds until a replica that is requested now serves load.
     horizon_seconds: f64,
     /// Whether enough is known for anything to be spare.
     mature: bool,
     /// Seconds until standby serves; null without standby.
     standby_seconds: Option<f64>,
-    /// What standby carries until the others serve, in requests a second, no part of the need; null
-    /// without standby.
+    /// Load of standby replicas until the others serve, in requests per second, not part of the
+    /// need; null without standby.
     bridge_per_second: Option<f64>,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct TermLine {
     words: &'static str,
     /// How much, in requests a second.
     per_second: f64,
-    /// Whether it is the one that the need comes from.
+    /// Whether the need comes from this term.
     decides: bool,
     /// The window in which a burst is the tightest, in seconds; null of every other term.
     window_seconds: Option<i64>,
@@ -83,7 +83,7 @@ pub(super) struct CarriesLine {
     low_per_second: Option<f64>,
     /// The upper end of it, in requests a second; null where the doubt is beyond all numbers.
     high_per_second: Option<f64>,
-    /// Who says so: its `replicas`, by what they did, or a `card` until they have.
+    /// Source: its `replicas`, by measurement, or a `card` before that.
     said_by: &'static str,
     /// What keeps it from being more: `itl`, `ttft`, `seats`, `kv` or `budget`.
     bound_by: &'static str,

@@ -14,15 +14,15 @@ use plimsoll_core::units::Replicas;
 /// What the adapters of a variant need, and where they should be.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Pool<'a> {
-    /// Adapters that a replica serves in one step; null when nobody knows.
+    /// Adapters that a replica serves in one step; null if unknown.
     slots: Option<u32>,
     /// Copies that all adapters want together.
     copies: u32,
     /// Replicas that the adapter with the most copies needs, one for each copy.
     needed_for_copies: u32,
-    /// Replicas that have slots for all copies; null when nobody knows how many slots there are.
+    /// Replicas that have slots for all copies; null if the slots are unknown.
     needed_for_slots: Option<u32>,
-    /// Replicas that the load needs, whatever the adapters are; null when nobody knows.
+    /// Replicas that the load needs, whatever the adapters are; null if unknown.
     needed_for_load: Option<u32>,
     /// Replicas that are needed beyond the maximum.
     unmet: u32,
@@ -30,12 +30,12 @@ pub(crate) struct Pool<'a> {
     adapters: Vec<PoolAdapter<'a>>,
     /// Every listed replica and the adapters on it, by name.
     replicas: Vec<PoolReplica<'a>>,
-    /// Copies that have to be loaded to carry out the plan.
+    /// Copies that the plan has to load.
     plan_loads: u32,
     /// Copies that find no slot in the plan.
     plan_unmet: u32,
-    /// Which copy should be where when the variant has its desired replicas; empty while nobody
-    /// knows the slots.
+    /// Which copy should be where when the variant has its desired replicas; empty while the slots
+    /// are unknown.
     plan: Vec<PoolPlace<'a>>,
     /// In which order replicas should go when there are to be fewer; empty where their ordinals
     /// decide it, as those of a `StatefulSet` do.
@@ -62,9 +62,9 @@ struct PoolAdapter<'a> {
 struct PoolReplica<'a> {
     /// The replica: a pod's name, or the address of a target.
     replica: &'a str,
-    /// Whether its adapters are known; false for a ready replica whose page does not say.
+    /// Whether its adapters are known; false for a ready replica that does not report them.
     known: bool,
-    /// Adapters that it serves in one step; null when it does not say.
+    /// Adapters that it serves in one step; null if it does not report them.
     slots: Option<u32>,
     /// Adapters with a request that runs.
     running: Vec<&'a str>,
@@ -79,7 +79,7 @@ struct PoolReplica<'a> {
 struct PoolPlace<'a> {
     /// The replica; null for one that is to come.
     replica: Option<&'a str>,
-    /// Whether it stays; one that goes has nothing to do.
+    /// Whether it stays; a replica that goes has nothing to do.
     stays: bool,
     /// Adapters that it has and should keep.
     keep: Vec<&'a str>,
@@ -96,8 +96,7 @@ struct PoolDeparture<'a> {
     replica: &'a str,
     /// Copies that would have to be loaded elsewhere if it went after those before it.
     displaced: u32,
-    /// Its place in the order, from 0: what `controller.kubernetes.io/pod-deletion-cost` should
-    /// say.
+    /// Its place in the order, from 0: the value for `controller.kubernetes.io/pod-deletion-cost`.
     deletion_cost: usize,
 }
 

@@ -16,7 +16,7 @@ pub(super) struct RankedOption {
     unit: &'static str,
     /// The role that was ranked; null where all variants serve whole requests.
     role: Option<&'static str>,
-    /// The round, from 1: the best option is taken, and the rest ranked anew.
+    /// The round, from 1: the best option is taken, and the rest is ranked again.
     round: usize,
     /// The variant, as `NAMESPACE/NAME`.
     variant: String,
@@ -42,8 +42,8 @@ pub(super) struct RankedOption {
     suppressed: Option<f64>,
     /// Factor for a start from nothing, 1 where something runs; null when it has no score.
     cold: Option<f64>,
-    /// Factor for something scarce that the model does not need, 1 where there is nothing; null when
-    /// it has no score.
+    /// Factor for something scarce that the model does not need, 1 where there is nothing; null
+    /// when it has no score.
     mismatch: Option<f64>,
     /// The score; the lowest is taken. Null when it has none.
     score: Option<f64>,

@@ -26,7 +26,7 @@ pub struct Autoscaler {
     pub done_seconds: Option<f64>,
     /// Its stabilization window for this change, in seconds; null if it makes no change.
     pub window_seconds: Option<f64>,
-    /// Problems that keep the HPA from following the number, as sentences.
+    /// Problems that keep the HPA from following, as sentences.
     pub problems: Vec<String>,
     /// What to add to the HPA, as YAML; null if nothing is needed.
     pub remedy: Option<String>,
