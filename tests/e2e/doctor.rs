@@ -604,11 +604,9 @@ fn the_doctor_finds_what_is_wrong_with_the_daemon() {
     daemon.limit_files(4096);
     drop(daemon);
 
-    let daemon = Daemon::launch(
-        stage,
-        "practice",
-        &configuration(stage, "practice", Knows::ByConfiguration),
-    );
+    let sound = configuration(stage, "practice", Knows::ByConfiguration);
+    let slow = format!("shutdown: {{delay: 1m}}\n{sound}");
+    let daemon = Daemon::launch(stage, "practice", &slow);
     doctor.finds("decisions", "ok", "");
     doctor.finds("scrapes", "ok", "");
     stage.engines.wedge("practice", true);
@@ -616,12 +614,11 @@ fn the_doctor_finds_what_is_wrong_with_the_daemon() {
     doctor.finds("decisions", "warning", "");
     stage.engines.wedge("practice", false);
 
-    let sound = fs::read_to_string(&config).unwrap();
     fs::write(&config, "tick_intervall: 1s\n").unwrap();
     doctor.finds("configuration", "failure", "tick_intervall");
     daemon.signal("-HUP");
     doctor.finds("configuration-reload", "failure", "tick_intervall");
-    fs::write(&config, sound).unwrap();
+    fs::write(&config, slow).unwrap();
     daemon.signal("-HUP");
     doctor.finds("configuration-reload", "ok", "accepted");
 

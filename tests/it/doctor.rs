@@ -299,6 +299,22 @@ fn a_daemon_that_is_late_or_of_another_release_is_found() {
 }
 
 #[test]
+fn a_variant_that_its_maximum_keeps_small_is_found() {
+    let decided = |unconstrained: u32, saturated: u32| {
+        let mut evidence = running(json!({}), "a 1\n");
+        let Gathered::Read(daemon) = &mut evidence.daemon else { unreachable!() };
+        daemon.decisions = Gathered::Read(json!({"variants": [{
+            "namespace": "shop", "variant": "llama", "basis": "fresh", "max": 4, "desired": 4,
+            "unconstrained": unconstrained, "saturated": saturated,
+        }]}));
+        evidence
+    };
+    expect(&decided(4, 0), "hpa-bounds", Verdict::Ok, "1 variant");
+    expect(&decided(6, 0), "hpa-bounds", Verdict::Warning, "needs 6 replicas");
+    expect(&decided(4, 3), "hpa-bounds", Verdict::Warning, "3 replicas are saturated");
+}
+
+#[test]
 fn only_the_permissions_that_a_configuration_needs_are_asked_for() {
     let purposes = |more: &str| {
         let all = permissions(&config(more).config, &names());

@@ -230,17 +230,26 @@ pub(super) fn bounds(evidence: &Evidence) -> Findings {
     let decisions = evidence.daemon.read()?.decisions.read()?;
     let short: Vec<Symptom> = entries(decisions)
         .iter()
-        .filter_map(|entry| {
-            let needed = entry["unconstrained"].as_u64()?;
-            let most = entry["max"].as_u64().filter(|most| needed > *most)?;
-            let text = format!("the load needs {needed} replicas, and the maximum is {most}");
-            Some(Symptom::warning(text).of(name(entry)))
-        })
+        .filter_map(|entry| Some(Symptom::warning(shortfall(entry)?).of(name(entry))))
         .collect();
     if short.is_empty() {
         return Ok(vec![Symptom::ok(counted(entries(decisions).len(), "variant"))]);
     }
     Ok(short)
+}
+
+/// The shortfall of a variant that is at its maximum; `None` if there is none.
+fn shortfall(entry: &Value) -> Option<String> {
+    let count = |key: &str| entry[key].as_u64();
+    let most = count("max")?;
+    let needed = count("unconstrained").filter(|needed| *needed > most);
+    if let Some(needed) = needed {
+        return Some(format!("the load needs {needed} replicas, and the maximum is {most}"));
+    }
+
+    let saturated = count("saturated").filter(|saturated| *saturated > 0)?;
+    let is_full = count("desired") == Some(most);
+    is_full.then(|| format!("{saturated} replicas are saturated, and the maximum is {most}"))
 }
 
 pub(super) fn keda_ready(evidence: &Evidence) -> Findings {
