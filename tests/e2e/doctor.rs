@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -15,11 +16,16 @@ use crate::wait::{PATIENCE, until};
 /// The registration of external metrics.
 const API_SERVICE: &str = "v1beta1.external.metrics.k8s.io";
 
-/// The ConfigMap of the front proxy's authorities.
+/// The `ConfigMap` of the front proxy's authorities.
 const TRUST: [&str; 4] = ["configmap", "extension-apiserver-authentication", "-n", "kube-system"];
 
 /// A URL at which nothing answers.
 const NOWHERE: &str = "http://127.0.0.1:9";
+
+/// The runs until something must be found, and the time between two of them. Together they are
+/// longer than a cache of the API server keeps anything.
+const RUNS: u32 = 120;
+const PAUSE: Duration = Duration::from_millis(300);
 
 /// Runs `plimsoll doctor` on one stage.
 struct Doctor<'s> {
@@ -93,14 +99,17 @@ impl<'s> Doctor<'s> {
     /// Waits until a check has this verdict and shows these words.
     fn finds(&self, check: &str, verdict: &str, words: &str) {
         let mut last = String::new();
-        until(&format!("{check} to be {verdict} with {words:?}"), || {
+        for _ in 0..RUNS {
             let report = self.run();
-            last = report.shown();
             let found = report.check(check);
-            (found["verdict"] == verdict && found.to_string().contains(words)).then(|| {
-                assert!(report.code >= i32::from(verdict != "ok"), "{last}");
-            })
-        });
+            if found["verdict"] == verdict && found.to_string().contains(words) {
+                assert!(report.code >= i32::from(verdict != "ok"), "{}", report.shown());
+                return;
+            }
+            last = report.shown();
+            std::thread::sleep(PAUSE);
+        }
+        panic!("{check} is not {verdict} with {words:?}: {last}");
     }
 }
 
@@ -146,14 +155,14 @@ fn healthy(stage: &Stage, namespace: &str) -> (Daemon, PathBuf, String) {
 /// Waits until nothing is wrong.
 fn passes(doctor: &Doctor<'_>) -> Report {
     let mut last = BTreeSet::new();
-    for _ in 0..40 {
+    for _ in 0..RUNS {
         let report = doctor.run();
         last = report.problems();
         if last.is_empty() {
             assert_eq!(report.code, 0);
             return report;
         }
-        std::thread::sleep(std::time::Duration::from_millis(500));
+        std::thread::sleep(PAUSE);
     }
     panic!("{last:#?}");
 }
@@ -275,7 +284,7 @@ fn the_doctor_finds_what_keeps_hpas_from_the_number() {
 }
 
 /// Takes external metrics from the HPA controller, which Kubernetes grants as well.
-/// Returns the file with its ClusterRole.
+/// Returns the file with its `ClusterRole`.
 fn refuse_the_controller(stage: &Stage, folder: &Path) -> PathBuf {
     stage.kubectl(&["delete", "clusterrolebinding", "plimsoll-external-metrics"]).unwrap();
     let role = ["clusterrole", "system:controller:horizontal-pod-autoscaler", "-o", "json"];

@@ -232,7 +232,7 @@ pub(super) fn prometheus(evidence: &Evidence) -> Findings {
     let mut symptoms = Vec::new();
     let ahead = daemon.value("plimsoll_prometheus_replicas_ahead")?.unwrap_or_default();
     if ahead > 0.0 {
-        let text = format!("{} have samples from the future", counted(ahead as usize, "replica"));
+        let text = format!("{ahead} replicas have samples from the future");
         symptoms.push(Symptom::warning(text).fix("Synchronize the clocks"));
     }
     let claimed = daemon.value("plimsoll_prometheus_claimed_series")?.unwrap_or_default();
@@ -323,7 +323,7 @@ pub(super) fn certificate(evidence: &Evidence) -> Findings {
     ] {
         let Some(until) = daemon.value(metric)? else { continue };
         let left = until - evidence.now.as_second() as f64;
-        let text = format!("it is valid for {}", days(left as i64));
+        let text = format!("it is valid for {}", days(left));
         symptoms.push(if left <= 0.0 {
             Symptom::failure("it has expired").of(what)
         } else if left < least {

@@ -72,11 +72,8 @@ impl<'a> RegistrationView<'a> {
 
 /// The settings of the metrics API; `None` without a configuration.
 fn served(evidence: &Evidence) -> Result<Option<&ExternalMetrics>, Unseen> {
-    let config = match evidence.config() {
-        Ok(config) => &config.config,
-        Err(Unseen::Unknown(_) | Unseen::NotApplicable(_)) => return Ok(None),
-    };
-    match config.keys.external_metrics.as_ref().filter(|served| served.enabled) {
+    let Ok(config) = evidence.config() else { return Ok(None) };
+    match config.config.keys.external_metrics.as_ref().filter(|served| served.enabled) {
         Some(served) => Ok(Some(served)),
         None => Err(Unseen::NotApplicable("the configuration has no external_metrics".to_owned())),
     }
@@ -143,7 +140,7 @@ pub(super) fn ca_bundle(evidence: &Evidence) -> Findings {
         return Ok(vec![Symptom::failure("spec.caBundle has no certificate")]);
     };
     let left = until - now;
-    let text = format!("the newest of {all} is valid for {}", days(left));
+    let text = format!("the newest of {all} is valid for {}", days(left as f64));
     Ok(vec![if left <= 0 {
         Symptom::failure(format!("all {all} authorities in spec.caBundle have expired"))
     } else if left < VALID_MIN {
@@ -161,10 +158,12 @@ fn is_foreign(evidence: &Evidence) -> bool {
 }
 
 /// Seconds in words.
-pub(super) fn days(seconds: i64) -> String {
-    match seconds / 3600 {
-        hours if hours >= 48 => format!("{} days", hours / 24),
-        hours => format!("{hours} hours"),
+pub(super) fn days(seconds: f64) -> String {
+    let hours = (seconds / 3600.0).floor();
+    if hours >= 48.0 {
+        format!("{} days", (hours / 24.0).floor())
+    } else {
+        format!("{hours} hours")
     }
 }
 

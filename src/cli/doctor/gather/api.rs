@@ -50,49 +50,13 @@ impl ApiReader {
         self.client.clone()
     }
 
-    /// Reads an object; `None` if there is none.
-    pub(super) async fn get<K>(&self, api: Api<K>, name: &str) -> Result<Option<K>, String>
-    where
-        K: Clone + fmt::Debug + DeserializeOwned,
-    {
-        within("an object", api.get_opt(name)).await
-    }
-
     /// Reads a `ConfigMap`; `None` if there is none.
     pub(super) async fn config_map(
         &self,
         namespace: &str,
         name: &str,
     ) -> Result<Option<ConfigMap>, String> {
-        self.get(Api::namespaced(self.client(), namespace), name).await
-    }
-
-    /// Lists objects. If the cluster does not have the kind, it is absent.
-    pub(super) async fn list<K>(&self, api: Api<K>, params: ListParams) -> Gathered<Vec<K>>
-    where
-        K: Clone + fmt::Debug + DeserializeOwned,
-    {
-        let mut params = params.limit(PAGE);
-        let mut all = Vec::new();
-        for _ in 0..PAGES_MAX {
-            let answer = tokio::time::timeout(TIMEOUT, api.list(&params)).await;
-            let page = match answer {
-                Ok(Ok(page)) => page,
-                Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
-                    return Gathered::Absent("the cluster has no such kind".to_owned());
-                }
-                Ok(Err(error)) => return Gathered::Unread(refused(error)),
-                Err(_) => return Gathered::Unread(silent("a list")),
-            };
-
-            all.extend(page.items);
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params = params.continue_token(&token),
-                None => return Gathered::Read(all),
-            }
-        }
-
-        Gathered::Unread(format!("there are more than {} objects", all.len()))
+        get(&Api::namespaced(self.client(), namespace), name).await
     }
 
     /// Reads a path, such as that of an aggregated API.
@@ -167,6 +131,42 @@ impl ApiReader {
         let api: Api<K> = Api::all_with(self.client(), &());
         within(what, api.create(&PostParams::default(), object)).await
     }
+}
+
+/// Reads an object; `None` if there is none.
+pub(super) async fn get<K>(api: &Api<K>, name: &str) -> Result<Option<K>, String>
+where
+    K: Clone + fmt::Debug + DeserializeOwned,
+{
+    within("an object", api.get_opt(name)).await
+}
+
+/// Lists objects. If the cluster does not have the kind, it is absent.
+pub(super) async fn list<K>(api: &Api<K>, params: &ListParams) -> Gathered<Vec<K>>
+where
+    K: Clone + fmt::Debug + DeserializeOwned,
+{
+    let mut params = params.clone().limit(PAGE);
+    let mut all = Vec::new();
+    for _ in 0..PAGES_MAX {
+        let answer = tokio::time::timeout(TIMEOUT, api.list(&params)).await;
+        let page = match answer {
+            Ok(Ok(page)) => page,
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
+                return Gathered::Absent("the cluster has no such kind".to_owned());
+            }
+            Ok(Err(error)) => return Gathered::Unread(refused(error)),
+            Err(_) => return Gathered::Unread(silent("a list")),
+        };
+
+        all.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Gathered::Read(all),
+        }
+    }
+
+    Gathered::Unread(format!("there are more than {} objects", all.len()))
 }
 
 async fn within<T>(

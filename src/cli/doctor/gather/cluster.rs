@@ -10,7 +10,7 @@ use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::ApiResource;
 
 use crate::cli::doctor::evidence::{ClusterEvidence, EndpointCounts, Gathered, PathAnswer};
-use crate::cli::doctor::gather::api::ApiReader;
+use crate::cli::doctor::gather::api::{ApiReader, get, list};
 use crate::cli::doctor::gather::watch::{self, AT_A_TIME};
 use crate::cli::doctor::permission::{
     AccessPurpose, Permission, ReleaseNames, permissions, registration_name,
@@ -47,7 +47,7 @@ pub(super) async fn gather(
     let api_services: Api<APIService> = Api::all(reader.client());
     let election = config.keys.kubernetes.leader_election();
     let (registration, hidden, state, permissions) = tokio::join!(
-        reader.get(api_services, registered),
+        get(&api_services, registered),
         watch::hidden(reader, &needed),
         watch::state(reader, needed.clone()),
         permitted(reader, config, &names),
@@ -61,14 +61,20 @@ pub(super) async fn gather(
     let lease_of = election.map_or(own, |it| it.namespace.as_deref().unwrap_or(own));
     let lease = election.map_or("plimsoll", |it| it.name.as_str());
     let document = format!("{lease}-decisions");
+    let everything = ListParams::default();
+    let objects = scaled_objects(reader);
+    let schemas = Api::all(client());
+    let spaces = Api::all(client());
+    let deployments = Api::namespaced(client(), own);
+    let leases = Api::namespaced(client(), lease_of);
     let (trust, path, flow_schemas, scaled_objects, namespaces, deployment, lease, document) = tokio::join!(
         reader.config_map("kube-system", "extension-apiserver-authentication"),
         reader.path(&path),
-        reader.list(Api::all(client()), ListParams::default()),
-        reader.list(scaled_objects(reader), ListParams::default()),
-        reader.list(Api::all(client()), ListParams::default()),
-        reader.get(Api::namespaced(client(), own), &names.name),
-        reader.get(Api::namespaced(client(), lease_of), lease),
+        list(&schemas, &everything),
+        list(&objects, &everything),
+        list(&spaces, &everything),
+        get(&deployments, &names.name),
+        get(&leases, lease),
         reader.config_map(lease_of, &document),
     );
 
@@ -136,10 +142,8 @@ async fn service(
 
     let slices: Api<EndpointSlice> = Api::namespaced(reader.client(), &namespace);
     let of_service = ListParams::default().labels(&format!("kubernetes.io/service-name={name}"));
-    let (service, slices) = tokio::join!(
-        reader.get(Api::namespaced(reader.client(), &namespace), &name),
-        reader.list(slices, of_service)
-    );
+    let services = Api::namespaced(reader.client(), &namespace);
+    let (service, slices) = tokio::join!(get(&services, &name), list(&slices, &of_service));
     let counts = match slices {
         Gathered::Read(slices) => Gathered::Read(count(&slices)),
         Gathered::Unread(reason) => Gathered::Unread(reason),
@@ -188,10 +192,8 @@ async fn permitted(
     let daemon = daemon.as_str();
     let wanted = permissions(config, names).into_iter().take(PERMISSIONS_MAX);
     let asking = wanted.map(|permission| async move {
-        let user = match permission.purpose {
-            AccessPurpose::Controller => CONTROLLER,
-            _ => daemon,
-        };
+        let is_controller = permission.purpose == AccessPurpose::Controller;
+        let user = if is_controller { CONTROLLER } else { daemon };
         let answer = reader.may(user, &permission).await.into();
         (permission, answer)
     });
