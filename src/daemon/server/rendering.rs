@@ -97,8 +97,8 @@ mod tests {
     async fn requests_that_arrive_during_a_rendering_share_the_next_one() {
         let (begin, beginnings) = mpsc::channel::<()>();
         let beginnings = std::sync::Mutex::new(beginnings);
-        let begun = Arc::new(AtomicU64::default());
-        let rendering = Arc::clone(&begun);
+        let started = Arc::new(AtomicU64::default());
+        let rendering = Arc::clone(&started);
         let shared = Arc::new(SharedRendering::new(move || {
             let page = rendering.fetch_add(1, Ordering::SeqCst);
             beginnings.lock().unwrap().recv().map_err(|gone| gone.to_string())?;
@@ -111,7 +111,7 @@ mod tests {
         };
 
         let first = ask();
-        while begun.load(Ordering::SeqCst) < 1 {
+        while started.load(Ordering::SeqCst) < 1 {
             tokio::task::yield_now().await;
         }
         let others = [(); 10].map(|()| ask());
