@@ -242,6 +242,69 @@ fn the_comparison_shows_the_means_of_the_scoreboard() {
     assert!(compared >= 8, "the table is found");
 }
 
+/// Words that hide who or what is meant, or that people no longer use.
+const AVOIDED: [&str; 7] = ["whoever", "nobody", "somebody", "everybody", "anew", "beside", "mend"];
+
+/// The pages that are read first have none of these words. The others may not get more of them.
+const READ_FIRST: [&str; 12] = [
+    "README.md",
+    "docs/capacity.md",
+    "docs/comparison.md",
+    "docs/concepts.md",
+    "docs/demo.md",
+    "docs/discovery.md",
+    "docs/external-metrics.md",
+    "docs/first-hour.md",
+    "docs/install.md",
+    "docs/keda.md",
+    "docs/troubleshooting.md",
+    "docs/without-kubernetes.md",
+];
+
+/// Occurrences in all other pages. Reduce it when you rewrite one.
+const AVOIDED_ELSEWHERE: usize = 95;
+
+#[test]
+fn avoided_words_stay_out_of_the_pages_that_are_read_first() {
+    let folders = ["docs", "", "alerts"].into_iter().flat_map(markdown);
+    let mut elsewhere = 0;
+    for file in folders {
+        let found = avoided(&read(&file));
+        if READ_FIRST.iter().any(|page| Path::new(page) == file) {
+            assert!(found.is_empty(), "{}: {found:?}", file.display());
+        } else {
+            elsewhere += found.len();
+        }
+    }
+    assert!(
+        elsewhere <= AVOIDED_ELSEWHERE,
+        "{elsewhere} avoided words in the other pages, and at most {AVOIDED_ELSEWHERE} are allowed"
+    );
+}
+
+/// The avoided words in the prose of a document, without code and links.
+fn avoided(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut inside = false;
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            inside = !inside;
+        } else if !inside {
+            let prose: String = line.split('`').step_by(2).collect();
+            let prose = prose.to_lowercase();
+            let found = prose.split(|c: char| !c.is_ascii_alphanumeric() && !"-_#/".contains(c));
+            words.extend(found.filter(|word| AVOIDED.contains(word)).map(str::to_owned));
+        }
+    }
+    words
+}
+
+#[test]
+fn avoided_words_are_found_in_prose_and_not_in_code() {
+    let text = "Nobody mends it `anew`.\n```\nsomebody\n```\n[see](a.md#beside-it) beside\n";
+    assert_eq!(avoided(text), ["nobody", "beside"]);
+}
+
 /// Compares a generated page with the committed one, or writes it.
 fn compare(path: &str, text: &str) {
     if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
