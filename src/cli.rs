@@ -25,7 +25,6 @@ use crate::cli::args::{Args, CheckArgs, Command};
 use crate::cli::ask::AskError;
 use crate::cli::card::CardError;
 use crate::cli::doctor::DoctorError;
-use crate::cli::doctor::verdict::Verdict;
 use crate::cli::explain::ExplainError;
 use crate::cli::migrate::MigrateError;
 use crate::cli::overrides::OverrideError;
@@ -41,12 +40,6 @@ pub const EXIT_OK: u8 = 0;
 pub const EXIT_CHANGED: u8 = 1;
 /// `explain` found a variant without a number that is served.
 pub const EXIT_NO_NUMBER: u8 = 1;
-/// `doctor` found a warning, and nothing worse.
-pub const EXIT_WARNING: u8 = Verdict::Warning.exit_code();
-/// `doctor` could not read something that a check needs, and found no failure.
-pub const EXIT_UNKNOWN: u8 = Verdict::Unknown.exit_code();
-/// `doctor` found a failure.
-pub const EXIT_FAILURE: u8 = Verdict::Failure.exit_code();
 /// The command line or the configuration is wrong (`EX_USAGE`).
 pub const EXIT_USAGE: u8 = 64;
 /// A required external service or file is not available (`EX_UNAVAILABLE`).
