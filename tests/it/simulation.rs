@@ -95,6 +95,7 @@ pub(crate) fn scenario(load: Load) -> Scenario {
                 admission: Admission::WholePrompt,
             },
             options: Options::default(),
+            template: None,
             prefix: Prefix::Share(Fraction::ZERO),
             adapters: None,
             startup: Startup {

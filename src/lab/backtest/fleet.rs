@@ -332,6 +332,7 @@ fn variant(
             admission: Admission::WholePrompt,
         },
         options: Options::default(),
+        template: None,
         prefix: Prefix::Share(Fraction::ZERO),
         adapters: None,
         startup: Startup { load: Micros::from_secs_f64(start), ..Startup::default() },

@@ -10,6 +10,7 @@ pub(crate) mod ranges;
 pub(crate) mod slo;
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -28,6 +29,7 @@ pub use crate::simulate::scenario::slo::Slo;
 use crate::simulate::workload::Load;
 use crate::simulate::workload::load::Arrivals;
 use plimsoll_core::fleet::{ModelKey, ModelName, Role, VariantSpec};
+use plimsoll_core::observe::template::PodTemplate;
 use plimsoll_core::pipeline::Policy;
 use plimsoll_core::settings;
 use plimsoll_core::settings::{minutes, secs};
@@ -195,6 +197,8 @@ pub struct Variant {
     pub engine: Settings,
     /// Options that make the engine less regular.
     pub options: Options,
+    /// The pod template that the daemon reads; `None` if it reads none.
+    pub template: Option<Arc<PodTemplate>>,
     /// The contents of its prefix caches.
     pub prefix: Prefix,
     /// Its handling of adapters; `None` if it serves none.

@@ -118,6 +118,9 @@ impl Simulation<'_> {
 
             let key = self.scenario.variants[variant].spec.key.clone();
             let scale = Scale::Known(state);
+            if let Some(template) = &self.scenario.variants[variant].template {
+                inputs.templates.insert(key.clone(), Arc::clone(template));
+            }
             inputs
                 .listings
                 .insert(key, ReplicaListing { replicas, unready, scale, way, as_of: now });

@@ -71,6 +71,9 @@ settings! {
         /// What it fetches of the caches of prompts from elsewhere, through a KV connector.
         fetch: Option<FetchKeys>;
 
+        /// Whether the daemon reads the engine's arguments in its pod template, as in a cluster.
+        arguments: bool = false;
+
         /// The standard deviation of the logarithm of the time of a step.
         noise: f64 = 0.0, in 0.0..=2.0;
     }

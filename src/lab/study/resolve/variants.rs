@@ -1,5 +1,6 @@
 //! Variants: engines, starts, failures, and autoscalers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -21,6 +22,7 @@ use crate::study::file::{
 use crate::study::resolve::adapters;
 use plimsoll_core::decide::enforce::{Amount, Select};
 use plimsoll_core::fleet::{Bounds, VariantSpec};
+use plimsoll_core::observe::template::{Container, PodTemplate};
 use plimsoll_core::settings::Written;
 use plimsoll_core::units::{Fraction, Replicas};
 use plimsoll_daemon::config::check::Checks;
@@ -105,6 +107,7 @@ pub(crate) fn resolve(
     let (bounds, initial) = one.counts(*replicas);
     let settings = one.engine(engine);
     let options = one.options(engine, &settings);
+    let template = engine.arguments.then(|| Arc::new(template(&settings, &options)));
     let has_hits = written.engine.as_ref().is_some_and(|engine| engine.prefix_hits.is_some());
     let prefix = one.prefix(engine, has_hits, served);
     let slots_path = one.at("engine.adapters");
@@ -119,6 +122,7 @@ pub(crate) fn resolve(
         initial,
         engine: settings,
         options,
+        template,
         prefix,
         adapters,
         startup: *startup,
@@ -130,6 +134,26 @@ pub(crate) fn resolve(
         rollout,
         actuator,
     })
+}
+
+/// The pod template of an engine, with what its command line says.
+fn template(settings: &Settings, options: &Options) -> PodTemplate {
+    let Settings { max_num_seqs, max_num_batched_tokens, block_size, .. } = *settings;
+    let Options { api_servers, stages, .. } = *options;
+    let flags = [
+        ("max-num-seqs", max_num_seqs),
+        ("max-num-batched-tokens", max_num_batched_tokens),
+        ("block-size", block_size),
+        ("api-server-count", api_servers),
+        ("pipeline-parallel-size", stages),
+    ];
+
+    let engine = Container {
+        image: "vllm/vllm-openai".to_owned(),
+        args: flags.map(|(flag, value)| format!("--{flag}={value}")).to_vec(),
+        ..Container::default()
+    };
+    PodTemplate { unit: None, containers: vec![engine] }
 }
 
 impl VariantResolver<'_, '_, '_> {

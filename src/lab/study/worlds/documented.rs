@@ -2,7 +2,7 @@
 
 use crate::study::worlds::engines::PAIRS;
 use crate::study::worlds::priors::{
-    ALONE, API_SERVERS, Aspect, BATCH_OUTPUT, BATCH_PROMPT, BATCH_SHARE, BATCH_SIGMA, BATCHES,
+    ALONE, API_SERVERS, ARGUMENTS, Aspect, BATCH_OUTPUT, BATCH_PROMPT, BATCH_SHARE, BATCH_SIGMA, BATCHES,
     BUDGET, BUDGET_OF_ONE, BUDGET_OF_SEVERAL, BUDGET_OTHERS, CLIENTS, COEFFICIENT, COMPRESSION,
     CRASH_HOURS, DAY_HOURS, DELAY, DELAYS, DRAFTS, DRAFTS_MORE, DRAFTS_MORE_FROM, DRIFT,
     DRIFT_FROM, DRIFT_MINUTES, DRIFTS, FAILED_SHARE, FAILED_STARTS, FAILURES, FLASH,
@@ -61,6 +61,12 @@ fn engine() -> Vec<Prior> {
             Aspect::PrefixHits,
             format!("{HITS}: {HITS_SOME}; of agents {HITS_AGENTS}"),
             "An infinite cache finds 0.37 of Mooncake's conversations",
+        ),
+        prior(
+            Aspect::Arguments,
+            format!("{ARGUMENTS}"),
+            "Plimsoll reads them in the pod template of a scale target; not in a file of an image, \
+             in a script, or where a variant has no scale target",
         ),
         prior(
             Aspect::ApiServers,

@@ -59,6 +59,7 @@ pub(crate) fn of(draft: &WorldDraft) -> Vec<Fact> {
         (Aspect::Seats, among(f64::from(engine.max_num_seqs), SEATS)),
         (Aspect::TokenBudget, among(f64::from(engine.max_num_batched_tokens), BUDGETS)),
         (Aspect::PrefixHits, among(requests.hits, HITS)),
+        (Aspect::Arguments, tuning.arguments.name),
         (Aspect::ApiServers, tuning.api_servers.name),
         (Aspect::Pipeline, tuning.stages.name),
         (Aspect::Speculation, tuning.speculation.name),

@@ -45,6 +45,7 @@ pub(crate) enum Aspect {
     FailedStarts = 31,
     Slowdown = 32,
     Batch = 33,
+    Arguments = 34,
 }
 
 // === Engine ===
@@ -80,6 +81,9 @@ pub(crate) const HITS_SOME: PriorDistribution = PriorDistribution::Uniform { low
 
 pub(crate) const HITS_AGENTS: PriorDistribution =
     PriorDistribution::Uniform { low: 0.5, high: 0.9 };
+
+/// Whether the pod template shows the arguments of the engine.
+pub(crate) const ARGUMENTS: Choice<bool> = Choice(&[(75, "readable", true), (25, "hidden", false)]);
 
 pub(crate) const API_SERVERS: Choice<u32> =
     Choice(&[(60, "one", 1), (20, "two", 2), (12, "four", 4), (8, "eight", 8)]);
@@ -534,6 +538,7 @@ impl Aspect {
             Self::FailedStarts => "failed starts",
             Self::Slowdown => "slowdown",
             Self::Batch => "batch work",
+            Self::Arguments => "engine arguments",
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::study::worlds::draw::{WorldScenario, draw};
 use crate::study::worlds::lot::Lot;
 use crate::study::worlds::play;
 use crate::study::worlds::priors::{
-    API_SERVERS, Aspect, BATCHES, BUDGET, CLIENTS, DELAYS, DRIFTS, FAILED_STARTS, FAILURES,
+    API_SERVERS, ARGUMENTS, Aspect, BATCHES, BUDGET, CLIENTS, DELAYS, DRIFTS, FAILED_STARTS, FAILURES,
     FOLLOWERS, GATEWAYS, HITS, LOSSES, NODES, NOISES, ROLLOUTS, ROUTERS, SCRAPES, SEATS, SHAPES,
     SILENCES, SLOWDOWNS, SPECULATIONS, STAGES, TASKS, UNAVAILABLE, VARIANTS,
 };
@@ -75,6 +75,7 @@ fn worlds_are_drawn_as_often_as_the_priors_say() {
         (Aspect::Shape, weights(&SHAPES)),
         (Aspect::Lengths, weights(&TASKS)),
         (Aspect::ApiServers, weights(&API_SERVERS)),
+        (Aspect::Arguments, weights(&ARGUMENTS)),
         (Aspect::Pipeline, weights(&STAGES)),
         (Aspect::Speculation, weights(&SPECULATIONS)),
         (Aspect::Noise, weights(&NOISES)),
@@ -119,6 +120,7 @@ fn the_weights_of_a_choice_are_percentages() {
         sum(&DELAYS),
         sum(&GATEWAYS),
         sum(&API_SERVERS),
+        sum(&ARGUMENTS),
         sum(&STAGES),
         sum(&SPECULATIONS),
         sum(&NOISES),
@@ -129,7 +131,7 @@ fn the_weights_of_a_choice_are_percentages() {
         sum(&FAILED_STARTS),
     ];
 
-    assert_eq!(sums, [100; 26]);
+    assert_eq!(sums, [100; 27]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::study::worlds::distribution::DrawnOption;
 use crate::study::worlds::lot::Lot;
 use crate::study::worlds::numbers::digits;
 use crate::study::worlds::priors::{
-    API_SERVERS, Aspect, DRAFTS, DRAFTS_MORE, DRAFTS_MORE_FROM, NOISE, NOISES, SPECULATIONS,
+    API_SERVERS, ARGUMENTS, Aspect, DRAFTS, DRAFTS_MORE, DRAFTS_MORE_FROM, NOISE, NOISES, SPECULATIONS,
     STAGES, TOKENS_PER_STEP,
 };
 use plimsoll_core::settings::Written;
@@ -20,6 +20,7 @@ pub(crate) struct EngineSetup {
     pub(crate) stages: DrawnOption<u32>,
     pub(crate) speculation: DrawnOption<Option<Drafts>>,
     pub(crate) noise: DrawnOption<f64>,
+    pub(crate) arguments: DrawnOption<bool>,
 }
 
 /// Tokens of speculative decoding.
@@ -49,6 +50,7 @@ impl EngineSetup {
             stages: STAGES.draw(&mut lot.of(Aspect::Pipeline)),
             speculation: DrawnOption { name: speculates.name, value: speculation },
             noise: DrawnOption { name: noise.name, value: sigma },
+            arguments: ARGUMENTS.draw(&mut lot.of(Aspect::Arguments)),
         }
     }
 
@@ -73,7 +75,7 @@ impl EngineSetup {
 
     /// Adds this configuration to the engine's keys.
     pub(crate) fn written(&self, engine: Written<EngineKeys>) -> Written<EngineKeys> {
-        let Self { api_servers, stages, speculation, noise } = *self;
+        let Self { api_servers, stages, speculation, noise, arguments } = *self;
         let drafts = speculation.value.map(|it| Written::<SpeculationKeys> {
             drafts: Some(it.drafts),
             tokens: Some(it.tokens),
@@ -84,6 +86,7 @@ impl EngineSetup {
             pipeline_stages: (stages.value > 1).then_some(stages.value),
             speculation: drafts,
             noise: (noise.value > 0.0).then_some(noise.value),
+            arguments: arguments.value.then_some(true),
             ..engine
         }
     }
