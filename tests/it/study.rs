@@ -81,6 +81,39 @@ fn foresight_serves_a_jump_as_a_stock_hpa_does_for_a_third_of_its_cost() {
     assert!(of(0, "cost") * 3.0 < of(1, "cost") && of(0, "flips") <= 2.0, "{results}");
 }
 
+// A fleet of engines with few places has spare replicas, as far as metrics at a low load can show.
+#[test]
+fn places_that_a_pod_template_shows_are_counted_before_they_are_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("scenario.yaml");
+    let scenario = "\
+length: 20m
+models:
+- name: m
+  slo: {ttft: 2s, itl: 100ms}
+  workload:
+    drawn: {rate: 3, prompt: {median: 200, sigma: 0.3}, output: {median: 200, sigma: 0.3}}
+variants:
+- name: v
+  accelerator: H100
+  cost: 3
+  replicas: {min: 1, max: 20, initial: 8}
+  engine: {alpha: 20ms, beta: 20us, delta: 100us, kv_tokens: 200000, seats: 4}
+  startup: {load: 3m}
+";
+    fs::write(&path, scenario).unwrap();
+
+    let [hidden, shown] = ["false", "true"].map(|shown| {
+        let set = format!("variants[0].engine.arguments={shown}");
+        let output = simulate(&[path.to_str().unwrap(), "--set", &set, "--json", "-"]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+        results["runs"][0]["within_slo"].as_f64().unwrap()
+    });
+    assert!(shown > 0.999, "{shown}");
+    assert!(hidden < 0.95, "otherwise the scenario shows nothing: {hidden}");
+}
+
 #[test]
 fn the_example_of_spot_nodes_compares_the_least_cost_with_the_rank_of_prices() {
     // The rise of its wave is enough to see both choose.

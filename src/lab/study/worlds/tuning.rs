@@ -8,8 +8,8 @@ use crate::study::worlds::distribution::DrawnOption;
 use crate::study::worlds::lot::Lot;
 use crate::study::worlds::numbers::digits;
 use crate::study::worlds::priors::{
-    API_SERVERS, ARGUMENTS, Aspect, DRAFTS, DRAFTS_MORE, DRAFTS_MORE_FROM, NOISE, NOISES, SPECULATIONS,
-    STAGES, TOKENS_PER_STEP,
+    API_SERVERS, ARGUMENTS, Aspect, DRAFTS, DRAFTS_MORE, DRAFTS_MORE_FROM, NOISE, NOISES,
+    SPECULATIONS, STAGES, TOKENS_PER_STEP,
 };
 use plimsoll_core::settings::Written;
 
