@@ -6,8 +6,6 @@
 
 mod foresight;
 mod limits;
-#[cfg(test)]
-mod tests;
 
 use std::sync::Arc;
 
@@ -520,3 +518,6 @@ fn weighted_mean(
 fn weight(replica: &ReplicaObservation) -> f64 {
     replica.completions.map_or(0.0, RequestRate::requests_per_second).max(1.0 / 60.0)
 }
+
+#[cfg(test)]
+mod tests;
