@@ -33,6 +33,10 @@ use crate::backtest::source::TraceSource;
 /// The most trials in one run, over all models.
 const TRIALS_MAX: usize = 60;
 
+/// The most trials for one group of models. The simulated time is as long as about half of them
+/// need a minute for.
+const GROUP_TRIALS_MAX: usize = 24;
+
 /// The most models, or groups of models that share limits, that are looked at: the ones that cost
 /// the most.
 const GROUPS_MAX: usize = 8;
@@ -80,7 +84,7 @@ fn advise(
         let scene = ModelScene::new(fleet, &scenarios[0], &today, args);
         let before = Before::new(&scene, &today);
         let mut trials = levers::all(&scene);
-        let untried = trials.split_off(trials.len().min(room));
+        let untried = trials.split_off(trials.len().min(room).min(GROUP_TRIALS_MAX));
         room -= trials.len();
         advice.not_tried += untried.len();
 
