@@ -225,7 +225,7 @@ fn every_alert_has_a_runbook_and_every_runbook_an_alert() {
     assert_eq!(runbooks.keys().cloned().collect::<BTreeSet<_>>(), named);
     for (name, body) in runbooks {
         let body = body.to_lowercase();
-        for part in ["**meaning.**", "**impact.**", "**look", "mend", "**silence"] {
+        for part in ["**meaning.**", "**impact.**", "**check", "fix", "**silence"] {
             assert!(body.contains(part), "{name} has no {part}");
         }
     }
