@@ -53,7 +53,7 @@ pub fn run(args: &AdviseArgs) -> anyhow::Result<()> {
     let source = TraceSource::open(&args.source, &interrupt)?;
     let mut gathered = TraceDemand::default();
     let candidates = source.read(&interrupt, |tick| gathered.take(tick))?;
-    let fleet = AdvisedFleet::new(gathered, candidates, cards, args)?;
+    let fleet = AdvisedFleet::new(gathered, &candidates, cards, args)?;
     let advice = advise(&fleet, args, &interrupt)?;
 
     let text = match args.output {

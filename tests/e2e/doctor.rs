@@ -56,7 +56,7 @@ impl<'s> Doctor<'s> {
     fn with(&self, name: &str, value: &str) -> Self {
         let mut arguments = self.arguments.clone();
         let at = arguments.iter().position(|argument| argument == name).unwrap();
-        arguments[at + 1] = value.to_owned();
+        value.clone_into(&mut arguments[at + 1]);
         Self { stage: self.stage, arguments }
     }
 
@@ -185,20 +185,8 @@ fn patch(stage: &Stage, object: &[&str], kind: &str, change: &str) {
     stage.kubectl(&arguments).unwrap();
 }
 
-#[test]
-#[ignore = "takes minutes: make e2e-doctor"]
-fn the_doctor_finds_what_keeps_hpas_from_the_number() {
-    let stage = &stage();
-    let (daemon, config, url) = healthy(stage, "clinic");
-    let folder = config.parent().unwrap().to_owned();
-    let doctor = Doctor::new(stage, &config, &["--url", &url]);
-    let report = passes(&doctor);
-    let sound = report.of("ok");
-    for name in ["registration", "metrics-served", "hpa-tolerance", "review-access", "decisions"] {
-        assert!(sound.contains(name), "{name} is not among {sound:?}");
-    }
-
-    // The registration.
+/// The registration at the API server.
+fn registration(stage: &Stage, doctor: &Doctor<'_>) {
     let other = r#"{"spec":{"service":{"name":"other","namespace":"keda"}}}"#;
     patch(stage, &["apiservice", API_SERVICE], "merge", other);
     doctor.finds("registration", "failure", "another provider, the Service keda/other");
@@ -214,6 +202,37 @@ fn the_doctor_finds_what_keeps_hpas_from_the_number() {
     stage.look_again();
     doctor.finds("ca-bundle", "failure", "x509");
     restore(stage);
+}
+
+/// The front proxy. The API server writes its ConfigMap again within a minute.
+fn front_proxy(stage: &Stage, doctor: &Doctor<'_>) {
+    let kept = stage.kubectl(&[&["get"], &TRUST[..], &["-o", "json"]].concat()).unwrap();
+    let kept: Value = serde_json::from_str(&kept).unwrap();
+    let data = |key: &str, value: &str| serde_json::json!({"data": {key: value}}).to_string();
+    patch(stage, &TRUST, "merge", &data("requestheader-client-ca-file", ""));
+    doctor.finds("front-proxy", "failure", "requestheader-client-ca-file");
+    let names = r#"["X-Remote-User","X-Forwarded-User"]"#;
+    let whole = serde_json::json!({"data": kept["data"]}).to_string();
+    patch(stage, &TRUST, "merge", &whole);
+    patch(stage, &TRUST, "merge", &data("requestheader-username-headers", names));
+    doctor.finds("front-proxy-headers", "failure", "x-forwarded-user");
+    patch(stage, &TRUST, "merge", &whole);
+}
+
+#[test]
+#[ignore = "takes minutes: make e2e-doctor"]
+fn the_doctor_finds_what_keeps_hpas_from_the_number() {
+    let stage = &stage();
+    let (daemon, config, url) = healthy(stage, "clinic");
+    let folder = config.parent().unwrap().to_owned();
+    let doctor = Doctor::new(stage, &config, &["--url", &url]);
+    let report = passes(&doctor);
+    let sound = report.of("ok");
+    for name in ["registration", "metrics-served", "hpa-tolerance", "review-access", "decisions"] {
+        assert!(sound.contains(name), "{name} is not among {sound:?}");
+    }
+
+    registration(stage, &doctor);
 
     // The namespace cannot be deleted while the API server does not reach the API.
     let nowhere = r#"{"spec":{"externalName":"127.0.0.9"}}"#;
@@ -235,18 +254,7 @@ fn the_doctor_finds_what_keeps_hpas_from_the_number() {
     two.finds("targets", "failure", "does not exist");
     two.finds("configuration-current", "warning", "hash");
 
-    // The front proxy. The API server writes its ConfigMap again within a minute.
-    let kept = stage.kubectl(&[&["get"], &TRUST[..], &["-o", "json"]].concat()).unwrap();
-    let kept: Value = serde_json::from_str(&kept).unwrap();
-    let data = |key: &str, value: &str| serde_json::json!({"data": {key: value}}).to_string();
-    patch(stage, &TRUST, "merge", &data("requestheader-client-ca-file", ""));
-    doctor.finds("front-proxy", "failure", "requestheader-client-ca-file");
-    let names = r#"["X-Remote-User","X-Forwarded-User"]"#;
-    let whole = serde_json::json!({"data": kept["data"]}).to_string();
-    patch(stage, &TRUST, "merge", &whole);
-    patch(stage, &TRUST, "merge", &data("requestheader-username-headers", names));
-    doctor.finds("front-proxy-headers", "failure", "x-forwarded-user");
-    patch(stage, &TRUST, "merge", &whole);
+    front_proxy(stage, &doctor);
 
     // A clock that is an hour ahead, where libfaketime is installed, as for tests/faults/run.
     if let Some(library) = faketime() {

@@ -430,7 +430,7 @@ async fn a_namespace_that_refuses_is_forbidden_and_leaves_the_others_alone() {
 
 #[tokio::test]
 async fn an_api_server_that_is_away_at_the_start_is_waited_for() {
-    let mut fake = FakeCluster::away().await;
+    let mut fake = FakeCluster::away();
     deploy(&fake, DEPLOYMENTS, "llama", 1, 1);
     let llama = variant("llama");
     let mut watching = Watching::start(&fake, &[deployment_of(&llama, "llama")]);

@@ -67,7 +67,7 @@ pub(super) async fn gather(args: &DoctorArgs) -> Evidence {
             Gathered::Read(Ok(found)) => &found.config,
             _ => &assumed,
         };
-        let seen = cluster::gather(&reader, names, used).await;
+        let seen = Box::pin(cluster::gather(&reader, names, used)).await;
         (read, Gathered::Read(seen))
     };
 
@@ -139,5 +139,5 @@ fn assumed() -> Config {
         files: Files::NotChecked,
     };
     let read = config::parse(ASSUMED, &surroundings);
-    read.map(|loaded| loaded.config).unwrap_or_else(|error| unreachable!("{error}"))
+    read.map_or_else(|error| unreachable!("{error}"), |loaded| loaded.config)
 }

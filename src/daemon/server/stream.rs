@@ -191,8 +191,9 @@ mod tests {
 
     /// Writes until the stream fails, and counts the bytes.
     async fn write_on(near: &mut GuardedStream, written: &Cell<usize>) -> io::Error {
+        let zeros = vec![0; 65_536];
         loop {
-            match near.write(&[0; 65_536]).await {
+            match near.write(&zeros).await {
                 Ok(bytes) => written.set(written.get() + bytes),
                 Err(error) => return error,
             }

@@ -7,9 +7,10 @@ use anyhow::Context as _;
 
 use crate::simulate::replica::settings::{Admission, BLOCK_SIZE, SEATS, Settings, StepTime};
 use crate::simulate::scenario::Scenario;
+use plimsoll_core::analyze::engine_args::EngineArguments;
 use plimsoll_core::analyze::foresight::card::Card;
 use plimsoll_core::fleet::{Accelerator, ModelName, Role};
-use plimsoll_core::units::{CostPerHour, Gpus};
+use plimsoll_core::units::{CostPerHour, Gpus, Tokens};
 use plimsoll_daemon::config;
 
 /// The largest file of cards.
@@ -102,7 +103,7 @@ fn of_card(card: &Card, scenario: &Scenario, prices: &[(String, f64)]) -> KnownE
     let learned = &card.learned;
     let arguments = kind.engine.as_deref();
     let same = scenario.variants.iter().find(|it| it.spec.model == kind.model);
-    let told = arguments.and_then(|it| it.kv_capacity()).map(|it| it.tokens());
+    let told = arguments.and_then(EngineArguments::kv_capacity).map(Tokens::tokens);
     let usual = same.map_or(400_000.0, |it| f64::from(it.engine.kv_blocks * BLOCK_SIZE));
     let kv = told.unwrap_or(usual);
     let sequences = arguments.and_then(|it| it.sequences).or(learned.full_at);

@@ -219,9 +219,11 @@ fn table<'a>(text: &mut String, proposals: impl Iterator<Item = &'a AdvisedChang
                 Verdict::Tradeoff => " (your choice)",
                 _ => "",
             };
-            let assumes = it.assumes.iter().filter(|_| it.verdict != Verdict::NoGain);
-            let assumed: String = assumes.map(|line| format!("\n      if {line}")).collect();
-            [interval(&it.per_month), shares, format!("{what}{verdict}{assumed}")]
+            let mut conditions = String::new();
+            for line in it.assumes.iter().filter(|_| it.verdict != Verdict::NoGain) {
+                let _ = write!(conditions, "\n      if {line}");
+            }
+            [interval(&it.per_month), shares, format!("{what}{verdict}{conditions}")]
         })
         .collect();
     let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);

@@ -68,7 +68,9 @@ pub(crate) fn play(
         last.judged += overdue;
     }
 
-    at_max.iter_mut().for_each(|share| *share /= f64::max(counted, 1.0));
+    for share in &mut at_max {
+        *share /= f64::max(counted, 1.0);
+    }
     let peaks = outcome.variants.iter().map(|it| it.peak).collect();
     Ok(TrialOutcome { parts, at_max, peaks, seeds: 1.0 })
 }

@@ -73,12 +73,12 @@ impl AdvisedFleet {
     /// The trace has too little data about its load or engines.
     pub(crate) fn new(
         mut gathered: TraceDemand,
-        candidates: Candidates,
+        candidates: &Candidates,
         cards: Vec<Arc<Card>>,
         args: &AdviseArgs,
     ) -> Result<Self, BacktestError> {
         let recorded = gathered.span.ok_or_else(|| unscored("it has no ticks"))?;
-        let tick = tick(&candidates);
+        let tick = tick(candidates);
         let begin = match args.span {
             Some(span) => {
                 let span = SignedDuration::try_from(span).unwrap_or(SignedDuration::MAX);
@@ -94,7 +94,7 @@ impl AdvisedFleet {
         for seed in seed..seed.saturating_add(u64::from(args.seeds)) {
             let assumptions = AssumptionArgs { seed, ..args.assumptions.clone() };
             let TraceScenario { mut scenario, slo, notes } =
-                fleet::scenario(&gathered, &candidates, &assumptions)?;
+                fleet::scenario(&gathered, candidates, &assumptions)?;
             scenario.control.policy = fleet::playable(&candidates.config.policy);
             (scenario.control.tick, scenario.control.scrape) = (tick, tick);
             let spread = Micros::new(scenario.length.micros() / SAMPLES_MAX);

@@ -66,8 +66,8 @@ impl Blocks {
 
     /// The part that ends at or after an instant, and begins before it.
     pub(crate) fn at(&self, at: Micros) -> Option<usize> {
-        let past = at.micros().checked_sub(self.from.micros() + 1)?;
-        let part = past / self.length.micros().max(1);
+        let elapsed = at.micros().checked_sub(self.from.micros() + 1)?;
+        let part = elapsed / self.length.micros().max(1);
         usize::try_from(part).ok().filter(|part| *part < self.count as usize)
     }
 }

@@ -74,7 +74,7 @@ pub(crate) struct VariantRow {
     pub(crate) summary: WeekSummary,
 }
 
-/// WeekFigures of a time.
+/// The figures of a time.
 #[derive(Debug, Serialize)]
 pub(crate) struct WeekSummary {
     /// Requests that finished.

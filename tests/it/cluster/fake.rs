@@ -92,21 +92,21 @@ pub(crate) struct FakeCluster {
 impl FakeCluster {
     /// One that listens, and knows the groups that a cluster has.
     pub(crate) async fn start() -> Self {
-        let mut fake = Self::away().await;
+        let mut fake = Self::away();
         fake.come_up().await;
         fake
     }
 
     /// One that listens with TLS and offers HTTP/2.
     pub(crate) async fn start_with_tls() -> Self {
-        let mut fake = Self::away().await;
+        let mut fake = Self::away();
         fake.tls = Some(Arc::new(Tls::new()));
         fake.come_up().await;
         fake
     }
 
     /// One that has an address, but does not listen yet.
-    pub(crate) async fn away() -> Self {
+    pub(crate) fn away() -> Self {
         let place = TcpSocket::new_v4().unwrap();
         place.set_reuseaddr(true).unwrap();
         place.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();

@@ -125,11 +125,12 @@ fn class(finding: &Finding) -> (ScalerCheck, Verdict) {
         Finding::WrongTargetType { .. } | Finding::WrongAverageValue { .. } => {
             (ScalerCheck::Target, Verdict::Failure)
         }
-        Finding::WrongSelector { .. } => (ScalerCheck::Selector, Verdict::Failure),
         Finding::SumsVariants { others, .. } if others.is_empty() => {
             (ScalerCheck::Selector, Verdict::Warning)
         }
-        Finding::SumsVariants { .. } => (ScalerCheck::Selector, Verdict::Failure),
+        Finding::WrongSelector { .. } | Finding::SumsVariants { .. } => {
+            (ScalerCheck::Selector, Verdict::Failure)
+        }
         Finding::OtherMetrics { .. } => (ScalerCheck::Metrics, Verdict::Warning),
         Finding::DirectionDisabled { .. } => (ScalerCheck::Directions, Verdict::Warning),
         Finding::SlowPolicies { .. } => (ScalerCheck::Policies, Verdict::Warning),

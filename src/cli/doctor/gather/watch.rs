@@ -79,11 +79,10 @@ pub(super) async fn state(reader: &ApiReader, needs: ClusterNeeds) -> Gathered<C
 
     let waiting = async {
         while !is_whole(&seen.borrow_and_update()) {
-            match tokio::time::timeout(QUIET, settles(&mut seen)).await {
-                Ok(true) => {}
-                // The watches have ended, or the missing states stay unknown.
-                Ok(false) | Err(_) if seen.borrow().discovery.complete => return,
-                Ok(false) | Err(_) => {}
+            let has_news = tokio::time::timeout(QUIET, settles(&mut seen)).await == Ok(true);
+            // The watches have ended, or the missing states stay unknown.
+            if !has_news && seen.borrow().discovery.complete {
+                return;
             }
         }
     };

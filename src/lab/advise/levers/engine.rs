@@ -175,11 +175,11 @@ pub(super) fn seats(scene: &ModelScene<'_>, lever: &'static str) -> Vec<Trial> {
             continue;
         }
 
-        let mut changed = variant.clone();
-        changed.engine.max_num_seqs = other;
-        changed.engine.max_num_batched_tokens = changed.engine.max_num_batched_tokens.max(other);
+        let mut reseated = variant.clone();
+        reseated.engine.max_num_seqs = other;
+        reseated.engine.max_num_batched_tokens = reseated.engine.max_num_batched_tokens.max(other);
         let what = format!("--max-num-seqs {seats} -> {other}");
-        let changes = vec![ScenarioChange::Variant(Box::new(changed))];
+        let changes = vec![ScenarioChange::Variant(Box::new(reseated))];
         let mut trial = Trial::new(lever, variant.spec.key.to_string(), what, changes);
         if crew.sequences.is_none() {
             trial = trial.assuming(format!(
