@@ -204,7 +204,7 @@ fn registration(stage: &Stage, doctor: &Doctor<'_>) {
     restore(stage);
 }
 
-/// The front proxy. The API server writes its ConfigMap again within a minute.
+/// The front proxy. The API server writes its `ConfigMap` again within a minute.
 fn front_proxy(stage: &Stage, doctor: &Doctor<'_>) {
     let kept = stage.kubectl(&[&["get"], &TRUST[..], &["-o", "json"]].concat()).unwrap();
     let kept: Value = serde_json::from_str(&kept).unwrap();
