@@ -354,7 +354,7 @@ pub struct DoctorArgs {
     /// Configuration file of the daemon; without it, the `ConfigMap` of the chart
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// URL of the daemon's plain HTTP port; without it, <http://127.0.0.1:8080> is tried
+    /// URL of the daemon's plain HTTP port; without it, port 8080 of this machine is tried
     #[arg(long, value_name = "URL", conflicts_with = "no_daemon")]
     pub url: Option<String>,
     /// Skip the checks of a running daemon
