@@ -134,7 +134,7 @@ checks! {
 
     "hpa-reads", "A scaler of every target reads the variant's number", "HPAs, ScaledObjects",
         scalers::reads, "Add the metric plimsoll_desired_replicas, as in examples/hpa.yaml";
-    "hpa-target", "HPAs take the number as it is", "HPAs",
+    "hpa-target", "HPAs take the desired replicas as they are", "HPAs",
         scalers::target, "Set target to {type: AverageValue, averageValue: \"1\"}";
     "hpa-selector", "HPAs read the number of one variant", "HPAs",
         scalers::selector, "Set metric.selector.matchLabels.variant";
@@ -152,7 +152,7 @@ checks! {
         scalers::tolerance, "Set behavior.scaleUp.tolerance and scaleDown.tolerance to \"0\"";
     "hpa-bounds", "Bounds leave room for the needed replicas", "/api/v1/decisions",
         scalers::bounds, "Raise maxReplicas, or the limit that the variant's steps name";
-    "keda-triggers", "KEDA's triggers take the number as it is", "ScaledObjects",
+    "keda-triggers", "KEDA's triggers take the desired replicas as they are", "ScaledObjects",
         scalers::triggers, "docs/keda.md has the triggers";
     "keda-fallback", "KEDA removes no replicas because of an error", "ScaledObjects",
         scalers::fallback, "Set fallback.behavior to currentReplicasIfHigher";

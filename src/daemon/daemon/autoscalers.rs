@@ -34,7 +34,7 @@ fn of_state(
         (Autoscaler::still(Some(hpa.to_owned()), reaction, text), None)
     };
     let Some(follower) = &state.follower else {
-        let text = "no HPA follows the number exactly; the problems say why".to_owned();
+        let text = "no HPA follows the desired replicas exactly; see the problems".to_owned();
         let hpa = state.autoscaler().map(str::to_owned);
         return (Autoscaler::still(hpa, Reaction::NotFollowed, text), None);
     };
@@ -42,7 +42,7 @@ fn of_state(
     let hpa = follower.hpa.as_str();
     let Some((desired, reaction)) = desired.and_then(|it| Some((it, state.reaction(it)?))) else {
         let text = format!(
-            "HPA {hpa} follows the number, but the number or the existing replicas are not known"
+            "HPA {hpa} follows the desired replicas, but these or the existing ones are not known"
         );
         return still(hpa, Reaction::Unknown, text);
     };

@@ -50,7 +50,7 @@ macro_rules! families {
 
 families! {
     DESIRED = "plimsoll_desired_replicas", VARIANT,
-        "Replicas that the variant should have; the number that the external metrics API serves.";
+        "Replicas that the variant should have, as the external metrics API serves them.";
     OVERRIDE_UNTIL = "plimsoll_override_until_timestamp_seconds", &["namespace", "model", "variant", "kind"],
         "End of the pin or pause of the variant, in seconds since the epoch; absent without one.";
     SHADOW = "plimsoll_shadow_desired_replicas", &["namespace", "model", "variant", "policy"],

@@ -62,7 +62,7 @@ pub(super) struct ChangeLine {
 pub(super) const fn why(why: &Unanswered) -> &'static str {
     match why {
         Unanswered::NoDecision => "there is no number",
-        Unanswered::NoData => "the number is kept from before, because data is missing",
+        Unanswered::NoData => "the desired replicas stay as before, because data is missing",
         Unanswered::Overridden => "a pin or a pause decides",
         Unanswered::NoLoad => "no requests arrive",
         Unanswered::OtherAnalyzer => {

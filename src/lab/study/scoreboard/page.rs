@@ -36,8 +36,8 @@ const ABLATION: &str = "`plimsoll` with one key of `capacity.foresight` changed 
 
 const GATES: &str = "What `plimsoll` promises, what was measured at the workload that is nearest to the bound or \
      farthest beyond it, and whether that holds. Figures are means over all seeds, and are compared \
-     before they are rounded. Changes are those of the number that is asked for, for each ten \
-     replicas that there are on average.";
+     before they are rounded. Changes are those of the desired replicas, for each ten replicas that \
+     there are on average.";
 
 const GATES_COLUMNS: [&str; 4] = ["promise", "workloads", "measured", "verdict"];
 
