@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 
+use crate::backtest::fleet::whole;
 use crate::simulate::replica::settings::{Admission, BLOCK_SIZE, SEATS, Settings, StepTime};
 use crate::simulate::scenario::Scenario;
 use plimsoll_core::analyze::engine_args::EngineArguments;
@@ -155,13 +156,4 @@ fn elsewhere(
     let spec = same.find(|it| it.accelerator.as_ref() == Some(accelerator))?;
     let count = |gpus: Option<Gpus>| gpus.map_or(1.0, |it| f64::from(it.count().max(1)));
     CostPerHour::new(spec.cost.per_hour() * count(gpus) / count(spec.gpus))
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "the cast saturates, and counts are not negative"
-)]
-fn whole(value: f64) -> u32 {
-    value.ceil() as u32
 }

@@ -385,12 +385,13 @@ fn taken(role: Role, iteration: IterationCost) -> String {
     format!("{:.1} ms{shown}", alpha * 1e3)
 }
 
+/// The next whole count.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     reason = "the cast saturates, and counts are not negative"
 )]
-fn whole(value: f64) -> u32 {
+pub(crate) fn whole(value: f64) -> u32 {
     value.ceil() as u32
 }
 
