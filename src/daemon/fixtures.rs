@@ -67,7 +67,8 @@ impl ScriptedApi {
     ) -> kube::Client {
         let (asked, began, answer) = (Arc::clone(&self.asked), paused_now(), Arc::new(answer));
         let service = tower::service_fn(move |request: Request<Body>| {
-            let (asked, answer) = (Arc::clone(&asked), Arc::clone(&answer));
+            let asked = Arc::clone(&asked);
+            let answer = Arc::clone(&answer);
             async move {
                 let (head, body) = request.into_parts();
                 let bytes = body.collect().await.unwrap().to_bytes();

@@ -340,7 +340,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_leader_renews_at_each_period_and_looks_at_once_who_has_overtaken_it() {
-        let (api, log) = (ScriptedApi::default(), CapturedLog::start());
+        let api = ScriptedApi::default();
+        let log = CapturedLog::start();
         let client = api.client(|number, _| match number {
             0 => (404, Value::Null),
             1 | 2 => lease("me", number),
@@ -374,7 +375,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_failure_is_logged_when_it_begins_and_when_it_ends_and_ends_no_lead_by_itself() {
-        let (api, log) = (ScriptedApi::default(), CapturedLog::start());
+        let api = ScriptedApi::default();
+        let log = CapturedLog::start();
         let client = api.client(|number, _| match number {
             0 | 1 => (500, Value::Null),
             2 => (404, Value::Null),
@@ -412,7 +414,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_lease_that_cannot_be_given_back_is_logged_and_one_of_another_stays() {
         for (found, lines) in [((500, Value::Null), 1), (lease("other", 7), 0)] {
-            let (api, log) = (ScriptedApi::default(), CapturedLog::start());
+            let api = ScriptedApi::default();
+            let log = CapturedLog::start();
             let client = api.client(move |number, request| match number {
                 0 => (404, Value::Null),
                 1 => lease("me", 1),
@@ -435,7 +438,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_leader_that_cannot_renew_in_time_leads_no_longer() {
-        let (api, log) = (ScriptedApi::default(), CapturedLog::start());
+        let api = ScriptedApi::default();
+        let log = CapturedLog::start();
         let client = api.client(|number, _| match number {
             0 => (404, Value::Null),
             1 => lease("me", 1),

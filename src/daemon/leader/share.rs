@@ -500,7 +500,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn failures_are_logged_once_and_tried_again_after_growing_delays() {
-        let (api, log) = (ScriptedApi::default(), CapturedLog::start());
+        let api = ScriptedApi::default();
+        let log = CapturedLog::start();
         let client = api.client(|number, _| match number {
             0..=7 | 10 => (500, Value::Null),
             8 => (404, Value::Null),
@@ -527,7 +528,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_another_wrote_or_deleted_is_claimed_again_at_once_and_is_no_failure() {
-        let (api, log) = (ScriptedApi::default(), CapturedLog::start());
+        let api = ScriptedApi::default();
+        let log = CapturedLog::start();
         let client = api.client(|number, _| match number {
             0 | 5 | 6 => (404, Value::Null),
             2 => (409, Value::Null),

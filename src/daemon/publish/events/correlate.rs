@@ -343,7 +343,8 @@ mod tests {
     #[test]
     fn a_repetition_is_remembered_for_as_long_as_its_series_lasts() {
         let mut correlator = Correlator::default();
-        let (first, second) = (event("a", "first"), event("a", "second"));
+        let first = event("a", "first");
+        let second = event("a", "second");
         correlator.admit(at(0), &first);
         correlator.admit(at(0), &second);
         assert_eq!(correlator.due(at(0)), [], "what is just written has no count");

@@ -302,7 +302,8 @@ mod tests {
     #[test]
     fn a_variant_that_comes_back_is_told_of_anew() {
         let mut herald = EventSource::default();
-        let (held, none) = (published(Some((3, Basis::Held))), Published::default());
+        let held = published(Some((3, Basis::Held)));
+        let none = Published::default();
         let mut told = Vec::new();
         // Each state lasts for long enough to be told of.
         for (minute, after) in (0..).zip([&held, &held, &none, &held, &held]) {

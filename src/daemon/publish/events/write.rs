@@ -424,7 +424,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_api_server_that_is_away_is_asked_six_times_with_growing_delays() {
-        let (api, log) = (ScriptedApi::default(), CapturedLog::start());
+        let api = ScriptedApi::default();
+        let log = CapturedLog::start();
         let client = api.client(|number, request| match number {
             6..=7 => (200, request.body.clone()),
             _ => (503, Value::Null),
@@ -453,7 +454,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_refused_or_invalid_is_tried_once_and_each_problem_is_logged_once() {
-        let (api, log) = (ScriptedApi::default(), CapturedLog::start());
+        let api = ScriptedApi::default();
+        let log = CapturedLog::start();
         let codes = [403, 403, 422, 422, 403, 404];
         let client = api.client(move |number, _| (codes[number], Value::Null));
         let mut writer = writer(client, "pod");
