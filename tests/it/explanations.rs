@@ -1,12 +1,19 @@
 //! The explanations that a stranger reads, one for each way to a number, as prose.
 
+use std::time::Duration;
+
 use plimsoll::analyze::ballot::Analyzer;
 use plimsoll::analyze::queueing::{LatencyTarget, LatencyTargets, Percentile, Statistic};
 use plimsoll::decide::enforce::{Amount, Dwell, Panic, StepPolicy};
 use plimsoll::observe::{AutoscalerWindows, ScrapeFailure};
+use plimsoll::pipeline::repeat::TickScene;
 use plimsoll::pipeline::sizing::Sizing;
 use plimsoll::pipeline::{Decisions, Policy};
+use plimsoll::publish::explain::FailureDetails;
+use plimsoll::publish::explanation::autoscaler::{Autoscaler, Reaction};
+use plimsoll::publish::explanation::{self, ExplainedVariant, Explanation};
 use plimsoll::units::{Fraction, Seconds};
+use serde_json::Value;
 
 use crate::pipeline::{BUSY, IDLE, World, at, key, known, n, of, policy, spec};
 use crate::sizing::sized;
@@ -227,4 +234,91 @@ fn a_number_is_restored() {
     world.pipeline.restore(at(0), key("a"), n(6), at(-20));
     world.set("a", 4, IDLE).silent = vec![0, 1, 2, 3];
     insta::assert_snapshot!(chain(&world.run(5), "a"));
+}
+
+// === the whole document ===
+
+/// The explanation of variant `a` at the next tick of a world.
+fn explained(world: &World, autoscaler: Option<Autoscaler>) -> Value {
+    let (pipeline, now) = (world.pipeline.clone(), at(world.second));
+    let scene = TickScene { pipeline, now, inputs: world.inputs(), follows: None };
+    let answers = explanation::answers(&scene, &key("a"), &|| true).unwrap();
+    // Later than the age of all data.
+    let elapsed = Duration::from_hours(1);
+    let published = explanation::published(scene.clone(), elapsed);
+    let explained = ExplainedVariant {
+        published: &published,
+        variant: &published.variants[&key("a")],
+        inputs: &scene.inputs,
+        details: &FailureDetails::default(),
+        autoscaler,
+        now,
+        elapsed,
+    };
+    serde_json::to_value(Explanation::new(explained, &answers)).unwrap()
+}
+
+fn texts(list: &Value) -> Vec<String> {
+    list.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_number_in_a_window_is_explained_with_the_number_after_it_and_with_its_autoscaler() {
+    let mut world = alone(with_window(300.0));
+    world.set("a", 4, IDLE);
+    let _ = world.run(30);
+    let ignores = "HPA llama ignores the change".to_owned();
+    let hpa = Autoscaler::still(Some("llama".to_owned()), Reaction::Ignores, ignores.clone());
+    let document = explained(&world, Some(hpa));
+    let summary = texts(&document["summary"]);
+    let settled = document["settled"].as_u64().unwrap();
+    let later = format!("; {settled} once every wait has ended, if the load stays as it is");
+    assert!(settled < 4 && summary[0].starts_with("4, because "), "{summary:#?}");
+    assert!(summary[0].ends_with(&later), "{summary:#?}");
+    assert_eq!(summary.last(), Some(&ignores));
+    assert_eq!(texts(&document["unknown"]), Vec::<String>::new());
+
+    let mut settles = alone(policy());
+    settles.set("a", 2, (0.5, 0.0));
+    let _ = settles.run(30);
+    let document = explained(&settles, None);
+    let summary = texts(&document["summary"]);
+    assert_eq!(document["settled"], 2, "{summary:#?}");
+    assert!(!summary[0].contains("once every wait has ended"), "{summary:#?}");
+}
+
+#[test]
+fn a_number_without_data_is_explained_with_all_that_is_not_known() {
+    let mut world = alone(policy());
+    world.set("a", 3, BUSY);
+    let _ = world.run(20);
+    world.variants.get_mut("a").unwrap().failing.insert(0, ScrapeFailure::Timeout);
+    let _ = world.run(60);
+    let inputs = explained(&world, None)["inputs"].clone();
+    let replicas = |inputs: &Value| -> Vec<(String, String)> {
+        let all = inputs.as_array().unwrap().iter();
+        let of = all.filter(|it| it["input"] == "replicas").map(|it| {
+            let text = |name: &str| it[name].as_str().unwrap().to_owned();
+            (text("state"), text("text"))
+        });
+        of.collect()
+    };
+    let told = |state: &str, text: &str| (state.to_owned(), text.to_owned());
+    let fresh = told("fresh", "2 replicas are fresh, oldest scrape 0.0 s ago");
+    let stale = told("stale", "1 replica is stale, oldest scrape 61.0 s ago");
+    assert_eq!(replicas(&inputs), [fresh, stale]);
+
+    for index in 1..3 {
+        world.variants.get_mut("a").unwrap().failing.insert(index, ScrapeFailure::Timeout);
+    }
+    let _ = world.run(60);
+    let document = explained(&world, None);
+    let stale = told("stale", "3 replicas are stale, oldest scrape 121.0 s ago");
+    assert_eq!(replicas(&document["inputs"]), [stale]);
+    let unknown = texts(&document["unknown"]);
+    let starts = ["the load: ", "the load that would change it: ", "the reaction of an autoscaler"];
+    assert_eq!(unknown.len(), starts.len(), "{unknown:#?}");
+    for (text, start) in unknown.iter().zip(starts) {
+        assert!(text.starts_with(start), "{unknown:#?}");
+    }
 }

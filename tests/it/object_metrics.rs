@@ -100,6 +100,22 @@ async fn an_old_decision_is_refused_as_an_external_metric_is() {
 }
 
 #[tokio::test]
+async fn an_object_is_only_read_and_only_as_json() {
+    let fixture = fixture().await;
+    let client = fixture.proxy(Http::Two);
+    for method in ["POST", "PUT", "PATCH", "DELETE"] {
+        let request = client.request(method, &path("chat", "a")).header("X-Remote-User", HPA);
+        answer(request.body("{}".to_owned())).await.error(405, "MethodNotAllowed");
+    }
+    for form in
+        ["application/vnd.kubernetes.protobuf", "application/json;as=Table;g=meta.k8s.io;v=v1"]
+    {
+        let request = client.get(&path("chat", "a")).header("accept", form);
+        answer(request).await.error(406, "NotAcceptable");
+    }
+}
+
+#[tokio::test]
 async fn the_group_is_discovered_beside_that_of_external_metrics() {
     let fixture = fixture().await;
     let client = fixture.proxy(Http::Two);

@@ -873,6 +873,17 @@ mod tests {
     }
 
     #[test]
+    fn what_is_scattered_states_what_the_best_node_has() {
+        let gpus = Gpus::new;
+        let (kind, needed, largest, free) = (h100(), gpus(4), gpus(2), gpus(6));
+        let facts = cut(GrantRefusal::Scattered { kind, needed, largest, free }).facts();
+        let value = |name| facts.iter().find(|it| it.name == name).map(|it| it.value.clone());
+        for (name, count) in [("needed", 4.0), ("free", 6.0), ("free_on_one_node", 2.0)] {
+            assert_eq!(value(name), Some(FactValue::Number(count)), "{name} of {facts:?}");
+        }
+    }
+
+    #[test]
     fn a_plan_states_what_is_not_used_and_where_its_capacity_is_from() {
         let card = "is of the card of meta/llama on H100 that shop/llama-h100 taught";
         let not_used = "it is not to be used, because the router would fill it before the others";

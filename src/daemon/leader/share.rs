@@ -458,10 +458,14 @@ mod tests {
     struct Writer {
         seat: watch::Receiver<DocumentAccess>,
         drafts: watch::Sender<Option<DocumentDraft>>,
-        _leadership: watch::Sender<Leadership>,
+        leadership: watch::Sender<Leadership>,
     }
 
     fn start(client: kube::Client) -> Writer {
+        start_as(client, Leadership { until: Some(Duration::MAX), holder: None })
+    }
+
+    fn start_as(client: kube::Client, leads: Leadership) -> Writer {
         let limit = Duration::from_hours(1);
         let settings = ElectionSettings {
             namespace: "plimsoll".to_owned(),
@@ -473,13 +477,12 @@ mod tests {
                 retry_period: limit,
             },
         };
-        let leads = Leadership { until: Some(Duration::MAX), holder: None };
         let (leadership, believed) = watch::channel(leads);
         let (drafts, to_write) = watch::channel(None);
         let (desk, seat) =
             DocumentWriter::new(client, settings, Clock::start(), believed, to_write);
         TaskTracker::new().spawn(desk.run(CancellationToken::new()));
-        Writer { seat, drafts, _leadership: leadership }
+        Writer { seat, drafts, leadership }
     }
 
     impl Writer {
@@ -553,6 +556,49 @@ mod tests {
         let expected = [("1", "1"), ("1", "2"), ("6", "51"), ("6", "52"), ("7", "52")];
         assert_eq!(places, expected);
         assert_eq!((log.count(REFUSED), log.count(AGAIN)), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_draft_is_written_once_and_then_the_next() {
+        let api = ScriptedApi::default();
+        let client = api.client(|number, _| match number {
+            0 => (404, Value::Null),
+            _ => document(number, 1),
+        });
+        let mut writer = start(client);
+        writer.until_term(1).await;
+        let written = |seat: &DocumentAccess| match seat {
+            DocumentAccess::Writer { written, .. } => Some(*written),
+            DocumentAccess::Reader => None,
+        };
+        for number in [1, 2] {
+            writer.write(number, 1);
+            let wait = writer.seat.wait_for(|seat| written(seat) == Some(number));
+            let told = tokio::time::timeout(Duration::from_mins(10), wait).await;
+            told.expect("the seat tells what is written").unwrap();
+            tokio::time::sleep(Duration::from_mins(10)).await;
+        }
+        assert_eq!(api.methods(), ["GET", "POST", "PUT", "PUT"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_does_not_lead_reads_and_writes_nothing() {
+        let api = ScriptedApi::default();
+        let client = api.client(|number, _| document(number, 1));
+        let mut writer = start_as(client, Leadership::default());
+        writer.write(1, 1);
+        tokio::time::sleep(Duration::from_hours(1)).await;
+        assert_eq!(api.methods(), Vec::<String>::new());
+        assert_eq!(*writer.seat.borrow(), DocumentAccess::Reader);
+
+        writer.leadership.send_modify(|it| it.until = Some(Duration::MAX));
+        writer.until_term(2).await;
+        writer.leadership.send_modify(|it| it.until = None);
+        writer.seat.wait_for(|seat| *seat == DocumentAccess::Reader).await.unwrap();
+        let before = api.methods().len();
+        writer.write(2, 2);
+        tokio::time::sleep(Duration::from_hours(1)).await;
+        assert_eq!(api.methods().len(), before);
     }
 
     #[test]

@@ -454,6 +454,24 @@ mod tests {
     }
 
     #[test]
+    fn a_number_is_taken_over_for_minutes_and_what_was_learned_for_weeks() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        fs::write(&path, line(3)).unwrap();
+        let saved = load(&path).unwrap().remove(0);
+        let after = |age: SignedDuration| {
+            let now = saved.written.saturating_add(age).unwrap();
+            (saved.is_recent(now), saved.is_known(now))
+        };
+        let moment = SignedDuration::from_secs(1);
+        assert_eq!(after(SignedDuration::ZERO), (true, true));
+        assert_eq!(after(RESTORE_MAX), (true, true));
+        assert_eq!(after(RESTORE_MAX + moment), (false, true));
+        assert_eq!(after(KNOWLEDGE_MAX), (false, true));
+        assert_eq!(after(KNOWLEDGE_MAX + moment), (false, false));
+    }
+
+    #[test]
     fn a_missing_file_is_an_empty_state() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(load(&folder.path().join("state.json")).unwrap(), Vec::new());

@@ -203,4 +203,21 @@ mod tests {
         assert!(!loaded.has_changed().unwrap());
         assert_eq!(loaded.borrow().bytes, second.as_bytes());
     }
+
+    #[tokio::test]
+    async fn a_file_is_followed_until_it_is_cancelled() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ca.crt");
+        std::fs::write(&file, self::authority()).unwrap();
+        let authority = ClientAuthority::load(file.clone()).await.unwrap();
+        let mut loaded = authority.loaded.subscribe();
+        let cancel = CancellationToken::new();
+        std::fs::write(&file, self::authority()).unwrap();
+        tokio::select! {
+            () = authority.follow(Duration::from_millis(1), cancel.clone()) => panic!("it ended"),
+            changed = loaded.changed() => changed.unwrap(),
+        }
+        cancel.cancel();
+        authority.follow(Duration::from_hours(1), cancel).await;
+    }
 }

@@ -103,6 +103,69 @@ fn what_cannot_be_read_holds_at_what_it_said_and_never_becomes_unlimited() {
 }
 
 #[test]
+fn what_is_free_in_the_cluster_is_not_the_namespace_s_own() {
+    let wants = [want("a", 1, 1, 9)];
+    let quota = LimitSource::Read(Allowance::Total(Gpus::new(5)));
+    let shop = LimitScope::Namespace(Namespace::new("shop").unwrap());
+    let limits = [inventory_of(20), named("quota of shop", shop, quota)];
+    let room = AcceleratorLedger::new(&limits[..1]).room(&wants).unwrap();
+    assert!(room.namespaces.is_empty(), "{room:?}");
+    let free = |gpus| Headroom::Limited(Gpus::new(gpus));
+    assert_eq!(room.cluster[&kind("H100")], free(20));
+
+    let room = AcceleratorLedger::new(&limits).room(&wants).unwrap();
+    assert_eq!(room.cluster[&kind("H100")], free(20));
+    assert_eq!(room.namespaces[&wants[0].key.namespace][&kind("H100")], free(5));
+}
+
+#[test]
+fn replicas_that_are_released_take_no_place_on_nodes() {
+    let wants = [want("a", 4, 1, 3), want("b", 4, 0, 1)];
+    let pods = wants.iter().map(|want| (want.key.clone(), want.gpus)).collect();
+    let nodes = Nodes {
+        kinds: BTreeMap::from([(kind("H100"), Headroom::Limited(Gpus::new(16)))]),
+        free: BTreeMap::from([(kind("H100"), vec![Gpus::new(4), Gpus::new(6)])]),
+        pods,
+    };
+    let source = LimitSource::Read(Allowance::Nodes(nodes.into()));
+    let limits = [named("nodes", LimitScope::Cluster, source)];
+    let mut ledger = AcceleratorLedger::new(&limits);
+    let slots = |ledger: &AcceleratorLedger<'_>| {
+        let slots = ledger.room(&wants).unwrap().slots;
+        wants.each_ref().map(|want| slots[&want.key].count())
+    };
+    assert_eq!(slots(&ledger), [2, 2]);
+
+    // One of the three replicas runs, so two have to be started.
+    ledger.hold(&wants[0], replicas(3));
+    assert_eq!(slots(&ledger), [0, 0]);
+    ledger.release(&wants[0], replicas(3));
+    assert_eq!(slots(&ledger), [2, 2]);
+}
+
+#[test]
+fn a_limit_is_reported_with_what_is_held_of_it() {
+    let shop = LimitScope::Namespace(Namespace::new("shop").unwrap());
+    let quota = LimitSource::Read(Allowance::Total(Gpus::new(5)));
+    let budget = LimitSource::Read(Allowance::Budget(CostPerHour::new(30.0).unwrap()));
+    let limits = [
+        inventory_of(20),
+        named("quota of shop", shop, quota),
+        named("budget", LimitScope::Cluster, budget),
+    ];
+    let reports = report(&[want("a", 2, 2, 9)], &limits);
+    let rows: Vec<_> = reports
+        .iter()
+        .map(|it| it.rows.iter().map(|row| (row.kind.clone(), row.allowed, row.held)).collect())
+        .collect::<Vec<Vec<_>>>();
+    let held = |kind, most| vec![(kind, Some(Gpus::new(most)), Gpus::new(4))];
+    assert_eq!(rows, [held(Some(kind("H100")), 20), held(None, 5), vec![]]);
+    let spending = reports[2].spending.as_ref().unwrap();
+    let of = |cost| CostPerHour::new(cost).unwrap();
+    assert_eq!((spending.allowed, spending.held), (of(30.0), of(16.0)));
+}
+
+#[test]
 fn the_rest_of_a_partial_grant_goes_to_whom_it_fits() {
     // Three are free: one replica takes two, and the third goes to the variant that takes one.
     assert_eq!(granted(&[want("a", 2, 0, 2), want("b", 1, 0, 1)], &[inventory_of(3)]), [1, 1]);

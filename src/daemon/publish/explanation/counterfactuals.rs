@@ -202,3 +202,14 @@ fn milliseconds(time: Seconds) -> String {
     let ms = 1000.0 * time.seconds();
     if ms < 10.0 { format!("{ms:.1} ms") } else { format!("{ms:.0} ms") }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_told_in_milliseconds_with_a_digit_more_below_ten() {
+        let told = |seconds| milliseconds(Seconds::new(seconds).unwrap());
+        assert_eq!([told(0.0045), told(0.01), told(1.5)], ["4.5 ms", "10 ms", "1500 ms"]);
+    }
+}

@@ -159,3 +159,32 @@ impl<F: Fn(&Published) -> Option<bool>> ActivityStream<F> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_counts_for_its_namespace_until_its_stream_ends() {
+        let gauge = IntGauge::new("streams", "streams").unwrap();
+        let limits = StreamBudgetLimits { total: 4, per_namespace: 2 };
+        let budget = StreamBudget::new(limits, gauge.clone());
+        let admit = |name: &str| budget.admit(Namespace::new(name).unwrap());
+        let first = admit("a").unwrap();
+        let second = admit("a").unwrap();
+        let refused = admit("a").unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+        assert_eq!(refused.message(), "namespace a has 2 open streams already");
+
+        drop(first);
+        let third = admit("a").unwrap();
+        assert!(admit("a").is_err(), "the second stream still counts");
+        let others = [admit("b").unwrap(), admit("b").unwrap()];
+        assert_eq!(admit("c").unwrap_err().message(), "4 streams are open already");
+        assert_eq!(gauge.get(), 4);
+
+        drop((second, third, others));
+        assert_eq!(gauge.get(), 0);
+        assert!(budget.lock().is_empty(), "nothing is kept of namespaces without streams");
+    }
+}
