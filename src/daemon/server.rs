@@ -110,6 +110,8 @@ pub struct ServerLimits {
     pub header_bytes_max: u32,
     /// Simultaneous requests per HTTP/2 connection.
     pub streams_max: u32,
+    /// The same of a peer that the handler accepts by its certificate.
+    pub accepted_streams_max: u32,
     /// Time without a request or an open response after which an HTTP/2 connection is asked to
     /// close. It happens at twice this time at the latest.
     pub idle_max: Duration,
@@ -144,8 +146,12 @@ impl Default for ServerLimits {
             handshake_max: Duration::from_secs(5),
             header_max: Duration::from_secs(10),
             header_bytes_max: 64 * 1024,
-            // Go's server allows 100 by default, and API servers multiplex all traffic.
+            // Go's server allows 100 by default.
             streams_max: 250,
+            // An API server sends all requests on one connection: 333 per second for 5,000 HPAs.
+            // While this process or the network hangs, they must wait here. A further connection
+            // would wait for its handshake, and fail with all its requests after 10 s.
+            accepted_streams_max: 4_000,
             // Above the 90 s for which Go's client keeps an idle connection.
             idle_max: Duration::from_mins(2),
             ping_interval: Duration::from_secs(30),
@@ -295,9 +301,11 @@ impl<H: Handler> Server<H> {
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let slot = Arc::new(admitted);
-        let builder = self.builder(session.is_h2);
         let peer = Arc::new(ConnectionPeer::new(session.certificates));
-        slot.handshaken(self.handler.accepts(&peer));
+        let is_accepted = self.handler.accepts(&peer);
+        slot.handshaken(is_accepted);
+
+        let builder = self.builder(session.is_h2, is_accepted);
         let requests = AtomicU64::new(0);
         // Each response holds a share until it is written, so a stream counts as activity.
         let open = Arc::new(());
@@ -354,10 +362,11 @@ impl<H: Handler> Server<H> {
     }
 
     /// TLS has negotiated the protocol, so the builder need not wait for a first byte to detect it.
-    fn builder(&self, is_h2: bool) -> auto::Builder<StreamExecutor> {
-        let ServerLimits {
-            header_max, header_bytes_max, streams_max, ping_interval, ping_max, ..
-        } = *self.limits;
+    fn builder(&self, is_h2: bool, is_accepted: bool) -> auto::Builder<StreamExecutor> {
+        let ServerLimits { header_max, header_bytes_max, ping_interval, ping_max, .. } =
+            *self.limits;
+        let streams_max =
+            if is_accepted { self.limits.accepted_streams_max } else { self.limits.streams_max };
         let mut builder = auto::Builder::new(StreamExecutor(self.tracker.clone()));
 
         builder

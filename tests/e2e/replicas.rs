@@ -16,8 +16,8 @@ use crate::wait::{stays, until};
 /// Time before and after an incident.
 const CALM: Duration = Duration::from_secs(2);
 
-/// Time for which the API server does not reach a replica.
-const OUTAGE: Duration = Duration::from_secs(1);
+/// Time for which the API server does not reach a replica: a leader would lose its Lease.
+const OUTAGE: Duration = LEASE;
 
 /// Names the program of the release from which the rolling update begins. Without it, this release
 /// plays both sides, with different configurations.

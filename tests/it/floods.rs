@@ -33,7 +33,7 @@ use crate::daemon::text;
 use crate::external_metrics_harness::{
     BASE, Fixture, HPA, Http, Leaf, Options, Use, Validity, client_tls, counter,
 };
-use crate::hostile::{STALLS, reset_streams};
+use crate::hostile::{SETTINGS, STALLS, preface, reset_streams};
 
 /// A test that waits for so long has failed; nothing is expected to come near it.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -313,6 +313,30 @@ async fn strangers_cannot_keep_the_api_server_out() {
             assert_eq!(patiently(discover(&mut traffic)).await, Some(200), "the old connection");
         }
     }
+}
+
+/// The requests at a time that the server allows on a new connection.
+async fn streams_max(mut stream: TlsStream<TcpStream>) -> u32 {
+    stream.write_all(&preface(&[])).await.unwrap();
+    let mut head = [0; 9];
+    patiently(stream.read_exact(&mut head)).await.unwrap();
+    assert_eq!(head[3], SETTINGS, "{head:?}");
+    let mut settings = vec![0; usize::from(u16::from_be_bytes([head[1], head[2]]))];
+    patiently(stream.read_exact(&mut settings)).await.unwrap();
+
+    let at_a_time = settings.chunks_exact(6).find(|it| it[..2] == [0, 3]).expect("a limit");
+    u32::from_be_bytes(at_a_time[2..].try_into().unwrap())
+}
+
+#[tokio::test]
+async fn requests_of_the_api_server_wait_on_its_connection_and_those_of_strangers_do_not() {
+    let fixture = Fixture::start(Options::default()).await;
+    let api_server = connect_tls(&fixture, client(1), Some(&fixture.proxy_leaf)).await;
+    let stranger = connect_tls(&fixture, client(2), None).await;
+
+    // For 5,000 HPAs, ten seconds have 3,333 requests.
+    assert!(streams_max(api_server).await > 3_333);
+    assert!(streams_max(stranger).await <= 250);
 }
 
 #[tokio::test]

@@ -100,6 +100,7 @@ pub fn limits() -> ServerLimits {
         },
         // A stream that must wait for another to end is a model that does not start.
         streams_max: 4096,
+        accepted_streams_max: 4096,
         ..ServerLimits::default()
     }
 }

@@ -16,9 +16,8 @@ use crate::stage::Stage;
 /// Time between two requests: 200 per second.
 const GAP: Duration = Duration::from_millis(5);
 
-/// The most requests at the same time. Fewer are sent while more wait: the API server must not need
-/// more connections than it has, which take 250 each.
-const AT_ONCE: usize = 200;
+/// The most requests at the same time: those of ten seconds. Fewer are sent while more wait.
+const AT_ONCE: usize = 2_000;
 
 /// Longer than the API server keeps a connection that has died silently.
 const ANSWER_MAX: Duration = Duration::from_mins(1);
@@ -95,7 +94,7 @@ async fn send(
 ) {
     let mut turns = tokio::time::interval(GAP);
     // A machine that was busy for a moment is not made busier.
-    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    turns.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let places = Arc::new(Semaphore::new(AT_ONCE));
     let mut requests = JoinSet::new();
     while end.run_until_cancelled(turns.tick()).await.is_some() {
@@ -143,6 +142,13 @@ impl fmt::Display for Record {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let longest = self.0.iter().map(|answer| answer.took).max().unwrap_or_default();
         let (all, failed) = (self.0.len(), self.failures().count());
-        write!(formatter, "{all} requests, {failed} failed, the longest took {longest:.1?}")
+        let sent = || self.0.iter().map(|answer| answer.sent);
+        let span = sent().max().zip(sent().min()).map(|(last, first)| last.saturating_sub(first));
+        let rate = Duration::from_secs(all.try_into().unwrap_or(u64::MAX))
+            .div_duration_f64(span.unwrap_or_default());
+        write!(
+            formatter,
+            "{all} requests, {rate:.0} per second, {failed} failed, the longest took {longest:.1?}"
+        )
     }
 }
