@@ -11,6 +11,7 @@ pub mod enforce;
 pub mod limit;
 pub mod limited;
 pub mod optimize;
+pub mod outlook;
 pub mod pools;
 pub mod rank;
 pub mod reason;

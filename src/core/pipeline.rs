@@ -56,6 +56,7 @@ use crate::analyze::foresight::card::Card;
 use crate::decide::check::Violation;
 use crate::decide::enforce;
 use crate::decide::limit::LimitReport;
+use crate::decide::outlook::VariantOutlook;
 use crate::decide::pools::pooled::PoolReport;
 use crate::decide::workload::WorkloadReport;
 use crate::decide::{Decision, ModelReport, NoDecision, VariantReport};
@@ -100,6 +101,8 @@ pub struct Decisions {
     pub limits: Vec<LimitReport>,
     /// The known facts about each variant's workload.
     pub workloads: BTreeMap<VariantKey, WorkloadReport>,
+    /// The capacity and the late first tokens of each variant that `foresight` votes on.
+    pub outlooks: BTreeMap<VariantKey, VariantOutlook>,
     /// The invariant that the decisions broke. If set, `decisions` repeats those that were in
     /// effect before.
     pub violation: Option<Violation>,
@@ -235,6 +238,7 @@ impl Pipeline {
             pools,
             limits: capped.limits,
             workloads,
+            outlooks: sized.outlooks,
             observations: with_startups(observations, &supply),
         }
     }

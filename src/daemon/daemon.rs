@@ -198,6 +198,7 @@ impl Daemon {
         };
 
         let ages = decision_ages(&config.keys);
+        telemetry.config_hold.set(ages.hold.as_secs_f64());
         let external_scaler = scaler::serve(&config.keys, ages, &common).await?;
         let (external_metrics, registration) = external_metrics.unzip();
         let from = ConfigOrigin { file: options.config_file, config: config.clone() };

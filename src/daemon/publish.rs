@@ -18,6 +18,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use plimsoll_core::decide::limit::LimitReport;
+use plimsoll_core::decide::outlook::VariantOutlook;
 use plimsoll_core::decide::pools::pooled::PoolReport;
 use plimsoll_core::decide::workload::WorkloadReport;
 use plimsoll_core::decide::{Decision, ModelReport, NoDecision, VariantReport};
@@ -45,6 +46,8 @@ pub struct Published {
     pub limits: Vec<LimitReport>,
     /// Workload facts of each variant: the GPUs per replica and the engine configuration.
     pub workloads: BTreeMap<VariantKey, WorkloadReport>,
+    /// The capacity and the late first tokens of each variant that `foresight` votes on.
+    pub outlooks: BTreeMap<VariantKey, VariantOutlook>,
     /// Results of the shadow policies, by policy name.
     pub shadows: BTreeMap<String, BTreeMap<VariantKey, ShadowResult>>,
     /// Problems of each variant's HPA or `ScaledObject` that keep its desired replicas from being
@@ -82,7 +85,7 @@ impl Published {
         });
 
         let variants = published.collect();
-        let Decisions { models, pools, limits, workloads, .. } = found;
+        let Decisions { models, pools, limits, workloads, outlooks, .. } = found;
         let decided_by = None;
         let shadows = BTreeMap::new();
         let findings = BTreeMap::new();
@@ -94,6 +97,7 @@ impl Published {
             decided_by,
             limits,
             workloads,
+            outlooks,
             shadows,
             findings,
         }

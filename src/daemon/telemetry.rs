@@ -82,8 +82,18 @@ pub struct Telemetry {
     pub reload_successful: IntGauge,
     /// The time when a configuration was last accepted, in seconds since the epoch.
     pub reload_success_time: Gauge,
+    /// Age from which the external metrics API refuses a decision, in seconds.
+    pub config_hold: Gauge,
+    /// Configured time between two ticks, in seconds.
+    pub config_tick_interval: Gauge,
     /// 1 while an HPA's tolerance makes it ignore the published desired replicas, otherwise 0.
     pub hpa_ignores: GaugeVec,
+    /// 1 for each variant whose desired replicas an autoscaler follows, otherwise 0.
+    pub followed: GaugeVec,
+    /// 1 for each problem that keeps a variant's autoscaler from following.
+    pub autoscaler_problems: GaugeVec,
+    /// Age of the newest state that the API server confirmed, in seconds.
+    pub cluster_age: GaugeVec,
     /// The state of the `APIService` that points at this daemon.
     pub api_service: GaugeVec,
     /// Which of several replicas decides.
@@ -201,10 +211,28 @@ impl Telemetry {
             reload_success_time: registrar.gauge(
                 "plimsoll_config_last_reload_success_timestamp_seconds",
                 "When a configuration was last accepted, in seconds since the epoch.")?,
+            config_hold: registrar.gauge(
+                "plimsoll_config_hold_seconds",
+                "Age from which decisions are refused to HPAs: external_metrics.hold of the configuration.")?,
+            config_tick_interval: registrar.gauge(
+                "plimsoll_config_tick_interval_seconds",
+                "Time between two ticks: tick_interval of the configuration.")?,
             hpa_ignores: registrar.gauges(
                 "plimsoll_hpa_ignores_desired",
                 "1 while the HPA's tolerance makes it ignore the published number, otherwise 0.",
                 &["namespace", "variant", "hpa"])?,
+            followed: registrar.gauges(
+                "plimsoll_autoscaler_follows",
+                "1 if exactly one autoscaler follows the desired replicas of the variant, otherwise 0.",
+                &["namespace", "variant"])?,
+            autoscaler_problems: registrar.gauges(
+                "plimsoll_autoscaler_problem",
+                "1 for each problem that keeps an autoscaler from following the variant's desired replicas.",
+                &["namespace", "variant", "problem"])?,
+            cluster_age: registrar.gauges(
+                "plimsoll_cluster_state_age_seconds",
+                "Age of the newest state of a scale target that the API server confirmed.",
+                &[])?,
             api_service: registrar.gauges(
                 "plimsoll_apiservice_state",
                 "1 for the state that the APIService of the external metrics API is in, otherwise 0.",

@@ -33,8 +33,11 @@ const MODEL: &str = "meta-llama/Llama-3.1-8B-Instruct";
 /// Families that a sound daemon without a cluster does not show: they judge objects of a
 /// cluster, count what is written to it, or are of certificates that are kept in one. What they are
 /// is checked on the collector instead.
-const SILENT: [&str; 12] = [
+const SILENT: [&str; 15] = [
     "plimsoll_apiservice_state",
+    "plimsoll_autoscaler_follows",
+    "plimsoll_autoscaler_problem",
+    "plimsoll_cluster_state_age_seconds",
     "plimsoll_discovery_objects",
     "plimsoll_engine_arguments",
     "plimsoll_events_total",
@@ -68,14 +71,21 @@ const OF_LIMITS: [&str; 4] = [
 
 /// Families that are there where `foresight` decides, once it has learned something. Their words are
 /// held with the other gauges', and `terms.rs` has them.
-const OF_FORESIGHT: [&str; 9] = [
+const OF_FORESIGHT: [&str; 16] = [
     "plimsoll_admissible_requests_per_second",
+    "plimsoll_capacity_learned",
+    "plimsoll_capacity_per_second",
+    "plimsoll_first_tokens",
+    "plimsoll_late_first_tokens",
     "plimsoll_model_admissible_requests_per_second",
     "plimsoll_need_held_per_second",
     "plimsoll_need_per_second",
     "plimsoll_replica_carries_high_per_second",
     "plimsoll_replica_carries_low_per_second",
     "plimsoll_replica_carries_per_second",
+    "plimsoll_slo_itl_seconds",
+    "plimsoll_slo_late_ratio",
+    "plimsoll_slo_ttft_seconds",
     "plimsoll_slowest_replica_ratio",
     "plimsoll_starving_variant",
 ];

@@ -539,8 +539,9 @@ impl Believer {
         let (leadership, believed) = watch::channel(leads);
         let (drafts, to_write) = watch::channel(None);
         let clock = Clock::start();
+        let failures = prometheus::IntCounter::new("failures", "failures").unwrap();
         let (desk, seat) =
-            DocumentWriter::new(fake.client(), settings(who), clock, believed, to_write);
+            DocumentWriter::new(fake.client(), settings(who), clock, believed, to_write, failures);
         let (stop, tracker) = (CancellationToken::new(), TaskTracker::new());
         tracker.spawn(desk.run(stop.clone()));
         Self { drafts, seat, leadership, _stop: stop.drop_guard() }

@@ -37,7 +37,8 @@ pub(crate) fn published(world: &World, decisions: &Decisions) -> Published {
         (key, PublishedVariant { spec, observation, report: None, decided, undecided: None })
     };
     let variants = world.fleet.variants().map(variant).collect();
-    Published { generation: 1, variants, ..Published::default() }
+    let outlooks = decisions.outlooks.clone();
+    Published { generation: 1, variants, outlooks, ..Published::default() }
 }
 
 /// What the pipeline remembers, through a file and back.

@@ -58,8 +58,10 @@ impl Decision {
         self.steps.last().map_or(Replicas::ZERO, |step| step.after)
     }
 
-    /// Returns the replicas that the analysis alone asks for, before bounds, windows and step
-    /// limits. They include standby replicas that serve load until slower variants have started.
+    /// Returns the replicas that the analysis alone asks for, before guards, windows and step
+    /// limits. They include standby replicas that serve load until slower variants have started. A
+    /// plan by capacity already keeps within the bounds; [`Self::beyond_max`] shows if these are
+    /// too tight.
     #[must_use]
     pub fn unconstrained(&self) -> Replicas {
         let asked = self.last_step(|stage| matches!(stage, Stage::Analyze | Stage::Hold));
@@ -114,6 +116,15 @@ impl Decision {
         let fresh = self.basis == Basis::Fresh;
         let asking = self.steps.iter().find(|it| self.asks_more(it)).filter(|_| fresh)?;
         Some((max, &asking.reason))
+    }
+
+    /// Returns true if the load asks for more than the maximum; `None` if this is not known,
+    /// because there is no fresh data or only the leader knows the reasons.
+    #[must_use]
+    pub fn is_short_at_max(&self) -> Option<bool> {
+        let is_told = self.steps.iter().any(|step| matches!(step.reason, Reason::Told(_)));
+        let is_known = self.basis == Basis::Fresh && !is_told;
+        is_known.then(|| self.beyond_max().is_some())
     }
 
     /// Returns true if the load behind a step asks for more than the maximum.

@@ -29,6 +29,7 @@ mod assessment;
 mod exchange;
 mod input;
 mod learner;
+mod outlook;
 pub(crate) mod policy;
 mod queued;
 
@@ -41,6 +42,7 @@ use crate::analyze::ballot::{self, Analyzer, BallotVerdict, Vote, VotingRight};
 use crate::analyze::capacity::CapacityReport;
 use crate::analyze::foresight::card::Card;
 use crate::decide::optimize::{Consent, PlanModel};
+use crate::decide::outlook::VariantOutlook;
 use crate::decide::sized::UnmeetableTarget;
 use crate::decide::{Decision, Reason};
 use crate::fleet::{ModelKey, VariantKey};
@@ -68,6 +70,8 @@ pub(crate) struct Sizer {
     informed: BTreeMap<(ModelKey, Analyzer), Timestamp>,
     floors: LatencyFloors,
     queues: QueueSignals,
+    /// The outlooks of the current tick.
+    outlooks: BTreeMap<VariantKey, VariantOutlook>,
     /// Replicas that the last plan removes. They stay until their replacements serve load.
     leaving: BTreeMap<VariantKey, Replicas>,
 }
@@ -82,6 +86,8 @@ pub(crate) struct SizingResult {
     pub(crate) proposals: Proposals,
     /// The plans that remove current replicas.
     pub(crate) exchanges: Exchanges,
+    /// The outlook of each variant that `foresight` votes on.
+    pub(crate) outlooks: BTreeMap<VariantKey, VariantOutlook>,
 }
 
 /// The plans of a tick that remove current replicas.
@@ -103,7 +109,11 @@ impl Sizer {
         self.leaving.retain(|key, _| tick.inputs.fleet.get(key).is_some());
         let mut proposals = vec![None; tick.members.len()];
         let Some(policy) = &tick.policy.sizing else {
-            return SizingResult { proposals, exchanges: Exchanges::default() };
+            return SizingResult {
+                proposals,
+                exchanges: Exchanges::default(),
+                outlooks: BTreeMap::new(),
+            };
         };
 
         self.forget(tick);
@@ -131,7 +141,8 @@ impl Sizer {
             exchanges.extend(Exchange::of(assessment, &planned.alone));
         }
 
-        SizingResult { proposals, exchanges: Exchanges(exchanges) }
+        let outlooks = std::mem::take(&mut self.outlooks);
+        SizingResult { proposals, exchanges: Exchanges(exchanges), outlooks }
     }
 
     /// Records the replicas that are leaving from now on, given the published decisions.
@@ -258,7 +269,10 @@ impl Sizer {
                 self.note_floor(key, analyzer, found.floors.get(key).copied());
             }
 
-            outlook = found.outlook.unwrap_or(outlook);
+            if let Some(foreseen) = found.outlook {
+                self.note_outlooks(policy, &members, &foreseen);
+                outlook = foreseen;
+            }
             reports.push((analyzer, found.report));
         }
 
@@ -284,6 +298,20 @@ impl Sizer {
             ScaleDownPermission::Forbidden
         };
         Some(ModelAssessment { model: model.clone(), members, reports, ballot, outlook, shrinking })
+    }
+
+    /// Records the outlooks of a model's variants.
+    fn note_outlooks(
+        &mut self,
+        policy: &Sizing,
+        members: &[VariantInput<'_>],
+        found: &ForesightFindings,
+    ) {
+        for member in members {
+            let key = &member.spec.key;
+            let outlook = member.outlook(&policy.foresight, found.estimates.get(key));
+            self.outlooks.insert(key.clone(), outlook);
+        }
     }
 
     /// Records which analyzers know the capacity of the model's replicas now. Remembered state is

@@ -101,6 +101,7 @@ impl Cluster {
             *clock,
             leadership.clone(),
             to_write,
+            telemetry.leading.write_failures.clone(),
         );
 
         let document = settings.document();

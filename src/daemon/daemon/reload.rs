@@ -162,6 +162,7 @@ impl Reloader {
         self.telemetry.reload_successful.set(1);
         let now = self.clock.now().as_duration().as_secs_f64();
         self.telemetry.reload_success_time.set(now);
+        self.telemetry.config_tick_interval.set(config.keys.tick_interval.as_secs_f64());
         self.telemetry.config_info.reset();
         self.telemetry.config_info.with_label_values(&[&config.hash()]).set(1.0);
     }

@@ -25,6 +25,7 @@ use crate::daemon::announce::EventPermission;
 use crate::daemon::directory::{self, Directory};
 use crate::daemon::discovery::DiscoveryReporter;
 use crate::daemon::sharing::{LeadershipRole, Sharing};
+use crate::daemon::ticks::autoscalers::FollowingSeries;
 use crate::daemon::ticks::channels::{ConfigReload, PrometheusChannels, TickChannels};
 use crate::daemon::ticks::keep::{SAVE_INTERVAL, StateKeeper};
 use crate::daemon::ticks::overrides::{OverrideBook, OverrideRefusal, OverrideRequest};
@@ -73,6 +74,7 @@ pub(crate) struct Ticks {
     findings: BTreeMap<VariantKey, Vec<Finding>>,
     /// Namespace, variant and name of each HPA that has a series.
     followed: BTreeSet<[String; 3]>,
+    following: FollowingSeries,
 }
 
 impl Ticks {
@@ -112,6 +114,7 @@ impl Ticks {
             ignored: BTreeMap::new(),
             findings: BTreeMap::new(),
             followed: BTreeSet::new(),
+            following: FollowingSeries::default(),
             parts,
         }
     }

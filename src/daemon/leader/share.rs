@@ -28,6 +28,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, PostParams};
+use prometheus::IntCounter;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -153,6 +154,7 @@ pub struct DocumentWriter {
     version: Option<String>,
     delay: Duration,
     troubled: bool,
+    failures: IntCounter,
 }
 
 /// The next thing to write.
@@ -229,7 +231,7 @@ impl DocumentError {
 // === impl DocumentWriter ===
 
 impl DocumentWriter {
-    /// Creates a desk and a receiver for the seat of this replica.
+    /// Creates a desk and a receiver for the seat of this replica. `failures` counts failed writes.
     #[must_use]
     pub fn new(
         client: kube::Client,
@@ -237,6 +239,7 @@ impl DocumentWriter {
         clock: Clock,
         leadership: watch::Receiver<Leadership>,
         drafts: watch::Receiver<Option<DocumentDraft>>,
+        failures: IntCounter,
     ) -> (Self, watch::Receiver<DocumentAccess>) {
         let api = Api::namespaced(client, &settings.namespace);
         let (seat, receiver) = watch::channel(DocumentAccess::default());
@@ -251,6 +254,7 @@ impl DocumentWriter {
             version: None,
             delay: DELAY,
             troubled: false,
+            failures,
         };
 
         (desk, receiver)
@@ -418,6 +422,7 @@ impl DocumentWriter {
     }
 
     fn say(&mut self, error: &str) {
+        self.failures.inc();
         if !std::mem::replace(&mut self.troubled, true) {
             warn!(
                 namespace = self.settings.namespace,
@@ -479,8 +484,9 @@ mod tests {
         };
         let (leadership, believed) = watch::channel(leads);
         let (drafts, to_write) = watch::channel(None);
+        let failures = IntCounter::new("failures", "failures").unwrap();
         let (desk, seat) =
-            DocumentWriter::new(client, settings, Clock::start(), believed, to_write);
+            DocumentWriter::new(client, settings, Clock::start(), believed, to_write, failures);
         TaskTracker::new().spawn(desk.run(CancellationToken::new()));
         Writer { seat, drafts, leadership }
     }

@@ -99,6 +99,22 @@ families! {
         "Lower end of the interval in which that lies in 95 of 100 cases.";
     CARRIES_HIGH = "plimsoll_replica_carries_high_per_second", CARRIED,
         "Upper end of the interval in which that lies in 95 of 100 cases.";
+    CAPACITY = "plimsoll_capacity_per_second", &["namespace", "model", "variant", "role", "when"],
+        "Capacity in requests per second, to compare with the need: now, once pending replicas are ready, or at the maximum.";
+    LEARNED = "plimsoll_capacity_learned", VARIANT,
+        "1 if the capacity per replica is measured on the variant's own replicas, 0 if it is from a card or unknown.";
+    SHORT_AT_MAX = "plimsoll_short_at_maximum", VARIANT,
+        "1 while the load asks for more replicas than the maximum, otherwise 0.";
+    SLO_TTFT = "plimsoll_slo_ttft_seconds", VARIANT,
+        "Objective for the time to first token.";
+    SLO_ITL = "plimsoll_slo_itl_seconds", VARIANT,
+        "Objective for the mean time between tokens; absent unless configured.";
+    SLO_LATE_SHARE = "plimsoll_slo_late_ratio", VARIANT,
+        "Share of first tokens that may come later than the objective.";
+    FIRST_TOKENS = "plimsoll_first_tokens", VARIANT,
+        "First tokens in the window, of engines that show how many came late.";
+    LATE_FIRST_TOKENS = "plimsoll_late_first_tokens", VARIANT,
+        "First tokens in the window that came later than the objective.";
     SLOWEST = "plimsoll_slowest_replica_ratio", VARIANT,
         "Iteration time of the slowest replica over that of its peers; absent below three replicas with recent load.";
     STARVING = "plimsoll_starving_variant", VARIANT,
@@ -266,6 +282,9 @@ impl Collector for GaugeCollector {
         let mut sheet = MetricSheet::default();
         for variant in published.variants.values() {
             sheet.variant(variant, now);
+            if let Some(outlook) = published.outlooks.get(&variant.spec.key) {
+                sheet.outlook(variant, outlook);
+            }
             if let Some(report) = published.workloads.get(&variant.spec.key) {
                 sheet.workload(report, labels(variant));
             }
@@ -356,6 +375,7 @@ impl MetricSheet {
             self.set(&SLO_UNMEETABLE, &labels, Some(one_if(unmeetable)));
             let panicking = decision.steps.iter().any(|it| it.stage == Stage::Panic);
             self.set(&PANICKING, &labels, Some(one_if(panicking)));
+            self.set(&SHORT_AT_MAX, &labels, decision.is_short_at_max().map(one_if));
             self.cuts(published, decision);
             self.foresight(published, decision);
         }

@@ -11,6 +11,8 @@ pub struct LeaderMetrics {
     pub leader: IntGauge,
     /// Times that this replica has started or stopped leading.
     pub changes: IntCounter,
+    /// Attempts to write the shared document that failed.
+    pub write_failures: IntCounter,
     /// The size of the shared document, if there is one.
     pub document_bytes: GaugeVec,
     /// Its limit.
@@ -30,6 +32,10 @@ impl LeaderMetrics {
             "plimsoll_leader_changes_total",
             "Times that this replica has begun or ceased to decide for the others.",
         )?;
+        let write_failures = registrar.counter(
+            "plimsoll_shared_document_write_failures_total",
+            "Attempts of the leader to write the document of shared decisions that failed.",
+        )?;
         let document_bytes = registrar.gauges(
             "plimsoll_shared_document_bytes",
             "Size of the compressed document in which replicas of the daemon share decisions.",
@@ -46,6 +52,13 @@ impl LeaderMetrics {
             &["detail"],
         )?;
 
-        Ok(Self { leader, changes, document_bytes, document_limit, document_variants })
+        Ok(Self {
+            leader,
+            changes,
+            write_failures,
+            document_bytes,
+            document_limit,
+            document_variants,
+        })
     }
 }

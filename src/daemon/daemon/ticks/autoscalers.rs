@@ -4,11 +4,22 @@ use std::collections::BTreeSet;
 
 use tracing::warn;
 
-use crate::collect::cluster::IgnoredChange;
+use crate::collect::cluster::{ClusterState, IgnoredChange};
 use crate::daemon::pace;
 use crate::daemon::ticks::Ticks;
 use crate::publish::Published;
+use crate::telemetry::Telemetry;
 use plimsoll_core::fleet::VariantKey;
+use plimsoll_core::observe::Scale;
+
+/// The label values of the series about autoscalers.
+#[derive(Debug, Default)]
+pub(super) struct FollowingSeries {
+    /// Namespace and name of each variant.
+    shown: BTreeSet<[String; 2]>,
+    /// Namespace and name of each variant, with a problem.
+    problems: BTreeSet<[String; 3]>,
+}
 
 impl Ticks {
     /// Reports when an HPA will not follow published desired replicas, and how to fix it.
@@ -16,6 +27,7 @@ impl Ticks {
         let Some(cluster) = self.parts.cluster.as_ref().map(|it| it.borrow().clone()) else {
             return;
         };
+        self.show_following(&cluster);
         let gauge = self.parts.telemetry.hpa_ignores.clone();
         let mut followed = BTreeSet::new();
         for (key, state) in &cluster.variants {
@@ -56,6 +68,48 @@ impl Ticks {
         self.followed = followed;
         self.findings.retain(|key, _| cluster.variants.contains_key(key));
         self.ignored.retain(|key, _| cluster.variants.contains_key(key));
+    }
+
+    /// Shows which variants an autoscaler follows, with the problems of those that it does not
+    /// follow, and the age of the cluster's state.
+    fn show_following(&mut self, cluster: &ClusterState) {
+        let Telemetry { followed, autoscaler_problems, cluster_age, .. } = &self.parts.telemetry;
+
+        let newest = cluster.variants.values().map(|state| state.as_of).max();
+        if let Some(newest) = newest {
+            let age = self.parts.clock.now().duration_since(newest).as_secs_f64();
+            cluster_age.with_label_values::<&str>(&[]).set(age.max(0.0));
+        } else {
+            let _absent_before = cluster_age.remove_label_values::<&str>(&[]);
+        }
+
+        let mut shown = BTreeSet::new();
+        let mut problems = BTreeSet::new();
+        for (key, state) in &cluster.variants {
+            if matches!(state.scale, Scale::Unknown(_)) {
+                continue;
+            }
+            let variant = [key.namespace.as_str(), key.variant.as_str()];
+            followed.with_label_values(&variant).set(f64::from(u8::from(state.follower.is_some())));
+            shown.insert(variant.map(str::to_owned));
+
+            let policy = self.pipeline.policy();
+            let found = state.findings.iter().filter(|it| !pace::is_intended(it, policy));
+            for finding in found {
+                let labels = [variant[0], variant[1], finding.label()];
+                autoscaler_problems.with_label_values(&labels).set(1.0);
+                problems.insert(labels.map(str::to_owned));
+            }
+        }
+
+        // Series that end are removed; the others are never absent in between.
+        for gone in self.following.shown.difference(&shown) {
+            let _gone = followed.remove_label_values(&gone.each_ref().map(String::as_str));
+        }
+        for gone in self.following.problems.difference(&problems) {
+            let _gone = autoscaler_problems.remove_label_values(&gone.each_ref().map(String::as_str));
+        }
+        self.following = FollowingSeries { shown, problems };
     }
 
     fn say_ignored(&mut self, key: &VariantKey, ignored: Option<IgnoredChange>) {

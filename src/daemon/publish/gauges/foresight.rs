@@ -1,10 +1,13 @@
-//! The forecast demand and the capacity per replica, as metrics.
+//! The forecast demand, the capacity and the late first tokens, as metrics.
 
 use crate::publish::PublishedVariant;
 use crate::publish::gauges::{
-    ADMISSIBLE, CARRIES, CARRIES_HIGH, CARRIES_LOW, MODEL_ADMISSIBLE, MetricSheet, NEED, NEED_HELD,
+    ADMISSIBLE, CAPACITY, CARRIES, CARRIES_HIGH, CARRIES_LOW, FIRST_TOKENS, LATE_FIRST_TOKENS,
+    LEARNED, MODEL_ADMISSIBLE, MetricSheet, NEED, NEED_HELD, SLO_ITL, SLO_LATE_SHARE, SLO_TTFT,
     SLOWEST, STARVING, labels, one_if,
 };
+use plimsoll_core::analyze::foresight::estimate::Teacher;
+use plimsoll_core::decide::outlook::{CapacityOutlook, LatencyObjectives, VariantOutlook};
 use plimsoll_core::decide::sized::{
     AdmissibleRate, CapacityEstimate, CapacityInterval, DemandForecast, SlowestReplica,
 };
@@ -12,6 +15,34 @@ use plimsoll_core::decide::{Basis, Decision};
 use plimsoll_core::units::RequestRate;
 
 impl MetricSheet {
+    /// Sets the capacity, the objectives and the late first tokens of a variant.
+    pub(super) fn outlook(&mut self, published: &PublishedVariant, outlook: &VariantOutlook) {
+        let VariantOutlook { said_by, capacity, objectives, first_tokens } = outlook;
+        let labels = labels(published);
+        let learned = *said_by == Some(Teacher::Replicas);
+        self.set(&LEARNED, &labels, Some(one_if(learned)));
+
+        if let Some(CapacityOutlook { now, when_ready, at_maximum }) = capacity {
+            let [namespace, model, variant] = labels;
+            let role = published.spec.role.label();
+            let all =
+                [("now", Some(now)), ("ready", Some(when_ready)), ("maximum", at_maximum.as_ref())];
+            for (when, rate) in all {
+                let labels = [namespace, model, variant, role, when];
+                self.set(&CAPACITY, &labels, rate.map(|it| it.requests_per_second()));
+            }
+        }
+
+        let LatencyObjectives { ttft, itl, late_share } = objectives;
+        self.set(&SLO_ITL, &labels, itl.map(|it| it.seconds()));
+        if let Some(firsts) = first_tokens {
+            self.set(&SLO_TTFT, &labels, Some(ttft.seconds()));
+            self.set(&SLO_LATE_SHARE, &labels, Some(late_share.fraction()));
+            self.set(&FIRST_TOKENS, &labels, Some(firsts.seen));
+            self.set(&LATE_FIRST_TOKENS, &labels, Some(firsts.late));
+        }
+    }
+
     /// Sets the `foresight` metrics of a decision on fresh data, if `foresight` contributed to it.
     /// Variants of one role have the same need, so the order of writes does not matter.
     pub(super) fn foresight(&mut self, published: &PublishedVariant, decision: &Decision) {

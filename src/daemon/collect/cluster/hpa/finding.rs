@@ -161,6 +161,25 @@ impl HpaCondition {
 // === impl Finding ===
 
 impl Finding {
+    /// The problem as a label value.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::WrongTargetType { .. } => "target_type",
+            Self::WrongAverageValue { .. } => "average_value",
+            Self::WrongSelector { .. } => "selector",
+            Self::SumsVariants { .. } => "sums_variants",
+            Self::OtherMetrics { .. } => "other_metrics",
+            Self::DirectionDisabled { .. } => "direction_disabled",
+            Self::SlowPolicies { .. } => "slow_policies",
+            Self::ConditionFalse { .. } => "condition_false",
+            Self::ScalingDisabled { .. } => "scaling_disabled",
+            Self::NotRead { .. } => "not_read",
+            Self::ScaledObject { .. } => "scaled_object",
+            Self::Paused { .. } => "paused",
+        }
+    }
+
     /// The HPA's name, if there is one.
     #[must_use]
     pub fn hpa(&self) -> Option<&str> {
