@@ -18,7 +18,7 @@ advisories:
 test:
 	cargo test --workspace --all-features --lib --bins --test it
 
-# When the alerts fire and when they do not, with promtool, which it builds once into a cache.
+# When the alerts fire and when they do not, with promtool and Alertmanager, which it builds once into a cache.
 alerts:
 	tests/prometheus/alerts
 

@@ -1,5 +1,5 @@
-//! The alerts: each is complete, has a runbook, is tested where it fires and where it does not, and
-//! is made of metrics that exist. What the expressions do is tested by promtool
+//! The alerts: each is complete, has a page, is tested where it fires and where it does not, and is
+//! made of metrics that exist. What the expressions do is tested by promtool
 //! (`tests/prometheus/alerts`), which parses them too.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +7,73 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-const RUNBOOKS: &str = "alerts/runbooks.md";
+/// The folder with a page for each alert, and the page that lists them.
+const PAGES: &str = "docs/alerts";
+const INDEX: &str = "docs/alerts.md";
+const INDEX_HEAD: &str = "\
+# Alerts
+
+One page per alert: its meaning, its impact on users, the first command, and causes from likely to
+unlikely, each with the command that shows it and the fix.
+[Monitoring](monitoring.md#alerts) describes how to load the alerts and how to route them.
+
+## How to use these pages
+
+- **Plimsoll never changes a replica count.** When it fails, HPAs get no answer and keep their
+  replicas. The danger is load that rises meanwhile.
+- To take over by hand, raise `minReplicas` of the HPA. It also holds without Plimsoll:
+
+  ```console
+  $ kubectl patch hpa HPA -n NAMESPACE --patch '{\"spec\": {\"minReplicas\": 4}}'
+  ```
+
+- `kubectl plimsoll doctor` checks the configuration, the cluster and the daemon
+  ([docs](doctor.md)). If nothing scales, start with it.
+- `kubectl plimsoll explain NAMESPACE/VARIANT` shows why a variant has its desired replicas, and what
+  would change them ([docs](explain.md)).
+- The commands use the namespace `plimsoll` and a Deployment with that name. `$PLIMSOLL` is the plain
+  HTTP port:
+
+  ```console
+  $ kubectl -n plimsoll port-forward deploy/plimsoll 8080 &
+  $ PLIMSOLL=http://localhost:8080
+  ```
+
+- For a bug report, keep the output of these:
+
+  ```console
+  $ curl -s $PLIMSOLL/api/v1/decisions > decisions.json
+  $ curl -s $PLIMSOLL/metrics > metrics.txt
+  $ kubectl -n plimsoll logs -l app.kubernetes.io/name=plimsoll --prefix --tail=-1 > plimsoll.log
+  ```
+
+- The dashboards *Plimsoll / Operator* and *Plimsoll / Capacity* show the same over time.
+  [Failure behavior](safety.md) describes what Plimsoll does in each failure.
+
+## All alerts
+
+`critical` means that users are affected or will be soon; `warning` can wait for the morning. The
+time is how long the condition holds before the alert fires.
+
+| alert | severity | time | meaning |
+|---|---|---|---|
+";
+
+/// The warning that precedes each page: the same condition for a shorter time, or a milder one.
+const WARNED_BY: [(&str, &str); 12] = [
+    ("PlimsollAbsent", "PlimsollDown"),
+    ("PlimsollApiNotAsked", "PlimsollApiQuiet"),
+    ("PlimsollApiServerUnreachable", "PlimsollApiServerAway"),
+    ("PlimsollApiServiceNotOurs", "PlimsollApiServiceLost"),
+    ("PlimsollCertificateExpires", "PlimsollCertificateExpiresSoon"),
+    ("PlimsollDecisionExpired", "PlimsollDecisionHeld"),
+    ("PlimsollNoLeader", "PlimsollLeaderMissing"),
+    ("PlimsollOverloadedAtMaximum", "PlimsollAtMaximum"),
+    ("PlimsollScaleUpNotActuated", "PlimsollScaleUpSlow"),
+    ("PlimsollSloBurnFast", "PlimsollSloBurn"),
+    ("PlimsollTicksStalled", "PlimsollTicksLate"),
+    ("PlimsollVariantsLeftOut", "PlimsollSharedDocumentFull"),
+];
 
 /// What an expression may be made of besides Plimsoll's own metrics: what Prometheus says of its
 /// targets and alerts.
@@ -30,7 +96,7 @@ struct Alert {
     alert: String,
     expr: String,
     #[serde(rename = "for")]
-    _patience: Option<String>,
+    patience: Option<String>,
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
 }
@@ -85,16 +151,16 @@ fn alerts() -> Vec<Alert> {
     groups().into_values().flat_map(|group| group.rules).collect()
 }
 
-/// The headings of the runbooks with what is below each.
-fn runbooks() -> BTreeMap<String, String> {
-    let text = read(RUNBOOKS);
-    let sections = text.split("\n## ").skip(1);
-    sections
-        .map(|section| {
-            let (heading, body) = section.split_once('\n').unwrap();
-            (heading.to_owned(), body.to_owned())
-        })
-        .collect()
+/// The pages by the alerts that they are named after.
+fn pages() -> BTreeMap<String, String> {
+    let read_page = |(stem, path): (String, PathBuf)| (stem, read(path));
+    files(PAGES, "md").into_iter().map(read_page).collect()
+}
+
+/// The text below a heading of a page.
+fn section<'a>(page: &'a str, heading: &str) -> Option<&'a str> {
+    let (_, rest) = page.split_once(&format!("\n## {heading}\n"))?;
+    Some(rest.split("\n## ").next().unwrap_or(rest).trim())
 }
 
 /// The metrics that docs/metrics.md has, with those that a histogram is made of.
@@ -203,11 +269,9 @@ fn every_alert_says_how_bad_it_is_what_it_means_and_where_to_read_on() {
         assert!(matches!(severity, Some("critical" | "warning")), "{name}: {severity:?}");
         let said: BTreeSet<&str> = annotations.keys().map(String::as_str).collect();
         assert_eq!(said, BTreeSet::from(["description", "runbook_url", "summary"]), "{name}");
-        assert_eq!(
-            annotations["runbook_url"],
-            format!("{RUNBOOKS}#{}", name.to_ascii_lowercase()),
-            "{name}"
-        );
+        assert_eq!(annotations["runbook_url"], format!("{PAGES}/{name}.md"), "{name}");
+        let needs = labels.get("needs").map(String::as_str);
+        assert!(matches!(needs, None | Some("api_server")), "{name}: {needs:?}");
         // One that is about nothing that is there has no labels to name.
         let names_it = annotations.values().any(|text| text.contains("{{"));
         assert!(names_it || name == "PlimsollAbsent", "{name} says which and how much");
@@ -219,26 +283,106 @@ fn every_alert_says_how_bad_it_is_what_it_means_and_where_to_read_on() {
 }
 
 #[test]
-fn every_alert_has_a_runbook_and_every_runbook_an_alert() {
-    let runbooks = runbooks();
-    let named: BTreeSet<String> = alerts().into_iter().map(|alert| alert.alert).collect();
-    assert_eq!(runbooks.keys().cloned().collect::<BTreeSet<_>>(), named);
-    for (name, body) in runbooks {
-        let body = body.to_lowercase();
-        for part in ["**meaning.**", "**impact.**", "**check", "fix", "**silence"] {
-            assert!(body.contains(part), "{name} has no {part}");
+fn every_alert_has_a_page_and_every_page_an_alert() {
+    let alerts: BTreeMap<String, Alert> =
+        alerts().into_iter().map(|alert| (alert.alert.clone(), alert)).collect();
+    let pages = pages();
+    assert!(pages.keys().eq(alerts.keys()), "{:?} {:?}", pages.keys(), alerts.keys());
+
+    for (name, page) in pages {
+        assert!(page.starts_with(&format!("# {name}\n")), "{name}");
+        let severity = &alerts[&name].labels["severity"];
+        assert!(page.contains(&format!("\nSeverity: `{severity}`. ")), "{name}: {severity}");
+        for heading in ["Meaning", "Impact", "First command", "Causes and fixes", "Silence"] {
+            let text = section(&page, heading).unwrap_or_default();
+            assert!(!text.is_empty(), "{name} has no {heading}");
         }
+        let first = section(&page, "First command").unwrap();
+        assert!(first.starts_with("```"), "{name}: {first}");
+
+        // Each cause has a command and a fix, or is that of the alert that follows.
+        let causes = section(&page, "Causes and fixes").unwrap();
+        let numbered = causes.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_digit()));
+        let count = numbered.count();
+        assert_eq!(causes.matches("Fix: ").count(), count, "{name}: a cause has no fix");
+        assert_eq!(causes.matches("```").count(), 2 * count, "{name}: a cause has no command");
+        assert!(count > 0 || causes.starts_with("As for [Plimsoll"), "{name} has no causes");
     }
 }
 
 #[test]
-fn every_alert_is_in_the_table_of_the_documentation() {
-    let documentation = read("docs/monitoring.md");
-    for Alert { alert, labels, .. } in alerts() {
-        let anchor = alert.to_ascii_lowercase();
+fn every_page_is_linked_from_the_index_which_is_generated() {
+    use std::fmt::Write;
+
+    let pages = pages();
+    let mut text = INDEX_HEAD.to_owned();
+    for Alert { alert, labels, patience, .. } in alerts() {
+        let meaning = section(&pages[&alert], "Meaning").unwrap().replace('\n', " ");
+        let meaning = meaning.split_inclusive(". ").next().unwrap().trim().to_owned();
+        let meaning = meaning.replace("](../", "](").replace("](Plimsoll", "](alerts/Plimsoll");
+        let patience = patience.unwrap_or_else(|| "0".to_owned());
         let severity = &labels["severity"];
-        let row = format!("| [{alert}](../{RUNBOOKS}#{anchor}) | {severity} | ");
-        assert!(documentation.contains(&row), "docs/monitoring.md has no row {row}");
+        let link = format!("[{alert}](alerts/{alert}.md)");
+        writeln!(text, "| {link} | {severity} | {patience} | {meaning} |").unwrap();
+    }
+
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(INDEX);
+    if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    let command = "INSTA_UPDATE=always cargo test --workspace --all-features --test it alerts";
+    assert!(written == text, "{INDEX} is out of date; write it with `{command}`");
+}
+
+#[test]
+fn a_warning_precedes_every_page() {
+    let alerts: BTreeMap<String, Alert> =
+        alerts().into_iter().map(|alert| (alert.alert.clone(), alert)).collect();
+    let severity = |name: &str| alerts[name].labels["severity"].as_str();
+    let critical = alerts.keys().filter(|name| severity(name) == "critical");
+    assert!(critical.map(String::as_str).eq(WARNED_BY.map(|(name, _)| name)));
+
+    for (name, warning) in WARNED_BY {
+        assert_eq!(severity(warning), "warning", "{warning}");
+        let (page, warning) = (&alerts[name], &alerts[warning]);
+        let is_same = page.expr == warning.expr;
+        assert!(!is_same || seconds(&warning.patience) < seconds(&page.patience), "{name}");
+    }
+}
+
+/// The seconds of a duration such as `90s` or `5m`.
+fn seconds(patience: &Option<String>) -> u32 {
+    let Some(text) = patience else { return 0 };
+    let (number, unit) = text.split_at(text.len() - 1);
+    let times = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => panic!("{text}"),
+    };
+    times * number.parse::<u32>().unwrap()
+}
+
+/// Plimsoll reads these only through the API server, so an outage leaves them as they are or failing.
+#[test]
+fn consequences_of_an_outage_of_the_api_server_are_marked_and_its_own_alerts_are_not() {
+    let marked: BTreeSet<String> = alerts()
+        .into_iter()
+        .filter(|alert| alert.labels.contains_key("needs"))
+        .map(|alert| alert.alert)
+        .collect();
+    for name in ["PlimsollNoLeader", "PlimsollDecisionHeld", "PlimsollApiNotAsked"] {
+        assert!(marked.contains(name), "{name}");
+    }
+    for name in ["PlimsollApiServerAway", "PlimsollApiServerUnreachable", "PlimsollTicksStalled"] {
+        assert!(!marked.contains(name), "{name}");
+    }
+    let inhibition = read("examples/alertmanager.yml");
+    assert!(inhibition.contains("needs=\"api_server\""), "{inhibition}");
+    for (page, warning) in WARNED_BY {
+        assert!(inhibition.contains(&format!("{page:?}")), "{page} inhibits {warning}");
+        assert!(inhibition.contains(&format!("{warning:?}")), "{page} inhibits {warning}");
     }
 }
 
@@ -278,13 +422,19 @@ fn every_metric_of_an_alert_is_documented() {
 }
 
 #[test]
-fn every_metric_in_a_query_of_a_runbook_is_documented() {
-    let text = read(RUNBOOKS);
-    let queries = text.split("```promql\n").skip(1).map(|rest| rest.split("```").next().unwrap());
-    let mut seen = 0;
-    for line in queries.flat_map(str::lines) {
-        assert_eq!(unknown(line), Vec::<String>::new(), "{line}");
-        seen += 1;
+fn every_metric_that_a_page_names_is_documented() {
+    let documented = documented();
+    let mut queries = 0;
+    for (name, page) in pages() {
+        for query in page.split("```promql\n").skip(1) {
+            let query = query.split("```").next().unwrap();
+            assert_eq!(unknown(query), Vec::<String>::new(), "{name}: {query}");
+            queries += 1;
+        }
+        let words = page.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        for word in words.filter(|word| word.starts_with("plimsoll_")) {
+            assert!(documented.contains(word), "{name}: {word}");
+        }
     }
-    assert!(seen > 30, "the queries are found");
+    assert!(queries > 50, "the queries are found");
 }

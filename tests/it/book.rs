@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
 use plimsoll::cli::args::Args;
+use plimsoll::collect::cluster::discovery::Annotation;
 use serde_json::Value;
 use yaml_rust2::{Yaml, YamlLoader};
 
@@ -43,6 +44,38 @@ generated from the chart's schema and its `values.yaml`. The keys below `config`
 
 | value | type | default | description |
 |---|---|---|---|
+";
+
+const ANNOTATIONS: &str = "docs/annotations.md";
+const ANNOTATIONS_HEAD: &str = "\
+# Annotations
+
+Annotations of HPAs, ScaledObjects and workloads declare variants. An object with
+`plimsoll.dev/model` is a variant. All values are text. This page is generated from the daemon's
+declarations; [Discover variants by annotation](discovery.md) describes their use and the
+permissions.
+
+- An annotation with another value is refused. An Event on the object lists every error, and the
+  object stays as it was when its annotations could last be read.
+- The operator can [restrict annotations](discovery.md#several-tenants) in the configuration.
+- An annotation without effect is named in an Event, and the object is used.
+
+| annotation | meaning | value | default |
+|---|---|---|---|
+";
+const ANNOTATIONS_TAIL: &str = "
+`mismatch` and `list-price` are for [the rank of price](capacity.md#by-the-rank-of-price),
+`start-time` is for [standby](foresight-reference.md#standby), `scale-to-zero` for
+[scale to zero](zero.md), and `pin` and `pause` for [overrides](explain.md#pin-and-pause).
+
+## Other annotations
+
+| annotation | on | meaning |
+|---|---|---|
+| `plimsoll.dev/exclude` | namespace | `\"true\"` ignores the namespace ([discovery](discovery.md#annotations)) |
+| `llm-d.ai/managed`, `llm-d.ai/model-id`, `llm-d.ai/variant-cost` | HPA, ScaledObject | the same in [WVA's vocabulary](discovery.md#annotations-for-the-workload-variant-autoscaler), with `wva: true` |
+| `wva.llmd.ai/exclude` | namespace | as `plimsoll.dev/exclude`, with `wva: true` |
+| `autoscaling.keda.sh/paused` | ScaledObject | pauses KEDA; Plimsoll reports it |
 ";
 
 const RBAC: &str = "docs/rbac.md";
@@ -83,7 +116,7 @@ fn the_summary_has_each_document_once() {
 
     let mut documents: BTreeSet<PathBuf> = markdown("docs").collect();
     documents.extend(markdown(""));
-    documents.extend(markdown("alerts"));
+    documents.extend(markdown("docs/alerts"));
     documents.insert(PathBuf::from("charts/plimsoll/README.md"));
     documents.remove(Path::new("docs/SUMMARY.md"));
     assert_eq!(listed, documents);
@@ -92,7 +125,7 @@ fn the_summary_has_each_document_once() {
 /// A site has pages for files, and none for folders.
 #[test]
 fn links_of_the_site_lead_to_files() {
-    let folders = ["docs", "", "alerts"].into_iter().flat_map(markdown);
+    let folders = ["docs", "", "docs/alerts"].into_iter().flat_map(markdown);
     let mut wrong = Vec::new();
     for file in folders.chain([PathBuf::from("charts/plimsoll/README.md")]) {
         let text = read(&file);
@@ -191,6 +224,35 @@ fn default_of(value: &Yaml) -> String {
 }
 
 #[test]
+fn the_reference_of_annotations_is_their_declaration() {
+    let source = read("src/daemon/collect/cluster/discovery/annotation.rs");
+    let (_, block) = source.split_once("\nannotations! {\n").unwrap();
+    let (block, _) = block.split_once("\n}\n").unwrap();
+
+    let mut text = ANNOTATIONS_HEAD.to_owned();
+    let mut names = Vec::new();
+    let mut comment = Vec::new();
+    for line in block.lines().map(str::trim) {
+        if let Some(words) = line.strip_prefix("///") {
+            comment.push(words.trim());
+            continue;
+        }
+        let name = line.split('"').nth(1).unwrap();
+        let comment = std::mem::take(&mut comment).join(" ");
+        let (meaning, value) = comment.split_once("  Value: ").unwrap();
+        let (value, default) = value.split_once(". Default: ").unwrap();
+        let default = default.trim_end_matches('.');
+        writeln!(text, "| `plimsoll.dev/{name}` | {meaning} | {value} | {default} |").unwrap();
+        names.push(format!("plimsoll.dev/{name}"));
+    }
+    let declared: Vec<&str> = Annotation::ALL.iter().map(|it| it.name()).collect();
+    assert_eq!(names, declared);
+
+    text.push_str(ANNOTATIONS_TAIL);
+    compare(ANNOTATIONS, &text);
+}
+
+#[test]
 fn the_reference_of_permissions_is_the_example() {
     let mut text = RBAC_HEAD.to_owned();
     let mut roles = 0;
@@ -266,7 +328,7 @@ const AVOIDED_ELSEWHERE: usize = 95;
 
 #[test]
 fn avoided_words_stay_out_of_the_pages_that_are_read_first() {
-    let folders = ["docs", "", "alerts"].into_iter().flat_map(markdown);
+    let folders = ["docs", "", "docs/alerts"].into_iter().flat_map(markdown);
     let mut elsewhere = 0;
     for file in folders {
         let found = avoided(&read(&file));

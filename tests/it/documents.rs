@@ -381,7 +381,7 @@ fn lines_of_prose_fit_a_hundred_columns() {
         "docs/configuration.md",
         "docs/monitoring.md",
         "docs/prometheus.md",
-        "alerts/runbooks.md",
+        "docs/alerts.md",
         "docs/discovery.md",
         "docs/keda.md",
         "docs/limits.md",

@@ -23,6 +23,10 @@ use yaml_rust2::{Yaml, YamlLoader};
 
 /// Examples that are neither a configuration nor manifests, with the test that loads them.
 const ELSEWHERE: &[(&str, &str)] = &[
+    (
+        "alertmanager.yml",
+        "consequences_of_an_outage_of_the_api_server_are_marked_and_its_own_alerts_are_not",
+    ),
     ("admission/admit.sh", "the_example_of_admission_writes_a_route_with_the_rate_as_its_limit"),
     ("admission/envoy.yaml", "the_example_of_admission_writes_a_route_with_the_rate_as_its_limit"),
     (

@@ -162,18 +162,23 @@ fn a_term_that_is_off_or_has_nothing_to_say_is_absent_and_one_that_asks_for_noth
 
 /// The series of what is needed and carried, by name and labels.
 fn series(published: Published) -> BTreeMap<String, f64> {
+    let shown = [
+        "plimsoll_need",
+        "plimsoll_replica_carries",
+        "plimsoll_admissible",
+        "plimsoll_model",
+        "plimsoll_slowest",
+    ];
+    series_of(published, &shown)
+}
+
+/// The series of gauges whose names start with one of these, by name and labels.
+fn series_of(published: Published, shown: &[&str]) -> BTreeMap<String, f64> {
     let (_, published) = watch::channel(Arc::new(published));
     let gauges = GaugeCollector::new(published, Clock::start(), WvaPublication::Off);
     let mut series = BTreeMap::new();
     for family in gauges.collect() {
         let name = family.name();
-        let shown = [
-            "plimsoll_need",
-            "plimsoll_replica_carries",
-            "plimsoll_admissible",
-            "plimsoll_model",
-            "plimsoll_slowest",
-        ];
         if !shown.iter().any(|it| name.starts_with(it)) {
             continue;
         }
@@ -242,6 +247,27 @@ fn what_is_needed_and_carried_is_as_the_api_says_and_vanishes_with_the_variant()
     let left: Vec<String> = series(published(&work.world, &left)).into_keys().collect();
     let kept: Vec<String> = found.into_keys().filter(|it| !it.ends_with(" b")).collect();
     assert_eq!(left, kept);
+}
+
+#[test]
+fn capacity_counts_the_replicas_now_soon_and_at_the_maximum_and_is_absent_before_it_is_learned() {
+    const SHOWN: [&str; 2] = ["plimsoll_capacity", "plimsoll_short_at_maximum"];
+    let mut work = Work::with(quick(), vec![spec("a", 1.0, (1, 30))], Engine::default());
+    let early = work.run(2, 20.0, 5);
+    let early = series_of(published(&work.world, &early), &SHOWN);
+    let expected =
+        [("plimsoll_capacity_learned m shop a", 0.0), ("plimsoll_short_at_maximum m shop a", 0.0)];
+    assert_eq!(early, expected.map(|(series, value)| (series.to_owned(), value)).into());
+
+    let learned = work.run(2, 20.0, 90);
+    let carries = series(published(&work.world, &learned))["plimsoll_replica_carries_per_second m shop replicas a"];
+    let found = series_of(published(&work.world, &learned), &SHOWN);
+    for (series, replicas) in [("maximum", 30.0), ("now", 2.0), ("ready", 2.0)] {
+        let capacity = found[&format!("plimsoll_capacity_per_second m shop both a {series}")];
+        assert!((capacity - replicas * carries).abs() < 1e-9, "{series}: {found:?}");
+    }
+    assert!((found["plimsoll_capacity_learned m shop a"] - 1.0).abs() < 1e-9, "{found:?}");
+    assert_eq!(found.len(), 5, "{found:?}");
 }
 
 /// The same as another replica of Plimsoll shows it.

@@ -85,6 +85,27 @@ their hash is on the pods, which a change restarts. Everything else is loaded by
 {{- with .Values.config.kubernetes -}}{{- with .discovery -}}{{- if .enabled -}}true{{- end -}}{{- end -}}{{- end -}}
 {{- end -}}
 
+{{/*
+The namespaces that it may see, as a JSON list; empty for all. Without rbac.namespaces, they are those
+of the variants, and with discovery those that it is limited to. An environment variable may give a
+variant that the values lack, so one without a namespace is taken for any.
+*/}}
+{{- define "plimsoll.namespaces" -}}
+{{- $found := .Values.rbac.namespaces | default list -}}
+{{- if not $found -}}
+{{- $discovered := dig "kubernetes" "discovery" "namespaces" list .Values.config -}}
+{{- $limited := or (not (include "plimsoll.discovers" .)) $discovered -}}
+{{- if and $limited (not (dig "limits" "quotas" false .Values.config)) -}}
+{{- $found = $discovered -}}
+{{- range .Values.config.variants -}}
+{{- $found = append $found (.namespace | default "") -}}
+{{- end -}}
+{{- if has "" $found -}}{{- $found = list -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $found | uniq | sortAlpha | toJson -}}
+{{- end -}}
+
 {{/* Whether a pool has its copies from the Models of Seldon Core 2. */}}
 {{- define "plimsoll.hostsSeldon" -}}
 {{- range .Values.config.pools -}}{{- if . -}}{{- if eq (.source | default "") "seldon" -}}true{{- end -}}{{- end -}}{{- end -}}

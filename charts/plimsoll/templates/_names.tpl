@@ -68,6 +68,18 @@ labels:
   {{- include "plimsoll.labels" $ | nindent 2 }}
 {{- end -}}
 
+{{/*
+The security context of pods. OpenShift assigns the user and the groups of a pod from those of its
+namespace, and refuses others.
+*/}}
+{{- define "plimsoll.podSecurity" -}}
+{{- $context := .Values.podSecurityContext -}}
+{{- if .Capabilities.APIVersions.Has "security.openshift.io/v1" -}}
+{{- $context = omit $context "runAsUser" "runAsGroup" "fsGroup" -}}
+{{- end -}}
+{{- toYaml $context -}}
+{{- end -}}
+
 {{- define "plimsoll.image" -}}
 {{- $repository := required "image.repository: no image is published, so name the one that you have built (docs/install.md says how)" .Values.image.repository -}}
 {{- if .Values.image.digest -}}

@@ -4,9 +4,7 @@ use crate::analyze::foresight::ForesightPolicy;
 use crate::analyze::foresight::budget::FirstTokens;
 use crate::analyze::foresight::estimate::CapacityEstimate;
 use crate::analyze::foresight::policy::ErrorBudget;
-use crate::decide::outlook::{
-    CapacityOutlook, CountedReplicas, LatencyObjectives, VariantOutlook,
-};
+use crate::decide::outlook::{CapacityOutlook, CountedReplicas, LatencyObjectives, VariantOutlook};
 use crate::fleet::Role;
 use crate::pipeline::sizing::input::VariantInput;
 use crate::units::Seconds;

@@ -3,7 +3,7 @@
 //! An HPA, a KEDA `ScaledObject` or a workload that names a model in its annotations is a variant.
 //! It needs no entry in the configuration. [`variant()`] reads one object and is pure. [`ledger`]
 //! decides which of several objects is in effect, and keeps the last valid reading of an object
-//! that has become invalid. docs/discovery.md has a table of the annotations.
+//! that has become invalid. docs/annotations.md has a table of the annotations.
 //!
 //! An object uses one of two vocabularies: Plimsoll's (`plimsoll.dev/model`), or that of the
 //! workload variant autoscaler (`llm-d.ai/managed`). Objects that were annotated for that

@@ -107,7 +107,8 @@ impl Ticks {
             let _gone = followed.remove_label_values(&gone.each_ref().map(String::as_str));
         }
         for gone in self.following.problems.difference(&problems) {
-            let _gone = autoscaler_problems.remove_label_values(&gone.each_ref().map(String::as_str));
+            let _gone =
+                autoscaler_problems.remove_label_values(&gone.each_ref().map(String::as_str));
         }
         self.following = FollowingSeries { shown, problems };
     }

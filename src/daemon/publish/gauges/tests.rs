@@ -8,11 +8,14 @@ use super::*;
 use crate::fixtures;
 use crate::publish::{PublishedDecision, ShadowResult};
 use plimsoll_core::analyze::capacity::Unit;
+use plimsoll_core::analyze::foresight::budget::FirstTokens;
+use plimsoll_core::analyze::foresight::estimate::Teacher;
 use plimsoll_core::analyze::saturation::{Thresholds, Transition};
 use plimsoll_core::decide::limit::{
     AllowanceRow, Cut, GrantRefusal, LimitReading, LimitReport, Spending,
 };
 use plimsoll_core::decide::limited::{LimitedReason, ScarceResource, ShadowPrice};
+use plimsoll_core::decide::outlook::{CapacityOutlook, LatencyObjectives, VariantOutlook};
 use plimsoll_core::decide::pools::Ordinal;
 use plimsoll_core::decide::pools::adapters::{Copies, CopiesSource, PoolNeed, SlotNeed};
 use plimsoll_core::decide::pools::plan::{LayoutPlan, ReplicaPlan};
@@ -274,6 +277,74 @@ fn a_decision_is_shown_with_the_rules_that_bound_it() {
         Reason::NoData(NoData::NoFreshReplica);
     let unknown = samples(of(unknown));
     check(&only(&unknown, &["ratio", "current", "pending", "stuck", "cost_per_hour"]), "");
+}
+
+#[test]
+fn a_variant_is_short_at_its_maximum_only_on_fresh_data_with_known_reasons() {
+    let shown = |basis, reason| {
+        let steps = vec![step(Stage::Bounds, 9, 8, reason)];
+        let mut variant = decided(basis, steps);
+        let decision = &mut variant.decided.as_mut().unwrap().decision;
+        decision.bounds = plimsoll_core::fleet::Bounds::new(n(1), Some(n(8))).unwrap();
+        only(&samples(of(variant)), &["short_at_maximum"])
+    };
+    let series = "plimsoll_short_at_maximum m shop llama";
+    check(&shown(Basis::Fresh, Reason::AboveMax(n(8))), &format!("{series} 1"));
+    check(&shown(Basis::Fresh, Reason::BelowMin(n(1))), &format!("{series} 0"));
+    check(&shown(Basis::Held, Reason::AboveMax(n(8))), "");
+    let told = RemoteReason { code: ReasonCode::AboveMax, text: String::new() };
+    check(&shown(Basis::Fresh, Reason::Told(told)), "");
+}
+
+#[test]
+fn an_outlook_is_shown_by_what_is_known_of_it() {
+    let rate = |it| RequestRate::new(it).unwrap();
+    let variant = decided(Basis::Fresh, vec![plain(Stage::Analyze, 4, 3)]);
+    let key = variant.spec.key.clone();
+    let known = VariantOutlook {
+        said_by: Some(Teacher::Card),
+        capacity: Some(CapacityOutlook {
+            now: rate(20.0),
+            when_ready: rate(30.0),
+            at_maximum: Some(rate(80.0)),
+        }),
+        objectives: LatencyObjectives {
+            ttft: Seconds::new(2.0).unwrap(),
+            itl: Seconds::new(0.05),
+            late_share: Fraction::new(0.01).unwrap(),
+        },
+        first_tokens: Some(FirstTokens { seen: 600.0, late: 12.0 }),
+    };
+    let shown = |outlook| {
+        let mut published = of(variant.clone());
+        published.outlooks.insert(key.clone(), outlook);
+        only(&samples(published), &["plimsoll_capacity", "plimsoll_slo_", "_first_tokens"])
+    };
+    let expected = "
+        plimsoll_capacity_learned m shop llama 0
+        plimsoll_capacity_per_second m shop both llama maximum 80
+        plimsoll_capacity_per_second m shop both llama now 20
+        plimsoll_capacity_per_second m shop both llama ready 30
+        plimsoll_first_tokens m shop llama 600
+        plimsoll_late_first_tokens m shop llama 12
+        plimsoll_slo_itl_seconds m shop llama 0.05
+        plimsoll_slo_late_ratio m shop llama 0.01
+        plimsoll_slo_ttft_seconds m shop llama 2
+        plimsoll_slo_unmeetable m shop llama 0";
+    check(&shown(known), expected);
+
+    let objectives = LatencyObjectives { itl: None, ..known.objectives };
+    let unknown = VariantOutlook { said_by: None, capacity: None, first_tokens: None, objectives };
+    let expected = "
+        plimsoll_capacity_learned m shop llama 0
+        plimsoll_slo_unmeetable m shop llama 0";
+    check(&shown(unknown), expected);
+
+    let own = VariantOutlook { said_by: Some(Teacher::Replicas), ..unknown };
+    check(
+        &shown(own),
+        &expected.replace("llama 0\n        plimsoll_slo", "llama 1\n        plimsoll_slo"),
+    );
 }
 
 /// A pool of three replicas, one of which says nothing.

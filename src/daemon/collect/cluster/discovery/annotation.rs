@@ -70,6 +70,7 @@ pub struct AnnotationProblem {
     pub found: Option<String>,
 }
 
+// docs/annotations.md is generated from these comments: meaning, value and default.
 macro_rules! annotations {
     ($($(#[$doc:meta])* $id:ident = $name:literal,)*) => {
         /// A Plimsoll annotation.
@@ -95,44 +96,104 @@ macro_rules! annotations {
 
 annotations! {
     /// The model name that its engines report; marks the object as a variant.
+    ///
+    /// Value: up to 512 characters, without `#`, control characters or spaces at the ends.
+    /// Default: none.
     Model = "model",
     /// The variant's name.
+    ///
+    /// Value: up to 63 lower-case letters, digits, `-` or `.`.
+    /// Default: the name of the scale target.
     Variant = "variant",
     /// Other model names that its engines may report in their metrics.
+    ///
+    /// Value: names separated by commas.
+    /// Default: none.
     ModelAliases = "model-aliases",
-    /// What one replica costs for an hour.
+    /// The cost of one replica per hour.
+    ///
+    /// Value: number from 0 to 1e9, within `cost_min` and `cost_max` of the configuration.
+    /// Default: `1`.
     Cost = "cost",
-    /// Cost of one replica without a discount.
+    /// The cost of one replica per hour without a discount, such as that of spot nodes.
+    ///
+    /// Value: number from 0 to 1e9.
+    /// Default: the cost.
     ListPrice = "list-price",
-    /// Factor on the variant's rank for a scarce resource that the model does not need.
+    /// The factor on the variant's rank for a scarce resource that the model does not need.
+    ///
+    /// Value: number from 1 to 1000.
+    /// Default: `1`.
     Mismatch = "mismatch",
-    /// Time from requesting a replica until it serves.
+    /// The time from requesting a replica until it serves, before starts were measured.
+    ///
+    /// Value: duration from `1s` to `1h`.
+    /// Default: `capacity.start_time` of the configuration.
     StartTime = "start-time",
     /// The kind of accelerator.
+    ///
+    /// Value: text such as `H100`, without control characters or spaces at the ends.
+    /// Default: none.
     Accelerator = "accelerator",
     /// The part of a request that the variant serves.
+    ///
+    /// Value: `both`, `prefill` or `decode`.
+    /// Default: the label `llm-d.ai/role` of its pods, or `both`.
     Role = "role",
     /// The port of the metrics URL.
+    ///
+    /// Value: number from 1 to 65535.
+    /// Default: `scrape.port` of the configuration.
     Port = "port",
     /// The path of the metrics URL.
+    ///
+    /// Value: path that starts with `/`, without spaces or `#`.
+    /// Default: `scrape.path` of the configuration.
     Path = "path",
-    /// The scheme of a page's URL.
+    /// The scheme of the metrics URL.
+    ///
+    /// Value: `http` or `https`.
+    /// Default: `scrape.scheme` of the configuration.
     Scheme = "scheme",
     /// The source of the replicas' metrics.
+    ///
+    /// Value: `scrape`.
+    /// Default: Prometheus if the configuration has one, otherwise `scrape`.
     Source = "source",
-    /// The lower bound of a workload.
+    /// The lower bound of a workload without an HPA or ScaledObject.
+    ///
+    /// Value: number from 0.
+    /// Default: `1`.
     MinReplicas = "min-replicas",
-    /// The upper bound of a workload.
+    /// The upper bound of a workload without an HPA or ScaledObject.
+    ///
+    /// Value: number from 1, not below the minimum.
+    /// Default: no limit.
     MaxReplicas = "max-replicas",
-    /// Accelerators per replica.
+    /// Accelerators per replica; those of the pod template count if they are more.
+    ///
+    /// Value: number from 0 to 4096.
+    /// Default: those of the pod template.
     Gpus = "gpus",
     /// True if the model may have no replicas.
+    ///
+    /// Value: `true` or `false`.
+    /// Default: `scale_to_zero` of the configuration.
     ScaleToZero = "scale-to-zero",
-    /// Time that the model must be idle before it is scaled to zero.
+    /// The time that the model must be idle before it is scaled to zero.
+    ///
+    /// Value: duration from `10s` to `168h`.
+    /// Default: `scale_to_zero.after` of the configuration.
     ScaleToZeroAfter = "scale-to-zero-after",
     /// Replicas that are desired whatever the load is, and until when.
+    ///
+    /// Value: replicas and an instant, such as `6 until 2026-11-27T06:00:00Z`.
+    /// Default: the load decides.
     Pin = "pin",
     /// The time until which desired replicas stay as they are.
+    ///
+    /// Value: an instant, such as `until 2026-11-27T06:00:00Z`.
+    /// Default: the load decides.
     Pause = "pause",
 }
 
