@@ -8,6 +8,7 @@
 mod certificates;
 mod descriptors;
 pub mod filter;
+mod following;
 mod leading;
 mod lines;
 pub(crate) mod registrar;
@@ -30,6 +31,7 @@ pub use crate::telemetry::certificates::CertificateMetrics;
 use crate::telemetry::descriptors::descriptor_limit;
 pub use crate::telemetry::descriptors::raise_descriptor_limit;
 pub use crate::telemetry::filter::LogError;
+pub use crate::telemetry::following::FollowingMetrics;
 pub use crate::telemetry::leading::LeaderMetrics;
 use crate::telemetry::lines::{LineFlush, LineLossCollector, LineLosses};
 use crate::telemetry::registrar::Registrar;
@@ -86,14 +88,8 @@ pub struct Telemetry {
     pub config_hold: Gauge,
     /// Configured time between two ticks, in seconds.
     pub config_tick_interval: Gauge,
-    /// 1 while an HPA's tolerance makes it ignore the published desired replicas, otherwise 0.
-    pub hpa_ignores: GaugeVec,
-    /// 1 for each variant whose desired replicas an autoscaler follows, otherwise 0.
-    pub followed: GaugeVec,
-    /// 1 for each problem that keeps a variant's autoscaler from following.
-    pub autoscaler_problems: GaugeVec,
-    /// Age of the newest state that the API server confirmed, in seconds.
-    pub cluster_age: GaugeVec,
+    /// Metrics of the autoscalers that follow desired replicas.
+    pub following: FollowingMetrics,
     /// The state of the `APIService` that points at this daemon.
     pub api_service: GaugeVec,
     /// Which of several replicas decides.
@@ -217,22 +213,7 @@ impl Telemetry {
             config_tick_interval: registrar.gauge(
                 "plimsoll_config_tick_interval_seconds",
                 "Time between two ticks: tick_interval of the configuration.")?,
-            hpa_ignores: registrar.gauges(
-                "plimsoll_hpa_ignores_desired",
-                "1 while the HPA's tolerance makes it ignore the published number, otherwise 0.",
-                &["namespace", "variant", "hpa"])?,
-            followed: registrar.gauges(
-                "plimsoll_autoscaler_follows",
-                "1 if exactly one autoscaler follows the desired replicas of the variant, otherwise 0.",
-                &["namespace", "variant"])?,
-            autoscaler_problems: registrar.gauges(
-                "plimsoll_autoscaler_problem",
-                "1 for each problem that keeps an autoscaler from following the variant's desired replicas.",
-                &["namespace", "variant", "problem"])?,
-            cluster_age: registrar.gauges(
-                "plimsoll_cluster_state_age_seconds",
-                "Age of the newest state of a scale target that the API server confirmed.",
-                &[])?,
+            following: FollowingMetrics::register(registry)?,
             api_service: registrar.gauges(
                 "plimsoll_apiservice_state",
                 "1 for the state that the APIService of the external metrics API is in, otherwise 0.",

@@ -148,7 +148,8 @@ fn panels_are_bounded_and_draw_no_line_without_data() {
             let lines = ["(namespace, model, variant", "(namespace, variant", "(namespace, model"];
             let many = expr.contains("by ") && lines.iter().any(|it| expr.contains(it));
             let bounded = expr.contains("$top") || ["stat", "table"].contains(&kind);
-            let aggregated = expr.starts_with("sum by (limit)") || expr.starts_with("sum by (freshness)");
+            let aggregated =
+                expr.starts_with("sum by (limit)") || expr.starts_with("sum by (freshness)");
             assert!(!many || bounded || aggregated, "{name}: {expr}");
         }
     }

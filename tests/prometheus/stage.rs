@@ -48,7 +48,17 @@ impl Stage {
     /// Starts both, with the alerts of `alerts`.
     pub(crate) async fn open(alerts: &Path) -> Self {
         let mut demo = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
-            .args(["demo", "--policy", "foresight", "--seed", "2", "--output", "json", "--listen", "127.0.0.1:0"])
+            .args([
+                "demo",
+                "--policy",
+                "foresight",
+                "--seed",
+                "2",
+                "--output",
+                "json",
+                "--listen",
+                "127.0.0.1:0",
+            ])
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()

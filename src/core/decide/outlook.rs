@@ -62,15 +62,20 @@ impl CapacityOutlook {
     #[must_use]
     pub fn of(estimate: &CapacityEstimate, replicas: CountedReplicas) -> Option<Self> {
         let CountedReplicas { serving, soon, most } = replicas;
-        let per_replica = estimate.rate.requests_per_second() * estimate.usable.fraction();
-        let capacity = |count: Replicas| RequestRate::new(f64::from(count.count()) * per_replica);
-
         let at_maximum = match most {
-            Some(most) => Some(capacity(most)?),
+            Some(most) => Some(capacity(estimate, most)?),
             None => None,
         };
-        Some(Self { now: capacity(serving)?, when_ready: capacity(soon)?, at_maximum })
+
+        let now = capacity(estimate, serving)?;
+        let when_ready = capacity(estimate, soon)?;
+        Some(Self { now, when_ready, at_maximum })
     }
+}
+
+fn capacity(estimate: &CapacityEstimate, replicas: Replicas) -> Option<RequestRate> {
+    let per_replica = estimate.rate.requests_per_second() * estimate.usable.fraction();
+    RequestRate::new(f64::from(replicas.count()) * per_replica)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::collect::cluster::{ClusterState, IgnoredChange};
 use crate::daemon::pace;
 use crate::daemon::ticks::Ticks;
 use crate::publish::Published;
-use crate::telemetry::Telemetry;
+use crate::telemetry::FollowingMetrics;
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_core::observe::Scale;
 
@@ -28,7 +28,7 @@ impl Ticks {
             return;
         };
         self.show_following(&cluster);
-        let gauge = self.parts.telemetry.hpa_ignores.clone();
+        let gauge = self.parts.telemetry.following.ignores.clone();
         let mut followed = BTreeSet::new();
         for (key, state) in &cluster.variants {
             let desired = published
@@ -73,7 +73,8 @@ impl Ticks {
     /// Shows which variants an autoscaler follows, with the problems of those that it does not
     /// follow, and the age of the cluster's state.
     fn show_following(&mut self, cluster: &ClusterState) {
-        let Telemetry { followed, autoscaler_problems, cluster_age, .. } = &self.parts.telemetry;
+        let FollowingMetrics { follows, problems: shown_problems, cluster_age, .. } =
+            &self.parts.telemetry.following;
 
         let newest = cluster.variants.values().map(|state| state.as_of).max();
         if let Some(newest) = newest {
@@ -90,25 +91,24 @@ impl Ticks {
                 continue;
             }
             let variant = [key.namespace.as_str(), key.variant.as_str()];
-            followed.with_label_values(&variant).set(f64::from(u8::from(state.follower.is_some())));
+            follows.with_label_values(&variant).set(f64::from(u8::from(state.follower.is_some())));
             shown.insert(variant.map(str::to_owned));
 
             let policy = self.pipeline.policy();
             let found = state.findings.iter().filter(|it| !pace::is_intended(it, policy));
             for finding in found {
                 let labels = [variant[0], variant[1], finding.label()];
-                autoscaler_problems.with_label_values(&labels).set(1.0);
+                shown_problems.with_label_values(&labels).set(1.0);
                 problems.insert(labels.map(str::to_owned));
             }
         }
 
         // Series that end are removed; the others are never absent in between.
         for gone in self.following.shown.difference(&shown) {
-            let _gone = followed.remove_label_values(&gone.each_ref().map(String::as_str));
+            let _gone = follows.remove_label_values(&gone.each_ref().map(String::as_str));
         }
         for gone in self.following.problems.difference(&problems) {
-            let _gone =
-                autoscaler_problems.remove_label_values(&gone.each_ref().map(String::as_str));
+            let _gone = shown_problems.remove_label_values(&gone.each_ref().map(String::as_str));
         }
         self.following = FollowingSeries { shown, problems };
     }
