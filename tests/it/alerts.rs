@@ -29,8 +29,8 @@ unlikely, each with the command that shows it and the fix.
 
 - `kubectl plimsoll doctor` checks the configuration, the cluster and the daemon
   ([docs](doctor.md)). If nothing scales, start with it.
-- `kubectl plimsoll explain NAMESPACE/VARIANT` shows why a variant has its desired replicas, and what
-  would change them ([docs](explain.md)).
+- `kubectl plimsoll explain NAMESPACE/VARIANT` shows why a variant has its desired replicas, and
+  what would change them ([docs](explain.md)).
 - The commands use the namespace `plimsoll` and a Deployment with that name. `$PLIMSOLL` is the plain
   HTTP port:
 
@@ -201,6 +201,11 @@ pub(crate) fn selected(expr: &str) -> BTreeSet<String> {
             '"' => skip_to('"'),
             '{' => skip_to('}'),
             '[' => skip_to(']'),
+            // A variable of a dashboard.
+            '$' => {
+                let end = rest[1..].find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+                end.map_or(rest.len(), |at| at + 1)
+            }
             '(' if list_follows => skip_to(')'),
             first if first.is_ascii_alphabetic() || first == '_' => {
                 let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');

@@ -16,7 +16,8 @@ const VARIABLES: [&str; 8] =
     ["datasource", "job", "namespace", "model", "variant", "top", "plimsoll", "runbooks"];
 
 /// What Grafana fills in itself.
-const OF_GRAFANA: [&str; 4] = ["__rate_interval", "__range", "__interval", "__all"];
+const OF_GRAFANA: [&str; 6] =
+    ["__all", "__data", "__interval", "__range", "__rate_interval", "__url_time_range"];
 
 /// Columns of Grafana's grid.
 const COLUMNS: u64 = 24;

@@ -71,12 +71,9 @@ const OF_LIMITS: [&str; 4] = [
 
 /// Families that are there where `foresight` decides, once it has learned something. Their words are
 /// held with the other gauges', and `terms.rs` has them.
-const OF_FORESIGHT: [&str; 16] = [
+const OF_FORESIGHT: [&str; 11] = [
     "plimsoll_admissible_requests_per_second",
-    "plimsoll_capacity_learned",
     "plimsoll_capacity_per_second",
-    "plimsoll_first_tokens",
-    "plimsoll_late_first_tokens",
     "plimsoll_model_admissible_requests_per_second",
     "plimsoll_need_held_per_second",
     "plimsoll_need_per_second",
@@ -84,8 +81,6 @@ const OF_FORESIGHT: [&str; 16] = [
     "plimsoll_replica_carries_low_per_second",
     "plimsoll_replica_carries_per_second",
     "plimsoll_slo_itl_seconds",
-    "plimsoll_slo_late_ratio",
-    "plimsoll_slo_ttft_seconds",
     "plimsoll_slowest_replica_ratio",
     "plimsoll_starving_variant",
 ];
@@ -169,20 +164,17 @@ fn families_without_samples_are_documented_as_they_are() {
     let table = table();
     let telemetry = Telemetry::register(&prometheus::Registry::new()).unwrap();
     let Telemetry {
-        hpa_ignores,
-        api_service,
-        events,
-        certificates,
-        discovery_objects,
-        leading,
-        ..
+        following, api_service, events, certificates, discovery_objects, leading, ..
     } = &telemetry;
-    let collectors: [(&dyn Collector, &str); 10] = [
+    let collectors: [(&dyn Collector, &str); 13] = [
         (&leading.document_bytes, "gauge"),
         (&leading.document_limit, "gauge"),
         (&leading.document_variants, "gauge"),
         (discovery_objects, "gauge"),
-        (hpa_ignores, "gauge"),
+        (&following.ignores, "gauge"),
+        (&following.follows, "gauge"),
+        (&following.problems, "gauge"),
+        (&following.cluster_age, "gauge"),
         (api_service, "gauge"),
         (events, "counter"),
         (&certificates.authority_not_after, "gauge"),

@@ -55,6 +55,16 @@ pub struct LatencyObjectives {
     pub late_share: Fraction,
 }
 
+// === impl VariantOutlook ===
+
+impl VariantOutlook {
+    /// Returns true if the capacity per replica is measured on its own replicas.
+    #[must_use]
+    pub fn is_learned(&self) -> bool {
+        self.said_by == Some(Teacher::Replicas)
+    }
+}
+
 // === impl CapacityOutlook ===
 
 impl CapacityOutlook {

@@ -2,6 +2,7 @@
 
 mod autoscalers;
 pub(crate) mod channels;
+mod following;
 mod keep;
 pub(crate) mod overrides;
 pub(crate) mod scenes;
@@ -25,8 +26,8 @@ use crate::daemon::announce::EventPermission;
 use crate::daemon::directory::{self, Directory};
 use crate::daemon::discovery::DiscoveryReporter;
 use crate::daemon::sharing::{LeadershipRole, Sharing};
-use crate::daemon::ticks::autoscalers::FollowingSeries;
 use crate::daemon::ticks::channels::{ConfigReload, PrometheusChannels, TickChannels};
+use crate::daemon::ticks::following::FollowingSeries;
 use crate::daemon::ticks::keep::{SAVE_INTERVAL, StateKeeper};
 use crate::daemon::ticks::overrides::{OverrideBook, OverrideRefusal, OverrideRequest};
 use crate::daemon::ticks::scenes::SceneRequests;

@@ -7,19 +7,11 @@ use tracing::warn;
 use crate::collect::cluster::{ClusterState, IgnoredChange};
 use crate::daemon::pace;
 use crate::daemon::ticks::Ticks;
+use crate::daemon::ticks::following::FollowingSeries;
 use crate::publish::Published;
 use crate::telemetry::FollowingMetrics;
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_core::observe::Scale;
-
-/// The label values of the series about autoscalers.
-#[derive(Debug, Default)]
-pub(super) struct FollowingSeries {
-    /// Namespace and name of each variant.
-    shown: BTreeSet<[String; 2]>,
-    /// Namespace and name of each variant, with a problem.
-    problems: BTreeSet<[String; 3]>,
-}
 
 impl Ticks {
     /// Reports when an HPA will not follow published desired replicas, and how to fix it.

@@ -6,7 +6,6 @@ use crate::publish::gauges::{
     LEARNED, MODEL_ADMISSIBLE, MetricSheet, NEED, NEED_HELD, SLO_ITL, SLO_LATE_SHARE, SLO_TTFT,
     SLOWEST, STARVING, labels, one_if,
 };
-use plimsoll_core::analyze::foresight::estimate::Teacher;
 use plimsoll_core::decide::outlook::{CapacityOutlook, LatencyObjectives, VariantOutlook};
 use plimsoll_core::decide::sized::{
     AdmissibleRate, CapacityEstimate, CapacityInterval, DemandForecast, SlowestReplica,
@@ -17,10 +16,9 @@ use plimsoll_core::units::RequestRate;
 impl MetricSheet {
     /// Sets the capacity, the objectives and the late first tokens of a variant.
     pub(super) fn outlook(&mut self, published: &PublishedVariant, outlook: &VariantOutlook) {
-        let VariantOutlook { said_by, capacity, objectives, first_tokens } = outlook;
+        let VariantOutlook { capacity, objectives, first_tokens, .. } = outlook;
         let labels = labels(published);
-        let learned = *said_by == Some(Teacher::Replicas);
-        self.set(&LEARNED, &labels, Some(one_if(learned)));
+        self.set(&LEARNED, &labels, Some(one_if(outlook.is_learned())));
 
         if let Some(CapacityOutlook { now, when_ready, at_maximum }) = capacity {
             let [namespace, model, variant] = labels;
