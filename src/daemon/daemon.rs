@@ -197,8 +197,7 @@ impl Daemon {
             None => not_served(cluster.as_ref()),
         };
 
-        let ages = decision_ages(&config.keys);
-        telemetry.config_hold.set(ages.hold.as_secs_f64());
+        let ages = decision_ages(&config.keys, &telemetry);
         let external_scaler = scaler::serve(&config.keys, ages, &common).await?;
         let (external_metrics, registration) = external_metrics.unzip();
         let from = ConfigOrigin { file: options.config_file, config: config.clone() };
@@ -456,11 +455,15 @@ async fn serve_external_metrics(
     Ok(MetricsApiEndpoint { address, followed, ready })
 }
 
-/// The ages at which decisions become old, for every surface that refuses old ones.
-fn decision_ages(keys: &config::FileKeys) -> DecisionAges {
+/// The ages at which decisions become old, for every surface that refuses old ones. Sets the metric
+/// that alerts compare with.
+fn decision_ages(keys: &config::FileKeys, telemetry: &Telemetry) -> DecisionAges {
     let usual =
         DecisionAges { fresh: config::EXTERNAL_METRICS_FRESH, hold: config::EXTERNAL_METRICS_HOLD };
-    keys.external_metrics.as_ref().map_or(usual, ages_of)
+    let ages = keys.external_metrics.as_ref().map_or(usual, ages_of);
+
+    telemetry.config_hold.set(ages.hold.as_secs_f64());
+    ages
 }
 
 const fn ages_of(settings: &config::ExternalMetrics) -> DecisionAges {

@@ -31,8 +31,8 @@ unlikely, each with the command that shows it and the fix.
   ([docs](doctor.md)). If nothing scales, start with it.
 - `kubectl plimsoll explain NAMESPACE/VARIANT` shows why a variant has its desired replicas, and
   what would change them ([docs](explain.md)).
-- The commands use the namespace `plimsoll` and a Deployment with that name. `$PLIMSOLL` is the plain
-  HTTP port:
+- The commands use the namespace `plimsoll` and a Deployment with that name. `$PLIMSOLL` is the
+  plain HTTP port:
 
   ```console
   $ kubectl -n plimsoll port-forward deploy/plimsoll 8080 &

@@ -11,7 +11,7 @@ use plimsoll_core::decide::sized::{
     AdmissibleRate, CapacityEstimate, CapacityInterval, DemandForecast, SlowestReplica,
 };
 use plimsoll_core::decide::{Basis, Decision};
-use plimsoll_core::units::RequestRate;
+use plimsoll_core::units::{RequestRate, Seconds};
 
 impl MetricSheet {
     /// Sets the capacity, the objectives and the late first tokens of a variant.
@@ -32,7 +32,7 @@ impl MetricSheet {
         }
 
         let LatencyObjectives { ttft, itl, late_share } = objectives;
-        self.set(&SLO_ITL, &labels, itl.map(|it| it.seconds()));
+        self.set(&SLO_ITL, &labels, itl.map(Seconds::seconds));
         if let Some(firsts) = first_tokens {
             self.set(&SLO_TTFT, &labels, Some(ttft.seconds()));
             self.set(&SLO_LATE_SHARE, &labels, Some(late_share.fraction()));

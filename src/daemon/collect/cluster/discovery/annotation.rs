@@ -160,12 +160,12 @@ annotations! {
     /// Value: `scrape`.
     /// Default: Prometheus if the configuration has one, otherwise `scrape`.
     Source = "source",
-    /// The lower bound of a workload without an HPA or ScaledObject.
+    /// The lower bound of a workload without an HPA or `ScaledObject`.
     ///
     /// Value: number from 0.
     /// Default: `1`.
     MinReplicas = "min-replicas",
-    /// The upper bound of a workload without an HPA or ScaledObject.
+    /// The upper bound of a workload without an HPA or `ScaledObject`.
     ///
     /// Value: number from 1, not below the minimum.
     /// Default: no limit.
