@@ -352,12 +352,15 @@ fn a_warning_precedes_every_page() {
         assert_eq!(severity(warning), "warning", "{warning}");
         let (page, warning) = (&alerts[name], &alerts[warning]);
         let is_same = page.expr == warning.expr;
-        assert!(!is_same || seconds(&warning.patience) < seconds(&page.patience), "{name}");
+        assert!(
+            !is_same || seconds(warning.patience.as_deref()) < seconds(page.patience.as_deref()),
+            "{name}"
+        );
     }
 }
 
 /// The seconds of a duration such as `90s` or `5m`.
-fn seconds(patience: &Option<String>) -> u32 {
+fn seconds(patience: Option<&str>) -> u32 {
     let Some(text) = patience else { return 0 };
     let (number, unit) = text.split_at(text.len() - 1);
     let times = match unit {
