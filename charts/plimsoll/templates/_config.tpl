@@ -12,7 +12,7 @@ the values refuses the keys that are set here.
 {{- fail "state.volume: leader election keeps decisions in a ConfigMap, so no state file is written; remove state.volume, or set leaderElection.enabled=false with one replica" -}}
 {{- end -}}
 {{- $own := dict
-  "server" (dict "listen" "0.0.0.0:8080")
+  "server" (dict "listen" (printf "0.0.0.0:%v" .Values.httpPort))
   "kubernetes" (dict "enabled" true) -}}
 {{- if include "plimsoll.elects" . -}}
 {{- $election := dict "enabled" true "namespace" .Release.Namespace "name" (include "plimsoll.fullname" .) -}}
