@@ -189,7 +189,8 @@ fn documented() -> BTreeSet<String> {
 /// The metrics that an expression selects: names outside quotes, braces and lists of labels
 /// that are neither functions nor keywords.
 pub(crate) fn selected(expr: &str) -> BTreeSet<String> {
-    const KEYWORDS: [&str; 8] = ["and", "or", "unless", "bool", "by", "without", "on", "ignoring"];
+    const KEYWORDS: [&str; 9] =
+        ["and", "or", "unless", "bool", "offset", "by", "without", "on", "ignoring"];
     // A list of labels follows these.
     const LISTS: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "group_right"];
     let mut names = BTreeSet::new();
@@ -246,12 +247,13 @@ pub(crate) fn unknown(expr: &str) -> Vec<String> {
 fn the_metrics_of_an_expression_are_found() {
     let names = |expr| selected(expr).into_iter().collect::<Vec<_>>().join(" ");
     assert_eq!(names("absent(plimsoll_a)"), "plimsoll_a");
+    assert_eq!(names("topk($top, plimsoll_a{x=~\"$y\"} @ end())"), "plimsoll_a");
     assert_eq!(
         names("sum by (le, job) (rate(plimsoll_a{x=~\"up|b\"}[5m])) / on (job) up > 1e6"),
         "plimsoll_a up"
     );
     assert_eq!(names("a unless on () max without (x) (b offset 5m) * on (x) group_left (y) c"), {
-        "a b c offset"
+        "a b c"
     });
 }
 
