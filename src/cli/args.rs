@@ -19,210 +19,212 @@ use plimsoll_lab::study::args::{ScoreboardArgs, SimulateArgs};
 /// The exit codes in `--help`; the numbers are the constants of [`crate::cli`].
 const EXIT_CODES: &str = "\
 Exit codes:
-   0  Everything went well.
-  64  The command line or the configuration is wrong.
-  69  Something outside that is needed does not answer.
-  70  There is a mistake in the program; please report it.";
+   0  Success.
+  64  The command line or the configuration is invalid.
+  69  A required service does not respond.
+  70  Internal error; please report it.";
 
 /// The examples in `backtest --help`.
 const BACKTEST_EXAMPLES: &str = "\
 Examples:
   plimsoll backtest /var/lib/plimsoll/trace
-      Does this release decide what the one decided that wrote the trace?
+      Check that this release reproduces the recorded decisions.
   plimsoll backtest /var/lib/plimsoll/trace --policy examples/policy-foresight.yaml
-      What would this policy have made of the same load?
+      Score another policy on the same load.
   plimsoll backtest --prometheus http://prometheus:9090 --config plimsoll.yaml --from 6h --save past
-      The same, of what a Prometheus has seen without Plimsoll.
+      Score policies on a Prometheus's history, recorded without Plimsoll.
 
 Exit codes:
-   0  Every decision is what it was.
-   1  Decisions are not what they were.
-  64  The command line, a trace or a policy is wrong.
-  69  Something outside that is needed does not answer, or a file cannot be read.
-  70  There is a mistake in the program; please report it.";
+   0  All replayed decisions match.
+   1  At least one replayed decision differs.
+  64  The command line, a trace or a policy is invalid.
+  69  A required service does not respond, or a file cannot be read.
+  70  Internal error; please report it.";
 
 /// The examples in `advise --help`.
 const ADVISE_EXAMPLES: &str = "\
 Examples:
   plimsoll advise /var/lib/plimsoll/trace
-      What could this fleet save, and what would serve more requests in time?
+      Find changes that save money or serve more requests in time.
   plimsoll advise /var/lib/plimsoll/trace --card l40s.yaml --price L40S=0.95
       The same, with an accelerator that the fleet does not have.
   plimsoll advise --prometheus http://prometheus:9090 --config plimsoll.yaml --from 7d --save past
-      The same, of what a Prometheus has seen without Plimsoll.
+      The same, from a Prometheus's history, recorded without Plimsoll.
 
 Exit codes:
    0  The advice was printed, even if it is to change nothing.
-  64  The command line or a trace is wrong, or has too little data.
-  69  Something outside that is needed does not answer, or a file cannot be read.
-  70  There is a mistake in the program; please report it.";
+  64  The command line or a trace is invalid, or the trace is too short.
+  69  A required service does not respond, or a file cannot be read.
+  70  Internal error; please report it.";
 
 /// The examples in `migrate --help`.
 const MIGRATE_EXAMPLES: &str = "\
 Examples:
   plimsoll migrate wva manifests/
-      Prints everything as YAML documents, with the differences as comments.
+      Print everything as YAML documents, with the differences as comments.
   plimsoll migrate keda --context production --namespace shop --output plimsoll/
-      Reads a cluster, and writes plimsoll.yaml, differences.md and manifests/.
+      Read a cluster, and write plimsoll.yaml, differences.md and manifests/.
 
 Exit codes:
-   0  Everything went well.
-  64  The command line or a manifest is wrong, or nothing can be migrated.
-  69  The cluster does not answer, or a file cannot be written.
-  70  There is a mistake in the program; please report it.";
+   0  Success.
+  64  The command line or a manifest is invalid, or nothing can be migrated.
+  69  The cluster does not respond, or a file cannot be written.
+  70  Internal error; please report it.";
 
 /// The exit codes in `explain --help`.
 const EXPLAIN_EXIT_CODES: &str = "\
 Examples:
   plimsoll explain shop/llama
-      Why does a running daemon have this number, and what would change it?
+      Explain the desired replicas in a running daemon.
   plimsoll explain shop/llama --trace /var/lib/plimsoll/trace --at 2026-11-21T09:30:00Z
-      The same, of the first tick at or after an instant in the past.
+      The same, for the first tick at or after an instant in the past.
 
 Exit codes:
-   0  The variant has a number.
-   1  It has no number; the output names what is missing.
-  64  The command line, a trace or a state file is wrong, or there is no such variant.
-  69  The daemon does not answer, or a file cannot be read.
-  70  There is a mistake in the program; please report it.";
+   0  The variant has desired replicas.
+   1  It has none; the output names the missing data.
+  64  The command line, a trace or a state file is invalid, or the variant is unknown.
+  69  The daemon does not respond, or a file cannot be read.
+  70  Internal error; please report it.";
 
 /// The examples in `doctor --help`.
 const DOCTOR_EXAMPLES: &str = "\
 Examples:
   plimsoll doctor --url http://127.0.0.1:8080
-      Checks the cluster of the kubeconfig and the daemon at this URL.
+      Check the kubeconfig's cluster and the daemon at this URL.
   kubectl plimsoll doctor
       The same, with the daemon in the cluster.
   plimsoll doctor --no-daemon --output json
-      Checks a cluster before or without a daemon.
+      Check a cluster before or without a daemon.
 
 Exit codes, by the worst verdict:
-   0  Every check passes, or is not applicable.
+   0  Every check passes or is not applicable.
    1  A warning.
-   2  Something that a check needs could not be read.
+   2  Data for a check could not be read.
    3  A failure.
-  64  The command line is wrong.
-  70  There is a mistake in the program; please report it.";
+  64  The command line is invalid.
+  70  Internal error; please report it.";
 
 /// The URL of a daemon on the same host, or behind `kubectl port-forward`.
 pub const DAEMON_URL: &str = "http://127.0.0.1:8080";
 
-/// Decides how many replicas every LLM deployment should have.
+/// Autoscaler for LLM inference deployments
 ///
-/// Plimsoll scrapes inference engines, decides how many replicas each variant of each model should
-/// have, and publishes that number as Prometheus gauges and through the Kubernetes external metrics
-/// API, so that a stock HPA does the scaling.
+/// Plimsoll scrapes inference engines and computes the desired replicas of each variant of each
+/// model. It publishes them as Prometheus gauges and through the Kubernetes external metrics API,
+/// so that a stock HPA does the scaling.
 #[derive(Clone, Debug, PartialEq, Parser)]
 #[command(name = "plimsoll", version, disable_help_subcommand = true, after_help = EXIT_CODES, max_term_width = 100)]
 pub struct Args {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The command.
 #[derive(Clone, Debug, PartialEq, Subcommand)]
 pub enum Command {
-    /// Runs the daemon.
+    /// Run the daemon
     ///
-    /// It runs until it gets SIGTERM or SIGINT, goes on serving for the configured delay, and then
-    /// ends. Every key of the configuration can be set in the environment too, over the file:
-    /// `PLIMSOLL__SERVER__LISTEN` sets `server.listen`.
+    /// On SIGTERM or SIGINT, the daemon keeps serving for the configured delay and then exits.
+    /// Environment variables override keys of the configuration file: `PLIMSOLL__SERVER__LISTEN`
+    /// sets `server.listen`.
     #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
     Run(RunArgs),
-    /// Checks a configuration file and lists everything that is wrong with it.
+    /// Check a configuration file and list all of its problems
     ///
-    /// Warnings are printed to standard error and do not change the exit code.
+    /// Warnings go to standard error and don't change the exit code.
     #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
     Check(CheckArgs),
-    /// Prints the JSON Schema of the configuration file.
+    /// Print the JSON Schema of the configuration file
     #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
     Schema,
-    /// Shows the daemon at work on simulated engines under load.
+    /// Show the daemon at work on simulated engines under load
     ///
-    /// Neither a cluster nor a GPU is needed, and nothing outside this machine is contacted.
+    /// The demo needs no cluster and no GPU, and contacts no other machine.
     #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
     Demo(DemoArgs),
-    /// Serve one simulated vLLM replica: its metrics and its completions API.
+    /// Serve one simulated vLLM replica: its metrics and its completions API
     ///
-    /// It stands for an engine where there is no GPU, such as in a pod of a kind cluster. Neither
-    /// its text nor its tokens mean anything; their number and their times are those of the
-    /// simulated engine. docs/engine.md shows it with an HPA.
+    /// Use it in place of an engine if you have no GPU, such as in a pod of a kind cluster. Its
+    /// text has no meaning; the number and timing of its tokens come from the simulated engine.
+    /// docs/engine.md shows it with an HPA.
     #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
     Engine(EngineArgs),
-    /// Simulates a fleet under a workload, and says how requests fared and what it cost.
+    /// Simulate a fleet under a workload, and report latency, attainment and cost
     ///
-    /// Decisions are made by the same code as in the daemon; docs/simulator.md says how a scenario
-    /// is written. One scenario and one seed have one result.
+    /// The daemon's own code makes the decisions. The same scenario and seed always give the same
+    /// result. docs/simulator.md describes scenario files.
     #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
     Simulate(SimulateArgs),
-    /// Compares many autoscalers on many scenarios, and writes a table of them.
+    /// Compare autoscalers on many scenarios, and write a table
     ///
-    /// All scenarios must decide by the same policy, so that none is tuned for. One whose traces
-    /// are not there is left out, and the table says so.
+    /// All scenarios must have the same policy, so that no scenario gets a tuned one. Scenarios
+    /// with missing traces are skipped, and the table lists them.
     ///
-    /// --worlds draws scenarios at random instead. Each can be printed by --world, and played again:
+    /// --worlds draws scenarios at random instead. --world prints one of them, to simulate again:
     /// plimsoll simulate <(plimsoll scoreboard --world 1:37)
     #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
     Scoreboard(ScoreboardArgs),
-    /// Decides a trace again, and scores other policies on it.
+    /// Replay a trace and compare policies on it
     ///
-    /// A daemon with `trace` in its configuration writes what it sees and decides. Given that, this
-    /// decides it all again by the same code; a decision that is not what it was ends it with exit
-    /// code 1, and the difference is shown. docs/backtest.md says more.
+    /// A daemon with `trace` in its configuration records its inputs and decisions. This command
+    /// replays them with the same code. If a replayed decision differs, it shows the difference and
+    /// exits with code 1. docs/backtest.md has the details.
     #[command(verbatim_doc_comment, after_help = BACKTEST_EXAMPLES)]
     Backtest(BacktestArgs),
-    /// Propose changes of a fleet that would save money or serve more requests in time.
+    /// Propose changes of a fleet that would save money or serve more requests in time
     ///
     /// Each change is simulated on the requests of a trace, and compared with the fleet of today.
-    /// The output includes the changes that are not worth it. docs/advice.md has the method.
+    /// The output also lists changes that aren't worth it. docs/advice.md describes the method.
     #[command(verbatim_doc_comment, after_help = ADVISE_EXAMPLES)]
     Advise(AdviseArgs),
-    /// Report on the last days of a trace: requests in time, cost, changes, and what was held.
+    /// Report on the last days of a trace: attainment, cost, changes and held decisions
     ///
-    /// The page needs no script and loads nothing, so it can be sent by mail.
+    /// The HTML page has no scripts and loads nothing, so you can mail it.
     #[command(after_help = EXIT_CODES)]
     Report(ReportArgs),
-    /// Explain the desired replicas of one variant, and what would change them.
+    /// Explain the desired replicas of one variant, and which inputs would change them
     ///
-    /// The answers are found by deciding the last tick again with one input changed. A trace and a
-    /// state file are read without a daemon. docs/explain.md describes the output.
+    /// The command decides the last tick again with one input changed at a time. It reads a trace
+    /// or a state file without a daemon. docs/explain.md describes the output.
     #[command(verbatim_doc_comment, after_help = EXPLAIN_EXIT_CODES)]
     Explain(ExplainArgs),
-    /// Check a configuration, a cluster and a running daemon, and show how to fix what is wrong.
+    /// Check a configuration, a cluster and a running daemon, and show how to fix problems
     ///
     /// Nothing is written, and no Secret is read. docs/doctor.md lists the checks and the permissions
     /// that they need.
     #[command(verbatim_doc_comment, after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
-    /// Set the desired replicas of one variant for some time, within its bounds and limits.
+    /// Pin the desired replicas of one variant for some time, within its bounds and limits
     ///
     /// The pin ends on its own, after at most 7 days. docs/explain.md has the rules.
     #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
     Pin(PinArgs),
-    /// Keep the desired replicas of one variant as they are for some time.
+    /// Keep the desired replicas of one variant as they are for some time
     #[command(after_help = EXIT_CODES)]
     Pause(PauseArgs),
-    /// End the pin or the pause of one variant.
+    /// End the pin or the pause of one variant
     #[command(after_help = EXIT_CODES)]
     Resume(OverrideTarget),
-    /// Show all variants of a running daemon live in a terminal.
+    /// Show all variants of a running daemon live in a terminal
     #[command(after_help = EXIT_CODES)]
     Top(TopArgs),
-    /// Print completions for a shell.
+    /// Print completions for a shell
     #[command(after_help = EXIT_CODES)]
     Completions(CompletionArgs),
-    /// Write manual pages into a folder.
+    /// Write manual pages into a folder
     #[command(after_help = EXIT_CODES)]
     Man(ManArgs),
-    /// Takes what was learned of engines to other clusters, as capacity cards.
+    /// Export and check capacity cards (learned engine performance)
     ///
-    /// docs/cards.md says what a card does and what it cannot do.
+    /// Cards take learned performance to other clusters. docs/cards.md describes their uses and
+    /// limits.
     #[command(subcommand, verbatim_doc_comment, after_help = EXIT_CODES)]
     Card(CardCommand),
-    /// Migrates from another autoscaler: configuration, manifests, and all differences.
+    /// Migrate from another autoscaler: configuration, manifests, and a list of differences
     ///
-    /// Reads manifests from files and folders, or a cluster. It writes nothing to a cluster.
+    /// The command reads manifests from files and folders, or a cluster. It never writes to a
+    /// cluster.
     #[command(subcommand, verbatim_doc_comment, after_help = MIGRATE_EXAMPLES)]
     Migrate(MigrateSource),
 }
@@ -230,18 +232,19 @@ pub enum Command {
 /// The autoscaler to migrate from.
 #[derive(Clone, Debug, PartialEq, Subcommand)]
 pub enum MigrateSource {
-    /// Migrates from the Workload Variant Autoscaler of llm-d.
+    /// Migrate from llm-d's Workload Variant Autoscaler
     ///
-    /// Annotated HPAs and `ScaledObject`s keep their annotations, and follow Plimsoll instead. Its
-    /// `ConfigMap`s become settings. docs/migrating-from-wva.md has the way there and back.
+    /// Annotated HPAs and `ScaledObject`s keep their annotations, and follow Plimsoll instead.
+    /// WVA's `ConfigMap`s become settings. docs/migrating-from-wva.md describes the migration and
+    /// the rollback.
     #[command(verbatim_doc_comment, after_help = MIGRATE_EXAMPLES)]
     Wva(MigrateArgs),
-    /// Migrates KEDA `ScaledObject`s whose triggers or targets are of an LLM engine.
+    /// Migrate KEDA `ScaledObject`s with triggers or targets of an LLM engine
     ///
     /// KEDA stays and follows Plimsoll. docs/migrating-from-keda.md has the details.
     #[command(verbatim_doc_comment, after_help = MIGRATE_EXAMPLES)]
     Keda(MigrateArgs),
-    /// Migrates HPAs whose metrics or targets are of an LLM engine.
+    /// Migrate HPAs with metrics or targets of an LLM engine
     ///
     /// The HPA stays and follows Plimsoll. docs/migrating-from-hpa.md has the details.
     #[command(verbatim_doc_comment, after_help = MIGRATE_EXAMPLES)]
@@ -251,35 +254,34 @@ pub enum MigrateSource {
 /// Arguments of `migrate`.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 pub struct MigrateArgs {
-    /// Reads these manifests, and those in these folders, instead of a cluster.
+    /// Files and folders with manifests, instead of a cluster
     #[arg(verbatim_doc_comment, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// Reads scalers and workloads of this namespace alone. Of files: the namespace of objects
-    /// without one.
+    /// Read only this namespace. For files: the namespace of objects without one
     #[arg(verbatim_doc_comment, short, long, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
-    /// Connects to the cluster of this kubeconfig.
+    /// Path to the kubeconfig
     #[arg(verbatim_doc_comment, long, value_name = "FILE", conflicts_with = "paths")]
     pub kubeconfig: Option<PathBuf>,
-    /// Takes this context of the kubeconfig.
+    /// Context in the kubeconfig
     #[arg(verbatim_doc_comment, long, value_name = "NAME", conflicts_with = "paths")]
     pub context: Option<String>,
-    /// Writes plimsoll.yaml, differences.md and manifests/ into this folder instead of printing
-    /// them. The folder must be empty or absent.
+    /// Write plimsoll.yaml, differences.md and manifests/ into this folder instead of printing
+    /// them. The folder must be empty or absent
     #[arg(verbatim_doc_comment, short, long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
 }
 
-/// What to do with capacity cards.
+/// The command on capacity cards.
 #[derive(Clone, Debug, PartialEq, Subcommand)]
 pub enum CardCommand {
-    /// Writes what was learned to standard output, as a file for `capacity.card_files`.
+    /// Print learned performance as a file for `capacity.card_files`
     #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
     Export(CardExportArgs),
-    /// Checks files of capacity cards, lists everything that is wrong with them, and else the cards.
+    /// Check files of capacity cards, and list their problems or their cards
     #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
     Check(CardCheckArgs),
-    /// Prints the JSON Schema of a file of capacity cards.
+    /// Print the JSON Schema of a file of capacity cards
     #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
     Schema,
 }
@@ -287,11 +289,11 @@ pub enum CardCommand {
 /// Arguments of `card export`.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 pub struct CardExportArgs {
-    /// Asks the daemon whose plain HTTP port is here.
+    /// URL of the daemon's plain HTTP port
     #[arg(verbatim_doc_comment, long, value_name = "URL", default_value = DAEMON_URL)]
     pub url: String,
-    /// Reads this state file instead of asking a daemon. It does not say how engines are
-    /// started, so its cards are for variants of which nobody knows that.
+    /// State file to read instead of asking a daemon. It has no engine arguments, so its cards only
+    /// apply to variants with unknown arguments
     #[arg(
         verbatim_doc_comment,
         long,
@@ -300,10 +302,10 @@ pub struct CardExportArgs {
         conflicts_with = "url"
     )]
     pub state: Option<PathBuf>,
-    /// The configuration of the variants in the state file.
+    /// Configuration of the variants in the state file
     #[arg(verbatim_doc_comment, long, value_name = "FILE", requires = "state")]
     pub config: Option<PathBuf>,
-    /// Writes in this format.
+    /// Output format
     #[arg(verbatim_doc_comment, long, value_name = "FORMAT", default_value = "yaml")]
     pub format: CardFormat,
 }
@@ -311,7 +313,7 @@ pub struct CardExportArgs {
 /// Arguments of `card check`.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 pub struct CardCheckArgs {
-    /// Checks these files.
+    /// Files to check
     #[arg(verbatim_doc_comment, value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 }
@@ -321,7 +323,7 @@ pub struct CardCheckArgs {
 pub enum CardFormat {
     /// For people.
     Yaml,
-    /// For programs; it is YAML too.
+    /// For programs; also valid YAML.
     Json,
 }
 
@@ -337,10 +339,10 @@ pub struct ExplainArgs {
     /// Trace to read instead: a file, or a folder with all files that are in it
     #[arg(long, value_name = "TRACE", requires = "at", conflicts_with = "url")]
     pub trace: Vec<PathBuf>,
-    /// Instant in the trace, such as `2026-11-21T09:30:00Z`: its first tick at or after that
+    /// Instant in the trace, such as `2026-11-21T09:30:00Z`; the first tick at or after it is used
     #[arg(long, value_name = "TIME", requires = "trace")]
     pub at: Option<Timestamp>,
-    /// State file to read instead. It has numbers and no inputs, so nothing can be decided again
+    /// State file to read instead. It has decisions but no inputs, so counterfactuals are missing
     #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "trace"])]
     pub state: Option<PathBuf>,
     /// Output format
@@ -515,7 +517,7 @@ pub struct CompletionArgs {
 /// Arguments of `man`.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 pub struct ManArgs {
-    /// Folder for the pages; it is made if it is not there
+    /// Folder for the pages; created if absent
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
 }
@@ -541,14 +543,14 @@ fn variant_key(text: &str) -> Result<VariantKey, String> {
 /// Arguments of `check`.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 pub struct CheckArgs {
-    /// Checks this configuration file.
+    /// Configuration file to check
     #[arg(verbatim_doc_comment, value_name = "FILE")]
     pub file: PathBuf,
-    /// Prints the effective configuration with every default as YAML.
+    /// Print the effective configuration with all defaults as YAML
     #[arg(verbatim_doc_comment, long)]
     pub print: bool,
-    /// Does not look for the files that the configuration names, such as certificates:
-    /// for checking the configuration of another machine.
+    /// Skip the files that the configuration names, such as certificates. Use it to check the
+    /// configuration of another machine
     #[arg(verbatim_doc_comment, long)]
     pub skip_files: bool,
 }

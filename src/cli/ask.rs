@@ -19,7 +19,7 @@ const ANSWER_MAX: usize = 64 << 20;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AskError {
     /// The daemon does not answer.
-    #[error("the daemon at {url} does not answer; --url says where its plain HTTP port is")]
+    #[error("the daemon at {url} does not respond; set --url to its plain HTTP port")]
     Daemon {
         /// The requested URL.
         url: String,
@@ -139,6 +139,6 @@ async fn answer(
     }
 
     let text = String::from_utf8(body);
-    let text = text.map_err(|_| AskError::answer(url, "bytes that are no text"))?;
+    let text = text.map_err(|_| AskError::answer(url, "bytes that are not text"))?;
     Ok((status, text))
 }

@@ -22,7 +22,7 @@ const ANSWER_MAX: usize = 16 << 20;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CardError {
     /// A file is too large to hold cards.
-    #[error("{} is larger than {ANSWER_MAX} bytes, which no file of capacity cards is", path.display())]
+    #[error("{} is larger than {ANSWER_MAX} bytes, the maximum for a file of capacity cards", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
@@ -52,8 +52,8 @@ fn export(args: &CardExportArgs) -> anyhow::Result<()> {
         _ => ask(url)?,
     };
     if cards.is_empty() {
-        let why = "nothing is known yet that could be on a card: replicas must have taught for a \
-                   minute, and their variants must name an accelerator";
+        let why = "there is no capacity to export yet: Plimsoll must have learned from replicas \
+            for a minute, and their variants must name an accelerator";
         writeln!(io::stderr(), "{why}")?;
     }
 

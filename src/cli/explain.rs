@@ -128,12 +128,12 @@ fn of_state(key: &VariantKey, file: &Path) -> anyhow::Result<Value> {
 
     let SavedDecision { variant, model, desired, at, written, memory, .. } = decision;
     let unknown = [
-        "the inputs and the steps: a state file has numbers and what was learned",
-        "what would change it: nothing can be decided again without inputs",
+        "the inputs and the steps: a state file has only decisions and learned values",
+        "the changes: they need inputs, which a state file does not have",
     ];
     let summary = format!(
         "{desired}, on data of {at}, in effect until {written}{}",
-        if memory.is_some() { "; its windows and what was learned are saved" } else { "" }
+        if memory.is_some() { "; its windows and learned values are saved" } else { "" }
     );
     Ok(json!({
         "now": written.to_string(),
@@ -170,10 +170,10 @@ fn words(key: &VariantKey, document: &Value) -> String {
     section(&mut text, "Inputs", &document["inputs"], input);
     section(&mut text, "Steps", &variant["steps"], step);
     options(&mut text, &variant["steps"]);
-    section(&mut text, "What would change it", &document["changes"], sentence);
+    section(&mut text, "Changes", &document["changes"], sentence);
     if let Some(load) = document["load"]["text"].as_str() {
         if list(&document["changes"]).is_empty() {
-            text.push_str("\nWhat would change it\n");
+            text.push_str("\nChanges\n");
         }
         let _infallible = writeln!(text, "  {load}");
     }

@@ -231,7 +231,7 @@ pub enum WhyScaleUnknown {
     #[display("the scale target does not exist")]
     NoSuchTarget,
     /// The API server denies access.
-    #[display("the API server refuses to show the scale target")]
+    #[display("the API server denies access to the scale target")]
     Forbidden,
     /// Two autoscalers, or two variants, claim the target; each is named.
     #[display("the scale target has more than one owner: {}", _0.join(", "))]
@@ -270,31 +270,31 @@ pub enum ScrapeFailure {
     #[display("the connection was refused")]
     Refused,
     /// No response within the time limit.
-    #[display("there was no answer in time")]
+    #[display("the request timed out")]
     Timeout,
     /// The name could not be resolved, the connection broke, or TLS failed.
     #[display("the connection failed")]
     Connection,
     /// The server responded with a status other than success.
-    #[display("the server answered with an error")]
+    #[display("the server returned an error")]
     Status,
     /// The body was larger than allowed.
-    #[display("the page is larger than allowed")]
+    #[display("the response is too large")]
     TooLarge,
     /// The body ends in the middle of a line or without the format's end mark.
-    #[display("the page is cut off")]
+    #[display("the response is truncated")]
     Truncated,
     /// The body is not in the exposition format, or has broken lines.
-    #[display("the page cannot be read")]
+    #[display("the response is malformed")]
     Malformed,
     /// The response is well-formed but has no metrics of a known engine.
-    #[display("no known engine's metrics are on the page")]
+    #[display("the response has no metrics of a known engine")]
     UnknownEngine,
     /// The response belongs to another model.
-    #[display("the page is another model's")]
+    #[display("the response is of another model")]
     WrongModel,
     /// The server that scrapes for Plimsoll could not reach the replica.
-    #[display("its scraper could not reach it")]
+    #[display("Prometheus could not reach it")]
     Down,
 }
 

@@ -87,7 +87,7 @@ pub enum LoadError {
         message: String,
     },
     /// File and environment cannot be merged.
-    #[error("cannot put {origin} and the environment together")]
+    #[error("cannot merge {origin} and the environment")]
     Layers {
         /// The file.
         origin: String,

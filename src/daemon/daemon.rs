@@ -126,7 +126,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
         let options = DaemonOptions { config_file: Some(file), trust: None, log: filter };
         let daemon = Daemon::start(config, options).await?;
         ends.next().await;
-        info!("Shutting down; a second signal ends at once");
+        info!("Shutting down; a second signal ends the process at once");
         tokio::select! {
             () = daemon.shutdown() => {}
             () = ends.next() => warn!("Ending without waiting for open requests"),
@@ -347,7 +347,8 @@ fn trust(
         (Some(anchor), _) => Ok(watch::channel(Some(Arc::clone(anchor))).1),
         (None, Some(cluster)) => Ok(cluster.trust()),
         (None, None) => anyhow::bail!(
-            "external_metrics needs kubernetes.enabled: the cluster says whom the API may believe"
+            "external_metrics needs kubernetes.enabled: the cluster names the API's trusted \
+             clients"
         ),
     }
 }
@@ -391,9 +392,9 @@ async fn connect(
 fn not_served(cluster: Option<&Cluster>) -> Option<ApiRegistration> {
     if cluster.is_some() {
         info!(
-            "The external metrics API is not served, so HPAs do not get numbers from here: another \
-             provider has to read them, as KEDA does with an external, external-push, metrics-api \
-             or prometheus trigger"
+            "The external metrics API is not served, so HPAs can't read desired replicas from it: \
+             use another provider, such as KEDA with an external, external-push, metrics-api or \
+             prometheus trigger"
         );
     }
 
@@ -523,7 +524,7 @@ fn hooks(
         access,
         metrics: SharedRendering::new(move || {
             telemetry::render(&registry).map_err(|problem| {
-                error!(error = %problem, "The page of metrics cannot be written");
+                error!(error = %problem, "The metrics cannot be written");
                 problem.to_string()
             })
         }),

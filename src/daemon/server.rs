@@ -220,7 +220,7 @@ pub async fn serve(
     drop(listener);
     open.close();
     if timeout(drain_max, open.wait()).await.is_err() {
-        warn!("Requests were still under way when the time to drain was over");
+        warn!("Requests were still in progress at the end of the drain time");
         abort.cancel();
     }
 }

@@ -180,33 +180,33 @@ impl Telemetry {
                 "Ticks of the decision loop.")?,
             tick_duration: registrar.histogram(
                 "plimsoll_tick_duration_seconds",
-                "Time that a tick takes, from the inputs to the published value.",
+                "Duration of a tick, from the inputs to the published values.",
                 vec![0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0])?,
             last_tick: registrar.gauge(
                 "plimsoll_last_tick_timestamp_seconds",
-                "When the last tick ended, in seconds since the epoch.")?,
+                "End of the last tick, in seconds since the epoch.")?,
             decisions: registrar.counters(
                 "plimsoll_decisions_total",
                 "Decisions by the reason of the step that explains them.",
                 &["namespace", "variant", "reason"])?,
             changes: registrar.counters(
                 "plimsoll_desired_changes_total",
-                "Changes of the published number by direction: up or down.",
+                "Changes of the published desired replicas, by direction: up or down.",
                 &["namespace", "variant", "direction"])?,
             violations: registrar.counters(
                 "plimsoll_check_violations_total",
-                "Sets of decisions that were not published, by the invariant that they broke.",
+                "Sets of decisions that were not published, by broken invariant.",
                 &["violation"])?,
             config_info: registrar.gauges(
                 "plimsoll_config_info",
-                "Always 1; carries the hash of the effective configuration as a label.",
+                "Always 1; the label is the hash of the effective configuration.",
                 &["hash"])?,
             reload_successful: registrar.int_gauge(
                 "plimsoll_config_last_reload_successful",
-                "1 if the last attempt to load the configuration was accepted, otherwise 0.")?,
+                "1 if the last configuration was accepted, otherwise 0.")?,
             reload_success_time: registrar.gauge(
                 "plimsoll_config_last_reload_success_timestamp_seconds",
-                "When a configuration was last accepted, in seconds since the epoch.")?,
+                "Time of the last accepted configuration, in seconds since the epoch.")?,
             config_hold: registrar.gauge(
                 "plimsoll_config_hold_seconds",
                 "Age from which decisions are refused to HPAs: external_metrics.hold of the configuration.")?,
@@ -216,23 +216,23 @@ impl Telemetry {
             following: FollowingMetrics::register(registry)?,
             api_service: registrar.gauges(
                 "plimsoll_apiservice_state",
-                "1 for the state that the APIService of the external metrics API is in, otherwise 0.",
+                "1 for the current state of the external metrics API's APIService, otherwise 0.",
                 &["state"])?,
             leading: LeaderMetrics::register(registry)?,
             events: registrar.counters(
                 "plimsoll_events_total",
-                "Kubernetes Events by reason and by what became of them.",
+                "Kubernetes Events, by reason and outcome.",
                 &["reason", "outcome"])?,
             certificates: CertificateMetrics::register(registry)?,
             state_failures: registrar.counters(
                 "plimsoll_state_file_failures_total",
-                "Attempts to read or to write the state file that failed, by action.",
+                "Failed attempts to read or write the state file, by action.",
                 &["action"])?,
             state_unknown_words: state_unknown_words(&registrar)?,
             tracing: TraceMetrics::register(registry)?,
             discovery_objects: registrar.gauges(
                 "plimsoll_discovery_objects",
-                "Objects with annotations by state: accepted, refused, shadowed by another or surplus.",
+                "Annotated objects, by state: accepted, refused, shadowed by another or surplus.",
                 &["state"])?,
         };
 
@@ -246,7 +246,7 @@ impl Telemetry {
 fn state_unknown_words(registrar: &Registrar<'_>) -> Result<GaugeVec, prometheus::Error> {
     let words = registrar.gauges(
         "plimsoll_state_unknown_words",
-        "Words in a document of before, of another release, that this one does not know.",
+        "Unknown words in a saved document from another release.",
         &["document"],
     )?;
     for document in StateDocument::ALL {
@@ -273,7 +273,7 @@ pub(crate) fn register_line_losses(
 fn show_build(registrar: &Registrar<'_>) -> Result<(), prometheus::Error> {
     let build = registrar.gauges(
         "plimsoll_build_info",
-        "Always 1; carries the version of the running binary as a label.",
+        "Always 1; the label is the version of the running binary.",
         &["version"],
     )?;
     build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);

@@ -96,7 +96,7 @@ async fn a_pool_shows_its_adapters_and_where_they_should_be() {
         .await;
     browser.until(&format!("{}.some(keep => keep.includes('support'))", cells(1, 2))).await;
     let need = browser.js(&format!("return {pool}.querySelector('.answer').textContent;")).await;
-    assert!(need.as_str().unwrap().contains("at 2 slots a replica"), "{need}");
+    assert!(need.as_str().unwrap().contains("at 2 slots per replica"), "{need}");
     browser.screenshot("pool").await;
     let problems = browser.log("browser").await;
     assert!(problems.is_empty(), "{problems:?}");
@@ -142,7 +142,7 @@ async fn the_terms_of_a_need_are_a_table_under_the_step_that_has_them() {
     assert_eq!(
         rows[5..],
         [
-            "decides|a replica carries, by a card, bound by places in the batch|14.00",
+            "decides|capacity per replica, by a card, limited by places in the batch|14.00",
             "|in 95 of 100 cases|13.00 to 15.20"
         ]
     );

@@ -383,7 +383,7 @@ spec:
     elected.finds("leader", "failure", "gone renewed the Lease");
     elected.finds("shared-decisions", "failure", "term");
     elected.finds("daemon-replicas", "ok", "2 of 2");
-    doctor.finds("daemon-replicas", "failure", "each for itself");
+    doctor.finds("daemon-replicas", "failure", "on their own");
     remove(&["rolebinding", "plimsoll-leader-election", "-n", "plimsoll"]);
     elected.finds("election-access", "failure", "create leases.coordination.k8s.io");
     for object in ["lease/plimsoll", "configmap/plimsoll-decisions", "deployment/plimsoll"] {
@@ -410,7 +410,7 @@ fn the_doctor_finds_what_is_wrong_with_variants_and_their_scalers() {
     let remove = |path: &str| format!("[{{\"op\": \"remove\", \"path\": \"{path}\"}}]");
 
     hpa("json", &replace(&format!("{metric}/metric/name"), "\"queue_length\""));
-    doctor.finds("hpa-reads", "failure", "does not read the desired number");
+    doctor.finds("hpa-reads", "failure", "does not read the desired replicas");
     mend();
     hpa("json", &replace(&format!("{metric}/target"), r#"{"type": "Value", "value": "1"}"#));
     doctor.finds("hpa-target", "failure", "target type Value");
@@ -639,7 +639,7 @@ fn the_doctor_finds_what_is_wrong_with_the_daemon() {
     daemon.signal("-HUP");
     doctor.finds("configuration-reload", "ok", "accepted");
 
-    doctor.with("--url", NOWHERE).finds("daemon", "failure", "does not answer");
+    doctor.with("--url", NOWHERE).finds("daemon", "failure", "does not respond");
     daemon.signal("-TERM");
     doctor.finds("daemon-ready", "failure", "shutting down");
     drop(daemon);

@@ -147,7 +147,7 @@ capacity:
 ",
     );
     until("a first number", || (daemon.desired(stage)? == 1).then_some(()));
-    let learned = || daemon.decisions(stage)?.contains("a replica carries").then_some(());
+    let learned = || daemon.decisions(stage)?.contains("capacity per replica").then_some(());
     until("a capacity that was learned", learned);
     // A replica answers some 14 requests a second.
     stage.engines.serve_requests("requests", 30.0);

@@ -424,7 +424,7 @@ async fn d_a_backtest_reads_from_a_real_prometheus_what_the_pages_said() {
     for reading in readings {
         assert_eq!(reading, page.reading);
     }
-    assert!(said.contains("20 decisions, all as they were"), "{said}");
+    assert!(said.contains("20 decisions, all match"), "{said}");
     stop.cancel();
 }
 

@@ -120,7 +120,7 @@ fn a_fleet_of_the_right_size_is_advised_to_change_nothing() {
     assert!(!levers(&found, "others").contains(&"lower_minimum"), "it is one already");
     let text = output("advise", &[trace.to_str().unwrap(), "--slo-itl", "60ms", "--seeds", "1"]);
     assert!(text.contains("\nChange nothing. "), "{text}");
-    assert!(text.contains("\nWhat this cannot know:\n- Traffic that is not in"), "{text}");
+    assert!(text.contains("\nNot included:\n- Traffic outside"), "{text}");
 }
 
 /// [`STEADY`] with a second variant that costs less than half.

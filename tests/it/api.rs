@@ -133,7 +133,7 @@ async fn what_cannot_be_answered_says_why_as_json() {
             "/api/v1/decisions?colour=red",
             "\"colour\"; /api/v1/decisions takes namespace, model, variant",
         ),
-        ("/api/v1/decisions?model=m&model=m", "more than once"),
+        ("/api/v1/decisions?model=m&model=m", "is repeated"),
         ("/api/v1/decisions?model=", "has no value"),
         ("/api/v1/desired", "\"namespace\" is missing"),
         ("/api/v1/history", "\"namespace\" is missing"),
@@ -236,7 +236,7 @@ async fn the_past_of_a_variant_leads_to_its_number() {
     let events = get(&daemon, "/api/v1/events?variant=a").await;
     let grown = events["events"].as_array().unwrap().iter().find(|it| it["before"] == 1).unwrap();
     assert_eq!((&grown["change"], &grown["after"]), (&json!("desired"), &json!(2)));
-    assert!(grown["text"].as_str().unwrap().contains("spare"), "{grown}");
+    assert!(grown["text"].as_str().unwrap().contains("headroom"), "{grown}");
     let blind = get(&daemon, "/api/v1/history?namespace=default&variant=b").await;
     let last = blind["replicas"].as_array().unwrap().last().unwrap().clone();
     assert_eq!((&last["desired"], &last["basis"]), (&Value::Null, &json!("none")));

@@ -23,15 +23,15 @@ program; `plimsoll man FOLDER` writes the same as manual pages.
 | code | meaning |
 |---|---|
 | 0 | success |
-| 1 | `backtest`: decisions differ; `explain`: the variant has no number; `doctor`: a warning |
+| 1 | `backtest`: decisions differ; `explain`: no desired replicas; `doctor`: a warning |
 | 2 | `doctor`: something could not be read |
 | 3 | `doctor`: a failure |
 | 64 | the command line or the configuration is invalid |
-| 69 | something outside of the program does not answer |
-| 70 | an error of the program; please report it |
+| 69 | a required service does not respond |
+| 70 | internal error; please report it |
 | 130 | interrupted: `backtest`, `advise` and `report` at once, `simulate` and `scoreboard` by the second |
 
-A replica or an API server that does not answer never ends the daemon.
+The daemon never exits because a replica or an API server does not respond.
 ";
 
 const HELM_VALUES: &str = "docs/helm-values.md";
@@ -84,7 +84,7 @@ const RBAC_HEAD: &str = "\
 
 Plimsoll never writes replica counts. The table shows all permissions that it can use, and is
 generated from [examples/cluster.yaml](../examples/cluster.yaml), whose roles the end-to-end tests use.
-The chart grants only those that its values need.
+The chart only grants the permissions that its values need.
 
 - `plimsoll-watch` is for variants that the configuration names. Bind it in each of their namespaces.
 - `plimsoll-discovery` replaces it with [discovery](discovery.md#permissions).
@@ -93,7 +93,7 @@ The chart grants only those that its values need.
   [engine arguments](capacity.md#how-engines-are-started) are in ConfigMaps.
 - `plimsoll-leader-election` is for [leader election](high-availability.md#permissions).
 - `plimsoll-registration` and `plimsoll-access-reviews` are for the
-  [external metrics API](external-metrics.md#what-it-may-see).
+  [external metrics API](external-metrics.md#rbac-permissions).
 - `plimsoll-external-metrics` and `plimsoll-external-metrics-view` are not Plimsoll's own. They let
   the HPA controller and the viewers of a namespace read metrics.
 

@@ -77,13 +77,12 @@ fn a_first_minute_with_a_card_asks_for_what_carries_the_load_and_says_whose_card
     let Reason::Sized(why) = &decision.steps[0].reason else { panic!("{decision:?}") };
     assert!(decision.desired().count() > 1, "{why}");
     let said = why.to_string();
-    let of_card = "; what a replica carries is of the card of m on L4 by requests of 500 + 100 \
-                   tokens, until its own show it";
+    let of_card = "; capacity per replica taken from the card of m on L4 for requests of 500 + 100 tokens until measured";
     assert!(said.ends_with(of_card), "{said}");
     // Its own replicas have shown it, and nobody speaks of the card any more.
     let later = with.run(3, 60.0, 60);
     let said = of(&later, "a").steps[0].reason.to_string();
-    assert!(said.contains("a replica carries") && !said.contains("card"), "{said}");
+    assert!(said.contains("capacity per replica") && !said.contains("card"), "{said}");
 }
 
 #[test]
@@ -111,7 +110,7 @@ fn a_card_that_promises_too_much_takes_nothing_away_before_replicas_have_shown_i
             let found = work.run(8, rate, 1);
             let number = desired(&found, "a");
             let decision = of(&found, "a");
-            let by_card = decision.steps[0].reason.to_string().contains("of the card");
+            let by_card = decision.steps[0].reason.to_string().contains("from the card");
             assert!(!(by_card && number < 8), "{decision:?}");
             number < 8
         })
@@ -155,7 +154,7 @@ fn a_dearer_fleet_is_not_given_up_for_one_that_only_a_card_knows() {
     // While the replicas of `b` say nothing that teaches, those of `a` stay.
     for _ in 0..25 {
         found = work.run_all(&[("a", 6, 20.0), ("b", 1, 0.01)], 1);
-        assert!(of(&found, "b").steps[0].reason.to_string().contains("of the card"));
+        assert!(of(&found, "b").steps[0].reason.to_string().contains("from the card"));
         assert!(desired(&found, "a") >= 6, "{:?}", of(&found, "a").steps);
     }
     assert!(of(&found, "a").steps.iter().all(|step| step.stage != Stage::Check));
@@ -240,13 +239,13 @@ cards:
         let says = format!("capacity.card_files[0] {file}{says}");
         assert!(error.contains(&says), "{says} in\n{error}");
     }
-    assert!(error.contains("capacity.card_files[1] must be a file that can be read"), "{error}");
+    assert!(error.contains("capacity.card_files[1] must be a readable file"), "{error}");
 }
 
 #[test]
 fn another_version_of_the_file_is_refused_and_nothing_is_guessed_of_it() {
     let error = read_cards("cards.yaml", "version: 2\nkinds: []\n").unwrap_err().to_string();
-    let says = "cards.yaml:1 version must be 1, the version of capacity cards that is read here; \
+    let says = "cards.yaml:1 version must be 1, the supported version of capacity cards; \
                 found 2";
     assert!(error.contains(says) && !error.contains("kinds"), "{error}");
     let error = read_cards("cards.yaml", "cards: []\n").unwrap_err().to_string();
@@ -331,7 +330,7 @@ async fn a_file_of_cards_that_breaks_leaves_the_last_good_ones_in_force_and_says
     assert_eq!(exported.status.code(), Some(0), "{}", self::said(&exported));
     let why = self::said(&exported);
     assert_eq!(String::from_utf8(exported.stdout).unwrap(), "version: 1\ncards: []\n");
-    assert!(why.contains("nothing is known yet"), "{why}");
+    assert!(why.contains("there is no capacity to export yet"), "{why}");
     let _folder = running.end().await;
 }
 
@@ -457,7 +456,7 @@ fn the_example_of_cards_is_valid_and_says_what_it_is_for() {
 fn what_cannot_be_exported_or_read_says_how_to_mend_it() {
     let nobody = plimsoll(&["card", "export", "--url", "http://127.0.0.1:1"]);
     assert_eq!(nobody.status.code(), Some(69), "{}", said(&nobody));
-    assert!(said(&nobody).contains("--url says where its plain HTTP port is"), "{}", said(&nobody));
+    assert!(said(&nobody).contains("set --url to its plain HTTP port"), "{}", said(&nobody));
     let folder = folder_with("cards.yaml", "version: 9\n");
     let file = folder.path().join("cards.yaml").display().to_string();
     let wrong = plimsoll(&["card", "check", &file]);
@@ -495,7 +494,7 @@ fn a_state_file_gives_the_cards_of_what_it_remembers() {
     assert_eq!(
         card.to_string(),
         "the card of m on L4 that default/a taught at \
-        2026-11-21T09:31:00Z by requests of 500 + 100 tokens"
+        2026-11-21T09:31:00Z for requests of 500 + 100 tokens"
     );
     assert_eq!(card.learned.lessons, 40);
 }

@@ -93,7 +93,7 @@ fn an_unknown_key_is_refused_and_the_likely_one_is_named() {
     for (text, path, said) in [
         ("tick_intervall: 1s\n", "tick_intervall", "`tick_interval`"),
         ("scrape: {timeuot: 1s}\n", "scrape.timeuot", "`timeout`"),
-        ("server: {colour: red}\n", "server.colour", "known here are listen"),
+        ("server: {colour: red}\n", "server.colour", "valid keys are listen"),
         ("a.b: 1\n", "[\"a.b\"]", "not a known key"),
         ("5: 1\n", "5", "not a known key"),
     ] {
@@ -126,7 +126,7 @@ fn a_wrong_type_is_refused_with_what_was_found() {
     check_errors("variants: [1]\n", &[("variants[0]", "must be a mapping; found 1")]);
     check_errors(&variant("model_aliases: [3]"), &[("variants[0].model_aliases[0]", "text")]);
     check_errors(&variant("model_aliases: [~]"), &[("variants[0].model_aliases[0]", "empty")]);
-    check_errors("- 1\n", &[("", "mapping"), ("variants", "at least one variant")]);
+    check_errors("- 1\n", &[("", "mapping"), ("variants", "add a variant")]);
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn thresholds_that_make_no_sense_together_are_refused() {
     for (keys, key, said) in [
         ("kv_spare_trigger: 0", "kv_spare_trigger", "above 0"),
         ("queue_spare_trigger: 0", "queue_spare_trigger", "above 0"),
-        ("kv_spare_trigger: 0.8", "kv_spare_trigger", "always grow; found 0.8"),
+        ("kv_spare_trigger: 0.8", "kv_spare_trigger", "always scale up; found 0.8"),
         ("kv_cache_threshold: 0.1", "kv_spare_trigger", "which is 0.1"),
         ("queue_spare_trigger: 6", "queue_spare_trigger", "which is 5"),
         ("queue_length_threshold: 2", "queue_spare_trigger", "which is 2"),
@@ -219,7 +219,7 @@ fn a_wake_signal_is_one_of_three_and_says_for_which_models() {
         |signal: &str| format!("scale_to_zero: {{wake: [{{name: s, {signal}}}]}}\n{VARIANT}");
     let at = |key: &str| format!("scale_to_zero.wake[0]{key}");
     for (signal, path, said) in [
-        (known.to_owned(), "", "needs a url of a page of metrics, or a query"),
+        (known.to_owned(), "", "needs a url of metrics, or a query"),
         ("url: \"http://h/m\", query: x".to_owned(), "", "either url or query"),
         (format!("query: x, {known}"), ".query", "needs the section prometheus"),
         ("url: \"http://h/m\", metric: q".to_owned(), ".models", "is missing"),
@@ -229,7 +229,11 @@ fn a_wake_signal_is_one_of_three_and_says_for_which_models() {
         (format!("url: \"http://h/m\", metric: 1q, {known}"), ".metric", "name of a metric"),
         ("url: \"http://h/m\", models: [m]".to_owned(), ".models[0]", "must be MODEL#NAMESPACE"),
         ("url: \"http://h/m\", interval: 1m".to_owned(), ".interval", "to 10s"),
-        ("url: \"http://h/m\", counts_rejected: true".to_owned(), ".counts_rejected", "one number"),
+        (
+            "url: \"http://h/m\", counts_rejected: true".to_owned(),
+            ".counts_rejected",
+            "single number",
+        ),
     ] {
         check_errors(&section(&signal), &[(&at(path), said)]);
     }
@@ -241,7 +245,7 @@ fn a_wake_signal_is_one_of_three_and_says_for_which_models() {
         &[("scale_to_zero.wake[0].name", "is missing")],
     );
     let allowed = format!("scale_to_zero: {{enabled: true}}\n{}", variant("replicas: {min: 0}"));
-    check_warning(&allowed, "scale_to_zero.wake", "nothing here brings a model back");
+    check_warning(&allowed, "scale_to_zero.wake", "Plimsoll can't wake a model from zero");
     let counts = |keys: &str| {
         let of = format!("scale_to_zero: {{wake: [{{name: s, url: \"http://h/m\", {keys}}}]}}\n");
         valid(&format!("{of}{VARIANT}")).config.wake[0].counts
@@ -285,7 +289,7 @@ fn limits_are_possible_and_of_what_is_there() {
              models: {m: {weight: 0}}, nodes: true",
         ),
         &[
-            ("limits.accelerators.NVIDIA-H100-PCIE", "is H100, which is in the list already"),
+            ("limits.accelerators.NVIDIA-H100-PCIE", "is H100, which is already in the list"),
             ("limits.accelerators.L4", "must be a number of accelerators"),
             ("limits.budget_per_hour", "must be from 0 to"),
             ("limits.nodes", "needs kubernetes.enabled"),
@@ -294,7 +298,7 @@ fn limits_are_possible_and_of_what_is_there() {
         ],
     );
     for (keys, path, said) in [
-        ("namespaces: {other: {}}", "limits.namespaces.other", "no variant is there"),
+        ("namespaces: {other: {}}", "limits.namespaces.other", "it has no variants"),
         (
             "models: {\"x#default\": {}}",
             "limits.models[\"x#default\"]",
@@ -403,10 +407,10 @@ fn a_url_of_prometheus_has_no_secret_and_no_path_of_the_api() {
 #[test]
 fn secrets_for_prometheus_belong_into_files_and_are_not_repeated() {
     for (keys, path, said) in [
-        (", headers: {Authorization: sesame}", "prometheus.headers.Authorization", "into a file"),
-        (", headers: {Cookie: sesame}", "prometheus.headers.Cookie", "into a file"),
-        (", headers: {\"a b\": c}", "prometheus.headers[\"a b\"]", "not named like a header"),
-        (", headers: {X: \"sesame\\n\"}", "prometheus.headers.X", "that a header can carry"),
+        (", headers: {Authorization: sesame}", "prometheus.headers.Authorization", "in a file"),
+        (", headers: {Cookie: sesame}", "prometheus.headers.Cookie", "in a file"),
+        (", headers: {\"a b\": c}", "prometheus.headers[\"a b\"]", "not a valid header name"),
+        (", headers: {X: \"sesame\\n\"}", "prometheus.headers.X", "must be a valid header value"),
         (", parameters: {query: up}", "prometheus.parameters.query", "by Plimsoll itself"),
         (", basic_auth: {username: u}", "prometheus.basic_auth.password_file", "is missing"),
         (", labels: {pod: a-b}", "prometheus.labels.pod", "must be the name of a label"),
@@ -416,12 +420,12 @@ fn secrets_for_prometheus_belong_into_files_and_are_not_repeated() {
     }
     check_errors(
         &prometheus(", bearer_token_file: t, basic_auth: {username: u, password_file: p}"),
-        &[("prometheus.basic_auth", "must not stand beside")],
+        &[("prometheus.basic_auth", "must not be set with")],
     );
     check_warning(
         &prometheus(", bearer_token_file: t"),
         "prometheus.bearer_token_file",
-        "in the clear",
+        "unencrypted",
     );
     let shown = valid(&prometheus(", headers: {X-Scope-OrgID: sesame}")).config;
     assert!(!shown.print().contains("sesame"), "{}", shown.print());
@@ -615,12 +619,12 @@ fn files_that_are_named_must_be_there() {
 #[test]
 fn credentials_that_do_not_protect_are_warned_of() {
     for (keys, path, said) in [
-        ("bearer_token_file: t", "scrape.bearer_token_file", "in the clear"),
+        ("bearer_token_file: t", "scrape.bearer_token_file", "unencrypted"),
         ("tls: {ca_file: c}", "scrape.tls", "no effect"),
         (
             "scheme: https, tls: {insecure_skip_verify: true}",
             "scrape.tls.insecure_skip_verify",
-            "lets anyone answer",
+            "lets any server pose",
         ),
     ] {
         check_warning(&format!("scrape: {{{keys}}}\n{VARIANT}"), path, said);
@@ -663,7 +667,7 @@ fn without_variants_there_is_only_discovery() {
         assert!(discovery.wva, "on by default");
     }
     let off = "kubernetes: {enabled: true, discovery: {enabled: false}}\nvariants: []\n";
-    check_errors(off, &[("variants", "at least one variant, or kubernetes.discovery")]);
+    check_errors(off, &[("variants", "add a variant, or set kubernetes.discovery")]);
     let no_cluster = format!("kubernetes: {{discovery: {{enabled: true}}}}\n{VARIANT}");
     check_errors(&no_cluster, &[("kubernetes.discovery.enabled", "needs kubernetes.enabled")]);
     let wrong = "kubernetes: {enabled: true, discovery: {enabled: true, namespaces: [a, A_b], \
@@ -684,8 +688,8 @@ fn without_variants_there_is_only_discovery() {
 
 #[test]
 fn what_is_required_is_missed() {
-    check_errors("", &[("variants", "at least one variant")]);
-    check_errors("variants: []\n", &[("variants", "at least one variant")]);
+    check_errors("", &[("variants", "add a variant")]);
+    check_errors("variants: []\n", &[("variants", "add a variant")]);
     check_errors(
         "variants: [{}]\n",
         &[
@@ -735,7 +739,7 @@ fn targets_must_be_possible() {
         ("static: []", ".static", "at least one"),
         ("static: [\"http://h:1\"]", ".static[0]", "HOST:PORT"),
         ("static: [\"h:x\"]", ".static[0]", "HOST:PORT"),
-        ("static: [h, h]", ".static[1]", "targets.static[0] has claimed"),
+        ("static: [h, h]", ".static[1]", "targets.static[0] also claims"),
         ("file: {}", ".file.paths", "at least one"),
         ("file: {paths: [f], refresh: 0s}", ".file.refresh", "from 1s"),
         ("dns: {}", ".dns.names", "at least one"),
@@ -775,13 +779,13 @@ fn no_two_variants_claim_the_same() {
              - {{name: a, model: m, targets: {{{first}}}}}\n\
              - {{name: b, model: m, targets: {{{second}}}}}\n"
         );
-        check_errors(&text, &[(&format!("variants[1].{path}"), "has claimed")]);
+        check_errors(&text, &[(&format!("variants[1].{path}"), "also claims")]);
     }
     let twice = "variants:\n\
                  - {name: a, model: m, targets: {static: [h]}}\n\
                  - {name: a, namespace: other, model: m, targets: {static: [i]}}\n\
                  - {name: a, model: n, targets: {static: [j]}}\n";
-    check_errors(twice, &[("variants[2].name", "default/a, which variants[0].name has claimed")]);
+    check_errors(twice, &[("variants[2].name", "default/a, which variants[0].name also claims")]);
 }
 
 #[test]
@@ -994,8 +998,7 @@ fn what_is_wrong_with_the_thresholds_of_wva_is_told_with_entry_and_line() {
         [
             "error: compatibility.wva_config/default:1 kvCacheThreshold must be above 0 and at most \
              1; found 7",
-            "warning: compatibility.wva_config/default:2 enableLimiter is ignored: WVA's GPU limiter \
-             is not read from here",
+            "warning: compatibility.wva_config/default:2 enableLimiter is ignored: Plimsoll does not read WVA's GPU limiter",
         ]
     );
     let together = with_wva(&[("default", "kvSpareTrigger: 0.9\n")], "").unwrap_err().to_string();
@@ -1004,7 +1007,7 @@ fn what_is_wrong_with_the_thresholds_of_wva_is_told_with_entry_and_line() {
     let file = folder.path().join("plimsoll.yaml");
     std::fs::write(&file, format!("compatibility: {{wva_config: none}}\n{VARIANT}")).unwrap();
     let missing = load(&file, Files::MustExist).unwrap_err().to_string();
-    assert!(missing.contains("compatibility.wva_config must be a folder"), "{missing}");
+    assert!(missing.contains("compatibility.wva_config must be a readable folder"), "{missing}");
 }
 
 #[test]
@@ -1291,7 +1294,7 @@ fn a_shadow_has_sections_of_its_own_and_the_others_of_the_policy_in_force() {
         &text("name: a, saturation: {kv_cash_threshold: 7}"),
         &[("shadow[0].saturation.kv_cash_threshold", "did you mean `kv_cache_threshold`?")],
     );
-    check_errors(&text("name: a}, {name: a"), &[("shadow[1].name", "must be no other's name")]);
+    check_errors(&text("name: a}, {name: a"), &[("shadow[1].name", "must be unique")]);
     check_warning(
         &text("name: a, analysis: saturation, capacity: {analyzers: [tokens]}"),
         "shadow[0].capacity",
@@ -1502,7 +1505,7 @@ fn a_ranking_says_what_is_wrong_with_it() {
 fn a_pool_says_what_is_wrong_with_it() {
     for (pools, message) in [
         ("{a: {}}", "pools.a must be NAMESPACE/VARIANT, such as default/llama-lora"),
-        ("{default/other: {}}", "is no variant of this configuration"),
+        ("{default/other: {}}", "is not a variant of this configuration"),
         ("{default/a: {max_loras: 0}}", "max_loras must be from 1 to 4096"),
         ("{default/a: {copies: {min: 3, max: 2}}}", ".min, which is 3"),
         ("{default/a: {adapters: {x: {max: 0}}}}", "adapters.x.max must be from 1"),
@@ -1518,7 +1521,7 @@ fn a_pool_says_what_is_wrong_with_it() {
     }
     for (pool, message) in [
         ("packing: {enabled: false, interval: 1h}", "interval has no effect, because"),
-        ("adapters: {x: {copies: 2, min: 1}}", "x.min has no effect, because copies says"),
+        ("adapters: {x: {copies: 2, min: 1}}", "x.min has no effect, because copies sets"),
     ] {
         let warnings = valid(&format!("pools: {{default/a: {{{pool}}}}}\n{VARIANT}")).warnings;
         assert!(warnings.iter().any(|it| it.to_string().contains(message)), "{warnings:?}");

@@ -206,7 +206,7 @@ async fn a_wrong_annotation_is_an_event_on_its_object_and_changes_nothing() {
     let event = events.iter().find(|event| refused(event)).unwrap();
     let note = event["note"].as_str().unwrap();
     assert!(note.starts_with("annotation plimsoll.dev/cost must be a number"), "{note}");
-    assert!(note.ends_with("the last sound annotations stay in force"), "{note}");
+    assert!(note.ends_with("the last valid annotations stay in effect"), "{note}");
     assert_eq!(event["type"], "Warning");
     assert_eq!(event["regarding"]["uid"], "uid-of-hpa");
     assert_eq!(daemon.sample("plimsoll_cost_per_hour").await, Some(2.0));
@@ -284,12 +284,12 @@ async fn engine_arguments_in_a_config_map_are_read_as_soon_as_that_is_granted() 
     };
     daemon.until_sample(&arguments("elsewhere"), 1.0).await;
     let (_, said) = daemon.ask("GET", "/api/v1/decisions").await;
-    assert!(said.contains("/etc/vllm/engine.yaml is only known where it runs"), "{said}");
+    assert!(said.contains("/etc/vllm/engine.yaml is only known inside the container"), "{said}");
 
     fake.allow(CONFIG_MAPS);
     daemon.until_sample(&arguments("read"), 1.0).await;
     let (_, said) = daemon.ask("GET", "/api/v1/decisions").await;
     // The command line wins over the file.
-    assert!(said.contains("vllm, 64 sequences at once, 1024 tokens a step"), "{said}");
+    assert!(said.contains("vllm, 64 sequences at once, 1024 tokens per step"), "{said}");
     daemon.end().await;
 }

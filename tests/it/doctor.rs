@@ -174,7 +174,7 @@ fn the_exit_code_is_the_worst_verdict() {
     assert_eq!(codes, [3, 2, 1, 0, 0]);
 
     let diagnosis = Diagnosis::new(&unread("away"));
-    assert_eq!(diagnosis.verdict, Verdict::Failure, "the API server does not answer");
+    assert_eq!(diagnosis.verdict, Verdict::Failure, "the API server does not respond");
     let shown = diagnosis.words();
     assert!(shown.contains("FAILURE  api-server"), "{shown}");
     let unseen = shown.lines().filter(|line| line.starts_with("unknown"));

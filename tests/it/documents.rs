@@ -684,20 +684,20 @@ fn the_errors_of_the_simulated_engine_are_said_where_it_is_described() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name);
         std::fs::read_to_string(path).unwrap()
     };
+    // Wherever lines end.
+    let unwrapped = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let recordings = read("recordings.md");
     let (_, table) = recordings.split_once("\n## The simulated engine\n").unwrap();
     let (table, _) = table.split_once("\n## ").unwrap();
-    let simulator = read("simulator.md");
-    let (_, checked) = simulator.split_once("Beside recorded vLLM servers").unwrap();
+    let simulator = unwrapped(&read("simulator.md"));
+    let (_, checked) = simulator.split_once("Compared with recorded vLLM servers").unwrap();
     let (checked, _) = checked.split_once("recordings.md#the-simulated-engine").unwrap();
-    // Wherever lines end.
-    let unwrapped = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let (_, sentences) = table.rsplit_once("|\n").unwrap();
-    let (checked, sentences) = (unwrapped(checked), unwrapped(sentences));
+    let sentences = unwrapped(sentences);
     for phase in ["medium", "saturated"] {
         // To the first token, and between tokens.
         for column in [3, 4] {
-            let error = format!("{} %", largest_error(table, phase, column));
+            let error = format!("{}%", largest_error(table, phase, column));
             assert!(checked.contains(&error), "{phase}, column {column}: {error} is not said");
             assert!(
                 sentences.contains(&error),

@@ -115,7 +115,7 @@ fn a_step_that_is_limited_says_so() {
     let history = ScalingHistory::starting(at(0), n(4));
     let limited = limit_step(asked(9), at(0), n(4), &history, &behavior);
     let step = limited.steps.last().unwrap().to_string();
-    assert_eq!(step, "step_limit: 9 -> 5, limited to what may change in 30 s");
+    assert_eq!(step, "step_limit: 9 -> 5, limited by the scaling policy over 30 s");
 }
 
 /// One direction in both vocabularies. Windows and periods lie between the whole seconds at which
@@ -245,14 +245,14 @@ fn a_number_stays_for_its_dwell_before_it_moves_the_other_way_and_no_longer() {
     assert_eq!(course.ask(6).desired(), n(6), "the same way is free");
     assert_eq!(
         said(&course.ask(2)),
-        "dwell: 2 -> 6, not lowered for another 29 s, because it was raised just now"
+        "dwell: 2 -> 6, not scaled down for another 29 s, because it was scaled up recently"
     );
     assert_eq!(course.ask_for(2, 28).desired(), n(6));
     assert_eq!(course.ask(2).desired(), n(2), "30 s after it was raised to 6");
     assert_eq!(course.ask(1).desired(), n(1));
     assert_eq!(
         said(&course.ask_for(4, 9)),
-        "dwell: 4 -> 1, not raised for another 1 s, because it was lowered just now"
+        "dwell: 4 -> 1, not scaled up for another 1 s, because it was scaled down recently"
     );
     assert_eq!(course.ask(4).desired(), n(4));
 }
@@ -265,8 +265,7 @@ fn a_number_that_has_spent_its_turns_is_only_raised_until_one_is_an_hour_old() {
     }
     assert_eq!(
         said(&course.ask(2)),
-        "flap_budget: 2 -> 3, not lowered for another 3597 s: it has turned 3 times within an \
-         hour, which is as often as it may"
+        "flap_budget: 2 -> 3, scale-down blocked for 3597 s: flap budget spent (direction changed 3 times in the last hour)"
     );
     assert_eq!(course.ask(5).desired(), n(5), "always upward");
     assert_eq!(course.ask_for(2, 3595).desired(), n(5));
@@ -290,8 +289,7 @@ fn a_burst_is_followed_at_once_and_lowers_nothing_until_a_stable_window_has_pass
     assert_eq!(jumped.desired(), n(12));
     assert_eq!(
         said(&jumped),
-        "panic: 4 -> 12, demand jumps to 12 replicas, from 4.2 on average: nothing is lowered for \
-         another 60 s, and no window is waited for to raise it"
+        "panic: 4 -> 12, demand is jumping to 12 replicas, from 4.2 on average: scale-down is blocked for 60 s, and scale-up skips its window"
     );
     // For six seconds the jump is in the short window.
     assert_eq!(course.ask_for(1, 5 + 59).desired(), n(12));
@@ -337,6 +335,6 @@ fn what_an_hpa_waits_is_taken_off_what_is_waited_here() {
     let _ = course.ask(6);
     assert_eq!(
         said(&course.ask(3)),
-        "stabilize: 3, not held here, because HPA llama waits 300 s by itself"
+        "stabilize: 3, stabilization left to HPA llama (300 s window)"
     );
 }

@@ -50,9 +50,9 @@ async fn a_number_is_explained_from_a_daemon_a_trace_and_a_state_file() {
         "default/a: 2 desired, 1 exist, 1 ready",
         "Inputs\n  fresh   1 replica is listed",
         "Steps\n  analyze       1 -> 2",
-        "What would change it\n  ",
+        "Changes\n  ",
         "% KV cache usage",
-        "Not known\n  the reaction of an autoscaler: no cluster is watched",
+        "Not known\n  the autoscaler's reaction: no cluster is watched",
     ] {
         assert!(said.contains(expected), "{expected:?} is not in\n{said}");
     }
@@ -80,7 +80,7 @@ async fn a_number_is_explained_from_a_daemon_a_trace_and_a_state_file() {
     let saved = explain(&["default/a", "--state", &state]).await;
     assert!(saved.status.success(), "{}", errors(&saved));
     assert!(out(&saved).starts_with("default/a: 2 desired\n"), "{}", out(&saved));
-    assert!(out(&saved).contains("nothing can be decided again without inputs"));
+    assert!(out(&saved).contains("they need inputs, which a state file does not have"));
 
     // What is not there is an error that names what is.
     for arguments in
@@ -120,7 +120,7 @@ async fn without_a_number_or_a_variant_or_a_daemon_the_exit_code_and_the_words_s
     drop(running.end().await);
     let gone = explain(&["default/a", "--url", &url]).await;
     assert_eq!(gone.status.code(), Some(69), "{}", errors(&gone));
-    assert!(errors(&gone).contains("does not answer"), "{}", errors(&gone));
+    assert!(errors(&gone).contains("does not respond"), "{}", errors(&gone));
 }
 
 #[tokio::test(flavor = "multi_thread")]

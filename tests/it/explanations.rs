@@ -182,10 +182,10 @@ fn foresight_says_what_no_number_of_replicas_can_meet_and_leaves_the_others_to_d
     let _ = work.run(4, 1.0, 120);
     let _ = work.run(4, 30.0, 120);
     let said = chain(&work.run(4, 60.0, 120), "a");
-    let floor = "no number of replicas keeps the time between tokens at 2.0 ms, of which 92 % may be \
-                 used: a request alone on a replica already takes about ";
-    assert!(said.contains(floor) && said.contains("ms, so this target has no say"), "{said}");
-    assert!(said.contains("KV spare"), "saturation decides: {said}");
+    let floor = "the ITL target of 2.0 ms (with 92% usable) is unreachable at any number of \
+                 replicas: a request alone on a replica takes about ";
+    assert!(said.contains(floor) && said.contains("ms; target ignored"), "{said}");
+    assert!(said.contains("KV headroom"), "saturation decides: {said}");
 }
 
 #[test]
@@ -316,7 +316,11 @@ fn a_number_without_data_is_explained_with_all_that_is_not_known() {
     let stale = told("stale", "3 replicas are stale, oldest scrape 121.0 s ago");
     assert_eq!(replicas(&document["inputs"]), [stale]);
     let unknown = texts(&document["unknown"]);
-    let starts = ["the load: ", "the load that would change it: ", "the reaction of an autoscaler"];
+    let starts = [
+        "the load: ",
+        "the load that would change desired replicas: ",
+        "the autoscaler's reaction",
+    ];
     assert_eq!(unknown.len(), starts.len(), "{unknown:#?}");
     for (text, start) in unknown.iter().zip(starts) {
         assert!(text.starts_with(start), "{unknown:#?}");

@@ -205,8 +205,7 @@ fn a_counter_that_cannot_have_been_counted_makes_the_page_unreadable() {
     assert_eq!((line, column), (2, 38));
     assert_eq!(
         what,
-        "vllm:prompt_tokens_total: a cumulative number cannot be NaN; it must be finite and at \
-         least 0"
+        "vllm:prompt_tokens_total: a cumulative value cannot be NaN; it must be finite and at least 0"
     );
 }
 
@@ -390,7 +389,7 @@ fn what_is_no_page_is_refused_with_the_place_and_the_reason() {
             "vllm:num_requests_running{engine=\"0\",engine=\"1\"} 1\n",
             1,
             38,
-            "found `engine`, expected a label name that is not there twice",
+            "found `engine`, expected a label name that is not repeated",
         ),
         ("vllm:num_requests_running 0x1\n", 1, 27, "found `0x1`, expected a number"),
         ("vllm:num_requests_running 1_0\n", 1, 27, "found `1_0`, expected a number"),

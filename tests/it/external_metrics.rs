@@ -169,7 +169,7 @@ async fn what_does_not_exist_is_not_found_and_the_message_says_what_does() {
     let fixture = fixture().await;
     let client = fixture.proxy(Http::Two);
     for (path, said) in [
-        (format!("{}?labelSelector=variant%3Dx", path("chat")), "variant=x\"; there are: a, b"),
+        (format!("{}?labelSelector=variant%3Dx", path("chat")), "variant=x\"; its variants: a, b"),
         (path("dummy"), "no variant in namespace dummy"),
         (format!("{BASE}/namespaces/chat/queue_depth"), DESIRED),
         (format!("{BASE}/namespaces/chat/wva_desired_replicas"), DESIRED),
@@ -178,13 +178,13 @@ async fn what_does_not_exist_is_not_found_and_the_message_says_what_does() {
             format!("{BASE}/namespaces/chat/custom.googleapis.com%7Cfoo"),
             "custom.googleapis.com|foo",
         ),
-        (format!("{BASE}/{DESIRED}"), "nothing at this path"),
-        (format!("{}/x", path("chat")), "nothing at this path"),
-        (format!("{}/", path("chat")), "nothing at this path"),
-        ("/".to_owned(), "nothing at this path"),
-        ("/api".to_owned(), "nothing at this path"),
+        (format!("{BASE}/{DESIRED}"), "unknown path"),
+        (format!("{}/x", path("chat")), "unknown path"),
+        (format!("{}/", path("chat")), "unknown path"),
+        ("/".to_owned(), "unknown path"),
+        ("/api".to_owned(), "unknown path"),
         ("/apis/custom.metrics.k8s.io/v1beta2".to_owned(), "object_metrics is false"),
-        (path(&"n".repeat(254)), "no namespace"),
+        (path(&"n".repeat(254)), "a namespace has at most"),
     ] {
         let message = client.ask(&path).await.error(404, "NotFound");
         assert!(message.contains(said), "{path}: {message}");
@@ -572,7 +572,7 @@ async fn the_admissible_rate_is_served_while_it_is_known_and_never_as_zero_for_u
     assert_eq!(ask("a").await.values(), values("a", "29123m"), "never more than the rate");
     assert_eq!(ask("b").await.values(), values("b", "0"));
     for (name, why) in
-        [("c", "no admissible rate of chat/c is known"), ("d", "no decision yet for chat/d")]
+        [("c", "the admissible rate of chat/c is unknown"), ("d", "no decision yet for chat/d")]
     {
         let answer = ask(name).await;
         assert_eq!(answer.code, 503, "{answer:?}");

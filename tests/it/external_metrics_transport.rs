@@ -462,7 +462,7 @@ async fn a_certificate_that_clients_would_refuse_is_refused() {
     let with_key = |key_pem: &str| Leaf { key_pem: key_pem.to_owned(), ..good.clone() };
     let with_chain = |chain_pem: &str| Leaf { chain_pem: chain_pem.to_owned(), ..good.clone() };
     for (leaf, said) in [
-        (with_key(&other.key_pem), "does not fit"),
+        (with_key(&other.key_pem), "does not match"),
         (with_key(""), "private key"),
         (with_key("-----BEGIN PRIVATE KEY-----\n"), "private key"),
         (with_key(&good.chain_pem), "private key"),

@@ -358,10 +358,10 @@ async fn what_cannot_be_answered_says_why() {
     for (call, asked, status, says) in [
         ("IsActive", named(BTreeMap::new()), INVALID_ARGUMENT, "must have the key variant"),
         ("IsActive", encoded(&unnamed), INVALID_ARGUMENT, "has no namespace"),
-        ("GetMetrics", encoded(&other), NOT_FOUND, "there is no metric \"queue\"; there is:"),
+        ("GetMetrics", encoded(&other), NOT_FOUND, "unknown metric \"queue\"; use"),
         ("GetMetrics", Vec::new(), INVALID_ARGUMENT, "must have the key variant"),
         ("StreamMetricSpec", hex(GO_REF), UNIMPLEMENTED, "never changes"),
-        ("Else", Vec::new(), UNIMPLEMENTED, "no such call"),
+        ("Else", Vec::new(), UNIMPLEMENTED, "unknown call"),
         ("IsActive", large, "11", "too large"),
         ("IsActive", vec![0xff; 20], "13", ""),
     ] {

@@ -201,7 +201,7 @@ fn a_number_that_only_a_gateway_kept_up_stays_while_the_gateway_is_silent() {
     let guard = of(&silent, "a").steps.iter().find(|step| step.stage == Stage::Guard).unwrap();
     assert_eq!(
         guard.reason.to_string(),
-        "not lowered: gateway, which counts requests that no replica has, was not read for 601 s"
+        "scale-down blocked: gateway, which counts queued requests, was last read 601 s ago"
     );
     // One that says nothing else and one that was never read are no better.
     work.front.push(holding(&work, 0.0));
@@ -250,10 +250,10 @@ fn a_number_that_is_not_lowered_for_want_of_a_signal_says_what_is_missing_of_it(
     let _ = work.run(8, 160.0, 90);
     for (ago, number, missing) in [
         (None, false, "was never read"),
-        (Some(0), false, "is read and says no number of this model"),
-        (Some(40), false, "was not read for 40 s"),
-        (Some(40), true, "was not read for 40 s"),
-        (Some(-45), true, "is read and dates what it says 45 s ahead"),
+        (Some(0), false, "has no count for this model"),
+        (Some(40), false, "was last read 40 s ago"),
+        (Some(40), true, "was last read 40 s ago"),
+        (Some(-45), true, "has a timestamp 45 s in the future"),
     ] {
         let mut said = Decisions::default();
         for _ in 0..60 {
@@ -267,7 +267,7 @@ fn a_number_that_is_not_lowered_for_want_of_a_signal_says_what_is_missing_of_it(
             assert!(desired(&said, "a") >= 8, "{missing}");
         }
         let guard = of(&said, "a").steps.iter().find(|step| step.stage == Stage::Guard).unwrap();
-        let gateway = "not lowered: gateway, which counts requests that no replica has, ";
+        let gateway = "scale-down blocked: gateway, which counts queued requests, ";
         assert_eq!(guard.reason.to_string(), format!("{gateway}{missing}"));
     }
 }
@@ -348,7 +348,7 @@ fn standby_carries_a_jump_until_what_starts_slowly_serves_and_takes_nothing_from
     assert!(without > 4 && slow == without, "{slow} instead of {without}");
     assert!(standby > 0, "{:?}", of(&jumped, "b").steps);
     let said = of(&jumped, "b").steps[0].to_string();
-    assert!(said.contains("are for standby, which starts in 5 s, until the rest serves"), "{said}");
+    assert!(said.contains("standby starts in 5 s and serves "), "{said}");
     // It is there, and what starts slowly is not.
     let each = 240.0 / f64::from(4 + standby);
     let bridged = work.run_all(&[("a", 4, each), ("b", standby, each)], 30);
@@ -376,10 +376,12 @@ fn a_bridge_is_a_step_of_its_own_and_says_what_it_is_for() {
     assert_eq!((bridge.before.count(), bridge.after), (0, standby.desired()));
     let count = bridge.after.count();
     let said = bridge.reason.to_string();
-    assert!(said.ends_with(&format!(
-        " requests/s are for standby, which starts in 5 s, until the rest serves: {count} replicas \
-         of this variant"
-    )), "{said}");
+    assert!(
+        said.ends_with(&format!(
+            " requests/s until the other replicas do: {count} replicas of this variant"
+        )),
+        "{said}"
+    );
     assert_eq!(standby.unconstrained(), bridge.after);
     assert_eq!(standby.recommended(), bridge.after);
     assert!(of(&jumped, "a").steps.iter().all(|step| step.stage != Stage::Bridge));

@@ -370,7 +370,7 @@ async fn a_leader_that_vanishes_is_followed_by_one_that_changes_no_number() {
     daemon.until_desired("llama", Some(4.0)).await;
     let (by, shown) = variant(&daemon).await;
     assert_eq!(by, "gone", "it is shown before anybody leads");
-    assert_eq!(shown["because"], "analyze: 3 -> 4, KV spare low (0.045 < 0.100)");
+    assert_eq!(shown["because"], "analyze: 3 -> 4, low KV-cache headroom (0.045 < 0.100)");
     daemon.until_sample("plimsoll_leader ", 1.0).await;
     fake.until(CONFIG_MAPS, |all| {
         let document = &all[0]["data"];
@@ -427,7 +427,7 @@ async fn without_permissions_the_daemon_says_so_and_keeps_what_runs() {
     .unwrap();
     assert_eq!(daemon.desired("llama").await, None);
     let (_, shown) = variant(&daemon).await;
-    assert!(shown["because"].as_str().unwrap().contains("shared by the replicas"), "{shown}");
+    assert!(shown["because"].as_str().unwrap().contains("have not shared a decision"), "{shown}");
     fake.allow(LEASES);
     daemon.until_desired("llama", Some(1.0)).await;
     daemon.end().await;

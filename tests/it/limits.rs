@@ -73,7 +73,7 @@ fn a_saturated_model_does_not_grow_out_of_its_budget() {
     assert_eq!(desired(&decisions, "a"), 2);
     assert_eq!(
         last(&decisions, "a"),
-        "limit: 3 -> 2, limited by budget: a replica costs 4.00 an hour and 3.00 are left"
+        "limit: 3 -> 2, limited by budget: a replica costs 4.00 per hour and 3.00 is left"
     );
     assert_eq!(of(&decisions, "a").unconstrained().count(), 3);
 }
@@ -105,7 +105,7 @@ fn a_budget_that_does_not_suffice_is_spent_on_what_carries_most_for_it() {
         let (h100, l4): (Vec<String>, Vec<String>) = (steps("h100"), steps("l4"));
         ((desired(&decisions, "h100"), desired(&decisions, "l4")), h100, l4)
     };
-    // Alone, two H100s more are the cheapest for what is missing.
+    // Alone, two H100s more are the cheapest added for the shortfall.
     let (numbers, ..) = with(16.0);
     assert_eq!(numbers, (6, 1));
 
@@ -114,12 +114,11 @@ fn a_budget_that_does_not_suffice_is_spent_on_what_carries_most_for_it() {
     assert_eq!(numbers, (5, 6));
     assert_eq!(
         h100[1],
-        "share: 6 -> 5, limited by budget: a replica costs 8.00 an hour and 4.00 are left; 1.00 more \
-         an hour would carry 24000.0 KV tokens more, on shop/h100"
+        "share: 6 -> 5, limited by budget: a replica costs 8.00 per hour and 4.00 is left; 1.00 more per hour would add capacity for 24000.0 KV tokens on shop/h100"
     );
     assert_eq!(
         l4[1],
-        "share: 1 -> 6, planned with what is left, because budget keeps h100 from having more"
+        "share: 1 -> 6, planned with the remaining variants, because budget limits h100"
     );
 
     // Where no H100 can be had at all, L4s are what can.
@@ -127,13 +126,13 @@ fn a_budget_that_does_not_suffice_is_spent_on_what_carries_most_for_it() {
     assert_eq!(numbers, (4, 10));
     assert!(
         h100[1].starts_with(
-            "share: 6 -> 4, limited by budget: a replica costs 8.00 an hour and 7.90 are left"
+            "share: 6 -> 4, limited by budget: a replica costs 8.00 per hour and 7.90 is left"
         ),
         "{h100:?}"
     );
     assert_eq!(
         l4[1],
-        "share: 1 -> 10, planned with what is left, because budget keeps h100 from having more"
+        "share: 1 -> 10, planned with the remaining variants, because budget limits h100"
     );
 }
 
@@ -176,7 +175,7 @@ fn what_was_never_read_lets_nothing_grow_and_what_was_read_once_holds() {
             held,
             3,
             "limited",
-            "limited by nodes: a replica takes 1 H100 and 0 are free, as it was read 600 s ago",
+            "limited by nodes: a replica needs 1 H100 and 0 are free, as it was read 600 s ago",
         ),
     ] {
         let specs = vec![on("a", "a", "NVIDIA-H100-80GB-HBM3", 4.0)];
@@ -199,7 +198,7 @@ fn a_replica_of_several_accelerators_takes_them_all() {
     let decisions = world.run(3);
     assert_eq!(
         last(&decisions, "a"),
-        "limit: 3 -> 2, limited by quota: a replica takes 8 H100 and 7 are free"
+        "limit: 3 -> 2, limited by quota: a replica needs 8 H100 and 7 are free"
     );
 }
 
@@ -254,7 +253,7 @@ fn what_nodes_have_without_what_others_take_is_a_limit_that_holds_when_it_grows_
         let decisions = ticked(&mut world, inventory);
         assert_eq!(
             last(&decisions, "a"),
-            "limit: 4 -> 3, limited by nodes: a replica takes 1 H100 and 0 are free, as it was \
+            "limit: 4 -> 3, limited by nodes: a replica needs 1 H100 and 0 are free, as it was \
              read 600 s ago"
         );
     }
@@ -280,7 +279,7 @@ fn accelerators_that_are_free_on_many_nodes_are_no_room_for_a_pod_that_needs_the
             &[1; 8][..],
             8,
             2,
-            "limit: 3 -> 2, limited by nodes: a pod takes 8 H100 on one node, where 1 at most are free, of 8 on all nodes",
+            "limit: 3 -> 2, limited by nodes: a pod needs 8 H100 on one node, and at most 1 are free on one (8 on all)",
         ),
         (&[8], 8, 3, ""),
         // A group of four pods of two.
@@ -288,7 +287,7 @@ fn accelerators_that_are_free_on_many_nodes_are_no_room_for_a_pod_that_needs_the
             &[1, 2, 5],
             2,
             2,
-            "limit: 3 -> 2, limited by nodes: a pod takes 2 H100 on one node, where 5 at most are free, of 8 on all nodes",
+            "limit: 3 -> 2, limited by nodes: a pod needs 2 H100 on one node, and at most 5 are free on one (8 on all)",
         ),
         (&[2, 2, 5], 2, 3, ""),
     ] {
@@ -345,10 +344,7 @@ fn a_plan_makes_do_with_another_kind_where_no_node_has_enough() {
     assert_eq!(desired(&decisions, "a"), 2);
     assert!(desired(&decisions, "b") > 1, "{}", last(&decisions, "b"));
     let steps: Vec<String> = of(&decisions, "b").steps.iter().map(ToString::to_string).collect();
-    assert!(
-        steps.iter().any(|it| it.contains("because nodes keeps a from having more")),
-        "{steps:?}"
-    );
+    assert!(steps.iter().any(|it| it.contains("because nodes limits a")), "{steps:?}");
 }
 
 #[test]
@@ -390,8 +386,7 @@ fn a_resource_quota_counts_the_variants_of_its_namespace_that_take_its_resource(
     assert_eq!(desired(&decisions, "b"), 3, "it takes another resource");
     assert_eq!(
         last(&decisions, "a"),
-        "limit: 3 -> 2, limited by resource quota shop/gpus (nvidia.com/gpu): a replica takes 4 \
-         accelerators and 3 are free"
+        "limit: 3 -> 2, limited by resource quota shop/gpus (nvidia.com/gpu): a replica needs 4 accelerators and 3 are free"
     );
     let decisions = ticked(&mut world, Inventory::default());
     assert_eq!(

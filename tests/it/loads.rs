@@ -289,8 +289,8 @@ fn a_byte_order_mark_means_nothing_and_a_packed_trace_is_said_to_be_packed() {
     let path = folder.path().join("scenario.yaml");
     fs::write(&path, scenario("trace: {file: t, format: csv}")).unwrap();
     for (bytes, why) in [
-        (&b"\x1f\x8b\x08\0"[..], "t is packed with gzip; unpack it first"),
-        (b"seconds,input_tokens,output_tokens\n\xff", "t is no text in UTF-8"),
+        (&b"\x1f\x8b\x08\0"[..], "t is compressed with gzip; decompress it first"),
+        (b"seconds,input_tokens,output_tokens\n\xff", "t is not UTF-8 text"),
     ] {
         fs::write(folder.path().join("t"), bytes).unwrap();
         let output = simulate(&[path.to_str().unwrap()]);
@@ -305,7 +305,7 @@ fn lengths_without_times_are_played_with_a_warning_alone() {
     let trace = scenario("trace: {file: t, format: vidur}");
     let (results, said) = played(&trace, &[("t", lengths.as_bytes())], &[]);
     assert_eq!(results["runs"][0]["models"][0]["arrived"], 3);
-    let why = "scenario.yaml:5: warning: models[0].workload.trace.format has lengths alone, so one";
+    let why = "scenario.yaml:5: warning: models[0].workload.trace.format has only lengths, so one";
     assert!(said.contains(why), "{said}");
     let drawn = scenario("drawn: {rate: 1, lengths: {file: t, format: vidur}}");
     let (_, said) = played(&drawn, &[("t", lengths.as_bytes())], &["--set", "length=5s"]);
@@ -326,5 +326,8 @@ fn the_scoreboard_says_where_a_trace_that_is_not_there_may_be() {
         .unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let board = fs::read_to_string(out.with_extension("md")).unwrap();
-    assert!(board.contains("no-such.csv is not there; PLIMSOLL_TRACES or --traces"), "{board}");
+    assert!(
+        board.contains("no-such.csv was not found; set PLIMSOLL_TRACES or --traces"),
+        "{board}"
+    );
 }

@@ -54,6 +54,7 @@ mod pipeline;
 mod pools;
 mod prometheus;
 mod properties;
+mod prose;
 mod readability;
 mod recordings;
 mod reference;

@@ -94,7 +94,7 @@ fn the_samples_of_the_workload_variant_autoscaler_become_settings_and_followers(
     assert_follows(&manifest(&files, "llm-d-sim-hpa-dev-model-hpa-lws"), "dev-model-hpa-lws");
     let differences = &files["differences.md"];
     assert!(
-        differences.contains("selects variant_name sample-deployment, but WVA calls the variant"),
+        differences.contains("selects variant_name sample-deployment, but WVA names the variant"),
         "{differences}"
     );
     insta::assert_snapshot!("migrate_wva", whole(&files));

@@ -85,7 +85,7 @@ async fn an_object_without_a_value_of_one_variant_is_an_error_and_never_zero() {
     let all = path("chat", "*");
     assert!(client.ask(&all).await.error(400, "BadRequest").contains("single objects"));
     let other = path("chat", "a").replace("plimsoll_desired_replicas", "queue");
-    assert!(client.ask(&other).await.error(404, "NotFound").contains("there is no metric"));
+    assert!(client.ask(&other).await.error(404, "NotFound").contains("unknown metric"));
 }
 
 #[tokio::test]

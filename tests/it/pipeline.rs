@@ -236,7 +236,7 @@ fn a_saturated_model_grows_by_one_on_its_cheapest_variant() {
     let decisions = world.run(3);
     assert_eq!((desired(&decisions, "cheap"), desired(&decisions, "dear")), (3, 2));
     let why = of(&decisions, "cheap").because().unwrap().to_string();
-    assert_eq!(why, "analyze: 2 -> 3, KV spare low (0.050 < 0.100)");
+    assert_eq!(why, "analyze: 2 -> 3, low KV-cache headroom (0.050 < 0.100)");
 }
 
 #[test]

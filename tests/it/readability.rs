@@ -38,11 +38,13 @@ struct Counts {
 }
 
 /// The source of a file, taken apart.
-struct Source {
+pub(crate) struct Source {
     text: String,
     /// The text with comments and literals blanked out.
     code: String,
     comments: String,
+    /// The literals with text.
+    pub(crate) strings: Vec<String>,
 }
 
 #[test]
@@ -72,6 +74,7 @@ fn code_is_told_from_comments_and_literals() {
     let source =
         Source::of("let a = \"// what\"; // what\nlet b = r#\"fn \"x\" what\"#; let c = '\"';\n");
     assert_eq!(source.comments, "// what\n");
+    assert_eq!(source.strings, ["\"// what\"", "r#\"fn \"x\" what\"#"]);
     assert_eq!(source.code.matches("let").count(), 3);
     assert!(!source.code.contains("what") && !source.code.contains("fn"), "{}", source.code);
 }
@@ -147,7 +150,7 @@ fn measures(all: &Counts, owners: &BTreeMap<String, u32>) -> [Measure; 11] {
 }
 
 /// The files of the program and its crates without those of tests.
-fn sources() -> Vec<PathBuf> {
+pub(crate) fn sources() -> Vec<PathBuf> {
     let mut pending = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
     let mut found = Vec::new();
     while let Some(folder) = pending.pop() {
@@ -194,7 +197,7 @@ impl Measure {
 // === impl Source ===
 
 impl Source {
-    fn read(path: &Path) -> Self {
+    pub(crate) fn read(path: &Path) -> Self {
         let text = std::fs::read_to_string(path).unwrap();
         let tests = Regex::new(r"(?m)^#\[cfg\((all\()?test\b[^{;]*\bmod \w+ \{").unwrap();
         Self::of(tests.split(&text).next().unwrap_or_default())
@@ -206,6 +209,7 @@ impl Source {
         );
         let mut code = String::new();
         let mut comments = String::new();
+        let mut strings = Vec::new();
         let mut end = 0;
         for found in token.unwrap().find_iter(text) {
             code.push_str(&text[end..found.start()]);
@@ -213,11 +217,13 @@ impl Source {
             if found.as_str().starts_with("//") {
                 comments.push_str(found.as_str());
                 comments.push('\n');
+            } else if !found.as_str().starts_with('\'') {
+                strings.push(found.as_str().to_owned());
             }
             end = found.end();
         }
         code.push_str(&text[end..]);
-        Self { text: text.to_owned(), code, comments }
+        Self { text: text.to_owned(), code, comments, strings }
     }
 
     /// The names of types at the top of the file.

@@ -383,7 +383,7 @@ async fn a_server_that_never_answers_times_out() {
     .await;
     let (class, detail) = failure(target("a", &server.url(), settings())).await;
     assert_eq!(class, ScrapeFailure::Timeout);
-    assert_eq!(detail, "there was no whole page within 50ms");
+    assert_eq!(detail, "no complete response within 50ms");
 }
 
 #[tokio::test]
@@ -449,7 +449,10 @@ async fn a_redirect_is_a_failure_and_is_not_followed() {
     .await;
     let (class, detail) = failure(patient_target(&server.url(), ClientSettings::default())).await;
     assert_eq!(class, ScrapeFailure::Status);
-    assert_eq!(detail, format!("the server answered 302 Found to {to}, and that is not followed"));
+    assert_eq!(
+        detail,
+        format!("the server answered 302 Found to {to}; redirects are not followed")
+    );
     assert_eq!(elsewhere.connections(), 0);
 }
 
@@ -471,7 +474,7 @@ async fn an_endless_page_is_given_up_at_the_limit() {
     .await;
     let (class, detail) = failure(patient_target(&server.url(), ClientSettings::default())).await;
     assert_eq!(class, ScrapeFailure::TooLarge);
-    assert_eq!(detail, "the page has more than 1048576 bytes");
+    assert_eq!(detail, "the response has more than 1048576 bytes");
     // What lies in the buffers of two sockets comes on top of the limit of 1 MiB.
     let sent = sent.load(Ordering::SeqCst);
     assert!(sent < 32 << 20, "{sent} bytes of 100 MiB were taken");
@@ -532,7 +535,7 @@ async fn an_encoding_that_was_not_asked_for_is_malformed_and_named() {
     .await;
     let (class, detail) = failure(patient_target(&server.url(), ClientSettings::default())).await;
     assert_eq!(class, ScrapeFailure::Malformed);
-    assert_eq!(detail, "the page comes in the encoding br, and gzip was asked for");
+    assert_eq!(detail, "the response has the encoding br instead of gzip");
 }
 
 #[tokio::test]

@@ -61,7 +61,7 @@ fn replicas_that_never_start_are_not_counted_on() {
     let decisions = world.run(610);
     assert_eq!(desired(&decisions, "a"), asked + (asked - 8), "as many again");
     let said = of(&decisions, "a").steps[0].to_string();
-    assert!(said.contains("do not start and are not counted on"), "{said}");
+    assert!(said.contains("are stuck in startup and do not count as capacity"), "{said}");
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_model_shrinks_to_what_its_load_needs_once_it_is_known() {
     let decisions = world.run(30);
     assert_eq!(desired(&decisions, "a"), whole(8.0 * 0.1 * KV_CAPACITY / 0.70 / CARRIES));
     let said = of(&decisions, "a").steps[0].to_string();
-    assert!(said.contains("are spare, and all agree"), "{said}");
+    assert!(said.contains("headroom, and all analyzers agree"), "{said}");
 }
 
 #[test]
@@ -128,12 +128,12 @@ fn by_rank_what_is_cheap_for_its_list_price_grows_and_the_decision_keeps_every_o
     }
     let [spot, whole] = ["spot", "whole"].map(|it| of(&decisions, it).steps[0].to_string());
     assert!(
-        spot.contains("for what is missing, by the rank of its price; ranked by price to carry \
-                       5270.6 KV tokens: 1 replica for 4.00 an hour serves what is worth 4.12: ratio 0.987"),
+        spot.contains("added for the shortfall, ranked by price; ranked by price to serve \
+                       5270.6 KV tokens: 1 replica for 4.00 per hour serves load worth 4.12: ratio 0.987"),
         "{spot}"
     );
     assert!(
-        whole.contains("ranked by price for KV tokens and not taken: 1 replica for 10.00"),
+        whole.contains("ranked by price for KV tokens and not chosen: 1 replica for 10.00"),
         "{whole}"
     );
     assert!(whole.ends_with(", against 0.987 of spot"), "{whole}");
@@ -160,7 +160,7 @@ fn by_rank_what_is_scarce_and_not_needed_grows_last_and_the_decision_says_why() 
     let ((large, small), said) = grown(3.0);
     assert_eq!((large, small), (2, 3));
     assert!(
-        said.contains(" x 3.0 for something scarce that the model does not need, score "),
+        said.contains(" x 3.0 for a scarce accelerator that the model does not need, score "),
         "{said}"
     );
 }
@@ -175,7 +175,7 @@ fn what_is_replaced_by_something_cheaper_stays_until_that_carries_load() {
     assert_eq!(dear, 4, "still serving");
     assert!(cheap > 1, "{cheap}");
     let said = of(&decisions, "dear").steps[0].to_string();
-    assert!(said.contains("once what replaces the others carries load"), "{said}");
+    assert!(said.contains("once the replacements serve"), "{said}");
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn an_analyzer_that_knows_nothing_keeps_a_model_from_shrinking() {
     let decisions = world.run(60);
     assert_eq!(desired(&decisions, "a"), 8);
     let said = of(&decisions, "a").steps[0].to_string();
-    assert!(said.contains("queueing has not been heard"), "{said}");
+    assert!(said.contains("queueing has no recent data"), "{said}");
 }
 
 #[test]

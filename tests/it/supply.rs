@@ -181,7 +181,7 @@ fn a_fleet_that_loses_replicas_keeps_others_ready_in_their_place() {
     let safe = number(having_lost(0, 0));
     let said = having_lost(8, 0).run(8, 100.0, 1);
     assert!(desired(&said, "a") > safe, "{safe} {:?}", of(&said, "a").steps);
-    assert!(of(&said, "a").steps[0].reason.to_string().contains("for replicas that are lost"));
+    assert!(of(&said, "a").steps[0].reason.to_string().contains("for lost replicas"));
 
     let rolled_out = having_lost(8, 2).run(8, 100.0, 1);
     let reason = of(&rolled_out, "a").steps[0].reason.to_string();

@@ -259,7 +259,7 @@ async fn an_annotation_claims_no_fewer_accelerators_than_the_pods_take_and_no_mo
     let text = text.replace("discovery: {enabled: true", "discovery: {enabled: true, gpus_max: 16");
     let daemon = Running::start_in(folder, &text).await;
     until_gpus(&daemon, 4).await;
-    doubted(&fake, "plimsoll.dev/gpus counts as 4, which a replica requests").await;
+    doubted(&fake, "plimsoll.dev/gpus counts as 4, as requested in the pod template").await;
 
     claim("8");
     until_gpus(&daemon, 8).await;

@@ -82,7 +82,7 @@ async fn what_queues_at_an_endpoint_picker_wakes_a_model_and_says_so() {
     assert_eq!(daemon.desired("a").await, Some(0.0), "nothing queues");
     *text.lock().unwrap() = picker(2);
     daemon.until_desired("a", Some(1.0)).await;
-    assert_eq!(because(&daemon).await, "zero: 0 -> 1, woken: front says 2");
+    assert_eq!(because(&daemon).await, "zero: 0 -> 1, woken: front reports 2");
     *text.lock().unwrap() = picker(0);
     until_moved(&daemon, READS).await;
     assert_eq!(daemon.desired("a").await, Some(1.0), "the number leads");
@@ -111,7 +111,7 @@ async fn a_metric_of_any_page_wakes_the_models_that_it_is_for() {
     assert_eq!(daemon.desired("a").await, Some(0.0), "only samples with the labels count");
     *text.lock().unwrap() = "q{route=\"a\",zone=\"1\"} 1\nq{route=\"a\",zone=\"2\"} 2\n".to_owned();
     daemon.until_desired("a", Some(1.0)).await;
-    assert_eq!(because(&daemon).await, "zero: 0 -> 1, woken: front says 3");
+    assert_eq!(because(&daemon).await, "zero: 0 -> 1, woken: front reports 3");
     daemon.end().await;
 }
 
@@ -131,7 +131,7 @@ async fn an_expression_in_prometheus_wakes_a_model_and_an_empty_answer_does_not(
     let series = format!("{{\"metric\":{{}},\"values\":[[{},\"0\"],[{now},\"0.5\"]]}}", now - 5);
     prometheus.play(Play::Body(format!("{from}{series}{to}").leak()));
     daemon.until_desired("a", Some(1.0)).await;
-    assert_eq!(because(&daemon).await, "zero: 0 -> 1, woken: front says 0.5");
+    assert_eq!(because(&daemon).await, "zero: 0 -> 1, woken: front reports 0.5");
     let asked = prometheus.asked();
     let forms: BTreeMap<_, _> = asked.last().unwrap().form.clone();
     assert_eq!(forms["query"], "(sum(rate(gateway_503_total[1m])))[10s:5s]");

@@ -91,8 +91,7 @@ fn how_an_engine_is_started_is_said_and_what_cannot_be_read_changes_nothing() {
     assert_eq!(
         engine.to_string(),
         format!(
-            "the pod template prescribes 8000 KV tokens a replica and a page reports {KV_CAPACITY}, \
-             which is what counts"
+            "the pod template implies 8000 KV tokens per replica, but the engine reports {KV_CAPACITY}, which is used"
         )
     );
     let unread = BTreeMap::from([(key("a"), started(&["--max-num-seqs", "$(SEQS)"]))]);

@@ -200,15 +200,14 @@ fn a_model_that_had_nothing_to_do_for_the_retention_goes_to_zero_and_says_what_p
         assert_eq!(desired(&early, "a"), 1);
         let said = whys(&early, "a");
         assert!(
-            said.contains("not to zero: not proved to be idle: quiet for 59 of 60 s"),
+            said.contains("not scaled to zero: may not be idle: quiet for 59 of 60 s"),
             "{said}"
         );
         let decisions = shop.run(2);
         assert_eq!(desired(&decisions, "a"), 0);
         assert_eq!(
             whys(&decisions, "a"),
-            "zero: 1 -> 0, idle: for 60 s nothing has finished, run, waited or queued, as 61 pages \
-             of 1 replicas say"
+            "zero: 1 -> 0, idle: no request has finished, run, waited or queued for 60 s, according to 61 scrapes of 1 replicas"
         );
     }
 }
@@ -319,7 +318,7 @@ fn the_cheapest_variant_wakes_and_is_not_sent_back() {
     shop.demand = vec![("the gateway", Some(3.0))];
     let decisions = shop.tick();
     assert_eq!((desired(&decisions, "cheap"), desired(&decisions, "dear")), (1, 0));
-    assert_eq!(whys(&decisions, "cheap"), "zero: 0 -> 1, woken: the gateway says 3");
+    assert_eq!(whys(&decisions, "cheap"), "zero: 0 -> 1, woken: the gateway reports 3");
     // The queue is empty again before the replica is ready: its requests were given up.
     shop.obey(&decisions);
     shop.demand = vec![("the gateway", Some(0.0))];
@@ -399,7 +398,7 @@ fn a_part_stays_while_the_other_half_must_have_replicas() {
     let decisions = shop.run(AFTER * 2);
     assert_eq!((desired(&decisions, "prefill"), desired(&decisions, "decode")), (1, 1));
     let said = whys(&decisions, "decode");
-    assert!(said.contains("prefill must have 1 and needs this one"), "{said}");
+    assert!(said.contains("prefill keeps 1 and needs this variant"), "{said}");
 }
 
 /// Another daemon, which knows what this one has saved, after some seconds.

@@ -63,7 +63,7 @@ checks! {
         "/api/v1/status",
         configuration::reloaded, "Correct the listed keys; the last valid configuration is in effect";
 
-    "api-server", "The API server answers", "GET /version",
+    "api-server", "The API server responds", "GET /version",
         api_server::answers, "Check the kubeconfig, its context, and the network";
     "api-server-version", "The API server has a supported version", "GET /version",
         api_server::version, "Upgrade Kubernetes to 1.29 or newer";
@@ -85,11 +85,11 @@ checks! {
     "front-proxy-headers", "API servers strip the headers that name users",
         "ConfigMap extension-apiserver-authentication",
         registration::headers, "Use the default names in --requestheader-*-headers";
-    "metrics-path", "The metrics API answers through the API server", "GET of its discovery document",
+    "metrics-path", "The metrics API responds through the API server", "GET of its discovery document",
         registration::path, "kubectl get --raw the path; docs/external-metrics.md has the messages";
-    "metrics-served", "Every variant's number is served through the API server",
+    "metrics-served", "Every variant's desired replicas are served through the API server",
         "GET plimsoll_desired_replicas of each variant",
-        registration::numbers, "plimsoll explain NAMESPACE/VARIANT names what is missing";
+        registration::numbers, "plimsoll explain NAMESPACE/VARIANT names the missing data";
     "namespace-deletion", "No namespace waits for the metrics API to be deleted", "namespaces",
         registration::deletion, "Make the APIService available, or delete it";
 
@@ -132,11 +132,11 @@ checks! {
     "variant-names", "No two objects declare the same variant", "annotated objects",
         fleet::names, "Set plimsoll.dev/variant to another name, or remove the annotations";
 
-    "hpa-reads", "A scaler of every target reads the variant's number", "HPAs, ScaledObjects",
+    "hpa-reads", "A scaler of every target reads the variant's desired replicas", "HPAs, ScaledObjects",
         scalers::reads, "Add the metric plimsoll_desired_replicas, as in examples/hpa.yaml";
     "hpa-target", "HPAs take the desired replicas as they are", "HPAs",
         scalers::target, "Set target to {type: AverageValue, averageValue: \"1\"}";
-    "hpa-selector", "HPAs read the number of one variant", "HPAs",
+    "hpa-selector", "HPAs read the desired replicas of one variant", "HPAs",
         scalers::selector, "Set metric.selector.matchLabels.variant";
     "hpa-metrics", "HPAs read no other metric", "HPAs",
         scalers::metrics, "Remove the other metrics";
@@ -172,13 +172,13 @@ checks! {
         daemon::leader, "Read the logs of all replicas of the daemon";
     "shared-decisions", "Replicas of the daemon share decisions", "ConfigMap of decisions",
         daemon::shared, "Delete the ConfigMap; the leader writes it again";
-    "decisions", "Every variant has a number on fresh data", "/api/v1/decisions",
-        daemon::decisions, "plimsoll explain NAMESPACE/VARIANT names what is missing";
+    "decisions", "Every variant has desired replicas on fresh data", "/api/v1/decisions",
+        daemon::decisions, "plimsoll explain NAMESPACE/VARIANT names the missing data";
     "scrapes", "Every replica's metrics are read", "/api/v1/decisions",
         daemon::scrapes, "curl the replica's /metrics from the daemon's network; check port and NetworkPolicy";
     "cluster-watches", "The daemon sees every scale target", "/api/v1/decisions",
         daemon::watches, "The checks watch-access and targets name the cause";
-    "prometheus", "Prometheus answers with series", "/metrics",
+    "prometheus", "Prometheus returns series", "/metrics",
         daemon::prometheus, "Check prometheus.url, its credentials, and that it scrapes the replicas";
     "wake-signals", "Wake signals are read", "/metrics",
         daemon::wake_signals, "Check scale_to_zero and the signal's URL";

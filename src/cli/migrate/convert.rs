@@ -67,8 +67,8 @@ pub(super) fn hpas(objects: &[Manifest], migration: &mut Migration) {
          time to first token below 2 s and between tokens below 100 ms: set capacity.slo to yours",
     );
     migration.differs(
-        "a cluster has one provider of external metrics: where another one, such as the \
-         prometheus-adapter or KEDA, serves HPAs that stay, read docs/external-metrics.md first",
+        "a cluster has one provider of external metrics: if another one, such as the \
+         prometheus-adapter or KEDA, serves other HPAs, read docs/external-metrics.md first",
     );
 }
 
@@ -198,15 +198,15 @@ pub(super) fn variants(objects: &[Manifest], migration: &mut Migration) {
 /// Migrates an annotated object. Its annotations stay, so that the way back is short.
 fn managed(object: &Manifest, migration: &mut Migration) {
     let Some(model) = object.annotation(WVA_MODEL).filter(|model| is_model_name(model)) else {
-        let why = format!("has no {WVA_MODEL} that names a model, and WVA ignores it as well");
+        let why = format!("has no {WVA_MODEL} that names a model, and WVA also ignores it");
 
         return migration.skip(object, why);
     };
 
     if let Some(named) = selected(object).filter(|named| *named != object.name()) {
         let text = format!(
-            "its metric selects variant_name {named}, but WVA calls the variant {}, after the \
-             object: unless another object has that name, it never got a number",
+            "its metric selects variant_name {named}, but WVA names the variant {} after the \
+             object: without another object of that name, WVA never set its replicas",
             object.name()
         );
         migration.differs_in(object, text);
@@ -214,7 +214,7 @@ fn managed(object: &Manifest, migration: &mut Migration) {
 
     if !reads_wva(object) {
         let text =
-            "does not read wva_desired_replicas, so WVA's number was not followed; it is now";
+            "does not read wva_desired_replicas, so it did not follow WVA; now it follows Plimsoll";
         migration.differs_in(object, text);
     }
     follow(object, object.clone(), object.name(), model, migration);

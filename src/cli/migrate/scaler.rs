@@ -116,8 +116,8 @@ fn replaced(metric: &Value) -> String {
              capacity that it has measured instead of a fixed target"
         ),
         name => format!(
-            "no longer follows {name}{of}: an HPA takes the largest number of all its metrics, so \
-             it would overrule Plimsoll; add it again if that is intended"
+            "no longer follows {name}{of}: an HPA follows the metric with the most replicas, so \
+             it would override Plimsoll; add it again if that is intended"
         ),
     }
 }
@@ -140,14 +140,17 @@ fn open(behavior: &mut Value, before: &Manifest, migration: &mut Migration) {
         let Some(rules) = rules.as_object_mut() else { continue };
 
         if rules.get("selectPolicy").and_then(Value::as_str) == Some("Disabled") {
-            let text = format!("behavior.{direction} stays Disabled: the HPA never moves that way");
+            let text = format!(
+                "behavior.{direction} stays Disabled: the HPA never scales in that \
+                direction"
+            );
             migration.differs_in(before, text);
         }
 
         if rules.contains_key("policies") {
             let text = format!(
-                "behavior.{direction}.policies stay: they delay numbers that Plimsoll has already \
-                 limited by enforce.{}.policies",
+                "behavior.{direction}.policies stay: they delay changes that enforce.{}.policies \
+                 already limits",
                 if direction == "scaleUp" { "scale_up" } else { "scale_down" }
             );
             migration.differs_in(before, text);
@@ -165,8 +168,8 @@ fn open(behavior: &mut Value, before: &Manifest, migration: &mut Migration) {
             Some(0) => {}
             Some(seconds) => {
                 let text = format!(
-                    "behavior.{direction} waits {seconds} s as before: Plimsoll takes that off its \
-                     own window (enforce.defer_to_hpa)"
+                    "behavior.{direction} waits {seconds} s as before: Plimsoll subtracts that \
+                     from its own window (enforce.defer_to_hpa)"
                 );
                 migration.differs_in(before, text);
             }
@@ -209,8 +212,8 @@ pub(super) fn follow_as_scaled_object(
             migration.differs_in(&before, replaced_trigger(one));
         } else {
             let text = format!(
-                "keeps its {kind} trigger: KEDA takes the largest number of all triggers, so it \
-                 can raise Plimsoll's number and cannot lower it"
+                "keeps its {kind} trigger: KEDA follows the trigger with the most replicas, so it \
+                 can add to Plimsoll's desired replicas but not reduce them"
             );
             migration.differs_in(&before, text);
             kept.push(one.clone());
@@ -285,7 +288,7 @@ fn bound(spec: &mut Map<String, Value>, before: &Manifest, migration: &mut Migra
     let min = spec.get("minReplicaCount").and_then(Value::as_u64);
 
     if min.unwrap_or(0) == 0 {
-        let written = if min.is_some() { "is 0" } else { "is not set, which KEDA takes for 0" };
+        let written = if min.is_some() { "is 0" } else { "is not set, which means 0 for KEDA" };
         let text = format!(
             "minReplicaCount {written}: KEDA went to 0 when no trigger was active; Plimsoll keeps \
              1 replica unless scale_to_zero is enabled (docs/zero.md), which needs a signal that \
@@ -295,7 +298,8 @@ fn bound(spec: &mut Map<String, Value>, before: &Manifest, migration: &mut Migra
     }
 
     if spec.remove("idleReplicaCount").is_some() {
-        let text = "no longer has idleReplicaCount: a number above 0 always counts as active";
+        let text = "no longer has idleReplicaCount: desired replicas above 0 always count as \
+            active";
         migration.differs_in(before, text);
     }
 }
@@ -311,7 +315,7 @@ fn guard(spec: &mut Map<String, Value>, before: &Manifest, migration: &mut Migra
     let min = spec.get("minReplicaCount").and_then(Value::as_u64).unwrap_or(1).max(1);
     let text = match spec.get("fallback").and_then(|it| it.get("replicas")) {
         Some(replicas) => format!(
-            "fallback keeps the replicas that there are, and at least {replicas}: before, it set \
+            "fallback keeps the existing replicas, and at least {replicas}: before, it set \
              exactly {replicas}"
         ),
         None => "has a fallback that keeps the replicas while the metric cannot be read".to_owned(),

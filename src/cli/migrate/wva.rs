@@ -59,10 +59,9 @@ pub(super) fn settings(objects: &[Manifest], migration: &mut Migration) -> Resul
 
     let texts = [
         "WVA decides every 15 s (GLOBAL_OPT_INTERVAL), and Plimsoll every second",
-        "missing, stale and NaN data is 0 in WVA and can shrink a model; Plimsoll never lowers a \
-         number without fresh data of all replicas",
-        "WVA starts from the pods that exist, and Plimsoll from the replicas that the target asks \
-         for",
+        "missing, stale and NaN data is 0 in WVA and can scale down a model; Plimsoll never \
+         scales down without fresh data from all replicas",
+        "WVA starts from the existing pods, and Plimsoll from the target's spec.replicas",
         "compatibility.wva_metrics is off so that both can run side by side; set it to true once \
          WVA is gone, and dashboards find wva_desired_replicas again",
     ];
@@ -191,7 +190,7 @@ fn saturation(map: &Manifest, entries: &[SettingsEntry<'_>], migration: &mut Mig
         };
 
         if keys.is_empty() {
-            entry.differs(migration, "is for no model that is migrated, and is left out");
+            entry.differs(migration, "belongs to no migrated model, and is left out");
         }
 
         if entry.name.contains('#') {
@@ -202,7 +201,8 @@ fn saturation(map: &Manifest, entries: &[SettingsEntry<'_>], migration: &mut Mig
         } else {
             entry.differs(
                 migration,
-                "takes effect here; WVA looks entries up by MODEL#NAMESPACE and never finds it",
+                "takes effect in Plimsoll; WVA looks entries up by MODEL#NAMESPACE and never \
+                 finds it",
             );
         }
 
@@ -230,7 +230,7 @@ fn model(entry: &SettingsEntry<'_>, key: &str, sizes: bool, migration: &mut Migr
     let own = ["analyzers", "scaleUpThreshold", "scaleDownBoundary"];
 
     if sizes && own.iter().any(|field| entry.fields.contains_key(*field)) {
-        entry.differs(migration, "analyzers and their thresholds hold for all models here");
+        entry.differs(migration, "in Plimsoll, analyzers and their thresholds apply to all models");
     }
 }
 
@@ -248,11 +248,17 @@ fn analyzers(entry: &SettingsEntry<'_>, migration: &mut Migration) {
             "saturation" => names.push("tokens"),
             "throughput" => names.push("throughput"),
             "queueing" | "queueing-model" => names.push("queueing"),
-            other => entry.differs(migration, &format!("analyzer {other} has no equal here")),
+            other => entry.differs(
+                migration,
+                &format!(
+                    "Plimsoll has no equivalent of analyzer \
+                {other}"
+                ),
+            ),
         }
 
         if one.get("score").and_then(Value::as_f64).is_some_and(|it| (it - 1.0).abs() > 1e-9) {
-            entry.differs(migration, "score: all analyzers have the same say here");
+            entry.differs(migration, "score: all analyzers have the same weight in Plimsoll");
         }
     }
 
@@ -300,14 +306,15 @@ fn limits(entry: &SettingsEntry<'_>, migration: &mut Migration) {
         migration.set(&["limits", "nodes"], json!(true));
     } else {
         migration.set(&["limits", "accelerators"], Value::Object(quotas));
-        entry.differs(migration, "limits: a kind of accelerator without a quota gets none here");
+        entry
+            .differs(migration, "limits: Plimsoll gives no accelerators of a kind without a quota");
     }
 
     if entry.flag("enableRescale") == Some(true) {
         entry.differs(
             migration,
-            "enableRescale: models share what is short by weight without taking back replicas of \
-             others at once (docs/limits.md)",
+            "enableRescale: models share scarce accelerators by weight, without taking replicas \
+             from others at once (docs/limits.md)",
         );
     }
 }
@@ -325,7 +332,7 @@ fn zero(entry: &SettingsEntry<'_>, migration: &mut Migration) {
     });
 
     if let Some(text) = retention.filter(|_| after.is_none()) {
-        entry.differs(migration, &format!("retention_period {text} is no duration"));
+        entry.differs(migration, &format!("retention_period {text} is not a duration"));
     }
 
     for key in sections {
@@ -351,8 +358,8 @@ fn allow_zero(from: &Manifest, section: &[&str], enabled: &Value, migration: &mu
 
     if enabled == &json!(true) {
         let text = format!(
-            "lets models scale to zero: {} is false here until scale_to_zero.wake names a signal \
-             that wakes them (docs/zero.md); WVA reads the queue of the endpoint picker",
+            "lets models scale to zero: {} is false until scale_to_zero.wake names a signal that \
+             wakes them (docs/zero.md); WVA reads the queue of the endpoint picker",
             path.join(".")
         );
         migration.differs_in(from, text);
@@ -398,8 +405,8 @@ fn objectives(map: &Manifest, targets: &[(&str, f64, f64)], migration: &mut Migr
     migration.set(&["capacity", "slo", "itl"], json!(format!("{}ms", itl.ceil())));
     let names: Vec<&str> = targets.iter().map(|(name, _, _)| *name).collect();
     let text = format!(
-        "capacity.slo holds for all models, and is the strictest of those of {}: time to first \
-         token {ttft} ms, between tokens {itl} ms",
+        "capacity.slo applies to all models, and is the strictest of {}: time to first token \
+         {ttft} ms, between tokens {itl} ms",
         names.join(", ")
     );
     migration.differs_in(map, text);
@@ -425,8 +432,8 @@ fn controller(from: &Manifest, values: &Map<String, Value>, migration: &mut Migr
 
     if let Some(url) = setting(values, "PROMETHEUS_BASE_URL") {
         let text = format!(
-            "PROMETHEUS_BASE_URL {url}: Plimsoll reads the replicas' own pages every second; to \
-             read that Prometheus instead, add the section prometheus (docs/prometheus.md)"
+            "PROMETHEUS_BASE_URL {url}: Plimsoll scrapes the replicas every second; to read that \
+             Prometheus instead, add the section prometheus (docs/prometheus.md)"
         );
         migration.differs_in(from, text);
     }

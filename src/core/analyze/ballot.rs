@@ -95,15 +95,15 @@ pub enum VoterStanding {
 #[serde(rename_all = "snake_case")]
 pub enum BallotVerdict {
     /// Capacity is short.
-    #[display("{_0} more are required")]
+    #[display("{_0} short")]
     Grow(BindingVote),
     /// Every analyzer finds headroom.
-    #[display("{_0} are spare, and all agree")]
+    #[display("{_0} headroom, and all analyzers agree")]
     Shrink(BindingVote),
     /// Capacity is sufficient, and not every analyzer confirms headroom.
     Stay(StayReason),
     /// No voting analyzer has usable data.
-    #[display("no analyzer that votes has anything to say")]
+    #[display("no voting analyzer has usable data")]
     Held,
 }
 
@@ -125,10 +125,10 @@ pub struct BindingVote {
 #[serde(rename_all = "snake_case")]
 pub enum StayReason {
     /// This analyzer finds no headroom.
-    #[display("nothing is required, and {_0} finds nothing spare")]
+    #[display("capacity is sufficient, and {_0} finds no headroom")]
     NothingSpare(Analyzer),
     /// This analyzer votes but has no usable data, so its agreement is unknown.
-    #[display("nothing is required, and {_0} has not been heard")]
+    #[display("capacity is sufficient, but {_0} has no recent data")]
     NotHeard(Analyzer),
 }
 
@@ -265,7 +265,7 @@ impl fmt::Display for BindingVote {
         match self.fraction() {
             Some(share) => {
                 let percent = share.fraction() * 100.0;
-                write!(f, " ({percent:.0} % of {})", RoundedAmount(*supply))
+                write!(f, " ({percent:.0}% of {})", RoundedAmount(*supply))
             }
             None => f.write_str(" (of none)"),
         }

@@ -115,13 +115,13 @@ pub struct Totals {
 #[derive(Clone, Debug, Display, PartialEq)]
 pub enum SpareWithheld {
     /// The full demand is unknown.
-    #[display("nobody can say all that is asked for")]
+    #[display("the full demand is unknown")]
     DemandUnknown,
     /// Ready replicas of this variant are not reporting.
-    #[display("replicas of {_0} are ready and say nothing")]
+    #[display("ready replicas of {_0} are not reporting")]
     Silent(VariantKey),
     /// Measurements of this variant disagree with the predictions of its performance model.
-    #[display("what is seen of {_0} is not what its model predicts")]
+    #[display("measurements of {_0} differ from the predictions of its model")]
     Disagrees(VariantKey),
 }
 
@@ -230,15 +230,15 @@ impl fmt::Display for CapacityReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { unit, variants: _, total, roles: _ } = self;
         let Totals { supply, anticipated, demand, required, spare } = *total;
-        write!(f, "{demand:.0} of {supply:.0} {unit} are asked for")?;
+        write!(f, "demand {demand:.0} of {supply:.0} {unit}")?;
         if anticipated > supply {
-            write!(f, " ({anticipated:.0} with what is coming)")?;
+            write!(f, " ({anticipated:.0} with pending replicas)")?;
         }
 
         match (required > Amount::ZERO, spare > Amount::ZERO) {
-            (true, _) => write!(f, ", {required:.0} more are required"),
-            (false, true) => write!(f, ", {spare:.0} are spare"),
-            (false, false) => f.write_str(", which is as it should be"),
+            (true, _) => write!(f, ", {required:.0} short"),
+            (false, true) => write!(f, ", {spare:.0} headroom"),
+            (false, false) => f.write_str(", neither short nor spare"),
         }
     }
 }
@@ -314,7 +314,7 @@ mod tests {
 
         assert_eq!(
             report.to_string(),
-            "150 of 100 KV tokens are asked for (200 with what is coming), which is as it should be"
+            "demand 150 of 100 KV tokens (200 with pending replicas), neither short nor spare"
         );
     }
 }

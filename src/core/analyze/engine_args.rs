@@ -54,8 +54,7 @@ pub enum UnknownArguments {
     NoEngine,
     /// The template does not contain the settings that come from these files and references.
     #[display(
-        "the engine's settings are not all written in the pod template: {} is only known where it \
-         runs",
+        "the pod template does not show all engine settings: {} is only known inside the container",
         _0.join(", ")
     )]
     Elsewhere(Vec<String>),

@@ -138,8 +138,8 @@ pub struct ForesightAnalysis {
 /// A target that even a request alone on a replica misses.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[display(
-    "no number of replicas keeps the time between tokens at {:.1} ms, of which {:.0} % may be \
-     used: a request alone on a replica already takes about {:.1} ms",
+    "the ITL target of {:.1} ms (with {:.0}% usable) is unreachable at any number of replicas: a \
+     request alone on a replica takes about {:.1} ms",
     1000.0 * target.seconds(),
     100.0 * share.fraction(),
     1000.0 * alone.seconds()

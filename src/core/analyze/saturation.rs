@@ -104,7 +104,7 @@ with_thresholds! {
         /// Unfinished earlier decisions that block new ones.
         transition: TransitionRule = TransitionRule::PendingOnly;
 
-        /// Time after which an earlier decision that is not carried out stops blocking.
+        /// Time after which an unactuated earlier decision stops blocking.
         // The time that a replica of a large model takes to start.
         transition_patience: Seconds = minutes(5), in secs(1)..=hours(24);
 

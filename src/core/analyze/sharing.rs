@@ -1,4 +1,4 @@
-//! Variants that may use what others of their kind have taught.
+//! Variants that may use the learned values of others of their kind.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -311,27 +311,27 @@ impl fmt::Display for VariantThroughput {
         let Self { capacity, line, held, carrying, pending, leaving, demand } = self;
         match capacity {
             Some(capacity) => write!(f, "a full replica generates {capacity:.0} tokens/s")?,
-            None => f.write_str("nobody can say what a full replica generates")?,
+            None => f.write_str("the throughput of a full replica is unknown")?,
         }
 
         if let Some(line) = line {
             write!(f, ", with {line}, {}", line.fit)?;
         }
         if let Some(held) = held {
-            write!(f, ", and {held:.0} KV tokens a request")?;
+            write!(f, ", and {held:.0} KV tokens per request")?;
         }
         match demand {
             Some(demand) => {
-                write!(f, "; {demand:.0} tokens/s are asked of {}", ReplicaCount(*carrying))?;
+                write!(f, "; demand {demand:.0} tokens/s on {}", ReplicaCount(*carrying))?;
             }
-            None => write!(f, "; nobody can say what is asked of {}", ReplicaCount(*carrying))?,
+            None => write!(f, "; the demand on {} is unknown", ReplicaCount(*carrying))?,
         }
 
         if *pending > Replicas::ZERO {
-            write!(f, "; {pending} more are coming")?;
+            write!(f, "; {pending} more are pending")?;
         }
         if *leaving > Replicas::ZERO {
-            write!(f, "; {leaving} stay only until what replaces them carries load")?;
+            write!(f, "; {leaving} stay only until their replacements serve")?;
         }
 
         Ok(())

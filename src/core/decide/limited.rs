@@ -38,7 +38,7 @@ pub enum LimitedReason {
 
 /// The gain from one more unit of a scarce resource: the limit's shadow price.
 #[derive(Clone, Debug, Display, PartialEq, Serialize, Deserialize)]
-#[display("{of} would carry {carries:.1} {unit} more, on {next}")]
+#[display("{of} would add capacity for {carries:.1} {unit} on {next}")]
 pub struct ShadowPrice {
     /// The scarce resource.
     pub of: ScarceResource,
@@ -55,10 +55,10 @@ pub struct ShadowPrice {
 #[serde(rename_all = "snake_case")]
 pub enum ScarceResource {
     /// Accelerators of one kind; `None` if all kinds count together.
-    #[display("one {} more", _0.as_ref().map_or("accelerator", Accelerator::as_str))]
+    #[display("one more {}", _0.as_ref().map_or("accelerator", Accelerator::as_str))]
     Accelerator(Option<Accelerator>),
     /// Money per hour.
-    #[display("1.00 more an hour")]
+    #[display("1.00 more per hour")]
     CostPerHour,
 }
 
@@ -73,10 +73,7 @@ impl fmt::Display for LimitedReason {
                 price.as_ref().map_or(Ok(()), |price| write!(f, "; {price}"))
             }
             Self::Instead { of, limit, rank } => {
-                write!(
-                    f,
-                    "planned with what is left, because {limit} keeps {of} from having more"
-                )?;
+                write!(f, "planned with the remaining variants, because {limit} limits {of}")?;
                 rank.as_ref().map_or(Ok(()), |rank| write!(f, "; {rank}"))
             }
         }

@@ -47,7 +47,7 @@ pub enum Reason {
     NoData(NoData),
     /// Scale-down is blocked, because some ready replicas are not reporting.
     #[display(
-        "not lowered: {missing} ready {} no fresh data",
+        "scale-down blocked: {missing} ready {} no fresh data",
         if *missing == Replicas::ONE { "replica has" } else { "replicas have" }
     )]
     Incomplete {
@@ -55,7 +55,7 @@ pub enum Reason {
         missing: Replicas,
     },
     /// Scale-down is blocked, because the number of requests in front of the model is unknown.
-    #[display("not lowered: {signal}, which counts requests that no replica has, {why}")]
+    #[display("scale-down blocked: {signal}, which counts queued requests, {why}")]
     Unheard {
         /// The signal that counts these requests.
         signal: String,
@@ -64,20 +64,20 @@ pub enum Reason {
     },
     /// Scale-down is blocked, because a variant of the model has not been listed and may serve any
     /// load.
-    #[display("not lowered: the replicas of {variant} have not been listed yet")]
+    #[display("scale-down blocked: the replicas of {variant} have not been listed yet")]
     Unlisted {
         /// The variant.
         variant: VariantName,
     },
     /// Scale-down is blocked, because the list of replicas is old.
-    #[display("not lowered: the list of replicas is {age:.0} s old")]
+    #[display("scale-down blocked: the list of replicas is {age:.0} s old")]
     Outdated {
         /// Age of the list.
         age: Seconds,
     },
     /// Scale-down is blocked, because the same replicas have not been measured for long enough.
     #[display(
-        "not lowered: these replicas must be measured for another {:.0} s",
+        "scale-down blocked for {:.0} s, until these replicas have been measured for long enough",
         remaining.seconds().ceil()
     )]
     Settling {
@@ -88,21 +88,21 @@ pub enum Reason {
     #[display("raised to the minimum of {_0}")]
     BelowMin(Replicas),
     /// The maximum is lower.
-    #[display("lowered to the maximum of {_0}")]
+    #[display("limited to the maximum of {_0}")]
     AboveMax(Replicas),
     /// A recommendation inside the stabilization window is closer to the current value.
-    #[display("held by the stabilisation window of {window:.0} s")]
+    #[display("held by the stabilization window of {window:.0} s")]
     Stabilized {
         /// Length of the window.
         window: Seconds,
     },
     /// No number of replicas meets a latency target, so the target is ignored.
-    #[display("{_0}, so this target has no say")]
+    #[display("{_0}; target ignored")]
     SloUnmeetable(UnmeetableTarget),
     /// A rule holds the value back or releases it.
     Restrained(Restraint),
     /// The value may not change further in this period.
-    #[display("limited to what may change in {period:.0} s")]
+    #[display("limited by the scaling policy over {period:.0} s")]
     StepLimited {
         /// Length of the period.
         period: Seconds,
@@ -168,7 +168,7 @@ pub enum NoData {
     #[display("restored after a restart, without data yet")]
     Restored,
     /// The replicas of this daemon have not shared a decision about it.
-    #[display("no decision about it is shared by the replicas yet")]
+    #[display("the replicas of Plimsoll have not shared a decision yet")]
     NotShared,
     /// The decisions of this tick broke an invariant, and no value was in effect before.
     #[display("the decisions break an invariant and are not published")]
@@ -286,7 +286,7 @@ reasons! {
     /// No replica of the variant was measured.
     Unmeasured "unmeasured" = Reason::Load(SaturationOutcome::Unmeasured(_)) => []
         "no replica was measured";
-    /// The cheapest plan needs no other number.
+    /// The cheapest plan keeps the current replicas.
     CapacityKept "capacity_kept"
         = Reason::Sized(sized @ SizedReason { because: PlanReason::Kept, .. }) => [sized]
         "capacity fits demand[: {demand} of {capacity}]";
@@ -302,15 +302,15 @@ reasons! {
     CapacityRemoved "capacity_removed"
         = Reason::Sized(sized @ SizedReason { because: PlanReason::Removed, .. }) => [sized]
         "[{spare} of {capacity}|capacity] is spare";
-    /// The replicas that replace these serve load.
+    /// The replacements of these replicas serve load.
     CapacityReplaced "capacity_replaced"
         = Reason::Sized(sized @ SizedReason { because: PlanReason::Replaced, .. }) => [sized]
         "cheaper replicas have taken over";
-    /// Replicas stay until those that replace them serve load.
+    /// Replicas stay until their replacements serve load.
     CapacityServing "capacity_serving"
         = Reason::Sized(sized @ SizedReason { because: PlanReason::Serving { .. }, .. }) => [sized]
         "scale-down to {planned} waits until replacements serve";
-    /// Fewer replicas would be enough, and an analyzer does not consent.
+    /// Fewer replicas would be enough, but an analyzer blocks scale-down.
     CapacityRefused "capacity_refused"
         = Reason::Sized(sized @ SizedReason { because: PlanReason::Refused { .. }, .. }) => [sized]
         "scale-down to {planned} blocked[: no recent {absent} data]";
@@ -350,7 +350,7 @@ reasons! {
     /// A pool needs fewer replicas, none is empty, and packing is not safe.
     PoolKept "pool_kept" = Reason::Pool(pooled) => [pooled]
         "{needed} needed; none is empty, packing is not safe";
-    /// No fresh data, so the last number stays.
+    /// No fresh data, so the last desired replicas stay.
     NoData "no_data" = Reason::NoData(_) => [] "held: no fresh data";
     /// Ready replicas without fresh data are kept.
     IncompleteData "incomplete_data" = Reason::Incomplete { missing } => [missing]
@@ -374,23 +374,23 @@ reasons! {
     /// No number of replicas meets a latency target, so the target is ignored.
     SloUnmeetable "slo_unmeetable" = Reason::SloUnmeetable(why) => [why]
         "latency target[ {target}] is unreachable[ (idle: {idle})]";
-    /// A recommendation inside the stabilization window holds the number.
+    /// A recommendation inside the stabilization window holds desired replicas.
     Stabilized "stabilized" = Reason::Stabilized { window } => [window]
         "held by the stabilization window of {window}";
     /// An HPA has a stabilization window of its own.
     LeftToHpa "left_to_hpa" = Reason::Restrained(Restraint::LeftToHpa { hpa, window })
         => [hpa, window] "stabilization left to HPA {hpa} ({window} window)";
-    /// The number changed in the other direction too recently.
+    /// Desired replicas changed in the other direction too recently.
     Dwelling "dwelling" = Reason::Restrained(Restraint::Dwelling { direction, remaining })
         => [direction, remaining] "scale-{direction} blocked for {remaining} by the dwell time";
-    /// The number has changed direction as often as it may within an hour.
+    /// Desired replicas changed direction as often as the flap budget allows within an hour.
     FlapBudgetSpent "flap_budget_spent"
         = Reason::Restrained(Restraint::FlapBudgetSpent { turned, refills_in })
         => [turned, refills_in] "scale-down blocked for {refills_in}: flap budget spent";
     /// Demand has jumped, so nothing is scaled down and no window delays scale-up.
     Burst "burst" = Reason::Restrained(Restraint::Burst { asked, mean, age, remaining })
         => [asked, mean, age, remaining] "demand burst to {asked}; no scale-down for {remaining}";
-    /// The number may not change further in this period.
+    /// The scaling policy allows no further change in this period.
     StepLimited "step_limited" = Reason::StepLimited { period } => [period]
         "limited by the scaling policy over {period}";
     /// The model is proved to be idle.
@@ -408,13 +408,13 @@ reasons! {
     /// The model was woken recently and has not served yet.
     KeptAwake "kept_awake" = Reason::Zero(Move::KeptAwake { ago, at_least })
         => [ago, at_least] "kept awake: woken {ago} ago";
-    /// A person has pinned the variant to a number, within bounds and limits.
+    /// A person has pinned desired replicas, within bounds and limits.
     Pinned "pinned" = Reason::Pinned { replicas, until, by } => [replicas, until, by]
         "pinned to {replicas} until {until}";
-    /// A person has paused the variant, so its number stays within bounds and limits.
+    /// A person has paused the variant, so desired replicas stay, within bounds and limits.
     Paused "paused" = Reason::Paused { until, by } => [until, by]
         "paused until {until}";
-    /// A limit that was never read lets nothing scale up.
+    /// A limit that was never read blocks scale-up.
     LimitUnread "limit_unread" = Reason::Limited(LimitedReason::Cut {
         cut: Cut { why: GrantRefusal::Unread, limit }, ..
     }) => [limit] "limit {limit} has not been read yet";
@@ -424,7 +424,7 @@ reasons! {
     /// A limit holds back another variant of the model, so this one is planned in its place.
     LimitedElsewhere "limited_elsewhere" = Reason::Limited(LimitedReason::Instead { of, limit, rank: _ })
         => [of, limit] "{limit} limits {of}; planned with the rest";
-    /// The decisions broke an invariant, so the last valid number stays.
+    /// The decisions broke an invariant, so the last valid desired replicas stay.
     Refused "refused" = Reason::Refused(violation) => [violation]
         "not published: an invariant is broken";
     /// Another replica of Plimsoll decided it, and its reason has no data here.
@@ -885,15 +885,15 @@ mod tests {
 
     #[test]
     fn a_plan_states_what_is_not_used_and_where_its_capacity_is_from() {
-        let card = "is of the card of meta/llama on H100 that shop/llama-h100 taught";
-        let not_used = "it is not to be used, because the router would fill it before the others";
+        let card = "taken from the card of meta/llama on H100 that shop/llama-h100 taught";
+        let not_used = "it is unused, because the router would fill it before the other variants";
         for reason in of_plans_and_pools() {
             let Reason::Sized(sized) = &reason else { continue };
             let text = sized.to_string();
             assert_eq!(text.contains(card), sized.card.is_some(), "{text}");
             let is_unused = sized.carries.is_some_and(|it| it.usable == Fraction::ZERO);
             assert_eq!(text.contains(not_used), is_unused, "{text}");
-            assert_eq!(text.contains("do not start"), sized.stuck > n(0), "{text}");
+            assert_eq!(text.contains("stuck in startup"), sized.stuck > n(0), "{text}");
         }
     }
 

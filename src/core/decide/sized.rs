@@ -92,33 +92,33 @@ impl fmt::Display for SizedReason {
             write!(f, "; {rank}")?;
         }
         if *stuck > Replicas::ZERO {
-            write!(f, "; {stuck} do not start and are not counted on")?;
+            write!(f, "; {stuck} replicas are stuck in startup and do not count as capacity")?;
         }
         if *unplaced > Replicas::ZERO {
             write!(f, ", {unplaced} of them because no node has room")?;
         }
         for (analyzer, standing) in absent {
-            write!(f, "; {analyzer} has no say, because {standing}")?;
+            write!(f, "; {analyzer} is ignored, because {standing}")?;
         }
         if let Some(starving) = starving {
             write!(f, "; {starving}")?;
         }
         if carries.is_some_and(|it| it.usable == Fraction::ZERO) {
             f.write_str(
-                "; it is not to be used, because the router would fill it before the others",
+                "; it is unused, because the router would fill it before the other variants",
             )?;
         }
 
         match short {
             Shortfall::None => {}
-            Shortfall::Some => f.write_str("; within the bounds not all of it can be carried")?,
+            Shortfall::Some => f.write_str("; demand exceeds capacity at max replicas")?,
         }
 
         if let Some(foreseen) = foreseen {
             write!(f, " ({foreseen})")?;
         }
         if let Some(card) = card {
-            write!(f, "; what a replica carries is of {card}, until its own show it")?;
+            write!(f, "; capacity per replica taken from {card} until measured")?;
         }
         match self.slowest.as_deref().filter(|it| it.is_outlier()) {
             None => Ok(()),

@@ -26,12 +26,12 @@ pub enum UnusableSignal {
     #[display("was never read")]
     Never,
     /// The last reading is this old.
-    #[display("was not read for {_0:.0} s")]
+    #[display("was last read {_0:.0} s ago")]
     For(Seconds),
     /// The signal is read and has no count for the model.
-    #[display("is read and says no number of this model")]
+    #[display("has no count for this model")]
     NoNumber,
     /// The signal is read and its timestamp lies this far in the future.
-    #[display("is read and dates what it says {_0:.0} s ahead")]
+    #[display("has a timestamp {_0:.0} s in the future")]
     Ahead(Seconds),
 }

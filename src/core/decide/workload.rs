@@ -46,8 +46,8 @@ pub enum EngineReport {
 /// A pod template and a scrape that disagree on the KV-cache size of a replica.
 #[derive(Clone, Copy, Debug, Display, PartialEq)]
 #[display(
-    "the pod template prescribes {prescribed} KV tokens a replica and a page reports {reported}, \
-     which is what counts"
+    "the pod template implies {prescribed} KV tokens per replica, but the engine reports \
+     {reported}, which is used"
 )]
 pub struct Contradiction {
     /// The size that follows from the arguments.

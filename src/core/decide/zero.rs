@@ -99,18 +99,18 @@ pub enum ZeroOutcome {
 impl fmt::Display for ZeroOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Wanted => f.write_str("replicas are wanted"),
-            Self::Growing(variant) => write!(f, "the load asks for more replicas of {variant}"),
+            Self::Wanted => f.write_str("replicas are needed"),
+            Self::Growing(variant) => write!(f, "the load needs more replicas of {variant}"),
             Self::NotIdle(idleness) => write!(f, "stays: {idleness}"),
             Self::ToZero(idleness) => write!(f, "to zero: {idleness}"),
             Self::KeptOne { variant, because: None } => {
-                write!(f, "{variant} keeps one replica, because the model may not have none")
+                write!(f, "{variant} keeps one replica, because the model may not scale to zero")
             }
             Self::KeptOne { variant, because: Some(idleness) } => {
                 write!(f, "{variant} keeps one replica: {idleness}")
             }
             Self::NoneAllowed => {
-                f.write_str("the model may not have none, and no variant may have a replica")
+                f.write_str("the model may not scale to zero, but no variant may have a replica")
             }
         }
     }

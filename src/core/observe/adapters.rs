@@ -74,13 +74,13 @@ struct ListedAdapters {
 #[serde(rename_all = "snake_case")]
 pub enum Unlisted {
     /// Its scrape has no list.
-    #[display("its page lists no adapters; is --enable-lora on?")]
+    #[display("its metrics list no adapters; is --enable-lora set?")]
     Absent,
     /// Its list is stale.
     #[display("its list of adapters is {_0:.0} s old")]
     Stale(Seconds),
     /// Its list is unusable.
-    #[display("its list of adapters means nothing: {_0}")]
+    #[display("its list of adapters is unusable: {_0}")]
     Unusable(WhyUnusable),
 }
 

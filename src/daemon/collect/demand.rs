@@ -225,8 +225,8 @@ impl ListenerState {
                 (None | Some(Err(_)), Ok(())) => tracing::info!("The wake signal is read"),
                 (None | Some(Ok(())), Err(error)) => tracing::warn!(
                     error,
-                    "The wake signal cannot be read; it wakes no model, lets none sleep, and none shrink \
-                     whose requests it has counted"
+                    "The wake signal cannot be read; its models neither wake nor sleep, and do \
+                     not scale down if it has counted their requests"
                 ),
                 (Some(Ok(())), Ok(())) | (Some(Err(_)), Err(_)) => {}
             }
@@ -254,7 +254,7 @@ impl ListenerState {
             (SignalSource::EndpointPicker(page), Some(session)) => {
                 let (at, samples) = self.page(page, session, &epp::wants).await?;
                 let amounts = epp::read(&samples).ok_or(
-                    "no metric of flow control is on the page; the endpoint picker needs its \
+                    "the response has no flow-control metric; the endpoint picker needs its \
                      feature gate flowControl",
                 )?;
                 Ok(SignalReading { at, amounts })
@@ -266,14 +266,14 @@ impl ListenerState {
                 });
                 let amounts: Vec<_> = fitting.map(|it| Requests::new(it.value)).collect();
                 if amounts.is_empty() {
-                    return Err(format!("{metric} with these labels is not on the page"));
+                    return Err(format!("the response does not have {metric} with these labels"));
                 }
 
                 Ok(SignalReading { at, amounts: QueuedAmounts::One(amounts.into_iter().sum()) })
             }
             (SignalSource::Query(expression), _) => self.ask(expression).await,
             (SignalSource::EndpointPicker(_) | SignalSource::Metric { .. }, None) => {
-                Err("there is no client for the page".to_owned())
+                Err("there is no client for the URL".to_owned())
             }
         }
     }
@@ -294,15 +294,14 @@ impl ListenerState {
         };
 
         let in_time = tokio::time::timeout(TIMEOUT, fetching).await;
-        let fetched =
-            in_time.map_err(|_| format!("there was no whole page within {TIMEOUT:?}"))??;
+        let fetched = in_time.map_err(|_| format!("no complete response within {TIMEOUT:?}"))??;
         let samples = samples(&fetched.body, fetched.content_type.as_deref(), wants);
         Ok((at, samples.map_err(|error| chain(&error))?))
     }
 
     async fn ask(&self, expression: &str) -> Result<SignalReading, String> {
         let Some(prometheus) = &self.prometheus else {
-            return Err("there is no Prometheus to ask".to_owned());
+            return Err("no Prometheus is configured".to_owned());
         };
 
         let now = self.clock.now();
@@ -311,11 +310,10 @@ impl ListenerState {
         let answer = sum.map_err(|failure| failure.detail)?;
 
         let (value, at) = answer.ok_or(
-            "the answer has no series, or not a number; nothing is not 0 here, so let the \
-             expression say 0, as in `sum(x) or vector(0)`, where that is what it means",
+            "the response has no series or no number, and missing is not 0; if no series means 0, \
+             return it in the expression, as in `sum(x) or vector(0)`",
         )?;
-        let amount =
-            Requests::new(value).ok_or_else(|| format!("the answer {value} is below 0"))?;
+        let amount = Requests::new(value).ok_or_else(|| format!("the value {value} is below 0"))?;
         Ok(SignalReading { at, amounts: QueuedAmounts::One(Some(amount)) })
     }
 }

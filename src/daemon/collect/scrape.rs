@@ -260,7 +260,7 @@ fn unique(targets: &[Target]) -> BTreeMap<&ReplicaKey, &Target> {
             let ReplicaKey { variant, replica, incarnation: _ } = &target.replica;
             let used = &first.url;
             let unused = &target.url;
-            tracing::warn!(%variant, %replica, used, unused, "Two targets have one name");
+            tracing::warn!(%variant, %replica, used, unused, "Two targets have the same name");
         }
     }
 
@@ -313,7 +313,7 @@ impl ScraperState {
         let in_time = tokio::time::timeout(time_limit, fetching).await;
         self.metrics.attempted(self.clock.elapsed().saturating_sub(began));
         let page = in_time.unwrap_or_else(|_| {
-            let detail = format!("there was no whole page within {time_limit:?}");
+            let detail = format!("no complete response within {time_limit:?}");
             Err(ScrapeError::new(ScrapeFailure::Timeout, &detail))
         });
         match page {

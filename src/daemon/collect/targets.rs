@@ -126,7 +126,7 @@ impl TargetMetrics {
         let registrar = Registrar(registry);
         let failures = registrar.counters(
             "plimsoll_discovery_failures_total",
-            "Readings of a list of targets that failed, so that the last good list stayed.",
+            "Failed readings of a list of targets; the last valid list stays in use.",
             &["source", "reason"],
         )?;
         let possible: [(&str, &[&str]); 3] = [
@@ -222,7 +222,13 @@ impl Lister {
         let complaint = crate::collect::chain(error);
         if self.complaint.as_ref() != Some(&complaint) {
             let error = &complaint;
-            tracing::error!(source, reason, error, "Targets cannot be listed; the last list stays");
+            tracing::error!(
+                source,
+                reason,
+                error,
+                "Targets cannot be listed; the last list stays \
+                in use"
+            );
             self.complaint = Some(complaint);
         }
     }

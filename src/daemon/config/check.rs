@@ -86,7 +86,7 @@ impl<'a> Checks<'a> {
     pub fn readable(&mut self, path: &str, file: &Path) -> bool {
         let why = self.unreadable(file);
         if let Some(why) = &why {
-            let rule = format!("must be a file that can be read ({why})");
+            let rule = format!("must be a readable file ({why})");
             self.problems.error(path, rule, file.display());
         }
         why.is_none()
@@ -115,7 +115,7 @@ impl<'a> Checks<'a> {
         let file = self.path(path, written)?;
         let folder = file.parent().is_some_and(Path::is_dir);
         if self.surroundings.files == Files::MustExist && (!folder || file.is_dir()) {
-            self.problems.error(path, "must be a file in a folder that exists", file.display());
+            self.problems.error(path, "must be a file in an existing folder", file.display());
         }
         Some(file)
     }
@@ -132,7 +132,7 @@ impl<'a> Checks<'a> {
         if self.surroundings.files == Files::MustExist && !possible {
             self.problems.error(
                 path,
-                "must be a folder, or be in one that exists",
+                "must be a folder, or be in an existing folder",
                 folder.display(),
             );
         }
@@ -153,7 +153,7 @@ impl<'a> Checks<'a> {
 
         self.sources.note_folder(folder);
         entries::read_folder(folder).unwrap_or_else(|why| {
-            let rule = format!("must be a folder that can be read ({why})");
+            let rule = format!("must be a readable folder ({why})");
             self.problems.error(path, rule, folder.display());
             Entries::new()
         })
@@ -174,7 +174,7 @@ impl<'a> Checks<'a> {
         };
 
         read.map_err(|why| {
-            let rule = format!("must be a file that can be read ({why})");
+            let rule = format!("must be a readable file ({why})");
             self.problems.error(path, rule, file.display());
         })
         .ok()

@@ -208,7 +208,7 @@ fn note(problems: &mut Problems, path: String, message: &str, found: &Value) {
         let word = what.split('`').nth(1).unwrap_or_default();
         let rule = match nearest(word, known.iter().copied()) {
             Some(nearest) => format!("is not a known key; did you mean `{nearest}`?"),
-            None => format!("is not a known key; known here are {}", known.join(", ")),
+            None => format!("is not a known key; valid keys are {}", known.join(", ")),
         };
         problems.error_at(path, rule);
     } else if expected.is_empty() {

@@ -55,14 +55,14 @@ const ZERO: &str = "scaleToZero";
 
 /// The fields that WVA reads and Plimsoll ignores, and the consequence.
 const IGNORED: [(&str, &str); 8] = [
-    ("analyzers", "the percentages decide here, as in WVA without this section"),
-    ("analyzerName", "the percentages decide here, as in WVA without this key"),
+    ("analyzers", "the percentages decide, as in WVA without this section"),
+    ("analyzerName", "the percentages decide, as in WVA without this key"),
     ("scaleUpThreshold", "it belongs to WVA's token-based analyzer"),
     ("scaleDownBoundary", "it belongs to WVA's token-based analyzer"),
     ("priority", "it belongs to WVA's GPU limiter"),
-    ("enableLimiter", "WVA's GPU limiter is not read from here"),
-    ("enableRescale", "WVA's GPU limiter is not read from here"),
-    ("limiters", "WVA's GPU limiter is not read from here"),
+    ("enableLimiter", "Plimsoll does not read WVA's GPU limiter"),
+    ("enableRescale", "Plimsoll does not read WVA's GPU limiter"),
+    ("limiters", "Plimsoll does not read WVA's GPU limiter"),
 ];
 
 /// The thresholds that the entries set; unset ones are `None`.
@@ -96,7 +96,7 @@ pub(crate) fn parse(entries: &Entries, checks: &mut Checks<'_>) -> WvaDefaults {
         let thresholds = entry.thresholds(checks);
         let zero = entry.zero(checks);
         if let Some(first) = owners.get(&model) {
-            let rule = format!("has no effect: the entry {first} is for {model} as well");
+            let rule = format!("has no effect: the entry {first} is also for {model}");
             checks.problems.warning(entry.path(), rule);
             continue;
         }
@@ -170,7 +170,7 @@ impl<'a> WvaEntry<'a> {
             return None;
         };
         if number == 0.0 {
-            let rule = "is 0, which WVA takes for not set, and so is it here";
+            let rule = "is 0, which means unset, as in WVA";
             checks.problems.warning(self.field(field), rule);
             return None;
         }
@@ -227,8 +227,7 @@ impl<'a> WvaEntry<'a> {
     ) -> Option<&str> {
         let Some(value) = self.value(field) else {
             let rule = format!(
-                "has no effect: it has no {field}, which says for which model it is in entries \
-                 other than {DEFAULT}"
+                "has no effect: entries other than {DEFAULT} need {field} to name their model"
             );
             checks.problems.warning(self.path(), rule);
             return None;
@@ -343,30 +342,26 @@ mod tests {
         assert_eq!(
             problems,
             [
-                "warning: compatibility.wva_config/a has no effect: it has no model_id, which says \
-                 for which model it is in entries other than default"
+                "warning: compatibility.wva_config/a has no effect: entries other than default need model_id to name their model"
                     .to_owned(),
                 format!(
-                    "{default}:1 analyzers is ignored: the percentages decide here, as in WVA \
-                     without this section"
+                    "{default}:1 analyzers is ignored: the percentages decide, as in WVA without this section"
                 ),
                 format!(
                     "{default}:3 scaleUpThreshold is ignored: it belongs to WVA's token-based \
                      analyzer"
                 ),
                 format!(
-                    "{default}:4 enableLimiter is ignored: WVA's GPU limiter is not read from here"
+                    "{default}:4 enableLimiter is ignored: Plimsoll does not read WVA's GPU limiter"
                 ),
                 format!(
                     "{default}:7 kvCacheThreshhold is ignored: it is not a known field; did you \
                      mean kvCacheThreshold?"
                 ),
                 format!(
-                    "{default}:8 queueSpareTrigger is 0, which WVA takes for not set, and so is it \
-                     here"
+                    "{default}:8 queueSpareTrigger is 0, which means unset, as in WVA"
                 ),
-                "warning: compatibility.wva_config/m-2 has no effect: the entry m-1 is for m#lab as \
-                 well"
+                "warning: compatibility.wva_config/m-2 has no effect: the entry m-1 is also for m#lab"
                     .to_owned(),
             ]
         );

@@ -76,13 +76,13 @@ fn limit(said: &str) -> Option<String> {
         format!("a document has at most {DEPTH_MAX} levels; nest less")
     } else if said.contains("total_replayed_events") {
         format!(
-            "its aliases (*name) stand for more than {VALUES_MAX} values; use fewer, or write out \
-             what is needed"
+            "its aliases (*name) expand to more than {VALUES_MAX} values; use fewer, or write the \
+             values out"
         )
     } else {
         format!(
-            "it is too large: a document has at most {VALUES_MAX} values, and as many through \
-             aliases (*name); split it, or use fewer aliases"
+            "it is too large: a document has at most {VALUES_MAX} values, and the same number \
+             through aliases (*name); split it, or use fewer aliases"
         )
     })
 }
@@ -193,7 +193,7 @@ mod tests {
             .collect();
         let bomb = format!("a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n{}", levels.join("\n"));
         let error = read(&bomb).unwrap_err();
-        let said = "its aliases (*name) stand for more than 200000 values; use fewer";
+        let said = "its aliases (*name) expand to more than 200000 values; use fewer";
         assert!(error.message.starts_with(said), "{error:?}");
         assert!(error.line.is_some(), "{error:?}");
 

@@ -7,10 +7,10 @@ use crate::telemetry::LogFormat;
 /// Arguments of `run`.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 pub struct RunArgs {
-    /// Reads the configuration from this file.
+    /// Path to the configuration file
     #[arg(verbatim_doc_comment, long, value_name = "FILE", env = "PLIMSOLL_CONFIG")]
     pub config: PathBuf,
-    /// Logs what this filter lets through, such as `info` or `warn,plimsoll_daemon=debug`.
+    /// Log filter, such as `info` or `warn,plimsoll_daemon=debug`
     #[arg(
         verbatim_doc_comment,
         long,
@@ -19,7 +19,7 @@ pub struct RunArgs {
         default_value = "info,kube_client=off"
     )]
     pub log: String,
-    /// Writes logs in this format.
+    /// Log format
     #[arg(
         verbatim_doc_comment,
         long,

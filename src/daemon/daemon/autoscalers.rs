@@ -42,7 +42,7 @@ fn of_state(
     let hpa = follower.hpa.as_str();
     let Some((desired, reaction)) = desired.and_then(|it| Some((it, state.reaction(it)?))) else {
         let text = format!(
-            "HPA {hpa} follows the desired replicas, but these or the existing ones are not known"
+            "HPA {hpa} follows the desired replicas, but desired or existing replicas are unknown"
         );
         return still(hpa, Reaction::Unknown, text);
     };

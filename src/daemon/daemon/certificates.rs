@@ -190,7 +190,7 @@ enum UpkeepError {
     // The status contains its message several times.
     #[error("cannot {} {object}: {message}", operation.what())]
     Refused { operation: Operation, object: String, code: u16, message: String },
-    #[error("cannot {} {object}: no answer in {} s", operation.what(), CALL_MAX.as_secs())]
+    #[error("cannot {} {object}: no response in {} s", operation.what(), CALL_MAX.as_secs())]
     Silence { operation: Operation, object: String },
     #[error("the Secret {name} cannot be used")]
     Secret {
@@ -198,7 +198,7 @@ enum UpkeepError {
         #[source]
         source: SecretError,
     },
-    #[error("cannot make what the Secret is to hold")]
+    #[error("cannot create the Secret's content")]
     Issue(#[source] IssueError),
     #[error("the certificate of the Secret {name} cannot be served")]
     Serve {
@@ -298,11 +298,11 @@ impl Upkeep {
 
     fn say(&self, problem: &str) {
         if let Some(not_after) = self.certificate.not_after() {
-            let text = "The serving certificate cannot be looked after; the one in use stays";
+            let text = "The serving certificate cannot be maintained; the current one stays in use";
             warn!(error = problem, %not_after, "{text}");
         } else {
             let text =
-                "There is no serving certificate, so the external metrics API is out of reach";
+                "There is no serving certificate, so the external metrics API is unavailable";
             error!(error = problem, "{text}");
         }
     }
@@ -471,7 +471,7 @@ impl Upkeep {
                 Ok(())
             }
             Err(UpkeepError::Refused { code: CONFLICT, .. }) => {
-                debug!(change, "Another replica has written first");
+                debug!(change, "Another replica wrote it first");
                 Ok(())
             }
             Err(problem) => Err(problem),

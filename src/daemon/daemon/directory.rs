@@ -348,7 +348,7 @@ fn units(cluster: &ClusterState) -> BTreeMap<VariantKey, ReplicaUnit> {
 /// their requests regardless of annotations, so the claim would only escape limits.
 fn fewer(claimed: Gpus, taken: Gpus) -> ObjectionCause {
     let annotation = Annotation::Gpus.name().to_owned();
-    let rule = format!("counts as {taken}, which a replica requests in its pod template");
+    let rule = format!("counts as {taken}, as requested in the pod template");
     let found = Some(claimed.to_string());
     ObjectionCause::Doubted { problems: vec![AnnotationProblem { annotation, rule, found }] }
 }
@@ -358,8 +358,8 @@ fn fewer(claimed: Gpus, taken: Gpus) -> ObjectionCause {
 fn another(claimed: &Accelerator, product: &Accelerator) -> ObjectionCause {
     let annotation = Annotation::Accelerator.name().to_owned();
     let rule = format!(
-        "counts as {product}, which the node selector of the pod template or the pods' nodes have; \
-         limits.names maps names of products"
+        "counts as {product}, from the pod template's node selector or the pods' nodes; \
+         limits.names maps product names"
     );
     let found = Some(claimed.to_string());
     ObjectionCause::Doubted { problems: vec![AnnotationProblem { annotation, rule, found }] }

@@ -68,7 +68,7 @@ impl DiscoveryReporter {
         let settled = self.objections.iter().map(|it| &it.object).collect::<BTreeSet<_>>();
         let open = objections.iter().map(|it| &it.object).collect::<BTreeSet<_>>();
         for object in settled.difference(&open) {
-            info!(%object, "Nothing is wrong with the object any more");
+            info!(%object, "The object is valid again");
         }
 
         self.objections = objections;

@@ -175,7 +175,7 @@ fn settings(election: &LeaderElection) -> anyhow::Result<leader::ElectionSetting
     } = election.clone();
 
     let namespace = given.or_else(own_namespace).context(
-        "kubernetes.leader_election.namespace is missing, and this is no pod whose own could be used",
+        "kubernetes.leader_election.namespace is missing, and outside a pod there is no default",
     )?;
     let replica = who.unwrap_or_else(identity);
     let identity = format!("{replica}_{:016x}", rand::random::<u64>());
@@ -207,8 +207,8 @@ async fn follow_trust(
                     for header in anchor.smuggled_headers() {
                         warn!(
                             header,
-                            "The front proxy is configured with a header of its own name, which \
-                             API servers do not strip from users' requests"
+                            "The front proxy has a custom header name, which API servers do not \
+                             strip from users' requests"
                         );
                     }
 

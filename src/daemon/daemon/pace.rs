@@ -41,7 +41,7 @@ fn step(policy: &StepPolicy) -> HpaPolicy {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "a period has a whole number of seconds, half an hour at most"
+        reason = "a period has whole seconds, and half an hour at most"
     )]
     let period = policy.period.seconds().ceil().clamp(0.0, longest) as u32;
     HpaPolicy { amount, period }

@@ -103,19 +103,20 @@ fn log(object: &str, registration: &Registration) {
     match registration {
         Registration::Ours => info!("The API server reaches the external metrics API"),
         Registration::Absent => {
-            warn!("No APIService {object} is registered, so no HPA can ask us");
+            warn!("No APIService {object} is registered, so no HPA can read metrics");
         }
         Registration::ForeignService { namespace, name } => error!(
             namespace,
             service = name,
-            "The APIService {object} belongs to another provider, and a cluster has room for one: \
-             leave external_metrics out of the configuration, and let the other read the gauge \
-             plimsoll_desired_replicas, as KEDA does with a prometheus trigger (docs/keda.md), or \
-             serve Object metrics (docs/two-providers.md)"
+            "The APIService {object} belongs to another provider, and a cluster can have only \
+             one: remove external_metrics from the configuration, and let the provider read the \
+             gauge plimsoll_desired_replicas, such as KEDA with a prometheus trigger \
+             (docs/keda.md), or serve Object metrics (docs/two-providers.md)"
         ),
         Registration::ForeignCaBundle => error!(
-            "The caBundle of the APIService {object} is not the authority of our certificate; \
-             KEDA's operator rewrites it unless it runs with --enable-apiservice-patching=false"
+            "The caBundle of the APIService {object} is not the authority of Plimsoll's \
+             certificate; KEDA's operator rewrites it unless it runs with \
+             --enable-apiservice-patching=false"
         ),
         Registration::Unavailable { reason } => {
             warn!(reason, "The API server does not reach the external metrics API");

@@ -97,7 +97,7 @@ impl Reloader {
     /// Reloads on SIGHUP and when the file changes, until `stop`.
     pub(crate) async fn follow(self: Arc<Self>, stop: CancellationToken) {
         let Ok(mut hangups) = signal(SignalKind::hangup()) else {
-            error!("SIGHUP cannot be listened to");
+            error!("Cannot listen for SIGHUP");
             return;
         };
         let mut looks = tokio::time::interval(LOOK_INTERVAL);
@@ -145,14 +145,18 @@ impl Reloader {
                     shown.config.last_reload = Some((self.clock.now(), Ok(())));
                 });
 
-                info!(config = inner.config.hash(), "The configuration was loaded again");
+                info!(config = inner.config.hash(), "The configuration was reloaded");
                 Ok(())
             }
             Err(why) => {
                 self.telemetry.reload_successful.set(0);
                 let refused = Some((self.clock.now(), Err(why.clone())));
                 self.shown.send_modify(|shown| shown.config.last_reload = refused);
-                error!(error = why, "The configuration was refused; the last good one stays");
+                error!(
+                    error = why,
+                    "The configuration was rejected; the last valid one stays in \
+                    effect"
+                );
                 Err(why)
             }
         }
@@ -181,7 +185,7 @@ impl ReloaderState {
         let fixed = config::restart_keys(&self.config, &config);
         if !fixed.is_empty() {
             return Err(format!(
-                "{} cannot change while the process runs; restart it to use the new value",
+                "{} cannot change at runtime; restart to use the new value",
                 fixed.join(", ")
             ));
         }

@@ -251,7 +251,7 @@ impl Sharing {
 
         let leads = self.channels.leadership.borrow().leads(elapsed);
         if self.decided_by.as_ref() != Some(holder) && !leads {
-            info!(holder, variants = decided.len(), "Showing the decisions of the leader");
+            info!(holder, variants = decided.len(), "Showing the leader's decisions");
         }
 
         self.decided_by = Some(holder.clone());
@@ -431,7 +431,8 @@ impl Sharing {
     fn say(&mut self, problem: &(dyn std::error::Error + 'static)) {
         if !std::mem::replace(&mut self.troubled, true) {
             let source = problem.source().map(ToString::to_string);
-            error!(error = %problem, source, "The decisions cannot be shared; no number changes");
+            error!(error = %problem, source, "The decisions cannot be shared; desired replicas \
+                stay as they are");
         }
     }
 
@@ -482,14 +483,15 @@ fn change(
 
 fn say_left_out(left_out: &BTreeSet<VariantKey>) {
     let Some(first) = left_out.first() else {
-        info!("All variants fit into the document that replicas share");
+        info!("All variants fit into the document of shared decisions");
         return;
     };
     error!(
         variants = left_out.len(),
         %first,
-        "Variants find no room in the document that replicas share, and have no number: run two \
-         daemons, each with a part of the namespaces and a leader_election.name of its own"
+        "Variants exceed the size of the document of shared decisions, and have no desired \
+         replicas: run two daemons, each with part of the namespaces and its own \
+         leader_election.name"
     );
 }
 

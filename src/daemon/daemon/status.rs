@@ -118,14 +118,14 @@ pub(crate) fn answers(surface: ApiSurface, tasks: TaskTracker) -> DocumentHook {
 
 /// The answer to a request for an explanation while others are computed.
 fn busy() -> (StatusCode, String) {
-    let error = "other explanations are being computed; try again in some seconds";
+    let error = "other explanations are being computed; try again in a few seconds";
     let body = serde_json::json!({"error": error});
     (StatusCode::SERVICE_UNAVAILABLE, body.to_string())
 }
 
 fn said(registration: Option<&Registration>) -> (&'static str, Option<String>) {
     let Some(registration) = registration else {
-        return ("unknown", Some("the cluster has not said yet".to_owned()));
+        return ("unknown", Some("the cluster has not reported yet".to_owned()));
     };
     (registration.label(), registration.problem())
 }

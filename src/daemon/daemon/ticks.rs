@@ -185,7 +185,8 @@ impl Ticks {
         let inputs = self.take_inputs(now, standing);
         let decisions = self.decide(now, &inputs, standing);
         if let Some(violation) = &decisions.violation {
-            error!(%violation, "The decisions break an invariant; the last good ones stay");
+            error!(%violation, "The decisions break an invariant; the last valid ones stay in \
+                effect");
             self.parts.telemetry.violations.with_label_values(&[violation.label()]).inc();
         }
 

@@ -21,7 +21,7 @@ impl WorkloadDoubts {
             let engine = report.engine.as_ref();
             let Some(engine) = engine.filter(|engine| engine.is_doubtful()) else {
                 if self.0.contains_key(key) {
-                    info!(%namespace, %variant, "Engine arguments are read again");
+                    info!(%namespace, %variant, "Engine arguments can be read again");
                 }
                 continue;
             };
@@ -32,7 +32,7 @@ impl WorkloadDoubts {
                     %namespace,
                     %variant,
                     reason = engine.label(),
-                    "Engine arguments are not relied on: {text}"
+                    "Engine arguments are not used: {text}"
                 );
             }
 

@@ -96,7 +96,7 @@ impl Elector {
 
         let released = timeout(RELEASE_MAX, self.release()).await;
         if !matches!(released, Ok(Ok(()))) {
-            warn!("The Lease could not be given back; the others wait until it expires");
+            warn!("The Lease could not be released; the other replicas wait until it expires");
         }
     }
 
@@ -116,7 +116,7 @@ impl Elector {
         let limit = left.unwrap_or(pace.renew_deadline);
         let outcome = match timeout(limit, self.contend()).await {
             Ok(result) => result.map_err(|error| error.to_string()),
-            Err(_) => Err("there was no answer in time".to_owned()),
+            Err(_) => Err("the request timed out".to_owned()),
         };
         match outcome {
             Ok(turn) => {
@@ -237,7 +237,7 @@ impl Elector {
     fn lead(&self, until: Duration) {
         let identity = &self.settings.identity;
         if !self.is_leading() {
-            info!(identity, "This replica leads: it decides for all");
+            info!(identity, "This replica is the leader and decides");
         }
         let leadership = Leadership { until: Some(until), holder: Some(identity.clone()) };
         self.leadership.send_replace(leadership);
@@ -247,7 +247,7 @@ impl Elector {
         if !self.is_leading() {
             return;
         }
-        warn!(why, "This replica no longer leads; it shows the leader's numbers");
+        warn!(why, "This replica is no longer the leader; it shows the leader's decisions");
         self.leadership.send_modify(|leadership| leadership.until = None);
     }
 
@@ -271,8 +271,8 @@ impl Elector {
                 namespace,
                 lease = name,
                 error,
-                "The Lease cannot be read or written. The service account needs get, create and \
-                 update of leases in the group coordination.k8s.io there"
+                "The Lease cannot be read or written. In its namespace, the service account needs \
+                 get, create and update of leases in the group coordination.k8s.io"
             );
         }
     }
@@ -363,8 +363,8 @@ mod tests {
         let now = leadership.borrow().clone();
         assert_eq!(now, Leadership { until: None, holder: Some("other".to_owned()) });
         assert_eq!(asked[2].body["metadata"]["resourceVersion"], "1");
-        assert_eq!(log.count("This replica leads"), 1);
-        assert_eq!(log.count("This replica no longer leads"), 1);
+        assert_eq!(log.count("This replica is the leader"), 1);
+        assert_eq!(log.count("This replica is no longer the leader"), 1);
         assert_eq!(log.count("The Lease has a holder"), 1);
         assert_eq!((log.count(REFUSED), log.count(AGAIN)), (0, 0), "a conflict is no failure");
 
@@ -408,7 +408,7 @@ mod tests {
         assert_eq!(released.body["spec"]["holderIdentity"], "");
         assert_eq!(released.body["spec"]["leaseDurationSeconds"], 1);
         assert_eq!(leadership.borrow().until, None);
-        assert_eq!(log.count("could not be given back"), 0);
+        assert_eq!(log.count("could not be released"), 0);
     }
 
     #[tokio::test(start_paused = true)]
@@ -432,7 +432,7 @@ mod tests {
             running.await.unwrap();
             assert_eq!(leadership.borrow().until, None);
             assert_eq!(api.methods(), ["GET", "POST", "GET"]);
-            assert_eq!(log.count("could not be given back"), lines);
+            assert_eq!(log.count("could not be released"), lines);
         }
     }
 

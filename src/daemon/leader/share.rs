@@ -297,7 +297,7 @@ impl DocumentWriter {
                 return self.leave();
             }
             Ok(Err(error)) => error.to_string(),
-            Err(_) => "there was no answer in time".to_owned(),
+            Err(_) => "the request timed out".to_owned(),
         };
 
         // The write may or may not have succeeded, so the version is unknown.
@@ -428,8 +428,9 @@ impl DocumentWriter {
                 namespace = self.settings.namespace,
                 config_map = self.settings.document(),
                 error,
-                "The decisions cannot be shared, so no number changes. The service account needs \
-                 get, list, watch, create and update of configmaps there"
+                "The decisions cannot be shared, so desired replicas stay as they are. In the \
+                 Lease's namespace, the service account needs get, list, watch, create and update \
+                 of configmaps"
             );
         }
     }
@@ -437,7 +438,7 @@ impl DocumentWriter {
     fn recovered(&mut self) {
         self.delay = DELAY;
         if std::mem::take(&mut self.troubled) {
-            info!("The decisions are shared again");
+            info!("The decisions can be shared again");
         }
     }
 }
@@ -505,7 +506,7 @@ mod tests {
     }
 
     const REFUSED: &str = "The decisions cannot be shared";
-    const AGAIN: &str = "The decisions are shared again";
+    const AGAIN: &str = "The decisions can be shared again";
 
     #[tokio::test(start_paused = true)]
     async fn failures_are_logged_once_and_tried_again_after_growing_delays() {

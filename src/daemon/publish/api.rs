@@ -87,15 +87,15 @@ pub struct ApiSurface {
 enum RequestError {
     #[error("{0}")]
     Query(#[from] QueryError),
-    #[error("there is nothing at {path}; there is {}", ApiEndpoint::ALL.map(ApiEndpoint::path).join(", "))]
+    #[error("unknown path {path}; valid paths: {}", ApiEndpoint::ALL.map(ApiEndpoint::path).join(", "))]
     Path { path: String },
     #[error("there is no variant {0}; /api/v1/decisions lists all variants")]
     Variant(String),
     #[error("{0}")]
     Desired(#[from] DesiredError),
-    #[error("the daemon has not decided in time; try again, and look at /livez")]
+    #[error("the daemon has not decided in time; try again, and check /livez")]
     NoTick,
-    #[error("the answer cannot be written")]
+    #[error("the response cannot be written")]
     Json(#[from] serde_json::Error),
 }
 

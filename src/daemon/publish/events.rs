@@ -19,7 +19,7 @@
 //! type: Normal
 //! reason: ScaledUp
 //! action: Decide
-//! note: "desired 2 -> 3: analyze: 2 -> 3, KV spare low (0.045 < 0.100)"
+//! note: "desired 2 -> 3: analyze: 2 -> 3, low KV-cache headroom (0.045 < 0.100)"
 //! regarding: {apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, namespace: shop, name: llama-l4, uid: …}
 //! reportingController: plimsoll
 //! reportingInstance: plimsoll-7c9d-x2x4q

@@ -48,7 +48,7 @@ use plimsoll_core::observe::overrides::{Order, Override};
 use plimsoll_core::observe::{Freshness, ReplicaObservation, ScrapeFailure};
 use plimsoll_core::units::{Fraction, Replicas, RequestRate, Requests, Seconds};
 
-/// Every number and the steps that made it.
+/// All desired replicas and the steps that led to them.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Decisions<'a> {
     /// Counts the ticks since the daemon started; all of the answer is from this one.
@@ -68,9 +68,9 @@ pub(crate) struct Decisions<'a> {
 struct Model<'a> {
     /// The namespace.
     namespace: &'a str,
-    /// What the model's engines call it.
+    /// The model's name in its engines.
     model: &'a str,
-    /// What part of a request these variants serve: `both`, `prefill` or `decode`.
+    /// The part of a request that these variants serve: `both`, `prefill` or `decode`.
     role: &'static str,
     /// KV cache usage from which a replica is saturated, as a share of the whole.
     threshold_kv: f64,
@@ -120,7 +120,7 @@ pub(crate) struct Variant<'a> {
     unconstrained: Option<u32>,
     /// Replicas that exist, ready or not; null if unknown.
     current: Option<u32>,
-    /// Replicas that are ready; without an orchestrator, those that answer; null if unknown.
+    /// Ready replicas; without an orchestrator, responding replicas; null if unknown.
     ready: Option<u32>,
     /// Replicas that exist or are asked for, and are not ready yet; null if unknown.
     pending: Option<u32>,
@@ -183,8 +183,8 @@ pub(crate) struct Variant<'a> {
     scale_problem: Option<String>,
     /// Every listed replica, in the order of their names.
     replicas: Vec<Replica<'a>>,
-    /// What its adapters need, and where they should be; null for a variant that is no pool, and
-    /// without fresh data.
+    /// The needs and placement of its adapters; null if the variant is not a pool, or without fresh
+    /// data.
     pool: Option<Pool<'a>>,
     /// The pin or pause in effect; null without one.
     #[serde(rename = "override")]
@@ -207,7 +207,7 @@ struct OverrideLine {
     replicas: Option<u32>,
     /// When it ends.
     until: String,
-    /// Where it is from: `annotation` or `api`.
+    /// Its source: `annotation` or `api`.
     by: String,
 }
 
@@ -240,9 +240,9 @@ struct StepLine {
     /// The stage: `analyze`, `share`, `bridge`, `pool`, `hold`, `guard`, `stabilize`, `dwell`,
     /// `flap_budget`, `panic`, `step_limit`, `zero`, `override`, `bounds`, `limit` or `check`.
     stage: &'static str,
-    /// The number before it, in replicas.
+    /// Replicas before it.
     before: u32,
-    /// The number after it, in replicas; that of the last step is `desired`.
+    /// Replicas after it; after the last step, this is `desired`.
     after: u32,
     /// The code of the reason; the same as the label `reason` in the metrics.
     #[schemars(extend("enum" = codes()))]
@@ -276,10 +276,10 @@ fn codes() -> Vec<&'static str> {
 struct FactLine {
     /// The name.
     name: &'static str,
-    /// The number; null of a text.
+    /// The value; null for a text.
     value: Option<f64>,
-    /// The unit of the number, such as `s`, `replicas`, `requests/s`, `KV tokens` or `ratio`; null
-    /// of a text, and of a number that counts times or copies.
+    /// The unit of the value, such as `s`, `replicas`, `requests/s`, `KV tokens` or `ratio`; null
+    /// for a text, and for a count of events or copies.
     unit: Option<&'static str>,
     /// The text, such as the name of a variant; null of a number.
     text: Option<String>,
@@ -296,7 +296,7 @@ struct Replica<'a> {
     age_seconds: Option<f64>,
     /// The class of the last failed scrape; null while the data is fresh.
     failure: Option<&'static str>,
-    /// What exactly was wrong with the last scrape; null when it went well.
+    /// Details of the last scrape's failure; null if it succeeded.
     failure_detail: Option<&'a str>,
     /// KV cache in use, as a share of the whole; null if the replica does not report it.
     kv_cache_usage: Option<f64>,

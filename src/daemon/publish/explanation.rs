@@ -48,7 +48,7 @@ pub struct Explanation<'a> {
     changes: Vec<ChangeLine>,
     /// Reaction of the variant's autoscaler; null if no cluster is watched.
     autoscaler: Option<Autoscaler>,
-    /// What is not known, and why, as sentences.
+    /// Unknown parts and the reasons, as sentences.
     unknown: Vec<String>,
     /// Decisions that were made to find the answers.
     solves: u32,
@@ -181,13 +181,16 @@ fn unknown(
         unknown.push(format!("the existing replicas: {why}"));
     }
     if let Err(why) = &answers.load {
-        unknown.push(format!("the load that would change it: {}", counterfactuals::why(why)));
+        unknown.push(format!(
+            "the load that would change desired replicas: {}",
+            counterfactuals::why(why)
+        ));
     }
     if !answers.complete {
         unknown.push("other changes: the search was cut short because it took too long".to_owned());
     }
     if autoscaler.is_none() {
-        unknown.push("the reaction of an autoscaler: no cluster is watched".to_owned());
+        unknown.push("the autoscaler's reaction: no cluster is watched".to_owned());
     }
 
     unknown

@@ -215,7 +215,7 @@ impl ExternalMetricsApi {
             }
             Route::Malformed(why) => Err(ErrorResponse::new(FailureKind::BadRequest, *why)),
             Route::Health(..) | Route::Unknown => {
-                Err(ErrorResponse::new(FailureKind::NotFound, "there is nothing at this path"))
+                Err(ErrorResponse::new(FailureKind::NotFound, "unknown path"))
             }
         }
     }
@@ -368,7 +368,7 @@ impl ExternalMetricsApi {
         let metric = match metrics.as_slice() {
             [metric] if name != PLACEHOLDER => *metric,
             _ => {
-                let message = "there is no list of all metrics of an object";
+                let message = "listing all metrics of an object is not supported";
                 return Err(ErrorResponse::new(FailureKind::NotFound, message));
             }
         };
@@ -400,7 +400,7 @@ impl ExternalMetricsApi {
             || {
                 let names: Vec<&str> = served.iter().map(|metric| metric.name()).collect();
                 let message =
-                    format!("there is no metric {name:?}; there is: {}", names.join(", "));
+                    format!("unknown metric {name:?}; known metrics: {}", names.join(", "));
                 ErrorResponse::new(FailureKind::NotFound, message)
             },
         )
@@ -414,11 +414,11 @@ impl ExternalMetricsApi {
         object: Option<&DescribedObject>,
     ) -> Result<(), ErrorResponse> {
         if object.is_some_and(|it| it.resource.len() > OBJECT_MAX || it.name.len() > OBJECT_MAX) {
-            let message = format!("no object has a name longer than {OBJECT_MAX} bytes");
+            let message = format!("the name of an object has at most {OBJECT_MAX} bytes");
             return Err(ErrorResponse::new(FailureKind::NotFound, message));
         }
         if scope.as_str().len() > NAMESPACE_MAX {
-            let message = format!("no namespace has a name longer than {NAMESPACE_MAX} bytes");
+            let message = format!("the name of a namespace has at most {NAMESPACE_MAX} bytes");
             return Err(ErrorResponse::new(FailureKind::NotFound, message));
         }
 
@@ -454,7 +454,7 @@ impl ExternalMetricsApi {
                 Err(ErrorResponse::new(FailureKind::Forbidden, message))
             }
             AccessVerdict::Unavailable(reason) => {
-                let message = format!("cannot ask whether this user may read metrics: {reason}");
+                let message = format!("cannot check whether this user may read metrics: {reason}");
                 Err(ErrorResponse::new(FailureKind::Unavailable, message))
             }
         }
@@ -533,7 +533,7 @@ impl<'a> ExternalMetricsRequest<'a> {
         let mut values = self.parameters(name);
         let value = values.next();
         if values.next().is_some() {
-            let message = format!("the parameter {name} is there more than once");
+            let message = format!("the parameter {name} is repeated");
             return Err(ErrorResponse::new(FailureKind::BadRequest, message));
         }
         Ok(value)

@@ -197,7 +197,7 @@ impl ExternalScaler {
             Some(ScalerCall::StreamMetricSpec) => {
                 Status::unimplemented("the metric never changes").into_http()
             }
-            None => Status::unimplemented("there is no such call").into_http(),
+            None => Status::unimplemented("unknown call").into_http(),
         }
     }
 
@@ -224,7 +224,7 @@ impl ExternalScaler {
         let of = scaled_object_ref.unwrap_or_default();
         let key = variant(&of)?;
         if metric_name != METRIC {
-            let message = format!("there is no metric {metric_name:?}; there is: {METRIC}");
+            let message = format!("unknown metric {metric_name:?}; use {METRIC}");
             return Err(refusal(Status::not_found, message));
         }
 

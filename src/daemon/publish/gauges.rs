@@ -50,11 +50,11 @@ macro_rules! families {
 
 families! {
     DESIRED = "plimsoll_desired_replicas", VARIANT,
-        "Replicas that the variant should have, as the external metrics API serves them.";
+        "Desired replicas of the variant, as the external metrics API serves them.";
     OVERRIDE_UNTIL = "plimsoll_override_until_timestamp_seconds", &["namespace", "model", "variant", "kind"],
         "End of the pin or pause of the variant, in seconds since the epoch; absent without one.";
     SHADOW = "plimsoll_shadow_desired_replicas", &["namespace", "model", "variant", "policy"],
-        "Replicas that a policy beside the one in force would ask for; absent without such policies.";
+        "Desired replicas of a shadow policy; absent without shadow policies.";
     UNCONSTRAINED = "plimsoll_unconstrained_desired_replicas", VARIANT,
         "Replicas that the analysis requests, before guards, windows and step limits; capacity plans keep within bounds.";
     CURRENT = "plimsoll_current_replicas", VARIANT,
@@ -62,43 +62,43 @@ families! {
     READY = "plimsoll_ready_replicas", VARIANT,
         "Ready replicas; without an orchestrator, replicas that respond.";
     PENDING = "plimsoll_pending_replicas", VARIANT,
-        "Replicas that exist or are asked for, and are not ready yet.";
+        "Replicas that exist or are requested, and are not ready yet.";
     STUCK = "plimsoll_stuck_replicas", VARIANT,
-        "Pending replicas that take too long to start and are not counted on.";
+        "Pending replicas that take too long to start and do not count as capacity.";
     UNSCHEDULABLE = "plimsoll_unschedulable_replicas", VARIANT,
         "Pending replicas for which no node has room.";
     STARTUP = "plimsoll_startup_seconds", &["namespace", "model", "variant", "until", "quantile"],
-        "Time from the creation of a replica until it is ready or serving, over the starts that were seen.";
+        "Time from the creation of a replica until it is ready or serving, over observed starts.";
     MIN = "plimsoll_min_replicas", VARIANT,
-        "The lower bound that holds.";
+        "The lower bound in effect.";
     MAX = "plimsoll_max_replicas", VARIANT,
-        "The upper bound that holds; absent where nothing limits the variant.";
+        "The upper bound in effect; absent for an unlimited variant.";
     REPLICAS = "plimsoll_replicas", &["namespace", "model", "variant", "freshness"],
         "Listed replicas by the freshness of their data: fresh, stale (answered before) or never.";
     SATURATED = "plimsoll_saturated_replicas", VARIANT,
         "Replicas at or above a saturation threshold.";
     SATURATION = "plimsoll_saturation_ratio", VARIANT,
-        "How near the replicas are to saturation; 1 is the threshold.";
+        "Load of the replicas relative to saturation; 1 is the threshold.";
     REQUIRED_KV = "plimsoll_required_kv_cache_ratio", MODEL,
-        "Spare KV cache that is missing to the trigger, a mean over replicas; above 0, saturation scales up.";
+        "Shortfall of mean KV-cache headroom below its trigger; above 0, saturation scales up.";
     REQUIRED_QUEUE = "plimsoll_required_queue_requests", MODEL,
-        "Spare queue that is missing to the trigger, a mean over replicas; above 0, saturation scales up.";
+        "Shortfall of mean queue headroom below its trigger; above 0, saturation scales up.";
     SPARE_KV = "plimsoll_spare_kv_cache_ratio", MODEL,
-        "Spare KV cache up to the threshold, a mean over replicas that are not saturated.";
+        "KV-cache headroom below the threshold, a mean over unsaturated replicas.";
     SPARE_QUEUE = "plimsoll_spare_queue_requests", MODEL,
-        "Spare queue up to the threshold, a mean over replicas that are not saturated.";
+        "Queue headroom below the threshold, a mean over unsaturated replicas.";
     TRANSITION = "plimsoll_in_transition", MODEL,
         "1 while the model waits for an earlier decision to take effect, otherwise 0.";
     NEED = "plimsoll_need_per_second", MODEL,
-        "Requests a second that must be carried when a new replica serves, as foresight finds it now.";
+        "Forecast demand for the time when a new replica serves, in requests per second.";
     NEED_HELD = "plimsoll_need_held_per_second", MODEL,
-        "The largest need that foresight holds, in requests a second; what is decided.";
+        "The largest forecast demand that is held, in requests per second; decisions use it.";
     CARRIES = "plimsoll_replica_carries_per_second", CARRIED,
-        "Requests a second that one replica carries, as foresight knows it.";
+        "Capacity per replica in requests per second, as learned by foresight.";
     CARRIES_LOW = "plimsoll_replica_carries_low_per_second", CARRIED,
-        "Lower end of the interval in which that lies in 95 of 100 cases.";
+        "Lower end of the 95% interval of plimsoll_replica_carries_per_second.";
     CARRIES_HIGH = "plimsoll_replica_carries_high_per_second", CARRIED,
-        "Upper end of the interval in which that lies in 95 of 100 cases.";
+        "Upper end of the 95% interval of plimsoll_replica_carries_per_second.";
     CAPACITY = "plimsoll_capacity_per_second", &["namespace", "model", "variant", "role", "when"],
         "Capacity in requests per second, to compare with the need: now, once pending replicas are ready, or at the maximum.";
     LEARNED = "plimsoll_capacity_learned", VARIANT,
@@ -118,9 +118,9 @@ families! {
     SLOWEST = "plimsoll_slowest_replica_ratio", VARIANT,
         "Iteration time of the slowest replica over that of its peers; absent below three replicas with recent load.";
     STARVING = "plimsoll_starving_variant", VARIANT,
-        "1 from when requests wait at the variant next to idle others, until the router shares evenly; otherwise 0.";
+        "1 if requests wait at the variant while others are idle, until the router shares evenly.";
     ADMISSIBLE = "plimsoll_admissible_requests_per_second", VARIANT,
-        "Requests per second that the serving replicas can take in time, queues worked off first.";
+        "Requests per second that the serving replicas can serve in time, after their queues.";
     MODEL_ADMISSIBLE = "plimsoll_model_admissible_requests_per_second", &["namespace", "model"],
         "Requests per second that a gateway may admit for the model, over all of its variants.";
     KV_USAGE = "plimsoll_kv_cache_usage_ratio", VARIANT,
@@ -138,65 +138,65 @@ families! {
     TTFT = "plimsoll_time_to_first_token_seconds", VARIANT,
         "Mean time to first token over the window, as the engines measure it.";
     TTFT_P95 = "plimsoll_time_to_first_token_p95_seconds", VARIANT,
-        "Time to first token that 95 % of the requests in the window stay below.";
+        "95th percentile of the time to first token over the window.";
     ITL = "plimsoll_inter_token_latency_seconds", VARIANT,
         "Mean time between tokens over the window, as the engines measure it.";
     COST = "plimsoll_cost_per_hour", VARIANT,
-        "What the current replicas cost in an hour, in the configuration's currency.";
+        "Cost of the current replicas per hour, in the configuration's currency.";
     DATA_AGE = "plimsoll_data_age_seconds", VARIANT,
-        "Age of the oldest page among the replicas whose load is known.";
+        "Age of the oldest scrape among the replicas with known load.";
     DECISION_AGE = "plimsoll_decision_age_seconds", VARIANT,
-        "Age of the data that the published number rests on.";
+        "Age of the data behind the published desired replicas.";
     DECISION_HELD = "plimsoll_decision_held", VARIANT,
-        "1 while the published number is kept from before because data is missing, otherwise 0.";
+        "1 while desired replicas are held because data is missing, otherwise 0.";
     FLAP_BUDGET_SPENT = "plimsoll_flap_budget_spent", VARIANT,
-        "1 while scale-down is blocked because the direction changed too often within an hour, otherwise 0.";
+        "1 while scale-down is blocked by too many changes of direction within an hour, otherwise 0.";
     PANICKING = "plimsoll_panicking", VARIANT,
-        "1 while nothing is lowered because demand has jumped, otherwise 0.";
+        "1 while scale-down is blocked because demand has jumped, otherwise 0.";
     POOL_COPIES = "plimsoll_pool_copies", VARIANT,
-        "Copies that all adapters of a pool want together.";
+        "Copies that all adapters of a pool need together.";
     POOL_ADAPTERS = "plimsoll_pool_adapters", VARIANT,
-        "Adapters of a pool that want a copy.";
+        "Adapters of a pool that need a copy.";
     POOL_WAITING = "plimsoll_pool_adapters_waiting", VARIANT,
         "Adapters of a pool that have waited for a slot on a replica for a whole window.";
     POOL_PER_REPLICA = "plimsoll_pool_adapters_per_replica", VARIANT,
-        "Adapters with a running request on a replica, a mean over those that say.";
+        "Adapters with a running request per replica, a mean over reporting replicas.";
     POOL_SLOTS_USED = "plimsoll_pool_slots_used", VARIANT,
-        "Slots with a running adapter, on all replicas of a pool that say.";
+        "Slots with a running adapter, on all reporting replicas of a pool.";
     POOL_SLOTS_FREE = "plimsoll_pool_slots_free", VARIANT,
-        "Slots without a running adapter, on all replicas of a pool that say.";
+        "Slots without a running adapter, on all reporting replicas of a pool.";
     POOL_UNMET = "plimsoll_pool_unmet_replicas", VARIANT,
         "Replicas that a pool needs beyond its maximum.";
     POOL_LOADS = "plimsoll_pool_plan_loads", VARIANT,
-        "Copies that have to be loaded to carry out the suggested placement.";
+        "Copies to load for the suggested placement.";
     CUT = "plimsoll_limited_replicas", &["namespace", "model", "variant", "limit"],
-        "Replicas that a limit keeps the variant from having; absent where none does.";
+        "Replicas that a limit refuses to the variant; absent without a refusal.";
     ALLOWED = "plimsoll_limit_accelerators", &["limit", "accelerator"],
-        "Accelerators that the limit leaves to all variants that it counts.";
+        "Accelerators that the limit allows for all its variants.";
     HELD = "plimsoll_limit_accelerators_held", &["limit", "accelerator"],
-        "Accelerators of the limit that the replicas that are asked for hold.";
+        "Accelerators of the limit that desired replicas use.";
     ALLOWED_COST = "plimsoll_limit_cost_per_hour", &["limit"],
-        "What all replicas that the limit counts may cost in an hour.";
+        "Maximum cost per hour of all replicas that the limit counts.";
     HELD_COST = "plimsoll_limit_cost_per_hour_held", &["limit"],
-        "What the replicas that are asked for cost in an hour.";
+        "Cost of desired replicas per hour.";
     ON_NODES = "plimsoll_node_accelerators", &["accelerator"],
-        "Accelerators of the nodes that can be given to pods; of closed nodes, those that ours hold.";
+        "Accelerators on nodes that pods can get; on closed nodes, those held by replicas of variants.";
     OF_OTHERS = "plimsoll_node_accelerators_of_others", &["accelerator"],
-        "Accelerators of the nodes that pods hold which are not replicas of a variant.";
+        "Accelerators on nodes held by pods that are not replicas of a variant.";
     PRICE = "plimsoll_limit_shadow_price", &["limit", "of", "namespace", "variant", "unit"],
-        "What one more of what is short would let the next variant carry; there while it is short.";
+        "Capacity that one more unit of the limit would add; absent if the limit does not bind.";
     SOURCE_AGE = "plimsoll_limit_age_seconds", &["limit"],
-        "How long ago the limit was known to be as it is; absent while it has never been read.";
+        "Time since the limit was last read; absent before the first reading.";
     UNREAD = "plimsoll_limit_unread", &["limit"],
-        "1 while the limit has never been read, so that nothing that it counts may grow, otherwise 0.";
+        "1 until the limit is first read, which blocks scale-up of its variants; then 0.";
     SLO_UNMEETABLE = "plimsoll_slo_unmeetable", VARIANT,
-        "1 while an idle replica already misses the latency target, so that no number meets it, otherwise 0.";
+        "1 while even an idle replica misses the latency target, otherwise 0.";
     ACCELERATORS = "plimsoll_replica_accelerators", &["namespace", "model", "variant", "said_by"],
         "Accelerators assumed per replica, by source: declared, template, pods or nobody.";
     ENGINE_ARGUMENTS = "plimsoll_engine_arguments", &["namespace", "model", "variant", "state"],
-        "Always 1; the state says whether the pod template's arguments of the engine are known.";
+        "Always 1; state shows whether the pod template's engine arguments are known.";
     INFO = "plimsoll_variant_info", &["namespace", "model", "variant", "accelerator", "role"],
-        "Always 1; carries what is known of the variant as labels.";
+        "Always 1; labels describe the variant.";
 }
 
 /// WVA's gauges, for dashboards and scalers that were built for WVA.
@@ -215,7 +215,7 @@ const WVA_CURRENT: GaugeFamily = GaugeFamily {
 const WVA_RATIO: GaugeFamily = GaugeFamily {
     name: "wva_desired_ratio",
     labels: WVA,
-    help: "Desired replicas over current replicas; the desired replicas where there are none.",
+    help: "Desired replicas divided by current replicas; desired replicas if there are none.",
 };
 
 /// Publication of WVA's gauges in addition to Plimsoll's own.

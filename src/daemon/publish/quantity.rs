@@ -49,7 +49,7 @@ impl From<Replicas> for Quantity {
 impl From<RequestRate> for Quantity {
     /// Rounds down to thousandths, so that the text never states a higher rate than the one
     /// allowed.
-    #[expect(clippy::cast_possible_truncation, reason = "a cast saturates, as it should")]
+    #[expect(clippy::cast_possible_truncation, reason = "the cast saturates")]
     fn from(rate: RequestRate) -> Self {
         Self { milli: (rate.requests_per_second() * 1000.0).floor() as i64 }
     }

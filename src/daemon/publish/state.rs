@@ -115,7 +115,8 @@ pub enum StateError {
         source: io::Error,
     },
     /// The file is not a state file.
-    #[error("state file {path}: not a state file of version {VERSION}; delete it to start without", path = path.display())]
+    #[error("state file {path}: not a state file of version {VERSION}; delete it to start without \
+        one", path = path.display())]
     Shape {
         /// The file.
         path: PathBuf,
@@ -125,8 +126,9 @@ pub enum StateError {
     },
     /// The desired replicas do not fit into a file that could be read again.
     #[error(
-        "state file {path}: the desired replicas of {variants} variants take {bytes} bytes, of which \
-         {BYTES_MAX} fit; the last file stays. Run two daemons, each with a part of the namespaces",
+        "state file {path}: the desired replicas of {variants} variants take {bytes} bytes, but \
+         the maximum is {BYTES_MAX}; the last file stays. Run two daemons, each with part of the \
+         namespaces",
         path = path.display()
     )]
     TooLarge {
@@ -138,7 +140,7 @@ pub enum StateError {
         bytes: usize,
     },
     /// The file has another version, is too large, or contains an invalid decision.
-    #[error("state file {path}: {problem}; delete it to start without", path = path.display())]
+    #[error("state file {path}: {problem}; delete it to start without one", path = path.display())]
     Content {
         /// The file.
         path: PathBuf,

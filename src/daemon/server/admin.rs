@@ -248,7 +248,7 @@ impl Hooks {
             "/" => index(request),
             "/help" => text(StatusCode::OK, INDEX.into()),
             api if under_api(api) => self.api(get, request).await,
-            path => text(StatusCode::NOT_FOUND, format!("There is nothing at {path}.\n{INDEX}")),
+            path => text(StatusCode::NOT_FOUND, format!("Unknown path {path}.\n{INDEX}")),
         }
     }
 
@@ -296,7 +296,7 @@ impl Hooks {
 
     async fn load_again(&self) -> Response<Full<Bytes>> {
         match (self.reload)().await {
-            Ok(()) => text(StatusCode::OK, "The configuration was loaded again.\n".into()),
+            Ok(()) => text(StatusCode::OK, "The configuration was reloaded.\n".into()),
             Err(why) => text(StatusCode::BAD_REQUEST, why),
         }
     }
@@ -358,7 +358,7 @@ async fn read_body<B: ReadableBody>(body: B) -> Result<Bytes, Box<Response<Full<
     match timeout(BODY_TIME_MAX, limited.collect()).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(_)) => {
-            let words = format!("The body may have {BODY_MAX} bytes.\n");
+            let words = format!("The body may have at most {BODY_MAX} bytes.\n");
             Err(Box::new(text(StatusCode::PAYLOAD_TOO_LARGE, words)))
         }
         Err(_) => Err(Box::new(too_slow())),
@@ -368,17 +368,17 @@ async fn read_body<B: ReadableBody>(body: B) -> Result<Bytes, Box<Response<Full<
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const JSON: &str = "application/json";
 const INDEX: &str = "GET  /                     the status page, in a browser\n\
-                     GET  /metrics              every metric\n\
+                     GET  /metrics              all metrics\n\
                      GET  /livez /readyz        health\n\
-                     GET  /api/v1/status        how the daemon and its fleet are\n\
-                     GET  /api/v1/decisions     every number and the steps that made it\n\
-                     GET  /api/v1/desired       the number of a variant (?namespace=&variant=)\n\
-                     GET  /api/v1/explain       why one number, and what would change it\n\
+                     GET  /api/v1/status        status of the daemon and its fleet\n\
+                     GET  /api/v1/decisions     all desired replicas and the steps that led to them\n\
+                     GET  /api/v1/desired       desired replicas of a variant (?namespace=&variant=)\n\
+                     GET  /api/v1/explain       explanation of one variant, and changes that affect it\n\
                      GET  /api/v1/history       the last hour of a variant (?namespace=&variant=)\n\
-                     GET  /api/v1/events        what has changed, the newest first\n\
-                     GET  /api/v1/openapi.json  what these answers mean\n\
-                     POST /-/reload             load the configuration again\n\
-                     PUT  /-/log                replace the log filter by the body\n\
+                     GET  /api/v1/events        events, the newest first\n\
+                     GET  /api/v1/openapi.json  description of these responses\n\
+                     POST /-/reload             reload the configuration\n\
+                     PUT  /-/log                replace the log filter with the body\n\
                      PUT  /-/override           pin or pause a variant; DELETE ends that\n";
 
 /// Returns true if a path belongs to the JSON API, whose errors are also JSON.
@@ -404,7 +404,7 @@ fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
 }
 
 fn not_allowed(allowed: &'static str) -> Response<Full<Bytes>> {
-    let body = format!("Only {allowed} is answered here.\n");
+    let body = format!("This path only accepts {allowed}.\n");
     let mut response = text(StatusCode::METHOD_NOT_ALLOWED, body);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     response

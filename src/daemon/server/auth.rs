@@ -268,7 +268,7 @@ impl ConnectionPeer {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityRefusal {
     /// The client presented no certificate.
-    #[error("no client certificate was presented; only the cluster's API server may ask")]
+    #[error("no client certificate was presented; only the cluster's API server may send requests")]
     NoCertificate,
     /// The client's certificate is not the front proxy's.
     #[error("the client certificate (CN {name:?}) is not accepted: {reason}")]
@@ -290,7 +290,7 @@ pub enum IdentityRefusal {
     #[error("the request names no user ({0})")]
     NoUser(String),
     /// A header that names the user occurs more than once, so that it names several users.
-    #[error("the header {0} is there more than once")]
+    #[error("the header {0} is repeated")]
     Ambiguous(HeaderName),
     /// A header that names the user is not text.
     #[error("the header {0} is not UTF-8")]

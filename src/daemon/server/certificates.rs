@@ -86,7 +86,7 @@ struct Certificate {
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     /// A key is missing: the Secret holds something else.
-    #[error("it has no {0}, but other keys; name a Secret of its own, or remove all of its data")]
+    #[error("it has other keys, but no {0}; name a dedicated Secret, or remove all of its data")]
     Missing(&'static str),
     /// A value is not PEM.
     #[error(
@@ -103,9 +103,7 @@ pub enum SecretError {
     #[error("{0} holds no X.509 certificate; remove all of its data to have it recreated")]
     Malformed(&'static str),
     /// A key belongs to a different certificate.
-    #[error(
-        "{0} is not the key of the certificate next to it; remove all of its data to have it recreated"
-    )]
+    #[error("{0} does not match its certificate; remove all of its data to have it recreated")]
     Key(&'static str),
     /// The serving certificate was signed by a different authority.
     #[error(
@@ -262,10 +260,10 @@ pub enum IssueError {
     #[error("cannot make a certificate")]
     Refused(#[from] rcgen::Error),
     /// The lifetime ends too far in the future.
-    #[error("the certificate would expire too late to be written")]
+    #[error("the certificate's expiry is too far in the future")]
     TooLate,
     /// The new certificate cannot be read back.
-    #[error("cannot read the certificate that was made")]
+    #[error("cannot read the created certificate")]
     Unreadable(#[from] SecretError),
 }
 
@@ -811,13 +809,13 @@ mod tests {
         let of_others = with(&ours, "tls.crt", &others["tls.crt"]);
 
         for (values, begins) in [
-            ([("password".to_owned(), b"x".to_vec())].into(), "it has no ca.crt, but other keys"),
-            (without(&ours, "ca.key"), "it has no ca.key"),
+            ([("password".to_owned(), b"x".to_vec())].into(), "it has other keys, but no ca.crt"),
+            (without(&ours, "ca.key"), "it has other keys, but no ca.key"),
             (with(&ours, "ca.crt", b"x"), "ca.crt is not PEM"),
             (with(&ours, "tls.crt", b""), "tls.crt is not PEM"),
             (with(&ours, "tls.crt", &two), "tls.crt holds no"),
-            (with(&ours, "tls.key", &others["tls.key"]), "tls.key is not the key"),
-            (with(&ours, "ca.key", b"x"), "ca.key is not the key"),
+            (with(&ours, "tls.key", &others["tls.key"]), "tls.key does not match its certificate"),
+            (with(&ours, "ca.key", b"x"), "ca.key does not match its certificate"),
             (
                 with(&of_others, "tls.key", &others["tls.key"]),
                 "no authority of ca.crt has signed tls.crt",

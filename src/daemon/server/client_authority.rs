@@ -89,7 +89,7 @@ impl ClientAuthority {
                 Ok(true) => info!(file = %self.file.display(), "The client authority was replaced"),
                 Err(error) => warn!(
                     error = &error as &dyn std::error::Error,
-                    "The new client authority is refused and the old one stays"
+                    "The new client authority is rejected; the old one stays in use"
                 ),
             }
         }

@@ -47,7 +47,7 @@ impl ShedMetrics {
     pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let counter = Registrar(registry).counters(
             "plimsoll_connections_shed_total",
-            "Connections that a server closed to make room for others, by listener and kind.",
+            "Connections closed to make room for others, by listener and kind.",
             &["listener", "kind"],
         )?;
         Ok(Self(counter))

@@ -85,7 +85,7 @@ pub enum CertificateError {
         source: pem::Error,
     },
     /// The key is of an unknown kind, or belongs to a different certificate.
-    #[error("the private key does not fit the certificate")]
+    #[error("the private key does not match the certificate")]
     Key(#[source] rustls::Error),
     /// The certificate is not X.509.
     #[error("the certificate cannot be read")]
@@ -222,7 +222,7 @@ impl ServingCertificate {
                 Err(error) => warn!(
                     error = error as &dyn std::error::Error,
                     not_after = self.not_after().map(tracing::field::display),
-                    "The new serving certificate is refused and the old one stays"
+                    "The new serving certificate is rejected; the old one stays in use"
                 ),
             }
 

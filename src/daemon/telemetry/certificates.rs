@@ -28,12 +28,12 @@ impl CertificateMetrics {
             )?,
             failures: registrar.counters(
                 "plimsoll_tls_failures_total",
-                "Failed attempts to look after the self-managed certificate.",
+                "Failed attempts to maintain the self-managed certificate.",
                 &["operation"],
             )?,
             authority_not_after: registrar.gauges(
                 "plimsoll_tls_authority_not_after_timestamp_seconds",
-                "When the authority of the self-managed certificate expires.",
+                "Expiry of the self-managed certificate's authority, in seconds since the epoch.",
                 &[],
             )?,
         })

@@ -15,7 +15,7 @@ pub(crate) const DIRECTIVES_MAX: usize = 64;
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The text is not a valid log filter.
-    #[error("{filter:?} is not a log filter; write for example info, or plimsoll=debug,warn")]
+    #[error("{filter:?} is not a log filter; use for example info, or plimsoll=debug,warn")]
     Filter {
         /// The text.
         filter: String,

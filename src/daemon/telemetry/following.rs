@@ -22,7 +22,7 @@ impl FollowingMetrics {
         let registrar = Registrar(registry);
         let ignores = registrar.gauges(
             "plimsoll_hpa_ignores_desired",
-            "1 while the HPA's tolerance makes it ignore the published number, otherwise 0.",
+            "1 while the HPA's tolerance makes it ignore desired replicas, otherwise 0.",
             &["namespace", "variant", "hpa"],
         )?;
         let follows = registrar.gauges(

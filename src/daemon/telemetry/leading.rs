@@ -26,11 +26,11 @@ impl LeaderMetrics {
         let registrar = Registrar(registry);
         let leader = registrar.int_gauge(
             "plimsoll_leader",
-            "1 if this replica decides, 0 if it shows what another one has decided.",
+            "1 if this replica decides, 0 if it shows another replica's decisions.",
         )?;
         let changes = registrar.counter(
             "plimsoll_leader_changes_total",
-            "Times that this replica has begun or ceased to decide for the others.",
+            "Number of times that this replica has become or ceased to be the leader.",
         )?;
         let write_failures = registrar.counter(
             "plimsoll_shared_document_write_failures_total",
@@ -38,17 +38,17 @@ impl LeaderMetrics {
         )?;
         let document_bytes = registrar.gauges(
             "plimsoll_shared_document_bytes",
-            "Size of the compressed document in which replicas of the daemon share decisions.",
+            "Size of the compressed document of shared decisions.",
             &[],
         )?;
         let document_limit = registrar.gauges(
             "plimsoll_shared_document_limit_bytes",
-            "Size that the document of shared decisions can have.",
+            "Maximum size of the document of shared decisions.",
             &[],
         )?;
         let document_variants = registrar.gauges(
             "plimsoll_shared_document_variants",
-            "Variants of the leader by what the document of shared decisions has of them.",
+            "Variants of the leader, by their content in the document of shared decisions.",
             &["detail"],
         )?;
 

@@ -42,7 +42,7 @@ impl LineLossCollector {
     pub(crate) fn new(losses: Option<LineLosses>) -> Result<Self, prometheus::Error> {
         let shown = IntCounter::new(
             "plimsoll_log_lines_dropped_total",
-            "Log lines that were dropped because stderr did not take them in time.",
+            "Log lines dropped because stderr did not accept them in time.",
         )?;
         Ok(Self { shown, losses })
     }

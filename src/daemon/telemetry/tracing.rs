@@ -43,7 +43,7 @@ impl TraceMetrics {
         let registrar = Registrar(registry);
         let ticks = registrar.counters(
             "plimsoll_trace_ticks_total",
-            "Ticks that are in the trace, or are not.",
+            "Ticks, by whether the trace contains them.",
             &["outcome"],
         )?;
         for outcome in TraceOutcome::ALL {
@@ -52,12 +52,10 @@ impl TraceMetrics {
 
         let bytes = registrar.counter(
             "plimsoll_trace_bytes_total",
-            "Bytes that were written to the trace, after compression.",
+            "Bytes written to the trace, after compression.",
         )?;
-        let failures = registrar.counter(
-            "plimsoll_trace_failures_total",
-            "Times that the trace could not be written.",
-        )?;
+        let failures = registrar
+            .counter("plimsoll_trace_failures_total", "Failed attempts to write the trace.")?;
         Ok(Self { ticks, bytes, failures })
     }
 }

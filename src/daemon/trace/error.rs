@@ -58,7 +58,7 @@ pub enum TraceError {
     },
     /// The file was created, but no complete record was written to it.
     #[error(
-        "trace {}: it ends before its first whole record, so there is nothing to read",
+        "trace {}: it ends before its first complete record, so it has no data",
         path.display()
     )]
     Unbegun {

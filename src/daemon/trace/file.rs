@@ -174,10 +174,10 @@ impl TraceReader {
         let start =
             reader.input.fill_buf().map_err(|source| TraceError::io(path, "read", source))?;
         if start.starts_with(&GZIP) {
-            return Err(foreign(path, "it is packed with gzip, as traces of version 1 were"));
+            return Err(foreign(path, "it is compressed with gzip, like traces of version 1"));
         }
         if !start.starts_with(&ZSTD) && !ZSTD.starts_with(start) {
-            return Err(foreign(path, "it is not packed with zstd"));
+            return Err(foreign(path, "it is not compressed with zstd"));
         }
         let Some(first) = reader.text()? else {
             return Err(TraceError::Unbegun { path: path.to_owned() });
@@ -319,7 +319,7 @@ impl TraceReader {
         self.codec = Codec::default();
         match unpack(&mut self.input, &mut self.block) {
             Ok(()) if self.block.len() as u64 >= BLOCK_MAX => {
-                let problem = format!("it has more than {BLOCK_MAX} bytes when it is unpacked");
+                let problem = format!("it has more than {BLOCK_MAX} bytes after decompression");
                 Err(self.damaged_block(problem))
             }
             Ok(()) => Ok(()),

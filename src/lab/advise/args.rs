@@ -17,20 +17,20 @@ pub struct AdviseArgs {
     /// What the simulation assumes.
     #[command(flatten)]
     pub assumptions: AssumptionArgs,
-    /// Share of requests within their objectives that is good enough, in percent.
+    /// Sufficient share of requests within their objectives, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 99.0, value_parser = percent)]
     pub attainment: f64,
-    /// Simulate this much of the end of the trace. Without it, as much as takes about a minute.
+    /// Part of the trace to simulate, up to its end. Default: as much as takes about a minute
     #[arg(verbatim_doc_comment, long, value_name = "DURATION", value_parser = positive_duration)]
     pub span: Option<Duration>,
-    /// Simulate each change with this many seeds.
+    /// Number of seeds to simulate each change with
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=20))]
     pub seeds: u32,
-    /// Price of one accelerator per hour, such as `L40S=0.95`. Repeatable.
-    /// Without it, an accelerator costs what it costs elsewhere in the trace.
+    /// Price of one accelerator per hour, such as `L40S=0.95`. Repeatable. Default: its price
+    /// elsewhere in the trace
     #[arg(verbatim_doc_comment, long, value_name = "NAME=PRICE", value_parser = price)]
     pub price: Vec<(String, f64)>,
-    /// File with capacity cards of engines on other accelerators. Repeatable.
+    /// File with capacity cards of engines on other accelerators. Repeatable
     #[arg(long, value_name = "FILE")]
     pub card: Vec<PathBuf>,
     /// Output format.

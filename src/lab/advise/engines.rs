@@ -130,9 +130,12 @@ fn of_card(card: &Card, scenario: &Scenario, prices: &[(String, f64)]) -> KnownE
         cost: stated(&kind.accelerator, gpus, prices)
             .or_else(|| elsewhere(&kind.accelerator, gpus, scenario)),
         source: format!("the card {card}"),
-        assumes: told
-            .is_none()
-            .then(|| format!("its KV cache holds {kv:.0} tokens, which the card doesn't state")),
+        assumes: told.is_none().then(|| {
+            format!(
+                "its KV cache is assumed to hold {kv:.0} tokens; the card doesn't \
+                state it"
+            )
+        }),
     }
 }
 

@@ -21,11 +21,11 @@ const SHOWN: usize = 20;
 
 /// What no simulation of a trace can show.
 const UNKNOWN: [&str; 7] = [
-    "Traffic that is not in the simulated time: other weekdays, seasons, growth and launches.",
+    "Traffic outside the simulated time: other weekdays, seasons, growth and launches.",
     "Requests that never reached an engine, because a gateway or a client gave up before.",
     "Prices other than those of the configuration: commitments, discounts and spot markets.",
-    "Whether accelerators can be had, and crashes and losses of nodes.",
-    "What a change costs to make, and what it risks.",
+    "Availability of accelerators, and crashes and losses of nodes.",
+    "The cost and the risk of making a change.",
     "The effect of prefix caches and LoRA adapters, which are not simulated.",
     "The sum of several changes: each is compared alone with the fleet of today.",
 ];
@@ -134,7 +134,7 @@ impl Advice {
 
         self.write_proposals(&mut text);
         self.write_others(&mut text);
-        let _ = writeln!(text, "\nWhat this cannot know:");
+        let _ = writeln!(text, "\nNot included:");
         for line in &self.unknown {
             let _ = writeln!(text, "- {line}");
         }
@@ -152,8 +152,8 @@ impl Advice {
         if self.proposals.is_empty() {
             let _ = writeln!(
                 text,
-                "\nChange nothing. {} changes were tried, and none surely saves money or serves \
-                 more requests in time.",
+                "\nChange nothing. None of {} changes reliably saves money or serves more \
+                 requests in time.",
                 self.others.len()
             );
             return;
@@ -180,11 +180,8 @@ impl Advice {
             let _ = writeln!(text, "{} more changes were not tried.", self.not_tried);
         }
         if self.models_left_out > 0 {
-            let _ = writeln!(
-                text,
-                "{} models that cost less were not looked at.",
-                self.models_left_out
-            );
+            let _ =
+                writeln!(text, "{} models that cost less were not analyzed.", self.models_left_out);
         }
     }
 }
@@ -202,7 +199,7 @@ fn today(model: &ModelToday) -> String {
         let _ =
             write!(line, "; recorded {} ({:+.0}%)", money(*recorded_cost_per_month), off * 100.0);
         if off.abs() > FIT {
-            line.push_str(", so its figures are doubtful");
+            line.push_str(", so its figures are unreliable");
         }
     }
 

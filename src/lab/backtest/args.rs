@@ -9,27 +9,27 @@ use plimsoll_daemon::config::positive_duration;
 /// The trace to read: recorded files, or the past of a Prometheus.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub struct SourceArgs {
-    /// Reads these traces: files, or folders with all files that are in them.
+    /// Traces to read: files, or folders with all their files
     #[arg(verbatim_doc_comment, value_name = "TRACE", required_unless_present = "prometheus")]
     pub trace: Vec<PathBuf>,
-    /// Reads what this Prometheus has seen of the variants of `--config`, instead of a trace.
-    /// How it is asked is in that file's section `prometheus`; this URL takes the place of its own.
+    /// Read the history of the variants in `--config` from this Prometheus instead of a trace. The
+    /// file's section `prometheus` has the other settings; this URL overrides its `url`
     #[arg(verbatim_doc_comment, long, value_name = "URL", conflicts_with = "trace", requires_all = ["config", "from"])]
     pub prometheus: Option<String>,
-    /// The configuration of the variants that Prometheus is asked for.
+    /// Configuration with the variants to query
     #[arg(verbatim_doc_comment, long, value_name = "FILE", requires = "prometheus")]
     pub config: Option<PathBuf>,
-    /// Asks from this instant on, such as `2026-11-21T09:00:00Z`, or from so long ago, such as `6h`.
+    /// Start of the history: an instant such as `2026-11-21T09:00:00Z`, or a time ago such as `6h`
     #[arg(verbatim_doc_comment, long, value_name = "TIME", requires = "prometheus")]
     pub from: Option<String>,
-    /// Asks up to this instant. Without it, up to now.
+    /// End of the history. Default: now
     #[arg(verbatim_doc_comment, long, value_name = "TIME", requires = "prometheus")]
     pub to: Option<String>,
-    /// Decides in steps of this length.
+    /// Time between two decisions
     #[arg(verbatim_doc_comment, long, value_name = "DURATION", default_value = "15s", value_parser = positive_duration)]
     pub step: Duration,
-    /// Keeps the trace that is made of it in this folder. The same command goes on where one that
-    /// was interrupted has stopped, and with a time ago adds what came since.
+    /// Folder for the resulting trace. The same command resumes an interrupted query, and with a
+    /// relative `--from` adds newer data
     #[arg(verbatim_doc_comment, long, value_name = "DIR", requires = "prometheus")]
     pub save: Option<PathBuf>,
 }
@@ -37,12 +37,10 @@ pub struct SourceArgs {
 /// The objectives of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, clap::Args)]
 pub struct ObjectiveArgs {
-    /// Counts a request as served well when its first token comes within this time.
-    /// Without it, the recorded policy's objective holds, or 2s.
+    /// Objective for the time to first token. Default: the recorded policy's, or 2s
     #[arg(verbatim_doc_comment, long, value_name = "DURATION", value_parser = positive_duration)]
     pub slo_ttft: Option<Duration>,
-    /// And when the mean time between its tokens is at most this.
-    /// Without it, the recorded policy's objective holds, or 100ms.
+    /// Objective for the mean time between tokens. Default: the recorded policy's, or 100ms
     #[arg(verbatim_doc_comment, long, value_name = "DURATION", value_parser = positive_duration)]
     pub slo_itl: Option<Duration>,
 }
@@ -53,14 +51,14 @@ pub struct AssumptionArgs {
     /// The objectives.
     #[command(flatten)]
     pub objectives: ObjectiveArgs,
-    /// Lets replicas take this long to start. Without it, what the trace has seen, or the policy says.
+    /// Start-up time of replicas. Default: as observed in the trace, or set in the policy
     #[arg(verbatim_doc_comment, long, value_name = "DURATION", value_parser = positive_duration)]
     pub start_time: Option<Duration>,
-    /// Lets the cache of a prompt take this long from a prefill replica to a decode replica.
-    /// Without it, no time, because no page says how long.
+    /// Time to transfer a prompt's cache from a prefill to a decode replica. Default: 0, because no
+    /// engine reports it
     #[arg(verbatim_doc_comment, long, value_name = "DURATION", value_parser = positive_duration)]
     pub transfer_time: Option<Duration>,
-    /// Draws the times and lengths of requests from this seed.
+    /// Random seed for the times and lengths of requests
     #[arg(verbatim_doc_comment, long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
@@ -71,11 +69,11 @@ pub struct BacktestArgs {
     /// The trace.
     #[command(flatten)]
     pub source: SourceArgs,
-    /// Scores the policy in this file too: the sections of a configuration that decisions depend on.
-    /// Those that it does not have are the recorded ones. May be given several times.
+    /// File with another policy to score: the configuration sections that affect decisions. Absent
+    /// sections are the recorded ones. Repeatable
     #[arg(verbatim_doc_comment, long, value_name = "FILE")]
     pub policy: Vec<PathBuf>,
-    /// Shows at most this many decisions that are not what they were.
+    /// Maximum number of differing decisions to show
     #[arg(verbatim_doc_comment, long, value_name = "N", default_value_t = 10)]
     pub differences: usize,
     /// What the simulation assumes.

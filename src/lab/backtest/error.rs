@@ -22,7 +22,7 @@ pub enum BacktestError {
     #[error(transparent)]
     Trace(#[from] TraceError),
     /// The configuration in the trace is invalid in this release.
-    #[error("the configuration in {} is not valid here", path.display())]
+    #[error("the configuration in {} is not valid in this release", path.display())]
     Config {
         /// The trace file.
         path: PathBuf,
@@ -46,7 +46,8 @@ pub enum BacktestError {
     Unusable(String),
     /// Prometheus does not respond.
     #[error(
-        "Prometheus could not be asked for what came after {reached}: {why}; with --save, the same command goes on from there"
+        "Prometheus could not be queried for data after {reached}: {why}; with --save, the same \
+         command resumes there"
     )]
     Prometheus {
         /// The end of the fetched time.
@@ -71,7 +72,7 @@ pub enum BacktestError {
     #[error("policies cannot be scored on this trace: {0}")]
     Unscored(String),
     /// Decisions differ from the recorded ones.
-    #[error("{changed} of {compared} decisions are not what they were")]
+    #[error("{changed} of {compared} decisions differ")]
     Changed {
         /// Decisions that differ.
         changed: u64,

@@ -119,7 +119,7 @@ pub(crate) fn scenario(
         match variant(crew, model, &given, &mut notes) {
             Some(variant) => variants.push(variant),
             None => left_out.push(format!(
-                "{} is left out: its pages do not say what an iteration takes (it was too idle, or \
+                "{} is left out: its metrics don't show the time of an iteration (too idle, or \
                  its engine does not count iterations)",
                 crew.spec.key
             )),
@@ -127,7 +127,7 @@ pub(crate) fn scenario(
     }
 
     if variants.is_empty() {
-        return Err(unscored("no variant served enough to learn what its engines can do"));
+        return Err(unscored("no variant served enough load to learn the capacity of its engines"));
     }
 
     let complete = leave_out_halves(models, &mut variants, &mut left_out);
@@ -140,7 +140,7 @@ pub(crate) fn scenario(
     notes.extend(pools.collect::<BTreeSet<_>>().into_iter().map(unplayed));
     for (from, to) in &gathered.gaps {
         notes.push(format!(
-            "no page of any replica from {from:.0} to {to:.0}: what arrived meanwhile is spread \
+            "no scrape of any replica from {from:.0} to {to:.0}: requests of this time are spread \
              evenly"
         ));
     }
@@ -199,17 +199,17 @@ fn note_halves(
 ) {
     if args.transfer_time.is_none() {
         notes.push(format!(
-            "{key}: no page says how long its cache takes from prefill to decode replicas; it takes \
-             no time here, unless --transfer-time says so"
+            "{key}: no metric shows the transfer time of its cache from prefill to decode \
+             replicas; 0 is used unless --transfer-time is set"
         ));
     }
 
     let [computed, decoded] = load.halves;
     if (computed - decoded).abs() > HALVES * computed.max(decoded) {
         notes.push(format!(
-            "{key}: {computed:.0} requests arrived at its prefill replicas and {decoded:.0} at its \
-             decode replicas; the former are played, each on both, so what a router sent to decode \
-             replicas alone, or nowhere, is not as it was"
+            "{key}: {computed:.0} requests arrived at its prefill replicas and {decoded:.0} at \
+             its decode replicas; the simulation plays the former on both, so it does not \
+             reproduce requests that skipped either"
         ));
     }
 }
@@ -217,9 +217,8 @@ fn note_halves(
 /// The note that the score of a pool ignores its adapters.
 fn unplayed(pool: &VariantKey) -> String {
     format!(
-        "{pool} is a pool: which request asked for which adapter is on no page, so requests are \
-         played without adapters, and policies without what its copies and slots need; it may need \
-         more replicas than this"
+        "{pool} is a pool: metrics don't show each request's adapter, so the simulation ignores \
+         adapters, copies and slots; it may need more replicas than this"
     )
 }
 

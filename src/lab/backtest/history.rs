@@ -237,11 +237,11 @@ impl HistoryQuery {
 
         let step = SignedDuration::try_from(args.step).unwrap_or(SignedDuration::MAX);
         if to.duration_since(from) < step {
-            return Err(unusable("--to must be later than --from, by a step at least").into());
+            return Err(unusable("--to must be at least one step later than --from").into());
         }
 
         let known = config.prometheus.clone().ok_or_else(|| {
-            unusable("the configuration has no section prometheus, which says how to ask")
+            unusable("the configuration has no section prometheus, which is needed for queries")
         })?;
         let settings = PrometheusSettings { url: url.trim_end_matches('/').to_owned(), ..known };
         let lookback = SignedDuration::try_from(settings.lookback).unwrap_or(SPAN);
@@ -266,8 +266,7 @@ impl HistoryQuery {
     fn interrupted(&self, reached: Timestamp) -> BacktestError {
         BacktestError::Interrupted(match &self.save {
             Some(folder) => format!(
-                "; what there was up to {reached:.0} is kept in {}, and the same command goes on \
-                 from there",
+                "; data up to {reached:.0} is kept in {}, and the same command resumes there",
                 folder.display()
             ),
             None => "; nothing is kept without --save".to_owned(),
@@ -330,8 +329,8 @@ fn wanted(variant: &VariantConfig) -> Result<VariantQuery, BacktestError> {
         | VariantTargets::ScaleTarget(_)
         | VariantTargets::Selector(_) => {
             return Err(BacktestError::Unusable(format!(
-                "the variant {key} has targets that nobody can list for the past; give it targets \
-                 by their labels, such as targets: {{prometheus: {{match: {{job: {}}}}}}}",
+                "the past targets of the variant {key} are unknown; give it targets by their \
+                 labels, such as targets: {{prometheus: {{match: {{job: {}}}}}}}",
                 key.variant
             )));
         }

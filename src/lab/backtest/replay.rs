@@ -140,7 +140,7 @@ impl TraceReplay {
                 self.checkpoint = Checkpoint::Needed;
                 self.settles = Settles::Soon;
                 self.note(format!(
-                    "{name}: what was before is not there, so the first hour is followed and not \
+                    "{name}: earlier records are missing, so the first hour is replayed and not \
                      compared"
                 ));
             }
@@ -158,8 +158,8 @@ impl TraceReplay {
 
         if let Some(FileEnd::Truncated(offset)) = reader.end() {
             self.note(format!(
-                "{}: ends inside the block that begins at byte {offset}; it was read up to its last \
-                 whole record",
+                "{}: ends inside the block that begins at byte {offset}; it was read up to its \
+                 last complete record",
                 reader.path().display()
             ));
         }
@@ -168,7 +168,7 @@ impl TraceReplay {
     /// Skips a file without a whole record.
     pub(crate) fn skip(&mut self, path: &Path) {
         self.note(format!(
-            "{}: ends before its first whole record, so it was skipped",
+            "{}: ends before its first complete record, so it was skipped",
             path.display()
         ));
     }
@@ -336,19 +336,19 @@ impl fmt::Display for ReplayReport {
         write!(f, "{ticks} ticks from {first:.0} to {last:.0}: ")?;
         let verdict = match (compared, changed) {
             (0, _) => "nothing was compared".to_owned(),
-            (_, 0) => format!("{compared} decisions, all as they were"),
-            (_, _) => format!("{changed} of {compared} decisions are not what they were"),
+            (_, 0) => format!("{compared} decisions, all match"),
+            (_, _) => format!("{changed} of {compared} decisions differ"),
         };
         f.write_str(&verdict)?;
         if *followed > 0 {
-            write!(f, "; {followed} were followed and not compared")?;
+            write!(f, "; {followed} were replayed and not compared")?;
         }
 
         writeln!(f)?;
         if *followed > 0 && *changed > 0 {
             writeln!(
                 f,
-                "The beginning of the trace is not there, so what differs may come of what was \
+                "The beginning of the trace is missing, so differences may come from values \
                  learned before it"
             )?;
         }
@@ -459,7 +459,7 @@ mod tests {
             now: Some(said(9.5)),
         };
 
-        let sentence = "guard: 1, not lowered: these replicas must be measured for another 10 s";
+        let sentence = "guard: 1, scale-down blocked for 10 s, until these replicas have been measured for long enough";
         let shown = [
             "1970-01-01T00:00:00Z shop/a, tick 6: 1 then, 1 now".to_owned(),
             format!("  - {sentence} {}", said(9.25).why[0].data()),

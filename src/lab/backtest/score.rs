@@ -129,11 +129,11 @@ fn written(lines: &[PolicyRow], slo: Slo, notes: &[String]) -> String {
 
     let _ = writeln!(
         text,
-        "\nThe first line is what happened, to the variants that can be simulated. The others are \
-         simulated:\nthe recorded arrivals and lengths meet engines that were learned from the \
-         recorded pages, so\ncompare them with each other, and \"recorded\" with the first line to \
-         see how near the simulation\nis. Requests that never reached an engine are not in the \
-         trace. Within SLO: first token in\n{:.3} s, then {:.1} ms between tokens.",
+        "\nThe first line shows the recorded variants that can be simulated. The other lines are \
+         simulated:\nrecorded arrivals and lengths on engines learned from recorded scrapes. Compare \
+         them with each other,\nand \"recorded\" with the first line to judge the simulation. \
+         Requests that never reached an engine\nare not in the trace. Within SLO: first token in \
+         {:.3} s, then {:.1} ms between tokens.",
         slo.ttft.seconds(),
         slo.itl.seconds() * 1e3
     );

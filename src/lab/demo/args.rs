@@ -10,24 +10,23 @@ use plimsoll_daemon::config::positive_duration;
 /// Arguments of `demo`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Args)]
 pub struct DemoArgs {
-    /// Ends after this time, such as `90s` or `5m`.
-    /// Without it, the demo runs until it is interrupted.
+    /// End after this time, such as `90s` or `5m`. Default: run until interrupted
     #[arg(verbatim_doc_comment, long = "for", value_name = "DURATION", value_parser = positive_duration)]
     pub duration: Option<Duration>,
-    /// Shows the demo in this form.
+    /// Output form
     #[arg(verbatim_doc_comment, long, value_name = "FORM", default_value = "auto")]
     pub output: DemoOutput,
-    /// Draws the load from this seed: the same seed gives the same load.
+    /// Random seed; the same seed gives the same load
     #[arg(verbatim_doc_comment, long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Plays this.
+    /// Scenario to show
     #[arg(verbatim_doc_comment, long, value_name = "SCENARIO", default_value = "standard")]
     pub scenario: DemoScenario,
-    /// Decides by this.
+    /// Policy for scaling decisions
     #[arg(verbatim_doc_comment, long, value_name = "POLICY", default_value = "saturation")]
     pub policy: DemoPolicy,
-    /// Serves the daemon's plain HTTP port at this address, such as `127.0.0.1:8080`, for a
-    /// Prometheus or a browser, and says so on standard error. Port 0 takes a free one.
+    /// Address for the daemon's plain HTTP port, such as `127.0.0.1:8080`, for a Prometheus or a
+    /// browser. Port 0 takes a free one, and standard error shows it
     #[arg(verbatim_doc_comment, long, value_name = "ADDRESS")]
     pub listen: Option<SocketAddr>,
 }
@@ -44,27 +43,27 @@ pub enum DemoScenario {
 /// What the demo decides by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DemoPolicy {
-    /// Spare KV cache and queue; one replica at a time.
+    /// Headroom in KV cache and queue; one replica at a time.
     Saturation,
     /// Tokens in the KV cache, at the least cost.
     Tokens,
-    /// Tokens generated in a second, at the least cost.
+    /// Tokens generated per second, at the least cost.
     Throughput,
     /// Latency objectives and a queueing model, at the least cost. It learns for two minutes.
     Queueing,
-    /// Requests that will have arrived when a new replica serves, at the least cost.
+    /// Forecast demand for the time when a new replica serves, at the least cost.
     Foresight,
-    /// All analyzers, at the least cost: each can make a model grow, and all must agree to shrink it.
+    /// All analyzers, at the least cost: each can scale up, and all must agree to scale down.
     All,
 }
 
 /// What the demo shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DemoOutput {
-    /// A table that is redrawn in place where standard output is a terminal, and lines elsewhere.
+    /// A live table if standard output is a terminal, otherwise lines.
     Auto,
     /// Lines of text.
     Lines,
-    /// A JSON object a line for each tick.
+    /// One JSON object per tick and line.
     Json,
 }

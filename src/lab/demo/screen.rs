@@ -429,7 +429,7 @@ mod tests {
             rate: 10.8,
             desired: Some(3),
             held: false,
-            why: "analyze: 2 -> 3, KV spare low (0.050 < 0.100)".to_owned(),
+            why: "analyze: 2 -> 3, low KV-cache headroom (0.050 < 0.100)".to_owned(),
             pool: None,
             trouble: None,
             desired_past: vec![0.0, 1.0, 2.0, 3.0],
@@ -461,7 +461,7 @@ mod tests {
             changes: vec![ReplicaChange {
                 at: Micros::from_secs(3),
                 variant: "llama-l40s".to_owned(),
-                why: "analyze: 1 -> 2, KV spare low (0.020 < 0.100)".to_owned(),
+                why: "analyze: 1 -> 2, low KV-cache headroom (0.020 < 0.100)".to_owned(),
             }],
         }
     }
@@ -483,7 +483,7 @@ mod tests {
             "+1",
             "run  84 wait   2",
             "64%",
-            "KV spare low (0.050 < 0.100)",
+            "low KV-cache headroom (0.050 < 0.100)",
             "within SLO  99.8 %",
             "TTFT p95  0.31 s",
             "0:03 llama-l40s  analyze: 1 -> 2",

@@ -141,7 +141,7 @@ pub struct PoolView {
     pub adapters: u32,
     /// Copies that all of them need together.
     pub copies: u32,
-    /// Copies that have to be loaded to carry out the suggested placement.
+    /// Copies to load for the suggested placement.
     pub plan_loads: u32,
 }
 

@@ -13,31 +13,30 @@ pub(crate) const RATE_MAX: f64 = 10_000.0;
 /// Arguments of `engine`.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 pub struct EngineArgs {
-    /// Scenario file that describes the engine (docs/simulator.md). Without it, that of the demo.
+    /// Scenario file that describes the engine (docs/simulator.md). Default: the demo's
     #[arg(verbatim_doc_comment, value_name = "FILE")]
     pub scenario: Option<PathBuf>,
-    /// Variant of the scenario that this is a replica of. Without it, the first.
+    /// Variant in the scenario that this replica belongs to. Default: the first
     #[arg(verbatim_doc_comment, long, value_name = "NAME")]
     pub variant: Option<String>,
-    /// Set a value of the scenario, such as `variants[0].engine.kv_tokens=40000`.
-    /// May be given several times.
+    /// Set a value of the scenario, such as `variants[0].engine.kv_tokens=40000`. Repeatable
     #[arg(verbatim_doc_comment, long, value_name = "PATH=VALUE")]
     pub set: Vec<String>,
-    /// Listen at this address.
+    /// Address to listen on
     #[arg(verbatim_doc_comment, long, value_name = "ADDRESS", default_value = "0.0.0.0:8000")]
     pub listen: SocketAddr,
-    /// Serve the model under this name instead of the scenario's.
+    /// Model name to serve, instead of the scenario's
     #[arg(verbatim_doc_comment, long, value_name = "NAME")]
     pub model: Option<String>,
-    /// Refuse connections for this time after the start, as an engine does that loads weights.
-    /// Without it, the scenario's `startup.load` and `startup.warmup`.
+    /// Refuse connections for this time after the start, like an engine that loads weights.
+    /// Default: the scenario's `startup.load` and `startup.warmup`
     #[arg(verbatim_doc_comment, long, value_name = "DURATION", value_parser = startup)]
     pub startup: Option<Duration>,
-    /// Background load in requests per second, with the request lengths of the scenario.
-    /// `PUT /load` changes it.
+    /// Background load in requests per second, with the request lengths of the scenario. `PUT
+    /// /load` changes it
     #[arg(verbatim_doc_comment, long, value_name = "RATE", default_value = "0", value_parser = rate)]
     pub load: RequestRate,
-    /// Draw the background load from this seed. Without it, each process has a different one.
+    /// Random seed of the background load. Default: different in each process
     #[arg(verbatim_doc_comment, long, value_name = "N")]
     pub seed: Option<u64>,
 }

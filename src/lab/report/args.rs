@@ -15,13 +15,13 @@ pub struct ReportArgs {
     /// The objectives.
     #[command(flatten)]
     pub objectives: ObjectiveArgs,
-    /// Days before the end of the trace to report on.
+    /// Number of days to report on, up to the end of the trace
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=92))]
     pub days: u32,
     /// Output format.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
     pub output: ReportFormat,
-    /// Write to this file instead of standard output.
+    /// Write to this file instead of standard output
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
 }
@@ -29,7 +29,7 @@ pub struct ReportArgs {
 /// The format of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ReportFormat {
-    /// One page without scripts, which loads nothing.
+    /// One page without scripts or external resources.
     #[default]
     Html,
     /// JSON; docs/advice.md lists the fields.

@@ -173,7 +173,7 @@ impl ExpositionPage {
         );
         self.gauge(
             "vllm:num_requests_waiting_by_reason",
-            "Requests in the queue, by what they wait for.",
+            "Requests in the queue, by reason.",
             kept(
                 there,
                 &[

@@ -207,8 +207,8 @@ fn traced(
 ) -> anyhow::Result<Outcome> {
     if scenario.control.policy != ready.scenario.control.policy {
         return Err(PlanError(format!(
-            "--trace: the first run is decided by {}, in settings of which Plimsoll's configuration \
-             has no word, so it cannot be decided again; put --policy plimsoll first",
+            "--trace: the policy of the first run, {}, is not part of Plimsoll's configuration, \
+             so the run cannot be replayed; put --policy plimsoll first",
             ready.plan.peer
         ))
         .into());
@@ -229,8 +229,8 @@ fn traced(
 
     if !recorder.end()? {
         return Err(PlanError(format!(
-            "--trace: the first run has nothing to trace, because nobody follows Plimsoll in it \
-             ({})",
+            "--trace: the first run has nothing to trace, because its replicas do not follow \
+             Plimsoll ({})",
             ready.plan.peer
         ))
         .into());

@@ -108,16 +108,15 @@ pub(crate) fn set(root: &mut Value, path: &str, value: Value) -> Result<(), Plan
         }
 
         let map =
-            place.as_object_mut().ok_or_else(|| wrong(path, "leads through what is no mapping"))?;
+            place.as_object_mut().ok_or_else(|| wrong(path, "has a part that is not a mapping"))?;
         place = map.entry(name).or_insert(Value::Null);
 
         for index in indices.split('[').filter(|index| !index.is_empty()) {
             let at = index
                 .strip_suffix(']')
                 .and_then(number)
-                .ok_or_else(|| wrong(path, "has an index that is no number"))?;
-            place =
-                place.get_mut(at).ok_or_else(|| wrong(path, "has an index that is not there"))?;
+                .ok_or_else(|| wrong(path, "has an index that is not a number"))?;
+            place = place.get_mut(at).ok_or_else(|| wrong(path, "has an index out of range"))?;
         }
     }
 

@@ -23,7 +23,7 @@ pub(crate) struct Trace {
 
 /// A file that is in neither folder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is not there; PLIMSOLL_TRACES or --traces names the folder that it is in")]
+#[error("{0} was not found; set PLIMSOLL_TRACES or --traces to its folder")]
 pub(crate) struct MissingFile(pub(crate) String);
 
 /// Finds the files that a scenario names, in its own folder or in another, and replaces the names

@@ -50,8 +50,8 @@ pub(crate) fn html(results: &Results, first: Option<&FirstRun>) -> String {
         over_time(&mut page, first, run);
     } else {
         page.push_str(
-            "<p class=\"soft\">There are no charts: they are of the first run, which was not simulated \
-             with the report.</p>\n",
+            "<p class=\"soft\">There are no charts, because the first run was not simulated with \
+             the report.</p>\n",
         );
     }
 
@@ -86,8 +86,8 @@ fn over_time(page: &mut String, first: &FirstRun, run: &RunResult) {
     let FirstRun { scenario, outcome } = first;
     let _ = writeln!(
         page,
-        "<h2>{} over time, seed {}</h2>\n<p class=\"soft\">{} simulated. Each point is what was \
-         seen since the one before.</p>",
+        "<h2>{} over time, seed {}</h2>\n<p class=\"soft\">{} simulated. Each point covers the \
+         time since the previous one.</p>",
         escaped(&run.policy),
         run.seed,
         span(run.simulated_s),
@@ -160,7 +160,7 @@ fn model_charts(first: &FirstRun, model: usize) -> Vec<Chart<'static>> {
     let between_tokens = chart("Time between tokens, 95th percentile", " ms", vec![itl]);
     vec![
         chart("Demand", "/s", vec![demand]),
-        chart("Replicas that serve, and that are wanted", "", replicas),
+        chart("Serving and desired replicas", "", replicas),
         limited(to_first_token, slo.ttft.seconds()),
         limited(between_tokens, slo.itl.seconds() * 1e3),
         chart("Requests within their objectives", " %", vec![within]),

@@ -249,7 +249,7 @@ fn resolve_variants(
             && !served.iter().any(|variant| variant.model == at)
             && !served.is_empty()
         {
-            let rule = format!("has no variant: nothing serves {name}");
+            let rule = format!("has no variant: no replica serves {name}");
             checks.problems.warning(format!("models[{at}]"), rule);
         }
     }
@@ -378,7 +378,7 @@ fn policy(
 ) -> Option<Config> {
     for key in NO_POLICY {
         if words.shift_remove(key).is_some() {
-            let rule = "says nothing about what is decided, and has no place in a scenario";
+            let rule = "does not affect decisions, so a scenario can't have it";
             checks.problems.error_at(join("policy", key), rule);
         }
     }

@@ -177,7 +177,7 @@ pub(crate) struct LatencyResult {
     pub(crate) count: u64,
     /// The mean.
     pub(crate) mean: Option<f64>,
-    /// The median, to within 0.4 % of itself, as all that follow.
+    /// The median, to within 0.4% of itself, as all that follow.
     pub(crate) p50: Option<f64>,
     /// The 90th percentile.
     pub(crate) p90: Option<f64>,
@@ -253,7 +253,7 @@ pub enum MergeError {
         path: PathBuf,
     },
     /// A file holds no results.
-    #[error("{} holds no results of a simulation", path.display())]
+    #[error("{} has no results of a simulation", path.display())]
     Format {
         /// The file.
         path: PathBuf,
@@ -261,13 +261,13 @@ pub enum MergeError {
         source: serde_json::Error,
     },
     /// The files belong to different studies or versions.
-    #[error("{} is of another study or another version than the first", path.display())]
+    #[error("{} belongs to another study or version than the first", path.display())]
     Other {
         /// The file.
         path: PathBuf,
     },
     /// Two files have different results for one run.
-    #[error("{} has another result of run {index} than a file before it", path.display())]
+    #[error("{} has a different result for run {index} than an earlier file", path.display())]
     Differs {
         /// The file.
         path: PathBuf,

@@ -203,7 +203,7 @@ impl RowReader {
     fn pages(&mut self, row: &Value, prompt: u32) -> Result<Option<PromptId>, String> {
         let Some(ids) = row.get("hash_ids") else { return Ok(None) };
         let read: Option<Vec<u32>> = ids.as_array().and_then(|ids| ids.iter().map(name).collect());
-        let names = read.ok_or("its hash_ids are no list of numbers from 0 to 4294967295")?;
+        let names = read.ok_or("its hash_ids are not a list of numbers from 0 to 4294967295")?;
         let most = prompt.div_ceil(PAGE_TOKENS);
         let count = names.len();
         if count > most as usize {

@@ -183,9 +183,9 @@ fn f_what_somebody_else_does_is_mended_or_said() {
     release.kubectl(&[&secret[..], &[foreign]].concat()).unwrap();
     let failures = "plimsoll_tls_failures_total{operation=\"use_secret\"}";
     until("a failure", || daemon.gauge(release, failures).filter(|count| *count > 0.0));
-    assert_eq!(release.handshake(&daemon), Handshake::Trusted, "the last good one stays");
+    assert_eq!(release.handshake(&daemon), Handshake::Trusted, "the last valid one stays");
     let log = daemon.log();
-    assert!(log.contains("tls.key is not the key of the certificate next to it"), "{log}");
+    assert!(log.contains("tls.key does not match its certificate"), "{log}");
 
     let before = daemon.changes(release, "everything");
     release.forget_certificate();

@@ -107,7 +107,7 @@ fn a_keda_scales_by_the_gauge_up_and_down_and_plimsoll_takes_its_bounds() {
     assert_eq!(ignores, Some(0), "KEDA's HPA is known to read the number");
     let log = daemon.log();
     assert!(log.contains("The external metrics API is not served"), "{log}");
-    assert!(!log.contains("does not read the desired number"), "{log}");
+    assert!(!log.contains("does not read the desired replicas"), "{log}");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn d_a_provider_that_is_there_already_is_named_with_what_to_do() {
         (daemon.gauge(stage, "plimsoll_apiservice_state", &label)? == 1).then_some(())
     });
     let log = daemon.log();
-    for part in [keda::SERVICE, "leave external_metrics out", "prometheus trigger"] {
+    for part in [keda::SERVICE, "remove external_metrics from", "prometheus trigger"] {
         assert!(log.contains(part), "no {part} in\n{log}");
     }
     follows(stage, &daemon, "foreign", 2.0, 3);

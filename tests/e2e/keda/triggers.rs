@@ -146,7 +146,7 @@ fn h_every_trigger_scales_up_and_down() {
     all_follow(stage, &daemon, &namespaces, 2.0, 3);
     all_follow(stage, &daemon, &namespaces, 0.3, 1);
     let log = daemon.log();
-    assert!(!log.contains("does not read the desired number"), "{log}");
+    assert!(!log.contains("does not read the desired replicas"), "{log}");
     assert!(!log.contains("ScaledObject llama:"), "the examples have no problem: {log}");
     let streams = daemon.gauge(stage, "plimsoll_external_scaler_streams", &[]);
     let is_open = streams.is_some_and(|open| open > 0);

@@ -193,8 +193,8 @@ fn i_an_old_leader_decides_until_a_pod_that_decides_alone_is_ready() {
     until("1 engine", || (cluster.engines() == 1).then_some(()));
     until("the new configuration in the old pod", || {
         let log = cluster.log(&old.name);
-        assert!(!log.contains("must be a file in a folder that exists"), "{log}");
-        log.contains("cannot change while the process runs").then_some(())
+        assert!(!log.contains("must be a file in an existing folder"), "{log}");
+        log.contains("cannot change at runtime").then_some(())
     });
 
     cluster.helm("upgrade", &alone);

@@ -49,7 +49,7 @@ async fn killed_without_state() -> Result<Finding> {
     let state = scene.folder.path().join("daemon-0/state/state.json");
     std::fs::remove_file(state)?;
     scene.fleet.load(LESS);
-    // Without state and data there is no number, and an HPA that gets none holds.
+    // Without state and data there are no desired replicas, and an HPA that gets none holds.
     scene.watcher.permit_unavailable(true);
     scene.restart(0).await?;
     sleep(FAULT).await;

@@ -235,7 +235,7 @@ async fn what_a_prometheus_has_seen_is_decided_and_gaps_stay_gaps() {
     // An answer that fails once is asked for again.
     let server = Server::start(Play::Unavailable { at: 3 }).await;
     let said = server.run(folder.path(), "past").await;
-    assert!(said.contains("120 decisions, all as they were"), "{said}");
+    assert!(said.contains("120 decisions, all match"), "{said}");
     let asked = server.asked.lock().unwrap().clone();
     let spans = [(0, 600), (600, 1200), (1200, 1800)];
     assert_eq!(asked.len(), 7, "two for each of three spans, and one again: {asked:?}");
@@ -262,7 +262,7 @@ async fn a_span_with_more_samples_than_the_server_may_load_is_halved_at_once() {
     let folder = TempDir::new().unwrap();
     let server = Server::start(Play::Limited { seconds: 200 }).await;
     let said = server.run(folder.path(), "past").await;
-    assert!(said.contains("120 decisions, all as they were"), "{said}");
+    assert!(said.contains("120 decisions, all match"), "{said}");
     let asked = server.asked.lock().unwrap().clone();
     assert_eq!(asked[..4], [(0, 600), (0, 300), (0, 150), (0, 150)], "never the same once more");
     assert!(asked[2..].iter().all(|(from, to)| to - from <= 150), "{asked:?}");
@@ -318,12 +318,12 @@ async fn a_time_ago_is_that_with_which_the_folder_began_and_what_came_since_is_a
     let (from, to) = (at(0), at(907));
     let first = server.asking(folder.path(), "past", &["--from", &from, "--to", &to]);
     let (said, _) = ends(0, first).await;
-    assert!(said.contains("60 decisions, all as they were"), "{said}");
+    assert!(said.contains("60 decisions, all match"), "{said}");
     server.asked.lock().unwrap().clear();
     let to = at(1800);
     let later = server.asking(folder.path(), "past", &["--from", "6h", "--to", &to]);
     let (said, _) = ends(0, later).await;
-    assert!(said.contains("120 decisions, all as they were"), "{said}");
+    assert!(said.contains("120 decisions, all match"), "{said}");
     let asked = server.asked.lock().unwrap().clone();
     assert_eq!(asked, [(900, 1500), (900, 1500), (1500, 1800), (1500, 1800)]);
 }
@@ -358,7 +358,7 @@ async fn the_configuration_may_be_that_of_a_daemon_elsewhere() {
     };
     let own = "state_file: /elsewhere/state.json\ntrace: {dir: /else/where}\n";
     let (said, _) = ends(0, command("own", own)).await;
-    assert!(said.contains("120 decisions, all as they were"), "{said}");
+    assert!(said.contains("120 decisions, all match"), "{said}");
     // What decisions depend on must be here all the same.
     let thresholds = "compatibility: {wva_config: /elsewhere/wva}\n";
     let (_, error) = ends(64, command("thresholds", thresholds)).await;
@@ -379,7 +379,7 @@ async fn an_interrupt_says_that_what_was_fetched_is_kept() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(130), "{said}");
     let reached = Timestamp::from_second(FROM + 600).unwrap();
-    let kept = format!("interrupted; what there was up to {reached} is kept in past, and the same");
+    let kept = format!("interrupted; data up to {reached} is kept in past, and the same");
     assert!(said.contains(&kept), "{said}");
     assert_eq!(ticks(&folder.path().join("past")).len(), 40);
 }

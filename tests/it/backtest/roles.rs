@@ -48,7 +48,7 @@ fn a_trace_of_roles_apart_is_scored_as_the_simulation_that_made_it() {
         ["--policy", policy.to_str().unwrap()],
     ];
     let (said, _) = ends(0, &[&[trace][..], &given.concat()].concat());
-    assert!(said.contains("all as they were"), "the pipeline is the same: {said}");
+    assert!(said.contains("all match"), "the pipeline is the same: {said}");
     let [within, hours, cost] = row(&said, "recorded")[..3] else { panic!("{said}") };
     assert_eq!(row(&said, "recorded"), row(&said, "same"), "{said}");
     let of = |what: &str| made[what].as_f64().unwrap();
@@ -63,7 +63,7 @@ fn a_trace_of_roles_apart_is_scored_as_the_simulation_that_made_it() {
     // Without the option, what is assumed is said.
     let (said, _) = ends(0, &[trace, "--policy", policy.to_str().unwrap()]);
     assert!(
-        said.contains("no page says how long its cache takes from prefill to decode"),
+        said.contains("no metric shows the transfer time of its cache from prefill to decode"),
         "{said}"
     );
 }
@@ -84,7 +84,7 @@ fn a_model_of_which_one_role_was_idle_is_not_scored_by_the_other() {
     fs::write(&policy, "{}\n").unwrap();
     let (_, error) = ends(64, &[trace.to_str().unwrap(), "--policy", policy.to_str().unwrap()]);
     assert!(error.contains("no variant with the role decode of meta-llama/"), "{error}");
-    assert!(error.contains("default/llama-decode is left out: its pages do not say"), "{error}");
+    assert!(error.contains("default/llama-decode is left out: its metrics don't show"), "{error}");
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_run_that_nobody_decides_by_plimsoll_in_its_own_settings_is_not_traced() {
         let Output { status, stderr, .. } = simulate(&[&[EXAMPLE][..], &short].concat());
         let said = String::from_utf8_lossy(&stderr);
         assert_eq!(status.code(), Some(64), "{said}");
-        let why = format!("--trace: the first run is decided by {peer}, in settings");
+        let why = format!("--trace: the policy of the first run, {peer}, is not part of");
         assert!(said.contains(&why), "{said}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is written");
     }

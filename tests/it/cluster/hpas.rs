@@ -67,8 +67,7 @@ async fn an_hpa_without_a_selector_is_told_that_it_adds_up_all_variants() {
     assert!(state.follower.is_some(), "the sum of one number is that number");
     assert_eq!(
         state.findings[0].to_string(),
-        "HPA llama reads plimsoll_desired_replicas without a selector, which adds up all variants \
-         once there are others: add matchLabels {variant: llama} to metric.selector"
+        "HPA llama reads plimsoll_desired_replicas without a selector, which adds up all variants once others exist: add matchLabels {variant: llama} to metric.selector"
     );
 
     let mut two = Judging::start(&["llama", "qwen"], 3).await;
@@ -140,8 +139,7 @@ async fn an_hpa_with_other_metrics_is_told_that_the_largest_number_wins() {
     assert_eq!(
         finding.to_string(),
         "HPA llama also reads plimsoll_desired_replicas of variant=qwen, cpu (Resource), queue \
-         (Pods), and takes the largest number that any metric proposes: remove the other metrics \
-         to get the desired number of replicas"
+         (Pods), and follows the metric with the most replicas: remove the other metrics to get the desired replicas"
     );
     let state = judging.found(&shared, &[finding]).await;
     assert!(state.follower.is_some(), "its windows and tolerances hold all the same");

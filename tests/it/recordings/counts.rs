@@ -185,7 +185,7 @@ fn compare(case: &Case, recording: &Recording) -> Option<Vec<Compared>> {
 
 impl Compared {
     /// Whether the two count alike. How many requests run at a time depends on what else the machine of
-    /// a recording did, and with it how many tokens a step has; only a full batch does not.
+    /// a recording did, and with it how many tokens per step has; only a full batch does not.
     fn agrees(&self) -> bool {
         let Self { recording, phase, recorded, simulated } = self;
         let full = phase == "sat";

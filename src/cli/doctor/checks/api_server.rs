@@ -28,7 +28,7 @@ pub(super) fn answers(evidence: &Evidence) -> Findings {
 pub(super) fn version(evidence: &Evidence) -> Findings {
     let ApiServerVersion { version, minor, .. } = evidence.cluster()?.api_server.read()?;
     let Some(minor) = minor else {
-        return Err(Unseen::Unknown(format!("the version {version} has no number")));
+        return Err(Unseen::Unknown(format!("cannot parse the version {version}")));
     };
 
     Ok(vec![if *minor < MINOR_MIN {

@@ -31,7 +31,10 @@ pub(super) fn current(evidence: &Evidence) -> Findings {
     let keys = &config.keys;
     let cards = keys.capacity.as_ref().is_some_and(|it| it.card_files.is_some());
     if cards || keys.compatibility.wva_config.is_some() {
-        let text = format!("{origin} names files of the daemon's machine, which count as well");
+        let text = format!(
+            "{origin} names files on the daemon's machine, which are part of its \
+            hash"
+        );
         return Err(Unseen::Unknown(text));
     }
     let text = format!("the daemon has the hash {running}, and {origin} has {written}");

@@ -91,7 +91,7 @@ pub(super) fn replicas(evidence: &Evidence) -> Findings {
     let ready = status.and_then(|status| status.ready_replicas).unwrap_or(0);
     let config = evidence.config()?;
     if wanted > 1 && config.config.keys.kubernetes.leader_election().is_none() {
-        let text = format!("{wanted} replicas decide, each for itself");
+        let text = format!("{wanted} replicas each decide on their own");
         return Ok(vec![Symptom::failure(text).of(label)]);
     }
 
@@ -224,8 +224,7 @@ pub(super) fn prometheus(evidence: &Evidence) -> Findings {
         return Err(Unseen::NotApplicable("the daemon reads no Prometheus".to_owned()));
     };
     if up < 1.0 {
-        let text =
-            "plimsoll_prometheus_up is 0: its last answers had no series, or there were none";
+        let text = "plimsoll_prometheus_up is 0: the last responses had no series, or failed";
         return Ok(vec![Symptom::failure(text)]);
     }
 
@@ -238,7 +237,7 @@ pub(super) fn prometheus(evidence: &Evidence) -> Findings {
     let claimed = daemon.value("plimsoll_prometheus_claimed_series")?.unwrap_or_default();
     if claimed > 0.0 {
         let text = format!("{claimed} series are claimed by more than one variant");
-        symptoms.push(Symptom::warning(text).fix("Give each variant labels of its own"));
+        symptoms.push(Symptom::warning(text).fix("Give each variant its own labels"));
     }
     if symptoms.is_empty() {
         let series = daemon.value("plimsoll_prometheus_series")?.unwrap_or_default();
@@ -290,7 +289,7 @@ pub(super) fn limits(evidence: &Evidence) -> Findings {
     let mut symptoms = Vec::new();
     for sample in &unread {
         if sample.value > 0.0 {
-            let text = "it has never been read, so nothing that it counts may scale up";
+            let text = "it has never been read, which blocks scale-up of its variants";
             symptoms.push(Symptom::failure(text).of(label(&sample.labels)));
         }
     }

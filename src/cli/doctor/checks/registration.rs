@@ -187,7 +187,7 @@ pub(super) fn service(evidence: &Evidence) -> Findings {
         return Ok(vec![Symptom::failure(text).of(label)]);
     }
     if let Some(name) = service.spec.as_ref().and_then(|spec| spec.external_name.as_ref()) {
-        return Ok(vec![Symptom::ok(format!("{label} is a name for {name}"))]);
+        return Ok(vec![Symptom::ok(format!("{label} is an alias of {name}"))]);
     }
 
     let EndpointCounts { all, ready } = cluster.endpoints.read()?;
@@ -236,7 +236,7 @@ pub(super) fn path(evidence: &Evidence) -> Findings {
     let PathAnswer { status, text } = RegistrationView::ours(evidence)?.cluster.path.read()?;
     Ok(vec![match status {
         200 => Symptom::ok("200"),
-        _ => Symptom::failure(format!("the API server answers with {status}: {}", message(text))),
+        _ => Symptom::failure(format!("the API server returned {status}: {}", message(text))),
     }])
 }
 
@@ -250,7 +250,7 @@ fn message(text: &str) -> String {
 pub(super) fn numbers(evidence: &Evidence) -> Findings {
     let registered = RegistrationView::ours(evidence)?;
     if registered.name != API_SERVICE {
-        return Err(Unseen::NotApplicable("Object metrics are not asked for".to_owned()));
+        return Err(Unseen::NotApplicable("Object metrics are not enabled".to_owned()));
     }
 
     let cluster = registered.cluster;
@@ -273,7 +273,7 @@ pub(super) fn numbers(evidence: &Evidence) -> Findings {
         return Err(Unseen::NotApplicable("there are no variants".to_owned()));
     }
     if served > 0 {
-        symptoms.push(Symptom::ok(format!("{served} of {all} variants have a number")));
+        symptoms.push(Symptom::ok(format!("{served} of {all} variants have desired replicas")));
     }
     Ok(symptoms)
 }
@@ -286,14 +286,14 @@ fn number_of(key: &VariantKey, problem: String) -> Symptom {
 fn problem(answer: &PathAnswer) -> Option<String> {
     let PathAnswer { status, text } = answer;
     if *status != 200 {
-        return Some(format!("the API server answers with {status}: {}", message(text)));
+        return Some(format!("the API server returned {status}: {}", message(text)));
     }
 
     let read: Value = serde_json::from_str(text).unwrap_or_default();
     match read["items"].as_array().map(Vec::len) {
         Some(1) => None,
-        Some(items) => Some(format!("the answer has {items} numbers")),
-        None => Some("the answer is no list of metrics".to_owned()),
+        Some(items) => Some(format!("the response has {items} values")),
+        None => Some("the response is not a list of metrics".to_owned()),
     }
 }
 

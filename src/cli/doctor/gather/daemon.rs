@@ -60,5 +60,10 @@ async fn get(url: &str, path: &str) -> Result<String, String> {
 }
 
 fn json(text: Result<String, String>) -> Result<Value, String> {
-    serde_json::from_str(&text?).map_err(|error| format!("the daemon's answer is no JSON: {error}"))
+    serde_json::from_str(&text?).map_err(|error| {
+        format!(
+            "the daemon's response is not JSON: \
+        {error}"
+        )
+    })
 }

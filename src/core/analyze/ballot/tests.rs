@@ -54,10 +54,7 @@ fn cast_both(tokens: &CapacityReport, throughput: &CapacityReport) -> Ballot {
 #[test]
 fn one_analyzer_alone_makes_a_model_grow_and_is_named() {
     let ballot = cast_both(&tokens(1_000.0), &throughput(2_040.0));
-    assert_eq!(
-        ballot.model.to_string(),
-        "throughput: 400 tokens/s (20 % of 2000) more are required"
-    );
+    assert_eq!(ballot.model.to_string(), "throughput: 400 tokens/s (20% of 2000) short");
 }
 
 #[test]
@@ -122,7 +119,7 @@ fn demand_without_any_supply_binds_before_every_share() {
     nothing.total.anticipated = Amount::ZERO;
     nothing.total.required = amount(5_882.0);
     let ballot = cast_both(&nothing, &throughput(9_000.0));
-    assert_eq!(ballot.model.to_string(), "tokens: 5882 KV tokens (of none) more are required");
+    assert_eq!(ballot.model.to_string(), "tokens: 5882 KV tokens (of none) short");
 }
 
 #[test]

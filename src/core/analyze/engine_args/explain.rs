@@ -13,7 +13,7 @@ impl fmt::Display for EngineArguments {
             write!(f, ", {sequences} sequences at once")?;
         }
         if let Some(tokens) = self.step_tokens {
-            write!(f, ", {tokens} tokens a step")?;
+            write!(f, ", {tokens} tokens per step")?;
         }
         if let Some(tokens) = self.kv_capacity() {
             write!(f, ", {tokens} tokens in its KV cache")?;
@@ -21,10 +21,10 @@ impl fmt::Display for EngineArguments {
 
         let block = self.block_size.tokens();
         let memory = self.gpu_memory.fraction();
-        write!(f, ", {block} tokens a block, {memory} of the memory")?;
+        write!(f, ", {block} tokens per block, {memory} of the memory")?;
         let data = self.parallel.data.get();
         if data > 1 {
-            write!(f, ", {data} ranks side by side")?;
+            write!(f, ", {data} data-parallel ranks")?;
         }
         if let Some(drafts) = self.draft_tokens {
             write!(f, ", {drafts} draft tokens")?;

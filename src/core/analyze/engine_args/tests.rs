@@ -148,12 +148,11 @@ fn what_is_set_elsewhere_is_said_and_nothing_is_guessed() {
 
     assert_eq!(
         told("vllm", &["--max-num-seqs", "$(SEQS)"]).unwrap_err().to_string(),
-        "the engine's settings are not all written in the pod template: $(SEQS) is only known \
-         where it runs"
+        "the pod template does not show all engine settings: $(SEQS) is only known inside the container"
     );
     assert_eq!(
         told("vllm", &["--max-num-seqs", "64", "--dp", "2"]).unwrap().to_string(),
-        "vllm, 64 sequences at once, 16 tokens a block, 0.9 of the memory, 2 ranks side by side"
+        "vllm, 64 sequences at once, 16 tokens per block, 0.9 of the memory, 2 data-parallel ranks"
     );
 }
 

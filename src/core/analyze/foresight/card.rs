@@ -244,7 +244,7 @@ impl fmt::Display for CardTitle {
             write!(f, " at {at:.0}")?;
         }
 
-        write!(f, " by requests of {prompt:.0} + {output:.0} tokens")
+        write!(f, " for requests of {prompt:.0} + {output:.0} tokens")
     }
 }
 

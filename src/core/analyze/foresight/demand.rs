@@ -211,18 +211,18 @@ terms! {
     Arriving "arriving", Lead, "arrive now": |need| Some(need.arriving);
     Jump "jump", Lead, "after a jump": |need| need.jump;
     Growth "growth", Lead, "with growth": |need| need.growth;
-    Reserve "reserve", Aside, "growth that standby starts in time for": |need| need.reserve;
-    Ramp "ramp", Lead, "if the rise goes on": |need| need.ramp;
+    Reserve "reserve", Aside, "for growth that standby covers in time": |need| need.reserve;
+    Ramp "ramp", Lead, "if the rise continues": |need| need.ramp;
     Unevenness "unevenness", Even, "for unevenness": |need| need.unevenness;
     Schedule "schedule", Lead, "usual at this time": |need| need.schedule;
-    Young "young", Even, "because little is known yet": |need| need.young;
+    Young "young", Even, "while little is known": |need| need.young;
     Bursts "bursts", Lead, "in bursts": |need| need.bursts.map(|it| it.rate);
-    Backlog "backlog", Added, "for what waits": |need| need.backlog;
-    ErrorBudget "error_budget", Added, "because too many first tokens came late":
+    Backlog "backlog", Added, "to drain the queue": |need| need.backlog;
+    ErrorBudget "error_budget", Added, "because too many first tokens were late":
         |need| need.error_budget;
     Gateway "gateway", Aside, "for requests at the gateway":
         |need| need.gateway.map(|it| it.adds);
-    Absences "absences", Added, "for replicas that are lost": |need| need.absences;
+    Absences "absences", Added, "for lost replicas": |need| need.absences;
 }
 
 /// The part of a term in a need.

@@ -58,15 +58,15 @@ impl DemandForecast {
             write!(f, ", after a jump to {rate:.2} in the last seconds")?;
         }
         if let Some(times) = need.drift {
-            write!(f, ", each {times:.2} times the work of one {horizon:.0} s ago")?;
+            write!(f, ", each with {times:.2} times the work of {horizon:.0} s ago")?;
         }
         match (need.decided_by(), ramp, bursts) {
             (DemandTerm::Schedule, _, _) => {
                 let usual = need.schedule.unwrap_or_default();
                 write!(
                     f,
-                    ", and {usual:.2} usually do at this time, in the {horizon:.0} s until a new \
-                     replica serves"
+                    ", and {usual:.2} are usual in the next {horizon:.0} s, until a new replica \
+                     serves"
                 )?;
             }
             (DemandTerm::Ramp, Some(ramp), _) => {
@@ -78,11 +78,12 @@ impl DemandForecast {
             (DemandTerm::Growth, _, _) => {
                 write!(
                     f,
-                    ", which may grow to {growth:.2} in the {horizon:.0} s until a new replica serves"
+                    ", with growth up to {growth:.2} in the {horizon:.0} s until a new replica \
+                     serves"
                 )?;
             }
             (DemandTerm::Bursts, _, Some(BurstDemand { rate, window })) => {
-                write!(f, ", in bursts that take {rate:.2} over {window} s")?;
+                write!(f, ", in bursts that need {rate:.2} over {window} s")?;
             }
             _ => {}
         }
@@ -104,7 +105,7 @@ impl fmt::Display for DemandForecast {
             write!(f, ", {rate:.2} {}", term.words())?;
         }
         if *used != Fraction::ONE && !matches!(need.decided_by(), DemandTerm::Bursts) {
-            write!(f, ", which may use {:.0} % of what replicas carry", 100.0 * used.fraction())?;
+            write!(f, ", at {:.0}% of capacity", 100.0 * used.fraction())?;
         }
         for (term, rate) in visible(need, TermPart::Added) {
             write!(f, ", {rate:.2} {}", term.words())?;
@@ -117,16 +118,16 @@ impl fmt::Display for DemandForecast {
         let total = &need.total;
         write!(f, ": {total:.2}")?;
         if *held > total * 1.005 {
-            write!(f, "; {held:.2} were needed at {since:.0} and are held")?;
+            write!(f, "; {held:.2}, needed at {since:.0}, is held")?;
         }
 
-        write!(f, "; a replica carries {carries:.2}")?;
+        write!(f, "; capacity per replica {carries:.2}")?;
         if let Some(bound) = bound {
-            write!(f, ", bound by {bound}")?;
+            write!(f, ", limited by {bound}")?;
         }
         if *unused > 0.005 {
             let percent = 100.0 * unused;
-            write!(f, ", and the router leaves {percent:.0} % of all capacity unused")?;
+            write!(f, ", and the router leaves {percent:.0}% of all capacity unused")?;
         }
 
         if let Some(relief) = relief {
@@ -136,7 +137,7 @@ impl fmt::Display for DemandForecast {
             write!(f, "; {}", HopelessBacklog(gateway))?;
         }
         if !mature {
-            f.write_str("; too little is known for anything to be spare")?;
+            f.write_str("; too little is known to scale down")?;
         }
 
         Ok(())
@@ -152,13 +153,17 @@ impl fmt::Display for Relief {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { startup, reserve, bridge } = self;
         if *reserve > 0.005 {
-            write!(f, "; for {reserve:.2} more that may come, standby starts in {startup:.0} s")?;
+            write!(
+                f,
+                "; standby covers {reserve:.2} of possible growth, because it starts in \
+                {startup:.0} s"
+            )?;
         }
         if *bridge > 0.005 {
             write!(
                 f,
-                "; {bridge:.2} are for standby, which starts in {startup:.0} s, until the rest \
-                 serves"
+                "; standby starts in {startup:.0} s and serves {bridge:.2} until the other \
+                 replicas do"
             )?;
         }
 
@@ -173,14 +178,14 @@ impl fmt::Display for HopelessBacklog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let GatewayBacklog { takes, allowed, .. } = self.0;
         match takes {
-            Some(takes) => write!(f, "what queues at the gateway takes {takes:.0} s")?,
-            None => f.write_str("nobody serves what queues at the gateway")?,
+            Some(takes) => write!(f, "the gateway's queue takes {takes:.0} s")?,
+            None => f.write_str("no replica serves the gateway's queue")?,
         }
 
         write!(
             f,
-            " and a first token may take {allowed:.1} s, so in order all are late until it is \
-             empty, unless the gateway sheds what has missed its deadline"
+            " and a first token may take {allowed:.1} s, so all requests are late until it is \
+             empty, unless the gateway sheds expired requests"
         )
     }
 }

@@ -77,7 +77,7 @@ pub struct GatewayQueue {
 
 /// The part of a gateway's queue in a need.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
-#[display("{adds:.2} for {requests:.0} that queue at the gateway")]
+#[display("{adds:.2} for {requests:.0} requests in the gateway's queue")]
 pub struct GatewayBacklog {
     /// Requests in the queue.
     pub requests: f64,

@@ -73,8 +73,8 @@ pub struct Relief {
 /// The load that one standby variant handles until others serve.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[display(
-    "{missing:.2} requests/s are for standby, which starts in {startup:.0} s, until the rest \
-     serves: {} of this variant",
+    "standby starts in {startup:.0} s and serves {missing:.2} requests/s until the other replicas \
+     do: {} of this variant",
     ReplicaCount(*replicas)
 )]
 pub struct Bridge {

@@ -66,8 +66,8 @@ const GAP_MAX: f64 = 120.0;
 /// A variant whose replicas have queues while others have room.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[display(
-    "it starves: {arriving:.2} requests/s come to it and {waiting:.0} wait, while others use \
-     {:.0} % of their capacity; its own requests take {replicas} replicas",
+    "it starves: {arriving:.2} requests/s arrive and {waiting:.0} wait, while other variants use \
+     {:.0}% of their capacity; its own requests need {replicas} replicas",
     100.0 * others
 )]
 pub struct Starvation {

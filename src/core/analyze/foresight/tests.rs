@@ -347,8 +347,8 @@ fn a_target_that_nothing_meets_leaves_a_replica_without_a_rate() {
     let floor = found.floors[&world.spec.key].to_string();
     assert!(
         floor.starts_with(
-            "no number of replicas keeps the time between tokens at 5.0 ms, of which 92 % may be \
-             used: a request alone on a replica already takes about "
+            "the ITL target of 5.0 ms (with 92% usable) is unreachable at any number of replicas: a \
+             request alone on a replica takes about "
         ),
         "{floor}"
     );
@@ -382,8 +382,8 @@ fn what_a_gateway_holds_has_arrived_and_asks_for_more_and_says_what_becomes_of_i
     assert!(gateway.adds > 0.0 && gateway.adds <= policy.cap.fraction() * seen.need.arriving);
 
     let said = seen.to_string();
-    assert!(said.contains(&format!("for {held:.0} that queue at the gateway")), "{said}");
-    assert!(said.contains("all are late until it is empty"), "{said}");
+    assert!(said.contains(&format!("for {held:.0} requests in the gateway's queue")), "{said}");
+    assert!(said.contains("all requests are late until it is empty"), "{said}");
 
     // Without the term, the held requests do not count.
     world.policy.gateway = None;

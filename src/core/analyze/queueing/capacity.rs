@@ -307,7 +307,7 @@ fn whole(count: f64) -> Replicas {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "clamped to what is a number of replicas"
+        reason = "clamped to the range of replica counts"
     )]
     let whole = count.ceil().clamp(0.0, limit) as u32;
     Replicas::saturating(whole)

@@ -31,16 +31,16 @@ pub enum Sizing {
 #[derive(Clone, Copy, Debug, Display, PartialEq)]
 pub enum SizingFailure {
     /// No requests arrive, so there is no demand to size for.
-    #[display("nothing arrives, so there is nothing to size for")]
+    #[display("no requests arrive, so no replica is needed")]
     NoTraffic,
     /// Requests arrive, but no replica reports their lengths.
-    #[display("no replica reports how long its requests are")]
+    #[display("no replica reports the lengths of its requests")]
     NoShape,
     /// No coefficients have been learned yet.
-    #[display("nothing has been learned of its replicas yet")]
+    #[display("the performance of its replicas has not been learned yet")]
     NotLearned,
     /// No latency target is configured, and none can be inferred.
-    #[display("there is no latency target, stated or inferred")]
+    #[display("no latency target is configured or inferred")]
     NoTarget,
     /// The queueing model has no answer.
     Refused(QueueingRefusal),
@@ -51,7 +51,7 @@ pub enum SizingFailure {
 impl fmt::Display for RateCapacity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rate, limit, at } = self;
-        write!(f, "one replica takes {rate:.3} requests/s, ")?;
+        write!(f, "one replica serves {rate:.3} requests/s, ")?;
 
         match limit {
             RateBound::Target { metric, target } => {
@@ -59,7 +59,7 @@ impl fmt::Display for RateCapacity {
             }
             RateBound::Throughput => write!(
                 f,
-                "all that a full batch finishes (TTFT {:.1} ms, ITL {:.1} ms)",
+                "the throughput of a full batch (TTFT {:.1} ms, ITL {:.1} ms)",
                 milliseconds(at.ttft),
                 milliseconds(at.itl)
             ),
@@ -90,7 +90,7 @@ impl fmt::Display for LatencyTarget {
             Statistic::Mean => write!(f, "a mean of {:.1} ms", milliseconds(*limit)),
             Statistic::Percentile(percentile) => write!(
                 f,
-                "{:.1} ms for {:.0} % of requests",
+                "{:.1} ms for {:.0}% of requests",
                 milliseconds(*limit),
                 100.0 * percentile.share().fraction()
             ),
@@ -112,12 +112,12 @@ impl fmt::Display for Slo {
         }
 
         match origin {
-            TargetOrigin::Stated => f.write_str("as stated"),
+            TargetOrigin::Stated => f.write_str("as configured"),
             TargetOrigin::Slowdown(k) => {
-                write!(f, "from iterations that take {:.1} times the idle one", k.times())
+                write!(f, "from iterations that take {:.1} times as long as an idle one", k.times())
             }
             TargetOrigin::Observed { headroom } => {
-                write!(f, "from {headroom:.1} times what is observed")
+                write!(f, "from {headroom:.1} times the observed latency")
             }
         }
     }

@@ -11,11 +11,11 @@ use crate::units::{RequestRate, Seconds};
 #[serde(rename_all = "snake_case")]
 pub enum QueueingRefusal {
     /// No requests arrive, so there is no latency.
-    #[display("nothing arrives, so there is no latency")]
+    #[display("no requests arrive, so there is no latency")]
     Idle,
     /// More requests arrive than a full batch finishes.
     #[display(
-        "{arrival:.3} requests/s arrive at a replica that finishes {max:.3} requests/s at most"
+        "{arrival:.3} requests/s arrive at a replica that finishes at most {max:.3} requests/s"
     )]
     Overload {
         /// The arrival rate.
@@ -25,7 +25,8 @@ pub enum QueueingRefusal {
     },
     /// An idle replica misses the target, so no replica count meets it.
     #[display(
-        "no number of replicas keeps {} at {target}: an idle replica already takes {:.1} ms",
+        "the {} target {target} is unreachable at any number of replicas: an idle replica takes \
+         {:.1} ms",
         metric.label(),
         milliseconds(*idle)
     )]

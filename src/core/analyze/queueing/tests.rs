@@ -88,7 +88,7 @@ fn a_target_below_the_idle_latency_is_a_verdict() {
     assert!(matches!(refusal, QueueingRefusal::IdleFloor { metric: LatencyMetric::Ttft, .. }));
     assert_eq!(
         refusal.to_string(),
-        "no number of replicas keeps TTFT at a mean of 10.0 ms: an idle replica already takes 30.6 ms"
+        "the TTFT target a mean of 10.0 ms is unreachable at any number of replicas: an idle replica takes 30.6 ms"
     );
 }
 
@@ -164,13 +164,12 @@ fn what_is_missing_is_required_and_said() {
 
     assert_eq!(
         analysis.variants[0].sizing.to_string(),
-        "45.000 requests/s arrive and one replica takes 17.373 requests/s, where TTFT reaches a \
+        "45.000 requests/s arrive and one replica serves 17.373 requests/s, where TTFT reaches a \
          mean of 73.0 ms, so 3 replicas are needed"
     );
     assert_eq!(
         analysis.slo.unwrap().to_string(),
-        "TTFT up to a mean of 73.0 ms, ITL up to a mean of 14.4 ms, from iterations that take 3.0 \
-         times the idle one"
+        "TTFT up to a mean of 73.0 ms, ITL up to a mean of 14.4 ms, from iterations that take 3.0 times as long as an idle one"
     );
 }
 

@@ -22,16 +22,16 @@ pub enum SaturationOutcome {
     /// Headroom is low: one more replica, on the cheapest variant that can scale up.
     SpareLow(SpareLow),
     /// Headroom is low, and another variant scales up.
-    #[display("spare is low and {_0} grows")]
+    #[display("headroom is low; scaling up {_0} instead")]
     SpareLowElsewhere(VariantKey),
     /// Headroom is low, and no variant can scale up.
-    #[display("{_0}, but no variant can grow")]
+    #[display("{_0}, but no variant can scale up")]
     SpareLowNoRoom(SpareLow),
     /// Headroom is sufficient without one replica: one less, on the most expensive variant that can
     /// scale down.
     SpareEnough(SpareEnough),
     /// Headroom is sufficient without one replica, and another variant scales down.
-    #[display("spare is enough and {_0} shrinks")]
+    #[display("headroom is sufficient; scaling down {_0} instead")]
     SpareEnoughElsewhere(VariantKey),
     /// Headroom is not low, and there is a reason not to scale down.
     SpareKept(SpareKept),
@@ -59,14 +59,18 @@ impl fmt::Display for SpareLow {
         match (kv, queue) {
             (Some((kv, kv_trigger)), Some((queue, queue_trigger))) => write!(
                 f,
-                "both KV spare ({kv:.3} < {kv_trigger:.3}) and queue spare ({queue:.1} < \
+                "low headroom in KV cache ({kv:.3} < {kv_trigger:.3}) and queue ({queue:.1} < \
                  {queue_trigger:.1})"
             ),
-            (Some((kv, trigger)), None) => write!(f, "KV spare low ({kv:.3} < {trigger:.3})"),
+            (Some((kv, trigger)), None) => write!(
+                f,
+                "low KV-cache headroom ({kv:.3} < \
+                {trigger:.3})"
+            ),
             (None, Some((queue, trigger))) => {
-                write!(f, "queue spare low ({queue:.1} < {trigger:.1})")
+                write!(f, "low queue headroom ({queue:.1} < {trigger:.1})")
             }
-            (None, None) => f.write_str("spare low"),
+            (None, None) => f.write_str("low headroom"),
         }
     }
 }
@@ -87,7 +91,7 @@ pub enum ScaleDown {
 
 /// The headroom after one replica is removed.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
-#[display("spare stays enough without one replica (KV {kv:.3}, queue {queue:.1})")]
+#[display("headroom is sufficient without one replica (KV {kv:.3}, queue {queue:.1})")]
 pub struct SpareEnough {
     /// The mean KV-cache headroom of the remaining replicas.
     pub kv: Fraction,
@@ -123,7 +127,7 @@ impl fmt::Display for SpareTight {
         let Self { kv, queue } = self;
         if let Some(TightLoad { load, threshold, trigger }) = kv {
             let left = threshold.fraction() - load.fraction();
-            write!(f, "KV spare {left:.3} < {trigger:.3}")?;
+            write!(f, "KV headroom {left:.3} < {trigger:.3}")?;
         }
 
         if kv.is_some() && queue.is_some() {
@@ -131,7 +135,7 @@ impl fmt::Display for SpareTight {
         }
         if let Some(TightLoad { load, threshold, trigger }) = queue {
             let left = threshold.requests() - load.requests();
-            write!(f, "queue spare {left:.1} < {trigger:.1}")?;
+            write!(f, "queue headroom {left:.1} < {trigger:.1}")?;
         }
 
         Ok(())
@@ -143,11 +147,11 @@ impl fmt::Display for SpareTight {
 #[serde(rename_all = "snake_case")]
 pub enum SpareKept {
     /// Headroom would be too low without one replica.
-    #[display("spare is not low, but one replica less would leave {_0}")]
+    #[display("headroom is not low, but one replica less would leave {_0}")]
     Tight(SpareTight),
     /// Too few replicas have headroom to spread the load of one over the others.
     #[display(
-        "spare is not low, and one replica less takes {SCALE_DOWN_MIN} that are not saturated \
+        "headroom is not low, but scale-down needs {SCALE_DOWN_MIN} unsaturated replicas \
          ({non_saturated} < {SCALE_DOWN_MIN})"
     )]
     TooFew {
@@ -155,7 +159,7 @@ pub enum SpareKept {
         non_saturated: Replicas,
     },
     /// Headroom would be sufficient, but each variant is at its minimum or has one replica.
-    #[display("{_0}, but no variant can shrink")]
+    #[display("{_0}, but no variant can scale down")]
     NoneToSpare(SpareEnough),
 }
 
@@ -164,13 +168,13 @@ pub enum SpareKept {
 #[serde(rename_all = "snake_case")]
 pub enum Transition {
     /// A variant has replicas that are not ready yet.
-    #[display("{_0} has replicas that are not ready yet")]
+    #[display("{_0} has pending replicas")]
     Pending(VariantKey),
     /// A variant's replicas differ from the last decision.
-    #[display("{_0} does not have the replicas of the last decision yet")]
+    #[display("{_0} has not reached its desired replicas yet")]
     NotActuated(VariantKey),
     /// Some replicas of a variant are not reporting.
-    #[display("not all replicas of {_0} report")]
+    #[display("not all replicas of {_0} are reporting")]
     NotReporting(VariantKey),
 }
 

@@ -313,9 +313,9 @@ fn a_spare_that_would_equal_its_trigger_is_enough_to_go_down() {
 #[test]
 fn either_spare_alone_makes_the_model_grow_and_both_are_named() {
     for (peak, sentence) in [
-        ((0.755, 1.0), "KV spare low (0.045 < 0.100)"),
-        ((0.1, 2.5), "queue spare low (2.5 < 3.0)"),
-        ((0.79, 4.0), "both KV spare (0.010 < 0.100) and queue spare (1.0 < 3.0)"),
+        ((0.755, 1.0), "low KV-cache headroom (0.045 < 0.100)"),
+        ((0.1, 2.5), "low queue headroom (2.5 < 3.0)"),
+        ((0.79, 4.0), "low headroom in KV cache (0.010 < 0.100) and queue (1.0 < 3.0)"),
     ] {
         assert_eq!(analysis(&[peak]).scale_up.unwrap().to_string(), sentence);
     }

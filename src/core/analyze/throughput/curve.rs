@@ -117,13 +117,13 @@ pub struct CurveLine {
 #[serde(rename_all = "snake_case")]
 pub enum LineFit {
     /// A fit through readings that are spread out.
-    #[display("fitted to readings that lie apart")]
+    #[display("fitted to spread-out readings")]
     Window,
     /// A fit through current readings with the intercept of an earlier fit.
-    #[display("fitted to present readings with the intercept of earlier ones")]
+    #[display("fitted to current readings with an earlier intercept")]
     InterceptKept,
     /// A fit through current readings with an assumed intercept.
-    #[display("fitted to present readings with an assumed intercept")]
+    #[display("fitted to current readings with an assumed intercept")]
     InterceptAssumed,
 }
 

@@ -88,18 +88,15 @@ fn the_worked_example_holds() {
     assert_eq!(
         analysis.variants[0].to_string(),
         "a full replica generates 2781 tokens/s, with 6.0 ms + 73.0 ms * KV usage between tokens, \
-         fitted to present readings with an assumed intercept, and 4600 KV tokens a request; \
-         nobody can say what is asked of 1 replica"
+         fitted to current readings with an assumed intercept, and 4600 KV tokens per request; \
+         the demand on 1 replica is unknown"
     );
     assert_eq!(analysis.report.total.demand, amount(1_000.0));
 
     let waiting = Requests::new(450.0).unwrap();
     let queued = bench.one(15, pace(0.5), FrontDemand { waiting, ..arriving(5.0) });
     assert_eq!(queued.report.total.demand, amount(4_000.0));
-    assert_eq!(
-        queued.report.to_string(),
-        "4000 of 2781 tokens/s are asked for, 1925 more are required"
-    );
+    assert_eq!(queued.report.to_string(), "demand 4000 of 2781 tokens/s, 1925 short");
 }
 
 #[test]

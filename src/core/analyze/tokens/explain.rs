@@ -11,22 +11,22 @@ use crate::units::{Replicas, Requests, Tokens};
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 pub enum CapacitySource {
     /// The size of the KV cache; no tighter bound is known.
-    #[display("by the size of the KV cache")]
+    #[display("from the KV-cache size")]
     Memory,
     /// The tokens in use at this moment, while requests wait.
-    #[display("by what is in use while requests wait")]
+    #[display("from the tokens in use while requests wait")]
     Observed,
     /// The tokens that were in use while compute was the limit.
-    #[display("by what was in use while compute was the limit")]
+    #[display("from the tokens in use when compute was the limit")]
     Learned,
     /// The engine's arguments and the shape of its requests.
-    #[display("by the engine's arguments and the length of its requests")]
+    #[display("from the engine's arguments and its requests' lengths")]
     Derived,
     /// The capacity from the time when the variant had replicas.
-    #[display("as it was when there were replicas")]
+    #[display("from the time of its last replicas")]
     Remembered,
     /// The engine's arguments and the capacity of a variant with equivalent arguments.
-    #[display("by the engine's arguments")]
+    #[display("from the engine's arguments")]
     Declared,
     /// No source.
     Unknown(MissingCapacity),
@@ -105,37 +105,37 @@ impl fmt::Display for VariantTokens {
         let Self { replicas, capacity, source, carrying, silent, pending, waiting, demand, .. } =
             self;
         match capacity {
-            Some(capacity) => write!(f, "a replica carries {capacity:.0} KV tokens, {source}")?,
-            None => write!(f, "nobody can say what a replica carries: {source}")?,
+            Some(capacity) => write!(f, "capacity per replica {capacity:.0} KV tokens, {source}")?,
+            None => write!(f, "capacity per replica unknown: {source}")?,
         }
 
         if !replicas.is_empty() {
             let in_use: Tokens = replicas.iter().map(|replica| replica.in_use).sum();
             let asked: Option<Tokens> = replicas.iter().map(|replica| replica.waiting).sum();
-            write!(f, "; {in_use:.0} are in use")?;
+            write!(f, "; {in_use:.0} in use")?;
             if *waiting > Requests::ZERO {
                 write!(f, " and {waiting:.0} requests wait")?;
                 match asked {
                     Some(asked) => write!(f, " for {asked:.0}")?,
-                    None => f.write_str(", whose length nobody knows")?,
+                    None => f.write_str(" with unknown lengths")?,
                 }
             }
 
-            write!(f, ", so {demand:.0} are asked of {}", ReplicaCount(*carrying))?;
+            write!(f, ", so the demand on {} is {demand:.0}", ReplicaCount(*carrying))?;
         }
 
         if *silent > Replicas::ZERO && !replicas.is_empty() {
-            write!(f, "; {silent} of them say nothing and count like the others")?;
+            write!(f, "; {silent} of them are not reporting and count like the others")?;
         } else if *silent > Replicas::ZERO {
             write!(
                 f,
-                "; nothing is heard of {}, so no load and no room is counted",
+                "; {} not reporting, so neither load nor capacity is counted",
                 ReplicaCount(*silent)
             )?;
         }
 
         if *pending > Replicas::ZERO {
-            write!(f, "; {pending} more are coming")?;
+            write!(f, "; {pending} more are pending")?;
         }
 
         Ok(())
@@ -145,8 +145,8 @@ impl fmt::Display for VariantTokens {
 /// The demand of requests that wait in front of the replicas.
 #[derive(Clone, Copy, Debug, Display, PartialEq)]
 #[display(
-    "{requests:.0} requests wait before the replicas for {prompt:.0} KV tokens of prompts and \
-     {output:.0} of output"
+    "{requests:.0} queued requests need {prompt:.0} KV tokens for prompts and {output:.0} for \
+     output"
 )]
 pub struct QueueDemand {
     /// The number of waiting requests.

@@ -130,13 +130,10 @@ fn the_worked_example_holds() {
     let analysis = bench.analyze(at(0), 2, &[load(9_000.0, 4.0), load(11_000.0, 10.0)]);
     assert_eq!(
         analysis.variants[0].to_string(),
-        "a replica carries 12800 KV tokens, by the size of the KV cache; 20000 are in use and 14 \
-         requests wait for 7700, so 27700 are asked of 2 replicas"
+        "capacity per replica 12800 KV tokens, from the KV-cache size; 20000 in use and 14 \
+         requests wait for 7700, so the demand on 2 replicas is 27700"
     );
-    assert_eq!(
-        analysis.report.to_string(),
-        "27700 of 25600 KV tokens are asked for, 6988 more are required"
-    );
+    assert_eq!(analysis.report.to_string(), "demand 27700 of 25600 KV tokens, 6988 short");
 }
 
 #[test]
@@ -251,7 +248,7 @@ fn a_silent_replica_carries_what_the_others_carry_and_nothing_is_spare() {
     assert!(
         analysis.variants[0]
             .to_string()
-            .ends_with("; 2 of them say nothing and count like the others")
+            .ends_with("; 2 of them are not reporting and count like the others")
     );
 }
 
@@ -299,7 +296,7 @@ fn a_variant_without_replicas_carries_what_it_carried_and_never_what_a_step_comp
     assert_eq!(analysis.variants[0].capacity, None);
     assert_eq!(
         analysis.variants[0].to_string(),
-        "nobody can say what a replica carries: no replica has ever been measured"
+        "capacity per replica unknown: no replica has ever been measured"
     );
 
     bench.capacity(at(15), load(8_000.0, 0.0));
@@ -396,7 +393,7 @@ fn what_waits_in_the_scheduler_is_asked_of_prefill_as_prompts_and_of_decode_whol
     assert_eq!(analysis.report.total.demand, amount(10_500.0));
     assert_eq!(
         analysis.queue.unwrap().to_string(),
-        "10 requests wait before the replicas for 10000 KV tokens of prompts and 500 of output"
+        "10 queued requests need 10000 KV tokens for prompts and 500 for output"
     );
 }
 

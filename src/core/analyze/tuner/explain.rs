@@ -38,14 +38,14 @@ pub enum TuningOutcome {
 #[derive(Clone, Copy, Debug, Display, PartialEq)]
 pub enum UnfitObservation {
     /// The replica has not served long enough.
-    #[display("the replica is learned from in {remaining:.0} s")]
+    #[display("learning from the replica starts in {remaining:.0} s")]
     Transient {
         /// The remaining time.
         remaining: Seconds,
     },
     /// The batch is full, so the queue dominates the latency.
     #[display(
-        "{present:.0} requests in a replica with {batch} places tell the queue, not the engine"
+        "with {present:.0} requests for {batch} places, latency shows the queue and not the engine"
     )]
     Full {
         /// The number of requests in the replica.
@@ -67,7 +67,11 @@ impl fmt::Display for TuningOutcome {
                 write!(f, "rejected at a distance of {nis:.2}, {in_a_row} in a row")
             }
             Self::Rejected { nis: None, in_a_row } => {
-                write!(f, "rejected, as more arrives than the estimate allows, {in_a_row} in a row")
+                write!(
+                    f,
+                    "rejected, because more requests arrive than the estimate allows, \
+                    {in_a_row} in a row"
+                )
             }
             Self::Unfit(unfit) => write!(f, "{unfit}"),
         }

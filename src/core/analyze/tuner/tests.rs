@@ -228,7 +228,7 @@ fn a_young_replica_is_not_learned_from() {
     let remaining = Seconds::new(30.0).unwrap();
 
     assert_eq!(lesson, TuningOutcome::Unfit(UnfitObservation::Transient { remaining }));
-    assert_eq!(lesson.to_string(), "the replica is learned from in 30 s");
+    assert_eq!(lesson.to_string(), "learning from the replica starts in 30 s");
     assert_eq!(tuner.estimate(), None);
     assert!(matches!(tuner.learn(Some(TRANSIENT_DELAY), &point), TuningOutcome::Started { .. }));
 }

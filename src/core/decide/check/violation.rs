@@ -20,10 +20,10 @@ pub enum Violation {
     #[display("{_0} has two decisions")]
     Twice(VariantKey),
     /// A decision has no steps, or a step does not start where the previous step ends.
-    #[display("the steps of {_0} do not lead to its number")]
+    #[display("the steps of {_0} do not lead to its desired replicas")]
     BrokenChain(VariantKey),
     /// Desired replicas drop although there is no fresh data.
-    #[display("{_0} would be lowered without fresh data")]
+    #[display("{_0} would scale down without fresh data")]
     LoweredBlindly(VariantKey),
 }
 

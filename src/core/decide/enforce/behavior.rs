@@ -41,7 +41,7 @@ settings! {
         /// Definition of a burst of demand. Without this section, nothing counts as a burst.
         panic: Option<Panic>;
 
-        /// Subtracts the stabilization windows of the HPA that carries out the number from those
+        /// Subtracts the stabilization windows of the HPA that follows desired replicas from those
         /// here, so that no time is waited for twice.
         deference as "defer_to_hpa": Deference = Deference::ToHpa;
     }

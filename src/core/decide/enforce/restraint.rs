@@ -51,16 +51,16 @@ impl fmt::Display for Restraint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LeftToHpa { hpa, window } => {
-                write!(f, "not held here, because HPA {hpa} waits {window:.0} s by itself")
+                write!(f, "stabilization left to HPA {hpa} ({window:.0} s window)")
             }
             Self::Dwelling { direction, remaining } => {
                 let (now, before) = match direction {
-                    ScalingDirection::Up => ("raised", "lowered"),
-                    ScalingDirection::Down => ("lowered", "raised"),
+                    ScalingDirection::Up => ("scaled up", "scaled down"),
+                    ScalingDirection::Down => ("scaled down", "scaled up"),
                 };
                 write!(
                     f,
-                    "not {now} for another {:.0} s, because it was {before} just now",
+                    "not {now} for another {:.0} s, because it was {before} recently",
                     whole(*remaining)
                 )
             }
@@ -68,22 +68,22 @@ impl fmt::Display for Restraint {
                 let times = if *turned == 1 { "once" } else { &*format!("{turned} times") };
                 write!(
                     f,
-                    "not lowered for another {:.0} s: it has turned {times} within an hour, which \
-                     is as often as it may",
+                    "scale-down blocked for {:.0} s: flap budget spent (direction changed {times} \
+                     in the last hour)",
                     whole(*refills_in)
                 )
             }
             Self::Burst { asked, mean, age, remaining } => {
                 if *age == Seconds::ZERO {
-                    write!(f, "demand jumps")?;
+                    write!(f, "demand is jumping")?;
                 } else {
                     write!(f, "demand jumped {age:.0} s ago")?;
                 }
 
                 write!(
                     f,
-                    " to {asked} replicas, from {mean:.1} on average: nothing is lowered for \
-                     another {:.0} s, and no window is waited for to raise it",
+                    " to {asked} replicas, from {mean:.1} on average: scale-down is blocked for \
+                     {:.0} s, and scale-up skips its window",
                     whole(*remaining)
                 )
             }

@@ -12,7 +12,7 @@ impl fmt::Display for Grant {
             write!(f, ", {cut}")?;
         }
         if let Some(allowed) = below_min {
-            write!(f, "; the minimum is kept, though only {allowed} fit")?;
+            write!(f, "; the minimum is kept, although only {allowed} fit")?;
         }
 
         Ok(())
@@ -22,9 +22,9 @@ impl fmt::Display for Grant {
 impl fmt::Display for LimitShadow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { limit, why, next, per_gpu } = self;
-        write!(f, "{limit}: the next replica would be of {next}")?;
+        write!(f, "{limit}: the next replica would go to {next}")?;
         if let Some(per_gpu) = per_gpu {
-            write!(f, ", with {per_gpu:.1} carried by each accelerator")?;
+            write!(f, ", with a capacity of {per_gpu:.1} per accelerator")?;
         }
         write!(f, "; {why}")
     }

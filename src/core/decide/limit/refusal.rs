@@ -30,7 +30,7 @@ pub struct Cut {
 pub enum GrantRefusal {
     /// A replica needs more than is free.
     #[display(
-        "a replica takes {needed} {} and {free} are free",
+        "a replica needs {needed} {} and {free} are free",
         kind.as_ref().map_or("accelerators", Accelerator::as_str)
     )]
     Accelerators {
@@ -43,8 +43,8 @@ pub enum GrantRefusal {
     },
     /// Enough is free in total, but no node has enough for a pod.
     #[display(
-        "a pod takes {needed} {kind} on one node, where {largest} at most are free, of {free} on \
-         all nodes"
+        "a pod needs {needed} {kind} on one node, and at most {largest} are free on one ({free} \
+         on all)"
     )]
     Scattered {
         /// The kind.
@@ -57,7 +57,7 @@ pub enum GrantRefusal {
         free: Gpus,
     },
     /// A replica costs more than is left of the budget.
-    #[display("a replica costs {needed:.2} an hour and {left:.2} are left")]
+    #[display("a replica costs {needed:.2} per hour and {left:.2} is left")]
     Budget {
         /// Cost per replica.
         needed: CostPerHour,
@@ -68,7 +68,7 @@ pub enum GrantRefusal {
     #[display("it has no {_0}")]
     NotListed(Accelerator),
     /// The accelerator of the variant is unknown.
-    #[display("what the variant runs on is unknown")]
+    #[display("the variant's accelerator is unknown")]
     UnknownKind,
     /// The limit has never been read.
     #[display("it has not been read yet")]

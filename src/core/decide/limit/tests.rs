@@ -72,19 +72,17 @@ fn the_tightest_of_several_limits_wins_and_is_named() {
     let grants = limit(&[want("a", 1, 1, 9)], &limits);
     assert_eq!(
         grants.grants[0].to_string(),
-        "shop/a: 5 of 9 replicas, limited by quota of shop: a replica takes 1 accelerators and 0 \
-         are free"
+        "shop/a: 5 of 9 replicas, limited by quota of shop: a replica needs 1 accelerators and 0 are free"
     );
 
     let grants = limit(&[want("a", 2, 1, 9)], &limits[..2]);
     assert_eq!(
         grants.grants[0].to_string(),
-        "shop/a: 3 of 9 replicas, limited by budget: a replica costs 8.00 an hour and 6.00 are left"
+        "shop/a: 3 of 9 replicas, limited by budget: a replica costs 8.00 per hour and 6.00 is left"
     );
     assert_eq!(
         grants.shadows[0].to_string(),
-        "budget: the next replica would be of shop/a, with 100.0 carried by each accelerator; a \
-         replica costs 8.00 an hour and 6.00 are left"
+        "budget: the next replica would go to shop/a, with a capacity of 100.0 per accelerator; a replica costs 8.00 per hour and 6.00 is left"
     );
 }
 
@@ -186,8 +184,7 @@ fn a_minimum_is_kept_where_it_does_not_fit_and_that_is_said() {
     assert_eq!(grants.grants[1].granted, replicas(2));
     assert_eq!(
         grants.grants[1].to_string(),
-        "shop/b: 2 of 2 replicas, limited by inventory: a replica takes 1 H100 and 0 are free; the \
-         minimum is kept, though only 1 fit"
+        "shop/b: 2 of 2 replicas, limited by inventory: a replica needs 1 H100 and 0 are free; the minimum is kept, although only 1 fit"
     );
 }
 

@@ -6,7 +6,7 @@ use crate::decide::optimize::plan::{DemandCover, ModelPlan, Placement};
 use crate::units::CostPerHour;
 
 impl fmt::Display for ModelPlan {
-    /// `6 -> 5 replicas for 37.00 -> 26.00 an hour: the least cost, exactly (17 steps); …`.
+    /// `6 -> 5 replicas for 37.00 -> 26.00 an hour: cheapest plan (optimal, 17 steps); …`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { model: _, method, placements, covers, cost_before, cost_after, rankings: _ } =
             self;
@@ -14,7 +14,7 @@ impl fmt::Display for ModelPlan {
         let after: u32 = placements.iter().map(|it| it.after.count()).sum();
         write!(
             f,
-            "{before} -> {after} replicas for {} -> {} an hour: {method}",
+            "{before} -> {after} replicas for {} -> {} per hour: {method}",
             MoneyAmount(*cost_before),
             MoneyAmount(*cost_after)
         )?;
@@ -24,7 +24,7 @@ impl fmt::Display for ModelPlan {
         if let Some((cover, missing)) = self.shortfall() {
             write!(
                 f,
-                "; {:.0} % of the {} cannot be carried inside the bounds and limits",
+                "; {:.0}% of the {} exceed capacity within bounds and limits",
                 missing.fraction() * 100.0,
                 cover.unit
             )?;
@@ -37,7 +37,7 @@ impl fmt::Display for ModelPlan {
 impl fmt::Display for DemandCover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { unit, role, wanted, planned } = self;
-        write!(f, "carries {planned:.1} of {wanted:.1} {unit} wanted")?;
+        write!(f, "capacity for {planned:.1} of {wanted:.1} {unit}")?;
         match role {
             Some(role) => write!(f, " for {}", role.label()),
             None => Ok(()),

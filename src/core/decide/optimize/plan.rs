@@ -36,20 +36,20 @@ pub struct ModelPlan {
 #[serde(rename_all = "snake_case")]
 pub enum PlanMethod {
     /// No cheaper plan exists.
-    #[display("the least cost, exactly ({steps} step{})", if *steps == 1 { "" } else { "s" })]
+    #[display("cheapest plan (optimal, {steps} step{})", if *steps == 1 { "" } else { "s" })]
     Exact {
         /// Partial plans that were examined.
         steps: u32,
     },
     /// The search ended early. The result is the best plan found, which never costs more than
     /// adding replicas in the order of the search.
-    #[display("the best of {steps} steps, perhaps not the least cost")]
+    #[display("cheapest of {steps} steps, perhaps not optimal")]
     Bounded {
         /// Partial plans that were examined.
         steps: u32,
     },
     /// Replicas were added by price rank, or removed at the least cost.
-    #[display("by the rank of its price")]
+    #[display("ranked by price")]
     Ranked,
 }
 
@@ -73,38 +73,35 @@ pub struct Placement {
 #[serde(rename_all = "snake_case")]
 pub enum PlanReason {
     /// The plan keeps the current replicas.
-    #[display("the plan needs no other number")]
+    #[display("the plan keeps the current replicas")]
     Kept,
     /// Replicas are added for the shortfall.
-    #[display("for what is missing")]
+    #[display("added for the shortfall")]
     Added,
     /// A replica is added to learn its capacity, because the variants of known capacity are not
     /// enough.
-    #[display("to learn what one carries, as the others do not suffice")]
+    #[display("added to learn the capacity per replica, because the other variants are not enough")]
     Tried,
     /// Replicas are removed, because the others cover the demand.
-    #[display("the others carry what is wanted")]
+    #[display("the other replicas have enough capacity")]
     Removed,
     /// Replicas are removed, because their replacements serve load.
-    #[display("those that replace them carry load")]
+    #[display("their replacements serve")]
     Replaced,
     /// Replicas that the plan removes stay until their replacements serve load.
-    #[display("{planned} once what replaces the others carries load")]
+    #[display("{planned} once the replacements serve")]
     Serving {
         /// Replicas in the final plan.
         planned: Replicas,
     },
     /// Replicas that the plan removes stay, because a check refuses to remove them.
-    #[display(
-        "{planned} {} enough, but a check does not let the others go",
-        if *planned == Replicas::ONE { "is" } else { "are" }
-    )]
+    #[display("{planned} would be enough, but scale-down is blocked")]
     Refused {
         /// Replicas in the final plan.
         planned: Replicas,
     },
     /// The capacity per replica is unknown, so the replicas stay inside their bounds.
-    #[display("what one replica carries is unknown")]
+    #[display("capacity per replica is unknown")]
     Unknown,
 }
 

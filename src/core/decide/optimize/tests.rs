@@ -116,8 +116,7 @@ fn the_cheapest_for_what_it_carries_is_not_always_the_cheapest_for_the_need() {
     assert!(matches!(exact.method, PlanMethod::Exact { .. }));
     assert_eq!(
         exact.to_string().replace(|c: char| c.is_ascii_digit(), "#"),
-        "# -> # replicas for #.## -> ##.## an hour: the least cost, exactly (# steps); carries \
-         #####.# of #####.# KV tokens wanted"
+        "# -> # replicas for #.## -> ##.## per hour: cheapest plan (optimal, # steps); capacity for #####.# of #####.# KV tokens"
     );
     assert_eq!(exact.cost_after, CostPerHour::new(20.0).unwrap());
 }
@@ -205,7 +204,7 @@ fn removing_goes_from_the_most_expensive_and_asks_before_each() {
     assert_eq!(held.placements[1].because, PlanReason::Refused { planned: Replicas::ZERO });
     assert_eq!(
         held.placements[1].to_string(),
-        "shop/dear: 2 -> 1 at 15.00 each, 0 are enough, but a check does not let the others go"
+        "shop/dear: 2 -> 1 at 15.00 each, 0 would be enough, but scale-down is blocked"
     );
 }
 
@@ -246,8 +245,7 @@ fn what_bounds_and_room_do_not_allow_is_said() {
     assert_eq!(cover.planned, amount(70_000.0));
     assert!((missing.fraction() - 0.3).abs() < 1e-9);
     assert!(
-        plan.to_string()
-            .ends_with("30 % of the KV tokens cannot be carried inside the bounds and limits")
+        plan.to_string().ends_with("30% of the KV tokens exceed capacity within bounds and limits")
     );
 
     model.candidates[1].accelerator = None;
@@ -304,5 +302,5 @@ fn each_analyzer_is_met_in_its_own_unit() {
     let plan = least_cost(&model, None, &OptimizerPolicy::default(), &consent);
     // One more replica of the second variant meets both: 1,000 tokens and 5 requests/s.
     assert_eq!(targets(&plan), [1, 2]);
-    assert_eq!(plan.covers[1].to_string(), "carries 12.0 of 12.0 requests/s wanted");
+    assert_eq!(plan.covers[1].to_string(), "capacity for 12.0 of 12.0 requests/s");
 }

@@ -62,7 +62,7 @@ pub struct Adapter {
 /// The traffic of an adapter.
 #[derive(Clone, Copy, Debug, Display, PartialEq)]
 #[display(
-    "{arriving:.3} requests/s arrive, of which a replica takes {:.0} % of {per_replica:.3}",
+    "{arriving:.3} requests/s arrive, and a replica serves {:.0}% of {per_replica:.3}",
     target.fraction() * 100.0
 )]
 pub struct AdapterTraffic {
@@ -78,7 +78,7 @@ pub struct AdapterTraffic {
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 pub enum AdapterActivity {
     /// It is unknown, because not every replica has been read.
-    #[display("not every replica has been read, and it wanted {before} before")]
+    #[display("not all replicas have been read, and it needed {before} before")]
     Unknown {
         /// Copies that it needed when every replica was last read.
         before: Replicas,
@@ -90,7 +90,7 @@ pub enum AdapterActivity {
     #[display("it has had requests")]
     Busy,
     /// It has had requests, and its replicas had no slot for it for most of the window.
-    #[display("none of the {hosts} replicas that it works on had a slot for it")]
+    #[display("none of the {hosts} replicas that it runs on had a free slot")]
     Starved {
         /// Replicas that it has run on.
         hosts: Replicas,
@@ -273,15 +273,15 @@ impl fmt::Display for PoolNeed {
 
         match slots {
             SlotNeed::Known { copies, slots, replicas } => {
-                write!(f, ", {replicas} for {copies} copies at {slots} slots a replica")?;
+                write!(f, ", {replicas} for {copies} copies at {slots} slots per replica")?;
             }
-            SlotNeed::Unknown => f.write_str(", and nobody knows for slots")?,
+            SlotNeed::Unknown => f.write_str(", unknown for slots")?,
             SlotNeed::Uncounted => return Ok(()),
         }
 
         match load {
             Some(load) => write!(f, ", {load} for the load"),
-            None => f.write_str(", and nobody knows for the load"),
+            None => f.write_str(", unknown for the load"),
         }
     }
 }
@@ -313,7 +313,7 @@ impl fmt::Display for DesiredPool {
         let Self { replicas, need, unmet } = self;
         write!(f, "{replicas} replicas: {need}")?;
         if *unmet > Replicas::ZERO {
-            write!(f, "; {unmet} more are needed than the maximum allows")?;
+            write!(f, "; {unmet} more are needed, above the maximum")?;
         }
         Ok(())
     }

@@ -135,16 +135,16 @@ pub enum NoPacking {
     #[display("packing is off")]
     Off,
     /// Replicas are starting or leaving.
-    #[display("{_0} replicas are starting or going")]
+    #[display("{_0} replicas are starting or leaving")]
     Moving(Replicas),
     /// The last packing is too recent.
-    #[display("the next packing is in {:.0} s at the earliest", remaining.seconds().ceil())]
+    #[display("packing is possible in {:.0} s at the earliest", remaining.seconds().ceil())]
     Recent {
         /// Time until the next packing is allowed.
         remaining: Seconds,
     },
     /// Too many copies would have to be moved.
-    #[display("{moved} copies would have to move, and {max} may")]
+    #[display("{moved} copies would have to move, and at most {max} may")]
     TooMany {
         /// Copies that would have to be moved.
         moved: Replicas,
@@ -171,15 +171,15 @@ impl fmt::Display for Lowering {
             Self::Needed(needed) => write!(f, "{needed} replicas are needed"),
             Self::Waiting { asked, needed, remaining } => write!(
                 f,
-                "{needed} of {asked} replicas are needed, and must be for another {:.0} s",
+                "{needed} of {asked} replicas are needed; scale-down waits another {:.0} s",
                 remaining.seconds().ceil()
             ),
             Self::Emptied { left, needed, empty, unpacked } => {
-                write!(f, "{left} replicas stay: {empty} host nothing and {needed} are needed")?;
+                write!(f, "{left} replicas stay: {empty} are empty and {needed} are needed")?;
                 unpacked.map_or(Ok(()), |why| write!(f, ", not packed: {why}"))
             }
             Self::Packed { asked, left, moved } => {
-                write!(f, "{left} of {asked} replicas hold everything after {moved} copies move")
+                write!(f, "{left} of {asked} replicas are enough after {moved} copies move")
             }
             Self::Kept { asked, needed, unpacked } => {
                 write!(f, "{needed} of {asked} replicas are needed, not packed: {unpacked}")

@@ -122,7 +122,7 @@ impl fmt::Display for LayoutPlan {
         }
 
         for (ordinal, adapters) in leaving {
-            write!(f, "; {ordinal} goes with {}", names(adapters))?;
+            write!(f, "; {ordinal} leaves with {}", names(adapters))?;
         }
         for (adapter, copies) in unmet {
             write!(f, "; no slot for {copies} copies of {adapter}")?;

@@ -153,7 +153,7 @@ impl fmt::Display for PoolReason {
         write!(f, "{need}")?;
 
         match (unsure, lowering) {
-            (Some(unsure), _) => write!(f, "; not lowered: {unsure}"),
+            (Some(unsure), _) => write!(f, "; scale-down blocked: {unsure}"),
             (None, Lowering::Needed(_)) => Ok(()),
             (
                 None,
@@ -171,15 +171,18 @@ impl fmt::Display for PoolUncertainty {
         match self {
             Self::Unlisted { replica, replicas, why } => {
                 if *replicas > Replicas::ONE {
-                    write!(f, "the adapters of {replicas} replicas are not known, among them ")?;
+                    write!(
+                        f,
+                        "the adapters of {replicas} replicas are unknown, such as those of "
+                    )?;
                 } else {
-                    f.write_str("the adapters are not known of ")?;
+                    f.write_str("the adapters are unknown of ")?;
                 }
 
                 write!(f, "{replica}, because ")?;
                 match why {
                     Some(why) => write!(f, "{why}"),
-                    None => f.write_str("it has no fresh page"),
+                    None => f.write_str("it has no fresh metrics"),
                 }
             }
             Self::Unwatched { remaining } => write!(
@@ -189,7 +192,7 @@ impl fmt::Display for PoolUncertainty {
             ),
             Self::Unassigned { model, copies } => write!(
                 f,
-                "another server can host the {copies} copies of {model} as well; set spec.server"
+                "another server can also host the {copies} copies of {model}; set spec.server"
             ),
         }
     }
@@ -216,8 +219,8 @@ mod tests {
         assert_eq!(pooled.cause(), PoolCause::Unsure);
         assert_eq!(
             pooled.to_string(),
-            "none for copies, 0 for 0 copies at 2 slots a replica, 1 for the load; not lowered: the \
-             adapters are not known of p-0, because it has no fresh page"
+            "none for copies, 0 for 0 copies at 2 slots per replica, 1 for the load; scale-down blocked: the \
+             adapters are unknown of p-0, because it has no fresh metrics"
         );
     }
 }

@@ -8,7 +8,7 @@ use crate::decide::rank::score::RankRecord;
 use crate::fleet::VariantKey;
 
 impl fmt::Display for RankRecord {
-    /// `3 replicas for 12.00 an hour serve what is worth 6.15: ratio 1.86 x unfitness 1.00 …`.
+    /// `3 replicas for 12.00 per hour serve load worth 6.15: ratio 1.86 x unfitness 1.00 …`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             count,
@@ -25,7 +25,7 @@ impl fmt::Display for RankRecord {
         let serve = if count.count() == 1 { "serves" } else { "serve" };
         write!(
             f,
-            "{} for {real:.2} an hour {serve} what is worth {theoretical:.2}: ratio {ratio:.3} x \
+            "{} for {real:.2} per hour {serve} load worth {theoretical:.2}: ratio {ratio:.3} x \
              unfitness {unfitness:.3} counted as {suppressed:.3}",
             ReplicaCount(*count)
         )?;
@@ -33,7 +33,7 @@ impl fmt::Display for RankRecord {
             write!(f, " x {cold:.1} for a cold start")?;
         }
         if *mismatch > 1.0 {
-            write!(f, " x {mismatch:.1} for something scarce that the model does not need")?;
+            write!(f, " x {mismatch:.1} for a scarce accelerator that the model does not need")?;
         }
 
         write!(f, ", score {score:.3}")
@@ -63,7 +63,7 @@ impl fmt::Display for Residual {
 
         if unserved.amount() > 0.0 {
             let separator = if rounds.is_empty() { "" } else { "; " };
-            write!(f, "{separator}{unserved:.1} cannot be served by anything")?;
+            write!(f, "{separator}{unserved:.1} exceeds the capacity of all variants")?;
         }
 
         Ok(())
@@ -82,7 +82,7 @@ impl fmt::Display for Rank {
                 && let Some(first) = residual.rounds.first()
                 && let Some(option) = option_of(first, variant)
             {
-                write!(f, "{separator} for {unit} and not taken: ")?;
+                write!(f, "{separator} for {unit} and not chosen: ")?;
                 match option.scored {
                     Ok(record) => write!(f, "{record}")?,
                     Err(why) => write!(f, "{why}")?,
@@ -100,7 +100,7 @@ impl fmt::Display for Rank {
                 else {
                     continue;
                 };
-                write!(f, "{separator} to carry {served:.1} {unit}: {record}")?;
+                write!(f, "{separator} to serve {served:.1} {unit}: {record}")?;
                 separator = "; ranked by price";
             }
         }

@@ -121,10 +121,10 @@ pub enum NoScore {
     #[display("its capacity or the preferred one is unknown")]
     NoSize,
     /// There is neither a theoretical cost nor a damper to compare its cost with.
-    #[display("there is no cost to hold its cost against")]
+    #[display("there is no cost to compare it with")]
     NoMeasure,
     /// Its values are too large for a score.
-    #[display("its numbers are too large for a score")]
+    #[display("its values are too large for a score")]
     NotFinite,
 }
 

@@ -204,7 +204,7 @@ fn what_one_option_leaves_is_ranked_again_until_everything_is_served() {
     assert_eq!(residual.added(&key("l4")).count(), 16);
     assert!(
         residual.to_string().starts_with(
-            "1 x shop/h100 serve 60.0: 1 replica for 8.00 an hour serves what is worth 7.38: ratio"
+            "1 x shop/h100 serve 60.0: 1 replica for 8.00 per hour serves load worth 7.38: ratio"
         ),
         "{residual}"
     );
@@ -249,7 +249,7 @@ fn what_is_scarce_is_the_last_choice_and_still_a_choice() {
     assert_eq!(residual.unserved, Amount::ZERO);
     let said = residual.rounds[2].to_string();
     assert!(
-        said.contains(" x 1000.0 for something scarce that the model does not need, score "),
+        said.contains(" x 1000.0 for a scarce accelerator that the model does not need, score "),
         "{said}"
     );
 }
@@ -265,7 +265,10 @@ fn demand_that_nobody_can_serve_is_said() {
     let residual = ranked_of(&variants, Warmth::Cold, question, None);
     assert_eq!(residual.rounds.len(), 4);
     assert_eq!(residual.unserved, amount(5.0));
-    assert!(residual.to_string().ends_with("; 5.0 cannot be served by anything"), "{residual}");
+    assert!(
+        residual.to_string().ends_with("; 5.0 exceeds the capacity of all variants"),
+        "{residual}"
+    );
     assert_eq!(residual.rounds[3].options.iter().filter(|it| it.scored.is_ok()).count(), 1);
 }
 

@@ -52,7 +52,9 @@ pub enum FrontQueue {
 #[serde(rename_all = "snake_case")]
 pub enum Idleness {
     /// The model is idle, for at least this long.
-    #[display("idle: for {retention:.0} s nothing has finished, run, waited or queued{evidence}")]
+    #[display(
+        "idle: no request has finished, run, waited or queued for {retention:.0} s{evidence}"
+    )]
     Proved {
         /// The retention.
         retention: Seconds,
@@ -61,8 +63,8 @@ pub enum Idleness {
     },
     /// The model is not idle.
     #[display(
-        "not idle: {finished} requests finished, {on_replicas} ran or waited, {in_front} queued in \
-         front"
+        "not idle: {finished} requests finished, {on_replicas} ran or waited, {in_front} were \
+         queued"
     )]
     Busy {
         /// Requests that finished.
@@ -73,7 +75,7 @@ pub enum Idleness {
         in_front: Requests,
     },
     /// It is unknown whether the model is idle.
-    #[display("not proved to be idle: {_0}")]
+    #[display("may not be idle: {_0}")]
     Unproved(UnknownIdleness),
 }
 
@@ -82,10 +84,10 @@ pub enum Idleness {
 #[serde(rename_all = "snake_case")]
 pub enum UnknownIdleness {
     /// Not every count of finished requests could be read.
-    #[display("not every count of finished requests could be read")]
+    #[display("some counts of finished requests could not be read")]
     Finished,
     /// Not every count of running and waiting requests could be read.
-    #[display("not every replica says what runs and waits on it")]
+    #[display("some replicas do not report running and waiting requests")]
     OnReplicas,
     /// The queue in front could not be read.
     #[display("the queue in front could not be read")]
@@ -107,7 +109,7 @@ impl fmt::Display for IdleEvidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.pages {
             0 => Ok(()),
-            pages => write!(f, ", as {pages} pages of {} replicas say", self.replicas),
+            pages => write!(f, ", according to {pages} scrapes of {} replicas", self.replicas),
         }
     }
 }

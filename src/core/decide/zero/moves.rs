@@ -14,11 +14,11 @@ pub enum Move {
     /// The variant scales down to its minimum.
     ToZero(Idleness),
     /// The variant would scale to zero if the model were proved to be idle.
-    #[display("not to zero: {_0}")]
+    #[display("not scaled to zero: {_0}")]
     Stays(Idleness),
     /// The model is idle. A variant of the other role must have replicas, and it serves nothing
     /// without this variant.
-    #[display("not to zero: idle, but {with} must have {min} and needs this one")]
+    #[display("not scaled to zero: idle, but {with} keeps {min} and needs this variant")]
     Paired {
         /// The other variant.
         with: VariantName,
@@ -26,7 +26,7 @@ pub enum Move {
         min: Replicas,
     },
     /// A queue has formed in front of a model without replicas.
-    #[display("woken: {signal} says {queued}")]
+    #[display("woken: {signal} reports {queued}")]
     Woken {
         /// The length of the queue, in the unit of the signal.
         queued: Requests,
@@ -35,7 +35,7 @@ pub enum Move {
     },
     /// The model was woken, and does not scale to zero before it has served.
     #[display(
-        "kept awake: woken {ago:.0} s ago, and stays until it has served and for {at_least:.0} s"
+        "kept awake: woken {ago:.0} s ago; stays until it has served, and at least {at_least:.0} s"
     )]
     KeptAwake {
         /// Time since it was woken.

@@ -60,14 +60,18 @@ impl fmt::Display for Wake {
             Self::Asleep(FrontQueue::Unknown) => f.write_str("asleep: the queue could not be read"),
             Self::Asleep(FrontQueue::Queued(_)) => f.write_str("asleep: nothing queues"),
             Self::Awake { variant, replicas } => {
-                write!(f, "awake: {variant} is asked for {replicas} replicas")
+                write!(f, "awake: {variant} has {replicas} desired replicas")
             }
             Self::Woken { variants, queued } => {
                 let names: Vec<String> = variants.iter().map(ToString::to_string).collect();
                 write!(f, "{} woken: {} requests queue", names.join(", "), queued.requests())
             }
             Self::NoneAllowed(queued) => {
-                write!(f, "{} requests queue, and no variant may have a replica", queued.requests())
+                write!(
+                    f,
+                    "{} requests are queued, but no variant may have a replica",
+                    queued.requests()
+                )
             }
         }
     }
@@ -207,7 +211,7 @@ mod tests {
         let starting = [sleeper("dear", Role::Both, 9.0, 1), sleeper("cheap", Role::Both, 1.0, 0)];
         assert_eq!(
             wake_whole(queued, &starting).to_string(),
-            "awake: shop/dear is asked for 1 replicas"
+            "awake: shop/dear has 1 desired replicas"
         );
 
         let none = wake_whole(queued, &[closed]);

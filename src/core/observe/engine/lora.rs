@@ -136,7 +136,7 @@ pub enum WhyUnusable {
     #[display("the value {_0} is not an instant")]
     NotAnInstant(#[serde(with = "crate::observe::exact")] f64),
     /// Its value lies ahead: it is the sum of several processes' values.
-    #[display("the value is {_0}, which lies ahead: values of processes were added up")]
+    #[display("the value {_0} is in the future: values of several processes were added up")]
     Ahead(Timestamp),
     /// `max_lora` is not a number above 0.
     #[display("max_lora is not a number above 0")]

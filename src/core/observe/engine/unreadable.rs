@@ -11,10 +11,10 @@ pub const BUCKETS_MAX: usize = 1024;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SampleError {
     /// A second series for the same number.
-    #[error("another series on the page already gives the same number")]
+    #[error("another series in the response already has this value")]
     Duplicate,
     /// A cumulative number that cannot have been counted.
-    #[error("a cumulative number cannot be {value}; it must be finite and at least 0")]
+    #[error("a cumulative value cannot be {value}; it must be finite and at least 0")]
     NotCumulative {
         /// The number.
         value: f64,
@@ -36,7 +36,7 @@ pub enum SampleError {
         expected: &'static str,
     },
     /// More ranks than [`RANKS_MAX`].
-    #[error("the page has more than {RANKS_MAX} ranks")]
+    #[error("the response has more than {RANKS_MAX} ranks")]
     TooManyRanks,
     /// More buckets than [`BUCKETS_MAX`].
     #[error("the histogram has more than {BUCKETS_MAX} buckets")]

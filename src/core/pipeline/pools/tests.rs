@@ -191,7 +191,7 @@ fn a_pool_grows_at_once_to_what_its_slots_need() {
     assert_eq!(desired, 2, "{text}");
     assert_eq!(report.slots, Slots::new(2));
     assert_eq!(report.plan.loads(), n(1), "the third adapter goes to the replica to come");
-    assert!(text.contains("2 for 3 copies at 2 slots a replica"), "{text}");
+    assert!(text.contains("2 for 3 copies at 2 slots per replica"), "{text}");
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn a_replica_that_does_not_say_what_it_serves_keeps_the_number() {
     world.pages = vec![Some((&["a"], &[])), None];
     let (desired, text, report) = world.after(60);
     assert_eq!(desired, 2, "{text}");
-    assert!(text.contains("of p-1, because its page lists no adapters"), "{text}");
+    assert!(text.contains("of p-1, because its metrics list no adapters"), "{text}");
     assert!(!report.replicas[1].known);
 }
 

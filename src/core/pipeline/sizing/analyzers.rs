@@ -88,6 +88,6 @@ where
     if saved.as_ref().is_none_or(T::is_sound) {
         Ok(saved)
     } else {
-        Err(D::Error::custom("an analyzer has learned what cannot be"))
+        Err(D::Error::custom("an analyzer has invalid learned values"))
     }
 }

@@ -129,7 +129,7 @@ pub(crate) enum WatchChange<T> {
 pub(crate) enum WatchFailure {
     /// The API server refuses.
     Forbidden(String),
-    /// There is no such resource.
+    /// The resource does not exist.
     Absent(String),
     /// The API server does not respond, or its response is not usable.
     Away(String),
@@ -380,7 +380,7 @@ pub(crate) async fn ask<T>(
 ) -> Result<T, RequestFailure> {
     match timeout(pace.grace, request).await {
         Ok(answer) => answer.map_err(|error| RequestFailure::new(&error)),
-        Err(_) => Err(RequestFailure::silent("there was no answer in time")),
+        Err(_) => Err(RequestFailure::silent("the request timed out")),
     }
 }
 

@@ -305,7 +305,7 @@ impl fmt::Display for IgnoredChange {
         write!(
             f,
             "HPA {hpa} keeps {current} replicas although {desired} are desired: the difference is \
-             within its {} tolerance of {:.1} %",
+             within its {} tolerance of {:.1}%",
             direction.label(),
             tolerance.fraction() * 100.0
         )
@@ -442,7 +442,7 @@ mod tests {
         assert_eq!(
             ignored.to_string(),
             "HPA llama keeps 10 replicas although 11 are desired: the difference is within its \
-             scaleUp tolerance of 10.0 %"
+             scaleUp tolerance of 10.0%"
         );
         assert_eq!(
             ignored.remedy(),

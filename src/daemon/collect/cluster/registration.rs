@@ -81,15 +81,17 @@ impl Registration {
     pub fn problem(&self) -> Option<String> {
         match self {
             Self::Ours => None,
-            Self::Absent => Some("no API is registered, so no HPA can ask".to_owned()),
+            Self::Absent => {
+                Some("no APIService is registered, so no HPA can read metrics".to_owned())
+            }
             Self::ForeignService { namespace, name } => {
                 Some(format!("it belongs to another provider, the Service {namespace}/{name}"))
             }
             Self::ForeignCaBundle => {
-                Some("its caBundle is not the authority of our certificate".to_owned())
+                Some("its caBundle is not the authority of Plimsoll's certificate".to_owned())
             }
             Self::Unavailable { reason } => {
-                Some(format!("the API server does not reach us: {reason}"))
+                Some(format!("the API server does not reach Plimsoll: {reason}"))
             }
         }
     }
@@ -125,7 +127,9 @@ impl Registration {
                     .collect::<Vec<_>>()
                     .join(": "),
             },
-            None => Self::Unavailable { reason: "the API server has not looked yet".to_owned() },
+            None => {
+                Self::Unavailable { reason: "the API server has not checked it yet".to_owned() }
+            }
         }
     }
 }

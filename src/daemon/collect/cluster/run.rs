@@ -473,7 +473,7 @@ fn take_pods(
 /// Logs once when a watch breaks, and once when it recovers.
 fn log_health(key: &WatchKey, before: &WatchHealth, after: &WatchHealth) {
     match (before, after) {
-        (WatchHealth::Broken(_), WatchHealth::Live) => info!(watch = %key, "Watch is whole again"),
+        (WatchHealth::Broken(_), WatchHealth::Live) => info!(watch = %key, "Watch works again"),
         (WatchHealth::Broken(before), WatchHealth::Broken(after)) if same_kind(before, after) => {
             debug!(watch = %key, failure = ?after, "Watch is still broken");
         }
@@ -481,10 +481,10 @@ fn log_health(key: &WatchKey, before: &WatchHealth, after: &WatchHealth) {
             warn!(watch = %key, %error, "Watch is forbidden: grant list and watch");
         }
         (_, WatchHealth::Broken(WatchFailure::Absent(_))) if key.is_optional() => {
-            debug!(watch = %key, "There is no such resource yet");
+            debug!(watch = %key, "The resource does not exist yet");
         }
         (_, WatchHealth::Broken(WatchFailure::Absent(error))) => {
-            warn!(watch = %key, %error, "There is no such resource");
+            warn!(watch = %key, %error, "The resource does not exist");
         }
         (_, WatchHealth::Broken(WatchFailure::Away(error))) => {
             warn!(watch = %key, %error, "Watch is broken: keeping the last known state");
@@ -517,7 +517,7 @@ fn log_changes(previous: &ClusterState, next: &ClusterState) {
 /// Logs once for each variant that appears, disappears or changes.
 fn log_discovery(previous: &Discovery, next: &Discovery) {
     if previous.complete != next.complete {
-        info!(variants = next.variants.len(), "The cluster has been looked through");
+        info!(variants = next.variants.len(), "The cluster has been scanned");
     }
     for (variant, one) in &next.variants {
         let model = &one.model;
@@ -558,7 +558,7 @@ async fn read_scale(
 
         match retry.judge(failure) {
             WatchFailure::Absent(error) => {
-                debug!(target = %key.name, %error, "There is no scale subresource");
+                debug!(target = %key.name, %error, "The scale subresource does not exist");
                 return send(&reports, scale_report(&key, &version, ScaleAnswer::Absent)).await;
             }
             WatchFailure::Forbidden(error) => {

@@ -27,7 +27,7 @@ impl SignalMetrics {
         let registrar = Registrar(registry);
         let reads = registrar.counters(
             "plimsoll_wake_signal_reads_total",
-            "Readings of wake signals by outcome: read or failed.",
+            "Readings of wake signals, by outcome: read or failed.",
             &["signal", "outcome"],
         )?;
         Ok(Self { reads, signals: Arc::default() })

@@ -21,7 +21,7 @@ pub enum PageError {
         found: String,
     },
     /// The response is truncated.
-    #[error("line {line}, column {column}: the page ends here, expected {expected}")]
+    #[error("line {line}, column {column}: the response ends, expected {expected}")]
     Truncated {
         /// Line at which it ends, from 1.
         line: usize,

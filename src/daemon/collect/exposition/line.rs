@@ -222,7 +222,7 @@ fn add_label<'p>(
         last.first() < name.first() || last.first() == name.first() && last < name
     });
     if !is_sorted && known.iter().any(|known| known.name == label.name) {
-        return fault(start, "a label name that is not there twice");
+        return fault(start, "a label name that is not repeated");
     }
 
     labels.push(label);

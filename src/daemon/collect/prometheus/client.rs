@@ -81,7 +81,7 @@ impl PrometheusClient {
         let timeout = self.settings.timeout;
         let asking = self.ask_without_end(question, elapsed);
         tokio::time::timeout(timeout, asking).await.unwrap_or_else(|_| {
-            let detail = format!("there was no whole answer within {timeout:?}");
+            let detail = format!("no complete response within {timeout:?}");
             Err(QueryFailure::new(QueryOutcome::Timeout, &detail))
         })
     }
@@ -204,7 +204,7 @@ fn insert(headers: &mut HeaderMap, name: &str, value: &[u8]) -> Result<(), Query
     let pair = HeaderName::try_from(name).ok().zip(HeaderValue::from_bytes(value).ok());
     let Some((name, mut value)) = pair else {
         // The value is a secret, so it is not repeated.
-        let detail = format!("the header {name} has a value that no header may have");
+        let detail = format!("the header {name} has an invalid value");
         return Err(QueryFailure::new(QueryOutcome::Credentials, &detail));
     };
 
@@ -242,8 +242,10 @@ async fn read(mut response: Response, limit: usize) -> Result<Bytes, QueryFailur
 }
 
 fn too_large(limit: usize) -> QueryFailure {
-    let detail =
-        format!("the answer has more than {limit} bytes; narrow the matchers, or raise body_limit");
+    let detail = format!(
+        "the response has more than {limit} bytes; narrow the matchers, or raise \
+            body_limit"
+    );
     QueryFailure::new(QueryOutcome::TooLarge, &detail)
 }
 
@@ -252,7 +254,8 @@ fn too_large(limit: usize) -> QueryFailure {
 async fn status(mut response: Response) -> QueryFailure {
     let status = response.status();
     let location = response.headers().get(header::LOCATION).and_then(|to| to.to_str().ok());
-    let to = location.map(|url| format!(" to {url}, and that is not followed")).unwrap_or_default();
+    let to =
+        location.map(|url| format!(" to {url}; redirects are not followed")).unwrap_or_default();
     let mut body = Vec::new();
     while let Ok(Some(chunk)) = response.chunk().await {
         let room = ERROR_BODY_MAX - body.len();

@@ -78,7 +78,8 @@ pub fn decode<'p>(
         Err(_) if reading.is_too_many => Err(QueryFailure::new(
             QueryOutcome::TooManySeries,
             &format!(
-                "the answer has more than {limit} series; narrow the matchers, or raise series_limit"
+                "the response has more than {limit} series; narrow the matchers, or raise \
+                 series_limit"
             ),
         )),
         Err(error) => Err(unreadable(body, &error)),
@@ -98,7 +99,7 @@ fn unreadable(body: &[u8], error: &serde_json::Error) -> QueryFailure {
 
     let outcome = if error.is_eof() { QueryOutcome::Truncated } else { QueryOutcome::Malformed };
     let detail = format!(
-        "after {} bytes of an answer that starts {}: {error}",
+        "after {} bytes of a response that starts with {}: {error}",
         body.len(),
         shown(&body[..body.len().min(80)])
     );
@@ -138,7 +139,7 @@ impl AnswerDecoder<'_, '_, '_> {
                 return Err(QueryFailure::new(QueryOutcome::Malformed, &detail));
             }
             None => {
-                let detail = "the JSON has no status: it is no answer of the query API";
+                let detail = "the JSON has no status: it is not a response of the query API";
                 return Err(QueryFailure::new(QueryOutcome::Malformed, detail));
             }
         }
@@ -146,13 +147,15 @@ impl AnswerDecoder<'_, '_, '_> {
         match result_type.as_deref() {
             Some("matrix") if has_result => Ok(answer),
             Some("matrix") => {
-                Err(QueryFailure::new(QueryOutcome::Malformed, "the answer has no result"))
+                Err(QueryFailure::new(QueryOutcome::Malformed, "the response has no result"))
             }
             Some(other) => {
                 let detail = format!("the result is a {other}, expected a matrix");
                 Err(QueryFailure::new(QueryOutcome::WrongType, &detail))
             }
-            None => Err(QueryFailure::new(QueryOutcome::Malformed, "the answer has no resultType")),
+            None => {
+                Err(QueryFailure::new(QueryOutcome::Malformed, "the response has no resultType"))
+            }
         }
     }
 
@@ -208,7 +211,7 @@ seed!(Warnings, deserialize_any);
 impl<'p> Visitor<'p> for Top<'_, '_, '_, 'p> {
     type Value = ();
 
-    expecting!("an answer of the query API");
+    expecting!("a response of the query API");
 
     fn visit_map<A: MapAccess<'p>>(self, mut map: A) -> Result<(), A::Error> {
         let reading = self.0;
@@ -235,7 +238,7 @@ impl<'p> Visitor<'p> for Top<'_, '_, '_, 'p> {
 impl<'p> Visitor<'p> for Data<'_, '_, '_, 'p> {
     type Value = ();
 
-    expecting!("the data of an answer");
+    expecting!("the data of a response");
 
     fn visit_unit<E: Error>(self) -> Result<(), E> {
         Ok(())

@@ -54,7 +54,7 @@ pub enum QueryOutcome {
     TooLarge,
     /// There are more series than `series_limit`.
     TooManySeries,
-    /// The JSON is not an answer of the query API.
+    /// The JSON is not a response of the query API.
     Malformed,
     /// The answer's type is not a matrix.
     WrongType,

@@ -467,8 +467,8 @@ impl<'p> SampleGroup<'p> {
 
     fn finish(self, models: &[ModelName]) -> Result<Reading, ScrapeError> {
         if self.is_down() {
-            let detail =
-                "up is 0: Prometheus could not scrape it; its page Status > Targets says why";
+            let detail = "up is 0: Prometheus could not scrape it; its page Status > Targets shows the \
+                 reason";
             return Err(ScrapeError::new(ScrapeFailure::Down, detail));
         }
 

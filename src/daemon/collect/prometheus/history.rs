@@ -84,7 +84,10 @@ impl PrometheusHistory {
             replicas.extend(known);
             if let Some((example, count)) = claimed {
                 past.missing.get_or_insert_with(|| {
-                    format!("{count} series, such as of {example}, match several variants; none gets them")
+                    format!(
+                        "{count} series, such as of {example}, match several variants, so \
+                        none uses them"
+                    )
                 });
             }
 

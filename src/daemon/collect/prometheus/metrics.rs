@@ -41,7 +41,7 @@ impl PrometheusMetrics {
         let registrar = Registrar(registry);
         let queries = registrar.counters(
             "plimsoll_prometheus_queries_total",
-            "Queries to Prometheus, by what became of them.",
+            "Queries to Prometheus, by outcome.",
             &["outcome"],
         )?;
         for outcome in QueryOutcome::ALL {
@@ -52,56 +52,56 @@ impl PrometheusMetrics {
             queries,
             duration: registrar.histogram(
                 "plimsoll_prometheus_query_duration_seconds",
-                "Time from asking Prometheus to having all of its answer, or to giving up.",
+                "Time from a query to the end of Prometheus's response, or to its failure.",
                 DURATION_BUCKETS.to_vec(),
             )?,
             body_bytes: registrar.counter(
                 "plimsoll_prometheus_body_bytes_total",
-                "Bytes of answers of Prometheus that were read whole, after decompression.",
+                "Bytes of complete responses from Prometheus, after decompression.",
             )?,
             samples: registrar.counter(
                 "plimsoll_prometheus_samples_total",
-                "Samples in the answers of Prometheus, repeated ones included.",
+                "Samples in responses from Prometheus, including repeated ones.",
             )?,
             series: registrar.int_gauge(
                 "plimsoll_prometheus_series",
-                "Series in the last answers of Prometheus, all queries together.",
+                "Series in the last responses from Prometheus, all queries together.",
             )?,
             replicas: registrar.int_gauge(
                 "plimsoll_prometheus_replicas",
-                "Replicas that had series in the last answers of Prometheus.",
+                "Replicas with series in the last responses from Prometheus.",
             )?,
             readings: registrar.counter(
                 "plimsoll_prometheus_readings_total",
-                "Readings of replicas that were put together from samples of Prometheus.",
+                "Readings of replicas built from Prometheus's samples.",
             )?,
             failed_readings: registrar.counter(
                 "plimsoll_prometheus_reading_failures_total",
-                "Scrapes of replicas by Prometheus that failed or gave no reading.",
+                "Scrapes by Prometheus that failed or gave no reading.",
             )?,
             ahead: registrar.int_gauge(
                 "plimsoll_prometheus_replicas_ahead",
-                "Replicas whose samples are from the future and were refused.",
+                "Replicas with refused samples, because their time is in the future.",
             )?,
             claimed: registrar.int_gauge(
                 "plimsoll_prometheus_claimed_series",
-                "Series in the last answers that more than one variant claims, and none got.",
+                "Series in the last responses claimed by several variants and assigned to none.",
             )?,
             up: registrar.int_gauge(
                 "plimsoll_prometheus_up",
-                "1 if the last answers of Prometheus were whole and had series, otherwise 0.",
+                "1 if Prometheus's last responses were complete and had series, otherwise 0.",
             )?,
             success: registrar.gauge(
                 "plimsoll_prometheus_last_success_timestamp_seconds",
-                "When Prometheus last gave whole answers, in seconds since the epoch.",
+                "Time of Prometheus's last complete responses, in seconds since the epoch.",
             )?,
             newest: registrar.gauge(
                 "plimsoll_prometheus_newest_sample_timestamp_seconds",
-                "Time of the newest sample that Prometheus has given, in seconds since the epoch.",
+                "Time of the newest sample from Prometheus, in seconds since the epoch.",
             )?,
             interval: registrar.gauge(
                 "plimsoll_prometheus_scrape_interval_seconds",
-                "Longest time between two samples of a replica, as Prometheus scrapes it.",
+                "Longest time between two samples of a replica in Prometheus.",
             )?,
         })
     }

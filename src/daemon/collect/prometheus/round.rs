@@ -313,7 +313,7 @@ impl QueryRounds {
         let url = &self.settings.url;
         let label = outcome.label();
         match outcome {
-            QueryOutcome::Answered => tracing::info!(url, "Prometheus answers in full"),
+            QueryOutcome::Answered => tracing::info!(url, "Prometheus returns complete responses"),
             QueryOutcome::Empty => tracing::warn!(
                 url,
                 outcome = label,
@@ -323,7 +323,7 @@ impl QueryRounds {
             QueryOutcome::Partial => tracing::warn!(
                 url,
                 outcome = label,
-                "Prometheus gives partial answers: {detail}. No number is lowered on them"
+                "Prometheus returns partial responses: {detail}. They block scale-down"
             ),
             QueryOutcome::NativeHistograms => tracing::warn!(
                 url,
@@ -336,7 +336,7 @@ impl QueryRounds {
                 url,
                 outcome = label,
                 error = detail,
-                "Prometheus cannot be used; known data grows old and desired replicas do not change"
+                "Prometheus cannot be used; data becomes stale and desired replicas do not change"
             ),
         }
     }
@@ -357,13 +357,14 @@ impl QueryRounds {
                 if change == StatusChange::Fails {
                     let reason = failure.class.label();
                     let error = &failure.detail;
-                    tracing::warn!(%variant, replica = %name, reason, %error, "Replica gives no reading");
+                    tracing::warn!(%variant, replica = %name, reason, %error, "Replica has no \
+                        reading");
                 }
             }
         }
 
         if change == StatusChange::Recovers {
-            tracing::info!(%variant, replica = %name, "Replica gives readings again");
+            tracing::info!(%variant, replica = %name, "Replica has readings again");
         }
 
         Scrape { replica, at, outcome: outcome.map_err(|failure| failure.class) }
@@ -385,7 +386,7 @@ impl QueryRounds {
             } else if self.unmatched.insert(variant.clone()) {
                 tracing::warn!(
                     %variant,
-                    "Prometheus has no series of this variant's replicas; it is looked for by {}",
+                    "Prometheus has no series of this variant's replicas, which are matched by {}",
                     self.sought(&one.which)
                 );
             }
@@ -414,8 +415,8 @@ impl QueryRounds {
         if let Some(first) = ahead.first().filter(|_| !self.ahead) {
             tracing::error!(
                 replicas = ahead.len(),
-                "Samples are from the future, as those of {} {}: the clocks of Prometheus and of \
-                 this machine differ. Samples of such replicas are refused",
+                "Samples are from the future, such as those of {} {}: the clocks of Prometheus \
+                 and of this machine differ. Samples of such replicas are refused",
                 first.variant,
                 first.replica
             );
@@ -430,7 +431,8 @@ impl QueryRounds {
         if let Some((example, series)) = claimed.filter(|_| !self.claimed) {
             tracing::error!(
                 series,
-                "More than one variant claims the same series, as those of {example}; none gets them"
+                "Several variants claim the same series, such as those of {example}, so none uses \
+                 them"
             );
         }
 
@@ -454,7 +456,7 @@ impl QueryRounds {
             tracing::warn!(
                 scrape_interval = ?longest,
                 stale_after = ?stale_after,
-                "Prometheus scrapes too seldom: one missed scrape makes a replica stale. Scrape \
+                "Prometheus scrapes too rarely: one missed scrape makes a replica stale. Scrape \
                  more often, or set prometheus.stale_after to {needed:?} or more"
             );
         }

@@ -68,7 +68,7 @@ settings! {
     #[derive(Eq)]
     pub struct BasicAuth {
         /// The user.
-        username: String, in text(is_user, "must be a user's name, without `:`"),
+        username: String, in text(is_user, "must be a username without `:`"),
             required "is missing";
 
         /// The file with the password, read again for each query.

@@ -53,7 +53,7 @@ pub(crate) enum HttpClientError {
     #[error("the HTTP client cannot be built")]
     Http(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The token cannot be sent in a header.
-    #[error("the bearer token is empty or has a character that no header may have")]
+    #[error("the bearer token is empty or has a character that is invalid in a header")]
     Token,
 }
 

@@ -34,16 +34,16 @@ impl ScrapeMetrics {
         let metrics = Self {
             duration: registrar.histogram(
                 "plimsoll_scrape_duration_seconds",
-                "Time from asking for a page to having all of it, or to giving up.",
+                "Time from a scrape's request to the end of the response, or to its failure.",
                 DURATION_BUCKETS.to_vec(),
             )?,
             body_bytes: registrar.counter(
                 "plimsoll_scrape_body_bytes_total",
-                "Bytes of pages that were read whole, after decompression.",
+                "Bytes of complete responses to scrapes, after decompression.",
             )?,
             samples: registrar.counter(
                 "plimsoll_scrape_samples_total",
-                "Samples that were read from pages; those of other metrics are skipped.",
+                "Samples read from scrapes; samples of other metrics are skipped.",
             )?,
             failures: registrar.counters(
                 "plimsoll_scrape_failures_total",
@@ -52,7 +52,7 @@ impl ScrapeMetrics {
             )?,
             missed: registrar.counter(
                 "plimsoll_scrape_missed_total",
-                "Scrapes that could not begin within their interval and were skipped.",
+                "Scrapes skipped because they could not start within their interval.",
             )?,
             targets: registrar
                 .int_gauge("plimsoll_scrape_targets", "Targets that are being scraped.")?,

@@ -102,7 +102,7 @@ fn encoding(headers: &HeaderMap) -> Result<Encoding, ScrapeError> {
         b"identity" | b"" => Ok(Encoding::Plain),
         _ => {
             let shown = named.as_bytes().escape_ascii();
-            let detail = format!("the page comes in the encoding {shown}, and gzip was asked for");
+            let detail = format!("the response has the encoding {shown} instead of gzip");
             Err(ScrapeError::new(ScrapeFailure::Malformed, &detail))
         }
     }
@@ -173,19 +173,19 @@ fn broken(error: &io::Error, unpacked: usize) -> ScrapeError {
         io::ErrorKind::UnexpectedEof => ScrapeFailure::Truncated,
         _ => ScrapeFailure::Malformed,
     };
-    let detail = format!("after {unpacked} bytes: the compressed page: {error}");
+    let detail = format!("after {unpacked} bytes: the compressed response: {error}");
     ScrapeError::new(class, &detail)
 }
 
 fn too_large(limit: usize) -> ScrapeError {
-    ScrapeError::new(ScrapeFailure::TooLarge, &format!("the page has more than {limit} bytes"))
+    ScrapeError::new(ScrapeFailure::TooLarge, &format!("the response has more than {limit} bytes"))
 }
 
 fn status(response: &Response<Incoming>) -> ScrapeError {
     let status = response.status();
     let location = response.headers().get(header::LOCATION).and_then(|to| to.to_str().ok());
     let detail = match location {
-        Some(to) => format!("the server answered {status} to {to}, and that is not followed"),
+        Some(to) => format!("the server returned {status} to {to}; redirects are not followed"),
         None => format!("the server answered {status}"),
     };
     ScrapeError::new(ScrapeFailure::Status, &detail)

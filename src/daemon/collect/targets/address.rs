@@ -33,7 +33,7 @@ pub enum AddressError {
     #[error("there is no host")]
     NoHost,
     /// It is a URL.
-    #[error("it is written as a URL; HOST:PORT is wanted")]
+    #[error("it is a URL; use HOST:PORT")]
     Url,
     /// The host is neither an IP address nor a name.
     #[error("{0:?} is neither an IP address nor a host name")]
@@ -45,7 +45,7 @@ pub enum AddressError {
     #[error("{0:?} is neither http nor https")]
     Scheme(String),
     /// The path does not begin with a slash, or has a character that must be escaped.
-    #[error("{0:?} is not the path of a URL")]
+    #[error("{0:?} is not a URL path")]
     Path(String),
 }
 

@@ -115,7 +115,7 @@ fn groups(path: &Path, content: &[u8]) -> Result<Vec<Group>, String> {
     // written yet, so it is rejected.
     let groups: Option<Vec<Group>> =
         serde_saphyr::from_str(text).map_err(|error| error.without_snippet().to_string())?;
-    groups.ok_or_else(|| "there is nothing in it".to_owned())
+    groups.ok_or_else(|| "it is empty".to_owned())
 }
 
 #[cfg(test)]
@@ -182,7 +182,7 @@ mod tests {
             ("a.yml", "- targets: [a:1\n", "line 1, column 12"),
             ("a.yml", "- target: [a:1]\n", "missing field `targets`"),
             ("a.yml", "- targets: [a]\n  labels: {__scheme__: ftp}\n", "neither http nor https"),
-            ("a.yml", "- targets: [a]\n  labels: {__metrics_path__: m}\n", "not the path"),
+            ("a.yml", "- targets: [a]\n  labels: {__metrics_path__: m}\n", "not a URL path"),
         ];
 
         for (name, content, want) in cases {

@@ -80,7 +80,7 @@ pub(super) enum ListError {
         record: Record,
     },
     /// No name server answered.
-    #[error("no name server answered for {name}")]
+    #[error("no name server responded for {name}")]
     NoAnswer {
         /// The name.
         name: String,

@@ -72,8 +72,9 @@ settings! {
         /// `foresight`.
         cards: Option<Vec<CardKeys>>;
 
-        /// Variants that start from what others of their kind have taught `foresight` or `tokens`:
-        /// those of one namespace, or of the whole cluster. Cards of the configuration are for all.
+        /// Variants that share learned values of `foresight` and `tokens` with others of their
+        /// kind: those of one namespace, or of the whole cluster. Cards of the configuration are
+        /// for all.
         // An owner of pods can write anything into a page, and namespaces are borders of owners.
         share_cards: CardSharing = CardSharing::Namespace;
 

@@ -20,7 +20,7 @@ settings! {
         /// Accelerators by their kind, all namespaces together; none of a kind that is not listed.
         accelerators: Option<Kinds>;
 
-        /// Limits all variants by the accelerators of the nodes without those that other pods take.
+        /// Limits all variants by the accelerators on nodes, minus the accelerators of other pods.
         /// Needs `kubernetes.enabled`.
         nodes: LimitSwitch = LimitSwitch::Off;
 

@@ -18,8 +18,8 @@ settings! {
         /// objects of a `Server` of Seldon Core 2.
         source: PoolSource = PoolSource::Pages;
 
-        /// Adapters that a replica serves in one step (`--max-loras`); without it, the number that
-        /// its metrics state.
+        /// Adapters that a replica serves in one step (`--max-loras`); default: the number in
+        /// its metrics.
         // More than vLLM allows (`--max-loras` up to a few hundred on the largest cards).
         max_loras: Option<u32>, in 1..=4096;
 

@@ -65,7 +65,7 @@ settings! {
         /// Type of the records.
         record as "type": Record = Record::A;
 
-        /// The port; `scrape.port` without it. SRV records carry their own.
+        /// The port; default: `scrape.port`. SRV records have their own.
         port: Option<u16>, in 1..=u16::MAX;
 
         /// Time between two lookups.

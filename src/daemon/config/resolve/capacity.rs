@@ -129,7 +129,7 @@ fn analyzers(written: Option<&[Option<Analyzer>]>, checks: &mut Checks<'_>) -> V
         let Some(analyzer) = *one else { continue };
         if analyzers.contains(&analyzer) {
             let path = format!("{PATH}.analyzers[{at}]");
-            checks.problems.warning(path, "is in the list already");
+            checks.problems.warning(path, "is already in the list");
         } else {
             analyzers.push(analyzer);
         }

@@ -77,7 +77,7 @@ fn document(value: Value, cards: &mut Vec<Arc<Card>>, checks: &mut Checks<'_>) {
     let version = value.get("version").and_then(Value::as_u64);
     if version.is_some_and(|version| version != u64::from(VERSION)) {
         // The meaning of another version's keys is not known.
-        let rule = format!("must be {VERSION}, the version of capacity cards that is read here");
+        let rule = format!("must be {VERSION}, the supported version of capacity cards");
         checks.problems.error("version", rule, &value["version"]);
         return;
     }
@@ -123,7 +123,7 @@ fn card(path: &str, written: &Written<CardKeys>, checks: &mut Checks<'_>) -> Opt
         settings::resolve(Some(written), path, &mut checks.problems);
     let engine = arguments.map(engine_of);
     if written.accelerators.is_some() && engine.is_some() {
-        let rule = "has no effect, because engine says how many accelerators a replica takes";
+        let rule = "has no effect, because engine sets the accelerators per replica";
         checks.problems.warning(join(path, "accelerators"), rule);
     }
 

@@ -75,7 +75,7 @@ fn complete_discovery(
             continue;
         };
         if namespaces.contains(&namespace) {
-            problems.warning(path, "is in the list already");
+            problems.warning(path, "is already in the list");
         } else {
             namespaces.push(namespace);
         }

@@ -55,7 +55,7 @@ pub(crate) fn resolve(
         let is_empty = known
             .is_some_and(|variants| variants.iter().all(|it| it.spec.key.namespace != namespace));
         if is_empty {
-            checks.problems.warning(&path, "has no effect, because no variant is there");
+            checks.problems.warning(&path, "has no effect, because it has no variants");
         }
 
         let mut keys = settings::resolve(written.as_ref(), &path, &mut checks.problems);
@@ -139,7 +139,7 @@ fn kinds(
         let Some((written, count)) = text.and_then(Accelerator::new).zip(count) else { continue };
         let kind = limits.named(&written);
         if kinds.insert(kind.clone(), count).is_some() {
-            checks.problems.error_at(at, format!("is {kind}, which is in the list already"));
+            checks.problems.error_at(at, format!("is {kind}, which is already in the list"));
         }
     }
 

@@ -37,7 +37,7 @@ pub(crate) fn resolve(
             continue;
         };
         if known.is_some_and(|known| known.iter().all(|variant| variant.spec.key != key)) {
-            checks.problems.error_at(&path, "is no variant of this configuration");
+            checks.problems.error_at(&path, "is not a variant of this configuration");
         }
 
         let was = written.clone();
@@ -164,7 +164,7 @@ fn adapter(
     let has_min = written.is_some_and(|it| it.min.is_some());
     let has_max = written.is_some_and(|it| it.max.is_some());
     if has_min || has_max {
-        let rule = "has no effect, because copies says how many it wants";
+        let rule = "has no effect, because copies sets its number";
         checks.problems.warning(join(path, if has_min { "min" } else { "max" }), rule);
     }
 

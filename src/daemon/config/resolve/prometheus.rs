@@ -105,7 +105,7 @@ fn url(written: Option<&str>, checks: &mut Checks<'_>) -> Option<Url> {
     }
 
     if url.query().is_some() || url.fragment().is_some() {
-        let rule = "must have neither `?` nor `#`; parameters belong into prometheus.parameters";
+        let rule = "must have neither `?` nor `#`; parameters belong in prometheus.parameters";
         checks.problems.error_at(path, rule);
         return None;
     }
@@ -133,7 +133,7 @@ fn client_of(
     if let Some(scheme) = scheme {
         warn_of_client(SECTION, scheme, &client, checks);
         if scheme == Scheme::Http && section.basic_auth.is_some() {
-            let rule = "sends the password in the clear, because prometheus.url is http";
+            let rule = "sends the password unencrypted, because prometheus.url is http";
             checks.problems.warning(join(SECTION, "basic_auth"), rule);
         }
     }
@@ -149,7 +149,7 @@ fn check_basic_auth(
     let Some(BasicAuth { password_file, .. }) = &keys.basic_auth else { return };
     let path = join(SECTION, "basic_auth");
     if section.bearer_token_file.is_some() {
-        let rule = "must not stand beside prometheus.bearer_token_file: both are the same header";
+        let rule = "must not be set with prometheus.bearer_token_file: both set the same header";
         checks.problems.error_at(&path, rule);
     }
 
@@ -168,15 +168,15 @@ fn headers(
         let path = join(&join(SECTION, "headers"), name);
         header_name(&path, name, checks);
         if SECRET_HEADERS.contains(&name.to_lowercase().as_str()) {
-            let rule = "carries credentials, so its value belongs into a file: use \
-                        prometheus.header_files, basic_auth or bearer_token_file";
+            let rule = "has credentials, so its value belongs in a file: use \
+                prometheus.header_files, basic_auth or bearer_token_file";
             checks.problems.error_at(path, rule);
             continue;
         }
 
         // The value may be a secret, so it is not repeated.
         if value.is_empty() || HeaderValue::from_str(&value).is_err() {
-            checks.problems.error_at(path, "must be a text that a header can carry");
+            checks.problems.error_at(path, "must be a valid header value");
             continue;
         }
 
@@ -195,7 +195,7 @@ fn header_files(
         let path = join(&join(SECTION, "header_files"), name);
         header_name(&path, name, checks);
         if section.headers.as_ref().is_some_and(|headers| headers.contains_key(name)) {
-            checks.problems.error_at(&path, "is in prometheus.headers, too");
+            checks.problems.error_at(&path, "is also in prometheus.headers");
         }
         if let Some(file) = checks.file(&path, file.as_ref()) {
             files.insert(name.clone(), file);
@@ -207,7 +207,7 @@ fn header_files(
 
 fn header_name(path: &str, name: &str, checks: &mut Checks<'_>) {
     if HeaderName::try_from(name).is_err() {
-        checks.problems.error_at(path, "is not named like a header");
+        checks.problems.error_at(path, "is not a valid header name");
     }
 }
 

@@ -16,7 +16,7 @@ pub(crate) fn check_together(thresholds: &Thresholds, path: &str, problems: &mut
     let Thresholds { kv_cache, queue_length, kv_spare, queue_spare } = thresholds;
     if kv_spare >= kv_cache && !problems.refused(&join(path, "kv_cache_threshold")) {
         let rule = format!(
-            "must be below kv_cache_threshold, which is {}, or the model would always grow",
+            "must be below kv_cache_threshold, which is {}, or the model would always scale up",
             kv_cache.fraction()
         );
         problems.error(join(path, "kv_spare_trigger"), rule, kv_spare.fraction());
@@ -24,7 +24,8 @@ pub(crate) fn check_together(thresholds: &Thresholds, path: &str, problems: &mut
 
     if queue_spare > queue_length && !problems.refused(&join(path, "queue_length_threshold")) {
         let rule = format!(
-            "must not be above queue_length_threshold, which is {}, or the model would always grow",
+            "must not be above queue_length_threshold, which is {}, or the model would always \
+             scale up",
             queue_length.requests()
         );
         problems.error(join(path, "queue_spare_trigger"), rule, queue_spare.requests());

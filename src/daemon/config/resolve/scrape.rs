@@ -148,13 +148,13 @@ pub(crate) fn warn_of_client(
 
             if bearer_token_file.is_some() {
                 let rule =
-                    format!("sends the token in the clear, because {} is http", join(at, "scheme"));
+                    format!("sends the token unencrypted, because {} is http", join(at, "scheme"));
                 checks.problems.warning(join(at, "bearer_token_file"), rule);
             }
         }
         Scheme::Https => {
             if *insecure_skip_verify {
-                let rule = "lets anyone answer in a replica's place";
+                let rule = "lets any server pose as a replica";
                 checks.problems.warning(join(&join(at, "tls"), "insecure_skip_verify"), rule);
             }
         }

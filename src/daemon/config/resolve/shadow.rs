@@ -37,7 +37,7 @@ pub(crate) fn resolve_shadows(
         let name_path = join(&path, "name");
         let is_named = shadow.name.is_some() && !checks.problems.refused(&name_path);
         if is_named && !known.insert(name.clone()) {
-            checks.problems.error(&name_path, "must be no other's name", format!("{name:?}"));
+            checks.problems.error(&name_path, "must be unique", format!("{name:?}"));
         }
 
         let sections = sections(shadow);
@@ -79,7 +79,7 @@ fn overlaid(file: &ConfigFile, sections: &Map<String, Value>) -> ConfigFile {
     if let Some(keys) = value.as_object_mut() {
         keys.extend(sections.clone());
     }
-    serde_json::from_value(value).expect("what a file was written as is read as one")
+    serde_json::from_value(value).expect("a written file is valid")
 }
 
 /// The entry with all sections of the policy. Its cards include those from files.

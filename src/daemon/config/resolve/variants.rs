@@ -44,7 +44,7 @@ pub(crate) fn resolve(
 ) -> Vec<(VariantKeys, VariantConfig)> {
     let list = written.unwrap_or_default();
     if list.is_empty() && !around.discovery {
-        let rule = "is empty: there must be at least one variant, or kubernetes.discovery";
+        let rule = "is empty: add a variant, or set kubernetes.discovery";
         checks.problems.missing("variants", rule);
     }
 
@@ -156,7 +156,7 @@ impl WrittenVariant<'_> {
             let text = alias.as_deref().filter(|_| !checks.problems.refused(&path));
             let Some(alias) = text.and_then(ModelName::new) else { continue };
             if alias.as_str() == model || aliases.contains(&alias) {
-                checks.problems.warning(path, "is a name that the model has already");
+                checks.problems.warning(path, "is already a name of the model");
             }
 
             aliases.push(alias);
@@ -253,7 +253,7 @@ impl VariantListing<'_> {
             let Some(text) = text else { continue };
             let path = format!("{path}[{at}]");
             let Some(address) = names::address(text, self.port) else {
-                let rule = "must be HOST:PORT or HOST; scheme and path belong into scrape";
+                let rule = "must be HOST:PORT or HOST; scheme and path belong in scrape";
                 checks.problems.error(path, rule, format!("{text:?}"));
                 continue;
             };
@@ -415,7 +415,7 @@ impl VariantListing<'_> {
 fn claim(what: String, path: &str, claims: &mut Claims, checks: &mut Checks<'_>) {
     match claims.get(&what) {
         Some(other) => {
-            checks.problems.error_at(path, format!("claims {what}, which {other} has claimed"));
+            checks.problems.error_at(path, format!("claims {what}, which {other} also claims"));
         }
         None => {
             claims.insert(what, path.to_owned());

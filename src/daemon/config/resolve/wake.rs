@@ -63,7 +63,7 @@ fn resolve_one(
     let found = source(path, signal, &mut keys, around, checks);
     let one = matches!(found, Some(SignalSource::Metric { .. } | SignalSource::Query(_)));
     if one && models.is_empty() && !checks.problems.refused(&models_path) {
-        let rule = "is missing: this signal is one number, and does not say of which model";
+        let rule = "is missing: this signal is a single number, so name its model";
         checks.problems.missing(models_path, rule);
     }
 
@@ -78,8 +78,8 @@ fn resolve_one(
         (false, false) => SignalQuantity::Something,
     };
     if keys.counts_rejected && is_counting {
-        let rule = "is for one number that does not count waiting requests, neither by \
-                    counts_requests nor as an endpoint picker's";
+        let rule = "is only for a single number that does not count waiting requests, by \
+            counts_requests or as an endpoint picker";
         checks.problems.error_at(join(path, "counts_rejected"), rule);
     }
 
@@ -107,7 +107,7 @@ fn source(
 
     match (url, query) {
         (None, None) => {
-            let rule = "needs a url of a page of metrics, or a query for Prometheus";
+            let rule = "needs a url of metrics, or a query for Prometheus";
             checks.problems.error_at(path, rule);
             None
         }
@@ -117,10 +117,10 @@ fn source(
         }
         (None, Some(query)) => {
             for (key, _) in of_page.iter().filter(|(_, written)| *written) {
-                checks.problems.error_at(join(path, key), "is for a signal with a url");
+                checks.problems.error_at(join(path, key), "is only for a signal with a url");
             }
             if around.relayed.is_none() {
-                let rule = "needs the section prometheus, which says whom to ask";
+                let rule = "needs the section prometheus, which names the server";
                 checks.problems.error_at(join(path, "query"), rule);
             }
 
@@ -137,7 +137,7 @@ fn source(
             let page = MetricsEndpoint { url: url.clone(), client };
             let Some(metric) = metric else {
                 if labels.is_some() {
-                    let rule = "needs metric: without it, the page is an endpoint picker's";
+                    let rule = "needs metric: without it, the url is an endpoint picker's";
                     checks.problems.error_at(join(path, "labels"), rule);
                 }
                 return Some(SignalSource::EndpointPicker(page));

@@ -55,8 +55,8 @@ pub(crate) fn resolve(
     let zero = Zero { default: rule(usual), overrides, after };
     let wake = section.and_then(|section| section.wake.as_deref());
     if wake.is_none() && !zero.is_off() {
-        let rule = "is missing, so nothing here brings a model back that went to zero; write an \
-                    empty list where something else does";
+        let rule = "is missing, so Plimsoll can't wake a model from zero; write an empty list if \
+            another system does";
         problems.warning(join(SECTION, "wake"), rule);
     }
 

@@ -43,7 +43,7 @@ fn read_file(path: &Path, room: usize) -> Result<String, String> {
     let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
     let length = file.take(room as u64 + 1).read_to_string(&mut text);
     if length.map_err(|error| error.to_string())? > room {
-        return Err(format!("more than {BYTES_MAX} bytes are not a ConfigMap"));
+        return Err(format!("a ConfigMap has at most {BYTES_MAX} bytes"));
     }
     Ok(text)
 }
@@ -65,7 +65,7 @@ mod tests {
         assert_eq!(entries, [("default".to_owned(), "kvCacheThreshold: 0.7\n".to_owned())].into());
 
         std::fs::write(folder.path().join("large"), vec![b'#'; BYTES_MAX]).unwrap();
-        assert!(read_folder(folder.path()).unwrap_err().contains("large: more than"));
+        assert!(read_folder(folder.path()).unwrap_err().contains("large: a ConfigMap has at most"));
         assert!(read_folder(&folder.path().join("missing")).is_err());
     }
 }

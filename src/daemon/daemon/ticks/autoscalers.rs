@@ -117,7 +117,7 @@ impl Ticks {
                 hpa = ignored.hpa,
                 current = ignored.current.count(),
                 desired = ignored.desired.count(),
-                "The HPA ignores the desired number, which is within its tolerance. Add to it:\n{}",
+                "The HPA ignores desired replicas within its tolerance. Add to the HPA:\n{}",
                 ignored.remedy()
             );
             if let Some(announcer) = &self.parts.announcer {

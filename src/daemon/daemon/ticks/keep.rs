@@ -229,17 +229,16 @@ fn load(
     telemetry.state_failures.with_label_values(&["read"]).inc();
     error!(
         error = %format!("{:#}", anyhow::Error::new(problem)),
-        "Starting without the numbers of before the restart: every replica count stays as it is \
-         until there is data"
+        "Starting without saved decisions: replica counts stay as they are until there is data"
     );
     match state::set_aside(path) {
         Ok(aside) => {
             let path = aside.display();
-            warn!(%path, "The state file is set aside; delete it when you have looked at it");
+            warn!(%path, "The state file was set aside; delete it after you have inspected it");
         }
         Err(problem) => {
             let error = format!("{:#}", anyhow::Error::new(problem));
-            error!(%error, "The state file stays where it is, and the next one will replace it");
+            error!(%error, "The state file stays in place until the next one replaces it");
         }
     }
 
@@ -257,8 +256,8 @@ fn in_force(
     if !strange.is_empty() {
         warn!(
             ?strange,
-            "The state file remembers what this release does not know: it is left out, and the \
-             numbers are in force"
+            "The state file has values unknown to this release: they are skipped, and the desired \
+             replicas are in effect"
         );
     }
 
@@ -270,12 +269,12 @@ fn in_force(
             variants,
             learned,
             %latest,
-            "Numbers of before the restart are too old to be in force"
+            "Saved desired replicas are too old to be in effect"
         );
     }
 
     if !recent.is_empty() {
-        info!(variants = recent.len(), "The numbers of before the restart are in force");
+        info!(variants = recent.len(), "Saved desired replicas are in effect");
     }
 
     let known = saved.into_iter().filter(|saved| saved.is_known(now));

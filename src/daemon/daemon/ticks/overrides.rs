@@ -30,7 +30,7 @@ pub(crate) enum OverrideRefusal {
     Unknown(VariantKey),
     #[error("{} decides for this replica of Plimsoll; send the request to it", leader.as_deref().unwrap_or("no replica"))]
     Follows { leader: Option<String> },
-    #[error("{variant} has no pin or pause of the API; change an annotation on its object")]
+    #[error("{variant} has no pin or pause from the API; change the annotation on its object")]
     Nothing { variant: VariantKey },
 }
 

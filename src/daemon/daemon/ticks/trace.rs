@@ -267,7 +267,7 @@ fn write(
                 metrics.bytes.inc_by(bytes);
                 if open && fails {
                     fails = false;
-                    info!("The trace is written again");
+                    info!("The trace can be written again");
                 }
 
                 if writer.is_full() && !told_full {
@@ -294,7 +294,7 @@ fn tell(problem: TraceError, fails: &mut bool, metrics: &TraceMetrics) {
     if !std::mem::replace(fails, true) {
         error!(
             error = %format!("{:#}", anyhow::Error::new(problem)),
-            "The trace cannot be written; it is tried again each minute, and decisions go on"
+            "The trace cannot be written; retrying every minute, and decisions continue"
         );
     }
 }

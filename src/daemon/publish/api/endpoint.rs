@@ -5,17 +5,17 @@ use crate::publish::api::query::FILTER;
 /// An endpoint of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ApiEndpoint {
-    /// Every number and the steps that made it.
+    /// All desired replicas and the steps that led to them.
     Decisions,
     /// The desired replicas of one variant.
     Desired,
     /// The last hour of one variant.
     History,
-    /// Why one variant has its number, and what would change it.
+    /// The explanation of one variant's desired replicas, and the changes that would affect them.
     Explain,
-    /// What has happened to the variants.
+    /// Events of all variants.
     Events,
-    /// How the daemon and its fleet are.
+    /// Status of the daemon and its fleet.
     Status,
     /// What was learned of engines.
     Cards,

@@ -36,7 +36,8 @@ pub(crate) fn document() -> Value {
         "info": {
             "title": "Plimsoll",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "What Plimsoll has decided, why, and how it is. Within v1, fields are only added.",
+            "description": "Plimsoll's decisions, their reasons, and its status. Within v1, \
+                fields are only added.",
         },
         "paths": paths,
         "components": {
@@ -44,7 +45,8 @@ pub(crate) fn document() -> Value {
             "securitySchemes": {"token": {
                 "type": "http",
                 "scheme": "bearer",
-                "description": "The content of server.admin_token_file; not needed from the daemon's own host or pod.",
+                "description": "The content of server.admin_token_file. Requests from the \
+                    daemon's own host or pod don't need it.",
             }},
         },
     })
@@ -52,26 +54,26 @@ pub(crate) fn document() -> Value {
 
 fn operation(endpoint: ApiEndpoint, shapes: &mut SchemaGenerator) -> Value {
     let (summary, shape) = match endpoint {
-        ApiEndpoint::Decisions => {
-            ("Every number and the steps that made it", shapes.subschema_for::<Decisions<'_>>())
-        }
+        ApiEndpoint::Decisions => (
+            "All desired replicas and the steps that led to them",
+            shapes.subschema_for::<Decisions<'_>>(),
+        ),
         ApiEndpoint::Desired => {
             ("The desired replicas of one variant", shapes.subschema_for::<Desired>())
         }
         ApiEndpoint::Explain => (
-            "Why one variant has its number, and what would change it",
+            "The explanation of one variant's desired replicas, and the changes that would affect \
+             them",
             shapes.subschema_for::<Explanation<'_>>(),
         ),
         ApiEndpoint::History => {
             ("The last hour of one variant", shapes.subschema_for::<History<'_>>())
         }
-        ApiEndpoint::Events => {
-            ("What has happened to the variants", shapes.subschema_for::<Events>())
-        }
+        ApiEndpoint::Events => ("Events of all variants", shapes.subschema_for::<Events>()),
         ApiEndpoint::Status => {
-            ("How the daemon and its fleet are", shapes.subschema_for::<Status>())
+            ("Status of the daemon and its fleet", shapes.subschema_for::<Status>())
         }
-        ApiEndpoint::Cards => ("What was learned of engines, as a file of capacity cards", cards()),
+        ApiEndpoint::Cards => ("Learned engine performance, as a file of capacity cards", cards()),
         ApiEndpoint::Openapi => ("This document", schemars::json_schema!({"type": "object"})),
     };
 
@@ -91,14 +93,14 @@ fn operation(endpoint: ApiEndpoint, shapes: &mut SchemaGenerator) -> Value {
     let mut responses = Map::new();
     responses.insert("200".to_owned(), response(summary, &shape.to_value()));
     let error = json!({"$ref": "#/components/schemas/Error"});
-    responses.insert("400".to_owned(), response("A query that cannot be understood", &error));
-    let foreign = "A browser under a host name that is not allowed";
+    responses.insert("400".to_owned(), response("An invalid query", &error));
+    let foreign = "A browser request with a host name that is not allowed";
     responses.insert("403".to_owned(), response(foreign, &error));
     if endpoint.is_of_one_variant() {
         responses.insert("404".to_owned(), response("No such variant", &error));
     }
     if endpoint == ApiEndpoint::Desired {
-        let why = "No decision yet, or a decision that is too old to be served";
+        let why = "No decision yet, or a decision too old to serve";
         responses.insert("503".to_owned(), response(why, &error));
     }
 
@@ -115,15 +117,14 @@ fn response(description: &str, schema: &Value) -> Value {
 
 /// The requests that change the daemon. They are answered in plain text.
 fn changes() -> [(String, Value); 2] {
-    let refused =
-        ("403", "Not from the daemon's own host or pod and without the token, or disabled");
+    let refused = ("403", "No token, and not from the daemon's own host or pod; or disabled");
     let reload = operation_in_text(
-        "Load the configuration again",
-        &[("200", "It was loaded"), ("400", "Every problem of the configuration"), refused],
+        "Reload the configuration",
+        &[("200", "It was loaded"), ("400", "All problems of the configuration"), refused],
     );
 
     let mut log = operation_in_text(
-        "Replace the log filter by the body",
+        "Replace the log filter with the body",
         &[
             ("200", "It was replaced"),
             ("400", "The filter is not valid"),
@@ -169,10 +170,10 @@ fn cards() -> Schema {
 fn error() -> Value {
     json!({
         "type": "object",
-        "description": "Why there is no answer.",
+        "description": "The reason for the error.",
         "properties": {"error": {
             "type": "string",
-            "description": "What is wrong and how to mend it, as a sentence.",
+            "description": "The problem and its fix, as a sentence.",
         }},
         "required": ["error"],
     })

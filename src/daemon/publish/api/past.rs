@@ -83,7 +83,7 @@ struct SampleLine {
     arrivals_per_second: Option<f64>,
 }
 
-/// What has happened to the variants.
+/// Events of all variants.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Events {
     /// The daemon's clock when it answered.
@@ -111,9 +111,9 @@ struct Event {
     variant: String,
     /// The model that it serves.
     model: String,
-    /// The number before, in replicas; null when there was none.
+    /// Replicas before; null if there were no desired replicas.
     before: Option<u32>,
-    /// The number after, in replicas; null if there is none.
+    /// Replicas after; null if there are no desired replicas.
     after: Option<u32>,
     /// Replicas that exist, ready or not; null if unknown.
     current: Option<u32>,

@@ -24,13 +24,13 @@ pub(crate) enum QueryError {
         known: &'static [&'static str],
     },
     /// A parameter occurs more than once.
-    #[error("parameter {name:?} is there more than once; give it once")]
+    #[error("parameter {name:?} is repeated; give it once")]
     Repeated {
         /// The name of the parameter.
         name: String,
     },
     /// A parameter has no value.
-    #[error("parameter {name:?} has no value; leave it out, or give it one")]
+    #[error("parameter {name:?} has no value; omit it, or set a value")]
     Empty {
         /// The name of the parameter.
         name: String,
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(both.model.as_deref(), Some("meta/llama"));
         let takes = "unknown parameter \"colour\"; /p takes namespace, model, variant";
         assert_eq!(error("colour=red"), takes);
-        assert!(error("model=a&model=b").contains("more than once"));
+        assert!(error("model=a&model=b").contains("is repeated"));
         assert!(error("model=").contains("has no value"));
 
         assert_eq!([limit(""), limit("limit=9")], [Ok(5), Ok(9)]);

@@ -44,7 +44,7 @@ pub struct ConfigInForce {
     pub last_reload: Option<(Timestamp, Result<(), String>)>,
 }
 
-/// How the daemon and its fleet are.
+/// Status of the daemon and its fleet.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Status {
     /// Version of the daemon.
@@ -65,7 +65,7 @@ pub(crate) struct Status {
     config: Config,
     /// The fleet as a whole.
     fleet: Fleet,
-    /// What the numbers rest on.
+    /// The sources of the data.
     sources: Sources,
     /// The registration of the external metrics API; null where it is not watched.
     api_service: Option<ApiService>,
@@ -89,7 +89,7 @@ struct Check {
     name: &'static str,
     /// Whether it passes.
     ok: bool,
-    /// What is wrong; null when it passes.
+    /// The problem; null if it passes.
     problem: Option<String>,
 }
 
@@ -115,7 +115,7 @@ struct Reload {
     at: String,
     /// Whether the configuration was accepted; if not, the last good one is in force.
     accepted: bool,
-    /// Every problem of the configuration, one a line; null when it was accepted.
+    /// All problems of the configuration, one a line; null when it was accepted.
     problem: Option<String>,
 }
 
@@ -126,7 +126,7 @@ struct Fleet {
     models: usize,
     /// Variants.
     variants: usize,
-    /// Variants whose number is kept from before for want of data.
+    /// Variants with held desired replicas, because data is missing.
     held: usize,
     /// Variants without a number.
     undecided: usize,
@@ -140,14 +140,14 @@ struct Fleet {
     ready_replicas: Option<u32>,
     /// Variants with an unknown number of replicas.
     current_unknown: usize,
-    /// What the current replicas cost in an hour, in the configuration's currency; null when no
-    /// count is known.
+    /// Cost of the current replicas per hour, in the configuration's currency; null if no count is
+    /// known.
     cost_per_hour: Option<f64>,
-    /// What the desired replicas would cost in an hour; null when no variant has a number.
+    /// Cost of the desired replicas per hour; null if no variant has any.
     desired_cost_per_hour: Option<f64>,
 }
 
-/// What the numbers rest on.
+/// The sources of the data.
 #[derive(Serialize, JsonSchema)]
 struct Sources {
     /// Replicas with fresh data.
@@ -172,7 +172,7 @@ struct ApiService {
     /// `ours`, `absent`, `foreign_service`, `foreign_ca_bundle`, `unavailable`, or `unknown` before
     /// the first answer of the cluster.
     state: &'static str,
-    /// What is wrong, as a sentence; null when it is ours.
+    /// The problem, as a sentence; null if the registration leads to Plimsoll.
     problem: Option<String>,
 }
 

@@ -171,8 +171,8 @@ fn held(
         }
         (EpisodeChange::Entered, None) => {
             let missing = variant.undecided.as_ref().map(|undecided| undecided.0.to_string());
-            let why = missing.unwrap_or_else(|| "nothing has been seen of it".to_owned());
-            format!("no number is published, so the replicas stay as they are: {why}")
+            let why = missing.unwrap_or_else(|| "it has never been observed".to_owned());
+            format!("desired replicas are not published, so the replicas stay as they are: {why}")
         }
     };
 
@@ -188,10 +188,7 @@ fn at_max(
     let beyond = decision.and_then(Decision::beyond_max);
     let change = memory.at_max.look(now, beyond.is_some(), CONTENT);
     let (max, why) = beyond.filter(|_| change == EpisodeChange::Entered)?;
-    Some((
-        EventReason::AtMaximum,
-        format!("the load asks for more than the maximum of {max}: {why}"),
-    ))
+    Some((EventReason::AtMaximum, format!("the load needs more than the maximum of {max}: {why}")))
 }
 
 /// The reasons of steps that a limit causes. They are compared by code, because a leader without
@@ -319,7 +316,7 @@ mod tests {
         let fresh = published(Some((3, Basis::Fresh)));
         let mut cut = fresh.clone();
         let variant = cut.variants.values_mut().next().unwrap();
-        let text = "limited by quota: a replica takes 4 H100 and 0 are free".to_owned();
+        let text = "limited by quota: a replica needs 4 H100 and 0 are free".to_owned();
         let reason = Reason::Told(RemoteReason { code: ReasonCode::Limited, text });
         let step = Step { stage: Stage::Limit, before: n(5), after: n(3), reason };
         variant.decided.as_mut().unwrap().decision.steps.push(step);
@@ -333,7 +330,7 @@ mod tests {
         }
 
         let note =
-            "desired 3 instead of 5: limited by quota: a replica takes 4 H100 and 0 are free";
+            "desired 3 instead of 5: limited by quota: a replica needs 4 H100 and 0 are free";
         let want = [51, 830].map(|at| (at, EventReason::LimitReached, note.to_owned()));
         assert_eq!(told, want);
     }
@@ -402,8 +399,7 @@ mod tests {
         let [told] = seen.as_slice() else { panic!("{seen:?}") };
         assert_eq!(
             told.note,
-            "no number is published, so the replicas stay as they are: the replicas have not been \
-             listed yet"
+            "desired replicas are not published, so the replicas stay as they are: the replicas have not been listed yet"
         );
     }
 

@@ -212,7 +212,7 @@ impl EventWriter {
 
     fn recovered(&mut self) {
         if self.trouble.take().is_some() {
-            info!("Kubernetes Events are written again");
+            info!("Kubernetes Events can be written again");
         }
     }
 
@@ -227,8 +227,8 @@ impl EventWriter {
             WriteTrouble::Refused => warn!(
                 namespace,
                 error,
-                "Kubernetes Events are refused. Allow create and patch of events in the group \
-                 events.k8s.io to the service account there, or set kubernetes.events: false"
+                "Kubernetes Events are refused. Allow the service account to create and patch \
+                 events in the group events.k8s.io there, or set kubernetes.events: false"
             ),
             WriteTrouble::Invalid => {
                 warn!(namespace, reason = event.reason.label(), error, "An Event is not accepted");
@@ -368,7 +368,7 @@ async fn answer<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, 
         Ok(Err(kube::Error::Api(status))) => Err(refusal(&status)),
         Ok(Err(kube::Error::Discovery(error))) => Err(WriteFailure::Invalid(error.to_string())),
         Ok(Err(error)) => Err(WriteFailure::Away(error.to_string())),
-        Err(_) => Err(WriteFailure::Away("there was no answer in time".to_owned())),
+        Err(_) => Err(WriteFailure::Away("the request timed out".to_owned())),
     }
 }
 
@@ -447,7 +447,7 @@ mod tests {
             let outcome = writer.create(Timestamp::UNIX_EPOCH, &event()).await;
             assert_eq!(outcome, EventOutcome::Created);
         }
-        assert_eq!(log.count("Kubernetes Events are written again"), 1);
+        assert_eq!(log.count("Kubernetes Events can be written again"), 1);
         writer.create(Timestamp::UNIX_EPOCH, &event()).await;
         assert_eq!(log.count("Kubernetes Events cannot be written for now"), 2);
     }

@@ -21,8 +21,8 @@ pub(super) struct ForeseenLine {
     terms: Vec<TermLine>,
     /// The share of the capacity that load may use.
     used: f64,
-    /// What is needed now, in requests a second: the terms together, by the formula under the table
-    /// of terms.
+    /// Current need, in requests per second: the terms together, by the formula under the table of
+    /// terms.
     total_per_second: f64,
     /// The highest need in the hold, in requests per second, on which the decision is based.
     held_per_second: f64,
@@ -85,7 +85,7 @@ pub(super) struct CarriesLine {
     high_per_second: Option<f64>,
     /// Source: its `replicas`, by measurement, or a `card` before that.
     said_by: &'static str,
-    /// What keeps it from being more: `itl`, `ttft`, `seats`, `kv` or `budget`.
+    /// The limiting factor: `itl`, `ttft`, `seats`, `kv` or `budget`.
     bound_by: &'static str,
 }
 

@@ -70,14 +70,14 @@ struct PoolReplica<'a> {
     running: Vec<&'a str>,
     /// Adapters with a request that waits.
     waiting: Vec<&'a str>,
-    /// Adapters that it used last, as many as it has slots: those that it has loaded.
+    /// Adapters that it has loaded: the last used, up to its slots.
     loaded: Vec<&'a str>,
 }
 
 /// What one replica should do.
 #[derive(Serialize, JsonSchema)]
 struct PoolPlace<'a> {
-    /// The replica; null for one that is to come.
+    /// The replica; null for a future replica.
     replica: Option<&'a str>,
     /// Whether it stays; a replica that goes has nothing to do.
     stays: bool,

@@ -22,21 +22,20 @@ pub(super) struct RankedOption {
     variant: String,
     /// Whether it was taken in this round.
     taken: bool,
-    /// What its replicas would serve of what is left, in the unit.
+    /// The part of the remaining demand that its replicas would serve, in the unit.
     served: f64,
     /// Replicas that it adds; null when it has no score.
     replicas: Option<u32>,
-    /// What they cost in an hour; null when it has no score.
+    /// Their cost per hour; null if it has no score.
     cost_per_hour: Option<f64>,
-    /// What their demand would cost in an hour on replicas that fit it perfectly, at list price;
-    /// null when it has no score.
+    /// Cost of their demand per hour on perfectly sized replicas, at list price; null if it has no
+    /// score.
     theoretical_cost_per_hour: Option<f64>,
     /// The one over the other, both with the damper; null when it has no score.
     ratio: Option<f64>,
     /// How far its size is from the preferred one, at least 1; null when it has no score.
     unfitness: Option<f64>,
-    /// Replicas of the preferred size, which is what the suppression counts; null when it has no
-    /// score.
+    /// Replicas of the preferred size, as counted by the suppression; null if it has no score.
     counted: Option<f64>,
     /// The unfitness that is left for so many; null when it has no score.
     suppressed: Option<f64>,

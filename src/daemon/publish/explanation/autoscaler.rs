@@ -28,7 +28,7 @@ pub struct Autoscaler {
     pub window_seconds: Option<f64>,
     /// Problems that keep the HPA from following, as sentences.
     pub problems: Vec<String>,
-    /// What to add to the HPA, as YAML; null if nothing is needed.
+    /// YAML to add to the HPA; null if nothing is needed.
     pub remedy: Option<String>,
     /// All of this as a sentence.
     pub text: String,

@@ -61,7 +61,7 @@ pub(super) struct ChangeLine {
 /// The reason why no load is known, in words.
 pub(super) const fn why(why: &Unanswered) -> &'static str {
     match why {
-        Unanswered::NoDecision => "there is no number",
+        Unanswered::NoDecision => "there are no desired replicas",
         Unanswered::NoData => "the desired replicas stay as before, because data is missing",
         Unanswered::Overridden => "a pin or a pause decides",
         Unanswered::NoLoad => "no requests arrive",
@@ -107,7 +107,7 @@ fn text(answer: &LoadAnswer) -> String {
         Some(LoadThreshold { load, desired }) => {
             format!("Scales up to {desired} above {}", amount(load))
         }
-        None => "No load within reach scales it up".to_owned(),
+        None => "No load in the search range scales it up".to_owned(),
     };
     let fewer = match down {
         Some(LoadThreshold { load, desired }) => {

@@ -13,7 +13,7 @@ use plimsoll_core::units::Seconds;
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Input")]
 pub(super) struct InputLine {
-    /// What it is: `replica_list`, `replicas`, `signal` or `limit`.
+    /// The kind: `replica_list`, `replicas`, `signal` or `limit`.
     input: &'static str,
     /// Its name; null if there is only one of this kind.
     name: Option<String>,
@@ -102,7 +102,7 @@ fn signal(now: Timestamp, signal: &DemandSignal) -> InputLine {
     let (read, text) = match signal.seen {
         SignalValue::Never => (None, format!("wake signal {name} has never been read")),
         SignalValue::NoNumber(at) => {
-            (age(at), format!("wake signal {name} has no number for the model"))
+            (age(at), format!("wake signal {name} has no value for the model"))
         }
         SignalValue::Number(requests, at) => {
             (age(at), format!("wake signal {name} is {:.0}", requests.requests()))

@@ -238,7 +238,7 @@ fn value(
         ServedMetric::Admissible => decided.decision.admissible.map(|it| it.variant.into()),
     };
     quantity.map(|quantity| ServedValue { quantity, at: decided.at }).ok_or_else(|| {
-        format!("no admissible rate of {key} is known: foresight has not sized its replicas")
+        format!("the admissible rate of {key} is unknown: foresight has not sized its replicas")
     })
 }
 
@@ -297,7 +297,10 @@ pub fn unmatched(published: &Published, scope: &MetricScope, selector: &Selector
     match names(published, scope) {
         None => format!("there is no variant in {place}"),
         Some(names) => {
-            format!("no variant in {place} matches the selector \"{selector}\"; there are: {names}")
+            format!(
+                "no variant in {place} matches the selector \"{selector}\"; its variants: \
+                {names}"
+            )
         }
     }
 }

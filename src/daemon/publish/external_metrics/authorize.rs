@@ -167,7 +167,7 @@ impl SubjectAccessReviews {
             let review = self.review(identity, scope);
             timeout(deadline.saturating_sub(now), review)
                 .await
-                .unwrap_or_else(|_| Err("the API server has not answered in time".to_owned()))
+                .unwrap_or_else(|_| Err("the API server did not respond in time".to_owned()))
         };
 
         match outcome {
@@ -195,7 +195,7 @@ impl SubjectAccessReviews {
             return flight.clone();
         }
         if memory.flights.len() >= REVIEWS_MAX {
-            let busy = Err("too many reviews are under way".to_owned());
+            let busy = Err("too many reviews are in progress".to_owned());
             return std::future::ready(busy).boxed().shared();
         }
 
@@ -210,7 +210,7 @@ impl SubjectAccessReviews {
         let flight = self
             .tracker
             .spawn(review.instrument(span))
-            .map(|joined| joined.unwrap_or_else(|_| Err("the review was cancelled".to_owned())))
+            .map(|joined| joined.unwrap_or_else(|_| Err("the review was canceled".to_owned())))
             .boxed()
             .shared();
 
@@ -262,9 +262,9 @@ async fn review_and_remember(
 ) -> Result<ReviewAnswer, String> {
     let outcome = timeout(REVIEW_MAX, ask(client, &identity, &scope))
         .await
-        .unwrap_or_else(|_| Err("the API server does not answer".to_owned()));
+        .unwrap_or_else(|_| Err("the API server does not respond".to_owned()));
     if let Err(error) = &outcome {
-        warn!(%error, "Cannot ask whether a user may read metrics");
+        warn!(%error, "Cannot check whether a user may read metrics");
     }
 
     let key = (identity, scope);

@@ -36,7 +36,7 @@ impl ApiMetrics {
         Ok(Self {
             requests: registrar.counters(
                 "plimsoll_external_metrics_requests_total",
-                "Requests that the external metrics API has answered.",
+                "Requests answered by the external metrics API.",
                 &["route", "code"],
             )?,
             // From 50 microseconds, half the target time of a request, to beyond the limit of 1 s.
@@ -48,7 +48,7 @@ impl ApiMetrics {
             )?,
             authorizations: registrar.counters(
                 "plimsoll_external_metrics_authorization_total",
-                "Requests for metrics by what authorization said and where it knew it from.",
+                "External metrics requests, by authorization outcome and source.",
                 &["outcome"],
             )?,
             // The buckets of the Kubernetes library for external metrics servers: 1 s to about 364
@@ -60,12 +60,12 @@ impl ApiMetrics {
             )?,
             not_after: registrar.gauges(
                 "plimsoll_tls_certificate_not_after_timestamp_seconds",
-                "When the serving certificate expires.",
+                "Expiry of the serving certificate, in seconds since the epoch.",
                 &[],
             )?,
             reload_failures: registrar.counter(
                 "plimsoll_tls_reload_failures_total",
-                "Attempts to read the serving certificate again that found no good one.",
+                "Failed attempts to reload the serving certificate.",
             )?,
         })
     }

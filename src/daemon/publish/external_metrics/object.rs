@@ -50,7 +50,7 @@ pub(crate) fn value(
         }
         several => {
             let message = format!(
-                "the selector {:?} matches {} variants, and an Object metric has one value: add \
+                "the selector {:?} matches {} variants, but an Object metric has one value: add \
                  matchLabels with the variant",
                 selector.to_string(),
                 several.len()

@@ -169,10 +169,10 @@ impl Route {
 
     fn object_metric(namespace: &str, resource: &str, name: &str, metric: &str) -> Self {
         if name == "*" {
-            return Self::Malformed("metrics are served of single objects only");
+            return Self::Malformed("metrics are only served for single objects");
         }
         if is_forbidden(resource) || is_forbidden(name) || resource.is_empty() || name.is_empty() {
-            return Self::Malformed("the resource or the name of the object is not one");
+            return Self::Malformed("the resource or the name of the object is invalid");
         }
 
         match Self::metric(namespace, metric) {

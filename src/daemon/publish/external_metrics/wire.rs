@@ -204,11 +204,11 @@ pub(crate) fn table(readings: &[MetricReading]) -> Response<Full<Bytes>> {
         "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {},
         "columnDefinitions": [
             column("Name", "name", "name of the metric", 0),
-            column("Variant", "", "variant that the value is for", 0),
+            column("Variant", "", "variant of the value", 0),
             column("Value", "", "desired replicas", 0),
-            column("Age", "", "age of the data that the decision rests on", 0),
-            column("State", "", "whether the decision is served as it is, held or expired", 0),
-            column("Reason", "", "why there is no value", 1),
+            column("Age", "", "age of the data behind the decision", 0),
+            column("State", "", "state of the decision: fresh, held or expired", 0),
+            column("Reason", "", "reason for a missing value", 1),
         ],
         "rows": rows,
     });

@@ -28,7 +28,7 @@ impl ScalerMetrics {
         Ok(Self {
             calls: registrar.counters(
                 "plimsoll_external_scaler_calls_total",
-                "Calls that the external scaler has answered; a stream counts when it begins.",
+                "Calls answered by the external scaler; a stream counts when it begins.",
                 &["call", "code"],
             )?,
             streams: registrar.int_gauge(
@@ -37,7 +37,7 @@ impl ScalerMetrics {
             )?,
             not_after: registrar.gauges(
                 "plimsoll_external_scaler_certificate_not_after_timestamp_seconds",
-                "When the external scaler's certificate expires.",
+                "Expiry of the external scaler's certificate, in seconds since the epoch.",
                 &[],
             )?,
         })

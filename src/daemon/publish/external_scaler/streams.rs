@@ -73,11 +73,11 @@ impl StreamBudget {
         let mut open = self.lock();
         let own = open.get(&namespace).copied().unwrap_or_default();
         if own >= per_namespace {
-            let message = format!("namespace {namespace} has {per_namespace} open streams already");
+            let message = format!("namespace {namespace} already has {per_namespace} open streams");
             return Err(Status::resource_exhausted(message));
         }
         if open.values().sum::<usize>() >= total {
-            return Err(Status::resource_exhausted(format!("{total} streams are open already")));
+            return Err(Status::resource_exhausted(format!("{total} streams are already open")));
         }
 
         *open.entry(namespace.clone()).or_default() += 1;
@@ -174,13 +174,13 @@ mod tests {
         let second = admit("a").unwrap();
         let refused = admit("a").unwrap_err();
         assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
-        assert_eq!(refused.message(), "namespace a has 2 open streams already");
+        assert_eq!(refused.message(), "namespace a already has 2 open streams");
 
         drop(first);
         let third = admit("a").unwrap();
         assert!(admit("a").is_err(), "the second stream still counts");
         let others = [admit("b").unwrap(), admit("b").unwrap()];
-        assert_eq!(admit("c").unwrap_err().message(), "4 streams are open already");
+        assert_eq!(admit("c").unwrap_err().message(), "4 streams are already open");
         assert_eq!(gauge.get(), 4);
 
         drop((second, third, others));

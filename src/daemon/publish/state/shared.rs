@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn a_document_that_has_no_room_for_anything_is_refused() {
         let refused = packed(&published(100), None, 10).unwrap_err().to_string();
-        assert!(refused.contains("of which 10 fit"), "{refused}");
+        assert!(refused.contains("the maximum is 10"), "{refused}");
     }
 
     fn memory() -> VariantMemory {

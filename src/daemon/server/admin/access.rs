@@ -64,8 +64,8 @@ pub(crate) enum AccessRefusal {
     )]
     WebPage,
     #[error(
-        "server.admin_enabled is false, so the daemon is not changed over HTTP: change the \
-         configuration file, which is read again on its own, or restart with another --log"
+        "server.admin_enabled is false, so HTTP requests can't change the daemon: edit the \
+         configuration file, which is reloaded on its own, or restart with another --log"
     )]
     Disabled,
     #[error(

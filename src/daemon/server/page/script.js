@@ -685,7 +685,7 @@ const STAGES = {
 
 function updateDetails(row) {
   const { variant, details } = row;
-  say(details.why.firstChild, variant.desired === null ? 'Why there is no number'
+  say(details.why.firstChild, variant.desired === null ? 'Why there are no desired replicas'
     : `Why ${plural(variant.desired, 'replica', 'replicas')}`);
   const notes = {
     fresh: `Decided on data that is ${ageText(variant.age_seconds)} old.`,

@@ -17,7 +17,7 @@ function termLines({ foreseen, carries }) {
   }
   if (carries) {
     const by = carries.said_by === 'card' ? ', by a card' : '';
-    lines.push([`a replica carries${by}, bound by ${BOUNDS[carries.bound_by] || carries.bound_by}`, rate(carries.per_second), true]);
+    lines.push([`capacity per replica${by}, limited by ${BOUNDS[carries.bound_by] || carries.bound_by}`, rate(carries.per_second), true]);
     if (carries.low_per_second !== null) {
       lines.push(['in 95 of 100 cases', `${rate(carries.low_per_second)} to ${rate(carries.high_per_second)}`, false]);
     }

@@ -183,12 +183,14 @@ pub(super) fn seats(scene: &ModelScene<'_>, lever: &'static str) -> Vec<Trial> {
         let mut trial = Trial::new(lever, variant.spec.key.to_string(), what, changes);
         if crew.sequences.is_none() {
             trial = trial.assuming(format!(
-                "engines run {seats} requests at once today, which their arguments don't show"
+                "engines are assumed to run {seats} requests at once today; their arguments don't \
+                 show it"
             ));
         }
         if is_full {
             trial = trial.assuming(format!(
-                "an iteration of more than {:.0} requests takes what smaller ones let expect",
+                "the time of iterations with more than {:.0} requests is extrapolated from \
+                 smaller ones",
                 crew.running
             ));
         }

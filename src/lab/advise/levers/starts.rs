@@ -48,7 +48,7 @@ pub(super) fn faster(scene: &ModelScene<'_>, lever: &'static str) -> Vec<Trial> 
         let what = format!("replicas start in {:.0} s instead of {longest:.0} s", longest / 2.0);
         let trial = Trial::new(lever, described.key.to_string(), what, changes.collect());
         trials.push(trial.assuming(
-            "images and weights are already on the nodes, or another way makes starts this fast",
+            "images and weights are already on the nodes, or starts are otherwise this fast",
         ));
     }
 

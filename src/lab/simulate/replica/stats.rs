@@ -111,7 +111,7 @@ pub struct EngineHistogram {
 const QUARTERS: usize = 252;
 
 /// The quarter of a power of two that a value is in; each small value has its own.
-#[expect(clippy::cast_possible_truncation, reason = "what is cast is below 252")]
+#[expect(clippy::cast_possible_truncation, reason = "the value is below 252")]
 const fn quarter(value: u64) -> usize {
     let exponent = (u64::BITS - value.leading_zeros()).saturating_sub(3);
     exponent as usize * 4 + (value >> exponent) as usize

@@ -229,8 +229,8 @@ impl VariantResolver<'_, '_, '_> {
 
     fn options(&mut self, keys: &EngineKeys, settings: &Settings) -> Options {
         if keys.fetch.is_some() && (keys.prefix_caching || keys.prefix_hits > Fraction::ZERO) {
-            let rule = "must not be given beside engine.prefix_hits or engine.prefix_caching, \
-                        because of a prompt only one of them is found";
+            let rule = "must not be set with engine.prefix_hits or engine.prefix_caching: only \
+                one of them can apply to a prompt";
             self.checks.problems.error_at(self.at("engine.fetch"), rule);
         }
 
@@ -271,7 +271,7 @@ impl VariantResolver<'_, '_, '_> {
 
         let path = self.at("engine.prefix_caching");
         if has_hits {
-            let rule = "must not be true beside engine.prefix_hits, which says what is found";
+            let rule = "must not be true with engine.prefix_hits, which sets the hits";
             self.checks.problems.error_at(path, rule);
             return Prefix::Blocks;
         }
@@ -288,8 +288,8 @@ impl VariantResolver<'_, '_, '_> {
                 }
             }
             Some(Load::Replay(_) | Load::Drawn(_) | Load::Closed(_) | Load::Described(_)) => {
-                let rule = "finds the blocks of preempted requests alone, because no prompt is \
-                            known: that takes a trace with hash_ids";
+                let rule = "only finds blocks of preempted requests, because prompts are unknown: \
+                    use a trace with hash_ids";
                 self.checks.problems.warning(path, rule);
             }
         }
@@ -301,8 +301,8 @@ impl VariantResolver<'_, '_, '_> {
         let max_surge = self.portion("rollout.max_surge", keys.max_surge);
         let max_unavailable = self.portion("rollout.max_unavailable", keys.max_unavailable);
         if max_surge == Some(Portion::NONE) && max_unavailable == Some(Portion::NONE) {
-            let rule =
-                "must not be 0 where rollout.max_unavailable is, as nothing could be replaced";
+            let rule = "must not be 0 if rollout.max_unavailable is 0, because then no replica can be \
+                 replaced";
             self.checks.problems.error(self.at("rollout.max_surge"), rule, 0);
         }
 
@@ -327,8 +327,8 @@ impl VariantResolver<'_, '_, '_> {
     /// Warns about a node start time that has no effect.
     fn nodes(&mut self, startup: Startup) {
         if startup.warm_nodes.is_none() && is_some_time(startup.node) {
-            let rule = "has no effect without startup.warm_nodes, because there is a node for any \
-                        number of replicas; 0 lets each replica wait for one";
+            let rule = "has no effect without startup.warm_nodes, because every replica has a \
+                node; 0 makes each replica wait for one";
             self.checks.problems.warning(self.at("startup.node"), rule);
         }
     }
@@ -341,7 +341,7 @@ impl VariantResolver<'_, '_, '_> {
             && [bounds.min(), initial].contains(&Replicas::ZERO)
         {
             let rule = "cannot bring the variant back from zero replicas, because only replicas \
-                        say it; rate counts what comes to the gateway";
+                report it; rate counts requests at the gateway";
             self.checks.problems.warning(self.at("autoscaler.follows"), rule);
         }
 

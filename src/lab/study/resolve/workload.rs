@@ -94,8 +94,8 @@ fn resolve_trace(path: &str, keys: &TraceKeys, checks: &mut Checks<'_>) -> Optio
     let RecordedTrace { rows, prompts, span, .. } =
         recorded(path, keys.file.as_ref(), *format, checks)?;
     if *format == Some(Format::Vidur) {
-        let rule = "has lengths alone, so one request a second is played, times speed and rate; \
-                    workload.drawn, with lengths of this file, says how many";
+        let rule = "has only lengths, so one request per second is played, times speed and rate; \
+            use workload.drawn with this file's lengths to set a rate";
         checks.problems.warning(join(path, "format"), rule);
     }
 
@@ -217,7 +217,7 @@ fn resolve_rate(path: &str, keys: &DrawnKeys, checks: &mut Checks<'_>) -> Option
     };
 
     if period.is_some() && steps.is_none() && points.is_none() {
-        let rule = "has no effect, because only steps and points begin again";
+        let rule = "has no effect, because only steps and points repeat";
         checks.problems.warning(join(path, "period"), rule);
     }
 
@@ -304,8 +304,8 @@ fn resolve_lengths(path: &str, keys: &LengthKeys, checks: &mut Checks<'_>) -> Op
             max: max.unwrap_or(u32::MAX),
         }),
         _ => {
-            let rule = "must have exactly one of fixed, min with max, and median, which may have \
-                        sigma, min and max beside it";
+            let rule = "must have exactly one of fixed, min with max, and median; median may have \
+                sigma, min and max";
             lacks(path, rule, checks);
             None
         }

@@ -65,7 +65,7 @@ const PROMISES: [Promise; 6] = [
         measure: ratio,
     },
     Promise {
-        text: "smooth: at most 25 changes an hour for each 10 replicas",
+        text: "smooth: at most 25 changes per hour for each 10 replicas",
         kind: Some(Kind::Smooth),
         beside: None,
         bound: Bound::AtMost(25.0),

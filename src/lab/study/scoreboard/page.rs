@@ -13,31 +13,28 @@ use crate::study::scoreboard::score::Score;
 use crate::study::table::{aligned, dash, percent, span, wrapped, written};
 
 const INTRODUCTION: [&str; 4] = [
-    "Every policy on every workload in the simulator, by `make scoreboard`, which writes this file. \
-     A request is within its SLO when both its time to first token and its mean time between tokens \
-     are; those that were rejected, were too long for every engine, gave up or were cut off are not. \
-     Cost is that of all replicas \
-     from their node on, starts and drains included.",
-    "The ratio is the cost over that of `oracle`, a schedule for somebody who knew every request \
-     beforehand. It is found by simulated repair and is feasible, so the true optimum may be lower; \
-     it aims at 99 % within SLO. A ratio below 1 is a policy that served less, or a schedule that \
-     was not found, and \"-\" that there is none. Changes are those of desired \
-     replicas; the worst minute is the one of arrival with the fewest requests within SLO.",
-    "`static:best` is what somebody would rent who knew every request beforehand and never changed \
-     it: of the fixed numbers of replicas that serve 99 % within SLO, the cheapest. All are ready at \
-     the start. \"-\" is where none within the bounds of the variants does.",
-    "All rows have one set of parameters for all workloads. What each policy is, and where its rules \
-     are from, is in docs/simulator.md.",
+    "Every policy on every workload in the simulator. `make scoreboard` writes this file. A request is \
+     within its SLO if its time to first token and its mean time between tokens both are. Requests \
+     that were rejected, too long for every engine, given up or cut off are not. Cost includes all \
+     replicas from the request of their node on, with starts and drains.",
+    "The ratio is the cost divided by that of `oracle`, a schedule that knows every request \
+     beforehand. Simulated repair finds it, so the true optimum may be lower. It aims at 99 % within \
+     SLO. A ratio below 1 is a policy that served less, or a schedule that was not found. \"-\" means \
+     that there is no schedule. Changes are changes of desired replicas. The worst minute is the \
+     minute of arrival with the fewest requests within SLO.",
+    "`static:best` is the cheapest fixed number of replicas that serves 99 % within SLO, chosen with \
+     knowledge of every request. All its replicas are ready at the start. \"-\" means that no fixed \
+     number within the bounds of the variants does.",
+    "All rows have one set of parameters for all workloads. docs/simulator.md describes each policy \
+     and the source of its rules.",
 ];
 
 const ABLATION: &str = "`plimsoll` with one key of `capacity.foresight` changed at a time: a term switched off, a \
-     constant halved and doubled, or moved as far as it means something. Within SLO in per cent / \
-     ratio.";
+     constant halved and doubled, or moved within its useful range. Within SLO in per cent / ratio.";
 
-const GATES: &str = "What `plimsoll` promises, what was measured at the workload that is nearest to the bound or \
-     farthest beyond it, and whether that holds. Figures are means over all seeds, and are compared \
-     before they are rounded. Changes are those of the desired replicas, for each ten replicas that \
-     there are on average.";
+const GATES: &str = "Each promise of `plimsoll`, the result on the workload nearest to or farthest beyond \
+     the bound, and the verdict. Figures are means over all seeds, compared before rounding. Changes \
+     are changes of desired replicas per ten average replicas.";
 
 const GATES_COLUMNS: [&str; 4] = ["promise", "workloads", "measured", "verdict"];
 

@@ -34,13 +34,13 @@ pub(crate) enum WorkloadTraceError {
     #[error("{} has no requests", path.display())]
     Empty { path: PathBuf },
     /// It is compressed.
-    #[error("{} is packed with gzip; unpack it first, as gunzip does", path.display())]
+    #[error("{} is compressed with gzip; decompress it first, with gunzip", path.display())]
     Packed { path: PathBuf },
     /// It is not UTF-8 text.
-    #[error("{} is no text in UTF-8", path.display())]
+    #[error("{} is not UTF-8 text", path.display())]
     NoText { path: PathBuf },
     /// It is a folder of clients, which has no list of requests.
-    #[error("{} describes clients, which are a workload.trace and no list of lengths", path.display())]
+    #[error("{} describes clients, which belong in workload.trace and not in a list of lengths", path.display())]
     Clients { path: PathBuf },
 }
 

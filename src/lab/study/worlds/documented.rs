@@ -112,7 +112,8 @@ fn requests() -> Vec<Prior> {
             Aspect::Objectives,
             format!(
                 "TTFT {TTFT} s, and 1 ms for each token of a prompt beyond 4000; ITL {ITL} ms; at \
-                 least {ALONE} times what a request gets alone, also after a drift and in a slowdown"
+                 least {ALONE} times the latency of a request alone, also after a drift and in a \
+                 slowdown"
             ),
             "From MLPerf's server scenarios to batch chat",
         ),
@@ -120,8 +121,8 @@ fn requests() -> Vec<Prior> {
             Aspect::Lengths,
             format!(
                 "{TASKS}. Medians of prompts and answers: chat {chat}; agent {agent}; classifier \
-                 {classify}, without a spread of answers. Lognormal, with sigma {PROMPT_SIGMA} and \
-                 {OUTPUT_SIGMA}, clipped to what the KV cache holds"
+                 {classify}, without a spread of answers. Lognormal, with sigma {PROMPT_SIGMA} \
+                 and {OUTPUT_SIGMA}, clipped to the KV cache"
             ),
             "Azure 2023, Mooncake and ServeGen have medians from 40 to 6909 and from 3 to 792",
         ),
@@ -138,8 +139,8 @@ fn requests() -> Vec<Prior> {
         prior(
             Aspect::Drift,
             format!(
-                "{DRIFTS}: a median becomes {DRIFT} times what it was within {DRIFT_MINUTES} min, \
-                 from {DRIFT_FROM} of the duration on, and stays"
+                "{DRIFTS}: a median is multiplied by {DRIFT} within {DRIFT_MINUTES} min, from \
+                 {DRIFT_FROM} of the duration on, and stays"
             ),
             "New clients, prompt templates and releases of a model; the mean need and the bounds \
              are those of the whole duration",
@@ -198,11 +199,11 @@ fn fleet() -> Vec<Prior> {
         prior(
             Aspect::Variants,
             format!(
-                "{VARIANTS}: of the same model on other accelerators, or, where there is none, on \
-                 spot nodes at {SPOT_PRICE} of the price. Of another than the first there are at \
-                 most {OTHERS_MAX} of what the peak takes"
+                "{VARIANTS}: of the same model on other accelerators, or, without such a pair, on \
+                 spot nodes at {SPOT_PRICE} of the price. Variants after the first have at most \
+                 {OTHERS_MAX} of the replicas for the peak"
             ),
-            "Scarce accelerators beside common ones",
+            "Scarce accelerators next to common ones",
         ),
     ]
 }

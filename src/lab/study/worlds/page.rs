@@ -522,9 +522,9 @@ fn objectives(played: &WorldRuns) -> String {
 fn minute(worst: &WorstMinute) -> String {
     let WorstMinute { minute, judged, good, rate, need, capacity, .. } = worst;
     format!(
-        "Worst minute {minute}: {} of {judged} requests not within SLO. {rate:.2} requests/s were to \
-         be expected. By its coefficients, a replica of the first variant carries {capacity:.2} of \
-         evenly spread requests, so that takes {need:.2}.",
+        "Worst minute {minute}: {} of {judged} requests not within SLO. {rate:.2} requests/s were \
+         expected. By its coefficients, a replica of the first variant serves {capacity:.2} \
+         evenly spread requests/s, so that needs {need:.2}.",
         judged - good,
     )
 }

@@ -168,7 +168,7 @@ fn a_variant_beside_one_of_the_same_kind_begins_from_what_that_has_learned() {
     assert!((carries(&after) / before - 1.0).abs() < 0.05, "{} {before}", carries(&after));
     let said = after.cards[&world.spec.key].to_string();
     assert!(said.starts_with("the card of m on L4 that shop/a taught at 20"), "{said}");
-    assert!(said.ends_with("by requests of 1000 + 200 tokens"), "{said}");
+    assert!(said.ends_with("for requests of 1000 + 200 tokens"), "{said}");
 
     // A variant of another kind has no card.
     let mut other = world.of("c");

@@ -25,7 +25,7 @@ fn late_first_tokens_ask_for_more_unless_that_is_coming_already() {
         "{:?}",
         seen.need
     );
-    assert!(seen.to_string().contains("because too many first tokens came late"), "{seen}");
+    assert!(seen.to_string().contains("because too many first tokens were late"), "{seen}");
 
     world.pending = 1;
     let coming = world.run(30, 3.0 * truth()).foreseen[&Role::Both].need;
@@ -66,7 +66,7 @@ fn a_rise_that_days_have_seen_at_this_hour_is_asked_for_before_it_comes() {
 
     let seen = world.tick(2.0 * truth()).foreseen[&Role::Both];
     assert!((seen.need.schedule.unwrap() / peak - 1.0).abs() < 1e-9 && seen.need.total >= peak);
-    assert!(seen.to_string().contains("usually do at this time"), "{seen}");
+    assert!(seen.to_string().contains("are usual in the next"), "{seen}");
     world.policy.schedule = None;
     assert_eq!(world.tick(2.0 * truth()).foreseen[&Role::Both].need.schedule, None);
 }

@@ -120,7 +120,7 @@ fn no_room_anywhere_is_said_with_the_numbers() {
     let full = SaturationVariant { bounds: bounds(1, Some(2)), ..state("v", 2, 1.0) };
     assert_eq!(
         sentences(&loads("v", &[(0.755, 1.0), (0.755, 1.0)]), &[full], PendingOnly),
-        ["KV spare low (0.045 < 0.100), but no variant can grow"]
+        ["low KV-cache headroom (0.045 < 0.100), but no variant can scale up"]
     );
 }
 
@@ -130,24 +130,18 @@ fn every_steady_model_says_why_it_does_not_shrink() {
         (
             &[FAIR, FAIR][..],
             0,
-            "spare is not low, but one replica less would leave KV spare -0.200 < 0.100",
+            "headroom is not low, but one replica less would leave KV headroom -0.200 < 0.100",
         ),
         (
             &[(0.5, 1.5), (0.5, 1.5)],
             0,
-            "spare is not low, but one replica less would leave KV spare -0.200 < 0.100 and queue \
-             spare 2.0 < 3.0",
+            "headroom is not low, but one replica less would leave KV headroom -0.200 < 0.100 and queue headroom 2.0 < 3.0",
         ),
-        (
-            &[FAIR],
-            0,
-            "spare is not low, and one replica less takes 2 that are not saturated (1 < 2)",
-        ),
+        (&[FAIR], 0, "headroom is not low, but scale-down needs 2 unsaturated replicas (1 < 2)"),
         (
             &[IDLE, IDLE],
             2,
-            "spare stays enough without one replica (KV 0.600, queue 5.0), but no variant can \
-             shrink",
+            "headroom is sufficient without one replica (KV 0.600, queue 5.0), but no variant can scale down",
         ),
     ] {
         let current = u32::try_from(peaks.len()).unwrap();
@@ -162,18 +156,18 @@ fn the_others_say_which_variant_moves() {
     assert_eq!(
         sentences(&fleet(&variants, (0.755, 1.0)), &states, PendingOnly),
         [
-            "spare is low and ns/v2-cheap grows",
-            "KV spare low (0.045 < 0.100)",
-            "spare is low and ns/v2-cheap grows"
+            "headroom is low; scaling up ns/v2-cheap instead",
+            "low KV-cache headroom (0.045 < 0.100)",
+            "headroom is low; scaling up ns/v2-cheap instead"
         ]
     );
 
     assert_eq!(
         sentences(&fleet(&variants, IDLE), &states, PendingOnly),
         [
-            "spare stays enough without one replica (KV 0.680, queue 5.0)",
-            "spare is enough and ns/v1-expensive shrinks",
-            "spare is enough and ns/v1-expensive shrinks"
+            "headroom is sufficient without one replica (KV 0.680, queue 5.0)",
+            "headroom is sufficient; scaling down ns/v1-expensive instead",
+            "headroom is sufficient; scaling down ns/v1-expensive instead"
         ]
     );
 }
@@ -187,7 +181,7 @@ fn model_wide_one_silent_replica_blocks_every_variant() {
     check(&load, &states, ModelWide, &[("v1-l4", 2), ("v2-a100", 4)]);
     assert_eq!(
         sentences(&load, &states, ModelWide),
-        ["waiting: not all replicas of ns/v2-a100 report"; 2]
+        ["waiting: not all replicas of ns/v2-a100 are reporting"; 2]
     );
 }
 
@@ -202,7 +196,7 @@ fn model_wide_one_wish_blocks_every_variant_and_is_kept() {
 
     assert_eq!(
         sentences(&load, &states, ModelWide)[1],
-        "waiting: ns/a does not have the replicas of the last decision yet"
+        "waiting: ns/a has not reached its desired replicas yet"
     );
 }
 
@@ -269,7 +263,7 @@ fn per_variant_growth_counts_from_the_replicas_that_report() {
     check(&load, &states, PerVariant, &[("a", 3), ("b", 1)]);
     assert_eq!(
         sentences(&load, &states, PerVariant),
-        ["waiting: not all replicas of ns/a report"; 2]
+        ["waiting: not all replicas of ns/a are reporting"; 2]
     );
 }
 
@@ -298,7 +292,7 @@ fn pending_only_a_pending_replica_blocks_up_and_down() {
         check(&load, &states, PendingOnly, &[("a", 3), ("b", 3)]);
         assert_eq!(
             sentences(&load, &states, PendingOnly),
-            ["waiting: ns/b has replicas that are not ready yet"; 2]
+            ["waiting: ns/b has pending replicas"; 2]
         );
     }
 }
@@ -311,10 +305,7 @@ fn pending_only_a_variant_that_is_all_new_answers_the_deficit_that_it_was_starte
 
     assert_eq!(
         sentences(&fleet(&[("a", 2)], LOW), &states, PendingOnly),
-        [
-            "waiting: ns/new has replicas that are not ready yet",
-            "holding: no replica has fresh data"
-        ]
+        ["waiting: ns/new has pending replicas", "holding: no replica has fresh data"]
     );
 
     // More capacity is on its way, so there is no reason to keep excess replicas.

@@ -65,8 +65,7 @@ fn who_gets_none_of_one_kind_makes_do_with_another() {
 
     assert_eq!(
         plan.contended.shadows[0].to_string(),
-        "inventory: the next replica would be of shop/chat-h100, with 100.0 carried by each \
-         accelerator; a replica takes 1 H100 and 0 are free"
+        "inventory: the next replica would go to shop/chat-h100, with a capacity of 100.0 per accelerator; a replica needs 1 H100 and 0 are free"
     );
 }
 
@@ -143,8 +142,7 @@ fn a_budget_is_spent_on_what_carries_most_for_it() {
     assert_eq!(plan.alone[&0].cost_after, CostPerHour::new(40.0).unwrap());
     assert_eq!(
         plan.contended.shadows[0].to_string(),
-        "budget: the next replica would be of shop/h100, with 60.0 carried by each accelerator; a \
-         replica costs 8.00 an hour and 4.00 are left"
+        "budget: the next replica would go to shop/h100, with a capacity of 60.0 per accelerator; a replica costs 8.00 per hour and 4.00 is left"
     );
 
     let by_rank = OptimizerPolicy {

@@ -72,8 +72,7 @@ fn the_binding_bound_is_named_and_said_with_its_numbers() {
     );
     assert_eq!(
         desired.to_string(),
-        "4 replicas: 3 for the copies of a0, 5 for 9 copies at 2 slots a replica, 4 for the load; \
-         1 more are needed than the maximum allows"
+        "4 replicas: 3 for the copies of a0, 5 for 9 copies at 2 slots per replica, 4 for the load; 1 more are needed, above the maximum"
     );
     assert_eq!(super::need(&[], slots(2), Some(Replicas::ZERO)).binding(), BindingNeed::Nothing);
 }
@@ -118,7 +117,7 @@ fn copies_are_declared_or_follow_from_traffic_or_from_what_was_seen() {
     assert_eq!(copies(&busy).wanted, replicas(4));
     assert_eq!(
         copies(&busy).to_string(),
-        "a wants 4 copies: 5.000 requests/s arrive, of which a replica takes 80 % of 2.000"
+        "a wants 4 copies: 5.000 requests/s arrive, and a replica serves 80% of 2.000"
     );
 
     let slow = AdapterTraffic { per_replica: RequestRate::new(0.5).unwrap(), ..traffic };

@@ -402,10 +402,10 @@ impl fmt::Display for ObjectionCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused { problems, kept: ReadingFallback::LastReading } => {
-                write!(f, "{}; the last sound annotations stay in force", list(problems))
+                write!(f, "{}; the last valid annotations stay in effect", list(problems))
             }
             Self::Refused { problems, kept: ReadingFallback::Nothing } => {
-                write!(f, "{}; no number is served for it", list(problems))
+                write!(f, "{}; desired replicas are not served for it", list(problems))
             }
             Self::Doubted { problems } => f.write_str(&list(problems)),
             Self::TargetTaken { target, by } => {
@@ -420,7 +420,7 @@ impl fmt::Display for ObjectionCause {
             Self::TooMany { share, limit } => write!(
                 f,
                 "there are more than {limit} variants, and this namespace has its share of \
-                 {share}; no number is served for this one"
+                 {share}; desired replicas are not served for this one"
             ),
             Self::CredentialsWithheld(refusal) => refusal.fmt(f),
         }
@@ -494,8 +494,7 @@ mod tests {
         assert!(surplus, "only the owner of the flood is told");
         assert_eq!(
             found.objections[0].cause.to_string(),
-            "there are more than 5000 variants, and this namespace has its share of 4980; no \
-             number is served for this one"
+            "there are more than 5000 variants, and this namespace has its share of 4980; desired replicas are not served for this one"
         );
 
         // Published variants stay, as long as the shares do.

@@ -233,7 +233,7 @@ impl<'a> ObjectReader<'a> {
 
     pub(super) fn scraped(&mut self) -> Option<ScrapeRequest> {
         let rule =
-            "must be scrape, or absent: where Plimsoll has a Prometheus, that is the default";
+            "must be scrape, or absent: with the section prometheus, Prometheus is the default";
         self.text(Annotation::Source, |text| text == "scrape", rule).map(|_| ScrapeRequest)
     }
 
@@ -363,7 +363,7 @@ impl<'a> ObjectReader<'a> {
     pub(super) fn doubt_unknown(&mut self) {
         for name in self.marked.annotations.keys().filter(|name| name.starts_with(PREFIX)) {
             if !Annotation::ALL.iter().any(|one| one.name() == name) {
-                self.doubts.push(missing(name, "has no effect: there is no such annotation"));
+                self.doubts.push(missing(name, "has no effect: this annotation does not exist"));
             }
         }
     }

@@ -219,7 +219,7 @@ impl fmt::Display for Finding {
             Self::WrongAverageValue { hpa, metric, found } => write!(
                 f,
                 "HPA {hpa} divides {metric} by {found}: set averageValue to \"1\" to get the \
-                 desired number of replicas"
+                 desired replicas"
             ),
             Self::WrongSelector { hpa, metric, found } => write!(
                 f,
@@ -233,15 +233,15 @@ impl fmt::Display for Finding {
                     selector => write!(f, "with the selector {selector}")?,
                 }
                 match others.as_slice() {
-                    [] => f.write_str(", which adds up all variants once there are others")?,
+                    [] => f.write_str(", which adds up all variants once others exist")?,
                     others => write!(f, ", which also adds the variants {}", VariantList(others))?,
                 }
                 write!(f, ": add matchLabels {{variant: {variant}}} to metric.selector")
             }
             Self::OtherMetrics { hpa, others } => write!(
                 f,
-                "HPA {hpa} also reads {}, and takes the largest number that any metric proposes: \
-                 remove the other metrics to get the desired number of replicas",
+                "HPA {hpa} also reads {}, and follows the metric with the most replicas: remove \
+                 the other metrics to get the desired replicas",
                 VariantList(others)
             ),
             Self::DirectionDisabled { hpa, direction } => write!(
@@ -260,7 +260,7 @@ impl fmt::Display for Finding {
                  minimum is above 0: scale the target to 1 replica to switch it on"
             ),
             Self::NotRead { hpa: Some(hpa) } => {
-                write!(f, "HPA {hpa} scales the target but does not read the desired number")
+                write!(f, "HPA {hpa} scales the target but does not read the desired replicas")
             }
             Self::NotRead { hpa: None } => f.write_str("no HPA scales the target"),
             Self::ScaledObject { scaled_object, fault } => {

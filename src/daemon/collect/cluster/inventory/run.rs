@@ -291,14 +291,14 @@ fn take<T>(
     feed.absorb(now, change);
 
     match (&before, &feed.health) {
-        (WatchHealth::Broken(_), WatchHealth::Live) => info!(watch = what, "Watch is whole again"),
+        (WatchHealth::Broken(_), WatchHealth::Live) => info!(watch = what, "Watch works again"),
         (WatchHealth::Broken(_), WatchHealth::Broken(_))
         | (_, WatchHealth::Waiting | WatchHealth::Live) => {}
         (_, WatchHealth::Broken(WatchFailure::Forbidden(error))) => warn!(
             watch = what,
             %error,
-            "Watch is forbidden: grant list and watch, or switch off limits.nodes or \
-             limits.quotas; what was never read lets nothing grow"
+            "Watch is forbidden: grant list and watch, or disable limits.nodes or limits.quotas; \
+             scale-up is blocked until they have been read"
         ),
         (_, WatchHealth::Broken(WatchFailure::Absent(error) | WatchFailure::Away(error))) => {
             warn!(watch = what, %error, "Watch is broken: keeping the last known state");

@@ -9,7 +9,10 @@ pub(super) const VERSION: u32 = 2;
 #[derive(Debug, thiserror::Error)]
 pub enum SharedError {
     /// The document is too large.
-    #[error("the decisions of {variants} variants take {bytes} bytes, of which {bytes_max} fit")]
+    #[error(
+        "the decisions of {variants} variants take {bytes} bytes, but the maximum is \
+        {bytes_max}"
+    )]
     TooLarge {
         /// The number of variants with a decision.
         variants: usize,
@@ -19,15 +22,15 @@ pub enum SharedError {
         bytes_max: usize,
     },
     /// The document cannot be compressed.
-    #[error("the decisions that are shared cannot be compressed")]
+    #[error("the shared decisions cannot be compressed")]
     Packing(#[source] io::Error),
     /// The bytes are not a compressed document.
-    #[error("the decisions that are shared cannot be unpacked")]
+    #[error("the shared decisions cannot be decompressed")]
     Unpacking(#[source] io::Error),
     /// The text is not such a document.
-    #[error("the decisions that are shared are not a document of version {VERSION}")]
+    #[error("the shared decisions are not a document of version {VERSION}")]
     Shape(#[source] serde_json::Error),
     /// The document has another version or contains an invalid value.
-    #[error("the decisions that are shared: {0}")]
+    #[error("the shared decisions: {0}")]
     Content(String),
 }

@@ -25,7 +25,7 @@ pub(super) fn unpack(packed: &[u8]) -> io::Result<Vec<u8>> {
     zstd::Decoder::new(packed)?.take(limit).read_to_end(&mut text)?;
 
     if text.len() > UNPACKED_MAX {
-        let problem = format!("it unpacks to more than {UNPACKED_MAX} bytes");
+        let problem = format!("it decompresses to more than {UNPACKED_MAX} bytes");
         return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
     }
     Ok(text)
@@ -39,7 +39,7 @@ mod tests {
     fn what_unpacks_to_too_much_is_refused() {
         let bomb = pack(&vec![b' '; UNPACKED_MAX + 1]).unwrap();
         assert!(bomb.len() < UNPACKED_MAX / 1000);
-        assert!(unpack(&bomb).unwrap_err().to_string().contains("unpacks to more than"));
+        assert!(unpack(&bomb).unwrap_err().to_string().contains("decompresses to more than"));
 
         let most = pack(&vec![b' '; UNPACKED_MAX]).unwrap();
         assert_eq!(unpack(&most).unwrap().len(), UNPACKED_MAX);
