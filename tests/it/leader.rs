@@ -23,6 +23,7 @@ use plimsoll::observe::ScrapeFailure;
 use plimsoll::pipeline::{Decisions, DesiredReplicas, Pipeline, Policy};
 use plimsoll::simulate::replica::stats::Stats;
 use proptest::prelude::*;
+use reqwest::StatusCode;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -32,6 +33,7 @@ use tokio_util::task::TaskTracker;
 use crate::cluster::fake::FakeCluster;
 use crate::daemon::{Engine, Running, stats};
 use crate::events::{a_cluster_with_an_engine, configuration};
+use crate::overrides::later;
 use crate::pipeline::{IDLE, World, at, policy, spec};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/plimsoll/leases";
@@ -170,6 +172,66 @@ async fn a_leader_that_ends_hands_over_at_once_and_no_number_changes() {
     });
     reached.await.unwrap();
     second.end().await;
+}
+
+/// Waits until the variant has an override of this kind, and returns its number.
+async fn overridden(daemon: &Running, kind: &str) -> Value {
+    let found = async {
+        loop {
+            let variant = variant(daemon).await.1;
+            if variant["override"]["kind"] == kind {
+                return variant["desired"].clone();
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, found).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_pin_and_a_pause_survive_changes_of_the_leader() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    let path = "/-/override?namespace=shop&variant=llama";
+    let put = async |daemon: &Running, body: Value| {
+        let sent = daemon.request("PUT", path).body(body.to_string()).send().await.unwrap();
+        assert_eq!(sent.status(), StatusCode::OK, "{}", sent.text().await.unwrap());
+    };
+    let mut leader = replica(&fake, &engine, "r0").await;
+    leader.until_desired("llama", Some(1.0)).await;
+    leader.until_sample("plimsoll_leader ", 1.0).await;
+    put(&leader, json!({"pin": 3, "until": later(3600)})).await;
+    leader.until_desired("llama", Some(3.0)).await;
+
+    for (turn, kind) in [(1, "pin"), (2, "pause"), (3, "pause")] {
+        if turn == 2 {
+            put(&leader, json!({"pause": true, "until": later(3600)})).await;
+            assert_eq!(overridden(&leader, "pause").await, 3);
+        }
+
+        let next = replica(&fake, &engine, &format!("r{turn}")).await;
+        next.until_desired("llama", Some(3.0)).await;
+        assert_eq!(overridden(&next, kind).await, 3, "a follower shows the leader's order");
+        let ticks = next.sample("plimsoll_ticks_total").await.unwrap();
+        leader.end().await;
+        next.until_sample("plimsoll_leader ", 1.0).await;
+        // Without the order, the load would ask for one replica.
+        let decided = async {
+            loop {
+                let (by, variant) = variant(&next).await;
+                assert_eq!(variant["desired"], 3, "{variant}");
+                if by.as_str().is_some_and(|by| by.starts_with(&format!("r{turn}_"))) {
+                    return variant;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let variant = tokio::time::timeout(PATIENCE, decided).await.unwrap();
+        assert_eq!(variant["override"]["kind"], kind, "{variant}");
+        assert!(next.until("plimsoll_ticks_total", |now| now > ticks + 20.0).await);
+        assert_eq!(overridden(&next, kind).await, 3);
+        leader = next;
+    }
+    leader.end().await;
 }
 
 /// A replica that leads before it has ticked with the numbers in force knows none of its own.

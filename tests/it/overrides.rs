@@ -122,7 +122,7 @@ fn an_order_that_ends_too_late_has_no_effect() {
 const PATH: &str = "/-/override?namespace=default&variant=a";
 
 /// An instant so many seconds from now.
-fn later(seconds: i64) -> String {
+pub(crate) fn later(seconds: i64) -> String {
     let now = plimsoll::clock::Clock::start().now();
     now.checked_add(SignedDuration::from_secs(seconds)).unwrap().to_string()
 }

@@ -1,6 +1,9 @@
 //! The table of `plimsoll top`, drawn to a buffer.
 
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Write as _};
 use std::ops::ControlFlow;
+use std::process::Command;
 use std::time::Duration;
 
 use plimsoll::cli::args::TopSort;
@@ -8,7 +11,11 @@ use plimsoll::cli::top::table::{Key, TopTable, lines_of};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier};
+use rustix::pty::{self, OpenptFlags};
+use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::{Value, json};
+
+use crate::daemon::{Engine, Running, text};
 
 const WIDTH: u16 = 132;
 
@@ -104,6 +111,102 @@ fn scrolling_ends_at_the_last_row() {
     assert_eq!(names(&table), ["shop/qwen"]);
     let _ = table.press(Key::PageUp);
     assert_eq!(names(&table).len(), 3);
+}
+
+/// The lines of a table of this size.
+fn sized(table: &TopTable, width: u16, height: u16) -> Vec<String> {
+    let area = Rect::new(0, 0, width, height);
+    let mut buffer = Buffer::empty(area);
+    table.draw(at(1), area, &mut buffer);
+    lines_of(&buffer)
+}
+
+#[test]
+fn a_narrow_terminal_shows_fewer_columns_and_never_part_of_a_number() {
+    let mut document = document();
+    let large = &mut document["variants"][1];
+    large["arrivals_per_second"] = json!(12_345.6);
+    large["cost_per_hour"] = json!(1_234_567.8);
+    large["waiting"] = json!(123_456.0);
+    large["age_seconds"] = json!(86_400.0);
+    large["max"] = json!(250_000);
+    let mut table = new();
+    table.show(at(1), Ok(document));
+
+    let shown: Vec<String> =
+        [132, 100, 80, 60, 40, 20, 5].map(|width| sized(&table, width, 7)[2..6].join("\n")).into();
+    insta::assert_snapshot!(shown.join("\n\n"));
+}
+
+#[test]
+fn long_names_keep_their_ends_and_many_rows_show_their_place() {
+    let variants = (0..200).map(|it| {
+        let name = format!("llama-3-1-70b-instruct-fp8-tensorrt-{it:03}");
+        json!({"namespace": "a-namespace-of-a-whole-department", "variant": name, "basis": "fresh"})
+    });
+    let mut table = new();
+    table.show(at(1), Ok(json!({"variants": variants.collect::<Vec<_>>()})));
+    let lines = sized(&table, 80, 24);
+    assert_eq!(lines[1], "200 of 200 variants, rows 1-20, by name");
+    assert!(lines[3].starts_with("a-na") && lines[3].contains("…"), "{}", lines[3]);
+    let place = |line: &str| line.split(' ').next().unwrap().ends_with("003");
+    assert!(place(&lines[6]), "{}", lines[6]);
+
+    let _ = table.press(Key::End);
+    assert_eq!(sized(&table, 80, 24)[1], "200 of 200 variants, rows 200-200, by name");
+    let _ = table.press(Key::Home);
+    assert_eq!(sized(&table, 80, 24), lines);
+}
+
+/// A terminal of 80 columns with a running `top`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_shows_the_table_without_colors_if_asked_and_is_restored_at_the_end() {
+    let engine = Engine::start().await;
+    let daemon = Running::start(&text(&[("llama", engine.address)], "")).await;
+    daemon.until_desired("llama", Some(1.0)).await;
+    let url = format!("http://{}", daemon.daemon.admin());
+
+    let played = tokio::task::spawn_blocking(move || {
+        let controller = pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        pty::grantpt(&controller).unwrap();
+        pty::unlockpt(&controller).unwrap();
+        let size = Winsize { ws_col: 80, ws_row: 24, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&controller, size).unwrap();
+        let path = pty::ptsname(&controller, Vec::new()).unwrap();
+        let path = path.to_str().unwrap().to_owned();
+        let terminal = || OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+            .args(["top", "--url", &url])
+            .env_clear()
+            .envs([("TERM", "xterm-256color"), ("NO_COLOR", "1")])
+            .stdin(terminal())
+            .stdout(terminal())
+            .stderr(terminal())
+            .spawn()
+            .unwrap();
+
+        let mut controller = File::from(controller);
+        let mut seen = Vec::new();
+        let mut buffer = [0; 4096];
+        let mut asked = false;
+        // Reading fails once the last descriptor of the terminal is closed.
+        while let Ok(length @ 1..) = controller.read(&mut buffer) {
+            seen.extend_from_slice(&buffer[..length]);
+            if !asked && String::from_utf8_lossy(&seen).contains("default/llama") {
+                controller.write_all(b"q").unwrap();
+                asked = true;
+            }
+        }
+        (child.wait().unwrap(), String::from_utf8_lossy(&seen).into_owned())
+    });
+    let (status, seen) =
+        tokio::time::timeout(Duration::from_mins(1), played).await.unwrap().unwrap();
+    assert!(status.success(), "{status} {seen:?}");
+    for words in ["VARIANT", "variants,", "default/llama", "fresh", "\x1b[?1049l", "\x1b[?25h"] {
+        assert!(seen.contains(words), "{words:?} is not in {seen:?}");
+    }
+    assert!(!seen.contains("\x1b[38;"), "NO_COLOR is set: {seen:?}");
+    drop(daemon.end().await);
 }
 
 #[test]

@@ -6,6 +6,15 @@ use serde_json::Value;
 
 use crate::cli::args::TopSort;
 
+/// The number of columns.
+pub(super) const COUNT: usize = 12;
+
+/// The most characters of a number.
+const SHORT: usize = 5;
+
+/// The most characters of bounds.
+const BOUNDS: usize = 9;
+
 /// One variant in the table. An unknown value is `None`, and shown as a dash.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Row {
@@ -78,25 +87,72 @@ impl Row {
         most(other).total_cmp(&most(self)).then_with(|| self.variant.cmp(&other.variant))
     }
 
-    /// The cells of the row, in the order of the columns.
-    pub(super) fn cells(&self) -> [String; 11] {
-        let count = |count: Option<u64>| count.map_or_else(|| "-".to_owned(), |it| it.to_string());
-        let number = |number: Option<f64>, digits: usize| {
-            number.map_or_else(|| "-".to_owned(), |it| format!("{it:.digits$}"))
-        };
-
+    /// The cells of the row, in the order of the columns, with a name of at most `width` characters.
+    pub(super) fn cells(&self, width: usize) -> [String; COUNT] {
         [
-            self.variant.clone(),
+            middle_cut(&self.variant, width),
             count(self.desired),
             count(self.current),
             count(self.ready),
-            format!("{}..{}", count(self.min), count(self.max)),
-            number(self.arrivals, 1),
-            number(self.kv.map(|kv| 100.0 * kv), 0),
-            number(self.waiting, 0),
-            number(self.cost, 2),
-            number(self.age, 0),
-            format!("{:<7} {}", self.state, self.because),
+            bounds(self.min, self.max),
+            short(self.arrivals, 1),
+            short(self.kv.map(|kv| 100.0 * kv), 0),
+            short(self.waiting, 0),
+            short(self.cost, 2),
+            short(self.age, 0),
+            self.state.clone(),
+            self.because.clone(),
         ]
     }
+}
+
+fn count(count: Option<u64>) -> String {
+    short(count.map(|it| it as f64), 0)
+}
+
+/// Bounds of at most nine characters, in thousands if they are long.
+fn bounds(min: Option<u64>, max: Option<u64>) -> String {
+    let plain = format!("{}..{}", count(min), count(max));
+    if plain.len() <= BOUNDS {
+        return plain;
+    }
+    let thousands =
+        |of: Option<u64>| of.map_or_else(|| "-".to_owned(), |it| format!("{}k", it / 1000));
+    format!("{}..{}", thousands(min), thousands(max))
+}
+
+/// A number of at most five characters with these decimals, or with a unit if it is long: a number
+/// that a column cuts would be another number.
+fn short(number: Option<f64>, digits: usize) -> String {
+    let Some(number) = number else { return "-".to_owned() };
+    let plain = format!("{number:.digits$}");
+    if plain.len() <= SHORT {
+        return plain;
+    }
+
+    let whole = format!("{number:.0}");
+    if whole.len() <= SHORT {
+        return whole;
+    }
+    let units = ["k", "M", "G", "T", "P"];
+    let mut scaled =
+        (1_i32..).zip(units).map(|(power, unit)| (number / 1000_f64.powi(power), unit));
+    let fits = scaled.find(|(scaled, _)| scaled.abs() < 999.5);
+    let (scaled, unit) = fits.unwrap_or((f64::INFINITY, ""));
+    let digits = usize::from(scaled.abs() < 99.95);
+    format!("{scaled:.digits$}{unit}")
+}
+
+/// A name of at most `width` characters. Names often differ only at their ends, so the middle goes.
+fn middle_cut(name: &str, width: usize) -> String {
+    let letters: Vec<char> = name.chars().collect();
+    if letters.len() <= width || width < 3 {
+        return name.to_owned();
+    }
+
+    let end = (width - 1) * 2 / 3;
+    let start = width - 1 - end;
+    let head = letters.iter().take(start);
+    let tail = letters.iter().skip(letters.len() - end);
+    head.chain(['…'].iter()).chain(tail).collect()
 }

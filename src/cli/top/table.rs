@@ -4,38 +4,56 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use ratatui::buffer::Buffer;
-use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
-use ratatui::text::Line;
+use ratatui::text::{Line, Text};
 use ratatui::widgets::{Paragraph, Row as TableRow, Table, Widget};
 use serde_json::Value;
 
 use crate::cli::args::TopSort;
-use crate::cli::top::row::Row;
+use crate::cli::top::row::{COUNT, Row};
 
-/// The titles of the columns.
-const TITLES: [&str; 11] = [
-    "VARIANT",
-    "WANT",
-    "HAVE",
-    "READY",
-    "BOUNDS",
-    "REQ/S",
-    "KV%",
-    "WAIT",
-    "COST/H",
-    "AGE",
-    "STATE   WHY",
+/// A column: its title, its width, and whether its values are numbers.
+struct Column {
+    title: &'static str,
+    width: u16,
+    is_number: bool,
+}
+
+/// The columns, in the order of [`Row::cells`]. The first takes the width of the longest name, and the
+/// last the rest of the line.
+const COLUMNS: [Column; COUNT] = [
+    Column { title: "VARIANT", width: NAME_SHORT, is_number: false },
+    Column { title: "WANT", width: 5, is_number: true },
+    Column { title: "HAVE", width: 5, is_number: true },
+    Column { title: "READY", width: 5, is_number: true },
+    Column { title: "BOUNDS", width: 9, is_number: true },
+    Column { title: "REQ/S", width: 6, is_number: true },
+    Column { title: "KV%", width: 4, is_number: true },
+    Column { title: "WAIT", width: 5, is_number: true },
+    Column { title: "COST/H", width: 6, is_number: true },
+    Column { title: "AGE", width: 5, is_number: true },
+    Column { title: "STATE", width: 7, is_number: false },
+    Column { title: "WHY", width: 20, is_number: false },
 ];
 
-/// The widths of the columns between the first and the last.
-const WIDTHS: [u16; 9] = [5, 5, 6, 8, 8, 5, 6, 8, 5];
+/// The places of the columns, the most important first. A narrow terminal shows the first of them.
+const IMPORTANCE: [usize; COUNT] = [0, 1, 10, 2, 3, 5, 7, 6, 9, 4, 8, 11];
+
+/// The width of names that other columns make way for.
+const NAME_SHORT: u16 = 24;
+
+/// The least width of names, unless the terminal is narrower: that of their title.
+const NAME_MIN: u16 = 8;
 
 /// The widest column of variants.
 const NAME_MAX: u16 = 40;
 
 /// The age from which shown data is old.
 const OLD: Duration = Duration::from_secs(10);
+
+/// The width of a table that is printed.
+const TEXT_WIDTH: u16 = 160;
 
 /// Rows that a page key moves.
 const PAGE: usize = 10;
@@ -87,6 +105,10 @@ pub enum Key {
     PageUp,
     /// A page down.
     PageDown,
+    /// To the first row.
+    Home,
+    /// To the last row.
+    End,
     /// Ctrl-C.
     Interrupt,
 }
@@ -159,6 +181,8 @@ impl TopTable {
             (_, Key::Down) => self.first += 1,
             (_, Key::PageUp) => self.first = self.first.saturating_sub(PAGE),
             (_, Key::PageDown) => self.first += PAGE,
+            (_, Key::Home) => self.first = 0,
+            (_, Key::End) => self.first = usize::MAX,
             (false, Key::Enter | Key::Backspace) => {}
         }
 
@@ -182,8 +206,9 @@ impl TopTable {
         let [head, body, foot] =
             Layout::vertical([Constraint::Length(2), Constraint::Fill(1), Constraint::Length(1)])
                 .areas(area);
-        Paragraph::new(self.heading(now)).render(head, buffer);
-        self.table(now).render(body, buffer);
+        let below = usize::from(body.height.saturating_sub(1));
+        Paragraph::new(self.heading(now, below)).render(head, buffer);
+        self.table(now, area.width).render(body, buffer);
         Paragraph::new(self.keys()).render(foot, buffer);
     }
 
@@ -191,13 +216,14 @@ impl TopTable {
     #[must_use]
     pub fn text(&self, now: Duration, lines: u16) -> String {
         let rows = u16::try_from(self.shown().len()).unwrap_or(u16::MAX);
-        let area = Rect::new(0, 0, 160, rows.saturating_add(1).min(lines));
+        let area = Rect::new(0, 0, TEXT_WIDTH, rows.saturating_add(1).min(lines));
         let mut buffer = Buffer::empty(area);
-        self.table(now).render(area, &mut buffer);
+        self.table(now, area.width).render(area, &mut buffer);
         lines_of(&buffer).iter().fold(String::new(), |text, line| text + line + "\n")
     }
 
-    fn heading(&self, now: Duration) -> Vec<Line<'static>> {
+    /// The state, and the rows of which `below` are visible.
+    fn heading(&self, now: Duration, below: usize) -> Vec<Line<'static>> {
         let age = |at: Duration| now.saturating_sub(at).as_secs_f64();
         let bad = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
         let state = match &self.connection {
@@ -221,11 +247,16 @@ impl TopTable {
         } else {
             String::new()
         };
+        let last = (self.first + below).min(shown);
+        let place = if self.first > 0 || last < shown {
+            format!(", rows {}-{last}", self.first + 1)
+        } else {
+            String::new()
+        };
         let summary = format!(
-            "{} of {all} variants{}, by {}{order}{filter}",
-            shown,
+            "{shown} of {all} variants{place}, by {}{order}{filter}{}",
+            self.sort.label(),
             leader.unwrap_or_default(),
-            self.sort.label()
         );
 
         let mut first = Line::from(format!("plimsoll {}  ", self.url));
@@ -234,13 +265,28 @@ impl TopTable {
         vec![first, Line::from(summary)]
     }
 
-    fn table(&self, now: Duration) -> Table<'static> {
+    fn table(&self, now: Duration, width: u16) -> Table<'static> {
         let rows = self.shown();
-        let longest = rows.iter().map(|row| row.variant.len()).max().unwrap_or_default();
-        let name = u16::try_from(longest).unwrap_or(NAME_MAX).clamp(8, NAME_MAX);
-        let widths = std::iter::once(Constraint::Length(name))
-            .chain(WIDTHS.map(Constraint::Length))
-            .chain([Constraint::Fill(1)]);
+        let longest = rows.iter().map(|row| row.variant.chars().count()).max().unwrap_or_default();
+        let longest = u16::try_from(longest).unwrap_or(NAME_MAX).clamp(NAME_MIN, NAME_MAX);
+        let least = longest.min(NAME_SHORT);
+        let columns = columns(width, least);
+        let others: u16 = columns.iter().skip(1).map(|at| COLUMNS[*at].width + 1).sum();
+        let name = longest.min(width.saturating_sub(others).max(least)).min(width);
+        let widths = columns.iter().map(|at| match *at {
+            0 => Constraint::Length(name),
+            at if at + 1 == COUNT => Constraint::Fill(1),
+            at => Constraint::Length(COLUMNS[at].width),
+        });
+        let cells = |cells: [String; COUNT]| {
+            let cells = columns.iter().map(|at| {
+                let text = cells[*at].clone();
+                let is_number = COLUMNS[*at].is_number;
+                let alignment = if is_number { Alignment::Right } else { Alignment::Left };
+                Text::from(text).alignment(alignment)
+            });
+            TableRow::new(cells.collect::<Vec<_>>())
+        };
 
         let old = match self.connection {
             Connection::Live(at) => now.saturating_sub(at) > OLD,
@@ -253,9 +299,10 @@ impl TopTable {
                 "pinned" | "paused" => base.fg(Color::Cyan),
                 _ => base.fg(Color::Yellow),
             };
-            TableRow::new(row.cells()).style(style)
+            cells(row.cells(usize::from(name))).style(style)
         });
-        let header = TableRow::new(TITLES).style(Style::new().add_modifier(Modifier::BOLD));
+        let titles = COLUMNS.map(|column| column.title.to_owned());
+        let header = cells(titles).style(Style::new().add_modifier(Modifier::BOLD));
         Table::new(lines.collect::<Vec<_>>(), widths.collect::<Vec<_>>()).header(header)
     }
 
@@ -268,6 +315,20 @@ impl TopTable {
         };
         Line::styled(keys, Style::new().add_modifier(Modifier::DIM))
     }
+}
+
+/// The places of the columns that fit into a width next to names of this width, in their order.
+fn columns(width: u16, name: u16) -> Vec<usize> {
+    let mut left = width.saturating_sub(name);
+    let others = IMPORTANCE.into_iter().skip(1).take_while(|at| {
+        let needed = COLUMNS[*at].width + 1;
+        let fits = needed <= left;
+        left = left.saturating_sub(needed);
+        fits
+    });
+    let mut fitting: Vec<usize> = IMPORTANCE.into_iter().take(1).chain(others).collect();
+    fitting.sort_unstable();
+    fitting
 }
 
 /// The text of a buffer, without the spaces at the ends of its lines.
