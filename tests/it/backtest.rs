@@ -216,7 +216,7 @@ fn a_decision_that_is_not_what_it_was_is_shown_and_ends_with_1() {
     assert!(said.contains("shop/a, tick 6: 7 then, 3 now\n"), "{said}");
     // Another release may give reasons that this one has no sentence for.
     assert!(said.contains("\n  - {\"stage\":\"dream\",\"before\":2,\"after\":7}\n"), "{said}");
-    assert!(said.contains("\n  + analyze: 2 -> 3, KV low headroom"), "{said}");
+    assert!(said.contains("\n  + analyze: 2 -> 3, low KV-cache headroom"), "{said}");
     assert!(error.contains("1 of 6 decisions differ"), "{error}");
 }
 
@@ -358,7 +358,7 @@ fn a_trace_of_several_files_is_one_and_one_without_its_beginning_is_followed_fir
     assert_eq!(traced.files().len(), 3, "the oldest are gone");
     let (said, _) = ends(0, &[traced.path().to_str().unwrap()]);
     assert!(said.contains("the first hour is replayed and not compared"), "{said}");
-    assert!(said.contains("nothing was compared; 90 were followed"), "{said}");
+    assert!(said.contains("nothing was compared; 90 were replayed"), "{said}");
     // For long enough, it is compared again.
     traced.begin(FileStart::Gap);
     for _ in 0..3700 {

@@ -129,7 +129,7 @@ fn sections(path: &Path) -> Result<PolicyFile, String> {
     if files.and_then(Value::as_array).is_some_and(|files| !files.is_empty()) {
         let line = lines.get(CARD_FILES).unwrap_or(1);
         return Err(format!(
-            "{shown}:{line}: error: a backtest does not read {CARD_FILES}; write the cards \
+            "{shown}:{line}: error: {CARD_FILES} is not read by a backtest; write the cards \
              themselves under capacity.cards"
         ));
     }
