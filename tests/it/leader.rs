@@ -127,7 +127,7 @@ async fn followers_show_the_leaders_numbers_with_their_reasons() {
         assert!(by.as_str().unwrap().starts_with("first_"), "{by}");
         let step = &variant["steps"][0];
         assert_eq!((&step["stage"], &step["after"]), (&"analyze".into(), &2.into()), "{variant}");
-        assert!(step["text"].as_str().unwrap().contains("spare"), "{variant}");
+        assert!(step["text"].as_str().unwrap().contains("headroom"), "{variant}");
         assert!(variant["because"].as_str().unwrap().contains("1 -> 2"), "{variant}");
         assert!(variant["age_seconds"].as_f64().unwrap() < 45.0, "{variant}");
         assert_eq!(variant["replicas"].as_array().unwrap().len(), 1, "it has looked itself");

@@ -432,7 +432,7 @@ async fn any_status_but_200_is_a_failure() {
         let (class, detail) =
             failure(patient_target(&server.url(), ClientSettings::default())).await;
         assert_eq!(class, ScrapeFailure::Status, "{status}");
-        assert_eq!(detail, format!("the server answered {status}"));
+        assert_eq!(detail, format!("the server returned {status}"));
     }
 }
 
@@ -451,7 +451,7 @@ async fn a_redirect_is_a_failure_and_is_not_followed() {
     assert_eq!(class, ScrapeFailure::Status);
     assert_eq!(
         detail,
-        format!("the server answered 302 Found to {to}; redirects are not followed")
+        format!("the server returned 302 Found to {to}; redirects are not followed")
     );
     assert_eq!(elsewhere.connections(), 0);
 }

@@ -166,7 +166,7 @@ colour: red
         "scenario.yaml:16: error: variants[1].engine.kv_tokens must be at least one block",
         "scenario.yaml:17: error: variants[1].autoscaler.target is required",
         "scenario.yaml:19: error: policy.saturation.kv_cache_threshold must be above 0",
-        "scenario.yaml:20: error: policy.variants says nothing",
+        "scenario.yaml:20: error: policy.variants does not affect decisions",
         "scenario.yaml:21: error: colour is not a known key",
     ] {
         assert!(said.contains(line), "{line} is not in\n{said}");
@@ -404,7 +404,7 @@ fn the_example_of_a_prefix_cache_computes_less_of_prompts_that_begin_alike() {
     let output = simulate(&[&drawn[..], &caching[..]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let said = text(&output.stderr);
-    assert!(said.contains("warning: variants[0].engine.prefix_caching finds"), "{said}");
+    assert!(said.contains("warning: variants[0].engine.prefix_caching only finds"), "{said}");
 }
 
 #[test]

@@ -186,7 +186,7 @@ fn status(response: &Response<Incoming>) -> ScrapeError {
     let location = response.headers().get(header::LOCATION).and_then(|to| to.to_str().ok());
     let detail = match location {
         Some(to) => format!("the server returned {status} to {to}; redirects are not followed"),
-        None => format!("the server answered {status}"),
+        None => format!("the server returned {status}"),
     };
     ScrapeError::new(ScrapeFailure::Status, &detail)
 }
