@@ -58,6 +58,7 @@ pub mod limits;
 pub mod outlier;
 pub mod pace;
 pub mod policy;
+mod prompt_lesson;
 mod ramp;
 pub mod request_profile;
 mod role_demand;

@@ -47,6 +47,8 @@ pub struct IntervalDelta {
     pub generated: Option<Tokens>,
     /// Answers that began: their first tokens.
     pub begun: Option<Requests>,
+    /// The sum of the times to these first tokens.
+    pub first_tokens: Option<Seconds>,
     /// Counted iterations. They count several times if API servers share an engine. Iterations
     /// without an output do not count.
     pub steps: Option<Requests>,
@@ -86,7 +88,7 @@ struct CounterValues {
     cached: Option<f64>,
     generated: Option<f64>,
     scheduled: Option<f64>,
-    begun: Option<f64>,
+    first_tokens: Option<(f64, f64)>,
     steps: Option<f64>,
     intervals: Option<(f64, f64)>,
     batched: Option<(f64, f64)>,
@@ -117,6 +119,7 @@ impl IntervalDelta {
             computed: None,
             generated: None,
             begun: None,
+            first_tokens: None,
             steps: None,
             intervals: None,
             batched: None,
@@ -181,7 +184,7 @@ impl CounterValues {
             cached: summed(ranks, |rank| rank.prefix_hits.map(Tokens::tokens)),
             generated: summed(ranks, |rank| rank.generation_tokens.map(Tokens::tokens)),
             scheduled: summed(ranks, |rank| Some(rank.step_tokens.as_ref()?.sum)),
-            begun: summed(ranks, |rank| Some(rank.ttft.as_ref()?.count)),
+            first_tokens: totals(ranks, |rank| rank.ttft.as_ref()),
             steps: summed(ranks, |rank| Some(rank.step_tokens.as_ref()?.count)),
             intervals: totals(ranks, |rank| rank.itl.as_ref()),
             batched: totals(ranks, |rank| rank.inference_time.as_ref()),
@@ -222,6 +225,7 @@ impl CounterValues {
             None => prompt.map(|prompt| prompt - cached),
         };
 
+        let first_tokens = pair_grown(self.first_tokens, before.first_tokens)?;
         let intervals = pair_grown(self.intervals, before.intervals)?;
         let stays = pair_grown(self.stays, before.stays)?;
         let queued = grown(self.queued, before.queued)?;
@@ -238,7 +242,8 @@ impl CounterValues {
             prompt: prompt.and_then(Tokens::new),
             computed: computed.and_then(|computed| Tokens::new(computed.max(0.0))),
             generated: generated.and_then(Tokens::new),
-            begun: grown(self.begun, before.begun)?.and_then(Requests::new),
+            begun: first_tokens.and_then(|(_, count)| Requests::new(count)),
+            first_tokens: first_tokens.and_then(|(sum, _)| Seconds::new(sum)),
             steps: grown(self.steps, before.steps)?.and_then(Requests::new),
             intervals: intervals
                 .and_then(|(sum, count)| Seconds::new(sum).zip(Requests::new(count))),

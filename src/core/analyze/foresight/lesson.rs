@@ -143,6 +143,11 @@ impl IterationSample {
     pub const fn features(&self) -> [f64; 3] {
         [1.0, self.prompt, self.batch]
     }
+
+    /// Returns true if all values are possible.
+    pub(super) fn is_sound(&self) -> bool {
+        self.features().iter().all(|it| it.is_finite() && *it >= 0.0) && self.seconds > 0.0
+    }
 }
 
 // === impl IterationSampler ===

@@ -163,13 +163,28 @@ impl PaceFilter {
 
     /// Learns from the measurements of one replica.
     pub fn learn(&mut self, lesson: &IterationSample, policy: &Learning) {
-        if !self.update(lesson, policy) {
+        if !lesson.is_sound() {
             return;
         }
 
+        self.let_drift(policy);
+        if self.watch.take(self.surprise(lesson, policy)) {
+            self.doubt();
+        }
+        self.correct(lesson, policy);
+
+        self.lessons = self.lessons.saturating_add(1);
         let IterationSample { prompt, batch, .. } = *lesson;
         let [prompts, batches] = self.content.unwrap_or([prompt, batch]);
         self.content = Some([towards(prompts, prompt), towards(batches, batch)]);
+    }
+
+    /// Learns from the first tokens of one replica, which show nothing but the cost of prompts.
+    pub(super) fn learn_prompts(&mut self, lesson: &IterationSample, policy: &Learning) {
+        if lesson.is_sound() {
+            self.let_drift(policy);
+            self.correct(lesson, policy);
+        }
     }
 
     /// Returns true if an iteration took longer or shorter than expected by more than this factor.
@@ -250,36 +265,41 @@ impl PaceFilter {
         }
     }
 
-    /// Corrects the coefficients by a lesson. Returns true if the lesson was valid.
-    fn update(&mut self, lesson: &IterationSample, policy: &Learning) -> bool {
-        let features = lesson.features();
-        if !features.iter().all(|it| it.is_finite() && *it >= 0.0) || lesson.seconds <= 0.0 {
-            return false;
-        }
-
-        let Learning { noise, drift, clip } = *policy;
+    /// Lets the coefficients become less certain, as from one lesson to the next.
+    fn let_drift(&mut self, policy: &Learning) {
         for at in 0..3 {
-            self.covariance[at][at] += drift.fraction().powi(2);
+            self.covariance[at][at] += policy.drift.fraction().powi(2);
         }
+    }
 
+    /// The error of the expected time of a lesson, as a share.
+    fn error(&self, lesson: &IterationSample) -> f64 {
+        lesson.seconds.ln() - dot(lesson.features(), self.coefficients()).ln()
+    }
+
+    /// The standard deviation that this error should have.
+    fn error_deviation(&self, lesson: &IterationSample, policy: &Learning) -> f64 {
+        let shares = shares(lesson.features(), self.coefficients());
+        let spread = dot(shares, times(&self.covariance, shares));
+        (spread + chance(shares, lesson, policy.noise)).sqrt()
+    }
+
+    /// The error over its standard deviation.
+    fn surprise(&self, lesson: &IterationSample, policy: &Learning) -> f64 {
+        self.error(lesson) / self.error_deviation(lesson, policy)
+    }
+
+    /// Corrects the coefficients by a lesson.
+    fn correct(&mut self, lesson: &IterationSample, policy: &Learning) {
+        let Learning { noise, clip, .. } = *policy;
+        let features = lesson.features();
         let start = self.logarithms;
-        let expected = dot(features, self.coefficients()).ln();
-
-        let shares_at_start = shares(features, self.coefficients());
-        let off = lesson.seconds.ln() - expected;
-        let spread = dot(shares_at_start, times(&self.covariance, shares_at_start));
-        let by_chance = chance(shares_at_start, lesson, noise);
-        let surprise = off / (spread + by_chance).sqrt();
-        if self.watch.take(surprise) {
-            self.doubt();
-        }
+        let weight = self.watch.weight(self.surprise(lesson, policy));
 
         // A lesson that is far off counts as less far off.
-        let spread = dot(shares_at_start, times(&self.covariance, shares_at_start));
-        let deviation = (spread + by_chance).sqrt();
-        let weight = self.watch.weight(off / deviation);
-        let far = clip.fraction() * deviation;
-        let measured = expected + off.clamp(-far, far);
+        let far = clip.fraction() * self.error_deviation(lesson, policy);
+        let expected = dot(features, self.coefficients()).ln();
+        let measured = expected + self.error(lesson).clamp(-far, far);
 
         let mut gain = [0.0; 3];
         let mut variance = 1.0;
@@ -301,9 +321,6 @@ impl PaceFilter {
                 self.covariance[row][column] -= left * right / variance;
             }
         }
-
-        self.lessons = self.lessons.saturating_add(1);
-        true
     }
 }
 
@@ -385,6 +402,29 @@ pub(super) mod tests {
                 assert!((found / truth - 1.0).abs() < 0.15, "{found} for {truth}, {slower} times");
             }
         }
+    }
+
+    /// The cost of a prompt token over the truth, learned while outputs never meet a prompt.
+    fn prompt_cost_of_idle_replicas(with_first_tokens: bool) -> f64 {
+        let mut pace = PaceFilter::default();
+        for round in 0..200 {
+            let batch = 0.2 + 0.1 * f64::from(round % 5);
+            let apart = lesson(TRUTH, 0.0, batch);
+            pace.learn(&IterationSample { prompt: 300.0, ..apart }, &Learning::default());
+            if with_first_tokens {
+                let prompts = lesson(TRUTH, 1500.0, batch);
+                let doubtful = IterationSample { doubt: 0.1, ..prompts };
+                pace.learn_prompts(&doubtful, &Learning::default());
+            }
+        }
+
+        pace.iteration().unwrap().beta / TRUTH.beta
+    }
+
+    #[test]
+    fn first_tokens_show_what_prompts_cost_where_no_output_meets_one() {
+        let [without, with] = [false, true].map(prompt_cost_of_idle_replicas);
+        assert!(without < 0.6 && (0.8..1.25).contains(&with), "{without} {with}");
     }
 
     #[test]

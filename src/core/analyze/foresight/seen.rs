@@ -16,6 +16,7 @@ use crate::analyze::foresight::lesson::{IterationSample, IterationSampler};
 use crate::analyze::foresight::outlier::{OUTLYING, Ratios, SlowestReplica};
 use crate::analyze::foresight::pace::{IterationCost, PaceFilter, SETTLED, SavedPace};
 use crate::analyze::foresight::policy::Memory;
+use crate::analyze::foresight::prompt_lesson::PromptSampler;
 use crate::analyze::foresight::request_profile::RequestProfile;
 use crate::analyze::foresight::rollout::EngineRollout;
 use crate::analyze::foresight::saturated::Throughput;
@@ -59,6 +60,7 @@ enum CardState {
 #[derive(Clone, Debug, Default)]
 struct ReplicaMeasurements {
     lessons: IterationSampler,
+    prompts: PromptSampler,
     last: Option<IterationSample>,
     full: FullBatch,
     ratios: Ratios,
@@ -201,6 +203,7 @@ impl VariantModel {
             gathered.last = Some(lesson);
             self.learn(replica, lesson, around);
         }
+        self.learn_prompts(replica, stride, around);
     }
 
     /// Learns from a lesson of a replica.
@@ -233,6 +236,20 @@ impl VariantModel {
         }
         if !lesson.is_short {
             self.maxima.busiest = self.maxima.busiest.max(lesson.tokens);
+        }
+    }
+
+    /// Learns from the first tokens of a replica whose iterations are known.
+    fn learn_prompts(
+        &mut self,
+        replica: &ReplicaKey,
+        stride: &IntervalDelta,
+        around: ReplicaContext<'_>,
+    ) {
+        let Some(gathered) = self.replicas.get_mut(replica) else { return };
+        let lesson = gathered.prompts.take(stride, around.budget);
+        if let Some(lesson) = lesson.filter(|_| gathered.last.is_some()) {
+            self.pace.learn_prompts(&lesson, around.learning);
         }
     }
 

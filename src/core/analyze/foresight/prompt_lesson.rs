@@ -1,0 +1,184 @@
+//! Lessons of prompts: the time of a prompt token, derived from the times to first tokens.
+//!
+//! While a replica has few requests, hardly any output comes from an iteration that computes a
+//! prompt, least of all behind a router that prefers idle replicas. So the times between outputs
+//! show the cost of prompts only once requests meet, and that is too late: a fleet that was scaled
+//! down by then is several times too small. The time to a first token shows that cost at any load.
+//!
+//! # Model
+//!
+//! `F` is the mean time to a first token, and `C` the mean number of prompt tokens that were
+//! computed. A prompt is computed in `k` iterations, each with at most `budget` tokens. `L`
+//! requests come per second, so on average `L F` prompts are in progress. The prompts that meet
+//! this one make its iterations longer, by between none and `L F` of a prompt. Half is assumed:
+//!
+//! ```text
+//! k = max(1, C / budget + 1/2)
+//! F / k = alpha + beta * C * (1 + L F / 2) / k + delta * n            seconds
+//! ```
+//!
+//! `n` is the mean number of requests that generate (Little's law). So this is a lesson about an
+//! iteration of `F / k` seconds. Its doubt, as a share, is `1/10 + L F / 2`: the time of the HTTP
+//! server and of the tokenizer is in `F`, and the number of prompts that meet is not known.
+//!
+//! # Domain
+//!
+//! A replica without a queue, with at most [`BUSY_MAX`] prompts in progress. Beyond that, prompts
+//! wait for one another, and [`lesson`](crate::analyze::foresight::lesson) measures their cost.
+//!
+//! # Source
+//!
+//! `docs/foresight-reference.md` has the measured benefit. The mean of `k` over prompts that are
+//! spread evenly over a budget is `C / budget + 1/2`.
+
+use crate::analyze::foresight::lesson::IterationSample;
+use crate::observe::stride::IntervalDelta;
+use crate::units::Requests;
+
+/// Seconds of a lesson, as for lessons of iterations.
+const SECONDS: f64 = 15.0;
+
+/// The most prompts in progress, on average.
+const BUSY_MAX: f64 = 0.3;
+
+/// First tokens below which their mean time is too uncertain.
+const FIRST_TOKENS_MIN: f64 = 4.0;
+
+/// Computed tokens of a prompt below which the time of its iteration does not show their cost.
+const COMPUTED_MIN: f64 = 64.0;
+
+/// The doubt about the time to a first token, as a share: the time of the HTTP server.
+const DOUBT: f64 = 0.1;
+
+/// Gathers the counters of one replica until they are enough for a lesson of prompts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PromptSampler {
+    elapsed: f64,
+    begun: f64,
+    /// Computed prompt tokens.
+    computed: f64,
+    /// The sum of the times to first tokens, in seconds.
+    waited: f64,
+    /// The sum of the times between outputs, in seconds.
+    between: f64,
+}
+
+// === impl PromptSampler ===
+
+impl PromptSampler {
+    /// Adds a stride of an engine with this token budget. Returns a lesson once there is enough for
+    /// one.
+    pub(super) fn take(&mut self, stride: &IntervalDelta, budget: f64) -> Option<IterationSample> {
+        if self.add(stride).is_none() {
+            *self = Self::default();
+            return None;
+        }
+        if self.elapsed < SECONDS {
+            return None;
+        }
+
+        std::mem::take(self).lesson(budget)
+    }
+
+    /// Adds a stride; `None` if it lacks a counter, or a request waits.
+    fn add(&mut self, stride: &IntervalDelta) -> Option<()> {
+        let ranks = f64::from(stride.ranks.max(1));
+        let begun = stride.begun?.requests();
+        let computed = stride.computed?.tokens();
+        let waited = stride.first_tokens?.seconds();
+        let (between, _) = stride.intervals?;
+        if stride.waiting? > Requests::ZERO {
+            return None;
+        }
+
+        self.elapsed += stride.elapsed.seconds();
+        self.begun += begun / ranks;
+        self.computed += computed / ranks;
+        self.waited += waited / ranks;
+        self.between += between.seconds() / ranks;
+        Some(())
+    }
+
+    fn lesson(self, budget: f64) -> Option<IterationSample> {
+        let Self { elapsed, begun, computed, waited, between } = self;
+        let busy = waited / elapsed;
+        let each = computed / begun;
+        let is_enough = begun >= FIRST_TOKENS_MIN && each >= COMPUTED_MIN;
+        if !is_enough || busy > BUSY_MAX {
+            return None;
+        }
+
+        let iterations = (each / budget + 0.5).max(1.0);
+        Some(IterationSample {
+            prompt: each * (1.0 + busy / 2.0) / iterations,
+            batch: between / elapsed,
+            seconds: waited / begun / iterations,
+            tokens: each / iterations,
+            prompts: begun,
+            doubt: DOUBT + busy / 2.0,
+            is_short: false,
+            full: None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::units::{Seconds, Tokens};
+
+    const BUDGET: f64 = 2048.0;
+
+    /// A second with 0.4 requests of this many prompt tokens, whose first tokens took this long.
+    fn second(prompt: f64, first: f64) -> IntervalDelta {
+        IntervalDelta {
+            computed: Tokens::new(0.4 * prompt),
+            begun: Requests::new(0.4),
+            first_tokens: Seconds::new(0.4 * first),
+            intervals: Seconds::new(0.2).zip(Requests::new(10.0)),
+            waiting: Requests::new(0.0),
+            ..IntervalDelta::over(Timestamp::UNIX_EPOCH, Seconds::literal(1))
+        }
+    }
+
+    /// The first lesson of half a minute of equal seconds.
+    fn lesson(second: &IntervalDelta) -> Option<IterationSample> {
+        let mut sampler = PromptSampler::default();
+        (0..30).find_map(|_| sampler.take(second, BUDGET))
+    }
+
+    #[test]
+    fn a_prompt_that_seldom_meets_another_is_an_iteration_of_its_own() {
+        let found = lesson(&second(1000.0, 0.064)).unwrap();
+
+        assert!((found.seconds - 0.064).abs() < 1e-9, "{found:?}");
+        assert!((found.prompt / 1000.0 - 1.0).abs() < 0.02, "{found:?}");
+        assert!((found.batch - 0.2).abs() < 1e-9, "{found:?}");
+    }
+
+    #[test]
+    fn a_long_prompt_takes_several_iterations() {
+        let found = lesson(&second(2.0 * BUDGET, 0.2)).unwrap();
+
+        // Two and a half iterations on average.
+        assert!((found.seconds - 0.08).abs() < 1e-9, "{found:?}");
+        assert!(found.prompt < BUDGET, "{found:?}");
+    }
+
+    #[test]
+    fn prompts_that_wait_or_meet_teach_nothing() {
+        let alone = second(1000.0, 0.064);
+        assert!(lesson(&alone).is_some());
+
+        let queued = IntervalDelta { waiting: Requests::new(1.0), ..alone };
+        let crowded = IntervalDelta { first_tokens: Seconds::new(0.31), ..alone };
+        let unknown = IntervalDelta { first_tokens: None, ..alone };
+        let cached = IntervalDelta { computed: Tokens::new(10.0), ..alone };
+        let rare = IntervalDelta { begun: Requests::new(0.2), ..alone };
+        for odd in [queued, crowded, unknown, cached, rare] {
+            assert_eq!(lesson(&odd), None, "{odd:?}");
+        }
+    }
+}
