@@ -19,7 +19,9 @@
 //!
 //! `n` is the mean number of requests that generate (Little's law). So this is a lesson about an
 //! iteration of `F / k` seconds. Its doubt, as a share, is `1/10 + L F / 2`: the time of the HTTP
-//! server and of the tokenizer is in `F`, and the number of prompts that meet is not known.
+//! server and of the tokenizer is in `F`, and the number of prompts that meet is not known. `F`
+//! also contains the rest of an iteration that runs when a request comes, so short prompts seem to
+//! cost more than they do.
 //!
 //! # Domain
 //!
