@@ -367,7 +367,7 @@ fn a_trace_of_several_files_is_one_and_one_without_its_beginning_is_followed_fir
     traced.writer.end().unwrap();
     let newest = traced.files().pop().unwrap();
     let (said, _) = ends(0, &[newest.to_str().unwrap()]);
-    assert!(said.contains("100 decisions, all match; 3600 were followed"), "{said}");
+    assert!(said.contains("100 decisions, all match; 3600 were replayed"), "{said}");
 }
 
 #[tokio::test]
