@@ -1,6 +1,6 @@
 # The same commands as .ci/run.
 
-.PHONY: check advisories test alerts prometheus e2e e2e-vllm bench bench-baseline doc fmt book browser chart release e2e-doctor e2e-keda e2e-node e2e-upgrade scoreboard attacks faults
+.PHONY: check advisories test alerts prometheus e2e e2e-vllm bench bench-baseline doc fmt book browser chart release e2e-doctor e2e-keda e2e-node e2e-scale e2e-upgrade scoreboard attacks faults
 
 # Formatting, lints, code that nothing reaches, and what the dependencies may be.
 check:
@@ -56,6 +56,10 @@ e2e:
 # Each way of breaking a fleet that `plimsoll doctor` must find, on three control planes side by side.
 e2e-doctor:
 	tests/e2e/run --ignored doctor::
+
+# 5,000 variants on a real API server: connections, requests at rest, and what it refuses or forgets.
+e2e-scale:
+	tests/e2e/run --ignored crowd::
 
 # A rolling update under load from the program of an earlier commit, the last tag unless FROM names one.
 FROM ?= $(shell git describe --tags --abbrev=0 2>/dev/null)

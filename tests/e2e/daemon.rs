@@ -92,6 +92,12 @@ impl Daemon {
         });
     }
 
+    /// Starts Plimsoll with a configuration, which may take long to become ready.
+    pub(crate) fn begin(stage: &Stage, folder: &str, configuration: &str) -> Self {
+        let program = Path::new(env!("CARGO_BIN_EXE_plimsoll"));
+        Self::spawn(stage, folder, configuration, &stage.address(), program)
+    }
+
     /// Starts Plimsoll with a configuration, and waits until it is ready.
     pub(crate) fn launch(stage: &Stage, folder: &str, configuration: &str) -> Self {
         Self::launch_at(stage, folder, configuration, &stage.address())
@@ -116,13 +122,31 @@ impl Daemon {
         address: &str,
         program: &Path,
     ) -> Self {
+        let mut daemon = Self::spawn(stage, folder, configuration, address, program);
+        until("Plimsoll ready", || {
+            if let Some(status) = daemon.child.try_wait().unwrap() {
+                panic!("Plimsoll ended with {status}:\n{}", daemon.log());
+            }
+            stage.page(&format!("{}/readyz", daemon.url)).map(|_| ())
+        });
+        daemon
+    }
+
+    /// The same, without waiting until it is ready.
+    fn spawn(
+        stage: &Stage,
+        folder: &str,
+        configuration: &str,
+        address: &str,
+        program: &Path,
+    ) -> Self {
         let folder = stage.folder.join(folder);
         fs::create_dir_all(&folder).unwrap();
         let (config, log) = (folder.join("plimsoll.yaml"), folder.join("plimsoll.log"));
         fs::write(&config, configuration).unwrap();
         let output = File::options().append(true).create(true).open(&log).unwrap();
         // A test that is ended by force must not leave its daemon behind.
-        let mut child = Command::new("setpriv")
+        let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL"])
             .arg(program)
             .args(["run", "--config"])
@@ -131,14 +155,7 @@ impl Daemon {
             .stderr(output)
             .spawn()
             .unwrap();
-        let url = format!("http://{address}:8080");
-        until("Plimsoll ready", || {
-            if let Some(status) = child.try_wait().unwrap() {
-                panic!("Plimsoll ended with {status}:\n{}", fs::read_to_string(&log).unwrap());
-            }
-            stage.page(&format!("{url}/readyz")).map(|_| ())
-        });
-        Self { child, log, url }
+        Self { child, log, url: format!("http://{address}:8080") }
     }
 
     /// What it has logged.
@@ -165,6 +182,11 @@ impl Daemon {
     /// The number that it publishes.
     pub(crate) fn desired(&self, stage: &Stage) -> Option<u32> {
         self.gauge(stage, "plimsoll_desired_replicas", &["variant=\"llama\""])
+    }
+
+    /// The health of it and of its fleet.
+    pub(crate) fn status(&self, stage: &Stage) -> Option<serde_json::Value> {
+        serde_json::from_str(&stage.page(&format!("{}/api/v1/status", self.url))?).ok()
     }
 
     /// What it has decided of everything, and why.

@@ -19,10 +19,10 @@ const HPA: &str = include_str!("../../examples/hpa-annotated.yaml");
 
 /// The right to look through the whole cluster, for as long as this lives. The other scenarios run
 /// without it.
-struct Granted<'s>(&'s Stage);
+pub(crate) struct Granted<'s>(&'s Stage);
 
 impl<'s> Granted<'s> {
-    fn everywhere(stage: &'s Stage) -> Self {
+    pub(crate) fn everywhere(stage: &'s Stage) -> Self {
         let grant = ["create", "clusterrolebinding", "plimsoll-discovery"];
         let whom = ["--clusterrole=plimsoll-discovery", "--serviceaccount=plimsoll:plimsoll"];
         stage.kubectl(&[grant.as_slice(), &whom].concat()).unwrap();

@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 #![expect(clippy::print_stdout, reason = "how long a start takes is for whoever runs this")]
 
+mod crowd;
 mod daemon;
 mod discovery;
 mod doctor;

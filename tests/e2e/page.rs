@@ -34,6 +34,11 @@ pub(crate) fn settings(max_num_seqs: u32) -> Settings {
 /// Writes the page of a replica whose share of the load would fill `share` replicas. What does not
 /// fit into the cache waits.
 pub(crate) fn render(share: f64) -> String {
+    render_of(MODEL, share)
+}
+
+/// The same of a replica that serves another model.
+pub(crate) fn render_of(model: &str, share: f64) -> String {
     let (usage, overflow) = (share.clamp(0.0, 1.0), (share - 1.0).max(0.0));
     let idle = Replica::new(settings(64)).unwrap().snapshot();
     let stats = Stats {
@@ -43,7 +48,7 @@ pub(crate) fn render(share: f64) -> String {
         ..idle
     };
     let started = Timestamp::UNIX_EPOCH;
-    page::render(&EngineIdentity { model: MODEL.to_owned(), started, ready: started }, &stats)
+    page::render(&EngineIdentity { model: model.to_owned(), started, ready: started }, &stats)
 }
 
 #[expect(

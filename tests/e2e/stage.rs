@@ -29,6 +29,16 @@ const PICKED_SERVICE: &str = "{ports: [{name: https, port: 8443}]}";
 /// The HPA is the one that users are given.
 const HPA: &str = include_str!("../../examples/hpa.yaml");
 
+/// What an API server logs.
+const AUDIT: &str = "
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- {level: Metadata, users: [\"system:serviceaccount:plimsoll:plimsoll\"]}
+- {level: None}
+";
+
 /// A control plane with Plimsoll's manifests applied, and engines in its pods.
 pub(crate) struct Stage {
     /// Where it keeps its files.
@@ -50,6 +60,9 @@ enum StageKind {
     Plain,
     /// The API server picks an endpoint of the Service for each request.
     Endpoints,
+    /// There are addresses for 6,000 pods. The API server logs each request of Plimsoll, and reads
+    /// each page of a list from etcd, so that a list can be forgotten before its last page.
+    Audited,
 }
 
 /// Stages on which nothing plays at the moment.
@@ -72,6 +85,11 @@ pub(crate) fn stage() -> Lease {
 /// scenario manages the endpoints.
 pub(crate) fn stage_with_endpoints() -> Lease {
     lend(StageKind::Endpoints)
+}
+
+/// The same, with room for 6,000 pods and [`Stage::audit`].
+pub(crate) fn stage_with_audit() -> Lease {
+    lend(StageKind::Audited)
 }
 
 fn lend(kind: StageKind) -> Lease {
@@ -115,11 +133,20 @@ impl Stage {
             .map_or_else(|| tempfile::tempdir().unwrap().keep(), PathBuf::from);
         let folder = folder.join(format!("stage-{}", BUILT.fetch_add(1, Ordering::Relaxed) + 1));
         let cluster = folder.join("cluster");
-        let flags = match kind {
-            StageKind::Plain => "",
-            StageKind::Endpoints => "--enable-aggregator-routing=true",
+        fs::create_dir_all(&cluster).unwrap();
+        let (nodes, flags) = match kind {
+            StageKind::Plain => ("12", String::new()),
+            StageKind::Endpoints => ("12", "--enable-aggregator-routing=true".to_owned()),
+            StageKind::Audited => {
+                let (policy, log) = (cluster.join("audit.yaml"), cluster.join("audit.log"));
+                fs::write(&policy, AUDIT).unwrap();
+                let policy = format!("--audit-policy-file {}", policy.display());
+                let log = format!("--audit-log-path {}", log.display());
+                ("24", format!("{policy} {log} --feature-gates ListFromCacheSnapshot=false"))
+            }
         };
-        control_plane_with("up", &cluster, &[], &[("APISERVER_ARGS", flags)]);
+        let environment = [("NODES", nodes), ("APISERVER_ARGS", flags.as_str())];
+        control_plane_with("up", &cluster, &[], &environment);
         control_plane("cert", &cluster, &["plimsoll", "plimsoll"]);
         let net = fs::read_to_string(cluster.join("net")).unwrap().trim().to_owned();
         let runtime = Runtime::new().unwrap();
@@ -141,7 +168,7 @@ impl Stage {
         let ca = k8s_openapi::ByteString(ca);
         let ca = serde_json::to_string(&ca).unwrap();
         let manifests = match self.kind {
-            StageKind::Plain => PLIMSOLL.replace("ADDRESS", &self.address()),
+            StageKind::Plain | StageKind::Audited => PLIMSOLL.replace("ADDRESS", &self.address()),
             StageKind::Endpoints => PLIMSOLL.replace(NAMED_SERVICE, PICKED_SERVICE),
         };
         manifests.replace("CA_BUNDLE", &ca)
@@ -251,6 +278,14 @@ impl Stage {
         deployment.spec?.replicas?.try_into().ok()
     }
 
+    /// The requests of Plimsoll, one line of JSON for each. A watch has two: it has begun, and it
+    /// has ended.
+    pub(crate) fn audit(&self) -> Vec<serde_json::Value> {
+        let log = fs::read_to_string(self.cluster().join("audit.log")).unwrap_or_default();
+        // The last line may be half written.
+        log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
     /// The page at a URL; `None` while nothing answers there.
     pub(crate) fn page(&self, url: &str) -> Option<String> {
         let get = async {
@@ -270,6 +305,18 @@ impl Stage {
     /// Ends the API server and starts it again.
     pub(crate) fn restart_api_server(&self) {
         control_plane("restart", &self.cluster(), &["kube-apiserver"]);
+    }
+
+    /// Ends etcd by force: the API server answers, and reads nothing that it does not know.
+    pub(crate) fn kill_etcd(&self) {
+        let process = fs::read_to_string(self.cluster().join("run/etcd.pid")).unwrap();
+        let id = process.split_whitespace().next().unwrap();
+        assert!(Command::new("kill").args(["-KILL", id]).status().unwrap().success());
+    }
+
+    /// Starts etcd again.
+    pub(crate) fn restart_etcd(&self) {
+        control_plane("restart", &self.cluster(), &["etcd"]);
     }
 }
 

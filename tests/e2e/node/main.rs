@@ -27,6 +27,9 @@ const LOW: f64 = 2.0;
 /// Requests per second that fill one engine, and are easy for two.
 const HIGH: f64 = 14.0;
 
+/// Looks at a rest, at five a second: longer than a load is seen after it has ended.
+const REST: u32 = 75;
+
 #[test]
 fn a_a_fresh_installation_is_confined_and_warns_of_nothing() {
     let cluster = cluster();
@@ -75,6 +78,12 @@ fn b_an_hpa_scales_pods_of_engines_that_take_time_to_start() {
 #[test]
 fn c_a_rolling_update_under_load_fails_no_request() {
     let cluster = cluster();
+    // An HPA may have followed the number before it has come to rest.
+    let mut glances = 0;
+    until("the number at rest", || {
+        glances = if cluster.desired() == Some(1) { glances + 1 } else { 0 };
+        (glances > REST).then_some(())
+    });
     let asker = Asker::start(cluster);
     cluster.helm("upgrade", &["podAnnotations.update=one"]);
     cluster.rolled_out();
