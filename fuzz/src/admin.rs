@@ -8,6 +8,7 @@ use http_body_util::BodyExt;
 use hyper::{Method, StatusCode};
 use plimsoll::server::admin::Hooks;
 use plimsoll::server::admin::access::AccessPolicy;
+use plimsoll::server::document::DocumentResponse;
 use plimsoll::server::rendering::SharedRendering;
 use plimsoll::telemetry;
 use tokio::runtime::Runtime;
@@ -87,7 +88,9 @@ fn hooks(reloads: &Arc<AtomicUsize>, filters: &Arc<AtomicUsize>, is_well: bool) 
         metrics: SharedRendering::new(move || outcome().map(|()| "up 1\n".to_owned())),
         alive: Box::new(outcome),
         ready: Box::new(move || vec![("check", outcome())]),
-        api: Box::new(move |_, _| Box::pin(std::future::ready((document, "{}".to_owned())))),
+        api: Box::new(move |_| {
+            Box::pin(std::future::ready(DocumentResponse::plain(document, "{}")))
+        }),
         reload: Box::new(move || {
             reloads.fetch_add(1, Ordering::Relaxed);
             Box::pin(std::future::ready(outcome()))

@@ -179,6 +179,7 @@ impl Daemon {
             tracer: tracer(&config, &common, &telemetry),
         };
 
+        let leadership = parts.sharing.as_ref().map(Sharing::leadership);
         let ticks = Ticks::new(&config, parts);
         let mut ready = Readiness::new(common.phases.clone());
         let external_metrics = match &config.keys.external_metrics {
@@ -209,20 +210,20 @@ impl Daemon {
             ready: ready.clone(),
             cluster: cluster.as_ref().map(Cluster::state),
             scenes: requests.scenes,
+            leadership,
         };
         let api = status::surface(&common, ages, &reloader, sources);
-        let overrides = requests.overrides;
-        let shown = AdminComponents { api, ready, log: options.log, overrides };
+        let shown = AdminComponents { api, ready, log: options.log, overrides: requests.overrides };
         let admin = serve_admin(&config, &common, &reloader, shown)?;
         common.tasks.spawn(Arc::clone(&reloader).follow(common.stop.clone()));
         common.tasks.spawn(liveness::decide(ticks, common.stop.clone(), common.retire.clone()));
         let shutdown = config.keys.shutdown;
-        let daemon = Self { common, admin, external_metrics, external_scaler, shutdown, phase };
-        daemon.say_running(&config);
-        Ok(daemon)
+        Ok(Self { common, admin, external_metrics, external_scaler, shutdown, phase }
+            .announced(&config))
     }
 
-    fn say_running(&self, config: &Config) {
+    /// Logs the start.
+    fn announced(self, config: &Config) -> Self {
         info!(
             version = env!("CARGO_PKG_VERSION"),
             admin = %self.admin,
@@ -232,6 +233,7 @@ impl Daemon {
             config = config.hash(),
             "Plimsoll runs"
         );
+        self
     }
 
     /// The published state that every surface shows, as it changes.

@@ -1,6 +1,8 @@
 //! Publishing: every surface reads the same [`Published`] value, so no two surfaces can disagree.
 
 pub mod api;
+pub mod attention;
+pub mod balance;
 pub mod events;
 pub mod explain;
 pub mod explanation;

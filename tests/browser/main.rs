@@ -142,7 +142,7 @@ async fn the_terms_of_a_need_are_a_table_under_the_step_that_has_them() {
     assert_eq!(
         rows[5..],
         [
-            "decides|capacity per replica, by a card, limited by places in the batch|14.00",
+            "decides|capacity per replica from a card, bound by places in the batch|14.00",
             "|in 95 of 100 cases|13.00 to 15.20"
         ]
     );
@@ -181,9 +181,9 @@ async fn a_variant_is_opened_read_and_closed_by_keyboard_alone() {
     assert!(chain[0].as_str().unwrap().starts_with("The load asks for"), "{steps}");
     browser.screenshot("details").await;
 
-    let in_chart = format!("{DETAILS}.querySelector('.stage') === document.activeElement");
     browser.press(&[key::TAB]).await;
-    assert_eq!(browser.js(&format!("return {in_chart};")).await, true);
+    let in_chart = "return document.activeElement.classList.contains('stage');";
+    assert_eq!(browser.js(in_chart).await, true);
     browser.press(&[key::LEFT, key::LEFT, key::LEFT]).await;
     let said = "return document.activeElement.getAttribute('aria-valuetext');";
     let said = browser.js(said).await;
@@ -267,6 +267,123 @@ async fn a_thousand_variants_are_folded_by_model_and_found_by_name() {
     assert_eq!(found, "1 of 1004 variants shown.");
     browser.js("location.hash = '#idle/idle-0999';").await;
     browser.until("document.getElementById('details-idle/idle-0999')").await;
+    world.daemon.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn need_and_capacity_are_charted_with_the_forecast_and_the_reason_of_each_decision() {
+    let world = World::learned().await;
+    let browser = Browser::open().await;
+    browser.go(&format!("{}#demo/llama-h100", world.url())).await;
+    let details = "document.getElementById('details-demo/llama-h100')";
+    browser.until(&format!("{details} && {details}.querySelector('.change-list .load')")).await;
+    for css in ["s-need", "s-now", "s-forecast", "s-pending", "s-most"] {
+        let path = format!("{details}.querySelector('path.series.{css}:not(.beyond)')");
+        browser.until(&format!("{path} && {path}.getAttribute('d').includes('L')")).await;
+    }
+    let area = format!("{details}.querySelector('path.area.s-capacity')");
+    browser.until(&format!("{area}.getAttribute('d').includes('Z')")).await;
+    browser.until(&format!("{details}.querySelector('path.series.beyond.s-forecast')")).await;
+
+    let head = "return [...document.querySelectorAll('.gauge-text')].map(it => it.textContent);";
+    let head = browser.js(head).await;
+    assert!(head[0].as_str().unwrap().starts_with("need "), "{head}");
+    assert!(head[0].as_str().unwrap().contains("at the maximum"), "{head}");
+    let load = format!("return {details}.querySelector('.change-list .load').textContent;");
+    let load = browser.js(&load).await;
+    assert!(load.as_str().unwrap().contains("requests/s, now "), "{load}");
+
+    // From the plot to its marks, and from the latest mark to the one before.
+    browser.js(&format!("{details}.querySelector('.stage').focus();")).await;
+    browser.press(&[key::TAB]).await;
+    let mark = "return document.activeElement.getAttribute('aria-label');";
+    let latest = browser.js(mark).await;
+    browser.press(&[key::LEFT]).await;
+    let earlier = browser.js(mark).await;
+    assert_ne!(latest, earlier);
+    let read = format!("return {details}.querySelector('.readout').textContent;");
+    assert_eq!(browser.js(&read).await, earlier, "the focus shows the reason");
+    assert!(earlier.as_str().unwrap().contains("Scale up"), "{earlier}");
+
+    let problems = browser.log("browser").await;
+    assert!(problems.is_empty(), "{problems:?}");
+    browser.js("document.activeElement.blur(); scrollTo(0, 0);").await;
+    browser.resize(1280, 1240).await;
+    browser.view("status-page").await;
+    browser.prefer("dark").await;
+    browser.screenshot("learned-dark").await;
+    browser.resize(400, 900).await;
+    browser.screenshot("learned-narrow").await;
+    let widths = "return [document.scrollingElement.scrollWidth, innerWidth];";
+    let widths = browser.js(widths).await;
+    assert!(widths[0].as_u64() <= widths[1].as_u64(), "{widths}");
+    world.daemon.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_banner_names_a_cause_with_its_start_its_runbook_and_a_command() {
+    let world = World::start(2).await;
+    let browser = open(&world).await;
+    let item = "document.querySelector('[data-cause=undecided]')";
+    browser.until(item).await;
+    let texts = format!(
+        "return ['.attention-title', '.attention-variants', 'code', 'time .absolute'].map(
+            css => {item}.querySelector(css).textContent);"
+    );
+    let texts = browser.js(&texts).await;
+    assert_eq!(texts[0], "No desired replicas");
+    assert_eq!(texts[1], "idle/idle-0000, idle/idle-0001, other/hostile");
+    assert_eq!(texts[2], "plimsoll explain idle/idle-0000");
+    assert!(texts[3].as_str().unwrap().contains(':'), "a time of day with its zone: {texts}");
+    let link = browser.js(&format!("return {item}.querySelector('.attention-next a').href;")).await;
+    let runbook = reqwest::get(link.as_str().unwrap()).await.unwrap().text().await.unwrap();
+    assert!(runbook.starts_with("# PlimsollUndecided"), "{runbook}");
+    browser.screenshot("attention").await;
+    world.daemon.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_filters_and_the_open_variant_survive_a_reload() {
+    let world = World::start(3).await;
+    let browser = open(&world).await;
+    browser.js("document.getElementById('search').focus();").await;
+    browser.press(&"idle-000".chars().collect::<Vec<_>>()).await;
+    let choose = "const it = document.getElementById('namespace'); it.value = 'idle';
+        it.dispatchEvent(new Event('input'));";
+    browser.js(choose).await;
+    browser.js("document.querySelector('[data-variant=\"idle/idle-0001\"] button').click();").await;
+    let address = browser.js("return location.href;").await;
+    let address = address.as_str().unwrap().to_owned();
+    assert!(address.ends_with("?search=idle-000&namespace=idle#idle/idle-0001"), "{address}");
+
+    browser.go("about:blank").await;
+    browser.go(&address).await;
+    browser.until("document.getElementById('details-idle/idle-0001')").await;
+    browser.until("document.querySelectorAll('[data-variant]').length === 3").await;
+    let values =
+        "return ['search', 'namespace', 'show'].map(it => document.getElementById(it).value);";
+    assert_eq!(browser.js(values).await, json!(["idle-000", "idle", "all"]));
+    assert_eq!(browser.js("return location.href;").await, address);
+    world.daemon.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_the_page_has_is_not_sent_again() {
+    let world = World::start(0).await;
+    let browser = open(&world).await;
+    let mut unchanged = 0;
+    while unchanged == 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        for entry in browser.log("performance").await {
+            let event: Value = serde_json::from_str(entry["message"].as_str().unwrap()).unwrap();
+            let event = &event["message"];
+            let response = &event["params"]["response"];
+            unchanged += usize::from(
+                event["method"] == "Network.responseReceived" && response["status"] == 304,
+            );
+        }
+    }
+    assert_eq!(browser.js("return document.getElementById('live').dataset.state;").await, "live");
     world.daemon.shutdown().await;
 }
 

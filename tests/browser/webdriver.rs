@@ -169,8 +169,13 @@ impl Browser {
         let size = self.js(size).await;
         let [width, height, whole] = [0, 1, 2].map(|at| size[at].as_u64().unwrap());
         self.resize(width, whole.max(height)).await;
-        let picture = self.send(Method::GET, "/screenshot", None).await;
+        self.view(name).await;
         self.resize(width, height).await;
+    }
+
+    /// Writes the part of the page that is in the window as a picture into `target/browser`.
+    pub(crate) async fn view(&self, name: &str) {
+        let picture = self.send(Method::GET, "/screenshot", None).await;
         let folder = screenshots();
         fs::create_dir_all(&folder).unwrap();
         let picture = base64_decode(picture.as_str().unwrap());

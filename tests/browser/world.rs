@@ -36,7 +36,22 @@ impl World {
         Self::play(DemoScenario::Standard, idle).await
     }
 
-    /// The fleet of this scenario, beside the same, with waves of a minute.
+    /// The demo as it is, with the default policy, once it has learned and scaled up by it.
+    pub(crate) async fn learned() -> Self {
+        let played = DemoSetup::read(DemoScenario::Standard, 2, &[]).unwrap();
+        let world = Box::pin(Self::open(played, 0)).await;
+        let scaled = |it: &Value| it["reason"] == "capacity_added" && it["variant"] == "llama-h100";
+        loop {
+            let events = world.ask("events?limit=1000").await;
+            if events["events"].as_array().unwrap().iter().filter(|it| scaled(it)).count() > 1 {
+                return world;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// The fleet of this scenario, beside the same, with waves of a minute. The fallback decides,
+    /// which needs no time to learn.
     pub(crate) async fn play(scenario: DemoScenario, idle: usize) -> Self {
         let wave = |model| format!("models[{model}].workload.drawn.wave");
         let (period, burst) = (json!("60s"), json!({"at": "41s", "length": "4s", "rate": 3}));
@@ -49,7 +64,10 @@ impl World {
             paths.iter().map(|(path, value)| (path.as_str(), value.clone())).collect();
         settings.push(("policy.analysis", json!("saturation")));
         let played = DemoSetup::read(scenario, 2, &settings).unwrap();
+        Box::pin(Self::open(played, idle)).await
+    }
 
+    async fn open(played: DemoSetup, idle: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (tracker, cancel) = (TaskTracker::new(), CancellationToken::new());
         let text = configuration(&played, folder.path(), idle);

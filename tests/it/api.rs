@@ -51,6 +51,7 @@ async fn every_answer_has_the_fields_that_are_documented_and_no_others() {
     let schemas = document["components"]["schemas"].as_object().unwrap();
     let mut seen = BTreeSet::new();
     for (path, shape) in [
+        ("/api/v1/summary", "Summary"),
         ("/api/v1/decisions", "Decisions"),
         (DESIRED_OF_A, "Desired"),
         (HISTORY_OF_A, "History"),
@@ -66,17 +67,19 @@ async fn every_answer_has_the_fields_that_are_documented_and_no_others() {
     // `foresight` finds is compared in `terms.rs`, pins are in `overrides.rs`.
     let unseen: Vec<_> = schemas.keys().filter(|name| !seen.contains(*name)).collect();
     let elsewhere = [
+        "Balance",
+        "Override",
         "Engine",
         "RankedOption",
         "Foreseen",
         "Term",
         "Carries",
         "Slowest",
-        "Override",
         "LoadThreshold",
         "Change",
         "Autoscaler",
         "ApiService",
+        "Leader",
     ];
     assert_eq!(unseen, elsewhere);
     daemon.end().await;
@@ -180,6 +183,7 @@ async fn desired_replicas_are_answered_only_while_they_may_be_followed() {
 async fn answers_are_never_kept_and_head_is_answered_without_a_body() {
     let (_engine, daemon) = running().await;
     for path in [
+        "/api/v1/summary",
         "/api/v1/decisions",
         DESIRED_OF_A,
         HISTORY_OF_A,
@@ -276,7 +280,7 @@ async fn a_browser_gets_the_page_and_everything_else_the_list_of_paths() {
     let browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
     let page = daemon.request("GET", "/").header("Accept", browser).send().await.unwrap();
     assert_eq!(page.headers()["content-type"], "text/html; charset=utf-8");
-    assert_eq!(page.headers()["vary"], "Accept");
+    assert_eq!(page.headers()["vary"], "Accept, Accept-Encoding");
     let policy = page.headers()["content-security-policy"].to_str().unwrap().to_owned();
     assert!(policy.starts_with("default-src 'none';") && !policy.contains("unsafe"), "{policy}");
     assert!(page.text().await.unwrap().starts_with("<!doctype html>"));
@@ -285,6 +289,82 @@ async fn a_browser_gets_the_page_and_everything_else_the_list_of_paths() {
         assert_eq!(answer.headers()["content-type"], "text/plain; charset=utf-8", "{accept}");
         assert!(answer.text().await.unwrap().contains("/api/v1/decisions"), "{accept}");
     }
+    daemon.end().await;
+}
+
+#[tokio::test]
+async fn a_reader_with_the_tag_gets_304_until_something_changes() {
+    let (engine, daemon) = running().await;
+    for path in ["/", "/api/v1/events?variant=b", "/api/v1/summary?variant=b"] {
+        let ask = |known: Option<String>| {
+            let request = daemon.request("GET", path).header("Accept", "text/html");
+            known.into_iter().fold(request, |it, tag| it.header("If-None-Match", tag)).send()
+        };
+        let first = ask(None).await.unwrap();
+        let tag = first.headers()["etag"].to_str().unwrap().to_owned();
+        assert!(!first.bytes().await.unwrap().is_empty(), "{path}");
+        let second = ask(Some(tag.clone())).await.unwrap();
+        assert_eq!(second.status(), StatusCode::NOT_MODIFIED, "{path}");
+        assert_eq!(second.headers()["etag"], tag, "{path}");
+        assert!(second.bytes().await.unwrap().is_empty(), "{path}");
+        assert_eq!(ask(Some("W/\"0\"".to_owned())).await.unwrap().status(), StatusCode::OK);
+    }
+
+    let tag = async || {
+        let answer = daemon.request("GET", "/api/v1/events?variant=a").send().await.unwrap();
+        answer.headers()["etag"].clone()
+    };
+    let before = tag().await;
+    engine.show(None);
+    daemon.until_sample("plimsoll_decision_held{", 1.0).await;
+    assert_ne!(before, tag().await, "holding is an event");
+    daemon.end().await;
+}
+
+#[tokio::test]
+async fn long_answers_are_compressed_for_a_reader_that_accepts_it() {
+    let (_engine, daemon) = running().await;
+    // This client shows an answer as it is sent.
+    let client = reqwest::Client::builder().no_proxy().no_gzip().build().unwrap();
+    for path in ["/", "/api/v1/decisions"] {
+        let url = daemon.request("GET", path).build().unwrap().url().clone();
+        let ask = client.get(url).header("Accept", "text/html");
+        let plain = ask.try_clone().unwrap().send().await.unwrap();
+        assert!(!plain.headers().contains_key("content-encoding"), "{path}");
+        let length = plain.bytes().await.unwrap().len();
+        let packed = ask.header("Accept-Encoding", "gzip").send().await.unwrap();
+        assert_eq!(packed.headers()["content-encoding"], "gzip", "{path}");
+        let packed = packed.bytes().await.unwrap();
+        assert!(packed.len() * 2 < length, "{path}: {} of {length}", packed.len());
+    }
+    daemon.end().await;
+}
+
+#[tokio::test]
+async fn what_needs_a_person_has_a_cause_a_start_a_runbook_and_a_command() {
+    let (engine, daemon) = running().await;
+    let status = get(&daemon, "/api/v1/status").await;
+    let items = status["attention"].as_array().unwrap();
+    let undecided = items.iter().find(|it| it["cause"] == "undecided").unwrap();
+    assert_eq!((&undecided["count"], &undecided["severity"]), (&json!(1), &json!("critical")));
+    let variants = json!([{"namespace": "default", "variant": "b"}]);
+    assert_eq!(undecided["variants"], variants, "{undecided}");
+    assert_eq!(undecided["command"], "plimsoll explain default/b");
+    assert!(undecided["since"].is_string(), "{undecided}");
+
+    let runbook = undecided["runbook"].as_str().unwrap();
+    let (found, text) = daemon.ask("GET", &format!("/runbooks/{runbook}")).await;
+    assert_eq!(found, StatusCode::OK);
+    assert!(text.starts_with(&format!("# {runbook}\n")), "{text}");
+    assert_eq!(daemon.ask("GET", "/runbooks/Nothing").await.0, StatusCode::NOT_FOUND);
+
+    engine.show(None);
+    daemon.until_sample("plimsoll_decision_held{", 1.0).await;
+    let status = get(&daemon, "/api/v1/status").await;
+    let causes = status["attention"].as_array().unwrap().iter().map(|it| it["cause"].as_str());
+    assert!(causes.clone().any(|it| it == Some("held")), "{status}");
+    let summary = get(&daemon, "/api/v1/summary?variant=a").await;
+    assert_eq!(summary["variants"][0]["attention"][0], "held", "{summary}");
     daemon.end().await;
 }
 

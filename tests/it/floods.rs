@@ -17,6 +17,7 @@ use plimsoll::server::ServerLimits;
 use plimsoll::server::admin::access::AccessPolicy;
 use plimsoll::server::admin::{self, AdminLimits, Hooks};
 use plimsoll::server::budget::{BudgetLimits, SlotLimits};
+use plimsoll::server::document::DocumentResponse;
 use plimsoll::server::rendering::SharedRendering;
 use plimsoll::server::shed::{ShedListener, ShedMetrics};
 use plimsoll::server::stream::StreamLimits;
@@ -122,7 +123,9 @@ impl PlainPort {
             metrics: SharedRendering::new(move || Ok(page.clone())),
             alive: Box::new(|| Ok(())),
             ready: Box::new(Vec::new),
-            api: Box::new(|_, _| Box::pin(async { (hyper::StatusCode::OK, "{}".to_owned()) })),
+            api: Box::new(|_| {
+                Box::pin(async { DocumentResponse::plain(hyper::StatusCode::OK, "{}") })
+            }),
             reload: Box::new(|| Box::pin(async { Ok(()) })),
             set_log: Box::new(|_| Ok(())),
             change_override: Box::new(|_| {

@@ -53,6 +53,7 @@ fn surface(published: Published) -> ApiSurface {
         checks: Vec::new(),
         config: ConfigInForce { file: None, hash: String::new(), loaded, last_reload: None },
         api_service: None,
+        election: None,
     };
     ApiSurface {
         published,
@@ -84,6 +85,11 @@ fn first_step(world: &World, decisions: &Decisions) -> Value {
     compare(&answer, &reference("Decisions"), schemas, "decisions", &mut seen);
     let step = answer["variants"][0]["steps"][0].clone();
     let said = !step["foreseen"].is_null();
+    let summary = ask("/api/v1/summary");
+    compare(&summary, &reference("Summary"), schemas, "summary", &mut seen);
+    let balance = &summary["variants"][0]["balance"];
+    assert_eq!(balance["held_per_second"], step["foreseen"]["held_per_second"], "one definition");
+    assert_eq!(balance["need_per_second"], step["foreseen"]["total_per_second"], "one definition");
     assert_eq!(["Foreseen", "Term", "Carries"].map(|it| seen.contains(it)), [said; 3]);
     step
 }

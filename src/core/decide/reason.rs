@@ -7,6 +7,7 @@
 
 mod facts;
 mod headline;
+mod remedy;
 
 use derive_more::Display;
 use jiff::Timestamp;

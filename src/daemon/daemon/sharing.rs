@@ -270,6 +270,11 @@ impl Sharing {
         &self.strange
     }
 
+    /// The leadership, as it changes.
+    pub(crate) fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.channels.leadership.clone()
+    }
+
     /// The desired replicas in effect, for a pipeline that follows.
     pub(crate) fn numbers(&self) -> BTreeMap<VariantKey, DesiredReplicas> {
         self.committed.iter().map(|(key, decided)| (key.clone(), number(decided))).collect()

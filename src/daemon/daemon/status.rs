@@ -13,11 +13,14 @@ use crate::collect::scrape::TargetBoard;
 use crate::config;
 use crate::daemon::autoscalers;
 use crate::daemon::context::DaemonContext;
+use crate::daemon::kubernetes::identity;
 use crate::daemon::reload::{ConfigStatus, Reloader};
 use crate::daemon::ticks::scenes::{self, SceneRequest};
-use crate::publish::api::{ApiSurface, Vitals};
+use crate::leader::Leadership;
+use crate::publish::api::{ApiSurface, ElectionStatus, Vitals};
 use crate::publish::external_metrics::state::DecisionAges;
 use crate::server::admin::DocumentHook;
+use crate::server::document::{DocumentRequest, DocumentResponse};
 use crate::server::readiness::Readiness;
 
 /// The maximum answers that are rendered at once. One takes milliseconds, or tens of milliseconds
@@ -39,6 +42,7 @@ pub(crate) struct ApiSources {
     pub(crate) ready: Readiness,
     pub(crate) cluster: Option<watch::Receiver<Arc<ClusterState>>>,
     pub(crate) scenes: mpsc::Sender<SceneRequest>,
+    pub(crate) leadership: Option<watch::Receiver<Leadership>>,
 }
 
 /// The API, with all the data that it shows.
@@ -48,7 +52,8 @@ pub(crate) fn surface(
     reloader: &Arc<Reloader>,
     sources: ApiSources,
 ) -> ApiSurface {
-    let ApiSources { board, registration, ready, cluster, scenes } = sources;
+    let ApiSources { board, registration, ready, cluster, scenes, leadership } = sources;
+    let clock = common.clock;
     let reloader = Arc::clone(reloader);
     let started = common.clock.elapsed();
     let cards = common.cards.subscribe();
@@ -80,6 +85,7 @@ pub(crate) fn surface(
                 checks: ready.checks(),
                 config,
                 api_service: registration.as_ref().map(|it| said(it.borrow().as_ref())),
+                election: leadership.as_ref().map(|it| election(&it.borrow(), clock.elapsed())),
             }
         }),
     }
@@ -91,15 +97,16 @@ pub(crate) fn answers(surface: ApiSurface, tasks: TaskTracker) -> DocumentHook {
     let permits = Arc::new(Semaphore::new(ANSWERS_MAX));
     let explanations = Arc::new(Semaphore::new(1));
 
-    Box::new(move |path, query| {
+    Box::new(move |request: DocumentRequest| {
         let surface = Arc::clone(&shared);
-        let permits = Arc::clone(if path == EXPLAIN { &explanations } else { &permits });
+        let explains = request.path == EXPLAIN;
+        let permits = Arc::clone(if explains { &explanations } else { &permits });
         let tasks = tasks.clone();
 
         Box::pin(async move {
             // The semaphore is never closed.
             let turn = permits.acquire_owned();
-            let _permit = if path == EXPLAIN {
+            let _permit = if explains {
                 match timeout(TURN_MAX, turn).await {
                     Ok(permit) => permit,
                     Err(_) => return busy(),
@@ -107,20 +114,28 @@ pub(crate) fn answers(surface: ApiSurface, tasks: TaskTracker) -> DocumentHook {
             } else {
                 turn.await
             };
-            let answer = tasks.spawn_blocking(move || surface.answer(&path, query.as_deref()));
+            let answer = tasks.spawn_blocking(move || surface.respond(&request));
             answer.await.unwrap_or_else(|ended| {
                 let error = serde_json::json!({"error": ended.to_string()});
-                (StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+                DocumentResponse::plain(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
             })
         })
     })
 }
 
 /// The answer to a request for an explanation while others are computed.
-fn busy() -> (StatusCode, String) {
-    let error = "other explanations are being computed; try again in a few seconds";
+fn busy() -> DocumentResponse {
+    let error = "other explanations are being computed; try again in some seconds";
     let body = serde_json::json!({"error": error});
-    (StatusCode::SERVICE_UNAVAILABLE, body.to_string())
+    DocumentResponse::plain(StatusCode::SERVICE_UNAVAILABLE, body.to_string())
+}
+
+fn election(leadership: &Leadership, elapsed: Duration) -> ElectionStatus {
+    ElectionStatus {
+        holder: leadership.holder.clone(),
+        identity: identity(),
+        leads: leadership.leads(elapsed),
+    }
 }
 
 fn said(registration: Option<&Registration>) -> (&'static str, Option<String>) {

@@ -1,6 +1,7 @@
 //! The JSON API on the plain HTTP port: all decisions, their history, and the daemon's health.
 //!
-//! Each response is computed on request from one [`Published`] value, and none is cached. The types
+//! Each response is computed on request from one [`Published`] value, and none is cached. Responses
+//! that stay the same while nothing changes have a tag, so a reader that polls gets 304. The types
 //! below this module and in [`explain`](crate::publish::explain) define the shapes. `docs/api.md`
 //! documents each field with the text of its doc comment. Within `v1`, fields are only added.
 //!
@@ -10,6 +11,7 @@
 //! 400 for an invalid query, 404 for a path or variant that does not exist, and 503 for desired
 //! replicas that are not known. A filter without matches is not an error and returns an empty list.
 
+mod attention;
 pub(crate) mod context;
 mod desired;
 mod endpoint;
@@ -17,9 +19,12 @@ pub(crate) mod openapi;
 pub(crate) mod past;
 pub(crate) mod query;
 pub(crate) mod status;
+mod summary;
+mod vitals;
 
-pub use crate::publish::api::status::{ConfigInForce, Vitals};
+pub use crate::publish::api::vitals::{ConfigInForce, ElectionStatus, Vitals};
 
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,11 +41,13 @@ use crate::publish::api::endpoint::ApiEndpoint;
 use crate::publish::api::past::Events;
 use crate::publish::api::query::{QueryError, QueryParameters};
 use crate::publish::api::status::Status;
+use crate::publish::api::summary::FleetSummary;
 use crate::publish::explain::{Decisions, FailureDetails};
 use crate::publish::explanation::autoscaler::Autoscaler;
 use crate::publish::explanation::{self, ExplainedVariant, Explanation};
 use crate::publish::external_metrics::state::DecisionAges;
 use crate::publish::history::RecentHistory;
+use crate::server::document::{DocumentRequest, DocumentResponse, tag_of};
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_core::pipeline::repeat::TickScene;
 use plimsoll_core::units::Replicas;
@@ -106,12 +113,26 @@ impl ApiSurface {
     #[must_use]
     pub fn answer(&self, path: &str, query: Option<&str>) -> (StatusCode, String) {
         match self.document(path, query) {
-            Ok(document) => (StatusCode::OK, document),
+            Ok(document) => (StatusCode::OK, document.json),
             Err(refused) => (refused.status(), json!({"error": refused.to_string()}).to_string()),
         }
     }
 
-    fn document(&self, path: &str, text: Option<&str>) -> Result<String, RequestError> {
+    /// Handles a GET request, with 304 for a reader that has the content.
+    #[must_use]
+    pub fn respond(&self, request: &DocumentRequest) -> DocumentResponse {
+        match self.document(&request.path, request.query.as_deref()) {
+            Ok(TaggedJson { json, tag }) => {
+                DocumentResponse::to(request, StatusCode::OK, json, tag)
+            }
+            Err(refused) => {
+                let error = json!({"error": refused.to_string()}).to_string();
+                DocumentResponse::plain(refused.status(), error)
+            }
+        }
+    }
+
+    fn document(&self, path: &str, text: Option<&str>) -> Result<TaggedJson, RequestError> {
         let endpoint = ApiEndpoint::ALL
             .into_iter()
             .find(|it| it.path() == path)
@@ -127,7 +148,14 @@ impl ApiSurface {
             elapsed: self.clock.elapsed(),
         };
 
-        match endpoint {
+        let document = match endpoint {
+            ApiEndpoint::Summary => {
+                let reaction = |key: &VariantKey, desired| {
+                    (self.autoscaler)(key, desired, None).map(|it| it.reaction)
+                };
+                let summary = FleetSummary::new(&asked, &query.filter(), &reaction);
+                return TaggedJson::new(&summary, &summary.content()?);
+            }
             ApiEndpoint::Decisions => {
                 let details = (self.details)();
                 write(&Decisions::new(&asked, &query.filter(), &details))
@@ -143,16 +171,19 @@ impl ApiSurface {
                 let known = published.variants.get(&key).zip(track);
                 let (variant, track) =
                     known.ok_or_else(|| RequestError::Variant(key.to_string()))?;
-                write(&past::History::new(&asked, &key, &variant.spec.model, &track))
+                let past = past::History::new(&asked, &key, &variant.spec.model, &track);
+                return TaggedJson::new(&past, &(&track.levels, &track.samples));
             }
             ApiEndpoint::Events => {
                 let limit = query.limit(EVENTS_DEFAULT, EVENTS_MAX)?;
-                write(&Events::new(&asked, &query.filter(), limit))
+                let events = Events::new(&asked, &query.filter(), limit);
+                return TaggedJson::new(&events, &events.content());
             }
             ApiEndpoint::Status => write(&Status::new(&asked, (self.vitals)())),
             ApiEndpoint::Cards => write(&(self.cards)()),
             ApiEndpoint::Openapi => write(&openapi::document()),
-        }
+        };
+        Ok(TaggedJson { json: document?, tag: None })
     }
 
     fn explain(&self, key: &VariantKey) -> Result<String, RequestError> {
@@ -187,6 +218,18 @@ impl ApiSurface {
             },
             &answers,
         ))
+    }
+}
+
+/// A document and the tag of its content; no tag if it changes with every answer.
+struct TaggedJson {
+    json: String,
+    tag: Option<String>,
+}
+
+impl TaggedJson {
+    fn new(document: &impl Serialize, content: &impl Hash) -> Result<Self, RequestError> {
+        Ok(Self { json: write(document)?, tag: Some(tag_of(content)) })
     }
 }
 

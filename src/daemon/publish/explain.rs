@@ -200,7 +200,7 @@ pub(crate) struct Variant<'a> {
 /// A pin or a pause of a variant.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Override")]
-struct OverrideLine {
+pub(crate) struct OverrideLine {
     /// `pin` or `pause`.
     kind: &'static str,
     /// The replicas that were asked for; null of a pause.
@@ -253,6 +253,8 @@ struct StepLine {
     facts: Vec<FactLine>,
     /// Why, as a sentence with the numbers that were compared.
     text: String,
+    /// The next step for a person, as a sentence; null if nothing needs to be done.
+    remedy: Option<&'static str>,
     /// How the variants of the model were ranked by their price, round by round; empty where they
     /// were not.
     ranking: Vec<RankedOption>,
@@ -394,11 +396,10 @@ fn variant<'a>(
     details: &'a FailureDetails,
     now: Duration,
 ) -> Variant<'a> {
-    let PublishedVariant { spec, observation, report, decided, undecided } = published;
+    let PublishedVariant { spec, observation, report, decided, undecided: _ } = published;
     let decision = decided.as_ref().map(|decided| &decided.decision);
     let admissible = decision.and_then(|it| it.admissible);
     let because = decision.and_then(Decision::because).map(ToString::to_string);
-    let missing = undecided.as_ref().map(|undecided| undecided.0.to_string());
     let ObservedLoad { kv_usage, waiting, running, arrivals } =
         ObservedLoad::of(&observation.replicas);
 
@@ -427,7 +428,7 @@ fn variant<'a>(
         age_seconds: decided
             .as_ref()
             .map(|decided| now.saturating_sub(decided.elapsed).as_secs_f64()),
-        because: because.or(missing).unwrap_or_default(),
+        because: because.unwrap_or_else(|| missing_data(published)),
         headline: decision.and_then(Decision::because).map(Step::headline),
         steps: decision.map(|it| it.steps.iter().map(step).collect()).unwrap_or_default(),
         saturation: report.as_ref().map(|report| report.saturation.fraction()),
@@ -452,8 +453,13 @@ fn variant<'a>(
     }
 }
 
+/// The data whose absence prevents a decision about the variant, as a sentence.
+pub(crate) fn missing_data(variant: &PublishedVariant) -> String {
+    variant.undecided.as_ref().map(|undecided| undecided.0.to_string()).unwrap_or_default()
+}
+
 impl OverrideLine {
-    fn new(known: Override) -> Self {
+    pub(crate) fn new(known: Override) -> Self {
         let Override { order, until, by } = known;
         let replicas = match order {
             Order::Pin(replicas) => Some(replicas.count()),
@@ -501,6 +507,7 @@ fn step(link: &Step) -> StepLine {
         headline: link.headline(),
         facts: reason.facts().into_iter().map(FactLine::new).collect(),
         text: reason.to_string(),
+        remedy: reason.code().remedy(),
         ranking: options(reason),
         foreseen: foreseen(reason),
         carries: carries(reason),

@@ -14,23 +14,28 @@
 //!
 //! # Memory
 //!
-//! A [`ReplicaLevel`] and a [`LoadSample`] take 32 bytes each, and the rings grow by doubling. A
-//! variant takes at most 512 x 32 B for samples and 512 x 32 B for changes, 32 KiB in total. A
-//! variant that rarely changes takes about 17 KiB. 1,000 variants take 17 MB, and never more than
-//! 33 MB. The events take less than 1 MB.
+//! A [`ReplicaLevel`] takes 32 bytes and a [`LoadSample`] 56, and the rings grow by doubling. A
+//! variant takes at most 512 x 56 B for samples and 512 x 32 B for changes, 44 KiB in total. A
+//! variant that rarely changes takes about 29 KiB. 1,000 variants take 29 MB, and never more than
+//! 45 MB. The events take less than 1 MB.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::num::NonZeroU32;
+mod packed;
+pub(crate) mod sample;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::publish::load::ObservedLoad;
+use crate::publish::attention::{self, AttentionCause};
+use crate::publish::balance::{CapacityBalance, balances};
+use crate::publish::history::packed::{Millis, PackedNumber};
+use crate::publish::history::sample::LoadSample;
 use crate::publish::{Published, PublishedVariant};
 use plimsoll_core::decide::{Basis, Decision};
 use plimsoll_core::fleet::{ModelName, VariantKey};
-use plimsoll_core::units::{Fraction, Replicas, RequestRate, Requests};
+use plimsoll_core::units::Replicas;
 
 /// The period that the history covers.
 pub const KEPT: Duration = Duration::from_hours(1);
@@ -53,7 +58,7 @@ const EVENTS_MAX: usize = 2000;
 const GAP: Duration = Duration::from_secs(30);
 
 /// The basis of a variant's desired replicas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DesiredBasis {
     /// Decided on fresh data.
     Fresh,
@@ -66,7 +71,7 @@ pub enum DesiredBasis {
 }
 
 /// The counts of a variant from one instant to the next level.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Hash)]
 pub(crate) struct ReplicaLevel {
     at: Millis,
     desired: PackedNumber,
@@ -75,17 +80,6 @@ pub(crate) struct ReplicaLevel {
     ready: PackedNumber,
     pending: PackedNumber,
     pub(crate) verdict: DesiredBasis,
-}
-
-/// The load of a variant at one instant.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct LoadSample {
-    at: Millis,
-    saturation: PackedNumber,
-    kv_usage: PackedNumber,
-    waiting: PackedNumber,
-    running: PackedNumber,
-    arrivals: PackedNumber,
 }
 
 /// An event of a variant.
@@ -109,6 +103,7 @@ pub(crate) struct PastEvent {
 pub(crate) struct EventCause {
     pub(crate) stage: &'static str,
     pub(crate) reason: &'static str,
+    pub(crate) headline: String,
     pub(crate) text: String,
 }
 
@@ -144,9 +139,17 @@ pub struct RecentHistory {
 #[derive(Debug, Default)]
 struct HistoryTracks {
     tracks: BTreeMap<VariantKey, VariantTrack>,
+    causes: BTreeMap<(AttentionCause, VariantKey), CauseStart>,
     events: VecDeque<PastEvent>,
     numbered: u64,
     last: Option<LastTick>,
+}
+
+/// The first tick in which a cause of attention held, without a break since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CauseStart {
+    pub(crate) at: Timestamp,
+    pub(crate) elapsed: Duration,
 }
 
 /// The time of the last tick.
@@ -157,17 +160,6 @@ pub(crate) struct LastTick {
     pub(crate) generation: u64,
 }
 
-/// A monotonic clock reading in whole milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Millis(u64);
-
-/// An optional count or quantity in four bytes.
-///
-/// A count is below [`Replicas::LIMIT`], and a quantity is finite and not negative. So the bits of
-/// either plus one fit in four bytes and are never 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct PackedNumber(Option<NonZeroU32>);
-
 // === impl RecentHistory ===
 
 impl RecentHistory {
@@ -177,10 +169,13 @@ impl RecentHistory {
         let tick = LastTick { at: now, elapsed, generation: published.generation };
         let last = inner.last.replace(tick);
         let silent = last.filter(|last| elapsed.saturating_sub(last.elapsed) > GAP);
+        let balances = balances(published);
         for (key, variant) in &published.variants {
-            inner.variant(&tick, silent.as_ref(), key, variant);
+            let balance = balances.get(&(variant.spec.model_key(), variant.spec.role));
+            inner.variant(&tick, silent.as_ref(), key, variant, balance);
         }
 
+        inner.note_causes(&tick, published);
         inner.drop_gone(&tick, published);
     }
 
@@ -197,6 +192,13 @@ impl RecentHistory {
     ) -> Vec<PastEvent> {
         let inner = self.lock();
         inner.events.iter().rev().filter(|event| wanted(event)).take(count).cloned().collect()
+    }
+
+    /// Returns every cause of attention with its variant and its start, the most urgent first.
+    pub(crate) fn causes(&self) -> Vec<(AttentionCause, VariantKey, CauseStart)> {
+        let inner = self.lock();
+        let causes = inner.causes.iter();
+        causes.map(|((cause, variant), start)| (*cause, variant.clone(), *start)).collect()
     }
 
     /// Returns the time of the last tick.
@@ -219,6 +221,7 @@ impl HistoryTracks {
         silent: Option<&LastTick>,
         key: &VariantKey,
         variant: &PublishedVariant,
+        balance: Option<&CapacityBalance>,
     ) {
         let level = ReplicaLevel::of(tick.elapsed, variant);
         let track = self.tracks.entry(key.clone()).or_insert_with(|| VariantTrack {
@@ -236,7 +239,7 @@ impl HistoryTracks {
         let before =
             track.levels.iter().rev().find(|level| level.verdict != DesiredBasis::Silent).copied();
         track.push(level);
-        track.sample(tick.elapsed, variant);
+        track.sample(tick.elapsed, variant, balance);
         track.forget(level.at);
 
         for change in changes(before.as_ref(), &level) {
@@ -253,6 +256,21 @@ impl HistoryTracks {
                 current: level.current.count(),
                 because: decision.and_then(EventCause::of),
             });
+        }
+    }
+
+    /// Keeps the start of each cause that still holds, and adds the new ones.
+    fn note_causes(&mut self, tick: &LastTick, published: &Published) {
+        let mut holding = BTreeSet::new();
+        for (key, variant) in &published.variants {
+            let causes = attention::causes(published, variant);
+            holding.extend(causes.into_iter().map(|cause| (cause, key.clone())));
+        }
+
+        self.causes.retain(|known, _| holding.contains(known));
+        for cause in holding {
+            let start = CauseStart { at: tick.at, elapsed: tick.elapsed };
+            self.causes.entry(cause).or_insert(start);
         }
     }
 
@@ -322,7 +340,12 @@ impl VariantTrack {
         self.levels.push_back(level);
     }
 
-    fn sample(&mut self, elapsed: Duration, variant: &PublishedVariant) {
+    fn sample(
+        &mut self,
+        elapsed: Duration,
+        variant: &PublishedVariant,
+        balance: Option<&CapacityBalance>,
+    ) {
         let now = Millis::of(elapsed);
         let due = self.samples.back().is_none_or(|last| now.beyond(last.at) >= SAMPLE_INTERVAL);
 
@@ -330,7 +353,7 @@ impl VariantTrack {
             if self.samples.len() >= SAMPLES_MAX {
                 self.samples.pop_front();
             }
-            self.samples.push_back(LoadSample::of(now, variant));
+            self.samples.push_back(LoadSample::of(now, variant, balance));
         }
     }
 
@@ -383,7 +406,7 @@ impl ReplicaLevel {
     }
 
     fn silent(elapsed: Duration) -> Self {
-        let none = PackedNumber(None);
+        let none = PackedNumber::of_count(None);
 
         Self {
             at: Millis::of(elapsed),
@@ -422,49 +445,6 @@ impl ReplicaLevel {
 
     pub(crate) fn pending(&self) -> Option<u32> {
         self.pending.count().map(Replicas::count)
-    }
-}
-
-// === impl LoadSample ===
-
-impl LoadSample {
-    fn of(at: Millis, variant: &PublishedVariant) -> Self {
-        let ObservedLoad { kv_usage, waiting, running, arrivals } =
-            ObservedLoad::of(&variant.observation.replicas);
-        let saturation = variant.report.as_ref().map(|report| report.saturation.fraction());
-
-        Self {
-            at,
-            saturation: PackedNumber::of(saturation),
-            kv_usage: PackedNumber::of(kv_usage.map(Fraction::fraction)),
-            waiting: PackedNumber::of(waiting.map(Requests::requests)),
-            running: PackedNumber::of(running.map(Requests::requests)),
-            arrivals: PackedNumber::of(arrivals.map(RequestRate::requests_per_second)),
-        }
-    }
-
-    pub(crate) fn age(&self, elapsed: Duration) -> Duration {
-        Millis::of(elapsed).beyond(self.at)
-    }
-
-    pub(crate) fn saturation(&self) -> Option<f64> {
-        self.saturation.quantity()
-    }
-
-    pub(crate) fn kv_usage(&self) -> Option<f64> {
-        self.kv_usage.quantity()
-    }
-
-    pub(crate) fn waiting(&self) -> Option<f64> {
-        self.waiting.quantity()
-    }
-
-    pub(crate) fn running(&self) -> Option<f64> {
-        self.running.quantity()
-    }
-
-    pub(crate) fn arrivals(&self) -> Option<f64> {
-        self.arrivals.quantity()
     }
 }
 
@@ -509,49 +489,7 @@ impl EventCause {
         let step = decision.because()?;
         let stage = step.stage.label();
         let reason = step.reason.label();
-        Some(Self { stage, reason, text: step.reason.to_string() })
-    }
-}
-
-// === impl Millis ===
-
-impl Millis {
-    fn of(elapsed: Duration) -> Self {
-        Self(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX))
-    }
-
-    const fn beyond(self, earlier: Self) -> Duration {
-        Duration::from_millis(self.0.saturating_sub(earlier.0))
-    }
-
-    pub(crate) fn age(self, elapsed: Duration) -> Duration {
-        Self::of(elapsed).beyond(self)
-    }
-}
-
-// === impl PackedNumber ===
-
-impl PackedNumber {
-    fn of_count(count: Option<Replicas>) -> Self {
-        Self(count.and_then(|count| NonZeroU32::new(count.count() + 1)))
-    }
-
-    fn count(self) -> Option<Replicas> {
-        self.0.map(|it| Replicas::saturating(it.get() - 1))
-    }
-
-    #[expect(clippy::cast_possible_truncation, reason = "a chart shows three digits")]
-    fn of(quantity: Option<f64>) -> Self {
-        let bits = quantity.map(|it| (it as f32).min(f32::MAX).to_bits());
-        Self(bits.and_then(|bits| NonZeroU32::new(bits + 1)))
-    }
-
-    fn quantity(self) -> Option<f64> {
-        self.0.map(|it| f64::from(f32::from_bits(it.get() - 1)))
-    }
-
-    const fn is_some(self) -> bool {
-        self.0.is_some()
+        Some(Self { stage, reason, headline: step.headline(), text: step.reason.to_string() })
     }
 }
 

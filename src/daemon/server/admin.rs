@@ -7,6 +7,7 @@
 //! | `/readyz` | GET | `ok`, or 500 with the checks that fail |
 //! | `/` | GET | the status page for a browser, the list of paths for anything else |
 //! | `/help` | GET | the list of paths |
+//! | `/runbooks/NAME` | GET | the page of an alert, as text |
 //! | `/api/…` | GET | decisions, their reasons, and the daemon's status, as JSON |
 //! | `/-/reload` | POST | loads the configuration again; 400 with every problem if it is rejected |
 //! | `/-/log` | PUT | replaces the log filter with the body |
@@ -47,8 +48,10 @@ use tracing::{debug, info};
 
 use crate::server::admin::access::{AccessPolicy, AccessRefusal};
 use crate::server::budget::{BudgetLimits, ConnectionBudget, ConnectionSlot, SlotLimits};
+use crate::server::document::{DocumentRequest, DocumentResponse};
 use crate::server::readiness::ReadinessCheck;
 use crate::server::rendering::SharedRendering;
+use crate::server::runbooks;
 use crate::server::shed::ShedConnections;
 use crate::server::stream::{GuardedStream, StreamLimits};
 use crate::server::{accept, page};
@@ -68,9 +71,8 @@ pub type HookFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// A hook that takes a text and may reject it.
 pub type Setter = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
-/// A hook that takes a path and its query, and answers with a status and JSON.
-pub type DocumentHook =
-    Box<dyn Fn(String, Option<String>) -> HookFuture<(StatusCode, String)> + Send + Sync>;
+/// A hook that answers a request with JSON.
+pub type DocumentHook = Box<dyn Fn(DocumentRequest) -> HookFuture<DocumentResponse> + Send + Sync>;
 
 /// A change of a variant's pin or pause.
 pub struct OverrideChange {
@@ -247,6 +249,7 @@ impl Hooks {
             },
             "/" => index(request),
             "/help" => text(StatusCode::OK, INDEX.into()),
+            path if path.starts_with(runbooks::PATH) => runbook(path),
             api if under_api(api) => self.api(get, request).await,
             path => text(StatusCode::NOT_FOUND, format!("Unknown path {path}.\n{INDEX}")),
         }
@@ -302,12 +305,9 @@ impl Hooks {
     }
 
     async fn api<B>(&self, get: bool, request: &Request<B>) -> Response<Full<Bytes>> {
-        let uri = request.uri();
         let mut response = if get {
-            let path = uri.path().to_owned();
-            let query = uri.query().map(str::to_owned);
-            let (status, body) = (self.api)(path, query).await;
-            reply(status, JSON, body)
+            let answer = (self.api)(DocumentRequest::of(request)).await;
+            of_type(answer.into_http(), JSON)
         } else {
             let body = "{\"error\":\"only GET and HEAD are answered here\"}";
             let mut response = reply(StatusCode::METHOD_NOT_ALLOWED, JSON, body);
@@ -370,15 +370,17 @@ const JSON: &str = "application/json";
 const INDEX: &str = "GET  /                     the status page, in a browser\n\
                      GET  /metrics              all metrics\n\
                      GET  /livez /readyz        health\n\
-                     GET  /api/v1/status        status of the daemon and its fleet\n\
-                     GET  /api/v1/decisions     all desired replicas and the steps that led to them\n\
-                     GET  /api/v1/desired       desired replicas of a variant (?namespace=&variant=)\n\
-                     GET  /api/v1/explain       explanation of one variant, and changes that affect it\n\
+                     GET  /api/v1/status        how the daemon and its fleet are\n\
+                     GET  /api/v1/summary       every variant in one line\n\
+                     GET  /api/v1/decisions     every number and the steps that made it\n\
+                     GET  /api/v1/desired       the number of a variant (?namespace=&variant=)\n\
+                     GET  /api/v1/explain       why one number, and what would change it\n\
                      GET  /api/v1/history       the last hour of a variant (?namespace=&variant=)\n\
-                     GET  /api/v1/events        events, the newest first\n\
-                     GET  /api/v1/openapi.json  description of these responses\n\
-                     POST /-/reload             reload the configuration\n\
-                     PUT  /-/log                replace the log filter with the body\n\
+                     GET  /api/v1/events        what has changed, the newest first\n\
+                     GET  /api/v1/openapi.json  what these answers mean\n\
+                     GET  /runbooks/NAME        the runbook of an alert\n\
+                     POST /-/reload             load the configuration again\n\
+                     PUT  /-/log                replace the log filter by the body\n\
                      PUT  /-/override           pin or pause a variant; DELETE ends that\n";
 
 /// Returns true if a path belongs to the JSON API, whose errors are also JSON.
@@ -386,16 +388,27 @@ fn under_api(path: &str) -> bool {
     path == "/api" || path.starts_with("/api/")
 }
 
+/// The runbook at a path, or the names of all.
+fn runbook(path: &str) -> Response<Full<Bytes>> {
+    let name = path.strip_prefix(runbooks::PATH).unwrap_or_default();
+    if let Some(runbook) = runbooks::text(name) {
+        return text(StatusCode::OK, runbook.to_owned());
+    }
+
+    let known = runbooks::names().collect::<Vec<_>>().join("\n");
+    text(StatusCode::NOT_FOUND, format!("There is no runbook {name:?}. There are:\n{known}\n"))
+}
+
 /// The status page for a browser, and the list of paths for any other client.
 fn index<B>(request: &Request<B>) -> Response<Full<Bytes>> {
     let accepted = request.headers().get_all(ACCEPT).iter().filter_map(|it| it.to_str().ok());
     let mut response = if accepted.into_iter().any(|accepted| accepted.contains("text/html")) {
-        page::response()
+        page::response(&DocumentRequest::of(request))
     } else {
         text(StatusCode::OK, INDEX.into())
     };
 
-    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept, Accept-Encoding"));
     response
 }
 
@@ -432,6 +445,10 @@ fn too_slow() -> Response<Full<Bytes>> {
 fn reply(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
+    of_type(response, kind)
+}
+
+fn of_type(mut response: Response<Full<Bytes>>, kind: &'static str) -> Response<Full<Bytes>> {
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
@@ -451,7 +468,7 @@ mod tests {
             metrics: SharedRendering::new(|| Ok("up 1\n".to_owned())),
             alive: Box::new(|| Ok(())),
             ready: Box::new(Vec::new),
-            api: Box::new(|_, _| Box::pin(async { (StatusCode::OK, "{}".to_owned()) })),
+            api: Box::new(|_| Box::pin(async { DocumentResponse::plain(StatusCode::OK, "{}") })),
             reload: Box::new(|| Box::pin(async { Ok(()) })),
             set_log: Box::new(|_| Ok(())),
             change_override: Box::new(|_| Box::pin(async { (StatusCode::OK, "{}".to_owned()) })),

@@ -12,16 +12,26 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::Response;
 use hyper::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS,
 };
+use hyper::{Response, StatusCode};
+
+use crate::server::document::{DocumentRequest, DocumentResponse, tag_of};
 
 const DOCUMENT: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/style.css");
 const SCRIPT: &str = concat!(
     include_str!("page/chart.js"),
+    include_str!("page/words.js"),
+    include_str!("page/verdicts.js"),
+    include_str!("page/ask.js"),
+    include_str!("page/attention.js"),
+    include_str!("page/balance.js"),
+    include_str!("page/summary.js"),
+    include_str!("page/list.js"),
+    include_str!("page/details.js"),
     include_str!("page/pool.js"),
     include_str!("page/shadow.js"),
     include_str!("page/terms.js"),
@@ -30,10 +40,10 @@ const SCRIPT: &str = concat!(
 
 /// The places in the document for the style and the script.
 const STYLE_HERE: &str = "/* style.css */";
-const SCRIPT_HERE: &str = "/* chart.js, pool.js, shadow.js, terms.js, script.js */";
+const SCRIPT_HERE: &str = "/* the scripts */";
 
-/// The assembled document, and its policy.
-static PAGE: LazyLock<(Bytes, HeaderValue)> = LazyLock::new(|| {
+/// The assembled document, its policy and its tag.
+static PAGE: LazyLock<(Bytes, HeaderValue, String)> = LazyLock::new(|| {
     let page = DOCUMENT.replacen(STYLE_HERE, STYLE, 1).replacen(SCRIPT_HERE, SCRIPT, 1);
     let directives = format!(
         "default-src 'none'; script-src {}; style-src {}; connect-src 'self'; img-src data:; \
@@ -42,7 +52,8 @@ static PAGE: LazyLock<(Bytes, HeaderValue)> = LazyLock::new(|| {
         source(STYLE),
     );
     let policy = HeaderValue::try_from(directives).expect("base64 and words are header text");
-    (Bytes::from(page), policy)
+    let tag = tag_of(&page);
+    (Bytes::from(page), policy, tag)
 });
 
 /// The rules with the colors of the page, for other pages.
@@ -53,9 +64,10 @@ pub fn palette() -> &'static str {
 }
 
 /// The page, for a browser.
-pub(crate) fn response() -> Response<Full<Bytes>> {
-    let (page, policy) = &*PAGE;
-    let mut response = Response::new(Full::new(page.clone()));
+pub(crate) fn response(request: &DocumentRequest) -> Response<Full<Bytes>> {
+    let (page, policy, tag) = &*PAGE;
+    let answer = DocumentResponse::to(request, StatusCode::OK, page.clone(), Some(tag.clone()));
+    let mut response = answer.into_http();
 
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
@@ -78,7 +90,7 @@ mod tests {
 
     #[test]
     fn the_page_is_whole_and_its_policy_names_what_is_on_it() {
-        let (bytes, header) = &*PAGE;
+        let (bytes, header, _) = &*PAGE;
         let page = std::str::from_utf8(bytes).unwrap();
         let policy = header.to_str().unwrap();
 
@@ -94,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_browser_neither_guesses_its_type_nor_keeps_it_nor_tells_others_of_it() {
-        let response = response();
+        let response = response(&DocumentRequest::default());
         for (name, value) in [
             ("x-content-type-options", "nosniff"),
             ("referrer-policy", "no-referrer"),

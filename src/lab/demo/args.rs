@@ -22,8 +22,8 @@ pub struct DemoArgs {
     /// Scenario to show
     #[arg(verbatim_doc_comment, long, value_name = "SCENARIO", default_value = "standard")]
     pub scenario: DemoScenario,
-    /// Policy for scaling decisions
-    #[arg(verbatim_doc_comment, long, value_name = "POLICY", default_value = "saturation")]
+    /// Decides by this policy. The default is the default of the daemon.
+    #[arg(verbatim_doc_comment, long, value_name = "POLICY", default_value = "foresight")]
     pub policy: DemoPolicy,
     /// Address for the daemon's plain HTTP port, such as `127.0.0.1:8080`, for a Prometheus or a
     /// browser. Port 0 takes a free one, and standard error shows it
@@ -43,7 +43,9 @@ pub enum DemoScenario {
 /// What the demo decides by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DemoPolicy {
-    /// Headroom in KV cache and queue; one replica at a time.
+    /// Forecast need against learned capacity, at the least cost. It learns for about a minute.
+    Foresight,
+    /// Spare KV cache and queue; one replica at a time. Foresight's fallback while it learns.
     Saturation,
     /// Tokens in the KV cache, at the least cost.
     Tokens,
@@ -51,9 +53,7 @@ pub enum DemoPolicy {
     Throughput,
     /// Latency objectives and a queueing model, at the least cost. It learns for two minutes.
     Queueing,
-    /// Forecast demand for the time when a new replica serves, at the least cost.
-    Foresight,
-    /// All analyzers, at the least cost: each can scale up, and all must agree to scale down.
+    /// All analyzers, at the least cost: each can make a model grow, and all must agree to shrink it.
     All,
 }
 

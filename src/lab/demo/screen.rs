@@ -161,11 +161,11 @@ pub fn table_lines(view: &View, width: u16) -> Vec<Line<'static>> {
     lines.extend(footer(view));
     // Changes come last, because a small terminal cuts off the end of the table.
     lines.push(Line::default());
-    lines.extend(view.changes.iter().map(|ReplicaChange { at, variant, why }| {
+    lines.extend(view.changes.iter().map(|ReplicaChange { at, variant, headline }| {
         Line::from(vec![
             format!(" {:>5} ", clock(*at)).dark_gray(),
             format!("{variant:<12}").cyan(),
-            why.clone().into(),
+            headline.clone().into(),
         ])
     }));
     lines
@@ -246,7 +246,8 @@ fn chart_line(about: &str, label: &str, chart: Span<'static>) -> Line<'static> {
 }
 
 fn why_line(line: &VariantLine) -> Line<'static> {
-    let why = if line.held { line.why.clone().yellow() } else { line.why.clone().into() };
+    let text = line.headline.clone();
+    let why = if line.held { text.yellow() } else { text.into() };
     let mut spans = vec!["     ".into(), why];
     spans.extend(line.trouble.iter().map(|trouble| format!("  [{trouble}]").red()));
     Line::from(spans)
@@ -367,6 +368,7 @@ fn json_line(view: &View) -> serde_json::Value {
                 "desired": line.desired,
                 "held": line.held,
                 "why": line.why,
+                "headline": line.headline,
                 "trouble": line.trouble,
                 "ready": line.fleet.ready,
                 "starting": line.fleet.starting,
@@ -429,7 +431,8 @@ mod tests {
             rate: 10.8,
             desired: Some(3),
             held: false,
-            why: "analyze: 2 -> 3, low KV-cache headroom (0.050 < 0.100)".to_owned(),
+            why: "analyze: 2 -> 3, KV spare low (0.050 < 0.100)".to_owned(),
+            headline: "Scale up 2 -> 3: low headroom: KV 5% < 10%".to_owned(),
             pool: None,
             trouble: None,
             desired_past: vec![0.0, 1.0, 2.0, 3.0],
@@ -461,7 +464,7 @@ mod tests {
             changes: vec![ReplicaChange {
                 at: Micros::from_secs(3),
                 variant: "llama-l40s".to_owned(),
-                why: "analyze: 1 -> 2, low KV-cache headroom (0.020 < 0.100)".to_owned(),
+                headline: "Scale up 1 -> 2: low headroom: KV 2% < 10%".to_owned(),
             }],
         }
     }
@@ -483,10 +486,10 @@ mod tests {
             "+1",
             "run  84 wait   2",
             "64%",
-            "low KV-cache headroom (0.050 < 0.100)",
+            "Scale up 2 -> 3: low headroom: KV 5% < 10%",
             "within SLO  99.8 %",
             "TTFT p95  0.31 s",
-            "0:03 llama-l40s  analyze: 1 -> 2",
+            "0:03 llama-l40s  Scale up 1 -> 2",
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }

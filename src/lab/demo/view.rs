@@ -13,8 +13,8 @@ use crate::simulate::run::Simulation;
 use crate::simulate::score::VariantSample;
 use crate::simulate::workload::rate::Rate;
 use crate::study::results::RunResult;
-use plimsoll_core::decide::Basis;
 use plimsoll_core::decide::pools::pooled::PoolReport;
+use plimsoll_core::decide::{Basis, Step};
 use plimsoll_core::units::Replicas;
 use plimsoll_daemon::publish::Published;
 
@@ -63,8 +63,8 @@ pub struct ReplicaChange {
     pub at: Micros,
     /// The variant.
     pub variant: String,
-    /// The reason of the step that explains it.
-    pub why: String,
+    /// The step that explains it, in a few words.
+    pub headline: String,
 }
 
 /// The position of the load in its wave.
@@ -122,8 +122,10 @@ pub struct VariantLine {
     pub desired: Option<u32>,
     /// True if the desired replicas are held because data is missing.
     pub held: bool,
-    /// The reason for the decision.
+    /// The reason for the decision, as a sentence.
     pub why: String,
+    /// The reason in a few words.
+    pub headline: String,
     /// The adapter copies; `None` unless the variant is a pool.
     pub pool: Option<PoolView>,
     /// The HPA's last error, if its last read failed.
@@ -263,8 +265,8 @@ impl Observer {
             let before = std::mem::replace(&mut past.wanted, line.desired);
             if before.is_some() && before != line.desired {
                 let variant = line.name.clone();
-                let why = line.why.clone();
-                self.changes.push_front(ReplicaChange { at, variant, why });
+                let headline = line.headline.clone();
+                self.changes.push_front(ReplicaChange { at, variant, headline });
                 self.changes.truncate(CHANGES);
             }
         }
@@ -320,9 +322,10 @@ impl Observer {
         let spec = &variant.spec;
         let decided = published.variants.get(&spec.key).and_then(|v| v.decided.as_ref());
         let decision = decided.map(|decided| &decided.decision);
-        let why = decision
-            .and_then(|decision| decision.because())
-            .map_or_else(|| "nothing decided yet".to_owned(), ToString::to_string);
+        let because = decision.and_then(|decision| decision.because());
+        let said = |text: Option<String>| text.unwrap_or_else(|| "nothing decided yet".to_owned());
+        let why = said(because.map(ToString::to_string));
+        let headline = said(because.map(Step::headline));
 
         VariantLine {
             name: spec.key.variant.to_string(),
@@ -334,6 +337,7 @@ impl Observer {
             desired: decision.map(|decision| decision.desired().count()),
             held: decision.is_some_and(|decision| decision.basis == Basis::Held),
             why,
+            headline,
             pool: published.pools.get(&spec.key).map(PoolView::of),
             trouble: followed.and_then(|followed| trouble(&followed.answer)),
             desired_past: past.desired.clone(),
@@ -387,7 +391,7 @@ mod tests {
     use super::*;
     use crate::demo::args::DemoScenario;
     use jiff::Timestamp;
-    use plimsoll_core::decide::{Decision, Reason, Stage, Step};
+    use plimsoll_core::decide::{Decision, Reason, Stage};
     use plimsoll_core::observe::Observation;
     use plimsoll_core::units::Seconds;
     use plimsoll_daemon::publish::{PublishedDecision, PublishedVariant};

@@ -289,6 +289,14 @@ pub struct Reserve {
 }
 
 impl RequiredCapacity {
+    /// The forecast of arrivals at the end of the horizon, in requests per second: the largest of
+    /// the terms that are rates of arrivals. Additions and bursts are not part of it.
+    #[must_use]
+    pub fn forecast_arrivals(&self) -> f64 {
+        let Self { arriving, jump, growth, ramp, schedule, .. } = *self;
+        [jump, growth, ramp, schedule].into_iter().flatten().fold(arriving, f64::max)
+    }
+
     /// The required capacity; `None` while no arrivals are known.
     #[must_use]
     pub fn of(arrivals: &ArrivalHistory, setting: &DemandInputs<'_>) -> Option<Self> {

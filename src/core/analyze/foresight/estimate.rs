@@ -69,6 +69,14 @@ pub struct CapacityEstimate {
     pub said_by: Teacher,
 }
 
+impl CapacityEstimate {
+    /// The requests per second that a replica counts for in decisions.
+    #[must_use]
+    pub fn counts(&self) -> f64 {
+        self.rate.requests_per_second() * self.usable.fraction()
+    }
+}
+
 const fn all() -> Fraction {
     Fraction::ONE
 }

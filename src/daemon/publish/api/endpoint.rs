@@ -5,7 +5,9 @@ use crate::publish::api::query::FILTER;
 /// An endpoint of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ApiEndpoint {
-    /// All desired replicas and the steps that led to them.
+    /// Every variant in one line.
+    Summary,
+    /// Every number and the steps that made it.
     Decisions,
     /// The desired replicas of one variant.
     Desired,
@@ -24,7 +26,8 @@ pub(crate) enum ApiEndpoint {
 }
 
 impl ApiEndpoint {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Summary,
         Self::Decisions,
         Self::Desired,
         Self::Explain,
@@ -37,6 +40,7 @@ impl ApiEndpoint {
 
     pub(crate) const fn path(self) -> &'static str {
         match self {
+            Self::Summary => "/api/v1/summary",
             Self::Decisions => "/api/v1/decisions",
             Self::Desired => "/api/v1/desired",
             Self::Explain => "/api/v1/explain",
@@ -51,7 +55,7 @@ impl ApiEndpoint {
     /// Returns the query parameters that the endpoint accepts.
     pub(crate) const fn parameters(self) -> &'static [&'static str] {
         match self {
-            Self::Decisions => FILTER,
+            Self::Summary | Self::Decisions => FILTER,
             Self::Desired | Self::Explain | Self::History => &["namespace", "variant"],
             Self::Events => &["namespace", "model", "variant", "limit"],
             Self::Status | Self::Cards | Self::Openapi => &[],

@@ -8,6 +8,7 @@ use crate::publish::api::desired::Desired;
 use crate::publish::api::endpoint::ApiEndpoint;
 use crate::publish::api::past::{Events, History};
 use crate::publish::api::status::Status;
+use crate::publish::api::summary::FleetSummary;
 use crate::publish::explain::Decisions;
 use crate::publish::explanation::Explanation;
 
@@ -54,10 +55,12 @@ pub(crate) fn document() -> Value {
 
 fn operation(endpoint: ApiEndpoint, shapes: &mut SchemaGenerator) -> Value {
     let (summary, shape) = match endpoint {
-        ApiEndpoint::Decisions => (
-            "All desired replicas and the steps that led to them",
-            shapes.subschema_for::<Decisions<'_>>(),
-        ),
+        ApiEndpoint::Summary => {
+            ("Every variant in one line", shapes.subschema_for::<FleetSummary<'_>>())
+        }
+        ApiEndpoint::Decisions => {
+            ("Every number and the steps that made it", shapes.subschema_for::<Decisions<'_>>())
+        }
         ApiEndpoint::Desired => {
             ("The desired replicas of one variant", shapes.subschema_for::<Desired>())
         }

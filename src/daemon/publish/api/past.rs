@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use crate::publish::api::context::ResponseContext;
 use crate::publish::api::query::VariantFilter;
-use crate::publish::history::{self, LoadSample, ReplicaLevel, VariantTrack};
+use crate::publish::history::sample::LoadSample;
+use crate::publish::history::{self, ReplicaLevel, VariantTrack};
 use plimsoll_core::fleet::{ModelName, VariantKey};
 use plimsoll_core::units::Replicas;
 
@@ -81,6 +82,22 @@ struct SampleLine {
     running: Option<f64>,
     /// Requests per second that arrive at all replicas, over the window; null without fresh data.
     arrivals_per_second: Option<f64>,
+    /// Arrivals of its model and role that are forecast for the end of the start-up time, in
+    /// requests per second; null while `foresight` does not decide.
+    forecast_per_second: Option<f64>,
+    /// The need of its model and role, in requests per second; null while `foresight` does not
+    /// decide.
+    need_per_second: Option<f64>,
+    /// The highest need in the hold, on which the decision is based; null while `foresight` does
+    /// not decide.
+    held_per_second: Option<f64>,
+    /// Capacity of the replicas that serve its model and role, in requests per second; null if
+    /// unknown.
+    capacity_per_second: Option<f64>,
+    /// The same once pending replicas serve; null if unknown.
+    capacity_pending_per_second: Option<f64>,
+    /// The same at the maximum of each variant; null if unknown or without a maximum.
+    capacity_maximum_per_second: Option<f64>,
 }
 
 /// Events of all variants.
@@ -121,6 +138,8 @@ struct Event {
     stage: Option<&'static str>,
     /// Its reason, as a word; null without a number.
     reason: Option<&'static str>,
+    /// The step that explains the decision best, in at most 80 characters; null without a decision.
+    headline: Option<String>,
     /// Its reason, as a sentence; null without a number.
     text: Option<String>,
 }
@@ -177,6 +196,12 @@ fn sample_line(asked: &ResponseContext<'_>, sample: &LoadSample) -> SampleLine {
         waiting: sample.waiting(),
         running: sample.running(),
         arrivals_per_second: sample.arrivals(),
+        forecast_per_second: sample.forecast(),
+        need_per_second: sample.need(),
+        held_per_second: sample.held(),
+        capacity_per_second: sample.capacity(),
+        capacity_pending_per_second: sample.capacity_pending(),
+        capacity_maximum_per_second: sample.capacity_maximum(),
     }
 }
 
@@ -189,6 +214,11 @@ fn ago(now: Timestamp, age: Duration) -> String {
 }
 
 impl Events {
+    /// The parts that change only when something happens: the numbers and times of the events.
+    pub(crate) fn content(&self) -> Vec<(u64, &str)> {
+        self.events.iter().map(|event| (event.number, event.at.as_str())).collect()
+    }
+
     pub(crate) fn new(asked: &ResponseContext<'_>, filter: &VariantFilter, limit: usize) -> Self {
         let events = asked
             .history
@@ -213,10 +243,8 @@ fn line(asked: &ResponseContext<'_>, event: history::PastEvent) -> Event {
         current,
         because,
     } = event;
-    let (stage, reason, text) = match because {
-        Some(because) => (Some(because.stage), Some(because.reason), Some(because.text)),
-        None => (None, None, None),
-    };
+    let (stage, reason) = because.as_ref().map(|it| (it.stage, it.reason)).unzip();
+    let (headline, text) = because.map(|it| (it.headline, it.text)).unzip();
 
     Event {
         number,
@@ -231,6 +259,7 @@ fn line(asked: &ResponseContext<'_>, event: history::PastEvent) -> Event {
         current: current.map(Replicas::count),
         stage,
         reason,
+        headline,
         text,
     }
 }

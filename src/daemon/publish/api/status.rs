@@ -1,50 +1,20 @@
 //! The health of the daemon and its fleet in a single document, as JSON.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::publish::api::attention::{self, Attention};
 use crate::publish::api::context::ResponseContext;
+use crate::publish::api::vitals::{ConfigInForce, ElectionStatus, Vitals};
 use crate::publish::{Published, PublishedVariant};
 use plimsoll_core::decide::Basis;
 use plimsoll_core::observe::Freshness;
 use plimsoll_core::units::{Replicas, Seconds};
 
-/// The facts for the status that [`Published`] does not contain.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Vitals {
-    /// The version of the running binary.
-    pub version: &'static str,
-    /// The start time of the process, on the monotonic clock.
-    pub started: Duration,
-    /// The time between ticks.
-    pub tick_interval: Duration,
-    /// Every readiness check with its result; an error is the problem found.
-    pub checks: Vec<(&'static str, Result<(), String>)>,
-    /// The configuration in force.
-    pub config: ConfigInForce,
-    /// The state of the `APIService` and its problem, if any; `None` if the daemon does not watch
-    /// it.
-    pub api_service: Option<(&'static str, Option<String>)>,
-}
-
-/// The configuration in effect and the last attempt to reload it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ConfigInForce {
-    /// The file that it came from; `None` if it came from no file.
-    pub file: Option<String>,
-    /// The hash of the configuration.
-    pub hash: String,
-    /// The time when it was loaded, on the wall clock and on the monotonic clock.
-    pub loaded: (Timestamp, Duration),
-    /// The last reload attempt with the reason for a rejection; `None` if there was no attempt.
-    pub last_reload: Option<(Timestamp, Result<(), String>)>,
-}
-
-/// Status of the daemon and its fleet.
+/// How the daemon and its fleet are.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Status {
     /// Version of the daemon.
@@ -69,6 +39,21 @@ pub(crate) struct Status {
     sources: Sources,
     /// The registration of the external metrics API; null where it is not watched.
     api_service: Option<ApiService>,
+    /// The election among the replicas of Plimsoll; null with only one.
+    leader: Option<Leader>,
+    /// Causes that need a person, the most urgent first; empty if nothing does.
+    attention: Vec<Attention>,
+}
+
+/// The election among the replicas of Plimsoll.
+#[derive(Serialize, JsonSchema)]
+struct Leader {
+    /// The replica that leads and decides; null if none does.
+    holder: Option<String>,
+    /// The replica that answers.
+    answered_by: String,
+    /// True if the replica that answers leads.
+    leads: bool,
 }
 
 /// The last tick of the decision loop.
@@ -178,7 +163,9 @@ struct ApiService {
 
 impl Status {
     pub(crate) fn new(asked: &ResponseContext<'_>, vitals: Vitals) -> Self {
-        let Vitals { version, started, tick_interval, checks, config, api_service } = vitals;
+        let attention = attention::items(asked, &vitals);
+        let Vitals { version, started, tick_interval, checks, config, api_service, election } =
+            vitals;
         let ConfigInForce { file, hash, loaded: (loaded_at, loaded), last_reload } = config;
         let shown: Vec<_> = checks
             .into_iter()
@@ -211,6 +198,12 @@ impl Status {
             fleet: Fleet::of(asked.published),
             sources: Sources::of(asked.published, asked.now),
             api_service: api_service.map(|(state, problem)| ApiService { state, problem }),
+            leader: election.map(|ElectionStatus { holder, identity, leads }| Leader {
+                holder,
+                answered_by: identity,
+                leads,
+            }),
+            attention,
         }
     }
 }

@@ -1,6 +1,7 @@
 use super::*;
 use plimsoll_core::decide::{NoData, Reason, Stage, Step, VariantReport};
 use plimsoll_core::fleet::Bounds;
+use plimsoll_core::units::Fraction;
 
 use crate::fixtures;
 use crate::publish::PublishedDecision;
@@ -95,7 +96,7 @@ fn a_variant_that_never_stops_changing_takes_bounded_memory_and_says_since_when(
 
 #[test]
 fn the_memory_of_a_thousand_variants_is_what_is_documented() {
-    assert_eq!((size_of::<ReplicaLevel>(), size_of::<LoadSample>()), (32, 32));
+    assert_eq!((size_of::<ReplicaLevel>(), size_of::<LoadSample>()), (32, 56));
     let rings = SAMPLES_MAX.next_power_of_two() + LEVELS_MAX.next_power_of_two();
     assert!(rings * 32 * 1000 <= 33 << 20);
     assert!(EVENTS_MAX * (size_of::<PastEvent>() + 128) < 1 << 20);

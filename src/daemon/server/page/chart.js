@@ -18,7 +18,7 @@ function spanFor(seconds) {
 }
 
 /** Marks of an axis from 0 to at least `max`, at most five of them. */
-function marks(max, whole) {
+function axisMarks(max, whole) {
   const rough = Math.max(max, 1e-9) / 4;
   const power = 10 ** Math.floor(Math.log10(rough));
   let step = [1, 2, 2.5, 5, 10].map(it => it * power).find(it => it >= rough * 0.999);
@@ -50,9 +50,17 @@ class Chart {
     this.stage.setAttribute('role', 'slider');
     this.stage.setAttribute('aria-label', options.title + ', read-out over time');
     this.stage.setAttribute('aria-orientation', 'horizontal');
+    this.marks = document.createElement('div');
+    this.marks.className = 'marks';
+    this.marks.setAttribute('role', 'group');
+    this.marks.setAttribute('aria-label', options.title + ', decisions');
+    this.plot = document.createElement('div');
+    this.plot.className = 'plot';
+    this.plot.append(this.stage, this.marks);
     this.readout = document.createElement('p');
     this.readout.className = 'readout';
-    this.figure.append(caption, this.stage, this.readout);
+    this.figure.append(caption, this.plot, this.readout);
+    this.marked = new Map();
     box.append(this.figure);
     this.stage.addEventListener('keydown', event => this.key(event));
     this.stage.addEventListener('pointermove', event => this.point(event));
@@ -79,18 +87,22 @@ class Chart {
     this.cursor.move(this.span * (1 - Math.min(1, Math.max(0, share))));
   }
 
-  /** Draws `series`, `zones` [{from, to, css}] and `lines` [{value, name}] over `span` seconds. */
-  draw(now, span, series, zones, lines) {
+  /**
+   * Draws `series`, `zones` [{from, to, css}] and `lines` [{value, name}] over `span` seconds, with
+   * `marks` of decisions, and what is `ahead` of now in a strip of its own scale.
+   */
+  draw(now, span, series, zones, lines, marks = [], ahead = null) {
     Object.assign(this, { now, span, series, zones, lines });
     this.width = Math.max(240, this.stage.clientWidth);
     this.height = this.options.height;
     this.left = 44;
-    this.right = 10;
+    this.right = !ahead ? 10 : this.width < 420 ? 58 : 84;
     const { width, height, left, right } = this;
-    const [top, bottom] = [14, height - 20];
+    const [top, bottom] = [18, height - 20];
     const values = series.flatMap(it => it.points.map(point => point[1])).filter(it => it !== null);
+    if (ahead) values.push(...ahead.points.flatMap(it => [it.from, it.to]).filter(it => it !== null));
     const most = Math.max(this.options.least, ...values, ...lines.map(line => line.value));
-    const ticks = marks(most, this.options.whole);
+    const ticks = axisMarks(most, this.options.whole);
     const highest = ticks[ticks.length - 1];
     const x = age => left + (1 - Math.min(age, span) / span) * (width - left - right);
     const y = value => bottom - (value / highest) * (bottom - top);
@@ -123,10 +135,12 @@ class Chart {
     for (const it of series) {
       if (!it.area) picture.append(svg('path', { class: 'series ' + it.css, d: this.path(it, x, y, null) }));
     }
+    if (ahead) this.drawAhead(picture, ahead, y, top, bottom);
     this.hair = svg('path', { class: 'hair', d: '' });
     picture.append(this.hair);
     this.stage.replaceChildren(picture);
     this.drawLegend();
+    this.drawMarks(marks.filter(it => it.age <= span));
     this.stage.setAttribute('aria-valuemin', String(-span));
     this.stage.setAttribute('aria-valuemax', '0');
     this.showCursor();
@@ -154,6 +168,70 @@ class Chart {
     });
     finish();
     return path;
+  }
+
+  /** The strip beyond now: straight lines to the values at the end of the start-up time. */
+  drawAhead(picture, { name, points }, y, top, bottom) {
+    const [from, to] = [this.width - this.right, this.width - 12];
+    picture.append(svg('rect', { class: 'ahead', x: from, y: top, width: to - from, height: bottom - top }));
+    picture.append(svg('path', { class: 'now', d: `M${from} ${top}V${bottom}` }));
+    picture.append(svg('text', { class: 'axis', x: to, y: this.height - 3, 'text-anchor': 'end' }, name));
+    for (const { css, from: start, to: end } of points) {
+      if (end === null) continue;
+      if (start !== null) {
+        picture.append(svg('path', { class: `series beyond ${css}`, d: `M${from} ${y(start)}L${to} ${y(end)}` }));
+      }
+      picture.append(svg('circle', { class: `dot-ahead ${css}`, cx: to, cy: y(end), r: 3.5 }));
+    }
+  }
+
+  /** Decisions above the plot: one can be tabbed to, and arrow keys go from one to the next. */
+  drawMarks(marks) {
+    const numbers = new Set(marks.map(it => it.number));
+    for (const [number, mark] of this.marked) {
+      if (!numbers.has(number)) {
+        mark.remove();
+        this.marked.delete(number);
+      }
+    }
+    const latest = Math.max(...numbers);
+    const focused = [...this.marked].find(([, mark]) => mark === document.activeElement);
+    for (const { number, css, kind, age, text } of marks) {
+      if (!this.marked.has(number)) this.marked.set(number, this.makeMark(number));
+      const mark = this.marked.get(number);
+      mark.className = `decision ${css} ${kind}`;
+      mark.textContent = { up: '▲', down: '▼', flat: '■' }[kind];
+      mark.style.insetInlineStart = `${this.x(age)}px`;
+      mark.title = text;
+      mark.setAttribute('aria-label', text);
+      mark.tabIndex = number === (focused ? focused[0] : latest) ? 0 : -1;
+    }
+  }
+
+  makeMark(number) {
+    const mark = document.createElement('button');
+    mark.type = 'button';
+    mark.dataset.number = number;
+    const read = () => { this.readout.textContent = mark.title; };
+    mark.addEventListener('focus', read);
+    mark.addEventListener('pointerenter', read);
+    mark.addEventListener('pointerleave', () => this.showCursor());
+    mark.addEventListener('blur', () => this.showCursor());
+    mark.addEventListener('keydown', event => {
+      const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (!step) return;
+      event.preventDefault();
+      const order = [...this.marked.keys()].sort((a, b) => a - b);
+      const next = this.marked.get(order[order.indexOf(number) + step]);
+      if (!next) return;
+      mark.tabIndex = -1;
+      next.tabIndex = 0;
+      next.focus();
+    });
+    // The first of the document is the oldest, as on the axis.
+    const after = [...this.marks.children].find(it => Number(it.dataset.number) > number);
+    this.marks.insertBefore(mark, after || null);
+    return mark;
   }
 
   drawLegend() {
@@ -188,7 +266,8 @@ class Chart {
 
   /** Moves the line to the cursor and writes what is there. */
   showCursor() {
-    if (!this.series) return;
+    const reading = this.marks.contains(document.activeElement);
+    if (!this.series || reading) return;
     const age = this.cursor.age;
     // What was last known holds until the next tick.
     const at = Math.max(age === null ? 0 : age, ...this.series.filter(it => it.step).map(it => it.until));
@@ -198,12 +277,12 @@ class Chart {
     });
     const zone = this.zones.find(it => it.from >= at && it.to <= at);
     if (zone) words.push({ held: 'held', none: 'no number', silent: 'not deciding' }[zone.css]);
-    const when = age === null ? 'now' : clockTime(new Date(this.now - at * 1000));
+    const when = age === null ? 'now' : stamp(new Date(this.now - at * 1000));
     this.readout.textContent = `${when}: ${words.join(', ')}`;
     this.stage.setAttribute('aria-valuenow', String(-Math.round(age === null ? 0 : age)));
     this.stage.setAttribute('aria-valuetext', this.readout.textContent);
     const bottom = this.height - 20;
-    this.hair.setAttribute('d', age === null ? '' : `M${this.x(age)} 14V${bottom}`);
+    this.hair.setAttribute('d', age === null ? '' : `M${this.x(age)} 18V${bottom}`);
   }
 }
 

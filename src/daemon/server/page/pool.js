@@ -47,11 +47,11 @@ function updatePool(parts, pool) {
     it.adapter, `${it.copies}`, plural(it.replicas, 'replica', 'replicas'), it.starved ? `${it.starved}` : '', it.why,
   ]));
   const loads = pool.plan_loads ? `${plural(pool.plan_loads, 'copy has', 'copies have')} to be loaded.` : 'Every copy is where it should be.';
-  say(parts.plan, `A suggestion to whoever loads adapters and routes requests. ${loads}`);
-  const serves = new Map(pool.replicas.map(it => [it.replica, it.known ? it.running.join(', ') : 'does not say']));
+  say(parts.plan, `A suggestion for the component that loads adapters and routes requests. ${loads}`);
+  const serves = new Map(pool.replicas.map(it => [it.replica, it.known ? it.running.join(', ') : 'not reported']));
   const goes = new Map(pool.departures.map((it, index) => [it.replica, `${index + 1}.`]));
   fillPool(parts.places, pool.plan.map(it => [
-    it.replica === null ? 'to come' : it.replica, it.replica === null ? '' : serves.get(it.replica) || '',
+    it.replica === null ? 'pending' : it.replica, it.replica === null ? '' : serves.get(it.replica) || '',
     it.keep.join(', '), it.load.join(', '), it.unload.join(', '),
     it.stays ? goes.get(it.replica) || '' : 'next',
   ]));

@@ -1,9 +1,9 @@
-// Policies beside the one in force: what each would ask for.
+// Shadow policies: the replicas that each would request.
 
-const SHADOW_COLUMNS = ['Policy', 'Asks for', 'Against in force', 'Why'];
+const SHADOW_COLUMNS = ['Policy', 'Desired', 'Against the policy in effect', 'Why'];
 
 function makeShadow() {
-  const root = section('Other policies, which have no effect', 'data shadow');
+  const root = section('Shadow policies, which have no effect', 'data shadow');
   const table = poolTable(SHADOW_COLUMNS);
   root.append(el('div', 'scroller', table.root));
   root.hidden = true;

@@ -1,0 +1,49 @@
+//! The facts about the daemon that the status shows.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+/// The facts for the status that [`Published`](crate::publish::Published) does not contain.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Vitals {
+    /// The version of the running binary.
+    pub version: &'static str,
+    /// The start time of the process, on the monotonic clock.
+    pub started: Duration,
+    /// The time between ticks.
+    pub tick_interval: Duration,
+    /// Every readiness check with its result; an error is the problem found.
+    pub checks: Vec<(&'static str, Result<(), String>)>,
+    /// The configuration in force.
+    pub config: ConfigInForce,
+    /// The state of the `APIService` and its problem, if any; `None` if the daemon does not watch
+    /// it.
+    pub api_service: Option<(&'static str, Option<String>)>,
+    /// The election among the replicas of Plimsoll; `None` with only one.
+    pub election: Option<ElectionStatus>,
+}
+
+/// The election among the replicas of Plimsoll.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ElectionStatus {
+    /// The holder of the Lease, if there is one.
+    pub holder: Option<String>,
+    /// The identity of this replica.
+    pub identity: String,
+    /// True if this replica leads.
+    pub leads: bool,
+}
+
+/// The configuration in effect and the last attempt to reload it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConfigInForce {
+    /// The file that it came from; `None` if it came from no file.
+    pub file: Option<String>,
+    /// The hash of the configuration.
+    pub hash: String,
+    /// The time when it was loaded, on the wall clock and on the monotonic clock.
+    pub loaded: (Timestamp, Duration),
+    /// The last reload attempt with the reason for a rejection; `None` if there was no attempt.
+    pub last_reload: Option<(Timestamp, Result<(), String>)>,
+}

@@ -1,0 +1,114 @@
+//! The need of a model's role, and the capacity of all variants that serve the role.
+//!
+//! `foresight` forecasts demand for a role, and all variants of the role serve it together. So both
+//! sides of the comparison are sums over the role, in requests per second:
+//!
+//! ```text
+//! capacity = sum over variants of  replicas * rate per replica * usable share
+//! ```
+//!
+//! The replicas are those that serve, those and the pending ones, or the maximum. A capacity is
+//! `None` if a variant with replicas has no known rate: it is never counted as 0.
+
+use std::collections::BTreeMap;
+
+use crate::publish::{Published, PublishedVariant};
+use plimsoll_core::decide::sized::{CapacityEstimate, DemandForecast};
+use plimsoll_core::decide::{Basis, Decision};
+use plimsoll_core::fleet::{ModelKey, Role};
+use plimsoll_core::units::Replicas;
+
+/// The balances of all models and roles with a forecast.
+pub type Balances = BTreeMap<(ModelKey, Role), CapacityBalance>;
+
+/// Need against capacity of one role, in requests per second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CapacityBalance {
+    /// Requests that arrive now.
+    pub arriving: f64,
+    /// Arrivals that are forecast for the end of the horizon.
+    pub forecast: f64,
+    /// The need now: capacity that the forecast requires.
+    pub need: f64,
+    /// The highest need in the hold, on which the decision is based.
+    pub held: f64,
+    /// Seconds until a replica that is requested now serves.
+    pub horizon: f64,
+    /// Capacity of the replicas that serve; `None` if unknown.
+    pub ready: Option<f64>,
+    /// The same with the pending replicas that are expected to serve; `None` if unknown.
+    pub with_pending: Option<f64>,
+    /// Capacity at the maximum of each variant; `None` if unknown or without a maximum.
+    pub at_maximum: Option<f64>,
+}
+
+/// The balance of each model and role that `foresight` has decided on fresh data.
+#[must_use]
+pub fn balances(published: &Published) -> Balances {
+    let mut balances = Balances::new();
+    for variant in published.variants.values() {
+        let Some(forecast) = forecast(variant) else { continue };
+        let role = (variant.spec.model_key(), variant.spec.role);
+        balances.entry(role).or_insert_with(|| CapacityBalance::of(forecast));
+    }
+
+    // A variant without a decision of its own still belongs to the capacity of its role.
+    for variant in published.variants.values() {
+        let role = (variant.spec.model_key(), variant.spec.role);
+        if let Some(balance) = balances.get_mut(&role) {
+            balance.include(variant);
+        }
+    }
+
+    balances
+}
+
+/// The decision of a variant, if it was made on fresh data.
+fn fresh(variant: &PublishedVariant) -> Option<&Decision> {
+    let decision = &variant.decided.as_ref()?.decision;
+    (decision.basis == Basis::Fresh).then_some(decision)
+}
+
+fn forecast(variant: &PublishedVariant) -> Option<&DemandForecast> {
+    fresh(variant)?.sized()?.foreseen.as_deref()
+}
+
+// === impl CapacityBalance ===
+
+impl CapacityBalance {
+    fn of(forecast: &DemandForecast) -> Self {
+        let DemandForecast { need, held, horizon, .. } = forecast;
+        Self {
+            arriving: need.arriving,
+            forecast: need.forecast_arrivals(),
+            need: need.total,
+            held: *held,
+            horizon: *horizon,
+            ready: Some(0.0),
+            with_pending: Some(0.0),
+            at_maximum: Some(0.0),
+        }
+    }
+
+    fn include(&mut self, variant: &PublishedVariant) {
+        let observation = &variant.observation;
+        let rate = fresh(variant).and_then(Decision::sized).and_then(|sized| sized.carries);
+        let pending = observation.pending;
+        let coming = pending.beyond(observation.startup.stuck);
+        let ready = observation.current.map(|current| current.beyond(pending));
+
+        add(&mut self.ready, ready, rate.as_ref());
+        add(&mut self.with_pending, ready.map(|ready| ready + coming), rate.as_ref());
+        add(&mut self.at_maximum, variant.bounds().max(), rate.as_ref());
+    }
+}
+
+/// Adds the capacity of these replicas. The sum is unknown from then on if it is not known.
+fn add(sum: &mut Option<f64>, replicas: Option<Replicas>, rate: Option<&CapacityEstimate>) {
+    let capacity = match (replicas, rate) {
+        (Some(Replicas::ZERO), _) => Some(0.0),
+        (Some(replicas), Some(rate)) => Some(f64::from(replicas.count()) * rate.counts()),
+        (None, _) | (_, None) => None,
+    };
+    *sum = sum.zip(capacity).map(|(sum, capacity)| sum + capacity);
+}
