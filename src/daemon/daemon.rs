@@ -124,7 +124,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
         let mut ends = TerminationSignals::listen()?;
         let filter = Some(log.filter.clone());
         let options = DaemonOptions { config_file: Some(file), trust: None, log: filter };
-        let daemon = Daemon::start(config, options).await?;
+        let daemon = Box::pin(Daemon::start(config, options)).await?;
         ends.next().await;
         info!("Shutting down; a second signal ends the process at once");
         tokio::select! {
@@ -154,7 +154,7 @@ impl Daemon {
         let (outlet, published) = watch::channel(Arc::default());
         let common = DaemonContext::new(&config, published, phases)?;
         let telemetry = registered(&common, options.log.as_ref())?;
-        let cluster = connect(&config, &common, &telemetry).await?;
+        let cluster = Box::pin(connect(&config, &common, &telemetry)).await?;
         let (inlet, scrapes) = mpsc::channel(SCRAPES_MAX);
         let (targets, board) = scrape(&config, &common, inlet.clone())?;
         let prometheus = ask_prometheus(&config, &common, board.clone(), inlet)?;
@@ -199,7 +199,7 @@ impl Daemon {
         };
 
         let ages = decision_ages(&config.keys, &telemetry);
-        let external_scaler = scaler::serve(&config.keys, ages, &common).await?;
+        let external_scaler = Box::pin(scaler::serve(&config.keys, ages, &common)).await?;
         let (external_metrics, registration) = external_metrics.unzip();
         let from = ConfigOrigin { file: options.config_file, config: config.clone() };
         let needs = cluster.as_ref().map(Cluster::needs);

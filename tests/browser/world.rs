@@ -80,7 +80,8 @@ impl World {
             files: Files::NotChecked,
         };
         let config = config::parse(&text, &surroundings).unwrap_or_else(|error| panic!("{error}"));
-        let daemon = Daemon::start(config.config, DaemonOptions::default()).await.unwrap();
+        let daemon =
+            Box::pin(Daemon::start(config.config, DaemonOptions::default())).await.unwrap();
         let published = daemon.published();
         tracker.spawn(cancel.clone().run_until_cancelled_owned(follow(stage, published)));
         let client = reqwest::Client::builder().no_proxy().build().unwrap();

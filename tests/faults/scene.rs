@@ -178,7 +178,7 @@ impl Scene {
         (setting.configure)(&mut text);
         fs::write(&config, text.to_string())?;
 
-        let daemon = Daemon::start(&config, &self.launch).await?;
+        let daemon = Box::pin(Daemon::start(&config, &self.launch)).await?;
         self.members.push(Member { config, daemon, gate });
         Ok(())
     }
@@ -219,7 +219,7 @@ impl Scene {
 
     /// Starts a daemon again that has ended. It is asked as soon as it is ready.
     pub(crate) async fn restart(&mut self, index: usize) -> Result<()> {
-        let daemon = Daemon::start(&self.members[index].config, &self.launch).await?;
+        let daemon = Box::pin(Daemon::start(&self.members[index].config, &self.launch)).await?;
         self.members[index].daemon = daemon;
         self.until_ready(index).await?;
         self.introduce(index)

@@ -413,7 +413,7 @@ async fn a_trace_that_cannot_be_written_is_counted_and_decisions_go_on() {
     let loaded = config::load(&file, Files::MustExist).unwrap();
     // What was free when the configuration was checked is taken by a file since.
     fs::write(&trace, "in the way").unwrap();
-    let daemon = Daemon::start(loaded.config, DaemonOptions::default()).await.unwrap();
+    let daemon = Box::pin(Daemon::start(loaded.config, DaemonOptions::default())).await.unwrap();
     let mut published = daemon.published();
     let decided = published.wait_for(|it| {
         it.generation > 20 && it.variants.values().all(|variant| variant.decided.is_some())

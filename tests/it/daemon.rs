@@ -126,7 +126,7 @@ impl Running {
         let loaded = config::load(&file, Files::MustExist);
         let loaded = loaded.unwrap_or_else(|error| panic!("{text}\n{error:?}"));
         let options = DaemonOptions { config_file: Some(file), log, ..DaemonOptions::default() };
-        let daemon = Daemon::start(loaded.config, options).await.unwrap();
+        let daemon = Box::pin(Daemon::start(loaded.config, options)).await.unwrap();
         Self { daemon, client: Client::new(), folder }
     }
 

@@ -70,7 +70,7 @@ async fn perform(
     let trust = Arc::new(trust(&pki)?);
     let options_of_daemon =
         daemon::DaemonOptions { trust: Some(trust), ..daemon::DaemonOptions::default() };
-    let daemon = Daemon::start(config, options_of_daemon).await?;
+    let daemon = Box::pin(Daemon::start(config, options_of_daemon)).await?;
     if listen.is_some() {
         // Standard error may be closed.
         let _ = writeln!(std::io::stderr(), "The daemon's HTTP port is http://{}", daemon.admin());
