@@ -370,17 +370,17 @@ const JSON: &str = "application/json";
 const INDEX: &str = "GET  /                     the status page, in a browser\n\
                      GET  /metrics              all metrics\n\
                      GET  /livez /readyz        health\n\
-                     GET  /api/v1/status        how the daemon and its fleet are\n\
+                     GET  /api/v1/status        status of the daemon and its fleet\n\
                      GET  /api/v1/summary       every variant in one line\n\
-                     GET  /api/v1/decisions     every number and the steps that made it\n\
-                     GET  /api/v1/desired       the number of a variant (?namespace=&variant=)\n\
-                     GET  /api/v1/explain       why one number, and what would change it\n\
+                     GET  /api/v1/decisions     all desired replicas and the steps that led to them\n\
+                     GET  /api/v1/desired       desired replicas of a variant (?namespace=&variant=)\n\
+                     GET  /api/v1/explain       explanation of one variant, and changes that affect it\n\
                      GET  /api/v1/history       the last hour of a variant (?namespace=&variant=)\n\
-                     GET  /api/v1/events        what has changed, the newest first\n\
-                     GET  /api/v1/openapi.json  what these answers mean\n\
-                     GET  /runbooks/NAME        the runbook of an alert\n\
-                     POST /-/reload             load the configuration again\n\
-                     PUT  /-/log                replace the log filter by the body\n\
+                     GET  /api/v1/events        events, the newest first\n\
+                     GET  /api/v1/openapi.json  description of these responses\n\
+                     GET  /runbooks/NAME        the page of an alert\n\
+                     POST /-/reload             reload the configuration\n\
+                     PUT  /-/log                replace the log filter with the body\n\
                      PUT  /-/override           pin or pause a variant; DELETE ends that\n";
 
 /// Returns true if a path belongs to the JSON API, whose errors are also JSON.

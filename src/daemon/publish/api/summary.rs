@@ -54,7 +54,7 @@ struct VariantSummary<'a> {
     desired: Option<u32>,
     /// Replicas that exist, ready or not; null if unknown.
     current: Option<u32>,
-    /// Replicas that are ready; without an orchestrator, those that answer; null if unknown.
+    /// Replicas that are ready; without an orchestrator, responding replicas; null if unknown.
     ready: Option<u32>,
     /// Replicas that exist or are asked for, and are not ready yet; null if unknown.
     pending: Option<u32>,
