@@ -38,7 +38,7 @@ function updatePool(parts, pool) {
   if (!pool) return;
   const needs = [
     [pool.needed_for_copies, 'for the adapter with the most copies'],
-    [pool.needed_for_slots, `for ${plural(pool.copies, 'copy', 'copies')} at ${count(pool.slots)} slots a replica`],
+    [pool.needed_for_slots, `for ${plural(pool.copies, 'copy', 'copies')} at ${count(pool.slots)} slots per replica`],
     [pool.needed_for_load, 'for the load'],
   ].map(([number, what]) => `${count(number)} ${what}`).join(', ');
   const unmet = pool.unmet ? ` ${plural(pool.unmet, 'replica is', 'replicas are')} needed beyond the maximum.` : '';
