@@ -292,7 +292,8 @@ async fn need_and_capacity_are_charted_with_the_forecast_and_the_reason_of_each_
     assert!(texts.any(is_known), "{heads}");
     let load = format!("return {details}.querySelector('.change-list .load').textContent;");
     let load = browser.js(&load).await;
-    assert!(load.as_str().unwrap().contains("requests/s, now "), "{load}");
+    let load = load.as_str().unwrap();
+    assert!(load.contains(", now ") && load.contains("requests/s"), "{load}");
 
     // From the plot to its marks, and from the latest mark to the one before.
     browser.js(&format!("{details}.querySelector('.stage').focus();")).await;
