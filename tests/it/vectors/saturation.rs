@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll::analyze::saturation::{
     SaturationAnalysis, SaturationReplicaLoad, SaturationTarget, SaturationVariant, ScaleDown,
-    Thresholds, TransitionPatience, TransitionRule, analyze, targets,
+    SpareLow, Thresholds, TransitionPatience, TransitionRule, analyze, targets,
 };
 use plimsoll::decide::Reason;
 use plimsoll::fleet::{Bounds, Namespace, ReplicaKey, ReplicaName, VariantKey, VariantName};
@@ -222,6 +222,19 @@ fn judge(
     }
 }
 
+/// The reason for scaling up as WVA writes it.
+fn in_words_of_wva(low: &SpareLow) -> String {
+    match (low.kv, low.queue) {
+        (Some((kv, kv_trigger)), Some((queue, queue_trigger))) => format!(
+            "both KV spare ({kv:.3} < {kv_trigger:.3}) and queue spare ({queue:.1} < \
+             {queue_trigger:.1})"
+        ),
+        (Some((kv, trigger)), None) => format!("KV spare low ({kv:.3} < {trigger:.3})"),
+        (None, Some((queue, trigger))) => format!("queue spare low ({queue:.1} < {trigger:.1})"),
+        (None, None) => "spare low".to_owned(),
+    }
+}
+
 fn same_analysis(ours: &SaturationAnalysis, expected: &Value) -> Result<(), String> {
     let counts = |measured: Replicas, non_saturated: Replicas| {
         [f64::from(measured.count()), f64::from(non_saturated.count())]
@@ -238,7 +251,7 @@ fn same_analysis(ours: &SaturationAnalysis, expected: &Value) -> Result<(), Stri
     same("spare", &spare, expected, &spares)?;
 
     let reason = text(expected, "scale_up_reason").replace(" Saturation low", " low");
-    let our_reason = ours.scale_up.map(|low| low.to_string()).unwrap_or_default();
+    let our_reason = ours.scale_up.map(|low| in_words_of_wva(&low)).unwrap_or_default();
     if (ours.scale_up.is_some(), &our_reason) != (expected["should_scale_up"] == true, &reason) {
         return Err(format!("scale up {our_reason:?}, not {reason:?}"));
     }
