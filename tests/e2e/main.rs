@@ -174,7 +174,8 @@ fn c_past_ten_replicas_the_number_is_followed_exactly_or_its_neglect_is_reported
     let follows_it = daemon.gauge(stage, "plimsoll_autoscaler_follows", &["variant=\"llama\""]);
     assert_eq!(follows_it, Some(1));
     until("a state that the API server confirms", || {
-        (daemon.gauge(stage, "plimsoll_cluster_state_age_seconds", &[])? < 30).then_some(())
+        let age = daemon.gauge_text(stage, "plimsoll_cluster_state_age_seconds", &[])?;
+        (age.parse::<f64>().ok()? < 30.0).then_some(())
     });
     let without = r#"[{"op":"remove","path":"/spec/behavior/scaleUp/tolerance"},
                       {"op":"remove","path":"/spec/behavior/scaleDown/tolerance"}]"#;
