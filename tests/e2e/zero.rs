@@ -37,5 +37,5 @@ fn a_an_idle_model_goes_to_zero_and_wakes_by_the_queue_in_front_of_it() {
     follows(stage, &daemon, "nightly", 1.3, 2);
     follows(stage, &daemon, "nightly", 0.0, 0);
     let log = daemon.log();
-    assert!(log.contains("woken: epp says 3"), "{log}");
+    assert!(log.contains("woken: epp reports 3"), "{log}");
 }
