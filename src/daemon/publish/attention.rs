@@ -35,7 +35,8 @@ macro_rules! causes {
 
         impl AttentionCause {
             /// Every cause.
-            pub const ALL: &'static [Self] = &[$(Self::$cause,)*];
+            #[cfg(test)]
+            pub(crate) const ALL: &'static [Self] = &[$(Self::$cause,)*];
 
             /// The cause as a label value.
             #[must_use]
