@@ -383,6 +383,9 @@ pub struct DoctorArgs {
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub output: OutputFormat,
+    /// Print the JSON schema of `--output json`, and check nothing
+    #[arg(long)]
+    pub schema: bool,
 }
 
 /// The variant whose override is changed, and the daemon that does it.

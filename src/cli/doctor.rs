@@ -13,6 +13,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 use anyhow::Context;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::cli::args::{DoctorArgs, OutputFormat};
@@ -21,7 +22,7 @@ use crate::cli::doctor::evidence::Evidence;
 use crate::cli::doctor::verdict::{CheckResult, Symptom, Verdict};
 
 /// The results of all checks.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Diagnosis {
     /// When it was.
     pub now: String,
@@ -46,6 +47,10 @@ pub(crate) struct DoctorError {
 ///
 /// The output cannot be written, or a check did not pass.
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
+    if args.schema {
+        return print(&(serde_json::to_string_pretty(&schemars::schema_for!(Diagnosis))? + "\n"));
+    }
+
     // A second provider, which others may have installed, would only be an error here.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -59,14 +64,18 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
         OutputFormat::Json => serde_json::to_string_pretty(&diagnosis)? + "\n",
         OutputFormat::Text => diagnosis.words(),
     };
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()?;
+    print(&text)?;
 
     if diagnosis.verdict.is_problem() {
         return Err(DoctorError { worst: diagnosis.verdict }.into());
     }
     Ok(())
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
 }
 
 // === impl DoctorError ===

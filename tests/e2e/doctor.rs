@@ -74,6 +74,17 @@ impl<'s> Doctor<'s> {
         self.report(&mut Command::new(env!("CARGO_BIN_EXE_plimsoll")))
     }
 
+    /// Runs it as a plugin of kubectl. Pods of this cluster can't be reached, so the plugin forwards no
+    /// port, and the daemon is the one in the arguments.
+    fn run_by_kubectl(&self) -> Report {
+        let plugin = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging");
+        let program = Path::new(env!("CARGO_BIN_EXE_plimsoll")).parent().unwrap().to_owned();
+        let folders = [plugin, program, tools(), "/usr/bin".into(), "/bin".into()];
+        let mut command = Command::new(tools().join("kubectl"));
+        command.arg("plimsoll").env("PATH", std::env::join_paths(folders).unwrap());
+        self.report(&mut command)
+    }
+
     fn report(&self, command: &mut Command) -> Report {
         let Output { status, stdout, stderr } = command
             .args(["doctor", "--output", "json"])
@@ -227,6 +238,9 @@ fn the_doctor_finds_what_keeps_hpas_from_the_number() {
     let folder = config.parent().unwrap().to_owned();
     let doctor = Doctor::new(stage, &config, &["--url", &url]);
     let report = passes(&doctor);
+    let plugged = doctor.run_by_kubectl();
+    assert_eq!(plugged.code, 0, "{}", plugged.shown());
+    assert_eq!(plugged.of("ok"), report.of("ok"));
     let sound = report.of("ok");
     for name in ["registration", "metrics-served", "hpa-tolerance", "review-access", "decisions"] {
         assert!(sound.contains(name), "{name} is not among {sound:?}");

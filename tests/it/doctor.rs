@@ -193,6 +193,69 @@ fn the_exit_code_is_the_worst_verdict() {
     assert!(shown.contains("n/a      hpa-target"), "{shown}");
 }
 
+/// Fails where a value is not of its schema. An object has no fields that the schema does not name.
+fn conforms(at: &str, value: &Value, schema: &Value, root: &Value) {
+    if let Some(name) = schema["$ref"].as_str() {
+        let target = root.pointer(name.trim_start_matches('#'));
+        return conforms(at, value, target.unwrap_or_else(|| panic!("no {name}")), root);
+    }
+    if let Some(choices) = schema["oneOf"].as_array() {
+        let is_one = choices.iter().any(|choice| choice["const"] == *value);
+        return assert!(is_one, "{at}: {value} is none of {choices:?}");
+    }
+
+    let kinds = [&schema["type"]].map(ToString::to_string).concat();
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    assert!(kinds.contains(&format!("\"{kind}\"")), "{at}: {value} is not {kinds}");
+    for (place, item) in value.as_array().into_iter().flatten().enumerate() {
+        conforms(&format!("{at}[{place}]"), item, &schema["items"], root);
+    }
+    let Some(object) = value.as_object() else { return };
+    for required in schema["required"].as_array().unwrap() {
+        assert!(object.contains_key(required.as_str().unwrap()), "{at} has no {required}");
+    }
+    for (name, field) in object {
+        let known = schema["properties"].get(name);
+        assert!(known.is_some(), "the schema does not know {at}.{name}");
+        conforms(&format!("{at}.{name}"), field, known.unwrap(), root);
+    }
+}
+
+#[test]
+fn the_output_is_as_its_documented_schema_states() {
+    let doctor = |arguments: &[&str]| {
+        let ran = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+            .arg("doctor")
+            .args(arguments)
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .env_clear()
+            .output()
+            .unwrap();
+        String::from_utf8(ran.stdout).unwrap()
+    };
+    let printed = doctor(&["--schema"]);
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/doctor.schema.json");
+    let committed = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(printed == committed, "plimsoll doctor --schema > docs/doctor.schema.json");
+    let schema: Value = serde_json::from_str(&printed).unwrap();
+
+    let offline = ["--no-cluster", "--no-daemon", "--config", "examples/plimsoll.yaml"];
+    let ran = doctor(&[&["--output", "json"], &offline[..]].concat());
+    conforms("doctor", &serde_json::from_str(&ran).unwrap(), &schema, &schema);
+    let failing = serde_json::to_value(Diagnosis::new(&unread("away"))).unwrap();
+    conforms("doctor", &failing, &schema, &schema);
+    let checks = failing["checks"].as_array().unwrap().iter();
+    let fixed = checks.flat_map(|check| check["symptoms"].as_array().unwrap());
+    assert!(fixed.into_iter().any(|symptom| symptom.get("fix").is_some()), "{failing}");
+}
+
 #[test]
 fn an_old_api_server_and_another_clock_are_found() {
     let with = |minor, ahead| {

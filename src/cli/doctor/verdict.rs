@@ -2,13 +2,14 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The symptoms of one check that are shown. The verdict follows from all of them.
 const SYMPTOMS_MAX: usize = 20;
 
 /// The verdict of a check, from the best to the worst.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// The cluster or the configuration has nothing that the check is about.
@@ -24,7 +25,7 @@ pub enum Verdict {
 }
 
 /// One thing that a check saw.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Symptom {
     /// Its verdict.
     pub verdict: Verdict,
@@ -51,7 +52,7 @@ pub enum Unseen {
 pub type Findings = Result<Vec<Symptom>, Unseen>;
 
 /// The result of one check.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct CheckResult {
     /// The name of the check.
     pub name: &'static str,
