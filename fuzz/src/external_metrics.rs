@@ -44,13 +44,13 @@ const AGES: DecisionAges =
     DecisionAges { fresh: Duration::from_secs(45), hold: Duration::from_mins(5) };
 
 /// The namespace that denies all access.
-const CLOSED: &str = "closed";
+pub(super) const CLOSED: &str = "closed";
 
 /// The namespace whose permissions cannot be reviewed.
 const AWAY: &str = "away";
 
 /// The variant in the closed namespace: a text that only a response about it can contain.
-const HIDDEN: &str = "hidden-5d1f0c";
+pub(super) const HIDDEN: &str = "hidden-5d1f0c";
 
 /// The name under which all metrics are listed.
 const PLACEHOLDER: &str = "externalmetrics";
@@ -63,7 +63,7 @@ const METRICS: [&str; 3] = [
 ];
 
 /// The variants that anyone may read.
-const READABLE: [ReadableVariant; 5] = [
+static READABLE: [ReadableVariant; 5] = [
     ReadableVariant { namespace: "shop", name: "a", replicas: Some(3), millirate: None },
     ReadableVariant { namespace: "shop", name: "b", replicas: Some(7), millirate: Some(12_345) },
     ReadableVariant { namespace: "shop", name: "cold", replicas: None, millirate: None },
@@ -71,11 +71,15 @@ const READABLE: [ReadableVariant; 5] = [
     ReadableVariant { namespace: "lab", name: "a", replicas: Some(11), millirate: Some(29_500) },
 ];
 
+/// The variant in the closed namespace.
+static HIDDEN_VARIANT: ReadableVariant =
+    ReadableVariant { namespace: CLOSED, name: HIDDEN, replicas: Some(5), millirate: Some(1) };
+
 /// A variant, and what may be served of it: nothing that is `None`.
-struct ReadableVariant {
+pub(super) struct ReadableVariant {
     namespace: &'static str,
     name: &'static str,
-    replicas: Option<u32>,
+    pub(super) replicas: Option<u32>,
     /// The admissible requests per second, in thousandths.
     millirate: Option<u32>,
 }
@@ -175,6 +179,12 @@ fn metric(namespace: &str, name: &str, is_selected: bool, text: &str) {
     let metrics = if name == PLACEHOLDER { 2 } else { 1 };
     let all = READABLE.iter().filter(|it| it.namespace == namespace).count() * metrics;
     assert!(is_selected || found.len() == all, "a part of {all} values: {text}");
+}
+
+/// The variant of this name, if there is one, whoever may read it.
+pub(super) fn known(namespace: &str, name: &str) -> Option<&'static ReadableVariant> {
+    let mut all = READABLE.iter().chain([&HIDDEN_VARIANT]);
+    all.find(|it| it.namespace == namespace && it.name == name)
 }
 
 fn variant_named(namespace: &str, name: &str) -> &'static ReadableVariant {
@@ -319,12 +329,10 @@ impl Authorize for ByNamespace {
     }
 }
 
-fn published(clock: Clock) -> Published {
+pub(super) fn published(clock: Clock) -> Published {
     // Values that never expire.
     let later = clock.elapsed() + Duration::from_hours(24 * 365);
-    let hidden =
-        ReadableVariant { namespace: CLOSED, name: HIDDEN, replicas: Some(5), millirate: Some(1) };
-    let variants = READABLE.iter().chain([&hidden]).map(|readable| {
+    let variants = READABLE.iter().chain([&HIDDEN_VARIANT]).map(|readable| {
         let decided = match (readable.name, readable.replicas) {
             ("expired", _) => Some((9, Duration::ZERO)),
             (_, replicas) => replicas.map(|replicas| (replicas, later)),

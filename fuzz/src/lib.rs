@@ -9,6 +9,7 @@ pub mod cards;
 pub mod configuration;
 pub mod exposition;
 pub mod external_metrics;
+pub mod external_scaler;
 pub mod prometheus_answer;
 pub mod quantity;
 pub mod request;
@@ -20,12 +21,13 @@ pub mod target_file;
 pub type Check = fn(&[u8]);
 
 /// Every check by its name, which is also the name of its folder in `fuzz/corpus`.
-pub const ALL: [(&str, Check); 10] = [
+pub const ALL: [(&str, Check); 11] = [
     ("admin", admin::check),
     ("cards", cards::check),
     ("configuration", configuration::check),
     ("exposition", exposition::check),
     ("external_metrics", external_metrics::check),
+    ("external_scaler", external_scaler::check),
     ("prometheus_answer", prometheus_answer::check),
     ("quantity", quantity::check),
     ("selector", selector::check),

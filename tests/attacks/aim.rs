@@ -37,11 +37,13 @@ pub(crate) enum Identity {
     FrontProxy,
 }
 
-/// One of the daemon's two ports.
+/// One of the daemon's ports.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Port {
     Plain,
     Tls,
+    /// That of KEDA's scalers, without TLS.
+    Grpc,
 }
 
 /// The certificates of both sides.
@@ -55,6 +57,7 @@ pub(crate) struct Credentials {
 pub(crate) struct Aim {
     pub(crate) plain: SocketAddr,
     pub(crate) tls: SocketAddr,
+    grpc: SocketAddr,
     configs: BTreeMap<(Identity, bool), Arc<ClientConfig>>,
     answers: Mutex<BTreeMap<String, u64>>,
 }
@@ -123,7 +126,7 @@ impl Credentials {
 // === impl Aim ===
 
 impl Aim {
-    pub(crate) fn new(plain: SocketAddr, tls: SocketAddr, credentials: &Credentials) -> Self {
+    pub(crate) fn new([plain, tls, grpc]: [SocketAddr; 3], credentials: &Credentials) -> Self {
         let mut configs = BTreeMap::new();
         for identity in
             [Identity::Stranger, Identity::Forger, Identity::Misnamed, Identity::FrontProxy]
@@ -137,7 +140,7 @@ impl Aim {
             }
         }
 
-        Self { plain, tls, configs, answers: Mutex::default() }
+        Self { plain, tls, grpc, configs, answers: Mutex::default() }
     }
 
     /// The TLS settings of a client.
@@ -147,7 +150,11 @@ impl Aim {
 
     /// A connection that is reset when it is dropped, so that no port of the client stays in use.
     pub(crate) async fn connect(&self, port: Port, from: IpAddr) -> Option<TcpStream> {
-        let server = if port == Port::Plain { self.plain } else { self.tls };
+        let server = match port {
+            Port::Plain => self.plain,
+            Port::Tls => self.tls,
+            Port::Grpc => self.grpc,
+        };
         let socket = TcpSocket::new_v4().ok()?;
         socket.set_recv_buffer_size(4096).ok()?;
         socket.set_zero_linger().ok()?;
@@ -184,7 +191,7 @@ impl Aim {
     /// A connection for HTTP/1.1 without a certificate.
     pub(crate) async fn open(&self, port: Port, from: IpAddr) -> Option<Box<dyn Wire>> {
         match port {
-            Port::Plain => Some(Box::new(self.connect(port, from).await?)),
+            Port::Plain | Port::Grpc => Some(Box::new(self.connect(port, from).await?)),
             Port::Tls => {
                 let stream = self.connect_tls(Identity::Stranger, Http::One, from).await?;
                 Some(Box::new(stream))

@@ -9,7 +9,7 @@ use crate::connections;
 use crate::engine::EngineResponse;
 use crate::external_metrics_harness::Http;
 use crate::target::HostileVariants;
-use crate::{http1, http2, pages};
+use crate::{grpc, http1, http2, pages};
 
 /// A running attack, which ends when it is dropped.
 type Playing = Pin<Box<dyn Future<Output = ()>>>;
@@ -55,6 +55,8 @@ const PLAIN: Volley = Volley {
 /// From the host of the daemon itself.
 const NEAR: Volley = Volley { from: own, ..PLAIN };
 
+const GRPC: Volley = Volley { port: Port::Grpc, http: Http::Two, ..PLAIN };
+
 const TLS: Volley = Volley { port: Port::Tls, ..PLAIN };
 
 const H2: Volley = Volley { http: Http::Two, ..TLS };
@@ -79,7 +81,7 @@ async fn shoot(aim: &Aim, volley: Volley, worker: u16, payload: &[u8]) {
     let Volley { port, identity, http, from, reads } = volley;
     let from = from(worker);
     match port {
-        Port::Plain => {
+        Port::Plain | Port::Grpc => {
             let Some(stream) = aim.connect(port, from).await else { return };
             aim.exchange(stream, payload).await;
         }
@@ -147,8 +149,18 @@ fn by_replicas(name: &'static str, variants: u16, response: fn() -> EngineRespon
 /// All attacks, after a row without one.
 pub(crate) fn all() -> Vec<Attack> {
     let calm = Attack { port: "–", ..on_plain("(none)", |aim| Box::pin(connections::wait(aim))) };
-    [vec![calm], floods(), handshakes(), requests(), changes(), streams(), identities(), replicas()]
-        .concat()
+    [
+        vec![calm],
+        floods(),
+        handshakes(),
+        requests(),
+        changes(),
+        streams(),
+        calls(),
+        identities(),
+        replicas(),
+    ]
+    .concat()
 }
 
 fn floods() -> Vec<Attack> {
@@ -316,6 +328,17 @@ fn streams() -> Vec<Attack> {
         }),
         on_tls("broken HTTP/2 frames", |aim| Box::pin(volley(aim, H2, http2::broken_frames()))),
     ]
+}
+
+fn calls() -> Vec<Attack> {
+    let attacks = [
+        on_plain("gRPC rapid reset", |aim| Box::pin(volley(aim, GRPC, grpc::rapid_reset()))),
+        on_plain("gRPC stream flood", |aim| Box::pin(volley(aim, GRPC, grpc::stream_flood()))),
+        on_plain("gRPC oversized messages", |aim| Box::pin(volley(aim, GRPC, grpc::oversized()))),
+        on_plain("gRPC malformed messages", |aim| Box::pin(volley(aim, GRPC, grpc::malformed()))),
+        on_plain("gRPC slow messages", |aim| Box::pin(grpc::slow_messages(aim))),
+    ];
+    attacks.map(|attack| Attack { port: "gRPC", ..attack }).to_vec()
 }
 
 fn identities() -> Vec<Attack> {

@@ -24,6 +24,7 @@ mod engine;
 #[path = "../it/external_metrics_harness.rs"]
 #[expect(dead_code, reason = "only its certificates and clients are needed here")]
 mod external_metrics_harness;
+mod grpc;
 #[path = "../it/hostile.rs"]
 mod hostile;
 mod http1;

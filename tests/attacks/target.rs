@@ -66,6 +66,7 @@ impl Target {
                 "listen": "127.0.0.1:0",
                 "tls": {"cert_file": tls.cert_file, "key_file": tls.key_file},
             },
+            "external_scaler": {"listen": "127.0.0.1:0"},
             "kubernetes": {"enabled": true, "kubeconfig": kubeconfig, "events": false},
             "variants": variants(&engines, hostile),
         });
@@ -78,8 +79,7 @@ impl Target {
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()?;
-        let (plain, tls) = addresses(&mut child)?;
-        let aim = Arc::new(Aim::new(plain, tls, &credentials));
+        let aim = Arc::new(Aim::new(addresses(&mut child)?, &credentials));
         let target = Self {
             aim,
             credentials: Arc::new(credentials),
@@ -155,17 +155,17 @@ fn variants(engines: &[Engine], hostile: Option<HostileVariants>) -> Vec<Value> 
     variants
 }
 
-/// The addresses of both ports, from the log, which is read to its end.
-fn addresses(child: &mut Child) -> Result<(SocketAddr, SocketAddr)> {
+/// The addresses of all ports, from the log, which is read to its end.
+fn addresses(child: &mut Child) -> Result<[SocketAddr; 3]> {
     let stderr = child.stderr.take().context("the log is piped")?;
     let mut lines = BufReader::new(stderr).lines();
     let mut seen = Vec::new();
     for line in lines.by_ref() {
         let line = line?;
         let value: Value = serde_json::from_str(&line).unwrap_or_default();
-        let ports = (value["admin"].as_str(), value["external_metrics"].as_str());
-        if let (Some(plain), Some(tls)) = ports {
-            let ports = (plain.parse()?, tls.parse()?);
+        let ports = ["admin", "external_metrics", "external_scaler"].map(|it| value[it].as_str());
+        if let [Some(plain), Some(tls), Some(grpc)] = ports {
+            let ports = [plain.parse()?, tls.parse()?, grpc.parse()?];
             thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
             return Ok(ports);
         }

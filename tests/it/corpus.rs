@@ -131,6 +131,7 @@ replays! {
     what_is_printed_of_a_configuration_is_the_same_configuration: "configuration",
     shortcuts_of_the_page_reader_never_show: "exposition",
     requests_for_metrics_get_what_is_published_or_an_error: "external_metrics",
+    calls_of_scalers_get_the_number_of_their_own_namespace_or_an_error: "external_scaler",
     answers_of_prometheus_say_what_their_json_says: "prometheus_answer",
     quantities_are_written_as_the_number_that_they_are: "quantity",
     selectors_mean_what_their_canonical_text_means: "selector",

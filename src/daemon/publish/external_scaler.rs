@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::Stream;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::{Request, Response};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -33,7 +33,7 @@ use tokio_util::task::TaskTracker;
 use tonic::Status;
 use tonic::server::Grpc;
 use tonic_prost::ProstCodec;
-use tower::service_fn;
+use tower::{BoxError, service_fn};
 use tracing::debug;
 
 use crate::clock::Clock;
@@ -120,6 +120,11 @@ pub async fn serve(
     serve_connections(listener, transport, limits, shed, phase, tracker, handler).await;
 }
 
+/// The body of a call.
+pub trait CallBody: Body<Error: Into<BoxError> + Send> + Send + 'static {}
+
+impl<B: Body<Error: Into<BoxError> + Send> + Send + 'static> CallBody for B {}
+
 /// Answers the calls of connections.
 #[derive(Clone)]
 struct ScalerHandler {
@@ -161,7 +166,11 @@ impl ExternalScaler {
         Self { published, clock, ages, phase, metrics, streams }
     }
 
-    async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Response<ResponseBody> {
+    /// Answers a call.
+    pub async fn respond<B: CallBody>(
+        self: Arc<Self>,
+        request: Request<B>,
+    ) -> Response<ResponseBody> {
         let call = ScalerCall::parse(request.uri().path());
         let answering = Arc::clone(&self).dispatch(call, request);
         let response = timeout(REQUEST_TIME_MAX, answering).await.unwrap_or_else(|_| {
@@ -176,10 +185,10 @@ impl ExternalScaler {
         response.map(ResponseBody::messages)
     }
 
-    async fn dispatch(
+    async fn dispatch<B: CallBody>(
         self: Arc<Self>,
         call: Option<ScalerCall>,
-        request: Request<Incoming>,
+        request: Request<B>,
     ) -> Response<tonic::body::Body> {
         match call {
             Some(ScalerCall::IsActive) => unary(request, |asked| self.is_active(&asked)).await,
@@ -297,8 +306,8 @@ fn refusal(status: impl FnOnce(String) -> Status, mut message: String) -> Status
 }
 
 /// Answers a call with one message.
-async fn unary<M, R>(
-    request: Request<Incoming>,
+async fn unary<M, R, B: CallBody>(
+    request: Request<B>,
     answer: impl Fn(M) -> Result<R, Status>,
 ) -> Response<tonic::body::Body>
 where
