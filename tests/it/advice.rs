@@ -9,15 +9,15 @@ use tempfile::TempDir;
 
 use crate::study::simulate;
 
-/// A fleet whose load never changes, on replicas that three of would be enough for.
+/// A fleet whose load never changes, and which one replica would be enough for.
 const STEADY: &str = "\
 seed: 1
-length: 40m
+length: 20m
 models:
 - name: m<b>
   slo: {ttft: 2s, itl: 60ms}
   workload:
-    drawn: {rate: 12, prompt: {fixed: 800}, output: {fixed: 180}}
+    drawn: {rate: 6, prompt: {fixed: 800}, output: {fixed: 180}}
 variants:
 - name: v
   accelerator: H100
@@ -138,8 +138,8 @@ policy:
 fn a_change_that_leaves_requests_without_replicas_is_never_advised() {
     let folder = TempDir::new().unwrap();
     let steady = STEADY.replace("MIN", "0").replace("initial: 0", "initial: 1");
-    let scenario = steady.replace("policy:\n", TWO).replace("rate: 12", "rate: 150");
-    let trace = traced(folder.path(), &scenario.replace("length: 40m", "length: 12m"));
+    let scenario = steady.replace("policy:\n", TWO).replace("rate: 6", "rate: 75");
+    let trace = traced(folder.path(), &scenario.replace("length: 20m", "length: 12m"));
     let found = advice(&trace, &["--seeds", "1"]);
     let all = ["proposals", "others"].map(|list| found[list].as_array().unwrap().clone()).concat();
     assert!(all.iter().any(|it| it["lever"] == "drop_variant"), "{found:#}");
@@ -192,12 +192,12 @@ fn a_report_adds_up_what_the_trace_shows() {
     let report = output("report", &[trace, "--output", "json", "--slo-itl", "60ms"]);
     let report: Value = serde_json::from_str(&report).unwrap();
     let total = &report["total"];
-    // Six replicas for forty minutes are four hours.
+    // Six replicas for twenty minutes are two hours.
     let hours = total["replica_hours"].as_f64().unwrap();
-    assert!((hours - 4.0).abs() < 0.05, "{total:#}");
+    assert!((hours - 2.0).abs() < 0.05, "{total:#}");
     assert!((total["cost"].as_f64().unwrap() - 2.5 * hours).abs() < 1e-6, "{total:#}");
     let requests = total["requests"].as_f64().unwrap();
-    assert!((requests / (12.0 * 2400.0) - 1.0).abs() < 0.05, "{total:#}");
+    assert!((requests / (6.0 * 1200.0) - 1.0).abs() < 0.05, "{total:#}");
     assert!(total["ttft_within"].as_f64().unwrap() > 0.99, "{total:#}");
     assert_eq!(total["peak_replicas"], 6);
     assert_eq!(report["models"][0]["variants"][0]["variant"], "v");
@@ -215,8 +215,9 @@ fn a_report_adds_up_what_the_trace_shows() {
 #[test]
 fn a_report_names_the_reasons_that_kept_replicas_with_their_time() {
     let folder = TempDir::new().unwrap();
-    let falling = "steps: [{at: 0s, rate: 80}, {at: 20m, rate: 4}]";
-    let trace = traced(folder.path(), &STEADY.replace("MIN", "1").replace("rate: 12", falling));
+    let falling = "steps: [{at: 0s, rate: 40}, {at: 10m, rate: 2}]";
+    let scenario = STEADY.replace("MIN", "1").replace("length: 20m", "length: 24m");
+    let trace = traced(folder.path(), &scenario.replace("rate: 6", falling));
     let report = output("report", &[trace.to_str().unwrap(), "--output", "json"]);
     let report: Value = serde_json::from_str(&report).unwrap();
     let total = &report["total"];
@@ -236,7 +237,7 @@ fn a_report_names_the_reasons_that_kept_replicas_with_their_time() {
 fn a_latency_that_no_histogram_shows_is_not_known() {
     let folder = TempDir::new().unwrap();
     let trace =
-        traced(folder.path(), &STEADY.replace("MIN", "1").replace("length: 40m", "length: 5m"));
+        traced(folder.path(), &STEADY.replace("MIN", "1").replace("length: 20m", "length: 5m"));
     let beyond = [trace.to_str().unwrap(), "--output", "json", "--slo-ttft", "9h"];
     let report: Value = serde_json::from_str(&output("report", &beyond)).unwrap();
     assert_eq!(report["total"]["ttft_within"], Value::Null, "beyond the last bucket");
@@ -249,7 +250,7 @@ fn a_latency_that_no_histogram_shows_is_not_known() {
 fn every_field_of_the_output_is_documented() {
     let folder = TempDir::new().unwrap();
     let trace =
-        traced(folder.path(), &STEADY.replace("MIN", "6").replace("length: 40m", "length: 10m"));
+        traced(folder.path(), &STEADY.replace("MIN", "6").replace("length: 20m", "length: 10m"));
     let text = fs::read_to_string("docs/advice.md").unwrap();
     let advised = advice(&trace, &["--seeds", "1"]);
     let report = output("report", &[trace.to_str().unwrap(), "--output", "json"]);
