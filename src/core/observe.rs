@@ -8,6 +8,7 @@
 //! does not have an empty cache.
 
 pub mod adapters;
+pub mod arrivals;
 pub mod engine;
 mod exact;
 pub mod histogram;
@@ -17,6 +18,7 @@ pub mod overrides;
 pub mod policy;
 mod reading;
 pub mod record;
+pub mod routed;
 pub mod stride;
 pub mod template;
 pub(crate) mod window;
@@ -33,6 +35,7 @@ use crate::observe::histogram::Histogram;
 use crate::observe::hosting::HostedModels;
 use crate::observe::inventory::Inventory;
 use crate::observe::overrides::Override;
+use crate::observe::routed::RoutedCounts;
 use crate::observe::stride::IntervalDelta;
 use crate::observe::template::Templates;
 use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
@@ -68,6 +71,10 @@ pub struct Inputs {
     /// The models of multi-model servers. A server without an entry has not been listed yet.
     #[serde(default, with = "crate::fleet::entries", skip_serializing_if = "BTreeMap::is_empty")]
     pub hosting: BTreeMap<VariantKey, HostedModels>,
+    /// The requests that gateways have counted for pools. A pool with a gateway has an entry,
+    /// which is `None` until the gateway is read.
+    #[serde(default, with = "crate::fleet::entries", skip_serializing_if = "BTreeMap::is_empty")]
+    pub routed: BTreeMap<VariantKey, Option<RoutedCounts>>,
     /// Pins and pauses, whether they have ended or not.
     #[serde(default, with = "crate::fleet::entries", skip_serializing_if = "BTreeMap::is_empty")]
     pub overrides: BTreeMap<VariantKey, Override>,

@@ -26,7 +26,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 pub use crate::config::effective::{
-    Config, ScrapeDefaults, ShadowPolicy, VariantConfig, VariantTargets,
+    Config, PolicySignals, ScrapeDefaults, ShadowPolicy, VariantConfig, VariantTargets,
 };
 pub use crate::config::file::{Authorization, ReadBy};
 pub use crate::config::file::{Discovery, ExternalMetrics, FileKeys, Kubernetes, LeaderElection};

@@ -248,7 +248,7 @@ fn a_wake_signal_is_one_of_three_and_says_for_which_models() {
     check_warning(&allowed, "scale_to_zero.wake", "Plimsoll can't wake a model from zero");
     let counts = |keys: &str| {
         let of = format!("scale_to_zero: {{wake: [{{name: s, url: \"http://h/m\", {keys}}}]}}\n");
-        valid(&format!("{of}{VARIANT}")).config.wake[0].counts
+        valid(&format!("{of}{VARIANT}")).config.signals.wake[0].counts
     };
     let metric = "metric: held, models: [\"m#default\"]";
     assert_eq!(
@@ -264,6 +264,28 @@ fn a_wake_signal_is_one_of_three_and_says_for_which_models() {
     );
     assert_eq!(counts(&format!("{metric}, counts_requests: true")), SignalQuantity::Requests);
     assert_eq!(counts(&format!("{metric}, counts_rejected: true")), SignalQuantity::Rejected);
+}
+
+#[test]
+fn a_gateway_of_a_pool_has_a_url_and_no_name_of_a_wake_signal() {
+    let pool = |keys: &str| format!("pools: {{default/a: {{gateway: {{{keys}}}}}}}\n{VARIANT}");
+    let at = |key: &str| format!("pools[\"default/a\"].gateway{key}");
+    for (keys, path, said) in [
+        ("interval: 1s", ".url", "is missing"),
+        ("url: \"h/m\"", ".url", "must be a URL"),
+        ("url: \"http://u:p@h/m\"", ".url", "must not have credentials"),
+        ("url: \"http://h/m\", interval: 1m", ".interval", "to 10s"),
+    ] {
+        check_errors(&pool(keys), &[(&at(path), said)]);
+    }
+    let read = &valid(&pool("url: \"http://h/m\"")).config.signals;
+    assert_eq!(read.reads().len(), 1);
+    let taken =
+        "scale_to_zero: {wake: [{name: 'pools[\"default/a\"].gateway', url: \"http://h/m\"}]}\n";
+    check_errors(
+        &format!("{taken}{VARIANT}"),
+        &[("scale_to_zero.wake[0].name", "does not start with pools[")],
+    );
 }
 
 #[test]

@@ -1,6 +1,8 @@
-//! The worked examples of docs/pools.md, computed anew.
+//! Pools: the worked examples of docs/pools.md, computed anew, and a daemon that reads a gateway.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll::decide::pools::Ordinal;
 use plimsoll::decide::pools::adapters::{
@@ -10,6 +12,50 @@ use plimsoll::decide::pools::plan::{AdapterLayout, LayoutWish, ReplicaPlan, plan
 use plimsoll::fleet::ModelName;
 use plimsoll::observe::engine::lora::Slots;
 use plimsoll::units::Replicas;
+use serde_json::Value;
+
+use crate::daemon::{Engine, Running, stats, text};
+use crate::scrape::server::{Server, page};
+
+/// A daemon whose pool has a gateway, which has routed 20 more requests for `x` at each reading.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rate_of_an_adapter_at_the_gateway_is_on_every_surface() {
+    let engine = Engine::start().await;
+    engine.show(stats(500));
+    let counted = Arc::new(AtomicU64::new(1_000_000));
+    let shown = Arc::clone(&counted);
+    let gateway = Server::http(move |_| {
+        let count = shown.fetch_add(20, Ordering::Relaxed);
+        let text = format!(
+            "inference_pool_ready_pods{{name=\"pool\"}} 1\n\
+             process_start_time_seconds 1.7e+09\n\
+             llm_d_epp_request_total{{fairness_id=\"a\",model_name=\"m\",priority=\"0\",target_model_name=\"x\"}} {count}\n\
+             llm_d_epp_request_total{{fairness_id=\"a\",model_name=\"m\",priority=\"0\",target_model_name=\"unserved\"}} {count}\n\
+             inference_objective_request_total{{model_name=\"m\",priority=\"0\",target_model_name=\"x\"}} 7\n"
+        );
+        async move { page(&text) }
+    })
+    .await;
+    let pool = format!(
+        "pools: {{default/a: {{max_loras: 2, adapters: {{x: {{max: 4}}}}, idle_after: 10s, \
+         gateway: {{url: \"http://{}/metrics\", interval: 200ms}}}}}}\n",
+        gateway.address
+    );
+    let daemon = Running::start(&text(&[("a", engine.address)], &pool)).await;
+    let arrivals = "plimsoll_pool_arrivals_per_second";
+    assert!(daemon.until(arrivals, |rate| rate > 0.0).await);
+    let reads =
+        r#"plimsoll_wake_signal_reads_total{outcome="read",signal="pools[\"default/a\"].gateway"}"#;
+    assert!(daemon.sample(reads).await.unwrap() > 2.0);
+
+    let answer = daemon.ask("GET", "/api/v1/decisions").await.1;
+    let decisions: Value = serde_json::from_str(&answer).unwrap();
+    let adapters = decisions["variants"][0]["pool"]["adapters"].as_array().unwrap();
+    let names: Vec<_> = adapters.iter().map(|it| it["adapter"].as_str().unwrap()).collect();
+    assert_eq!(names, ["x"], "a client's name alone is no adapter");
+    assert!(adapters[0]["arriving"].as_f64().unwrap() > 0.0, "{decisions}");
+    daemon.end().await;
+}
 
 const DOCUMENT: &str = include_str!("../../docs/pools.md");
 

@@ -59,6 +59,33 @@ fn the_example_is_simulated_and_says_the_same_twice() {
 }
 
 #[test]
+fn a_gateway_that_is_read_gives_an_adapter_in_demand_the_copies_that_its_load_takes() {
+    // One slot a replica, so that each copy is a replica: 3 adapters, and one of them has the load.
+    let scenario = "\
+        length: 12m\nseed: 1\nmodels:\n- name: m\n  slo: {ttft: 2s, itl: 60ms}\n  workload:\n    \
+        drawn: {rate: 16, prompt: {median: 900, sigma: 0.5, max: 4000}, output: {median: 260, sigma: 0.5, max: 900}}\n  \
+        adapters:\n  - {name: hot, share: 0.9}\n  - {name: warm, share: 0.05}\n  - {name: cool, share: 0.05}\n  \
+        router: lora_affinity\nvariants:\n- name: v\n  replicas: {min: 3, max: 12}\n  engine:\n    \
+        {alpha: 11.04ms, beta: 81.1us, delta: 60us, gamma: 31ns, kv_tokens: 90000, seats: 128, adapters: {slots: 1, load: 500ms}}\n  \
+        startup: {load: 20s}\npolicy:\n  capacity: {slo: {ttft: 2s, itl: 60ms}}\n  \
+        pools: {default/v: {idle_after: 2m}}\n";
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("scenario.yaml");
+    fs::write(&path, scenario).unwrap();
+    let run = |more: &[&str]| {
+        let output = simulate(&[&[path.to_str().unwrap(), "--json", "-"], more].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let value = |what: &str| results["runs"][0][what].as_f64().unwrap();
+        [value("within_slo"), value("replica_hours")]
+    };
+    let unread = run(&[]);
+    let read = run(&["--set", "models[0].gateway.read=5s"]);
+    assert!(read[1] > unread[1], "more copies need more replicas: {read:?}, {unread:?}");
+    assert!(read[0] >= unread[0], "and serve more in time: {read:?}, {unread:?}");
+}
+
+#[test]
 fn the_example_of_a_day_compares_with_a_stock_hpa() {
     // An hour of it is enough to see that both play.
     let shorter = ["--set", "length=1h", "--policy", "plimsoll,in-flight:60"];

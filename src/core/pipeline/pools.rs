@@ -17,7 +17,7 @@ use jiff::Timestamp;
 
 use crate::decide::pools::Ordinal;
 use crate::decide::pools::adapters::{
-    AdapterActivity, Copies, DesiredPool, IdlePoolPolicy, SlotNeed, desired, need,
+    AdapterActivity, AdapterTraffic, Copies, DesiredPool, IdlePoolPolicy, SlotNeed, desired, need,
 };
 use crate::decide::pools::packing::{Lowering, PackedNeeds, PoolReplicas, lower};
 use crate::decide::pools::plan::{
@@ -26,17 +26,19 @@ use crate::decide::pools::plan::{
 use crate::decide::pools::pooled::{
     AdapterState, PoolReason, PoolReplicaState, PoolReport, PoolUncertainty,
 };
-use crate::decide::{Decision, Reason, Stage};
+use crate::decide::sized::CapacityEstimate;
+use crate::decide::{Decision, Reason, Stage, Step};
 use crate::fleet::{ModelName, ReplicaName, VariantKey};
 use crate::observe::Observation;
 use crate::observe::adapters::{
     AdapterHorizon, AdapterHosts, AdapterObservation, AdapterRecorder, ReplicaAdapters,
 };
+use crate::observe::arrivals::{RoutedRecorder, RoutedTraffic};
 use crate::observe::engine::lora::Slots;
 use crate::pipeline::group::Member;
 use crate::pipeline::proposal::{Proposal, Proposals};
 use crate::pipeline::tick::Tick;
-use crate::units::{Replicas, Seconds};
+use crate::units::{Replicas, RequestRate, Seconds};
 
 pub use crate::pipeline::pools::policy::{AdapterPool, AdapterRule, PoolSource};
 
@@ -50,6 +52,9 @@ pub(crate) struct Pools {
 #[derive(Clone, Debug, Default)]
 struct PoolState {
     adapters: AdapterRecorder,
+    routed: RoutedRecorder,
+    /// The capacity per replica as last known. It changes slowly, so an old one is better than none.
+    capacity: Option<CapacityEstimate>,
     packed: PackedNeeds,
     /// Copies that each adapter required at the last tick.
     wanted: BTreeMap<ModelName, Replicas>,
@@ -64,6 +69,19 @@ struct PoolState {
 struct PoolNumbers {
     in_force: Replicas,
     asked: Replicas,
+}
+
+/// The data about the adapters of a pool.
+struct AdapterEvidence {
+    seen: AdapterObservation,
+    /// The requests at the gateway; `None` if the pool has no gateway.
+    routed: Option<RoutedTraffic>,
+    /// The capacity per replica; `None` if it was never known.
+    capacity: Option<CapacityEstimate>,
+    /// The reason why the pool may need more than is known, if so.
+    unsure: Option<PoolUncertainty>,
+    /// Replicas that have been measured.
+    ready: Replicas,
 }
 
 /// Selects one of two plans, so that each is computed once.
@@ -193,8 +211,16 @@ impl PoolState {
         let in_force = tick.desired(member).unwrap_or(proposal.before);
         let horizon = AdapterHorizon { idle_after: policy.idle_after, window: tick.policy.window };
         let seen = self.adapters.observe(tick.now, &observation.replicas, horizon);
+        let gateway = tick.inputs.routed.get(&member.spec.key);
+        let routed = gateway.map(|it| self.routed.observe(tick.now, it.as_ref(), horizon));
+        let sized = proposal.steps.first().and_then(Step::sized);
+        self.capacity = sized.and_then(|sized| sized.carries).or(self.capacity);
+
+        let unsure = unsure(&seen, routed.as_ref(), policy.idle_after);
+        let ready = observation.measured();
+        let evidence = AdapterEvidence { seen, routed, capacity: self.capacity, unsure, ready };
         let load = PoolNumbers { in_force, asked: proposal.desired() };
-        let (why, report) = self.count(tick.now, policy, observation, &seen, load);
+        let (why, report) = self.count(tick.now, policy, observation, evidence, load);
         proposal.push(Stage::Pool, why.lowering.replicas(), Reason::Pool(Box::new(why)));
         report
     }
@@ -204,13 +230,14 @@ impl PoolState {
         now: Timestamp,
         policy: &AdapterPool,
         observation: &Observation,
-        seen: &AdapterObservation,
+        evidence: AdapterEvidence,
         load: PoolNumbers,
     ) -> (PoolReason, PoolReport) {
         let PoolNumbers { in_force, asked } = load;
-        let unsure = unsure(seen, policy.idle_after);
-        let slots = policy.slots.or_else(|| seen.replicas.iter().filter_map(|it| it.slots).min());
-        let adapters = self.wants(now, policy, seen, slots, observation.measured());
+        let reported = evidence.seen.replicas.iter().filter_map(|it| it.slots).min();
+        let slots = policy.slots.or(reported);
+        let adapters = self.wants(now, policy, &evidence, slots);
+        let AdapterEvidence { seen, unsure, .. } = evidence;
         let wants: Vec<Copies> = adapters.iter().map(|it| it.copies.clone()).collect();
         let need = need(&wants, slots, Some(asked));
         let DesiredPool { unmet, .. } =
@@ -234,7 +261,7 @@ impl PoolState {
         let going = current.unwrap_or_default().beyond(wanted.unwrap_or_default());
         let present = PoolReplicas {
             asked: in_force,
-            empty: empty(seen, policy.packing.window),
+            empty: empty(&seen, policy.packing.window),
             moving: observation.pending + going,
             moved: self.moved(&report, needed, in_force),
         };
@@ -250,11 +277,10 @@ impl PoolState {
         &mut self,
         now: Timestamp,
         policy: &AdapterPool,
-        seen: &AdapterObservation,
+        evidence: &AdapterEvidence,
         slots: Option<Slots>,
-        ready: Replicas,
     ) -> Vec<AdapterState> {
-        let certain = unsure(seen, policy.idle_after).is_none();
+        let seen = &evidence.seen;
         self.raised.retain(|_, (at, _)| *at <= now && span(*at, now) <= policy.idle_after);
         let known = policy.adapters.keys().chain(seen.adapters.keys()).chain(self.wanted.keys());
         let names: BTreeSet<ModelName> = known.cloned().collect();
@@ -262,17 +288,13 @@ impl PoolState {
             .iter()
             .map(|name| {
                 let before = self.wanted.get(name).copied().unwrap_or_default();
-                let activity = match seen.adapters.get(name) {
-                    Some(_) => AdapterActivity::Busy,
-                    None if certain => AdapterActivity::Idle,
-                    None => AdapterActivity::Unknown { before },
-                };
-                policy.copies_of(name, activity)
+                let activity = evidence.activity(name, before);
+                policy.copies_of(name, evidence.traffic(name), activity)
             })
             .collect();
 
         let room = match need(&plain, slots, None).slots {
-            SlotNeed::Known { replicas, .. } => replicas <= ready,
+            SlotNeed::Known { replicas, .. } => replicas <= evidence.ready,
             SlotNeed::Unknown | SlotNeed::Uncounted => false,
         };
         for (name, AdapterHosts { hosts, starved }) in &seen.adapters {
@@ -289,13 +311,15 @@ impl PoolState {
         let adapters = names.iter().zip(plain).map(|(name, plain)| {
             let copies = match self.raised.get(name) {
                 Some(&(_, hosts)) if room => {
-                    policy.copies_of(name, AdapterActivity::Starved { hosts })
+                    let starved = AdapterActivity::Starved { hosts };
+                    let more = policy.copies_of(name, evidence.traffic(name), starved);
+                    if more.wanted >= plain.wanted { more } else { plain }
                 }
                 Some(_) | None => plain,
             };
             let AdapterHosts { hosts, starved } =
                 seen.adapters.get(name).copied().unwrap_or_default();
-            AdapterState { copies, hosts, starved }
+            AdapterState { copies, arriving: evidence.arriving(name), hosts, starved }
         });
 
         let kept = adapters.filter(|AdapterState { copies, .. }| {
@@ -335,10 +359,39 @@ impl PoolState {
     }
 }
 
+// === impl AdapterEvidence ===
+
+impl AdapterEvidence {
+    /// The requests that arrive for an adapter; `None` if no gateway counts them, or unknown.
+    fn arriving(&self, name: &ModelName) -> Option<RequestRate> {
+        self.routed.as_ref()?.of(name)
+    }
+
+    fn traffic(&self, name: &ModelName) -> Option<AdapterTraffic> {
+        let arriving = self.arriving(name)?;
+        let capacity = self.capacity?;
+        Some(AdapterTraffic { arriving, per_replica: capacity.rate, target: capacity.usable })
+    }
+
+    fn activity(&self, name: &ModelName, before: Replicas) -> AdapterActivity {
+        let is_uncounted = self.routed.is_some() && self.arriving(name).is_none();
+        match self.seen.adapters.get(name) {
+            Some(_) if is_uncounted => AdapterActivity::Uncounted { before },
+            Some(_) => AdapterActivity::Busy,
+            None if self.unsure.is_none() => AdapterActivity::Idle,
+            None => AdapterActivity::Unknown { before },
+        }
+    }
+}
+
 // === helpers ===
 
-/// The reason why there may be unseen adapters; `None` if all are known.
-fn unsure(seen: &AdapterObservation, idle_after: Seconds) -> Option<PoolUncertainty> {
+/// The reason why adapters may need more copies than is known; `None` if all is known.
+fn unsure(
+    seen: &AdapterObservation,
+    routed: Option<&RoutedTraffic>,
+    idle_after: Seconds,
+) -> Option<PoolUncertainty> {
     let mut unlisted = seen.replicas.iter().filter_map(|it| Some((it, it.known.err()?)));
     if let Some((first, why)) = unlisted.next() {
         let replicas = Replicas::ONE + count(unlisted.count());
@@ -347,6 +400,10 @@ fn unsure(seen: &AdapterObservation, idle_after: Seconds) -> Option<PoolUncertai
             replicas,
             why,
         });
+    }
+
+    if routed.is_some_and(|routed| !routed.is_known()) {
+        return Some(PoolUncertainty::Uncounted);
     }
 
     let left = Seconds::new(idle_after.seconds() - seen.watched.seconds());

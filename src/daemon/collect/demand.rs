@@ -1,4 +1,5 @@
-//! Demand: wake signals, which report queued requests even when a model has no replica.
+//! Demand: wake signals, which report queued requests even when a model has no replica, and the
+//! counters of gateways, which report the requests for each adapter of a pool.
 //!
 //! Each signal has a task that reads a metrics endpoint or queries Prometheus at an interval. The
 //! last value is kept with its time, so a failing source only lets the value age. A metric that is
@@ -7,6 +8,7 @@
 mod epp;
 mod metrics;
 mod reading;
+mod routed;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,7 +35,7 @@ use plimsoll_core::units::Requests;
 
 pub use crate::collect::demand::metrics::SignalMetrics;
 pub use crate::collect::demand::reading::{
-    QueuedAmounts, SignalReading, SignalReadings, UnnamedAmount,
+    SignalAmounts, SignalReading, SignalReadings, UnnamedAmount,
 };
 
 /// Time after which a scrape is abandoned, because its data would come too late.
@@ -51,20 +53,27 @@ const CREDENTIALS_REFRESH: Duration = Duration::from_secs(10);
 /// A wake signal, which reports the requests queued for models.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignalSettings {
-    /// Its name in messages; unique.
-    pub name: String,
+    /// The readings of its values.
+    pub read: ReadSettings,
     /// Its models; if empty, all models that it names.
     pub models: Vec<ModelKey>,
     /// The namespaces of its models; if empty, all namespaces. A page names no namespace, so
     /// without models and namespaces, a model hears of the queue of its namesake in another
     /// namespace.
     pub namespaces: Vec<Namespace>,
+    /// The meaning of its value.
+    pub counts: SignalQuantity,
+}
+
+/// The readings of a signal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadSettings {
+    /// Its name in messages; unique.
+    pub name: String,
     /// The source of its values.
     pub source: SignalSource,
     /// Time between two readings.
     pub interval: Duration,
-    /// The meaning of its value.
-    pub counts: SignalQuantity,
 }
 
 /// The source of a signal.
@@ -72,6 +81,8 @@ pub struct SignalSettings {
 pub enum SignalSource {
     /// The metrics of an endpoint picker, which report the queued requests of each model.
     EndpointPicker(MetricsEndpoint),
+    /// The metrics of an endpoint picker, which count the routed requests of each model.
+    RoutedRequests(MetricsEndpoint),
     /// The sum of one metric's samples in a /metrics response.
     Metric {
         /// The metrics endpoint.
@@ -112,7 +123,7 @@ struct ListenerState {
 
 /// A signal that has a task; dropping it stops the task.
 struct SignalTask {
-    signal: SignalSettings,
+    signal: ReadSettings,
     _stop: DropGuard,
 }
 
@@ -132,12 +143,20 @@ impl SignalSettings {
     #[must_use]
     pub fn naming(&self, model: &ModelName, said: Option<&SignalReading>) -> Naming {
         let picks =
-            self.models.is_empty() && matches!(self.source, SignalSource::EndpointPicker(_));
+            self.models.is_empty() && matches!(self.read.source, SignalSource::EndpointPicker(_));
         if !picks || said.is_some_and(|said| said.amounts.name(model)) {
             Naming::Named
         } else {
             Naming::Unnamed
         }
+    }
+}
+
+// === impl ReadSettings ===
+
+impl ReadSettings {
+    fn counts_adapters(&self) -> bool {
+        matches!(self.source, SignalSource::RoutedRequests(_))
     }
 }
 
@@ -162,7 +181,7 @@ impl Listener {
     /// Reads the signals in `signals`, until `stop` is cancelled.
     pub async fn run(
         self,
-        mut signals: watch::Receiver<Arc<Vec<SignalSettings>>>,
+        mut signals: watch::Receiver<Arc<Vec<ReadSettings>>>,
         tracker: TaskTracker,
         stop: CancellationToken,
     ) {
@@ -205,9 +224,11 @@ impl ListenerState {
         self.metrics.keep(running.keys());
     }
 
-    async fn read_at_intervals(self: Arc<Self>, signal: SignalSettings) {
+    async fn read_at_intervals(self: Arc<Self>, signal: ReadSettings) {
         let session = match &signal.source {
-            SignalSource::EndpointPicker(page) | SignalSource::Metric { page, .. } => {
+            SignalSource::EndpointPicker(page)
+            | SignalSource::RoutedRequests(page)
+            | SignalSource::Metric { page, .. } => {
                 Some(self.clients.session(&page.client, &page.url))
             }
             SignalSource::Query(_) => None,
@@ -222,7 +243,12 @@ impl ListenerState {
             self.metrics.read(&signal.name, read.is_ok());
             let now = read.as_ref().map(|_| ()).map_err(Clone::clone);
             match (&before, &now) {
-                (None | Some(Err(_)), Ok(())) => tracing::info!("The wake signal is read"),
+                (None | Some(Err(_)), Ok(())) => tracing::info!("The signal is read"),
+                (None | Some(Ok(())), Err(error)) if signal.counts_adapters() => tracing::warn!(
+                    error,
+                    "The gateway of a pool cannot be read; its adapters keep their copies, and the \
+                     pool its replicas"
+                ),
                 (None | Some(Ok(())), Err(error)) => tracing::warn!(
                     error,
                     "The wake signal cannot be read; its models neither wake nor sleep, and do \
@@ -247,7 +273,7 @@ impl ListenerState {
     /// The signal cannot be read or has no value. The error is the reason.
     async fn read(
         &self,
-        signal: &SignalSettings,
+        signal: &ReadSettings,
         session: Option<&Session<HttpClient>>,
     ) -> Result<SignalReading, String> {
         match (&signal.source, session) {
@@ -259,6 +285,13 @@ impl ListenerState {
                 )?;
                 Ok(SignalReading { at, amounts })
             }
+            (SignalSource::RoutedRequests(page), Some(session)) => {
+                let (at, samples) = self.page(page, session, &routed::wants).await?;
+                let counts = routed::read(at, &samples).ok_or(
+                    "no count of routed requests is in the response; is it that of an endpoint picker?",
+                )?;
+                Ok(SignalReading { at, amounts: SignalAmounts::Routed(counts) })
+            }
             (SignalSource::Metric { page, metric, labels }, Some(session)) => {
                 let (at, samples) = self.page(page, session, &|name| name == metric).await?;
                 let fitting = samples.iter().filter(|sample| {
@@ -269,12 +302,15 @@ impl ListenerState {
                     return Err(format!("the response does not have {metric} with these labels"));
                 }
 
-                Ok(SignalReading { at, amounts: QueuedAmounts::One(amounts.into_iter().sum()) })
+                Ok(SignalReading { at, amounts: SignalAmounts::One(amounts.into_iter().sum()) })
             }
             (SignalSource::Query(expression), _) => self.ask(expression).await,
-            (SignalSource::EndpointPicker(_) | SignalSource::Metric { .. }, None) => {
-                Err("there is no client for the URL".to_owned())
-            }
+            (
+                SignalSource::EndpointPicker(_)
+                | SignalSource::RoutedRequests(_)
+                | SignalSource::Metric { .. },
+                None,
+            ) => Err("there is no client for the URL".to_owned()),
         }
     }
 
@@ -314,6 +350,6 @@ impl ListenerState {
              return it in the expression, as in `sum(x) or vector(0)`",
         )?;
         let amount = Requests::new(value).ok_or_else(|| format!("the value {value} is below 0"))?;
-        Ok(SignalReading { at, amounts: QueuedAmounts::One(Some(amount)) })
+        Ok(SignalReading { at, amounts: SignalAmounts::One(Some(amount)) })
     }
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::collect::demand::SignalSettings;
+use crate::collect::demand::{ReadSettings, SignalSettings};
 use crate::collect::prometheus::PrometheusSettings;
 use crate::collect::scrape::ScrapeSettings;
 use crate::collect::targets::{Endpoint, TargetSource};
 use crate::config::file::{FileKeys, ReadBy, ScaleTarget};
-use plimsoll_core::fleet::{ModelName, VariantSpec};
+use plimsoll_core::fleet::{ModelName, VariantKey, VariantSpec};
 use plimsoll_core::pipeline::Policy;
 
 /// A valid configuration, ready to run.
@@ -26,8 +26,28 @@ pub struct Config {
     pub scrape: ScrapeDefaults,
     /// The settings of the Prometheus client; `None` without a Prometheus.
     pub prometheus: Option<PrometheusSettings>,
+    /// The signals that the policy needs.
+    pub signals: PolicySignals,
+}
+
+/// The signals that a policy needs from outside the replicas.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PolicySignals {
     /// Signals that wake models without replicas.
     pub wake: Vec<SignalSettings>,
+    /// The gateways that count the requests for the adapters of pools.
+    pub gateways: BTreeMap<VariantKey, ReadSettings>,
+}
+
+// === impl PolicySignals ===
+
+impl PolicySignals {
+    /// The readings of all signals.
+    #[must_use]
+    pub fn reads(&self) -> Vec<ReadSettings> {
+        let wake = self.wake.iter().map(|signal| &signal.read);
+        wake.chain(self.gateways.values()).cloned().collect()
+    }
 }
 
 /// A policy that is evaluated in addition to the policy in effect, and only shown.

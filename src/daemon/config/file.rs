@@ -44,7 +44,9 @@ pub use crate::config::file::cards::{
 };
 pub use crate::config::file::external_scaler::{ExternalScalerKeys, ScalerTlsKeys};
 pub use crate::config::file::limits::{LimitKeys, NamespaceLimitKeys};
-pub use crate::config::file::pools::{AdapterKeys, CopyKeys, PackingKeys, PoolKeys};
+pub use crate::config::file::pools::{
+    AdapterKeys, CopyKeys, PackingKeys, PoolGatewayKeys, PoolKeys,
+};
 pub use crate::config::file::scrape::{ClientTlsKeys, ScrapeKeys, VariantScrapeKeys};
 pub use crate::config::file::targets::{
     DnsTargetKeys, FileTargetKeys, PrometheusTargetKeys, ScaleTarget, TargetKeys,

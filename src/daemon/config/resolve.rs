@@ -67,12 +67,12 @@ pub(crate) fn resolve(file: &ConfigFile, checks: &mut Checks<'_>) -> Config {
         variants: &variants,
     };
 
-    let (policy, wake) = resolve_policy(file, &mut keys, &around, checks);
+    let (policy, signals) = resolve_policy(file, &mut keys, &around, checks);
     let (entries, shadows): (Vec<_>, Vec<_>) =
         shadow::resolve_shadows(file, &around, checks).into_iter().unzip();
     keys.shadow = Some(entries).filter(|entries| !entries.is_empty());
     let scrape = global.scrape;
-    Config { keys: Box::new(keys), policy, shadows, variants, scrape, prometheus, wake }
+    Config { keys: Box::new(keys), policy, shadows, variants, scrape, prometheus, signals }
 }
 
 /// Resolves the thresholds in the `ConfigMap` entries of the workload variant autoscaler.

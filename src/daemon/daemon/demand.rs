@@ -1,23 +1,27 @@
 //! The requests that wake signals report: for each model that can scale to zero, every signal; for
-//! each other model, the signals that count requests.
+//! each other model, the signals that count requests. The requests that the gateways of pools count.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::collect::demand::{self, Listener, SignalReading, SignalReadings, SignalSettings};
+use crate::collect::demand::{
+    self, Listener, ReadSettings, SignalReading, SignalReadings, SignalSettings,
+};
 use crate::collect::prometheus::Asker;
-use crate::config::Config;
+use crate::config::{Config, PolicySignals};
 use crate::daemon::context::DaemonContext;
 use plimsoll_core::decide::zero::ZeroPolicy;
-use plimsoll_core::fleet::{Fleet, ModelKey, ModelName, VariantSpec};
+use plimsoll_core::fleet::{Fleet, ModelKey, ModelName, VariantKey, VariantSpec};
+use plimsoll_core::observe::routed::RoutedCounts;
 use plimsoll_core::observe::{DemandSignal, SignalQuantity, SignalValue};
 use plimsoll_core::pipeline::zero::Zero;
 
-/// The wake signals, and their last reports.
+/// The wake signals and the gateways of pools, and their last reports.
 pub(crate) struct WakeSignals {
-    wanted: watch::Sender<Arc<Vec<SignalSettings>>>,
+    wanted: watch::Sender<Arc<Vec<ReadSettings>>>,
+    signals: PolicySignals,
     heard: watch::Receiver<Arc<SignalReadings>>,
     zero: Zero,
 }
@@ -26,29 +30,46 @@ impl WakeSignals {
     /// Starts to read the signals of a configuration.
     pub(crate) fn start(config: &Config, common: &DaemonContext) -> anyhow::Result<Self> {
         let metrics = demand::SignalMetrics::register(&common.registry)?;
-        let (wanted, signals) = watch::channel(Arc::new(config.wake.clone()));
+        let (wanted, signals) = watch::channel(Arc::new(config.signals.reads()));
         let (outlet, heard) = watch::channel(Arc::default());
         let asker = config.prometheus.clone().map(Asker::new);
         let listener = Listener::new(common.clock, asker, metrics, outlet);
         common.tasks.spawn(listener.run(signals, common.tasks.clone(), common.stop.clone()));
-        Ok(Self { wanted, heard, zero: config.policy.zero.clone() })
+        Ok(Self {
+            wanted,
+            signals: config.signals.clone(),
+            heard,
+            zero: config.policy.zero.clone(),
+        })
     }
 
     /// Continues with the signals of another configuration.
     pub(crate) fn replace(&mut self, config: &Config) {
         self.zero = config.policy.zero.clone();
-        self.wanted.send_replace(Arc::new(config.wake.clone()));
+        self.signals = config.signals.clone();
+        self.wanted.send_replace(Arc::new(config.signals.reads()));
     }
 
     /// The demand per model that each signal reports, or would report. Models that cannot scale to
     /// zero get only the signals that count requests.
     pub(crate) fn demand(&self, fleet: &Fleet) -> BTreeMap<ModelKey, Vec<DemandSignal>> {
-        let signals = Arc::clone(&self.wanted.borrow());
+        let signals = &self.signals.wake;
         if signals.is_empty() {
             return BTreeMap::new();
         }
         let heard = Arc::clone(&self.heard.borrow());
-        said(&signals, &heard, &self.zero, fleet)
+        said(signals, &heard, &self.zero, fleet)
+    }
+
+    /// The requests that the gateway of each pool has counted; `None` if it was never read.
+    pub(crate) fn routed(&self) -> BTreeMap<VariantKey, Option<RoutedCounts>> {
+        let heard = self.heard.borrow();
+        let counted = self.signals.gateways.iter().map(|(pool, gateway)| {
+            let reading = heard.get(&gateway.name);
+            (pool.clone(), reading.and_then(|reading| reading.amounts.routed()).cloned())
+        });
+
+        counted.collect()
     }
 }
 
@@ -70,9 +91,9 @@ fn said(
             if keeps_one && signal.counts == SignalQuantity::Something {
                 continue;
             }
-            let said = heard.get(&signal.name);
+            let said = heard.get(&signal.read.name);
             demands.push(DemandSignal {
-                signal: signal.name.clone(),
+                signal: signal.read.name.clone(),
                 counts: signal.counts,
                 seen: seen(said, &model.model),
                 naming: signal.naming(&model.model, said),
@@ -99,7 +120,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::collect::demand::{MetricsEndpoint, QueuedAmounts, SignalSource, UnnamedAmount};
+    use crate::collect::demand::{MetricsEndpoint, SignalAmounts, SignalSource, UnnamedAmount};
     use crate::collect::scrape::ClientSettings;
     use crate::fixtures;
     use plimsoll_core::decide::zero::ZeroPolicy;
@@ -113,33 +134,30 @@ mod tests {
             url: "http://epp/metrics".to_owned(),
             client: ClientSettings::default(),
         };
-        SignalSettings {
+        let read = ReadSettings {
             name: "epp".to_owned(),
-            models,
-            namespaces: Vec::new(),
             source: SignalSource::EndpointPicker(page),
             interval: Duration::from_secs(1),
-            counts: SignalQuantity::Requests,
-        }
+        };
+        SignalSettings { read, models, namespaces: Vec::new(), counts: SignalQuantity::Requests }
     }
 
     fn query(name: &str, counts: SignalQuantity) -> SignalSettings {
-        SignalSettings {
+        let read = ReadSettings {
             name: name.to_owned(),
-            models: Vec::new(),
-            namespaces: Vec::new(),
             source: SignalSource::Query("1".to_owned()),
             interval: Duration::from_secs(1),
-            counts,
-        }
+        };
+        SignalSettings { read, models: Vec::new(), namespaces: Vec::new(), counts }
     }
 
     /// The naming by a picker whose page names this model, and by one without a page.
     fn namings(picker: &SignalSettings, name: &str) -> [Naming; 2] {
         let models = [(name.to_owned(), Requests::new(3.0))].into_iter().collect();
-        let amounts = QueuedAmounts::ByModel { models, rest: UnnamedAmount::Nothing };
+        let amounts = SignalAmounts::ByModel { models, rest: UnnamedAmount::Nothing };
         let at = Timestamp::UNIX_EPOCH;
-        let heard: SignalReadings = [(picker.name.clone(), SignalReading { at, amounts })].into();
+        let heard: SignalReadings =
+            [(picker.read.name.clone(), SignalReading { at, amounts })].into();
 
         let signals = std::slice::from_ref(picker);
         let fleet = Fleet::new([fixtures::variant("a")]);
@@ -179,7 +197,7 @@ mod tests {
         let fleet = Fleet::new([own.clone(), foreign.clone()]);
 
         let models = [(own.model.to_string(), Requests::new(3.0))].into_iter().collect();
-        let amounts = QueuedAmounts::ByModel { models, rest: UnnamedAmount::Nothing };
+        let amounts = SignalAmounts::ByModel { models, rest: UnnamedAmount::Nothing };
         let at = Timestamp::UNIX_EPOCH;
         let heard: SignalReadings = [("epp".to_owned(), SignalReading { at, amounts })].into();
 
@@ -196,7 +214,7 @@ mod tests {
     fn a_model_that_stays_is_told_of_what_counts_requests_and_one_that_may_go_of_everything() {
         let signals =
             [query("rate", SignalQuantity::Something), query("queue", SignalQuantity::Requests)];
-        let amounts = QueuedAmounts::One(Requests::new(3.0));
+        let amounts = SignalAmounts::One(Requests::new(3.0));
         let at = Timestamp::UNIX_EPOCH;
         let heard: SignalReadings = [("queue".to_owned(), SignalReading { at, amounts })].into();
         let stays = signals_heard(&signals, &heard, &Zero::default());

@@ -349,6 +349,7 @@ impl Ticks {
         scrapes.sort_by(|a, b| (&a.replica, a.at).cmp(&(&b.replica, b.at)));
         let autoscalers = cluster.as_deref().map(ClusterState::autoscalers).unwrap_or_default();
         let demand = self.parts.signals.demand(&seen.fleet);
+        let routed = self.parts.signals.routed();
         let starts = cluster.as_deref().map(ClusterState::starts).unwrap_or_default();
         let inventory = cluster.as_ref().map(|it| Arc::clone(&it.inventory)).unwrap_or_default();
         let templates = cluster.as_deref().map(ClusterState::templates).unwrap_or_default();
@@ -368,6 +369,7 @@ impl Ticks {
             templates,
             hosting,
             overrides,
+            routed,
         }
     }
 

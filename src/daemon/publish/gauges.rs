@@ -159,6 +159,8 @@ families! {
         "Adapters of a pool that need a copy.";
     POOL_WAITING = "plimsoll_pool_adapters_waiting", VARIANT,
         "Adapters of a pool that have waited for a slot on a replica for a whole window.";
+    POOL_ARRIVALS = "plimsoll_pool_arrivals_per_second", VARIANT,
+        "Requests per second for all adapters of a pool at its gateway: the sum of each one's highest rate within idle_after. Absent without a gateway or while its count is unknown.";
     POOL_PER_REPLICA = "plimsoll_pool_adapters_per_replica", VARIANT,
         "Adapters with a running request per replica, a mean over reporting replicas.";
     POOL_SLOTS_USED = "plimsoll_pool_slots_used", VARIANT,
@@ -453,6 +455,10 @@ impl MetricSheet {
         self.set(&POOL_ADAPTERS, &labels, Some(wanted as f64));
         let starved = adapters.iter().filter(|it| it.starved > Replicas::ZERO).count();
         self.set(&POOL_WAITING, &labels, Some(starved as f64));
+
+        let arriving: Option<f64> =
+            adapters.iter().map(|it| it.arriving.map(RequestRate::requests_per_second)).sum();
+        self.set(&POOL_ARRIVALS, &labels, arriving.filter(|_| !adapters.is_empty()));
 
         let mut said = 0.0;
         let mut used = 0.0;

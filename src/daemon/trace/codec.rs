@@ -81,7 +81,7 @@ macro_rules! may_stay {
 }
 
 // Each tick has its own scrapes, so they are always written.
-may_stay!(fleet, listings, inventory, autoscalers, demand, starts, templates, hosting);
+may_stay!(fleet, listings, inventory, autoscalers, demand, starts, templates, hosting, routed);
 
 // === impl Codec ===
 

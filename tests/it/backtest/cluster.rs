@@ -13,6 +13,7 @@ use plimsoll::observe::inventory::{
     Inventory, NodeStock, QuotaStock, ReplicaUnit, TimedValue, UnitSource,
 };
 use plimsoll::observe::overrides::{Order, Override, OverrideSource};
+use plimsoll::observe::routed::RoutedCounts;
 use plimsoll::observe::template::{Container, PodTemplate};
 use plimsoll::observe::{
     AutoscalerWindows, DemandSignal, Inputs, Naming, RankReading, Reading, ReplicaListing,
@@ -157,6 +158,7 @@ fn inputs() -> Inputs {
         starts: [(replica("a", 0), start(Some(at(2)))), (replica("a", 1), start(None))].into(),
         templates: [(key("a"), template())].into(),
         hosting: [(key("a"), hosted())].into(),
+        routed: [(key("a"), Some(routed())), (key("b"), None)].into(),
         listings: listings(),
         scrapes: scrapes(),
         overrides: [(
@@ -165,6 +167,11 @@ fn inputs() -> Inputs {
         )]
         .into(),
     }
+}
+
+fn routed() -> RoutedCounts {
+    let requests = [(ModelName::new("adapter").unwrap(), 7.0)].into();
+    RoutedCounts { at: at(3), process: Some(0.5), requests, others: 1.0 }
 }
 
 fn hosted() -> HostedModels {

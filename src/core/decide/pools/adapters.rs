@@ -77,6 +77,12 @@ pub struct AdapterTraffic {
 /// The activity of an adapter in the window.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 pub enum AdapterActivity {
+    /// It has had requests, and the gateway's count of them is unknown.
+    #[display("its requests at the gateway are not known, and it needed {before} before")]
+    Uncounted {
+        /// Copies that it needed before.
+        before: Replicas,
+    },
     /// It is unknown, because not every replica has been read.
     #[display("not all replicas have been read, and it needed {before} before")]
     Unknown {
@@ -112,7 +118,8 @@ pub struct Copies {
     pub source: CopiesSource,
 }
 
-/// The source of a number of copies; the first known source counts.
+/// The source of a number of copies. A declaration counts alone, and otherwise the source of more
+/// copies.
 #[derive(Clone, Copy, Debug, Display, PartialEq)]
 pub enum CopiesSource {
     /// The copies are declared.
@@ -125,25 +132,33 @@ pub enum CopiesSource {
 }
 
 /// Returns the copies that an adapter needs. Traffic counts only if a replica's share of it is
-/// known.
+/// known. Requests may also arrive past the gateway, so traffic never gives fewer copies than
+/// activity.
 #[must_use]
 pub fn copies(adapter: &Adapter) -> Copies {
     let (wanted, source) = if let Some(declared) = adapter.declared {
         (declared, CopiesSource::Declared(declared))
-    } else if let Some((wanted, traffic)) = adapter.traffic.and_then(AdapterTraffic::copies) {
-        (wanted, CopiesSource::Traffic(traffic))
     } else {
-        let wanted = match adapter.seen {
-            AdapterActivity::Unknown { before } => before,
-            AdapterActivity::Idle => Replicas::ZERO,
-            AdapterActivity::Busy => Replicas::ONE,
-            AdapterActivity::Starved { hosts } => hosts.up(),
-        };
-
-        (wanted, CopiesSource::Seen(adapter.seen))
+        let seen = adapter.seen.copies();
+        match adapter.traffic.and_then(AdapterTraffic::copies) {
+            Some((wanted, traffic)) if wanted >= seen => (wanted, CopiesSource::Traffic(traffic)),
+            Some(_) | None => (seen, CopiesSource::Seen(adapter.seen)),
+        }
     };
 
     Copies { adapter: adapter.name.clone(), wanted: adapter.bounds.clamp(wanted), source }
+}
+
+impl AdapterActivity {
+    const fn copies(self) -> Replicas {
+        match self {
+            Self::Unknown { before } => before,
+            Self::Uncounted { before } if before.count() > 0 => before,
+            Self::Idle => Replicas::ZERO,
+            Self::Uncounted { .. } | Self::Busy => Replicas::ONE,
+            Self::Starved { hosts } => hosts.up(),
+        }
+    }
 }
 
 impl AdapterTraffic {

@@ -12,7 +12,7 @@ use crate::decide::pools::plan::{LayoutPlan, RemovalCandidate};
 use crate::fleet::{ModelName, ReplicaName};
 use crate::observe::adapters::Unlisted;
 use crate::observe::engine::lora::Slots;
-use crate::units::{Replicas, Seconds};
+use crate::units::{Replicas, RequestRate, Seconds};
 
 /// The reason for a pool's desired replicas, as values that form a sentence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -61,6 +61,8 @@ pub enum PoolUncertainty {
         /// The reason; `None` if the replica has no fresh scrape.
         why: Option<Unlisted>,
     },
+    /// The gateway's count of requests is unknown.
+    Uncounted,
     /// Adapters have not been watched for long enough to be sure that none is missed.
     Unwatched {
         /// The remaining time.
@@ -101,6 +103,8 @@ pub struct PoolReport {
 pub struct AdapterState {
     /// The copies that it needs, and their source.
     pub copies: Copies,
+    /// The requests that arrive for it; `None` if no gateway counts them, or unknown.
+    pub arriving: Option<RequestRate>,
     /// Replicas on which it has had a request recently.
     pub hosts: Replicas,
     /// Replicas on which it waits for a slot.
@@ -184,6 +188,9 @@ impl fmt::Display for PoolUncertainty {
                     Some(why) => write!(f, "{why}"),
                     None => f.write_str("it has no fresh metrics"),
                 }
+            }
+            Self::Uncounted => {
+                f.write_str("the requests for adapters at the gateway are not known")
             }
             Self::Unwatched { remaining } => write!(
                 f,

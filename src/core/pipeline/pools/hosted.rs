@@ -115,6 +115,7 @@ fn report(
             wanted: model.copies,
             source: CopiesSource::Declared(model.copies),
         },
+        arriving: None,
         hosts: Replicas::ZERO,
         starved: Replicas::ZERO,
     });

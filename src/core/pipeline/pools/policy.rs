@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::decide::pools::adapters::{Adapter, AdapterActivity, Copies, copies};
+use crate::decide::pools::adapters::{Adapter, AdapterActivity, AdapterTraffic, Copies, copies};
 use crate::decide::pools::packing::PackingPolicy;
 use crate::fleet::{Bounds, ModelName};
 use crate::observe::engine::lora::Slots;
@@ -58,12 +58,17 @@ impl AdapterPool {
         self.adapters.get(name).map_or(self.copies, |wish| wish.bounds)
     }
 
-    pub(super) fn copies_of(&self, name: &ModelName, seen: AdapterActivity) -> Copies {
+    pub(super) fn copies_of(
+        &self,
+        name: &ModelName,
+        traffic: Option<AdapterTraffic>,
+        seen: AdapterActivity,
+    ) -> Copies {
         copies(&Adapter {
             name: name.clone(),
             bounds: self.bounds_of(name),
             declared: self.adapters.get(name).and_then(|wish| wish.declared),
-            traffic: None,
+            traffic,
             seen,
         })
     }

@@ -1,12 +1,15 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::analyze::foresight::capacity::CapacityBound;
+use crate::analyze::foresight::estimate::Teacher;
 use crate::analyze::saturation::{Thresholds, TransitionRule};
 use crate::decide::enforce::{Behavior, Rules, Select};
 use crate::decide::pools::packing::PackingPolicy;
 use crate::fleet::{Bounds, Fleet, ReplicaKey, VariantSpec};
 use crate::observe::engine::Engine;
 use crate::observe::engine::lora::LoraPage;
+use crate::observe::routed::RoutedCounts;
 use crate::observe::{
     HttpReading, Inputs, RankReading, Reading, ReplicaListing, Scale, ScaleState, Scrape,
     ScrapeRoute,
@@ -14,7 +17,7 @@ use crate::observe::{
 use crate::pipeline::limits::LimitPolicy;
 use crate::pipeline::zero::Zero;
 use crate::pipeline::{Decisions, Pipeline, Policy};
-use crate::units::{Fraction, Requests};
+use crate::units::{Fraction, RequestRate, Requests};
 
 /// A pool of replicas that each report their adapters.
 struct World {
@@ -24,6 +27,8 @@ struct World {
     /// The report of each replica, in the order of names; `None` is a scrape without a list.
     pages: Vec<Option<(&'static [&'static str], &'static [&'static str])>>,
     wanted: u32,
+    /// The last answer of the gateway; empty without a gateway.
+    gateway: BTreeMap<VariantKey, Option<RoutedCounts>>,
 }
 
 fn n(count: u32) -> Replicas {
@@ -96,7 +101,38 @@ impl World {
             names: names.iter().map(|name| (*name).to_owned()).collect(),
             pages: vec![Some((&[], &[])); names.len()],
             wanted: u32::try_from(names.len()).unwrap(),
+            gateway: BTreeMap::new(),
         }
+    }
+
+    /// Lets a replica serve this many requests/s, of which half may be used.
+    fn serves(&mut self, rate: f64) {
+        let pool = self.pipeline.pools.pools.entry(spec().key).or_default();
+        pool.capacity = Some(CapacityEstimate {
+            rate: RequestRate::new(rate).unwrap(),
+            usable: Fraction::new(0.5).unwrap(),
+            interval: None,
+            bound: CapacityBound::Itl,
+            said_by: Teacher::Replicas,
+        });
+    }
+
+    /// Lets these requests/s arrive at the gateway, for a number of ticks.
+    fn arriving(&mut self, rates: &[(&str, f64)], ticks: usize) -> (u32, String, PoolReport) {
+        let mut found = None;
+        for _ in 0..ticks {
+            let at = Timestamp::from_second(self.second + 5).unwrap();
+            let last = self.gateway.remove(&spec().key).flatten();
+            let counted = last.map(|it| it.requests).unwrap_or_default();
+            let grown = rates.iter().map(|(name, rate)| {
+                let before = counted.get(&model(name)).copied().unwrap_or_default();
+                (model(name), before + 5.0 * rate)
+            });
+            let counts = RoutedCounts { at, process: None, requests: grown.collect(), others: 0.0 };
+            self.gateway.insert(spec().key, Some(counts));
+            found = Some(self.after(1));
+        }
+        found.unwrap()
     }
 
     fn key(name: &str) -> ReplicaKey {
@@ -163,6 +199,7 @@ impl World {
             fleet: Fleet::new([spec()]).into(),
             listings: [(spec().key, listing)].into(),
             scrapes: scrapes.collect(),
+            routed: self.gateway.clone(),
             ..Inputs::default()
         };
 
@@ -269,6 +306,58 @@ fn pods_of_a_deployment_are_told_which_should_go_and_those_with_ordinals_are_not
     assert_eq!(order, [("p-7d9f-x2x4k", 0), ("p-7d9f-b8m2q", 2)]);
     let mut world = World::new(policy(), &["p-0", "p-1"]);
     assert_eq!(world.after(2).2.departures, []);
+}
+
+/// The copies of each adapter, by name.
+fn copies_in(report: &PoolReport) -> Vec<u32> {
+    report.adapters.iter().map(|it| it.copies.wanted.count()).collect()
+}
+
+#[test]
+fn copies_follow_the_requests_at_the_gateway_up_at_once_and_down_after_a_while() {
+    let mut world = World::new(policy(), &["p-0", "p-1", "p-2", "p-3"]);
+    world.pages[0] = Some((&["a", "b"], &[]));
+    world.serves(2.0);
+    let (desired, text, report) = world.arriving(&[("a", 3.5), ("b", 0.2), ("c", 9.0)], 4);
+    assert_eq!(copies_in(&report), [4, 1], "c is asked for, and no replica serves it: {text}");
+    assert_eq!(report.adapters[0].arriving, RequestRate::new(3.5));
+    assert!(text.contains("4 for the copies of a"), "{text}");
+    assert_eq!(desired, 4, "{text}");
+
+    let (_, text, report) = world.arriving(&[("a", 0.1), ("b", 0.2), ("c", 9.0)], 8);
+    assert_eq!(copies_in(&report), [4, 1], "the peak is less than a minute old: {text}");
+    let (desired, text, report) = world.arriving(&[("a", 0.1), ("b", 0.2), ("c", 9.0)], 40);
+    assert_eq!(copies_in(&report), [1, 1], "{text}");
+    assert!(desired < 4, "{text}");
+}
+
+#[test]
+fn while_the_gateway_is_unknown_no_adapter_loses_a_copy_and_the_pool_no_replica() {
+    let mut world = World::new(policy(), &["p-0", "p-1", "p-2", "p-3"]);
+    world.pages[0] = Some((&["a", "b"], &[]));
+    world.serves(2.0);
+    world.arriving(&[("a", 3.5), ("b", 0.2)], 10);
+    let (desired, text, report) = world.after(60);
+    assert_eq!(copies_in(&report), [4, 1], "the last count is 300 s old: {text}");
+    assert_eq!(report.adapters[0].arriving, None);
+    assert!(text.contains("the requests for adapters at the gateway are not known"), "{text}");
+    assert_eq!(desired, 4, "{text}");
+
+    let mut world = World::new(policy(), &["p-0", "p-1"]);
+    world.pages[0] = Some((&["a"], &[]));
+    world.gateway.insert(spec().key, None);
+    let (desired, text, report) = world.after(60);
+    assert_eq!((desired, copies_in(&report)), (2, vec![1]), "it was never read: {text}");
+}
+
+#[test]
+fn requests_past_the_gateway_keep_the_copy_of_an_adapter() {
+    let mut world = World::new(policy(), &["p-0"]);
+    world.pages[0] = Some((&["a"], &[]));
+    world.serves(2.0);
+    let (_, text, report) = world.arriving(&[("a", 0.0)], 40);
+    assert_eq!(copies_in(&report), [1], "{text}");
+    assert_eq!(report.adapters[0].arriving, Some(RequestRate::ZERO));
 }
 
 proptest! {

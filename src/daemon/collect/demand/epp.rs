@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::collect::demand::reading::{QueuedAmounts, UnnamedAmount};
+use crate::collect::demand::reading::{SignalAmounts, UnnamedAmount};
 use crate::collect::exposition::samples::ExpositionSample;
 use plimsoll_core::units::Requests;
 
@@ -29,10 +29,10 @@ const PREFIXES: [&str; 4] = [
 const QUEUE: &str = "queue_size";
 
 /// The labels with the model, the more exact one first: the rewritten name, and the requested name.
-const MODEL: [&str; 2] = ["target_model_name", "model_name"];
+pub(super) const MODEL: [&str; 2] = ["target_model_name", "model_name"];
 
 /// The name for all models beyond the picker's limit on names.
-const OTHER: &str = "other";
+pub(super) const OTHER: &str = "other";
 
 /// Returns true if a metric belongs to flow control.
 pub(crate) fn wants(name: &str) -> bool {
@@ -40,7 +40,7 @@ pub(crate) fn wants(name: &str) -> bool {
 }
 
 /// Reads the queued requests of each model; `None` if there are no flow control metrics.
-pub(crate) fn read(samples: &[ExpositionSample]) -> Option<QueuedAmounts> {
+pub(crate) fn read(samples: &[ExpositionSample]) -> Option<SignalAmounts> {
     let prefix = PREFIXES
         .iter()
         .find(|start| samples.iter().any(|sample| sample.name.starts_with(**start)))?;
@@ -63,7 +63,7 @@ pub(crate) fn read(samples: &[ExpositionSample]) -> Option<QueuedAmounts> {
     } else {
         UnnamedAmount::Unknown
     };
-    Some(QueuedAmounts::ByModel { models, rest })
+    Some(SignalAmounts::ByModel { models, rest })
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Metrics about the readings of wake signals.
+//! Metrics about the readings of signals.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +27,7 @@ impl SignalMetrics {
         let registrar = Registrar(registry);
         let reads = registrar.counters(
             "plimsoll_wake_signal_reads_total",
-            "Readings of wake signals, by outcome: read or failed.",
+            "Readings of wake signals and of pools' gateways, by outcome: read or failed.",
             &["signal", "outcome"],
         )?;
         Ok(Self { reads, signals: Arc::default() })

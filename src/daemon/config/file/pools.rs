@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
 
+use crate::config::file::scrape::ClientTlsKeys;
+use crate::config::file::zero::WAKE_INTERVALS;
 use plimsoll_core::pipeline::pools::PoolSource;
 use plimsoll_core::settings;
 use plimsoll_core::settings::{Written, hours, minutes, secs};
@@ -29,6 +33,11 @@ settings! {
         /// Declarations of single adapters, by the name that requests ask for.
         adapters: BTreeMap<String, Option<Written<AdapterKeys>>>;
 
+        /// The gateway in front of the replicas, whose count of requests decides the copies of each
+        /// adapter.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        gateway: Option<PoolGatewayKeys>;
+
         /// Time for which an adapter without a request keeps its copies.
         // Long enough for an adapter that is requested a few times per hour.
         idle_after: Seconds = minutes(10), in secs(1)..=hours(24);
@@ -45,6 +54,24 @@ settings! {
 
         /// The most; without it, as many as there are replicas.
         max: Option<u32>, in MAXIMA;
+    }
+
+    /// The gateway in front of a pool's replicas.
+    pub struct PoolGatewayKeys {
+        /// The `/metrics` URL of its endpoint picker.
+        url: String,
+            required "is missing: the copies of adapters follow the requests that it counts";
+
+        /// Time between two readings.
+        interval: Duration = secs(5), in WAKE_INTERVALS;
+
+        /// TLS of the URL; needs `https`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        tls: Option<ClientTlsKeys>;
+
+        /// File with a bearer token for the URL, read again as it rotates.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        bearer_token_file: Option<PathBuf>;
     }
 
     /// The declaration of one adapter.

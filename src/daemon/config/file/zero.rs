@@ -59,7 +59,7 @@ settings! {
     pub struct WakeSignalKeys {
         /// Its name in explanations.
         name: String,
-            in settings::text(is_name, "must be a short name of printable characters"),
+            in settings::text(is_name, "must be a short name of printable characters that does not start with pools["),
             required "is missing: explanations call the signal by it";
 
         /// The models that it is for, as `MODEL#NAMESPACE`; without it, all that it names.
@@ -107,5 +107,9 @@ settings! {
 }
 
 fn is_name(text: &str) -> bool {
-    (1..=63).contains(&text.len()) && text.chars().all(|c| c.is_ascii_graphic() || c == ' ')
+    // Gateways of pools have the paths of their keys as names.
+    let is_free = !text.starts_with("pools[");
+    is_free
+        && (1..=63).contains(&text.len())
+        && text.chars().all(|c| c.is_ascii_graphic() || c == ' ')
 }

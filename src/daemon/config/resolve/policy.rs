@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use crate::collect::demand::SignalSettings;
 use crate::config::check::Checks;
+use crate::config::effective::PolicySignals;
 use crate::config::file::{Analysis, ConfigFile, FileKeys, ReadBy};
 use crate::config::resolve::policy_context::PolicyContext;
+use crate::config::resolve::pools::ResolvedPools;
 use crate::config::resolve::saturation::{check_together, resolve_overrides};
 use crate::config::resolve::{capacity, enforce, kubernetes, limits, pools, zero};
 use crate::config::wva::{self, WvaDefaults};
@@ -56,13 +57,13 @@ fn usual(file: &ConfigFile, wva: &WvaDefaults, checks: &mut Checks<'_>) -> FileK
     usual
 }
 
-/// The policy of the file's sections, and the wake signals. Completes the sections.
+/// The policy of the file's sections, and the signals that it needs. Completes the sections.
 pub(crate) fn resolve_policy(
     file: &ConfigFile,
     keys: &mut FileKeys,
     around: &PolicyContext<'_>,
     checks: &mut Checks<'_>,
-) -> (Policy, Vec<SignalSettings>) {
+) -> (Policy, PolicySignals) {
     let PolicyContext { known, relayed, wva, .. } = *around;
     let section = file.scale_to_zero.as_ref();
     let (zero, wake) = zero::resolve(section, &mut keys.scale_to_zero, around, checks);
@@ -77,7 +78,7 @@ pub(crate) fn resolve_policy(
     let sizing = size(file, keys, &thresholds, wva, checks);
     enforce::check(&keys.enforce, checks);
     let Observe { window, stale_after } = keys.observe;
-    let pools = pools::resolve(&mut keys.pools, known, window, checks);
+    let ResolvedPools { pools, gateways } = pools::resolve(&mut keys.pools, known, window, checks);
     let policy = Policy {
         window,
         stale_after,
@@ -93,7 +94,7 @@ pub(crate) fn resolve_policy(
         limits,
     };
 
-    (policy, wake)
+    (policy, PolicySignals { wake, gateways })
 }
 
 /// The analyzers that size models; `None` if the saturation of replicas changes desired replicas by

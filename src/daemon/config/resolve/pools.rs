@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 
 use crate::collect::cluster::is_server;
+use crate::collect::demand::{MetricsEndpoint, ReadSettings, SignalSource};
 use crate::config::check::Checks;
 use crate::config::effective::{VariantConfig, VariantTargets};
-use crate::config::file::{AdapterKeys, CopyKeys, PackingKeys, PoolKeys};
+use crate::config::file::{AdapterKeys, CopyKeys, PackingKeys, PoolGatewayKeys, PoolKeys};
 use crate::config::names;
+use crate::config::resolve::scrape::{check_client, client, warn_of_client};
+use crate::config::resolve::wake::page_scheme;
 use plimsoll_core::decide::pools::packing::PackingPolicy;
 use plimsoll_core::fleet::{Bounds, ModelName, Namespace, VariantKey, VariantName};
 use plimsoll_core::observe::engine::lora::Slots;
@@ -20,6 +23,14 @@ const PATH: &str = "pools";
 /// The section: the keys of each pool by its name.
 type PoolSection = BTreeMap<String, Option<Written<PoolKeys>>>;
 
+/// The pools of a policy.
+#[derive(Default)]
+pub(super) struct ResolvedPools {
+    pub(super) pools: BTreeMap<VariantKey, AdapterPool>,
+    /// The gateways of pools that have one.
+    pub(super) gateways: BTreeMap<VariantKey, ReadSettings>,
+}
+
 /// Resolves the pools, and completes the section. Only variants in `known` can be pools; it is
 /// `None` if more variants are discovered.
 pub(crate) fn resolve(
@@ -27,8 +38,8 @@ pub(crate) fn resolve(
     known: Option<&[VariantConfig]>,
     window: Seconds,
     checks: &mut Checks<'_>,
-) -> BTreeMap<VariantKey, AdapterPool> {
-    let mut pools = BTreeMap::new();
+) -> ResolvedPools {
+    let mut resolved = ResolvedPools::default();
     for (name, written) in section.iter_mut().flatten() {
         let path = join(PATH, name);
         let Some(key) = key(name) else {
@@ -41,7 +52,13 @@ pub(crate) fn resolve(
         }
 
         let was = written.clone();
-        let (keys, pool) = pool(&path, was.as_ref(), checks);
+        let (mut keys, pool) = pool(&path, was.as_ref(), checks);
+        if let Some(gateway) = &mut keys.gateway
+            && let Some(set) = was.as_ref().and_then(|it| it.gateway.as_ref())
+        {
+            let read = reads(&join(&path, "gateway"), set, gateway, checks);
+            resolved.gateways.extend(read.map(|read| (key.clone(), read)));
+        }
         *written = keys.written();
         if pool.idle_after < window {
             let rule =
@@ -53,11 +70,11 @@ pub(crate) fn resolve(
             let variant = known.and_then(|known| known.iter().find(|it| it.spec.key == key));
             check_server(&path, variant, was.as_ref(), checks);
         }
-        pools.insert(key, pool);
+        resolved.pools.insert(key, pool);
     }
 
     section.take_if(|section| section.is_empty());
-    pools
+    resolved
 }
 
 /// Checks that a pool of Seldon's models is a `Server`, and notes keys that are for adapters.
@@ -83,6 +100,7 @@ fn check_server(
         ("max_loras", written.max_loras.is_some()),
         ("copies", written.copies.is_some()),
         ("adapters", written.adapters.is_some()),
+        ("gateway", written.gateway.is_some()),
         ("idle_after", written.idle_after.is_some()),
     ] {
         if is_written {
@@ -90,6 +108,23 @@ fn check_server(
             checks.problems.warning(join(path, key), rule);
         }
     }
+}
+
+/// The readings of a pool's gateway; `None` if its URL is not valid. Completes the keys.
+fn reads(
+    path: &str,
+    written: &Written<PoolGatewayKeys>,
+    keys: &mut PoolGatewayKeys,
+    checks: &mut Checks<'_>,
+) -> Option<ReadSettings> {
+    let scheme = page_scheme(&join(path, "url"), written.url.as_ref()?, checks)?;
+    check_client(path, written.tls.as_ref(), written.bearer_token_file.as_ref(), checks);
+    let tls = keys.tls.get_or_insert_default();
+    let client = client(tls, keys.bearer_token_file.as_ref());
+    warn_of_client(path, scheme, &client, checks);
+
+    let source = SignalSource::RoutedRequests(MetricsEndpoint { url: keys.url.clone(), client });
+    Some(ReadSettings { name: path.to_owned(), source, interval: keys.interval })
 }
 
 fn key(name: &str) -> Option<VariantKey> {

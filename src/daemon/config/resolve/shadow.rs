@@ -82,9 +82,14 @@ fn overlaid(file: &ConfigFile, sections: &Map<String, Value>) -> ConfigFile {
     serde_json::from_value(value).expect("a written file is valid")
 }
 
-/// The entry with all sections of the policy. Its cards include those from files.
+/// The entry with all sections of the policy. Its cards include those from files. Only the policy in
+/// effect has wake signals and gateways of pools.
 fn effective(name: &str, keys: FileKeys) -> ShadowKeys {
     let capacity = keys.capacity.map(|it| CapacityKeys { card_files: None, ..it });
+    let mut pools = keys.pools.unwrap_or_default();
+    for pool in pools.values_mut().flatten() {
+        pool.gateway = None;
+    }
 
     ShadowKeys {
         name: name.to_owned(),
@@ -94,7 +99,7 @@ fn effective(name: &str, keys: FileKeys) -> ShadowKeys {
         capacity,
         enforce: Some(keys.enforce),
         scale_to_zero: Some(ScaleToZeroKeys { wake: Some(Vec::new()), ..keys.scale_to_zero }),
-        pools: Some(keys.pools.unwrap_or_default()),
+        pools: Some(pools),
         limits: Some(keys.limits),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use reqwest::Url;
 
-use crate::collect::demand::{MetricsEndpoint, SignalSettings, SignalSource};
+use crate::collect::demand::{MetricsEndpoint, ReadSettings, SignalSettings, SignalSource};
 use crate::collect::targets::Scheme;
 use crate::config::check::Checks;
 use crate::config::file::WakeSignalKeys;
@@ -38,8 +38,8 @@ pub(crate) fn resolve(
         let Some(signal) = signal else { continue };
         let path = format!("{LIST}[{at}]");
         let Some(resolved) = resolve_one(&path, signal, around, checks) else { continue };
-        let name = &resolved.1.name;
-        if signals.iter().any(|(_, known)| known.name == *name) {
+        let name = &resolved.1.read.name;
+        if signals.iter().any(|(_, known)| known.read.name == *name) {
             let rule = "must be unique: another signal has this name";
             checks.problems.error(format!("{path}.name"), rule, name);
             continue;
@@ -86,8 +86,8 @@ fn resolve_one(
     let listed = keys.namespaces.iter().flatten();
     let namespaces = listed.filter_map(|name| Namespace::new(name)).collect();
     keys.models = Some(models.iter().map(ToString::to_string).collect());
-    let name = keys.name.clone();
-    Some((keys, SignalSettings { name, models, namespaces, source, interval, counts }))
+    let read = ReadSettings { name: keys.name.clone(), source, interval };
+    Some((keys, SignalSettings { read, models, namespaces, counts }))
 }
 
 fn source(
@@ -158,7 +158,7 @@ fn source(
 }
 
 /// The scheme of a metrics URL; `None` if the URL is not valid.
-fn page_scheme(path: &str, written: &str, checks: &mut Checks<'_>) -> Option<Scheme> {
+pub(super) fn page_scheme(path: &str, written: &str, checks: &mut Checks<'_>) -> Option<Scheme> {
     let url = Url::parse(written).ok().filter(Url::has_host);
     let scheme = url.as_ref().and_then(|url| match url.scheme() {
         "http" => Some(Scheme::Http),

@@ -9,7 +9,7 @@ use plimsoll_core::decide::pools::pooled as found;
 use plimsoll_core::decide::pools::pooled::PoolReport;
 use plimsoll_core::fleet::{ModelName, ReplicaName};
 use plimsoll_core::observe::engine::lora::Slots;
-use plimsoll_core::units::Replicas;
+use plimsoll_core::units::{Replicas, RequestRate};
 
 /// What the adapters of a variant need, and where they should be.
 #[derive(Serialize, JsonSchema)]
@@ -51,6 +51,9 @@ struct PoolAdapter<'a> {
     copies: u32,
     /// Why, as a sentence.
     why: String,
+    /// Requests/s that arrive for it at the gateway: the highest rate within `idle_after`; null
+    /// without a gateway or while its count is unknown.
+    arriving: Option<f64>,
     /// Replicas on which it has had a request in the window.
     replicas: u32,
     /// Those of them on which it has waited for a slot for all of the window.
@@ -145,12 +148,13 @@ impl<'a> Pool<'a> {
 }
 
 fn adapter(found: &found::AdapterState) -> PoolAdapter<'_> {
-    let found::AdapterState { copies, hosts, starved } = found;
+    let found::AdapterState { copies, arriving, hosts, starved } = found;
 
     PoolAdapter {
         adapter: copies.adapter.as_str(),
         copies: copies.wanted.count(),
         why: copies.to_string(),
+        arriving: arriving.map(RequestRate::requests_per_second),
         replicas: hosts.count(),
         starved: starved.count(),
     }

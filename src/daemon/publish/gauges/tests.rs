@@ -363,6 +363,7 @@ fn pool_report() -> PoolReport {
             wanted: n(wanted),
             source: CopiesSource::Declared(n(wanted)),
         },
+        arriving: None,
         hosts: Replicas::ZERO,
         starved: n(starved),
     };

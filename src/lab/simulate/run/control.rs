@@ -12,12 +12,14 @@ use rand::RngExt;
 
 use crate::simulate::Micros;
 use crate::simulate::reading;
+use crate::simulate::run::controller::GatewayReading;
 use crate::simulate::run::pods::{PodState, SimulatedPod};
 use crate::simulate::run::{Happening, Simulation, wall_clock};
 use crate::simulate::scaler::{MetricError, MilliValue, SyncOutcome};
 use crate::simulate::scenario::{Actuator, Signal};
 use crate::simulate::score::{CHANGES_MAX, DecisionChange, ForesightEstimate};
-use plimsoll_core::fleet::ModelKey;
+use plimsoll_core::fleet::{ModelKey, VariantKey};
+use plimsoll_core::observe::routed::RoutedCounts;
 use plimsoll_core::observe::{
     DemandSignal, Inputs, Naming, ReplicaListing, ReplicaStart, Scale, ScaleState, Scrape,
     ScrapeFailure, ScrapeRoute, SignalQuantity, SignalValue,
@@ -133,6 +135,7 @@ impl Simulation<'_> {
         }
 
         inputs.demand = self.gateways();
+        inputs.routed = self.routed();
         inputs
     }
 
@@ -142,7 +145,7 @@ impl Simulation<'_> {
         for (model, traffic) in self.scenario.models.iter().zip(&self.traffic) {
             let Some(every) = model.gateway.read.filter(|_| !blind) else { continue };
             let known = self.controller.gateways.get(&model.key);
-            if known.is_some_and(|(at, _)| self.now.since(*at) < every) {
+            if known.is_some_and(|known| self.now.since(known.at) < every) {
                 continue;
             }
 
@@ -150,11 +153,11 @@ impl Simulation<'_> {
             let seen = SignalValue::Number(held, wall_clock(self.now));
             let signal = "gateway".to_owned();
             let counts = SignalQuantity::Requests;
-            let mut said = vec![DemandSignal { signal, seen, counts, naming: Naming::Named }];
+            let mut demand = vec![DemandSignal { signal, seen, counts, naming: Naming::Named }];
 
             if model.gateway.admit.is_some() {
                 let rejected = Requests::new(traffic.bucket.rejected as f64).unwrap_or_default();
-                said.push(DemandSignal {
+                demand.push(DemandSignal {
                     signal: "rejected".to_owned(),
                     seen: SignalValue::Number(rejected, wall_clock(self.now)),
                     counts: SignalQuantity::Rejected,
@@ -162,11 +165,37 @@ impl Simulation<'_> {
                 });
             }
 
-            self.controller.gateways.insert(model.key.clone(), (self.now, said));
+            let names = model.adapters.iter().map(|adapter| adapter.name.clone());
+            let routed = RoutedCounts {
+                at: wall_clock(self.now),
+                process: None,
+                requests: names.zip(traffic.routed.iter().map(|count| *count as f64)).collect(),
+                others: 0.0,
+            };
+            let reading = GatewayReading { at: self.now, demand, routed };
+            self.controller.gateways.insert(model.key.clone(), reading);
         }
 
         let known = self.controller.gateways.iter();
-        known.map(|(model, (_, said))| (model.clone(), said.clone())).collect()
+        known.map(|(model, reading)| (model.clone(), reading.demand.clone())).collect()
+    }
+
+    /// The requests that gateways have counted for pools, for gateways that the daemon reads.
+    fn routed(&self) -> BTreeMap<VariantKey, Option<RoutedCounts>> {
+        let pools = &self.scenario.control.policy.pools;
+        let mut routed = BTreeMap::new();
+        for model in self.scenario.models.iter().filter(|model| model.gateway.read.is_some()) {
+            let reading = self.controller.gateways.get(&model.key);
+            let counts = reading.map(|reading| &reading.routed);
+
+            let specs = self.scenario.variants.iter().map(|variant| &variant.spec);
+            let serving = specs.filter(|spec| spec.model_key() == model.key);
+            for pool in serving.filter(|spec| pools.contains_key(&spec.key)) {
+                routed.insert(pool.key.clone(), counts.cloned());
+            }
+        }
+
+        routed
     }
 
     /// The admissible rate that the daemon publishes for a model.

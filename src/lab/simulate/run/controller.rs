@@ -16,6 +16,7 @@ use crate::simulate::scenario::{Actuator, Hpa, Scenario, Variant};
 use crate::simulate::score::ForesightEstimate;
 use plimsoll_core::analyze::foresight::card::Card;
 use plimsoll_core::fleet::{Fleet, ModelKey};
+use plimsoll_core::observe::routed::RoutedCounts;
 use plimsoll_core::observe::{DemandSignal, Scrape};
 use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::units::{Replicas, RequestRate};
@@ -30,12 +31,20 @@ pub(crate) struct Controller {
     pub(crate) laws: Vec<Option<Law>>,
     /// Scrapes of a Prometheus that the daemon has not received yet, oldest first.
     pub(super) relayed: VecDeque<(Micros, Scrape)>,
-    /// The last reading of each model's gateway and its time, if the daemon reads it.
-    pub(super) gateways: BTreeMap<ModelKey, (Micros, Vec<DemandSignal>)>,
+    /// The last reading of each model's gateway, if the daemon reads it.
+    pub(super) gateways: BTreeMap<ModelKey, GatewayReading>,
     /// The admissible rate that the daemon publishes for each model.
     pub(super) admissible: BTreeMap<ModelKey, RequestRate>,
     pub(super) ticks: u64,
     pub(super) losses: Pcg64,
+}
+
+/// A reading of a gateway.
+pub(super) struct GatewayReading {
+    pub(super) at: Micros,
+    pub(super) demand: Vec<DemandSignal>,
+    /// The requests that it has sent to replicas, by adapter.
+    pub(super) routed: RoutedCounts,
 }
 
 /// The autoscaler of one variant.

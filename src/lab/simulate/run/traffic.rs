@@ -181,6 +181,7 @@ impl Simulation<'_> {
         if submitted.is_ok() {
             if let Some(adapter) = adapter {
                 replica.ask_for(id, adapter);
+                self.traffic[model].routed[usize::from(adapter.place())] += 1;
             }
 
             taken.crowd.outstanding += 1;

@@ -37,6 +37,8 @@ pub(crate) struct Traffic {
     pub(super) first: u64,
     /// Attempts that have reached the gateway.
     pub(crate) asked: u64,
+    /// Requests that the gateway has sent to replicas, by adapter.
+    pub(crate) routed: Vec<u64>,
     /// The bucket that limits the gateway's admission.
     pub(crate) bucket: TokenBucket,
     /// Requests that the gateway holds, oldest first.
@@ -113,13 +115,14 @@ pub(super) enum RequestPlace {
 
 impl Traffic {
     pub(crate) fn new(scenario: &Scenario, seed: u64, model: usize) -> Self {
-        let Model { load, batch, .. } = &scenario.models[model];
+        let Model { load, batch, adapters, .. } = &scenario.models[model];
         Self {
             interactive: Stream::new(load.arrivals(seed, model)),
             batch: batch.as_ref().map(|batch| Stream::new(batch.arrivals(seed, model))),
             open: VecDeque::new(),
             first: 0,
             asked: 0,
+            routed: vec![0; adapters.len()],
             bucket: TokenBucket::full(),
             held: VecDeque::new(),
             handed: VecDeque::new(),
