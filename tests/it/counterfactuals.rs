@@ -90,7 +90,7 @@ fn above_the_upper_threshold_it_scales_up_and_between_both_nothing_changes() {
     assert!(found.complete && found.solves <= SOLVES_MAX, "{found:?}");
 
     // What happens at loads on both sides of a threshold, after everything has waited. At another
-    // load, another capacity is learned, so the upper threshold is right within 10 %, and the lower
+    // load, another capacity is learned, so the upper threshold is right within 10%, and the lower
     // one is the highest at which it may scale down.
     let number = found.settled.unwrap();
     let up = load.up.unwrap();
@@ -104,6 +104,22 @@ fn above_the_upper_threshold_it_scales_up_and_between_both_nothing_changes() {
     assert_eq!(at_rate(1.03 * up.load), up.desired.count(), "{load:?}");
     assert_eq!(at_rate(0.90 * up.load), number.count(), "{load:?}");
     assert_eq!(at_rate(1.03 * down.load), number.count(), "{load:?}");
+}
+
+#[test]
+fn while_a_scale_down_waits_the_thresholds_are_about_the_number_in_effect() {
+    let mut work = foreseen();
+    let _ = work.run(6, 60.0, 600);
+    let last = work.run(6, 8.0, 20);
+    let found = answers(work.scene.clone().unwrap());
+    let in_effect = found.desired.unwrap();
+    assert_eq!(in_effect, n(desired(&last, "a")));
+    assert!(found.settled.unwrap() < in_effect, "a scale-down waits: {found:?}");
+
+    let load = found.load.unwrap();
+    let (up, down) = (load.up.unwrap(), load.down.unwrap());
+    assert!(up.desired > in_effect && down.desired < in_effect, "{load:?}");
+    assert!(load.now < down.load && down.load < up.load, "{load:?}");
 }
 
 #[test]

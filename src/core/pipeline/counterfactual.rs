@@ -10,6 +10,10 @@
 //! [`REACH`] times more or less, until the ends differ by 0.5%. The reported value is always one
 //! that was decided. If the number does not change at the far end either, there is no answer.
 //!
+//! Loads are compared with the desired replicas in effect, which readers see. While a scale-down
+//! waits, the load is already below the threshold for fewer replicas, so that is searched among
+//! higher loads, and the other way round.
+//!
 //! # Cost
 //!
 //! At most [`SOLVES_MAX`] decisions, and fewer once `goes_on` returns false. The answers say if
@@ -45,7 +49,7 @@ pub struct Counterfactuals {
     pub desired: Option<Replicas>,
     /// The desired replicas once every wait has ended, if the load stays as it is.
     pub settled: Option<Replicas>,
-    /// The load from which the number changes.
+    /// The loads from which the settled number is another one than the desired replicas.
     pub load: Result<LoadAnswer, Unanswered>,
     /// Other inputs that would change the number.
     pub changes: Vec<ChangeAnswer>,
@@ -55,16 +59,16 @@ pub struct Counterfactuals {
     pub complete: bool,
 }
 
-/// The loads at which the settled number changes.
+/// The loads above and below which the settled number differs from the desired replicas in effect.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadAnswer {
     /// The quantity that is the load.
     pub measure: LoadMeasure,
     /// Its value now: requests per second, or a share.
     pub now: f64,
-    /// The lowest load at which more replicas are desired; `None` up to [`REACH`] times the load.
+    /// The lowest load at which more replicas settle; `None` up to [`REACH`] times the load.
     pub up: Option<LoadThreshold>,
-    /// The highest load at which fewer are desired; `None` down to 1/[`REACH`] of the load.
+    /// The highest load at which fewer settle; `None` down to 1/[`REACH`] of the load.
     pub down: Option<LoadThreshold>,
 }
 
@@ -82,7 +86,7 @@ pub enum LoadMeasure {
 pub struct LoadThreshold {
     /// The load.
     pub load: f64,
-    /// The desired replicas at that load.
+    /// The settled number at that load.
     pub desired: Replicas,
 }
 
@@ -204,6 +208,18 @@ enum Aim {
     Fewer,
 }
 
+// === impl Aim ===
+
+impl Aim {
+    /// Whether `desired` differs from `number` in this direction.
+    fn holds(self, desired: Replicas, number: Replicas) -> bool {
+        match self {
+            Self::More => desired > number,
+            Self::Fewer => desired < number,
+        }
+    }
+}
+
 // === impl Solver ===
 
 impl Solver<'_> {
@@ -244,19 +260,26 @@ impl Solver<'_> {
             return Err(Unanswered::NoLoad);
         }
 
-        let number = settled.desired();
         let change = |factor: Fraction| match measure {
             LoadMeasure::Arrivals => Change::Arrivals(factor),
             LoadMeasure::KvUsage => Change::Saturation(factor),
         };
-        let threshold =
-            |found: (f64, Replicas)| LoadThreshold { load: found.0 * now, desired: found.1 };
         let most = match measure {
             LoadMeasure::Arrivals => REACH,
             LoadMeasure::KvUsage => 1.0 / now,
         };
-        let up = self.search(Aim::More, number, most, change).map(threshold);
-        let down = self.search(Aim::Fewer, number, 1.0 / REACH, change).map(threshold);
+        let least = 1.0 / REACH;
+        let (before, at_now) = (decision.desired(), settled.desired());
+        let threshold = |aim: Aim, toward: f64, away: f64| {
+            let found = if aim.holds(at_now, before) {
+                self.narrow(aim, before, (1.0, at_now), away, change)
+            } else {
+                self.search(aim, before, toward, change)?
+            };
+            Some(LoadThreshold { load: found.0 * now, desired: found.1 })
+        };
+        let up = threshold(Aim::More, most, least);
+        let down = threshold(Aim::Fewer, least, most);
         Ok(LoadAnswer { measure, now, up, down })
     }
 
@@ -290,27 +313,52 @@ impl Solver<'_> {
         far: f64,
         change: impl Fn(Fraction) -> Change,
     ) -> Option<(f64, Replicas)> {
-        let changed = |factor: f64| {
-            let desired = self.desired(change(Fraction::new(factor)?))?;
-            let is_aimed = match aim {
-                Aim::More => desired > number,
-                Aim::Fewer => desired < number,
-            };
-            is_aimed.then_some(desired)
-        };
+        let found = (far, self.aimed(aim, number, change(Fraction::new(far)?))?);
+        Some(self.bisect(aim, number, found, 1.0, change))
+    }
 
-        let mut found = (far, changed(far)?);
-        let mut near = 1.0;
-        while (found.0 / near - 1.0_f64).abs() > CLOSE {
-            let between = (found.0 * near).sqrt();
-            match changed(between) {
+    /// The factor farthest from 1, between it and `far`, at which the number is still as aimed for.
+    fn narrow(
+        &self,
+        aim: Aim,
+        number: Replicas,
+        at_now: (f64, Replicas),
+        far: f64,
+        change: impl Fn(Fraction) -> Change,
+    ) -> (f64, Replicas) {
+        let at_far = Fraction::new(far).and_then(|it| self.aimed(aim, number, change(it)));
+        match at_far {
+            Some(desired) => (far, desired),
+            None => self.bisect(aim, number, at_now, far, change),
+        }
+    }
+
+    /// The factor nearest to `other`, where the number is not as aimed for, between it and `found`,
+    /// where it is.
+    fn bisect(
+        &self,
+        aim: Aim,
+        number: Replicas,
+        mut found: (f64, Replicas),
+        mut other: f64,
+        change: impl Fn(Fraction) -> Change,
+    ) -> (f64, Replicas) {
+        while (found.0 / other - 1.0_f64).abs() > CLOSE {
+            let between = (found.0 * other).sqrt();
+            let Some(factor) = Fraction::new(between) else { break };
+            match self.aimed(aim, number, change(factor)) {
                 Some(desired) => found = (between, desired),
                 None if self.cut.get() => break,
-                None => near = between,
+                None => other = between,
             }
         }
 
-        Some(found)
+        found
+    }
+
+    /// The desired replicas with a change, if they differ from `number` as aimed for.
+    fn aimed(&self, aim: Aim, number: Replicas, change: Change) -> Option<Replicas> {
+        self.desired(change).filter(|desired| aim.holds(*desired, number))
     }
 
     /// The other inputs that would change a settled decision.

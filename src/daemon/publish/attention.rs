@@ -20,12 +20,15 @@ pub enum AttentionSeverity {
     Warning,
 }
 
+/// The command for a cause that the decision's steps explain.
+const EXPLAIN: &str = "plimsoll explain {namespace}/{variant}";
+
 /// Declares the causes: label, severity, runbook, title and command. `{namespace}` and `{variant}`
 /// in a command stand for the variant.
 macro_rules! causes {
     ($(
         $(#[doc = $meaning:literal])+
-        $cause:ident $label:literal = $severity:ident, $runbook:literal, $title:literal, $command:literal;
+        $cause:ident $label:literal = $severity:ident, $runbook:literal, $title:literal, $command:expr;
     )*) => {
         /// A condition that needs a person, the most urgent first.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,17 +74,13 @@ macro_rules! causes {
 
 causes! {
     /// A variant has no desired replicas.
-    Undecided "undecided" = Critical, "PlimsollUndecided", "no desired replicas",
-        "plimsoll explain {namespace}/{variant}";
+    Undecided "undecided" = Critical, "PlimsollUndecided", "no desired replicas", EXPLAIN;
     /// The last decisions broke an invariant and were not published.
-    Refused "refused" = Critical, "PlimsollCheckViolation", "decisions are not published",
-        "plimsoll explain {namespace}/{variant}";
+    Refused "refused" = Critical, "PlimsollCheckViolation", "decisions are not published", EXPLAIN;
     /// The desired replicas are held, because data is missing.
-    Held "held" = Critical, "PlimsollDecisionHeld", "held, because data is missing",
-        "plimsoll explain {namespace}/{variant}";
+    Held "held" = Critical, "PlimsollDecisionHeld", "held, because data is missing", EXPLAIN;
     /// The load asks for more than the maximum.
-    AtMaximum "at_maximum" = Critical, "PlimsollAtMaximum", "at the maximum and short",
-        "plimsoll explain {namespace}/{variant}";
+    AtMaximum "at_maximum" = Critical, "PlimsollAtMaximum", "at the maximum and short", EXPLAIN;
     /// The HPA or `ScaledObject` does not follow the desired replicas.
     ScalerProblem "scaler_problem" = Critical, "PlimsollHpaNotFollowing",
         "the autoscaler does not follow", "kubectl -n {namespace} describe hpa";
@@ -92,14 +91,13 @@ causes! {
     LimitUnread "limit_unread" = Critical, "PlimsollLimitUnreadable", "a limit was never read",
         "plimsoll doctor";
     /// Replicas do not report.
-    Stale "stale" = Warning, "PlimsollReplicasStale", "replicas do not report",
-        "plimsoll explain {namespace}/{variant}";
+    Stale "stale" = Warning, "PlimsollReplicasStale", "replicas do not report", EXPLAIN;
     /// A latency target is unreachable, so it is ignored.
     SloUnmeetable "slo_unmeetable" = Warning, "PlimsollSloUnmeetable",
-        "a latency target is unreachable", "plimsoll explain {namespace}/{variant}";
+        "a latency target is unreachable", EXPLAIN;
     /// Scale-down is blocked, because the direction changed too often.
     FlapBudgetSpent "flap_budget_spent" = Warning, "PlimsollFlapBudgetSpent", "the flap budget is spent",
-        "plimsoll explain {namespace}/{variant}";
+        EXPLAIN;
 }
 
 // === impl AttentionSeverity ===

@@ -42,7 +42,8 @@ pub struct Explanation<'a> {
     /// The desired replicas once every wait has ended, if the load stays as it is; null if the
     /// variant has no decision.
     settled: Option<u32>,
-    /// The loads at which the settled number changes; null if they are not known.
+    /// The loads at which the settled number is another one than `desired`; null if they are not
+    /// known.
     load: Option<LoadLine>,
     /// Other inputs that would change the settled number.
     changes: Vec<ChangeLine>,

@@ -10,7 +10,7 @@ use plimsoll_core::pipeline::counterfactual::{
 };
 use plimsoll_core::units::{Replicas, Seconds};
 
-/// The loads at which the number changes.
+/// The loads above and below which the desired replicas change.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "LoadAnswer")]
 pub(super) struct LoadLine {
@@ -19,9 +19,11 @@ pub(super) struct LoadLine {
     measure: &'static str,
     /// The load now.
     now: f64,
-    /// The lowest load at which more replicas are desired; null if there is none within reach.
+    /// The lowest load at which more replicas than the desired ones settle; below `now` while a
+    /// scale-up waits. Null if there is none within reach.
     up: Option<ThresholdLine>,
-    /// The highest load at which fewer replicas are desired; null if there is none within reach.
+    /// The highest load at which fewer replicas than the desired ones settle; above `now` while a
+    /// scale-down waits. Null if there is none within reach.
     down: Option<ThresholdLine>,
     /// All of this as a sentence.
     pub(super) text: String,
@@ -113,7 +115,7 @@ fn text(answer: &LoadAnswer) -> String {
         Some(LoadThreshold { load, desired }) => {
             format!("down to {desired} below {}", amount(load))
         }
-        None => "no lower load within reach scales it down".to_owned(),
+        None => "no load in the search range scales it down".to_owned(),
     };
     format!("{more}, now {}; {fewer}", amount(now))
 }
