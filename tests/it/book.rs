@@ -94,8 +94,9 @@ The chart only grants the permissions that its values need.
 - `plimsoll-leader-election` is for [leader election](high-availability.md#permissions).
 - `plimsoll-registration` and `plimsoll-access-reviews` are for the
   [external metrics API](external-metrics.md#rbac-permissions).
-- `plimsoll-external-metrics` and `plimsoll-external-metrics-view` are not Plimsoll's own. They let
-  the HPA controller and the viewers of a namespace read metrics.
+- `plimsoll-external-metrics-view` is not Plimsoll's own. It lets the viewers of a namespace list
+  its metrics. The HPA controller may read them by a role of Kubernetes,
+  `system:controller:horizontal-pod-autoscaler`.
 
 The chart binds one more role of Kubernetes, `extension-apiserver-authentication-reader` in
 `kube-system`. With `tls.mode: selfManaged`, it also grants reading and updating one Secret by name,

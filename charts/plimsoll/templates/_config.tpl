@@ -4,7 +4,8 @@ the values refuses the keys that are set here.
 */}}
 {{- define "plimsoll.config" -}}
 {{- include "plimsoll.checkSections" . -}}
-{{- if not (or .Values.config.variants (include "plimsoll.discovers" .)) -}}
+{{- $variants := include "plimsoll.variants" . | fromJsonArray -}}
+{{- if not (or $variants (include "plimsoll.discovers" .)) -}}
 {{- fail "config.variants: there must be at least one variant, or config.kubernetes.discovery.enabled; values.yaml has one as a comment, and docs/configuration.md the keys" -}}
 {{- end -}}
 {{- include "plimsoll.checkDurations" . -}}
@@ -62,7 +63,25 @@ the values refuses the keys that are set here.
 {{- if include "plimsoll.keepsState" . -}}
 {{- $_ := set $own "state_file" "/var/lib/plimsoll/state.json" -}}
 {{- end -}}
+{{- $_ := set $own "variants" $variants -}}
 {{- toYaml (mergeOverwrite (deepCopy .Values.config) $own) -}}
+{{- end -}}
+
+{{/*
+The variants as a JSON list. Of a mapping, the key is the name of a variant without one.
+*/}}
+{{- define "plimsoll.variants" -}}
+{{- $variants := .Values.config.variants | default list -}}
+{{- if kindIs "map" $variants -}}
+{{- $list := list -}}
+{{- range $name := keys $variants | sortAlpha -}}
+{{- with get $variants $name -}}
+{{- $list = append $list (merge (deepCopy .) (dict "name" $name)) -}}
+{{- end -}}
+{{- end -}}
+{{- $variants = $list -}}
+{{- end -}}
+{{- toJson $variants -}}
 {{- end -}}
 
 {{/*
@@ -91,13 +110,16 @@ of the variants, and with discovery those that it is limited to. An environment 
 variant that the values lack, so one without a namespace is taken for any.
 */}}
 {{- define "plimsoll.namespaces" -}}
+{{- if and .Values.rbac.namespaces .Values.rbac.clusterWide -}}
+{{- fail "rbac.clusterWide: it binds the role in all namespaces; remove rbac.namespaces, or set clusterWide to false" -}}
+{{- end -}}
 {{- $found := .Values.rbac.namespaces | default list -}}
-{{- if not $found -}}
+{{- if not (or $found .Values.rbac.clusterWide) -}}
 {{- $discovered := dig "kubernetes" "discovery" "namespaces" list .Values.config -}}
 {{- $limited := or (not (include "plimsoll.discovers" .)) $discovered -}}
 {{- if and $limited (not (dig "limits" "quotas" false .Values.config)) -}}
 {{- $found = $discovered -}}
-{{- range .Values.config.variants -}}
+{{- range include "plimsoll.variants" . | fromJsonArray -}}
 {{- $found = append $found (.namespace | default "") -}}
 {{- end -}}
 {{- if has "" $found -}}{{- $found = list -}}{{- end -}}

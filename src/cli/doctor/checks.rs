@@ -94,7 +94,7 @@ checks! {
         registration::deletion, "Make the APIService available, or delete it";
 
     "hpa-controller-access", "The HPA controller may read the metrics", "SubjectAccessReview",
-        access::controller, "Set externalMetrics.hpaControllerAccess.create of the chart";
+        access::controller, "Set externalMetrics.hpaControllerAccess.create of the chart to true";
     "watch-access", "The daemon may watch targets, pods and scalers", "SubjectAccessReview",
         access::watch, "Set rbac.create and rbac.namespaces of the chart";
     "registration-access", "The daemon may watch its registration", "SubjectAccessReview",
