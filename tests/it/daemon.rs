@@ -310,7 +310,7 @@ async fn thresholds_of_wva_that_change_are_taken_up_and_broken_ones_refused() {
     fs::write(wva.join("default"), "kvCacheThreshold: much\n").unwrap();
     daemon.until_sample(RELOADED, 0.0).await;
     assert_eq!(daemon.desired("a").await, Some(1.0));
-    // 40 % of the cache is in use, which is now above the threshold.
+    // 40% of the cache is in use, which is now above the threshold.
     fs::write(wva.join("default"), "kvCacheThreshold: 0.3\n").unwrap();
     daemon.until_desired("a", Some(2.0)).await;
     assert_eq!(daemon.sample(RELOADED).await, Some(1.0));

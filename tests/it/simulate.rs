@@ -187,7 +187,7 @@ fn percentile(sorted: &[f64], share: f64) -> f64 {
 }
 
 /// Replays a run of the unmodified original and compares what its README says can be compared:
-/// means within 2 %, medians and 90th percentiles within 3 %, 99th within 5 %, and twice that for a
+/// means within 2%, medians and 90th percentiles within 3%, 99th within 5%, and twice that for a
 /// fleet whose router sees otherwise. `Ok` says how far off the worst is.
 fn replay_stock(directory: &Path, name: &str) -> Result<String, String> {
     let run: Value =

@@ -34,7 +34,7 @@ fn whole(replicas: f64) -> u32 {
 fn a_model_grows_at_once_to_what_its_load_needs() {
     let mut world = world(vec![spec("a", 1.0, (1, 20))]);
     world.set("a", 8, (0.98, 0.0));
-    // 8 * 0.98 * 16,000 tokens, of which 85 % of 12,800 may be used by each.
+    // 8 * 0.98 * 16,000 tokens, of which 85% of 12,800 may be used by each.
     assert_eq!(desired(&world.run(3), "a"), whole(8.0 * 0.98 * KV_CAPACITY / 0.85 / CARRIES));
     assert!(desired(&world.tick(), "a") > 9, "more than one replica more");
 }
@@ -81,7 +81,7 @@ fn the_cheapest_variant_that_carries_it_grows() {
     world.set("dear", 2, (0.75, 0.0));
     world.set("cheap", 2, (0.75, 0.0));
     let decisions = world.run(3);
-    // 48,000 tokens in use need 56,471 at 85 %: five replicas of 12,800.
+    // 48,000 tokens in use need 56,471 at 85%: five replicas of 12,800.
     let (dear, cheap) = (desired(&decisions, "dear"), desired(&decisions, "cheap"));
     assert_eq!((dear, dear + cheap), (2, 6));
 }

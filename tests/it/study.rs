@@ -1210,7 +1210,7 @@ fn every_policy_of_the_scoreboard_plays_and_the_clairvoyant_one_serves_what_it_p
         let cells: Vec<Vec<&str>> = line.map(|line| line.split(" | ").collect()).collect();
         cells[1].clone()
     };
-    let number = |cell: &str| cell.split(' ').next().unwrap().parse::<f64>().unwrap();
+    let number = |cell: &str| cell.trim_end_matches('%').parse::<f64>().unwrap();
     for (policy, low) in [("oracle", 99.0), ("plimsoll", 90.0), ("melange", 90.0), ("kpa:100", 0.0)]
     {
         assert!(number(row(policy)[1]) >= low, "{policy}\n{document}");
@@ -1328,8 +1328,7 @@ fn where_no_fixed_number_does_there_is_no_run_and_it_is_said_why() {
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         text(&output.stdout)
     };
-    let why =
-        "no fixed number of replicas within the bounds of the variants serves 99 % within SLO";
+    let why = "no fixed number of replicas within the bounds of the variants serves 99% within SLO";
     let policies = ["few.yaml", "--policy", "static:best,static:1"];
     let whole = [&["simulate"], &policies[..], &["--json", "-"]].concat();
     let results: Value = serde_json::from_str(&plimsoll(&whole)).unwrap();
@@ -1377,7 +1376,7 @@ fn the_scoreboard_plays_who_and_what_is_named_twice_once_and_says_what_is_promis
     let (_, gates) = document.split_once("\n## Gates\n").unwrap();
     let (gates, after) = gates.split_once("\n## All workloads").unwrap();
     assert!(gates.contains("\nSmooth: a.\n"), "{gates}");
-    assert!(gates.contains("| smooth: at least 99 % within SLO | 1 | "), "{gates}");
+    assert!(gates.contains("| smooth: at least 99% within SLO | 1 | "), "{gates}");
     assert!(gates.contains("| all: at most 1.2 times the cost of `static:best`"), "{gates}");
     assert!(!gates.contains("oracle") && !gates.contains("jumps:"), "not in this run: {gates}");
     assert!(page.contains("<h2>Gates</h2>") && page.contains("<td>smooth: at least 99"), "{page}");
@@ -1412,7 +1411,7 @@ fn the_scoreboard_of_several_seeds_has_their_means_and_the_worst_minute_of_all()
     let row = document.lines().rfind(|line| line.starts_with("| static:1 |")).unwrap();
     let number = |at: usize| {
         let cell = row.trim_matches(['|', ' ']).split(" | ").nth(at).unwrap();
-        cell.trim_end_matches(" %").parse::<f64>().unwrap()
+        cell.trim_end_matches('%').parse::<f64>().unwrap()
     };
     let results = simulate(&[&seeds[..], &["--json", "-"]].concat());
     let results: Value = serde_json::from_slice(&results.stdout).unwrap();

@@ -47,14 +47,14 @@ impl Unit {
 /// The gap between the two limits prevents a model from alternating between scale-up and
 /// scale-down. A share of zero disables its direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Utilisation {
+pub struct Utilization {
     /// The share of supply, pending replicas included, above which demand causes a shortfall.
     pub grow: Fraction,
     /// The share of supply below which the rest is headroom.
     pub shrink: Fraction,
 }
 
-impl Default for Utilisation {
+impl Default for Utilization {
     /// 85% and 70%, the defaults of WVA.
     fn default() -> Self {
         Self {
@@ -193,13 +193,13 @@ impl Totals {
     /// Pending replicas reduce the shortfall, so that no capacity is requested twice. They don't
     /// add to the headroom, because they don't take load yet.
     #[must_use]
-    pub fn judged(self, utilisation: Utilisation) -> Self {
+    pub fn judged(self, utilization: Utilization) -> Self {
         let demand = self.demand.amount();
-        let required = match utilisation.grow {
+        let required = match utilization.grow {
             Fraction::ZERO => Amount::ZERO,
             grow => amount(demand / grow.fraction() - self.anticipated.amount()),
         };
-        let spare = match utilisation.shrink {
+        let spare = match utilization.shrink {
             Fraction::ZERO => Amount::ZERO,
             shrink => amount(self.supply.amount() - demand / shrink.fraction()),
         };
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn what_is_coming_counts_against_what_is_required_and_is_never_spare() {
-        let shares = Utilisation { grow: Fraction::ONE, shrink: Fraction::new(0.5).unwrap() };
+        let shares = Utilization { grow: Fraction::ONE, shrink: Fraction::new(0.5).unwrap() };
         let coming = Totals::of(&[variant(Role::Both, 1, 1)]).judged(shares);
         assert_eq!((coming.required, coming.spare), (Amount::ZERO, Amount::ZERO));
         let alone = Totals::of(&[variant(Role::Both, 1, 0)]).judged(shares);
@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn a_report_says_its_numbers_with_their_unit() {
         let variants = vec![variant(Role::Both, 1, 1)];
-        let total = Totals::of(&variants).judged(Utilisation::default());
+        let total = Totals::of(&variants).judged(Utilization::default());
         let report =
             CapacityReport { unit: Unit::KvTokens, variants, total, roles: BTreeMap::default() };
 

@@ -51,7 +51,7 @@ use std::fmt;
 use jiff::Timestamp;
 
 use crate::analyze::capacity::{
-    CapacityReport, Confidence, ReplicaCount, SpareWithheld, Totals, Unit, Utilisation,
+    CapacityReport, Confidence, ReplicaCount, SpareWithheld, Totals, Unit, Utilization,
     VariantCapacity, amount,
 };
 use crate::fleet::{Role, VariantSpec};
@@ -64,7 +64,7 @@ pub use crate::analyze::throughput::pace::{ReplicaPace, VariantPace};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ThroughputPolicy {
     /// The share of the capacity that may be used.
-    pub utilisation: Utilisation,
+    pub utilization: Utilization,
     /// The time in which requests that wait in front of the replicas should be drained.
     pub drain: Seconds,
 }
@@ -73,7 +73,7 @@ impl Default for ThroughputPolicy {
     /// The default drains waiting requests within 30 seconds. That is shorter than a replica's
     /// startup, so a queue that the current replicas can clear on their own causes no scale-up.
     fn default() -> Self {
-        Self { utilisation: Utilisation::default(), drain: Seconds::new(30.0).unwrap_or_default() }
+        Self { utilization: Utilization::default(), drain: Seconds::new(30.0).unwrap_or_default() }
     }
 }
 
@@ -150,7 +150,7 @@ pub fn analyze(
         withheld = Some(SpareWithheld::DemandUnknown);
     }
 
-    let judged = report(capacities, demand.unwrap_or_default(), policy.utilisation);
+    let judged = report(capacities, demand.unwrap_or_default(), policy.utilization);
     let report = if withheld.is_some() { judged.without_spare() } else { judged };
     ThroughputAnalysis { report, variants: found, spare_withheld: withheld }
 }
@@ -159,7 +159,7 @@ pub fn analyze(
 fn report(
     variants: Vec<VariantCapacity>,
     demand: TokenRate,
-    utilisation: Utilisation,
+    utilization: Utilization,
 ) -> CapacityReport {
     let rate = demand.tokens_per_second();
     let mut total = Totals::of(&variants);
@@ -173,13 +173,13 @@ fn report(
             Role::Both | Role::Decode => 1.0 / generating as f64,
         };
         totals.demand = amount(rate * share);
-        *totals = totals.judged(utilisation);
+        *totals = totals.judged(utilization);
     }
 
     CapacityReport {
         unit: Unit::OutputTokensPerSecond,
         variants,
-        total: total.judged(utilisation),
+        total: total.judged(utilization),
         roles,
     }
 }

@@ -52,7 +52,7 @@ mod tests;
 use jiff::Timestamp;
 
 use crate::analyze::capacity::{
-    CapacityReport, Confidence, SpareWithheld, Totals, Unit, Utilisation, VariantCapacity, amount,
+    CapacityReport, Confidence, SpareWithheld, Totals, Unit, Utilization, VariantCapacity, amount,
 };
 use crate::analyze::tokens::capacity::{RequestShape, SchedulerQueue, tokens};
 use crate::analyze::tokens::knowledge::{Knowledge, ModelKnowledge, median};
@@ -109,7 +109,7 @@ pub fn analyze(
     let waiting = queue
         .filter(|queue| *queue != SchedulerQueue::default())
         .map(|queue| QueueDemand::of(queue, &requests, policy.rules));
-    let judged = report(capacities, waiting.as_ref(), policy.utilisation);
+    let judged = report(capacities, waiting.as_ref(), policy.utilization);
     let spare_withheld = match policy.rules {
         TokenRules::Plimsoll => withheld(variants, &found, waiting.as_ref()),
         TokenRules::Wva => None,
@@ -191,7 +191,7 @@ impl RunningMean {
 fn report(
     variants: Vec<VariantCapacity>,
     queue: Option<&QueueDemand>,
-    utilisation: Utilisation,
+    utilization: Utilization,
 ) -> CapacityReport {
     let mut total = Totals::of(&variants);
     total.demand += queue.map_or(Amount::ZERO, |queue| queue.asked_of(Role::Both));
@@ -199,10 +199,10 @@ fn report(
     let mut roles = Totals::by_role(&variants);
     for (role, totals) in &mut roles {
         totals.demand += queue.map_or(Amount::ZERO, |queue| queue.asked_of(*role));
-        *totals = totals.judged(utilisation);
+        *totals = totals.judged(utilization);
     }
 
-    CapacityReport { unit: Unit::KvTokens, variants, total: total.judged(utilisation), roles }
+    CapacityReport { unit: Unit::KvTokens, variants, total: total.judged(utilization), roles }
 }
 
 /// Analyzes one variant.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use plimsoll::analyze::ballot::{Analyzer, Vote, VotingRight};
-use plimsoll::analyze::capacity::{CapacityReport, Totals, Utilisation};
+use plimsoll::analyze::capacity::{CapacityReport, Totals, Utilization};
 use plimsoll::analyze::tokens;
 use plimsoll::analyze::tokens::knowledge::Knowledge;
 use plimsoll::decide::optimize::{Candidate, Headroom, ReportFreshness, SupplyHeadroom};
@@ -37,7 +37,7 @@ struct Entry {
     analyzer: Analyzer,
     franchise: VotingRight,
     score: Weight,
-    utilisation: Utilisation,
+    utilization: Utilization,
 }
 
 /// What analyzers remember.
@@ -131,7 +131,7 @@ fn entries(input: &Value) -> Vec<Entry> {
             analyzer,
             franchise: if votes { VotingRight::Votes } else { VotingRight::Shown },
             score: score.filter(|score| *score > Weight::ZERO).unwrap_or(Weight::ONE),
-            utilisation: Utilisation {
+            utilization: Utilization {
                 grow: share("scale_up_ratio"),
                 shrink: share("scale_down_ratio"),
             },
@@ -384,15 +384,15 @@ fn report(
     entry: &Entry,
     memory: &mut Memory,
 ) -> CapacityReport {
-    let utilisation = entry.utilisation;
+    let utilization = entry.utilization;
     match entry.analyzer {
         Analyzer::Tokens => {
-            let policy = tokens::TokenPolicy { utilisation, ..policy(input) };
+            let policy = tokens::TokenPolicy { utilization, ..policy(input) };
             super::tokens::analyzed(now, &policy, from, from, &mut memory.knowledge).report
         }
         Analyzer::Throughput => {
             let curves = memory.curves.entry(model(from)).or_default();
-            super::throughput::analyzed(now, utilisation, from, from, curves).report
+            super::throughput::analyzed(now, utilization, from, from, curves).report
         }
         _ => unreachable!("no case asks for it"),
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use plimsoll::analyze::capacity::Utilisation;
+use plimsoll::analyze::capacity::Utilization;
 use plimsoll::analyze::throughput::{FrontDemand, ReplicaPace, VariantPace};
 use plimsoll::analyze::tokens::capacity::RequestShape;
 use plimsoll::fleet::VariantSpec;
@@ -20,7 +20,7 @@ use super::tokens::{
 /// `throughput`: observations and analyses in turn, on one set of curves.
 pub(super) fn steps(case: &Value) -> Outcome {
     let (input, expected) = (&case["input"], &case["expected"]);
-    let utilisation = Utilisation {
+    let utilization = Utilization {
         grow: fraction(&input["scale_up_ratio"]).unwrap(),
         shrink: fraction(&input["scale_down_ratio"]).unwrap(),
     };
@@ -28,7 +28,7 @@ pub(super) fn steps(case: &Value) -> Outcome {
     for (index, (step, expected)) in
         list(input, "steps").iter().zip(expected.as_array().unwrap()).enumerate()
     {
-        let compared = one(input, step, expected, utilisation, &mut curves);
+        let compared = one(input, step, expected, utilization, &mut curves);
         if let Err(why) = compared {
             return Outcome::Failed(format!("step {index}: {why}"));
         }
@@ -40,7 +40,7 @@ fn one(
     input: &Value,
     step: &Value,
     expected: &Value,
-    utilisation: Utilisation,
+    utilization: Utilization,
     curves: &mut Curves,
 ) -> Result<(), String> {
     let age = SignedDuration::from_secs(step["age_s"].as_i64().unwrap_or(0));
@@ -49,7 +49,7 @@ fn one(
         let fleet = fleet(input, step);
         curves.observe(now, &paces(&fleet));
     } else {
-        let ours = analyzed(now, utilisation, input, step, curves);
+        let ours = analyzed(now, utilization, input, step, curves);
         same_analysis(&ours, &expected["result"])?;
     }
     list(expected, "state_after").iter().try_for_each(|state| {
@@ -62,7 +62,7 @@ fn one(
 /// The analysis of a model in one step.
 pub(super) fn analyzed(
     now: Timestamp,
-    utilisation: Utilisation,
+    utilization: Utilization,
     named: &Value,
     step: &Value,
     curves: &mut Curves,
@@ -71,7 +71,7 @@ pub(super) fn analyzed(
         rate: RequestRate::new(number(step, "model_arrival_req_per_s")),
         waiting: Requests::new(number(&step["scheduler_queue"], "queue_reqs")).unwrap(),
     };
-    curves.analyze(now, utilisation, &paces(&fleet(named, step)), arrivals)
+    curves.analyze(now, utilization, &paces(&fleet(named, step)), arrivals)
 }
 
 fn paces(fleet: &[(VariantSpec, [u32; 2], Vec<ReplicaPace>)]) -> Vec<VariantPace<'_>> {

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use plimsoll::analyze::capacity::{Totals, Utilisation};
+use plimsoll::analyze::capacity::{Totals, Utilization};
 use plimsoll::analyze::engine_args::{
     EngineArguments, Execution, Generation, Parallelism, Prefill,
 };
@@ -218,7 +218,7 @@ pub(super) fn policy(input: &Value) -> TokenPolicy {
     TokenPolicy {
         kv_threshold: fraction(&config["kv_threshold_frac"]).unwrap(),
         queue_threshold: requests(&config["queue_threshold_reqs"]),
-        utilisation: Utilisation {
+        utilization: Utilization {
             grow: fraction(&config["scale_up_ratio"]).unwrap(),
             shrink: fraction(&config["scale_down_ratio"]).unwrap(),
         },

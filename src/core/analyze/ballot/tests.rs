@@ -1,5 +1,5 @@
 use super::*;
-use crate::analyze::capacity::{Confidence, Utilisation, VariantCapacity, amount};
+use crate::analyze::capacity::{Confidence, Utilization, VariantCapacity, amount};
 use crate::fleet::VariantSpec;
 use crate::units::{CostPerHour, Replicas};
 
@@ -16,10 +16,10 @@ fn report(unit: Unit, role: Role, [each, demand]: [f64; 2]) -> CapacityReport {
         confidence: Confidence::Measured,
     }];
 
-    let total = Totals::of(&variants).judged(Utilisation::default());
+    let total = Totals::of(&variants).judged(Utilization::default());
     let mut roles = Totals::by_role(&variants);
     for totals in roles.values_mut() {
-        *totals = totals.judged(Utilisation::default());
+        *totals = totals.judged(Utilization::default());
     }
 
     CapacityReport { unit, variants, total, roles }

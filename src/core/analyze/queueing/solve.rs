@@ -286,7 +286,7 @@ impl QueueingModel {
     /// Predicts the state at the utilization of a slowdown: `1 - 1/k` of the rate of a full batch.
     /// `None` if that rate has no limit.
     pub(super) fn slowed(&self, slowdown: Slowdown) -> Option<Prediction> {
-        let lambda = slowdown.utilisation().fraction() * self.saturated();
+        let lambda = slowdown.utilization().fraction() * self.saturated();
         (lambda > 0.0 && lambda.is_finite()).then(|| self.predict(lambda))
     }
 

@@ -107,7 +107,7 @@ impl Slowdown {
 
     /// The utilization at which iterations take this multiple of the idle one, `1 - 1/k`.
     #[must_use]
-    pub fn utilisation(self) -> Fraction {
+    pub fn utilization(self) -> Fraction {
         Fraction::new(1.0 - 1.0 / self.0).unwrap_or_default()
     }
 }

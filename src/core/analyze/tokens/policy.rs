@@ -1,6 +1,6 @@
 //! The policy of the token analyzer.
 
-use crate::analyze::capacity::Utilisation;
+use crate::analyze::capacity::Utilization;
 use crate::analyze::sharing::CardSharing;
 use crate::units::{Fraction, Requests};
 
@@ -12,7 +12,7 @@ pub struct TokenPolicy {
     /// The number of waiting requests from which an engine has a queue.
     pub queue_threshold: Requests,
     /// The share of the capacity that may be used.
-    pub utilisation: Utilisation,
+    pub utilization: Utilization,
     /// The variants that share measured capacities.
     pub sharing: CardSharing,
     /// The rules for ambiguous cases.
@@ -25,7 +25,7 @@ impl Default for TokenPolicy {
         Self {
             kv_threshold: Fraction::new(0.8).unwrap_or(Fraction::ONE),
             queue_threshold: Requests::new(5.0).unwrap_or_default(),
-            utilisation: Utilisation::default(),
+            utilization: Utilization::default(),
             sharing: CardSharing::default(),
             rules: TokenRules::default(),
         }

@@ -60,7 +60,7 @@ settings! {
 
         /// Share of a replica's capacity that `foresight` lets load use.
         // With 0.1, Plimsoll keeps ten replicas instead of one; above 1.5, queues never empty.
-        utilisation: Fraction = 1.0, in 0.1..=1.5;
+        utilization: Fraction = 1.0, in 0.1..=1.5;
 
         /// Time from asking for a replica until it serves, if it was not measured.
         start_time: Seconds = minutes(2), in START_TIMES;

@@ -5,7 +5,7 @@ use crate::config::file::{CapacityKeys, SloKeys};
 use crate::config::resolve::cards;
 use crate::config::{file, print};
 use plimsoll_core::analyze::ballot::Analyzer;
-use plimsoll_core::analyze::capacity::Utilisation;
+use plimsoll_core::analyze::capacity::Utilization;
 use plimsoll_core::analyze::queueing::{LatencyTarget, LatencyTargets, Percentile, Statistic};
 use plimsoll_core::analyze::saturation::Thresholds;
 use plimsoll_core::analyze::{foresight, queueing, throughput, tokens};
@@ -56,7 +56,7 @@ pub(crate) fn resolve(
     }
     warn_of_unused(&written, &keys.analyzers, checks);
 
-    let utilisation = Utilisation { grow, shrink };
+    let utilization = Utilization { grow, shrink };
     let switching = Switching { start: keys.start_cost, drain: keys.drain_cost };
     let usual = tokens::TokenPolicy::default();
     Sizing {
@@ -64,12 +64,12 @@ pub(crate) fn resolve(
         tokens: tokens::TokenPolicy {
             kv_threshold: thresholds.kv_cache,
             queue_threshold: thresholds.queue_length,
-            utilisation,
+            utilization,
             sharing: keys.share_cards,
             ..usual
         },
         throughput: throughput::ThroughputPolicy {
-            utilisation,
+            utilization,
             ..throughput::ThroughputPolicy::default()
         },
         queueing: queueing::QueueingPolicy { targets, ..queueing::QueueingPolicy::default() },
@@ -111,7 +111,7 @@ fn foreseen(keys: &CapacityKeys, targets: LatencyTargets) -> foresight::Foresigh
     let slo = keys.slo.clone().unwrap_or_default();
 
     foresight::ForesightPolicy {
-        used: keys.utilisation,
+        used: keys.utilization,
         share_cards: keys.share_cards,
         startup: keys.start_time,
         ttft: targets.ttft.map_or(usual.ttft, |target| target.limit),

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use plimsoll::analyze::capacity::{
-    CapacityReport, Confidence, Totals, Unit, Utilisation, VariantCapacity,
+    CapacityReport, Confidence, Totals, Unit, Utilization, VariantCapacity,
 };
 use plimsoll::analyze::throughput::{FrontDemand, ReplicaPace, VariantPace};
 use plimsoll::analyze::tokens::capacity::RequestShape;
@@ -135,7 +135,7 @@ impl Curves {
     pub(crate) fn analyze(
         &mut self,
         now: Timestamp,
-        utilisation: Utilisation,
+        utilization: Utilization,
         variants: &[VariantPace<'_>],
         arrivals: FrontDemand,
     ) -> Analysis {
@@ -157,7 +157,7 @@ impl Curves {
             fits.push(fit);
         }
 
-        Analysis { report: report(capacities, asked.demand(arrivals), utilisation), fits }
+        Analysis { report: report(capacities, asked.demand(arrivals), utilization), fits }
     }
 
     fn of(&mut self, variant: &VariantKey, now: Timestamp) -> &mut Curve {
@@ -166,10 +166,10 @@ impl Curves {
 }
 
 /// The report of these variants; the demand is split evenly over the roles that generate.
-fn report(variants: Vec<VariantCapacity>, demand: f64, utilisation: Utilisation) -> CapacityReport {
+fn report(variants: Vec<VariantCapacity>, demand: f64, utilization: Utilization) -> CapacityReport {
     let judged = |totals: Totals, share: f64| {
         let demand = Amount::new(demand * share).unwrap_or_default();
-        Totals { demand, ..totals }.judged(utilisation)
+        Totals { demand, ..totals }.judged(utilization)
     };
     let roles = Totals::by_role(&variants);
     let generating = roles.keys().filter(|role| **role != Role::Prefill).count();
