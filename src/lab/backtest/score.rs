@@ -118,8 +118,8 @@ fn written(lines: &[PolicyRow], slo: Slo, notes: &[String]) -> String {
     );
     for line in lines {
         let PolicyRow { name, within, replica_hours, cost, changes, flips, at_max } = line;
-        let percent_within = within.map_or("-".to_owned(), |it| format!("{:.2} %", it * 100.0));
-        let percent_at_max = format!("{:.1} %", at_max * 100.0);
+        let percent_within = within.map_or("-".to_owned(), |it| format!("{:.2}%", it * 100.0));
+        let percent_at_max = format!("{:.1}%", at_max * 100.0);
         let _ = writeln!(
             text,
             "{name:<width$}  {percent_within:>10}  {replica_hours:>13.2}  {cost:>10.2}  \

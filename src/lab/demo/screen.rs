@@ -284,7 +284,7 @@ fn footer(view: &View) -> Vec<Line<'static>> {
 }
 
 fn percent(share: Option<f64>) -> String {
-    share.map_or_else(|| "–".to_owned(), |share| format!("{:.1} %", share * 100.0))
+    share.map_or_else(|| "–".to_owned(), |share| format!("{:.1}%", share * 100.0))
 }
 
 /// A chart of one row over the view's span; the future stays empty.
@@ -487,7 +487,7 @@ mod tests {
             "run  84 wait   2",
             "64%",
             "Scale up 2 -> 3: low headroom: KV 5% < 10%",
-            "within SLO  99.8 %",
+            "within SLO  99.8%",
             "TTFT p95  0.31 s",
             "0:03 llama-l40s  Scale up 1 -> 2",
         ] {

@@ -198,7 +198,7 @@ fn seconds(time: Option<f64>) -> String {
 }
 
 fn percent(share: Option<f64>) -> String {
-    share.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0))
+    share.map_or_else(|| "-".to_owned(), |share| format!("{:.1}%", share * 100.0))
 }
 
 #[cfg(test)]

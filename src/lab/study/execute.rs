@@ -374,7 +374,7 @@ fn listen(stop: &Arc<AtomicBool>) -> anyhow::Result<tokio::runtime::Runtime> {
 /// A progress bar on standard error, if that is a terminal.
 fn progress(total: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(5));
-    let style = ProgressStyle::with_template("{wide_bar} {percent} %, {eta} left");
+    let style = ProgressStyle::with_template("{wide_bar} {percent}%, {eta} left");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar
 }

@@ -163,7 +163,7 @@ fn model_charts(first: &FirstRun, model: usize) -> Vec<Chart<'static>> {
         chart("Serving and desired replicas", "", replicas),
         limited(to_first_token, slo.ttft.seconds()),
         limited(between_tokens, slo.itl.seconds() * 1e3),
-        chart("Requests within their objectives", " %", vec![within]),
+        chart("Requests within their objectives", "%", vec![within]),
     ]
 }
 

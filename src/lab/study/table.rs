@@ -326,7 +326,7 @@ pub(crate) fn dash() -> String {
 }
 
 pub(crate) fn percent(share: f64) -> String {
-    format!("{:.2} %", share * 100.0)
+    format!("{:.2}%", share * 100.0)
 }
 
 /// A latency in seconds, in the unit that shows it best.
@@ -379,7 +379,7 @@ mod tests {
         assert!(rows[1].starts_with("oracle  ") && rows[2].starts_with("oracle  "), "{rows:?}");
         let cells: Vec<&str> = rows[3].split("  ").map(str::trim).collect();
         let cells: Vec<&str> = cells.into_iter().filter(|cell| !cell.is_empty()).collect();
-        assert_eq!(cells[..4], ["oracle", "mean of 2", "50.00 %", "0.0"], "{rows:?}");
+        assert_eq!(cells[..4], ["oracle", "mean of 2", "50.00%", "0.0"], "{rows:?}");
         assert_eq!(cells[4..6], ["5.00", "5.00"], "the cost of those that ended: {rows:?}");
     }
 

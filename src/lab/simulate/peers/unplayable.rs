@@ -21,8 +21,8 @@ pub enum Unplayable {
 /// The error if no fixed replica count meets the goal.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error(
-    "no fixed number of replicas within the bounds of the variants serves {:.0} % within SLO; the best \
-     that was tried serves {:.2} %",
+    "no fixed number of replicas within the bounds of the variants serves {:.0}% within SLO; the best \
+     that was tried serves {:.2}%",
     GOAL * 100.0,
     served * 100.0
 )]

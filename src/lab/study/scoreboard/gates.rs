@@ -49,7 +49,7 @@ enum FigureUnit {
 
 const PROMISES: [Promise; 6] = [
     Promise {
-        text: "smooth: at least 99 % within SLO",
+        text: "smooth: at least 99% within SLO",
         kind: Some(Kind::Smooth),
         beside: None,
         bound: Bound::AtLeast(99.0),
@@ -257,7 +257,7 @@ impl FigureUnit {
     /// A figure with one more digit than in tables, because it may be close to its bound.
     fn shown(self, figure: f64) -> String {
         match self {
-            Self::Percent => format!("{figure:.2} %"),
+            Self::Percent => format!("{figure:.2}%"),
             Self::Points => format!("{figure:.2} points"),
             Self::Times => format!("{figure:.3}"),
             Self::Changes => format!("{figure:.1}"),
@@ -346,7 +346,7 @@ mod tests {
 
         for (kind, came, promise, wanted) in [
             (smooth, own(0.99, 10.0, 0), "smooth: at least", "holds"),
-            (smooth, own(0.989, 10.0, 0), "smooth: at least", "missed by 0.10 points: 98.90 % (w)"),
+            (smooth, own(0.989, 10.0, 0), "smooth: at least", "missed by 0.10 points: 98.90% (w)"),
             (smooth, own(1.0, 13.5, 0), "smooth: at most 1.35", "holds"),
             (smooth, own(1.0, 13.51, 0), "smooth: at most 1.35", "missed by 0.001: 1.351 (w)"),
             (smooth, own(1.0, 10.0, 25), "smooth: at most 25", "holds"),
@@ -392,9 +392,9 @@ mod tests {
             workload("d", None, &[own(0.1, 99.0, 0)]),
         ];
         let board = board(&["plimsoll", "oracle"], workloads);
-        let missed = "missed by 2.00 points: 97.00 % (c), 98.00 % (b)";
+        let missed = "missed by 2.00 points: 97.00% (c), 98.00% (b)";
 
-        assert_eq!(verdict(&board, "smooth: at least"), missed, "a has 99 % on average");
+        assert_eq!(verdict(&board, "smooth: at least"), missed, "a has 99% on average");
         let missed = "missed by 0.250: 1.600 (b), 1.500 (c)";
         assert_eq!(verdict(&board, "smooth: at most 1.35"), missed);
         let gates = gates(&board);

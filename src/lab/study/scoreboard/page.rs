@@ -18,11 +18,11 @@ const INTRODUCTION: [&str; 4] = [
      that were rejected, too long for every engine, given up or cut off are not. Cost includes all \
      replicas from the request of their node on, with starts and drains.",
     "The ratio is the cost divided by that of `oracle`, a schedule that knows every request \
-     beforehand. Simulated repair finds it, so the true optimum may be lower. It aims at 99 % within \
+     beforehand. Simulated repair finds it, so the true optimum may be lower. It aims at 99% within \
      SLO. A ratio below 1 is a policy that served less, or a schedule that was not found. \"-\" means \
      that there is no schedule. Changes are changes of desired replicas. The worst minute is the \
      minute of arrival with the fewest requests within SLO.",
-    "`static:best` is the cheapest fixed number of replicas that serves 99 % within SLO, chosen with \
+    "`static:best` is the cheapest fixed number of replicas that serves 99% within SLO, chosen with \
      knowledge of every request. All its replicas are ready at the start. \"-\" means that no fixed \
      number within the bounds of the variants does.",
     "All rows have one set of parameters for all workloads. docs/simulator.md describes each policy \
