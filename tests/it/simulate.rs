@@ -249,7 +249,7 @@ fn replay_stock(directory: &Path, name: &str) -> Result<String, String> {
         }
     }
     let (off, what) = worst;
-    Ok(format!("{} requests, at most {:.2} % off ({what})", lives.len(), off * 100.0))
+    Ok(format!("{} requests, at most {:.2}% off ({what})", lives.len(), off * 100.0))
 }
 
 /// How many runs of a directory came out as they should.

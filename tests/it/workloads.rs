@@ -107,5 +107,5 @@ fn without_anybody_who_says_what_a_replica_takes_it_counts_with_one() {
     let mut world = half_asleep();
     let decisions = world.tick();
     let report = &decisions.workloads[&key("b")];
-    assert_eq!((report.gpus.count(), report.said_by), (1, GpusSource::Nobody));
+    assert_eq!((report.gpus.count(), report.said_by), (1, GpusSource::Assumed));
 }

@@ -29,7 +29,7 @@ pub enum GpusSource {
     /// Pods that were observed.
     Pods,
     /// None; one accelerator per replica is assumed.
-    Nobody,
+    Assumed,
 }
 
 /// The arguments of an engine, as far as its pod template shows them.
@@ -66,7 +66,7 @@ impl GpusSource {
             Self::Declared => "declared",
             Self::Template => "template",
             Self::Pods => "pods",
-            Self::Nobody => "nobody",
+            Self::Assumed => "assumed",
         }
     }
 }

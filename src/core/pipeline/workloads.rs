@@ -96,7 +96,7 @@ fn said_by(room: &TickLimits<'_>, spec: &VariantSpec) -> GpusSource {
         (Some(_), _) => GpusSource::Declared,
         (None, Some(UnitSource::Template)) => GpusSource::Template,
         (None, Some(UnitSource::Pods)) => GpusSource::Pods,
-        (None, None) => GpusSource::Nobody,
+        (None, None) => GpusSource::Assumed,
     }
 }
 

@@ -257,7 +257,7 @@ impl Elector {
         self.leadership.send_if_modified(|known| {
             let differs = known.holder != holder;
             if differs {
-                info!(holder = holder.as_deref().unwrap_or("nobody"), "The Lease has a holder");
+                info!(holder = holder.as_deref().unwrap_or("none"), "The Lease has a holder");
                 known.holder.clone_from(&holder);
             }
             differs

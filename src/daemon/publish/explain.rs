@@ -106,7 +106,7 @@ pub(crate) struct Variant<'a> {
     /// Accelerators that one replica counts with, all its pods together; null before a tick.
     accelerators_per_replica: Option<u32>,
     /// Source of that count: `declared` in the configuration or an annotation, `template` of the
-    /// pods that its scale target makes, `pods` that were seen, or `nobody`, and then it is 1; null
+    /// pods that its scale target makes, `pods` that were seen, or `assumed`, and then it is 1; null
     /// before a tick.
     accelerators_said_by: Option<&'static str>,
     /// Arguments of its engine in its pod template; null without a template.

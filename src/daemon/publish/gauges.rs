@@ -194,7 +194,7 @@ families! {
     SLO_UNMEETABLE = "plimsoll_slo_unmeetable", VARIANT,
         "1 while even an idle replica misses the latency target, otherwise 0.";
     ACCELERATORS = "plimsoll_replica_accelerators", &["namespace", "model", "variant", "said_by"],
-        "Accelerators assumed per replica, by source: declared, template, pods or nobody.";
+        "Accelerators assumed per replica, by source: declared, template, pods or assumed.";
     ENGINE_ARGUMENTS = "plimsoll_engine_arguments", &["namespace", "model", "variant", "state"],
         "Always 1; state shows whether the pod template's engine arguments are known.";
     INFO = "plimsoll_variant_info", &["namespace", "model", "variant", "accelerator", "role"],

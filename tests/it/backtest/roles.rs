@@ -26,7 +26,8 @@ fn traced(folder: &Path, more: &[&str]) -> Value {
 fn row(said: &str, name: &str) -> Vec<f64> {
     let line = said.lines().find(|line| line.starts_with(name));
     let line = line.unwrap_or_else(|| panic!("no {name} in\n{said}"));
-    line[name.len()..].split_whitespace().filter_map(|cell| cell.parse().ok()).collect()
+    let cells = line[name.len()..].split_whitespace().map(|cell| cell.trim_end_matches('%'));
+    cells.filter_map(|cell| cell.parse().ok()).collect()
 }
 
 #[test]
