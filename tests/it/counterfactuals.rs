@@ -117,7 +117,8 @@ fn while_a_scale_down_waits_the_thresholds_are_about_the_number_in_effect() {
     assert!(found.settled.unwrap() < in_effect, "a scale-down waits: {found:?}");
 
     let load = found.load.unwrap();
-    let (up, down) = (load.up.unwrap(), load.down.unwrap());
+    let up = load.up.unwrap();
+    let down = load.down.unwrap();
     assert!(up.desired > in_effect && down.desired < in_effect, "{load:?}");
     assert!(load.now < down.load && down.load < up.load, "{load:?}");
 }

@@ -211,7 +211,7 @@ enum Aim {
 // === impl Aim ===
 
 impl Aim {
-    /// Whether `desired` differs from `number` in this direction.
+    /// Returns true if `desired` differs from `number` in this direction.
     fn holds(self, desired: Replicas, number: Replicas) -> bool {
         match self {
             Self::More => desired > number,
@@ -269,7 +269,8 @@ impl Solver<'_> {
             LoadMeasure::KvUsage => 1.0 / now,
         };
         let least = 1.0 / REACH;
-        let (before, at_now) = (decision.desired(), settled.desired());
+        let before = decision.desired();
+        let at_now = settled.desired();
         let threshold = |aim: Aim, toward: f64, away: f64| {
             let found = if aim.holds(at_now, before) {
                 self.narrow(aim, before, (1.0, at_now), away, change)
@@ -278,6 +279,7 @@ impl Solver<'_> {
             };
             Some(LoadThreshold { load: found.0 * now, desired: found.1 })
         };
+
         let up = threshold(Aim::More, most, least);
         let down = threshold(Aim::Fewer, least, most);
         Ok(LoadAnswer { measure, now, up, down })
