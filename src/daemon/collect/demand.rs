@@ -325,7 +325,9 @@ impl ListenerState {
         let fetching = async {
             let ready = session.ready(self.clock.elapsed()).await.map_err(|why| why.to_string())?;
             let address = page::address(&page.url).map_err(|failure| failure.detail)?;
-            let fetched = page::fetch(&ready, &address, BODY_LIMIT, &self.memory).await;
+            // Signals are few, and their connections need not be closed early.
+            let fetched =
+                page::fetch(&ready, &address, BODY_LIMIT, Duration::ZERO, &self.memory).await;
             fetched.map_err(|failure| failure.detail)
         };
 

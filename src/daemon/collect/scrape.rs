@@ -278,12 +278,15 @@ impl ScraperState {
         let mut schedule = ScrapeSchedule::start(&target.replica, target.settings.interval).await;
 
         while let Ok(permit) = schedule.turn(&self.permits, &self.metrics.missed).await {
-            let (at, result) = self.scrape(&target, &address, &session, &mut memory).await;
-            drop(permit);
-            self.tell(&target, &entry, at, result.as_ref().map(|_| ()));
-            let outcome = result.map_err(|failure| failure.class);
-            let scrape = Scrape { replica: target.replica.clone(), at, outcome };
-            if self.scrapes.send(scrape).await.is_err() {
+            // Boxed, so that a target takes the memory of a request only during its scrape.
+            let scraping = Box::pin(async {
+                let (at, result) = self.scrape(&target, &address, &session, &mut memory).await;
+                drop(permit);
+                self.tell(&target, &entry, at, result.as_ref().map(|_| ()));
+                let outcome = result.map_err(|failure| failure.class);
+                self.scrapes.send(Scrape { replica: target.replica.clone(), at, outcome }).await
+            });
+            if scraping.await.is_err() {
                 return;
             }
         }
@@ -307,7 +310,7 @@ impl ScraperState {
                 client.map_err(|error| ScrapeError::new(ScrapeFailure::Connection, &error))?;
             at = self.clock.now();
             let target = address.as_ref().map_err(ScrapeError::clone)?;
-            page::fetch(&ready, target, *body_limit, &self.memory).await
+            page::fetch(&ready, target, *body_limit, *interval, &self.memory).await
         };
 
         let in_time = tokio::time::timeout(time_limit, fetching).await;
@@ -335,6 +338,7 @@ impl ScraperState {
             self.read_aside(memory, page).await?
         };
         self.metrics.read(reading.samples);
+
         match wrong_model(&reading.models, &target.models) {
             Some(failure) => Err(failure),
             None => Ok(reading),
@@ -359,6 +363,7 @@ impl ScraperState {
             .await
             .map_err(|error| ScrapeError::from_error(ScrapeFailure::Malformed, &error))?;
         *memory = returned;
+
         reading
     }
 
