@@ -248,8 +248,9 @@ impl SourceReader {
     async fn read(&mut self) -> Result<Vec<Address>, ListError> {
         match self {
             Self::Static(addresses) => addresses.iter().map(|text| parse(text)).collect(),
-            Self::Files(files) => files.read().await,
-            Self::Dns(resolver) => resolver.read().await,
+            // Boxed, so that a source takes their memory only during a reading.
+            Self::Files(files) => Box::pin(files.read()).await,
+            Self::Dns(resolver) => Box::pin(resolver.read()).await,
         }
     }
 }

@@ -62,7 +62,7 @@ pub(crate) struct Ticks {
     /// The state that survives a restart.
     kept: StateKeeper,
     /// The result of the last tick, published or not.
-    found: Option<Published>,
+    found: Option<Arc<Published>>,
     /// The term in which this replica decides, if replicas share their decisions.
     term: Option<LeaderTerm>,
     interval: Duration,
@@ -193,8 +193,9 @@ impl Ticks {
         let said = self.tracer.as_ref().map(|_| trace::said(&decisions));
         let shadows = shadows::decide(&mut self.shadows, now, &inputs, &decisions);
         let before = self.parts.published.borrow().clone();
-        let mut found = self.publish(now, &before, &inputs, decisions);
-        found.shadows = shadows;
+        let unshadowed = self.publish(now, &before, &inputs, decisions);
+        let found = Arc::new(Published { shadows, ..unshadowed });
+
         let published = self.show(&before, &found, standing);
         if standing != Some(LeadershipRole::Follows) {
             self.count(&published);
@@ -249,7 +250,7 @@ impl Ticks {
     /// The state before the tick, if the tick begins a file of the trace.
     fn checkpoint(&mut self, now: Timestamp) -> Option<Vec<SavedDecision>> {
         let tracer = self.tracer.as_mut()?;
-        tracer.checkpoint(now, self.parts.clock.elapsed(), &self.pipeline, self.found.as_ref())
+        tracer.checkpoint(now, self.parts.clock.elapsed(), &self.pipeline, self.found.as_deref())
     }
 
     fn say_standing(&mut self, standing: Option<LeadershipRole>) {
@@ -270,18 +271,17 @@ impl Ticks {
     fn show(
         &mut self,
         before: &Published,
-        found: &Published,
+        found: &Arc<Published>,
         standing: Option<LeadershipRole>,
     ) -> Arc<Published> {
-        let shown = match (&mut self.parts.sharing, standing) {
+        let published = match (&mut self.parts.sharing, standing) {
             (Some(sharing), Some(standing)) => {
                 let pipeline = &self.pipeline;
-                sharing.compose(standing, found, &|| keep::memories(pipeline, found))
+                Arc::new(sharing.compose(standing, found, &|| keep::memories(pipeline, found)))
             }
-            (Some(_), None) | (None, _) => found.clone(),
+            (Some(_), None) | (None, _) => Arc::clone(found),
         };
 
-        let published = Arc::new(shown);
         let voice = match standing {
             None | Some(LeadershipRole::Leads(_)) => EventPermission::Heard,
             Some(LeadershipRole::Follows) => EventPermission::Silent,
@@ -433,6 +433,7 @@ impl Ticks {
         let Some(watched) = &self.parts.cluster else { return BTreeMap::new() };
         let cluster = watched.borrow();
         let found = cluster.variants.iter().filter(|(_, state)| !state.findings.is_empty());
+
         found
             .map(|(key, state)| {
                 (key.clone(), state.findings.iter().map(ToString::to_string).collect())

@@ -40,7 +40,8 @@ pub(crate) struct VariantModel {
     counts_time: bool,
     rollout: EngineRollout,
     pub(super) dispersion: Dispersion,
-    replicas: BTreeMap<ReplicaKey, ReplicaMeasurements>,
+    /// Boxed, because a node of the map has room for eleven, and most variants have few replicas.
+    replicas: BTreeMap<ReplicaKey, Box<ReplicaMeasurements>>,
     card: CardState,
 }
 

@@ -132,6 +132,8 @@ impl ReplicaRecord {
         self.take_together(&page, reading);
         // A rank that is gone takes its windows with it, as a replica does.
         self.ranks.retain(|known| reading.ranks.iter().any(|rank| rank.rank == known.rank));
+        // Without spare capacity: nearly all replicas have one rank, which never changes.
+        self.ranks.reserve_exact(reading.ranks.len().saturating_sub(self.ranks.len()));
         for rank in &reading.ranks {
             let index = self.ranks.partition_point(|known| known.rank < rank.rank);
             if self.ranks.get(index).is_none_or(|known| known.rank != rank.rank) {
@@ -145,7 +147,10 @@ impl ReplicaRecord {
             RecordDetail::Work => {
                 let work = self.work.get_or_insert_default();
                 work.take(&page, &reading.ranks);
-                self.strides.extend(self.odometer.get_or_insert_default().take(at, reading));
+                if let Some(stride) = self.odometer.get_or_insert_default().take(at, reading) {
+                    self.strides.reserve_exact(1);
+                    self.strides.push(stride);
+                }
             }
         }
     }

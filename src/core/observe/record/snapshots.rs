@@ -9,8 +9,8 @@ use crate::observe::window::{HistogramTotals, ScrapeTime, starts_anew, within};
 /// it, at a sixteenth of the memory of one snapshot per scrape.
 const SNAPSHOTS: i64 = 16;
 
-/// Capacity for the snapshots, the one that the window starts from, and the latest.
-const ROOM: usize = 18;
+/// Snapshots by which the memory for counts grows. Slow scrapes fill a window with few snapshots.
+const GROWTH: usize = 4;
 
 /// Snapshots that are forgotten before their memory is reused, because reuse moves all others.
 const FORGOTTEN_MAX: usize = 4;
@@ -68,6 +68,9 @@ impl Snapshots {
 
         let Histogram { sum, count, buckets } = value;
         self.taken.push_back(SnapshotTotals { at, sum: *sum, count: *count });
+        if self.counts.len() + buckets.len() > self.counts.capacity() {
+            self.counts.reserve_exact(GROWTH * buckets.len());
+        }
         self.counts.extend(buckets.iter().map(|(_, count)| *count));
         while self.taken.get(1).is_some_and(|second| !within(at, second.at, window)) {
             self.forget_first();
@@ -101,7 +104,7 @@ impl Snapshots {
 
         self.edges = value.buckets.iter().map(|(edge, _)| *edge).collect();
         self.clear();
-        self.counts = Vec::with_capacity((ROOM + FORGOTTEN_MAX) * self.edges.len());
+        self.counts = Vec::new();
     }
 
     /// Adds the observations between the oldest and the latest snapshot to `all`.
@@ -129,6 +132,9 @@ impl Snapshots {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The snapshots of a window, the one that it starts from, and the latest.
+    const ROOM: usize = 18;
 
     /// A minute.
     const WINDOW: i64 = 60_000_000_000;
@@ -173,7 +179,7 @@ mod tests {
             kept.push(second, ProcessLife::Same, Some(&page(count, EDGES)));
             let Snapshots { taken, counts, forgotten, .. } = &kept.snapshots;
             assert_eq!(counts.len(), forgotten + 2 * taken.len());
-            assert!(counts.capacity() <= 2 * (ROOM + FORGOTTEN_MAX));
+            assert!(counts.capacity() <= 2 * (ROOM + FORGOTTEN_MAX + GROWTH));
         }
 
         let taken = kept.snapshots.taken.len();

@@ -40,6 +40,7 @@ impl WorkRecord {
         self.kv_capacity = ranks.iter().map(|rank| rank.kv_capacity).sum();
         self.ranks.retain(|known| ranks.iter().any(|rank| rank.rank == known.rank));
 
+        self.ranks.reserve_exact(ranks.len().saturating_sub(self.ranks.len()));
         for rank in ranks {
             let at_rank = self.ranks.iter().position(|known| known.rank == rank.rank);
             let index = at_rank.unwrap_or_else(|| {
