@@ -93,6 +93,7 @@ pub(crate) struct ChangeRequest {
 pub(crate) fn change(base: &str, request: &ChangeRequest) -> anyhow::Result<(StatusCode, String)> {
     let ChangeRequest { method, path, body, token } = request;
     let address = format!("{}{path}", base.trim_end_matches('/'));
+
     Ok(runtime()?.block_on(async {
         let built = client(&address)?.request(method.clone(), &address).body(body.clone());
         let sent = match token {

@@ -220,6 +220,7 @@ fn counts(variant: &Value) -> String {
         Some(max) => format!("{min} to {max} allowed"),
         None => format!("at least {min} allowed"),
     }));
+
     parts.join(", ")
 }
 

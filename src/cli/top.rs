@@ -124,5 +124,6 @@ fn send(polls: &SyncSender<Poll>, url: &str) -> Result<(), ()> {
         Ok((status, _)) => Err(format!("it answers with {status}")),
         Err(error) => Err(format!("{:#}", error.root_cause())),
     };
+
     polls.send(answer).map_err(drop)
 }

@@ -335,6 +335,7 @@ impl Pipeline {
         self.supply.recall(now, variant, *waits, starts, *losses);
         self.sizer.recall(model, variant, informed, learned);
         self.sizer.recall_named(model, named);
+
         if let Some(silence) = silence {
             self.zeros.recall(now, model, variant, silence);
         }

@@ -233,6 +233,7 @@ impl Daemon {
             config = config.hash(),
             "Plimsoll runs"
         );
+
         self
     }
 
@@ -494,6 +495,7 @@ fn serve_admin(
     let limits = AdminLimits::default();
     let shed = common.shed.of(ShedListener::Plain);
     tasks.spawn(admin::serve(listener, hooks, limits, shed, stop.clone(), tasks.clone()));
+
     Ok(address)
 }
 

@@ -70,9 +70,10 @@ impl ScriptedApi {
             let asked = Arc::clone(&asked);
             let answer = Arc::clone(&answer);
             async move {
-                let (head, body) = request.into_parts();
-                let bytes = body.collect().await.unwrap().to_bytes();
+                let (head, sent) = request.into_parts();
+                let bytes = sent.collect().await.unwrap().to_bytes();
                 let body = serde_json::from_slice(&bytes).unwrap_or_default();
+
                 let request = AskedRequest { method: head.method, body, at: began.elapsed() };
                 let mut asked = asked.lock().unwrap();
                 let (code, said) = answer(asked.len(), &request);

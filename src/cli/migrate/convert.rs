@@ -66,6 +66,7 @@ pub(super) fn hpas(objects: &[Manifest], migration: &mut Migration) {
          foresight, learns the capacity of each variant and asks for the replicas that keep the \
          time to first token below 2 s and between tokens below 100 ms: set capacity.slo to yours",
     );
+
     migration.differs(
         "a cluster has one provider of external metrics: if another one, such as the \
          prometheus-adapter or KEDA, serves other HPAs, read docs/external-metrics.md first",
@@ -80,6 +81,7 @@ pub(super) fn scaled_objects(objects: &[Manifest], migration: &mut Migration) {
          foresight, learns the capacity of each variant and asks for the replicas that keep the \
          time to first token below 2 s and between tokens below 100 ms: set capacity.slo to yours",
     );
+
     migration.differs(
         "the triggers read the gauge plimsoll_desired_replicas: the Prometheus must scrape Plimsoll \
          with honorLabels: true (docs/keda.md)",

@@ -379,6 +379,7 @@ fn queueing(map: &Manifest, entries: &[SettingsEntry<'_>], migration: &mut Migra
     let targets = entries.iter().filter_map(|entry| {
         Some((entry.name, entry.number("targetTTFT")?, entry.number("targetITL")?))
     });
+
     objectives(map, &targets.collect::<Vec<_>>(), migration);
 }
 

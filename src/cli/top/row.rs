@@ -84,6 +84,7 @@ impl Row {
             TopSort::Cost => row.cost,
         };
         let most = |row: &Self| number(row).unwrap_or(f64::NEG_INFINITY);
+
         most(other).total_cmp(&most(self)).then_with(|| self.variant.cmp(&other.variant))
     }
 

@@ -267,8 +267,8 @@ impl TopTable {
 
     fn table(&self, now: Duration, width: u16) -> Table<'static> {
         let rows = self.shown();
-        let longest = rows.iter().map(|row| row.variant.chars().count()).max().unwrap_or_default();
-        let longest = u16::try_from(longest).unwrap_or(NAME_MAX).clamp(NAME_MIN, NAME_MAX);
+        let letters = rows.iter().map(|row| row.variant.chars().count()).max().unwrap_or_default();
+        let longest = u16::try_from(letters).unwrap_or(NAME_MAX).clamp(NAME_MIN, NAME_MAX);
         let least = longest.min(NAME_SHORT);
         let columns = columns(width, least);
         let others: u16 = columns.iter().skip(1).map(|at| COLUMNS[*at].width + 1).sum();
@@ -278,15 +278,6 @@ impl TopTable {
             at if at + 1 == COUNT => Constraint::Fill(1),
             at => Constraint::Length(COLUMNS[at].width),
         });
-        let cells = |cells: [String; COUNT]| {
-            let cells = columns.iter().map(|at| {
-                let text = cells[*at].clone();
-                let is_number = COLUMNS[*at].is_number;
-                let alignment = if is_number { Alignment::Right } else { Alignment::Left };
-                Text::from(text).alignment(alignment)
-            });
-            TableRow::new(cells.collect::<Vec<_>>())
-        };
 
         let old = match self.connection {
             Connection::Live(at) => now.saturating_sub(at) > OLD,
@@ -299,10 +290,12 @@ impl TopTable {
                 "pinned" | "paused" => base.fg(Color::Cyan),
                 _ => base.fg(Color::Yellow),
             };
-            cells(row.cells(usize::from(name))).style(style)
+            table_row(&columns, &row.cells(usize::from(name))).style(style)
         });
+
         let titles = COLUMNS.map(|column| column.title.to_owned());
-        let header = cells(titles).style(Style::new().add_modifier(Modifier::BOLD));
+        let bold = Style::new().add_modifier(Modifier::BOLD);
+        let header = table_row(&columns, &titles).style(bold);
         Table::new(lines.collect::<Vec<_>>(), widths.collect::<Vec<_>>()).header(header)
     }
 
@@ -317,6 +310,17 @@ impl TopTable {
     }
 }
 
+/// A row of these columns.
+fn table_row(columns: &[usize], cells: &[String; COUNT]) -> TableRow<'static> {
+    let aligned = columns.iter().map(|at| {
+        let is_number = COLUMNS[*at].is_number;
+        let alignment = if is_number { Alignment::Right } else { Alignment::Left };
+        Text::from(cells[*at].clone()).alignment(alignment)
+    });
+
+    TableRow::new(aligned.collect::<Vec<_>>())
+}
+
 /// The places of the columns that fit into a width next to names of this width, in their order.
 fn columns(width: u16, name: u16) -> Vec<usize> {
     let mut left = width.saturating_sub(name);
@@ -328,6 +332,7 @@ fn columns(width: u16, name: u16) -> Vec<usize> {
     });
     let mut fitting: Vec<usize> = IMPORTANCE.into_iter().take(1).chain(others).collect();
     fitting.sort_unstable();
+
     fitting
 }
 

@@ -231,6 +231,7 @@ impl Vote<'_> {
         let totals = of(report)?;
         let knows = report.variants.iter().any(|variant| variant.per_replica.is_some());
         let says = (standing == VoterStanding::Live && knows).then_some((report.unit, totals));
+
         Some(AnalyzerTotals { analyzer, says })
     }
 }

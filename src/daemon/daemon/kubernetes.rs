@@ -148,6 +148,7 @@ impl Cluster {
         let report = RegistrationReport::new(clock.elapsed());
         let stop = stop.clone();
         tasks.spawn(registration::report(name, registration, report, gauge, *clock, stop));
+
         shown
     }
 }

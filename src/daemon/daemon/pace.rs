@@ -44,6 +44,7 @@ fn step(policy: &StepPolicy) -> HpaPolicy {
         reason = "a period has whole seconds, and half an hour at most"
     )]
     let period = policy.period.seconds().ceil().clamp(0.0, longest) as u32;
+
     HpaPolicy { amount, period }
 }
 

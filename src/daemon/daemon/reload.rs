@@ -119,6 +119,7 @@ impl Reloader {
         let mut inner = self.inner.lock().await;
         let mut sources = std::mem::take(&mut inner.sources);
         let looked = spawn_blocking(move || (sources.have_changed(), sources)).await;
+
         match looked {
             Ok((changed, sources)) => {
                 inner.sources = sources;

@@ -491,6 +491,7 @@ fn say_left_out(left_out: &BTreeSet<VariantKey>) {
         info!("All variants fit into the document of shared decisions");
         return;
     };
+
     error!(
         variants = left_out.len(),
         %first,

@@ -150,10 +150,10 @@ impl ApiSurface {
 
         let document = match endpoint {
             ApiEndpoint::Summary => {
-                let reaction = |key: &VariantKey, desired| {
+                let summary = FleetSummary::new(&asked, &query.filter(), &|key, desired| {
                     (self.autoscaler)(key, desired, None).map(|it| it.reaction)
-                };
-                let summary = FleetSummary::new(&asked, &query.filter(), &reaction);
+                });
+
                 return TaggedJson::new(&summary, &summary.content()?);
             }
             ApiEndpoint::Decisions => {

@@ -151,10 +151,10 @@ impl AttentionCause {
     }
 
     fn step_headline(self, decision: &Decision) -> Option<String> {
-        let mut steps = decision.steps.iter();
-        let step = steps.find(|step| of_code(step.reason.code()) == Some(self))?;
+        let mut reasons = decision.steps.iter().map(|step| &step.reason);
+        let because = reasons.find(|it| of_code(it.code()) == Some(self))?;
 
-        Some(step.reason.headline())
+        Some(because.headline())
     }
 }
 

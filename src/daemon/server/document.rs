@@ -72,6 +72,7 @@ impl DocumentRequest {
         let headers = request.headers();
         let known = headers.get_all(IF_NONE_MATCH).iter().filter_map(|it| it.to_str().ok());
         let tags = known.collect::<Vec<_>>().join(", ");
+
         Self {
             path: request.uri().path().to_owned(),
             query: request.uri().query().map(str::to_owned),
@@ -100,6 +101,7 @@ impl ContentEncoding {
             let refused = matches!(weight, Some(Ok(weight)) if weight <= 0.0);
             name.trim().eq_ignore_ascii_case("gzip") && !refused
         });
+
         if gzip { Self::Gzip } else { Self::Identity }
     }
 

@@ -75,6 +75,7 @@ impl Advice {
         let text = |(from, to): (jiff::Timestamp, jiff::Timestamp)| {
             [format!("{from:.0}"), format!("{to:.0}")]
         };
+
         Self {
             version: VERSION,
             recorded: text(fleet.recorded),
@@ -224,6 +225,7 @@ fn table<'a>(text: &mut String, proposals: impl Iterator<Item = &'a AdvisedChang
         })
         .collect();
     let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
+
     for row in &rows {
         let [money, shares, what] = row;
         let _ = writeln!(text, "  {money:>0$}  {shares:>1$}  {what}", width(0), width(1));

@@ -323,9 +323,8 @@ impl Observer {
         let decided = published.variants.get(&spec.key).and_then(|v| v.decided.as_ref());
         let decision = decided.map(|decided| &decided.decision);
         let because = decision.and_then(|decision| decision.because());
-        let said = |text: Option<String>| text.unwrap_or_else(|| "nothing decided yet".to_owned());
-        let why = said(because.map(ToString::to_string));
-        let headline = said(because.map(Step::headline));
+        let [why, headline] = [because.map(ToString::to_string), because.map(Step::headline)]
+            .map(|text| text.unwrap_or_else(|| "nothing decided yet".to_owned()));
 
         VariantLine {
             name: spec.key.variant.to_string(),

@@ -18,6 +18,7 @@ pub(super) fn answers(evidence: &Evidence) -> Findings {
         Err(Unseen::Unknown(reason)) => return Ok(vec![Symptom::failure(reason)]),
         Err(absent) => return Err(absent),
     };
+
     match cluster.api_server.read() {
         Ok(ApiServerVersion { version, .. }) => Ok(vec![Symptom::ok(version)]),
         Err(Unseen::Unknown(reason)) => Ok(vec![Symptom::failure(reason)]),

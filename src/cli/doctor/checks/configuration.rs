@@ -45,6 +45,7 @@ pub(super) fn reloaded(evidence: &Evidence) -> Findings {
     let status = evidence.daemon.read()?.status.read()?;
     let last = &status["config"]["last_reload"];
     let at = last["at"].as_str().unwrap_or_default();
+
     Ok(vec![match (last["accepted"].as_bool(), last["problem"].as_str()) {
         (Some(false), problem) => {
             let problem = problem.unwrap_or("no reason given");

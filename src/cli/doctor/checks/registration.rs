@@ -82,6 +82,7 @@ fn served(evidence: &Evidence) -> Result<Option<&ExternalMetrics>, Unseen> {
 pub(super) fn registered(evidence: &Evidence) -> Findings {
     let RegistrationView { name, judged, .. } = RegistrationView::new(evidence)?;
     let says = |registration: &Registration| registration.problem().unwrap_or_default();
+
     Ok(vec![match &judged {
         Registration::Absent | Registration::ForeignService { .. } => {
             Symptom::failure(says(&judged)).of(format!("APIService {name}"))
@@ -210,6 +211,7 @@ pub(super) fn front_proxy(evidence: &Evidence) -> Findings {
     let Some(data) = evidence.cluster()?.trust.read()? else {
         return Ok(vec![Symptom::failure("it does not exist")]);
     };
+
     Ok(vec![match TrustAnchor::from_config_map(data) {
         Ok(_) => Symptom::ok("they are valid certificates"),
         Err(error) => Symptom::failure(error.to_string()),

@@ -179,6 +179,7 @@ impl Attention {
             )
         };
         item.add(asked, key, start);
+
         Some(item)
     }
 

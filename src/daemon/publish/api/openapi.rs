@@ -149,6 +149,7 @@ fn operation_in_text(summary: &str, responses: &[(&str, &str)]) -> Value {
         })
         .collect();
     let security = json!([{}, {"token": []}]);
+
     json!({"summary": summary, "security": security, "responses": responses})
 }
 

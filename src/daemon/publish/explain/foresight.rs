@@ -162,6 +162,7 @@ impl ForeseenLine {
 fn terms(foreseen: &DemandForecast) -> Vec<TermLine> {
     let need = &foreseen.need;
     let decided_by = need.decided_by();
+
     need.terms()
         .map(|(term, per_second)| TermLine {
             term: term.label(),

@@ -90,6 +90,7 @@ impl Autoscaler {
     pub fn changing(change: &ComingChange) -> Self {
         let left = (change.window - change.asked_for.unwrap_or(0.0)).max(0.0);
         let first = left + SYNC_SECONDS;
+
         Self {
             first_change_seconds: Some(first),
             done_seconds: change.steps.map(|steps| first + steps),
@@ -114,6 +115,7 @@ impl fmt::Display for ComingChange {
             write!(f, " once its {window:.0} s window agrees, in at most {left:.0} s")?;
         }
         write!(f, ", at its next sync (every {SYNC_SECONDS:.0} s)")?;
+
         match steps {
             Some(seconds) if *seconds > 0.0 => {
                 write!(f, "; its policies spread the change over {seconds:.0} s")

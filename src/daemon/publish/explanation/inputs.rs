@@ -45,6 +45,7 @@ fn list(now: Timestamp, variant: &PublishedVariant) -> InputLine {
     let at = variant.observation.listed_at;
     let age = at.and_then(|at| Seconds::from_span(now.duration_since(at))).map(Seconds::seconds);
     let count = variant.observation.replicas.len();
+
     InputLine {
         input: "replica_list",
         name: None,
@@ -127,5 +128,6 @@ fn limit(limit: &LimitReport) -> InputLine {
         }
         LimitReading::Unread => ("never", None, format!("limit {name} has never been read")),
     };
+
     InputLine { input: "limit", name: Some(name), state, age_seconds: age, text }
 }

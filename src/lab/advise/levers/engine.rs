@@ -108,6 +108,7 @@ fn others<'a>(scene: &ModelScene<'a>, model: usize) -> Vec<&'a KnownEngine> {
     };
     let engines = scene.fleet.engines.iter();
     let fitting = engines.filter(|it| it.model == *name && it.cost.is_some() && !has(it));
+
     fitting.take(ENGINES_MAX).collect()
 }
 

@@ -204,6 +204,7 @@ impl<'a> ObjectReader<'a> {
             }
             Vocabulary::Own | Vocabulary::WithWva => None,
         };
+
         text.or(label).and_then(Accelerator::new)
     }
 

@@ -309,6 +309,7 @@ fn condition_is_false(
         HpaCondition::AbleToScale => "cannot scale its target",
     };
     let given = if reason.is_empty() { "no reason given" } else { reason };
+
     write!(
         f,
         "HPA {hpa} {effect}: its condition {} is False ({given}); kubectl describe hpa {hpa} \
