@@ -152,7 +152,7 @@ pub(crate) const FAULTS: [Fault; 100] = [
         "Prometheus warns that its answer is partial",
         STAYS,
         Suite::It,
-        "prometheus::a_partial_answer_is_no_complete_one_whoever_says_so",
+        "prometheus::a_partial_answer_is_not_complete_for_any_server",
     ),
     test(
         "prometheus-future",

@@ -24,7 +24,7 @@ fn lines(count: usize, line: impl Fn(usize) -> String) -> String {
 }
 
 #[test]
-fn lines_that_nobody_wants_allocate_nothing() {
+fn unread_lines_allocate_nothing() {
     let unwanted = |index: usize| format!("other_total{{a=\"{index}\"}} {index}");
     let names = |index: usize| format!("# HELP m{index} x\n# TYPE m{index} gauge\nm{index} 1.5");
     let few = reading(&lines(1, unwanted));

@@ -470,7 +470,7 @@ async fn an_api_server_that_goes_away_leaves_the_last_state_to_grow_old() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_refuses_everybody_while_it_starts_takes_nothing_back() {
+async fn an_api_server_that_refuses_all_while_it_starts_takes_nothing_back() {
     let mut fake = FakeCluster::start().await;
     deploy(&fake, DEPLOYMENTS, "llama", 2, 2);
     fake.put(PODS, &pod("llama-a", true));

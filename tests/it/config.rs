@@ -1131,7 +1131,7 @@ fn a_long_prompt_may_have_more_time_and_says_what_it_depends_on() {
 }
 
 #[test]
-fn foresight_sizes_models_unless_somebody_gives_thresholds_and_says_nothing_else() {
+fn foresight_sizes_models_unless_only_thresholds_are_given() {
     let foresight = Some(vec![Analyzer::Foresight]);
     for (text, want) in [
         ("", foresight.clone()),
@@ -1248,7 +1248,7 @@ fn what_foresight_cannot_judge_by_is_refused() {
 }
 
 #[test]
-fn a_window_that_somebody_writes_is_waited_for_beside_the_hold_of_foresight() {
+fn a_configured_window_is_waited_for_in_addition_to_the_hold_of_foresight() {
     let window = |text: &str| {
         let policy = valid(&format!("{text}\n{VARIANT}")).config.policy;
         let hold =

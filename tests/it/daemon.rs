@@ -336,7 +336,7 @@ async fn a_restart_serves_the_number_of_before_until_there_is_data() {
 }
 
 #[tokio::test]
-async fn a_number_that_nobody_served_for_long_is_not_in_force_after_a_restart() {
+async fn a_number_that_was_not_served_for_long_is_not_in_effect_after_a_restart() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("state.json");
     let state = format!("state_file: {}\n", path.display());

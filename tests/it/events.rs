@@ -197,7 +197,7 @@ async fn without_events_nothing_is_written() {
 }
 
 #[tokio::test]
-async fn equal_events_are_one_object_whoever_writes_them() {
+async fn equal_events_of_all_writers_are_one_object() {
     let fake = FakeCluster::start().await;
     fake.put(DEPLOYMENTS, &deployment("llama"));
     let (one, other) = (Writing::start(&fake, "one"), Writing::start(&fake, "other"));

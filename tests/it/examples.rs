@@ -39,7 +39,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("policy-cautious.yaml", "policies_are_scored_side_by_side_on_the_recorded_load"),
     ("policy-foresight.yaml", "policies_are_scored_side_by_side_on_the_recorded_load"),
     ("prometheus-only.yml", "the_prometheus_of_the_example_scrapes_what_the_variants_match"),
-    ("simulate-adapters.yaml", "with_a_slot_for_each_adapter_nobody_waits_for_one"),
+    ("simulate-adapters.yaml", "with_a_slot_for_each_adapter_no_request_waits_for_one"),
     ("simulate-day.yaml", "the_example_of_a_day_compares_with_a_stock_hpa"),
     ("simulate-disaggregated.yaml", "the_example_with_roles_apart_scales_each_and_serves_both"),
     ("simulate-harsh.yaml", "the_example_of_a_day_on_which_all_goes_wrong_is_served_somehow"),

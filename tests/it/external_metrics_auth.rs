@@ -332,7 +332,7 @@ async fn a_rotated_authority_counts_for_open_connections() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_names_nobody_is_refused() {
+async fn a_proxy_that_names_no_user_is_refused() {
     let fixture = Fixture::start(Options::default()).await;
     let request = fixture.proxy(Http::Two).request("GET", BASE);
     let message = answer(request).await.error(401, "Unauthorized");

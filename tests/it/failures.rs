@@ -113,7 +113,7 @@ fn a_scale_target_that_does_not_exist_lets_the_rest_of_its_model_shrink() {
 }
 
 #[test]
-fn time_that_nobody_saw_passes_no_window() {
+fn unobserved_time_passes_no_window() {
     for jump in [1000, -1000] {
         let mut policy = policy();
         policy.behavior.scale_down.stabilization_window = Seconds::new(300.0).unwrap();

@@ -110,7 +110,7 @@ fn silent_replicas_are_kept_on_top_of_the_need_and_others_may_go() {
 }
 
 #[test]
-fn replicas_that_come_and_go_all_the_time_do_not_keep_what_nobody_needs() {
+fn replicas_that_come_and_go_all_the_time_do_not_keep_unneeded_ones() {
     let specs = || vec![spec("a", 1.0, (1, 30))];
     let number = |policy: Policy| {
         let mut work = Work::with(policy, specs(), Engine::default());

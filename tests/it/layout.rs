@@ -61,7 +61,7 @@ fn other_values_fit_and_give_their_own_reading() {
 }
 
 #[test]
-fn comments_and_series_that_nobody_wants_may_differ() {
+fn comments_and_unread_series_may_differ() {
     let page = page(PAGES[0]);
     let text = std::str::from_utf8(&page).unwrap();
     let more = "vllm:num_preemptions_created{engine=\"0\",model_name=\"x\"} 1.5\n";

@@ -143,7 +143,7 @@ fn clients_with_mistakes_are_refused_with_all_their_files_and_lines() {
 }
 
 #[test]
-fn with_a_slot_for_each_adapter_nobody_waits_for_one() {
+fn with_a_slot_for_each_adapter_no_request_waits_for_one() {
     let example = "examples/simulate-adapters.yaml";
     let output = simulate(&[example, "--set", "length=3m", "--json", "-"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));

@@ -260,7 +260,7 @@ fn a_new_replica_is_given_the_chance_to_relieve_the_others() {
 }
 
 #[test]
-fn a_wish_that_nobody_carries_out_does_not_grow() {
+fn a_number_that_is_not_followed_does_not_grow() {
     let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
     world.set("a", 2, BUSY);
     assert_eq!(desired(&world.run(60), "a"), 3);

@@ -300,7 +300,7 @@ async fn a_replica_of_another_model_gives_a_failure_and_no_reading() {
 }
 
 #[test]
-fn the_reader_of_answers_is_there_for_whoever_wants_to_break_it() {
+fn the_reader_of_answers_is_there_for_fuzzing() {
     let failure = plimsoll::collect::prometheus::decode(b"nothing", 1, &mut |_, _| {});
     let Err(QueryFailure { outcome, detail }) = failure else { panic!("it is no JSON") };
     assert_eq!((outcome, &*detail), (QueryOutcome::NotJson, "expected JSON, found: nothing"));
@@ -503,7 +503,7 @@ fn one(targets: Vec<Target>) -> Vec<Target> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_partial_answer_is_no_complete_one_whoever_says_so() {
+async fn a_partial_answer_is_not_complete_for_any_server() {
     for more in ["\"warnings\":[\"store-1 is away\"],", "\"isPartial\":true,"] {
         Box::pin(shrinks_only_on_what_is_whole(Play::More(more), one)).await;
     }

@@ -118,7 +118,7 @@ fn a_restart_refills_no_flap_budget_and_ends_no_dwell() {
 }
 
 #[test]
-fn a_pause_that_nobody_saw_lets_no_window_pass() {
+fn an_unobserved_pause_lets_no_window_pass() {
     let mut world = World::with(patient(), vec![spec("a", 1.0, (1, 9))]);
     world.set("a", 4, BUSY);
     let _ = world.run(10);

@@ -206,7 +206,7 @@ fn what_is_replaced_is_replaced_once_however_long_that_takes() {
 }
 
 #[test]
-fn what_is_coming_when_nobody_remembers_why_replaces_nothing() {
+fn starting_replicas_without_a_remembered_reason_replace_nothing() {
     let mut world = world(vec![spec("dear", 10.0, (0, 40)), spec("cheap", 1.0, (0, 40))]);
     world.set("dear", 4, (0.6, 0.0));
     world.set("cheap", 1, (0.6, 0.0));

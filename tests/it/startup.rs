@@ -146,7 +146,7 @@ fn two_starts_are_too_few_to_call_a_third_stuck() {
 }
 
 #[test]
-fn a_start_that_nobody_has_measured_is_waited_for_twice_as_long_as_was_declared() {
+fn an_unmeasured_start_is_waited_for_twice_as_long_as_was_declared() {
     let start_time = Some(Seconds::literal(30 * 60));
     let mut starting = Starting::of(VariantSpec { start_time, ..spec("a", 1.0, (1, 40)) }, IDLE);
     starting.create();

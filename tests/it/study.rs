@@ -1526,7 +1526,7 @@ fn a_router_that_fills_slow_replicas_first_is_counted_on() {
 }
 
 #[test]
-fn who_knows_what_queues_at_the_gateway_serves_a_jump_that_nobody_else_sees() {
+fn a_readable_queue_at_the_gateway_serves_a_jump_that_replicas_do_not_show() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gateway.yaml");
     let run = |more: &[&str]| {
         let output = simulate(&[&[path.to_str().unwrap(), "--json", "-"], more].concat());

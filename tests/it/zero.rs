@@ -303,7 +303,7 @@ fn a_replica_that_left_while_it_was_quiet_leaves_no_gap() {
 }
 
 #[test]
-fn a_number_of_zero_that_nobody_has_carried_out_does_not_outlive_its_proof() {
+fn a_number_of_zero_that_is_not_actuated_does_not_outlive_its_proof() {
     let mut shop = Shop::idle(1);
     assert_eq!(desired(&shop.run(AFTER + 5), "a"), 0);
     // The autoscaler waits, and nobody sees the replica any more.
@@ -335,7 +335,7 @@ fn the_cheapest_variant_wakes_and_is_not_sent_back() {
 }
 
 #[test]
-fn a_woken_number_leads_until_somebody_carries_it_out() {
+fn a_woken_number_leads_until_it_is_actuated() {
     let mut shop = Shop::asleep(vec![spec("a", 1.0, (0, 9))]);
     shop.demand = vec![("the gateway", Some(1.0))];
     assert_eq!(desired(&shop.tick(), "a"), 1);

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_taken_when_nobody_has_it_or_it_has_expired() {
+    fn a_lease_is_taken_when_it_is_free_or_has_expired() {
         check(None, 0, LeaseAction::Acquire(0));
         check(Some(&held(None, 0)), 1, LeaseAction::Acquire(5));
         check(Some(&held(Some("me"), 0)), 1000, LeaseAction::Renew(4));

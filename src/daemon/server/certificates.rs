@@ -625,7 +625,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_secret_is_filled_whoever_is_registered() {
+    fn an_empty_secret_is_filled_under_any_registration() {
         for registered in
             [ApiServiceState::Unknown, ApiServiceState::Elsewhere, here(Vec::new(), None)]
         {
@@ -717,7 +717,7 @@ mod tests {
     /// slowest API server trusts with the certificates that the fastest and the slowest replica
     /// serve.
     #[test]
-    fn nobody_is_ever_shown_a_certificate_that_they_do_not_trust_yet() {
+    fn no_client_is_ever_shown_a_certificate_that_it_does_not_trust_yet() {
         let policy = minutes();
         let look = policy.settle() / 2;
         let settle = policy.settle();

@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_that_nobody_could_count_for_a_time_are_those_of_before() {
+    fn replicas_that_were_uncounted_for_a_time_are_those_of_before() {
         for step in [15, 30, 60] {
             let crew = hour(step, |second| {
                 let unknown = Scale::Unknown(WhyScaleUnknown::Forbidden);

@@ -166,7 +166,7 @@ fn e_an_authority_is_replaced_and_no_call_fails() {
 }
 
 #[test]
-fn f_what_somebody_else_does_is_mended_or_said() {
+fn f_changes_of_other_writers_are_fixed_or_reported() {
     let release = release();
     release.upgrade(&[]);
     release.forget_certificate();

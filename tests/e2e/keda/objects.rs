@@ -119,7 +119,7 @@ fn registered(stage: &Stage, service: &str) -> Option<()> {
 }
 
 #[test]
-fn m_object_metrics_are_followed_whoever_has_the_external_ones() {
+fn m_object_metrics_are_followed_next_to_any_external_provider() {
     let stage = &stage();
     let prometheus = &keda(stage).prometheus;
     let namespace = "objects";

@@ -138,7 +138,7 @@ variants:
 }
 
 #[test]
-fn a_run_that_nobody_decides_by_plimsoll_in_its_own_settings_is_not_traced() {
+fn a_run_that_plimsoll_does_not_decide_in_its_own_settings_is_not_traced() {
     let folder = TempDir::new().unwrap();
     let trace = folder.path().display().to_string();
     let short = ["--set", "length=10s", "--policy", "static:2", "--trace", &trace];

@@ -587,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_and_gone_on_with_is_bridged_over_a_short_time_that_nobody_saw() {
+    fn a_short_unobserved_time_of_a_pool_is_bridged() {
         let before = fed(1, 7.0, 300);
         let saved = before.save().unwrap();
         assert!(saved.is_sound());

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_the_budget_and_what_nobody_saw_ask_for_nothing() {
+    fn a_kept_budget_and_unobserved_requests_ask_for_nothing() {
         assert!(raised(15, 600, None).abs() < 1e-12);
         for (seen, late) in [(1000.0, 10.0), (3.0, 1.0), (0.0, 0.0)] {
             assert!(raised(15, 600, Some(firsts(seen, late))).abs() < 1e-12, "{seen} {late}");

@@ -441,7 +441,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_long_prompts_are_allowed_and_what_nobody_can_meet_takes_nothing_away() {
+    fn time_for_long_prompts_and_unreachable_objectives_take_nothing_away() {
         let tight = rate_of_long(Some(within(1.0, 0.0)));
         let allowed = rate_of_long(Some(within(1.0, 1.0)));
         assert!(allowed > 1.2 * tight, "{allowed} {tight}");

@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_saw_is_no_quiet_hour() {
+    fn an_unobserved_hour_is_no_quiet_hour() {
         let mut week = seen(3, |_, hour| office(hour));
         let before = week.clone();
 

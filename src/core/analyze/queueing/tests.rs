@@ -210,7 +210,7 @@ fn a_variant_of_which_nothing_is_known_is_in_no_sum() {
 }
 
 #[test]
-fn an_objective_that_nobody_can_meet_asks_for_no_replica() {
+fn an_unreachable_objective_asks_for_no_replica() {
     let targets = LatencyTargets { ttft: Some(mean(0.001)), itl: None };
     let policy = QueueingPolicy { targets, ..QueueingPolicy::default() };
     let analysis = analyze(&[variant("a", &[500.0], 1)], &policy);

@@ -346,7 +346,7 @@ fn what_is_started_alike_on_unknown_accelerators_says_nothing_of_another() {
 }
 
 #[test]
-fn what_nobody_prescribes_bounds_nothing() {
+fn unset_arguments_bound_nothing() {
     let shape = load(0.0, 0.0).requests;
     let untold = EngineArguments::default_of(Engine::Vllm);
     assert_eq!(compute_bound(&untold, &shape, TokenRules::Plimsoll), None);

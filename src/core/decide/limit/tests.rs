@@ -219,7 +219,7 @@ fn one_accelerator_has_one_name_and_two_have_two() {
 
 proptest! {
     #[test]
-    fn nobody_takes_more_than_there_is_and_nothing_that_fits_is_left(
+    fn no_model_takes_more_than_there_is_and_nothing_that_fits_is_left(
         rows in proptest::collection::vec((1_u32..5, 0_u32..4, 0_u32..9, 0_u32..3, 1_u32..9), 1..7),
         gpus in 0_u32..40,
         turn in 0_usize..7,

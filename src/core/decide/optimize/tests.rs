@@ -276,7 +276,7 @@ fn plan_with_unknown(max: u32, required: f64, untried: bool) -> ModelPlan {
 }
 
 #[test]
-fn what_nobody_knows_is_tried_once_and_only_where_the_others_do_not_suffice() {
+fn an_unknown_capacity_is_tried_once_and_only_where_the_others_are_not_enough() {
     let short = plan_with_unknown(2, 30_000.0, true);
     assert_eq!(targets(&short), [0, 2, 1], "the cheapest of them");
     assert_eq!(short.placements[2].because, PlanReason::Tried);

@@ -255,7 +255,7 @@ fn what_is_scarce_is_the_last_choice_and_still_a_choice() {
 }
 
 #[test]
-fn demand_that_nobody_can_serve_is_said() {
+fn demand_beyond_all_capacity_is_reported() {
     let mut variants = variants();
     for (candidate, _) in &mut variants {
         candidate.bounds = Bounds::new(Replicas::ZERO, Replicas::new(1)).unwrap();

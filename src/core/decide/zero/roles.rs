@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_wakes_on_what_nobody_can_say() {
+    fn nothing_wakes_on_an_unknown_signal() {
         let fleet = [sleeper("a", Role::Both, 1.0, 0)];
         for in_front in
             [FrontQueue::NoQueue, FrontQueue::Unknown, FrontQueue::Queued(Requests::ZERO)]

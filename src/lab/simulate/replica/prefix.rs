@@ -497,7 +497,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_block_is_lost_whoever_shares_it_and_whoever_is_preempted_or_leaves(
+        fn no_block_is_lost_by_sharing_preemption_or_leaving(
             kv_blocks in 24..80_u32,
             requests in prop::collection::vec(
                 (0..60_000_u64, 0..6_u32, 1..300_u32, 1..60_u32, 0..12_u64),

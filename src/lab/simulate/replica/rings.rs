@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_stay_in_the_order_in_which_they_came_whoever_leaves() {
+    fn requests_stay_in_the_order_in_which_they_came_when_others_leave() {
         let mut rings = Rings::new(2);
         for index in [4, 0, 2, 3] {
             rings.push(index % 2, index);

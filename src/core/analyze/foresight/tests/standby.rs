@@ -78,7 +78,7 @@ fn bridged(analysis: &ForesightAnalysis) -> u32 {
 }
 
 #[test]
-fn standby_keeps_what_it_carries_while_nobody_can_say_what_arrives() {
+fn standby_keeps_its_share_while_arrivals_are_unknown() {
     let mut pair = Pair::new();
     pair.declared = [Some(Seconds::literal(120)), Some(Seconds::literal(5))];
     let _ = pair.run(300, 0.4 * truth());
@@ -104,7 +104,7 @@ fn assert_alone(analysis: &ForesightAnalysis, startup: f64, reaction: f64) {
 }
 
 #[test]
-fn a_variant_that_has_never_started_makes_no_other_one_standby_and_nobody_wait() {
+fn a_variant_that_has_never_started_makes_no_other_one_standby_or_wait() {
     let mut pair = Pair::new();
     pair.measured = [Some(Seconds::literal(30)), None];
     let reaction = pair.policy.reaction_time.seconds();

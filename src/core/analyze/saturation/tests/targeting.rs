@@ -342,7 +342,7 @@ fn a_replica_that_never_reports_does_not_block_for_ever() {
 }
 
 #[test]
-fn a_wish_that_nobody_carries_out_is_dropped_in_the_end() {
+fn a_number_that_is_not_followed_is_dropped_in_the_end() {
     let wish = SaturationVariant {
         desired: Some(replicas(3)),
         patience: TransitionPatience::Exhausted,

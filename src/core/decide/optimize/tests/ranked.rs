@@ -82,7 +82,7 @@ fn what_is_spare_goes_at_the_least_cost_and_nothing_goes_while_something_is_miss
 }
 
 #[test]
-fn a_variant_of_which_nobody_knows_what_it_carries_keeps_its_number() {
+fn a_variant_of_unknown_capacity_keeps_its_number() {
     let offers = [("a", 4.0, 10.0, 1), ("unknown", 1.0, 0.0, 2)];
     let plan = ranked_plan(&offers, 15.0, 0.0);
     assert_eq!(targets(&plan), [3, 2]);

@@ -78,7 +78,7 @@ fn the_binding_bound_is_named_and_said_with_its_numbers() {
 }
 
 #[test]
-fn what_nobody_knows_never_lowers_a_pool() {
+fn unknown_adapters_never_lower_a_pool() {
     let five = replicas(5);
     for need in [
         need(&wants(&[1]), None, Some(Replicas::ONE)),
@@ -94,7 +94,7 @@ fn what_nobody_knows_never_lowers_a_pool() {
 }
 
 #[test]
-fn only_a_pool_that_nobody_needs_goes_to_zero_and_only_where_it_may() {
+fn only_an_unneeded_pool_goes_to_zero_and_only_where_it_may() {
     let nothing = need(&wants(&[0]), slots(4), Some(Replicas::ZERO));
     let one = replicas(1);
     let idle = desired(nothing.clone(), unbounded(), IdlePoolPolicy::GoesToZero, one);

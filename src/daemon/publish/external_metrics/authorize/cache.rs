@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_permission_counts_ten_minutes_while_nobody_can_be_asked_and_a_denial_never() {
+    fn a_permission_counts_ten_minutes_without_an_api_server_and_a_denial_never() {
         let mut cache = AnswerCache::new(AnswerLifetimes::default());
         cache.put(
             Duration::ZERO,
