@@ -39,7 +39,7 @@ impl World {
     /// The demo as it is, with the default policy, once it has learned and scaled up by it.
     pub(crate) async fn learned() -> Self {
         let played = DemoSetup::read(DemoScenario::Standard, 2, &[]).unwrap();
-        let world = Box::pin(Self::open(played, 0)).await;
+        let world = Box::pin(Self::open(played, None)).await;
         let scaled = |it: &Value| it["reason"] == "capacity_added" && it["variant"] == "llama-h100";
         loop {
             let events = world.ask("events?limit=1000").await;
@@ -64,10 +64,11 @@ impl World {
             paths.iter().map(|(path, value)| (path.as_str(), value.clone())).collect();
         settings.push(("policy.analysis", json!("saturation")));
         let played = DemoSetup::read(scenario, 2, &settings).unwrap();
-        Box::pin(Self::open(played, idle)).await
+        Box::pin(Self::open(played, Some(idle))).await
     }
 
-    async fn open(played: DemoSetup, idle: usize) -> Self {
+    /// Starts a daemon on this fleet; with `idle`, next to variants that nothing answers for.
+    async fn open(played: DemoSetup, idle: Option<usize>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (tracker, cancel) = (TaskTracker::new(), CancellationToken::new());
         let text = configuration(&played, folder.path(), idle);
@@ -127,7 +128,7 @@ async fn follow(mut stage: DemoStage, published: watch::Receiver<Arc<Published>>
     }
 }
 
-fn configuration(played: &DemoSetup, folder: &Path, idle: usize) -> String {
+fn configuration(played: &DemoSetup, folder: &Path, idle: Option<usize>) -> String {
     let mut config = played.config.clone();
     config["server"]["listen"] = json!("127.0.0.1:0");
     config["shutdown"] = json!({"delay": "0s", "drain": "1s"});
@@ -138,12 +139,14 @@ fn configuration(played: &DemoSetup, folder: &Path, idle: usize) -> String {
             json!({"name": name, "namespace": namespace, "model": model, "targets": targets});
         variants.as_array_mut().unwrap().push(variant);
     };
-    // Ports on which nobody listens, and no two variants may claim one.
-    let nobody = |index: usize| format!("127.1.{}.{}:1", index / 250, 1 + index % 250);
-    add("hostile", "other", HOSTILE, nobody(idle));
-    for index in 0..idle {
+    // Ports on which nothing listens, and no two variants may claim one.
+    let silent = |index: usize| format!("127.1.{}.{}:1", index / 250, 1 + index % 250);
+    if let Some(idle) = idle {
+        add("hostile", "other", HOSTILE, silent(idle));
+    }
+    for index in 0..idle.unwrap_or_default() {
         let (name, model) = (format!("idle-{index:04}"), format!("idle/model-{:03}", index / 10));
-        add(&name, "idle", &model, nobody(index));
+        add(&name, "idle", &model, silent(index));
     }
     config["variants"] = variants;
     config.to_string()
