@@ -5,11 +5,28 @@ use crate::analyze::foresight::policy::Ramp;
 /// The fewest strides for the fit of a slope.
 const RAMP_STRIDES: usize = 4;
 
+/// Times that a slope is looked for in, in horizons. Where requests come in bursts, one horizon is
+/// too short to be certain of a rise that three horizons show.
+const WINDOWS: [usize; 2] = [1, 3];
+
 /// The rate if it continues to rise; `None` if it does not rise steadily.
 pub(super) fn ramp(arriving: f64, rates: &[f64], ahead: usize, policy: &Ramp) -> Option<f64> {
+    let lasts = slope(last(rates, ahead.div_ceil(2).max(2))?)?.0 > 0.0;
+    let known = rates.len().max(ahead);
+    let windows = WINDOWS.map(|horizons| (horizons * ahead).min(known).max(RAMP_STRIDES));
+
+    let rises = windows.map(|count| continued(arriving, last(rates, count)?, ahead, policy));
+    rises.into_iter().flatten().max_by(f64::total_cmp).filter(|_| lasts)
+}
+
+/// The last strides; `None` if there are not as many.
+fn last(rates: &[f64], count: usize) -> Option<&[f64]> {
+    rates.get(rates.len().checked_sub(count)?..)
+}
+
+/// The rate if the rise of some strides continues; `None` if they do not rise steadily.
+fn continued(arriving: f64, recent: &[f64], ahead: usize, policy: &Ramp) -> Option<f64> {
     let Ramp { certainty, jump, bend, cap } = *policy;
-    let count = ahead.max(RAMP_STRIDES);
-    let recent = rates.get(rates.len().checked_sub(count)?..)?;
     let (slope, error) = self::slope(recent)?;
     if slope <= certainty.fraction() * error || slope <= 0.0 {
         return None;
@@ -87,6 +104,18 @@ mod tests {
 
         let straight: Vec<f64> = (0..60).map(|k| 10.0 + f64::from(k)).collect();
         assert!((times(&straight) - 89.0 / 69.0).abs() < 0.01, "{}", times(&straight));
+    }
+
+    #[test]
+    fn a_rise_that_one_horizon_hides_in_noise_is_a_ramp_in_three() {
+        let unevenness = [4.0, -6.0, 5.0, 6.0, -5.0, 1.0, -5.0].into_iter().cycle();
+        let rising = (0..60).map(|k| 20.0 + f64::from(k));
+        let rates: Vec<f64> = rising.zip(unevenness).map(|(rate, more)| rate + more).collect();
+        let now = rates[59];
+        assert_eq!(continued(now, &rates[51..], 9, &Ramp::default()), None);
+
+        let expected = ramp(now, &rates, 9, &Ramp::default()).unwrap();
+        assert!((expected - now - 9.0).abs() < 1.5, "{expected} after {now}");
     }
 
     #[test]
