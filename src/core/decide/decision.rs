@@ -234,6 +234,25 @@ pub enum Stage {
 }
 
 impl Stage {
+    /// Returns true if the stage never adds replicas to those that are already desired.
+    #[must_use]
+    pub(crate) const fn only_keeps(self) -> bool {
+        match self {
+            Self::Hold | Self::Guard | Self::Stabilize | Self::Dwell | Self::FlapBudget => true,
+            Self::Analyze
+            | Self::Pool
+            | Self::Share
+            | Self::Bridge
+            | Self::Limit
+            | Self::Bounds
+            | Self::Panic
+            | Self::StepLimit
+            | Self::Zero
+            | Self::Override
+            | Self::Check => false,
+        }
+    }
+
     /// The stage as a label value.
     #[must_use]
     pub const fn label(self) -> &'static str {

@@ -928,6 +928,13 @@ mod tests {
     }
 
     #[test]
+    fn a_guard_that_keeps_replicas_is_no_scale_up() {
+        let reason = Reason::Settling { remaining: seconds(28.0) };
+        let step = Step { stage: Stage::Guard, before: n(3), after: n(6), reason };
+        assert!(step.headline().starts_with("Keep 6, not 3: scale-down blocked for 28 s"));
+    }
+
+    #[test]
     fn a_headline_is_cut_where_a_name_is_too_long() {
         let hpa = "h".repeat(253);
         let reason = Reason::Restrained(Restraint::LeftToHpa { hpa, window: seconds(600.0) });

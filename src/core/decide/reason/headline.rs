@@ -27,8 +27,9 @@ impl Step {
     /// exceeds capacity 29.3 req/s`.
     #[must_use]
     pub fn headline(&self) -> String {
-        let Self { before, after, reason, stage: _ } = self;
+        let Self { before, after, reason, stage } = self;
         let action = match after.cmp(before) {
+            Ordering::Greater if stage.only_keeps() => format!("Keep {after}, not {before}"),
             Ordering::Greater => format!("Scale up {before} -> {after}"),
             Ordering::Less => format!("Scale down {before} -> {after}"),
             Ordering::Equal => format!("Keep {after}"),
