@@ -132,7 +132,7 @@ fn of_state(key: &VariantKey, file: &Path) -> anyhow::Result<Value> {
         "the changes: they need inputs, which a state file does not have",
     ];
     let summary = format!(
-        "{desired}, on data of {at}, in effect until {written}{}",
+        "{desired}, on data of {at:.0}, in effect until {written:.0}{}",
         if memory.is_some() { "; its windows and learned values are saved" } else { "" }
     );
     Ok(json!({

@@ -37,7 +37,7 @@ pub(crate) enum OverrideError {
 /// The daemon does not answer, or refuses it.
 pub(crate) fn pin(args: &PinArgs) -> anyhow::Result<()> {
     let PinArgs { target, replicas, time } = args;
-    send(target, Some(json!({"pin": replicas, "until": until(time)?.to_string()})))
+    send(target, Some(json!({"pin": replicas, "until": until(time)?})))
 }
 
 /// Pauses a variant.
@@ -47,7 +47,7 @@ pub(crate) fn pin(args: &PinArgs) -> anyhow::Result<()> {
 /// The daemon does not answer, or refuses it.
 pub(crate) fn pause(args: &PauseArgs) -> anyhow::Result<()> {
     let PauseArgs { target, time } = args;
-    send(target, Some(json!({"pause": true, "until": until(time)?.to_string()})))
+    send(target, Some(json!({"pause": true, "until": until(time)?})))
 }
 
 /// Ends the pin or the pause of a variant.
@@ -59,15 +59,17 @@ pub(crate) fn resume(target: &OverrideTarget) -> anyhow::Result<()> {
     send(target, None)
 }
 
-/// The instant at which an override ends.
-fn until(time: &OverrideTime) -> anyhow::Result<Timestamp> {
-    match time {
-        OverrideTime { until: Some(until), .. } => Ok(*until),
+/// The instant at which an override ends, in whole seconds.
+fn until(time: &OverrideTime) -> anyhow::Result<String> {
+    let end = match time {
+        OverrideTime { until: Some(until), .. } => *until,
         OverrideTime { until: None, lasts } => {
             let length = SignedDuration::try_from(lasts.unwrap_or(Duration::ZERO))?;
-            Clock::start().now().checked_add(length).context("the time is too long")
+            Clock::start().now().checked_add(length).context("the time is too long")?
         }
-    }
+    };
+
+    Ok(format!("{end:.0}"))
 }
 
 fn send(target: &OverrideTarget, body: Option<Value>) -> anyhow::Result<()> {
