@@ -14,6 +14,7 @@
 
 pub mod admin;
 pub mod auth;
+mod backlog;
 mod body;
 pub mod budget;
 pub mod certificates;
@@ -28,10 +29,12 @@ pub mod stream;
 pub mod tls;
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::ready;
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -53,6 +56,7 @@ use tracing::{Instrument, debug, info_span, warn};
 pub use crate::server::body::ResponseBody;
 
 use crate::server::auth::ConnectionPeer;
+use crate::server::backlog::{StreamBacklog, StreamExecutor};
 use crate::server::budget::{BudgetLimits, ConnectionBudget, ConnectionSlot, SlotLimits};
 use crate::server::shed::ShedConnections;
 use crate::server::stream::{GuardedStream, StreamLimits};
@@ -203,6 +207,7 @@ pub async fn serve(
         phase: phase.clone(),
         tracker: tracker.clone(),
         abort: abort.clone(),
+        backlog: Arc::default(),
         handler,
     };
 
@@ -253,6 +258,7 @@ struct Server<H> {
     phase: watch::Receiver<ServerPhase>,
     tracker: TaskTracker,
     abort: CancellationToken,
+    backlog: Arc<StreamBacklog>,
     handler: H,
 }
 
@@ -337,8 +343,12 @@ impl<H: Handler> Server<H> {
         let mut seen = 0;
         let mut closing = false;
         loop {
+            let exchange = poll_fn(|context| {
+                ready!(self.backlog.poll_room(context));
+                connection.as_mut().poll(context)
+            });
             tokio::select! {
-                result = connection.as_mut() => {
+                result = exchange => {
                     if let Err(error) = result {
                         debug!(%error, "The connection ended early");
                     }
@@ -369,7 +379,10 @@ impl<H: Handler> Server<H> {
             *self.limits;
         let streams_max =
             if is_accepted { self.limits.accepted_streams_max } else { self.limits.streams_max };
-        let mut builder = auto::Builder::new(StreamExecutor(self.tracker.clone()));
+        let mut builder = auto::Builder::new(StreamExecutor {
+            tracker: self.tracker.clone(),
+            backlog: Arc::clone(&self.backlog),
+        });
 
         builder
             .http1()
@@ -403,17 +416,4 @@ fn too_large() -> Response<ResponseBody> {
     let mut response = Response::new(ResponseBody::default());
     *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
     response
-}
-
-/// Runs the streams of HTTP/2 connections on the tracker.
-#[derive(Clone)]
-struct StreamExecutor(TaskTracker);
-
-impl<F> hyper::rt::Executor<F> for StreamExecutor
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    fn execute(&self, future: F) {
-        self.0.spawn(future.in_current_span());
-    }
 }

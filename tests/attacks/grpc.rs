@@ -85,31 +85,33 @@ pub(crate) fn stream_flood() -> Vec<Vec<u8>> {
     with(streams(10_000).map(|stream| asked("StreamIsActive", stream, &body)))
 }
 
-/// Messages that announce 4 GiB, or are larger than any of KEDA.
+/// Messages that announce 4 GiB or 100 kB, and one that is sent without waiting for the window.
 pub(crate) fn oversized() -> Vec<Vec<u8>> {
-    let part = [b'a'; 16_000];
-    let announced = [&[0, 0xff, 0xff, 0xff, 0xff][..], &part].concat();
-    let large = streams(16).map(|stream| {
-        let head = frame(HEADERS, END_OF_HEADERS, stream, &call("GetMetrics"));
-        let start = frame(DATA, NO_FLAGS, stream, &announced);
-        [head, start].concat()
-    });
+    let part = [b'a'; 10_000];
+    let announced =
+        streams(4).zip([u32::MAX, 100_000].into_iter().cycle()).map(|(stream, length)| {
+            let head = frame(HEADERS, END_OF_HEADERS, stream, &call("GetMetrics"));
+            let start = [&[0][..], &length.to_be_bytes(), &part].concat();
+            [head, frame(DATA, NO_FLAGS, stream, &start)].concat()
+        });
+
     let body = message(&vec![b'a'; 100_000]);
-    let whole = streams(16).map(|stream| {
+    let whole = streams(1).map(|stream| {
         let head = frame(HEADERS, END_OF_HEADERS, stream, &call("IsActive"));
         let parts = body.chunks(16_000).map(|part| frame(DATA, NO_FLAGS, stream, part));
         [head].into_iter().chain(parts).collect::<Vec<_>>().concat()
     });
-    [with(large), with(whole)].concat()
+
+    [with(announced), with(whole)].concat()
 }
 
-/// Messages that no decoder can read, and compressed ones.
+/// Messages that no decoder can read, and compressed ones. All fit into a connection's window.
 pub(crate) fn malformed() -> Vec<Vec<u8>> {
     let compressed = [&[1][..], &message(&honest())[1..]].concat();
     let bodies = [
         message(&[0xff; 200]),
         message(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f]),
-        message(&[0x1b; 4_000]),
+        message(&[0x1b; 400]),
         message(&[]),
         compressed,
         vec![7; 64],
@@ -118,7 +120,7 @@ pub(crate) fn malformed() -> Vec<Vec<u8>> {
     let calls =
         ["GetMetrics", "IsActive", "GetMetricSpec", "StreamIsActive", "StreamMetricSpec", ""];
     let all = calls.iter().flat_map(|name| bodies.iter().map(move |body| (*name, body)));
-    with(streams(1_000).zip(all.cycle()).map(|(stream, (name, body))| asked(name, stream, body)))
+    with(streams(84).zip(all.cycle()).map(|(stream, (name, body))| asked(name, stream, body)))
 }
 
 /// Messages that arrive byte by byte.
