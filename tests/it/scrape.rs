@@ -261,6 +261,24 @@ async fn the_scrapes_of_a_target_use_one_connection() {
 }
 
 #[tokio::test]
+async fn a_connection_that_would_be_idle_for_too_long_is_closed_after_the_scrape() {
+    let server = Server::http(async |request| {
+        let asked = request.headers().get(header::CONNECTION);
+        page(&format!("model {}\n", asked.map_or("kept", |it| it.to_str().unwrap())))
+    })
+    .await;
+    let interval = Duration::from_secs(2);
+    let often = ScrapeSettings { interval, timeout: interval, ..settings() };
+    let often = target("a", &server.url(), often);
+    let seldom = patient_target(&server.url(), ClientSettings::default());
+
+    for (target, wanted) in [(often, "kept"), (seldom, "close")] {
+        let reading = Bench::new(vec![target]).next().await.outcome.unwrap();
+        assert_eq!(reading.models, [model(wanted)]);
+    }
+}
+
+#[tokio::test]
 async fn a_request_says_who_asks_and_for_what_and_no_secrets() {
     let asked: Arc<Mutex<Option<HeaderMap>>> = Arc::default();
     let seen = Arc::clone(&asked);
