@@ -213,7 +213,8 @@ impl Source {
         let mut end = 0;
         for found in token.unwrap().find_iter(text) {
             code.push_str(&text[end..found.start()]);
-            code.extend(found.as_str().chars().map(|it| if it == '\n' { it } else { ' ' }));
+            // One for each byte, so that positions in the code are positions in the text.
+            code.extend(found.as_str().bytes().map(|it| if it == b'\n' { '\n' } else { ' ' }));
             if found.as_str().starts_with("//") {
                 comments.push_str(found.as_str());
                 comments.push('\n');
