@@ -1,6 +1,6 @@
 # The same commands as .ci/run.
 
-.PHONY: check advisories test alerts prometheus e2e e2e-vllm bench bench-baseline doc fmt book browser chart release e2e-doctor e2e-keda e2e-node e2e-scale e2e-upgrade scoreboard attacks faults
+.PHONY: check advisories test alerts prometheus e2e e2e-vllm bench bench-baseline doc fmt book browser chart chart-package image release e2e-doctor e2e-keda e2e-node e2e-scale e2e-upgrade scoreboard attacks faults
 
 # Formatting, lints, code that nothing reaches, and what the dependencies may be.
 check:
@@ -40,14 +40,22 @@ attacks:
 faults:
 	tests/faults/run --write
 
-# The Helm chart and the Containerfile, with the real helm against a real control plane.
+# The Helm chart, the Containerfile and the packages, with the real helm against a real control plane.
 chart:
 	tests/containerfile
 	tests/chart/run
 
-# The binary of a release, with its checksum and what is in it, in dist/.
+# The binary of a release and its archive, with their checksums and what is in them, in dist/.
 release:
 	packaging/release
+
+# The chart as an archive and as an OCI image layout, with checksums, in dist/.
+chart-package:
+	packaging/chart
+
+# The image plimsoll:VERSION, with Podman, Docker or Buildah; packaging/image NAME names it otherwise.
+image:
+	packaging/image
 
 # Against a real Kubernetes control plane, which it builds once into a cache.
 e2e:
