@@ -104,7 +104,7 @@ impl Replica {
         match (&found, error) {
             (Err(Refusal::Idle), Some("rate not positive"))
             | (Err(Refusal::Overload), Some("rate above max rate")) => Outcome::Passed,
-            (Ok(_) | Err(_), Some("model invalid (utilization check)")) if self.places == 1 => {
+            (Ok(_) | Err(_), Some("model invalid (utilisation check)")) if self.places == 1 => {
                 Outcome::Differs(ONE_PLACE)
             }
             (Ok(at), None) => {
@@ -126,7 +126,7 @@ impl Replica {
         };
         let found = self.model.rate_for(both);
         let error = expected["error"].as_str();
-        if self.places == 1 && error == Some("model invalid (utilization check)") {
+        if self.places == 1 && error == Some("model invalid (utilisation check)") {
             return Outcome::Differs(ONE_PLACE);
         }
         let found = match (found, error) {

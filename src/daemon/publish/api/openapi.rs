@@ -12,6 +12,11 @@ use crate::publish::api::summary::FleetSummary;
 use crate::publish::explain::Decisions;
 use crate::publish::explanation::Explanation;
 
+/// Responses of all requests that change the daemon.
+const REFUSED: &str = "No token, and not from the daemon's own host or pod; or disabled";
+const BODY_LATE: &str = "The body did not arrive in time";
+const BODY_LARGE: &str = "The body is too large";
+
 /// Returns the document. It is the same for every daemon of a release.
 #[must_use]
 pub(crate) fn document() -> Value {
@@ -118,9 +123,9 @@ fn response(description: &str, schema: &Value) -> Value {
     json!({"description": description, "content": {"application/json": {"schema": schema}}})
 }
 
-/// The requests that change the daemon. They are answered in plain text.
-fn changes() -> [(String, Value); 2] {
-    let refused = ("403", "No token, and not from the daemon's own host or pod; or disabled");
+/// The requests that change the daemon. They are answered in plain text, except overrides.
+fn changes() -> [(String, Value); 3] {
+    let refused = ("403", REFUSED);
     let reload = operation_in_text(
         "Reload the configuration",
         &[("200", "It was loaded"), ("400", "All problems of the configuration"), refused],
@@ -132,13 +137,65 @@ fn changes() -> [(String, Value); 2] {
             ("200", "It was replaced"),
             ("400", "The filter is not valid"),
             refused,
-            ("408", "The body did not arrive in time"),
-            ("413", "The body is too large"),
+            ("408", BODY_LATE),
+            ("413", BODY_LARGE),
         ],
     );
     log["requestBody"] = json!({"required": true, "content": text()});
+    let mut put = override_operation("Pin or pause a variant, which replaces its override");
+    let body = json!({
+        "type": "object",
+        "description": "Either `pin` or `pause`.",
+        "properties": {
+            "pin": {"type": "integer", "minimum": 0, "description": "The number of replicas."},
+            "pause": {"const": true, "description": "Keeps the number of replicas."},
+            "until": {"type": "string", "format": "date-time", "description": "When it ends."},
+        },
+        "required": ["until"],
+    });
+    put["requestBody"] =
+        json!({"required": true, "content": {"application/json": {"schema": body}}});
+    let delete = override_operation("End the override of a variant");
+
     let path = str::to_owned;
-    [(path("/-/reload"), json!({"post": reload})), (path("/-/log"), json!({"put": log}))]
+    [
+        (path("/-/reload"), json!({"post": reload})),
+        (path("/-/log"), json!({"put": log})),
+        (path("/-/override"), json!({"put": put, "delete": delete})),
+    ]
+}
+
+/// A change of the override of one variant.
+fn override_operation(summary: &str) -> Value {
+    let mut operation =
+        operation_in_text(summary, &[("403", REFUSED), ("408", BODY_LATE), ("413", BODY_LARGE)]);
+
+    let text_or_null = json!({"type": ["string", "null"]});
+    let changed = json!({
+        "type": "object",
+        "properties": {
+            "variant": {"type": "string"},
+            "override": text_or_null,
+            "until": text_or_null,
+        },
+        "required": ["variant", "override", "until"],
+    });
+    operation["responses"]["200"] = response("The override now; null if there is none", &changed);
+
+    let error = json!({"$ref": "#/components/schemas/Error"});
+    for (status, meaning) in [
+        ("400", "An invalid query or body"),
+        ("404", "No such variant, or no override to end"),
+        ("409", "This replica does not lead"),
+        ("503", "The daemon is shutting down"),
+    ] {
+        operation["responses"][status] = response(meaning, &error);
+    }
+
+    let parameter =
+        |name| json!({"name": name, "in": "query", "required": true, "schema": {"type": "string"}});
+    operation["parameters"] = json!([parameter("namespace"), parameter("variant")]);
+    operation
 }
 
 fn operation_in_text(summary: &str, responses: &[(&str, &str)]) -> Value {
