@@ -312,6 +312,17 @@ fn a_number_of_zero_that_is_not_actuated_does_not_outlive_its_proof() {
 }
 
 #[test]
+fn replicas_that_leave_before_their_scale_target_says_so_do_not_wake_the_model() {
+    let mut shop = Shop::idle(1);
+    assert_eq!(desired(&shop.run(AFTER + 5), "a"), 0);
+    // The autoscaler has acted: the pod is gone, and the Deployment still shows one replica.
+    shop.world.variants.get_mut("a").unwrap().listed = 0;
+    for _ in 0..5 {
+        assert_eq!(desired(&shop.tick(), "a"), 0);
+    }
+}
+
+#[test]
 fn the_cheapest_variant_wakes_and_is_not_sent_back() {
     let specs = vec![spec("dear", 9.0, (0, 9)), spec("cheap", 2.0, (0, 9))];
     let mut shop = Shop::asleep(specs);

@@ -312,7 +312,8 @@ impl<'a> ZeroCandidate<'a> {
     }
 
     /// A target of zero that is not yet actuated is valid only while the proof of idleness holds.
-    /// The remaining replicas may have received requests since.
+    /// The remaining replicas may have received requests since. Replicas that are no longer listed
+    /// have not, and their scale target often says so later than their list.
     fn keep_what_is_there(&self, work: &ObservedWork, decisions: &mut [Decision]) {
         let idleness = zero::idleness(work, self.retention);
         if matches!(idleness, Idleness::Proved { .. }) {
@@ -323,7 +324,8 @@ impl<'a> ZeroCandidate<'a> {
             return;
         }
 
-        for member in self.members() {
+        let listed = |it: &&Member<'_>| it.is_unlisted() || !it.observation.replicas.is_empty();
+        for member in self.members().filter(listed) {
             let there = member.observation.current.unwrap_or_default();
             let wanted = member.observation.wanted.unwrap_or_default();
             let decision = decisions.iter_mut().find(|it| it.variant == member.spec.key);
