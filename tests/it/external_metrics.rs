@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use plimsoll::publish::Published;
 use plimsoll::publish::external_metrics::ExternalMetricsSettings;
 use plimsoll::publish::external_metrics::authorize::{Access, AccessVerdict, Authorize};
 use plimsoll::publish::external_metrics::state::DecisionAges;
@@ -213,6 +214,17 @@ async fn a_variant_without_a_decision_is_unavailable_and_never_zero() {
     assert_eq!(sum, message);
     let usable = client.ask(&format!("{}?labelSelector=variant%3Da", path("chat"))).await;
     assert_eq!(usable.values().len(), 1);
+}
+
+#[tokio::test]
+async fn before_the_first_tick_a_variant_is_unavailable_and_not_unknown() {
+    let fixture = fixture().await;
+    let client = fixture.proxy(Http::Two);
+    client.ask(&path("nowhere")).await.error(404, "NotFound");
+
+    let _ = fixture.published.send_replace(Arc::new(Published::default()));
+    let message = client.ask(&path("chat")).await.error(503, "ServiceUnavailable");
+    assert_eq!(message, "the variants are not known yet: the first tick has not ended");
 }
 
 #[tokio::test]

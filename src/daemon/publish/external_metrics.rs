@@ -340,8 +340,11 @@ impl ExternalMetricsApi {
         let now = self.clock.elapsed();
         let readings = answer::readings(now, &published, self.settings.ages, question);
         if readings.is_empty() && name != PLACEHOLDER {
-            let message = answer::unmatched(&published, scope, &selector);
-            return Err(ErrorResponse::new(FailureKind::NotFound, message).of_metric(name));
+            let (kind, message) = match answer::before_first_tick(&published) {
+                Some(why) => (FailureKind::Unavailable, why),
+                None => (FailureKind::NotFound, answer::unmatched(&published, scope, &selector)),
+            };
+            return Err(ErrorResponse::new(kind, message).of_metric(name));
         }
 
         if form == ResponseForm::Table {

@@ -290,6 +290,10 @@ fn variant(of: &ScaledObjectRef) -> Result<VariantKey, Status> {
 
 /// Returns the refusal of a variant that does not exist, with the names of its namespace.
 fn unknown(published: &Published, key: &VariantKey) -> Status {
+    if let Some(why) = answer::before_first_tick(published) {
+        return refusal(Status::unavailable, why);
+    }
+
     let VariantKey { namespace, variant } = key;
     let mut message = format!("there is no variant {variant} in namespace {namespace}");
     if let Some(names) = answer::names(published, &MetricScope::Namespace(namespace.clone())) {

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::publish::Published;
 use crate::publish::api::context::ResponseContext;
-use crate::publish::external_metrics::answer::{DesiredReading, desired};
+use crate::publish::external_metrics::answer::{DesiredReading, before_first_tick, desired};
 use crate::publish::external_metrics::state::DecisionAges;
 use plimsoll_core::fleet::VariantKey;
 
@@ -50,8 +50,11 @@ impl Desired {
         key: &VariantKey,
     ) -> Result<Self, DesiredError> {
         let published: &Published = asked.published;
-        let DesiredReading { state, replicas } = desired(asked.elapsed, published, ages, key)
-            .ok_or_else(|| DesiredError::NoVariant(key.clone()))?;
+        let reading = desired(asked.elapsed, published, ages, key);
+        let DesiredReading { state, replicas } = reading.ok_or_else(|| {
+            before_first_tick(published)
+                .map_or_else(|| DesiredError::NoVariant(key.clone()), DesiredError::Unavailable)
+        })?;
 
         Ok(Self {
             namespace: key.namespace.to_string(),

@@ -286,6 +286,13 @@ fn missing(observation: &Observation) -> Option<String> {
         .then(|| format!("{silent} of {} replicas have no fresh data{cause}", replicas.len()))
 }
 
+/// Returns the reason that the variants are not known yet; `None` after the first tick.
+#[must_use]
+pub(crate) fn before_first_tick(published: &Published) -> Option<String> {
+    let is_before = published.generation == 0 && published.variants.is_empty();
+    is_before.then(|| "the variants are not known yet: the first tick has not ended".to_owned())
+}
+
 /// Returns a message that no variant matches, with the names that exist.
 #[must_use]
 pub fn unmatched(published: &Published, scope: &MetricScope, selector: &Selector) -> String {

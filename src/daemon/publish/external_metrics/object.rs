@@ -41,6 +41,10 @@ pub(crate) fn value(
             Err(ErrorResponse::new(FailureKind::Unavailable, why))
         }
         [] => {
+            if let Some(why) = answer::before_first_tick(published) {
+                return Err(ErrorResponse::new(FailureKind::Unavailable, why));
+            }
+
             let mut message = answer::unmatched(published, &scope, selector);
             if selector.keys().next().is_none() {
                 message =
