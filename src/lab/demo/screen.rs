@@ -261,14 +261,14 @@ fn footer(view: &View) -> Vec<Line<'static>> {
             model.itl.map_or_else(|| "–".to_owned(), |seconds| format!("{:.0} ms", seconds * 1e3));
         lines.push(Line::from(vec![
             format!(" {:<23}", model.name).into(),
-            format!("within SLO {:>7}", percent(model.attainment)).bold(),
+            format!("within SLO {:>6}", percent(model.attainment)).bold(),
             format!("  TTFT p95 {ttft:>7}  ITL p95 {itl:>6}").into(),
         ]));
     }
 
     lines.push(Line::from(vec![
         format!(" {:<23}", "all").into(),
-        format!("within SLO {:>7}", percent(view.attainment)).bold(),
+        format!("within SLO {:>6}", percent(view.attainment)).bold(),
         format!("  {} requests answered", view.finished).into(),
     ]));
     lines.push(Line::from(vec![
