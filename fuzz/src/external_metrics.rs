@@ -181,7 +181,7 @@ fn metric(namespace: &str, name: &str, is_selected: bool, text: &str) {
     assert!(is_selected || found.len() == all, "a part of {all} values: {text}");
 }
 
-/// The variant of this name, if there is one, whoever may read it.
+/// The variant of this name, if there is one, readable or not.
 pub(super) fn known(namespace: &str, name: &str) -> Option<&'static ReadableVariant> {
     let mut all = READABLE.iter().chain([&HIDDEN_VARIANT]);
     all.find(|it| it.namespace == namespace && it.name == name)

@@ -50,7 +50,7 @@ impl World {
         }
     }
 
-    /// The fleet of this scenario, beside the same, with waves of a minute. The fallback decides,
+    /// The fleet of this scenario, with waves of a minute. The fallback decides,
     /// which needs no time to learn.
     pub(crate) async fn play(scenario: DemoScenario, idle: usize) -> Self {
         let wave = |model| format!("models[{model}].workload.drawn.wave");

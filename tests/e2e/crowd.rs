@@ -92,7 +92,7 @@ spec:
     schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 ";
 
-/// The time since its start, for whoever reads the output.
+/// The time since its start, for the output.
 struct Stopwatch {
     clock: Clock,
     start: Duration,
@@ -193,7 +193,7 @@ fn take_the_place(stage: &Stage) -> impl Future<Output = ()> + Send + use<> {
 fn forgotten(stage: &Stage, wire: &Wire, daemon: &Daemon) {
     until("a list in progress", || wire.is_cut().then_some(()));
     compact(stage);
-    wire.mend();
+    wire.restore();
     knows(stage, daemon, VARIANTS);
     let lists = lists_of_pods(stage);
     let forgotten = lists.iter().filter(|list| code(list) == 410).count();
@@ -248,7 +248,7 @@ fn black_hole(stage: &Stage, daemon: &Daemon, wire: &Wire) {
     let pods: Api<Pod> = Api::namespaced(stage.client(), "team-0");
     let name = "model-0-0";
     stage.run(pods.delete(name, &DeleteParams::default().grace_period(0))).unwrap();
-    wire.mend();
+    wire.restore();
     knows(stage, daemon, VARIANTS - 1);
     until("few connections", || (wire.open() <= CONNECTIONS).then_some(()));
 }

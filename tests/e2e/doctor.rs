@@ -414,7 +414,7 @@ fn the_doctor_finds_what_is_wrong_with_variants_and_their_scalers() {
     let hpa = |kind: &str, change: &str| {
         patch(stage, &["hpa", "llama", "-n", "ward"], kind, change);
     };
-    let mend = || stage.open("ward", 1);
+    let restore = || stage.open("ward", 1);
     let metric = "/spec/metrics/0/external";
     let replace = |path: &str, value: &str| {
         format!("[{{\"op\": \"replace\", \"path\": \"{path}\", \"value\": {value}}}]")
@@ -423,13 +423,13 @@ fn the_doctor_finds_what_is_wrong_with_variants_and_their_scalers() {
 
     hpa("json", &replace(&format!("{metric}/metric/name"), "\"queue_length\""));
     doctor.finds("hpa-reads", "failure", "does not read the desired replicas");
-    mend();
+    restore();
     hpa("json", &replace(&format!("{metric}/target"), r#"{"type": "Value", "value": "1"}"#));
     doctor.finds("hpa-target", "failure", "target type Value");
-    mend();
+    restore();
     hpa("json", &remove(&format!("{metric}/metric/selector")));
     doctor.finds("hpa-selector", "warning", "without a selector");
-    mend();
+    restore();
     let cpu = r#"[{"op": "add", "path": "/spec/metrics/-", "value": {"type": "Resource",
         "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}}]"#;
     hpa("json", cpu);
@@ -441,13 +441,13 @@ fn the_doctor_finds_what_is_wrong_with_variants_and_their_scalers() {
     let slow = r#"[{"type": "Pods", "value": 1, "periodSeconds": 1800}]"#;
     hpa("json", &replace("/spec/behavior/scaleUp/policies", slow));
     doctor.finds("hpa-policies", "warning", "scaleUp policies");
-    mend();
+    restore();
     hpa("json", &remove("/spec/behavior/scaleUp/tolerance"));
     doctor.finds("hpa-tolerance", "warning", "ignores changes by one replica from 10");
-    mend();
+    restore();
     stage.kubectl(&["scale", "deployment", "llama", "-n", "ward", "--replicas=0"]).unwrap();
     doctor.finds("hpa-enabled", "failure", "switched off");
-    mend();
+    restore();
 
     let kept = refuse_the_controller(stage, &folder);
     doctor.finds("hpa-conditions", "failure", "ScalingActive");
@@ -457,7 +457,7 @@ fn the_doctor_finds_what_is_wrong_with_variants_and_their_scalers() {
     stage.engines.load("ward", 2.0);
     doctor.finds("hpa-bounds", "warning", "the maximum is 1");
     stage.engines.load("ward", 0.3);
-    mend();
+    restore();
 
     let copy = stage.kubectl(&["get", "hpa", "llama", "-n", "ward", "-o", "yaml"]).unwrap();
     let copy: Vec<&str> = copy.lines().filter(|line| !line.contains("uid:")).collect();
@@ -472,7 +472,7 @@ fn the_doctor_finds_what_is_wrong_with_variants_and_their_scalers() {
     stage.kubectl(&["delete", "deployment", "llama", "-n", "ward"]).unwrap();
     doctor.finds("targets", "failure", "does not exist");
     doctor.finds("cluster-watches", "failure", "does not exist");
-    mend();
+    restore();
     passes(|| doctor.run());
 
     annotations(stage, &doctor, &folder);

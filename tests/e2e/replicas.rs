@@ -104,7 +104,7 @@ fn i_two_replicas_answer_every_request_whatever_becomes_of_their_leader() {
         let leader = until("a leader", || pair.leader());
         pair.member(leader).outward.cut();
         hands_over(pair, leader);
-        pair.member(leader).outward.mend();
+        pair.member(leader).outward.restore();
     });
 
     play("an API server that does not reach the leader", &mut pair, stage, |pair| {
@@ -112,7 +112,7 @@ fn i_two_replicas_answer_every_request_whatever_becomes_of_their_leader() {
         pair.member(leader).inward.cut();
         std::thread::sleep(OUTAGE);
         assert_eq!(pair.leader(), Some(leader), "it renews its Lease");
-        pair.member(leader).inward.mend();
+        pair.member(leader).inward.restore();
     });
 
     if let Some(previous) = std::env::var_os(PREVIOUS_RELEASE) {

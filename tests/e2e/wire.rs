@@ -54,7 +54,7 @@ impl Wire {
     }
 
     /// Lets everything through, also the bytes that were sent meanwhile.
-    pub(crate) fn mend(&self) {
+    pub(crate) fn restore(&self) {
         self.0.allowance.store(i64::MAX, Ordering::Relaxed);
         self.0.whole.send_replace(true);
     }

@@ -207,7 +207,7 @@ pub(crate) const FAULTS: [Fault; 100] = [
     test(
         "list-token-expired",
         "410 within a list of several pages",
-        "The list begins anew and is complete",
+        "The list starts again and is complete",
         Suite::It,
         "cluster::watches::a_long_list_is_read_in_pages_and_begun_again_when_it_is_forgotten",
     ),
@@ -338,7 +338,7 @@ pub(crate) const FAULTS: [Fault; 100] = [
     live("process-suspended", "The process stands still for 8 s", STAYS),
     live("process-starved", "The process runs a tenth of the time", SERVED),
     live("descriptors-exhausted", "200 idle connections and 64 open files", SERVED),
-    live("stderr-blocked", "Nobody reads the log", DECIDES),
+    live("stderr-blocked", "No process reads the log", DECIDES),
     test(
         "strangers-flood",
         "Strangers fill all connections of the TLS port",

@@ -166,7 +166,7 @@ async fn lease_forbidden() -> Result<Finding> {
     }
     scene.fake.lock().await.allow(LEASES);
     let recovery = both_recover(&scene).await?;
-    Ok(scene.finish("nobody leads, both hold", Some(recovery)))
+    Ok(scene.finish("no replica leads, both hold", Some(recovery)))
 }
 
 async fn document(scene: &Scene) -> Result<serde_json::Value> {
