@@ -169,6 +169,7 @@ fn variant(index: usize, clock: Clock) -> Option<(VariantKey, PublishedVariant)>
         inputs_at: clock.now(),
         basis: Basis::Fresh,
         admissible: None,
+        sizing: None,
     };
     let decided = PublishedDecision { decision, at: clock.now(), elapsed: clock.elapsed() };
     let observation = Observation::of_nothing(spec.bounds);

@@ -362,6 +362,7 @@ fn variant(readable: &ReadableVariant, decided: Option<(u32, Duration)>) -> Publ
             inputs_at: at,
             basis: Basis::Fresh,
             admissible: readable.millirate.map(admissible),
+            sizing: None,
         }
     };
     PublishedVariant {

@@ -37,6 +37,7 @@ fn asked(count: u32) -> Decision {
         inputs_at: at(0),
         basis: Basis::Fresh,
         admissible: None,
+        sizing: None,
     }
 }
 

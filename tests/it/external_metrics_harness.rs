@@ -251,6 +251,7 @@ impl Variant {
             inputs_at: decided_at(),
             basis: Basis::Fresh,
             admissible: None,
+            sizing: None,
         };
         self.0.decided = Some(PublishedDecision { decision, at: decided_at(), elapsed });
         self

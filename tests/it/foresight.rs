@@ -51,10 +51,7 @@ pub(crate) fn quick() -> Policy {
 }
 
 fn foreseen(decision: &Decision) -> Option<&DemandForecast> {
-    match &decision.steps.first()?.reason {
-        Reason::Sized(sized) => sized.foreseen.as_deref(),
-        _ => None,
-    }
+    decision.sizing.as_ref()?.foreseen.as_ref()
 }
 
 #[test]

@@ -119,8 +119,8 @@ fn by_rank_what_is_cheap_for_its_list_price_grows_and_the_decision_keeps_every_o
     // 5,271 of 12,800 tokens are worth 5,271 / 12,800 * 10 at list price, and half of that is the
     // damper of one replica.
     let ratio = |cost: f64| (cost + 5.0) / (5_270.588 / CARRIES * 10.0 + 5.0);
-    let Reason::Sized(sized) = &of(&decisions, "spot").steps[0].reason else { panic!() };
-    let rank = sized.rank.as_ref().unwrap();
+    let sizing = of(&decisions, "spot").sizing.as_ref().unwrap();
+    let rank = sizing.rank.as_ref().unwrap();
     let [round] = rank.rankings[0].residual.rounds.as_slice() else { panic!() };
     let scores: Vec<f64> = round.options.iter().map(|it| it.scored.unwrap().score).collect();
     for (score, expected) in scores.iter().zip([ratio(4.0), ratio(10.0)]) {

@@ -1,7 +1,7 @@
 //! Variants that starve next to idle ones.
 
+use plimsoll::decide::Decision;
 use plimsoll::decide::sized::Starvation;
-use plimsoll::decide::{Decision, Reason};
 
 use crate::foresight::quick;
 use crate::pipeline::{of, spec};
@@ -16,8 +16,7 @@ fn shop() -> Work {
 }
 
 fn said(decision: &Decision) -> Option<Starvation> {
-    let Reason::Sized(sized) = &decision.steps[0].reason else { panic!("{decision:?}") };
-    sized.starving.as_deref().copied()
+    decision.sizing.as_ref().unwrap().starving
 }
 
 #[test]

@@ -2,7 +2,6 @@
 //! that do not start, or of which the capacity is unknown.
 
 use plimsoll::analyze::foresight::policy::Steps;
-use plimsoll::decide::Reason;
 use plimsoll::decide::enforce::Behavior;
 use plimsoll::fleet::{Role, VariantSpec};
 use plimsoll::observe::{Scale, WhyScaleUnknown};
@@ -136,7 +135,7 @@ fn is_sized_a_day_later(knowledge: impl Fn(VariantMemory) -> VariantMemory) -> b
     assert!(!pipeline.has_number(&key("a")));
     work.world.pipeline = pipeline;
     let said = work.run(8, 100.0, 10);
-    matches!(of(&said, "a").steps[0].reason, Reason::Sized(_))
+    of(&said, "a").sizing.is_some()
 }
 
 #[test]

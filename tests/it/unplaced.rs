@@ -1,6 +1,5 @@
 //! Replicas for which no node has room: others take their place, and not of the same kind.
 
-use plimsoll::decide::Reason;
 use plimsoll::fleet::VariantSpec;
 use plimsoll::units::Seconds;
 
@@ -44,9 +43,11 @@ fn another_variant_takes_the_place_of_replicas_for_which_no_node_has_room() {
     assert!(desired(&after, "b") > 1, "{:?}", of(&after, "b").steps);
     let asked = desired(&before, "a");
     assert_eq!(desired(&after, "a"), asked, "{:?}", of(&after, "a").steps);
-    let Reason::Sized(why) = &of(&after, "a").steps[0].reason else { panic!() };
-    assert_eq!((why.stuck, why.unplaced), (n(wanted - 4), n(wanted - 4)));
-    assert!(why.to_string().contains("of them because no node has room"), "{why}");
+    let decision = of(&after, "a");
+    let sizing = decision.sizing.as_ref().unwrap();
+    assert_eq!((sizing.stuck, sizing.unplaced), (n(wanted - 4), n(wanted - 4)));
+    let why = decision.steps[0].reason.to_string();
+    assert!(why.contains("of them because no node has room"), "{why}");
     let startup = after.observations[&key("a")].startup;
     assert_eq!(startup.unschedulable, n(wanted - 4));
 

@@ -52,7 +52,7 @@ fn a_model_without_replicas_gets_as_many_as_work_off_its_queue_in_time() {
     assert!((7..=10).contains(&woken), "{woken}");
     let said = work.run_all(&[("a", 0, 0.0)], 1);
     let decision = of(&said, "a");
-    let Reason::Sized(why) = &decision.steps[0].reason else { panic!("{decision:?}") };
+    let why = &decision.steps[0].reason;
     assert!(why.to_string().contains("for 9000 requests in the gateway's queue"), "{why}");
     assert!(decision.desired().count() >= woken && decision.basis == Basis::Fresh);
 

@@ -97,6 +97,7 @@ mod tests {
             inputs_at: Timestamp::UNIX_EPOCH,
             basis,
             admissible: None,
+            sizing: None,
         }
     }
 

@@ -1,20 +1,21 @@
 //! The decision about one variant, and the steps that explain it.
 
 use std::fmt;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::saturation::SaturationOutcome;
 use crate::decide::reason::{NoData, Reason};
-use crate::decide::sized::{AdmissibleRate, Shortfall, SizedReason, SlowestReplica};
+use crate::decide::sized::{AdmissibleRate, Shortfall, SizingValues, SlowestReplica};
 use crate::fleet::{Bounds, ModelKey, VariantKey};
 use crate::observe::overrides::{Order, Override};
 use crate::units::Replicas;
 
 /// The desired replicas of one variant and the steps that produced them.
 #[must_use]
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     /// The variant.
     pub variant: VariantKey,
@@ -32,8 +33,9 @@ pub struct Decision {
     /// The basis of the desired replicas: fresh data, or an earlier decision.
     pub basis: Basis,
     /// The request rate that the serving replicas can take in time; `None` if unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admissible: Option<AdmissibleRate>,
+    /// The result of the analyzers; `None` if they have none and saturation decides.
+    pub sizing: Option<Arc<SizingValues>>,
 }
 
 /// The reason why a variant has no decision: no desired replicas are in effect, and there is no
@@ -89,16 +91,20 @@ impl Decision {
         decisions.get(at)
     }
 
-    /// Returns the result of the analyzers; `None` if they have none and saturation decides.
+    /// Returns the result of the analyzers behind steps from a file, which has it only in the reason
+    /// that states it. Everything else takes it from [`Self::sizing`].
     #[must_use]
-    pub fn sized(&self) -> Option<&SizedReason> {
-        self.steps.iter().find_map(Step::sized)
+    pub fn sizing_of_file(steps: &[Step]) -> Option<Arc<SizingValues>> {
+        steps.iter().find_map(|step| match &step.reason {
+            Reason::Sized(reason) => Some(Arc::clone(&reason.sizing)),
+            _ => None,
+        })
     }
 
     /// Returns the slowest replica; `None` while too few replicas can be compared.
     #[must_use]
     pub fn slowest(&self) -> Option<&SlowestReplica> {
-        self.sized()?.slowest.as_deref()
+        self.sizing.as_ref()?.slowest.as_ref()
     }
 
     /// Returns true if scale-down is blocked only because the replicas have not been measured for
@@ -131,12 +137,20 @@ impl Decision {
     fn asks_more(&self, step: &Step) -> bool {
         match &step.reason {
             Reason::AboveMax(_) => true,
-            Reason::Load(SaturationOutcome::SpareLowNoRoom(_))
-            | Reason::Sized(SizedReason { short: Shortfall::Some, .. }) => {
-                !self.bounds.allow_up(self.desired())
-            }
+            Reason::Load(SaturationOutcome::SpareLowNoRoom(_)) => self.is_at_max(),
+            Reason::Sized(_) => self.is_short() && self.is_at_max(),
             _ => false,
         }
+    }
+
+    /// Returns true if no more replicas are allowed.
+    fn is_at_max(&self) -> bool {
+        !self.bounds.allow_up(self.desired())
+    }
+
+    /// Returns true if the plan of the analyzers leaves demand unserved.
+    fn is_short(&self) -> bool {
+        self.sizing.as_ref().is_some_and(|sizing| sizing.short == Shortfall::Some)
     }
 
     /// Returns the pin or the pause that is in effect, if there is one.
@@ -171,17 +185,6 @@ pub struct Step {
     pub after: Replicas,
     /// The reason for the change, or for keeping the value.
     pub reason: Reason,
-}
-
-impl Step {
-    /// Returns the result of the analyzers, if this step has it.
-    #[must_use]
-    pub fn sized(&self) -> Option<&SizedReason> {
-        match &self.reason {
-            Reason::Sized(sized) => Some(sized),
-            _ => None,
-        }
-    }
 }
 
 impl fmt::Display for Step {

@@ -200,6 +200,23 @@ impl Reason {
     pub fn label(&self) -> &'static str {
         self.code().label()
     }
+
+    /// The same reason without the ranking of the model's variants, whose size grows with the square
+    /// of their number.
+    #[must_use]
+    pub fn without_rank(&self) -> Self {
+        match self {
+            Self::Sized(sized) => Self::Sized(sized.without_rank()),
+            Self::Limited(LimitedReason::Instead { of, limit, rank: _ }) => {
+                Self::Limited(LimitedReason::Instead {
+                    of: of.clone(),
+                    limit: limit.clone(),
+                    rank: None,
+                })
+            }
+            other => other.clone(),
+        }
+    }
 }
 
 // === the rows ===
@@ -463,7 +480,8 @@ mod tests {
         NoScore, Rank, RankOption, RankRecord, RankRound, Ranking, Residual,
     };
     use crate::decide::sized::{
-        CapacityBound, CapacityEstimate, CapacityInterval, Shortfall, SlowestReplica, Starvation,
+        CapacityBound, CapacityEstimate, CapacityInterval, Shortfall, SizingValues, SlowestReplica,
+        Starvation,
     };
     use crate::decide::zero::{IdleEvidence, Idleness, UnknownIdleness};
     use crate::fleet::{
@@ -586,16 +604,15 @@ mod tests {
             _ => BallotVerdict::Held,
         };
 
-        Reason::Sized(SizedReason {
+        let sizing = SizingValues {
             verdict,
-            because,
             method: PlanMethod::Exact { steps: 5 },
             stuck: n(2),
             unplaced: n(1),
             absent: vec![(Analyzer::Queueing, VoterStanding::Stale(seconds(391.0)))],
             short: Shortfall::Some,
             rank: Some(Box::new(rank())),
-            foreseen: Some(Box::new(foreseen())),
+            foreseen: Some(foreseen()),
             card: Some(CardTitle {
                 model: ModelName::new("meta/llama").unwrap(),
                 accelerator: h100(),
@@ -611,18 +628,20 @@ mod tests {
                 bound: CapacityBound::Itl,
                 said_by: Teacher::Card,
             }),
-            slowest: Some(Box::new(SlowestReplica {
+            slowest: Some(SlowestReplica {
                 replica: ReplicaName::new("llama-7d4").unwrap(),
                 factor: Fraction::new(1.8).unwrap(),
                 peers: 3,
-            })),
-            starving: Some(Box::new(Starvation {
+            }),
+            starving: Some(Starvation {
                 arriving: 12.5,
                 waiting: 40.0,
                 others: 0.3,
                 replicas: n(3),
-            })),
-        })
+            }),
+        };
+
+        Reason::Sized(SizedReason::new(because, Arc::new(sizing)))
     }
 
     fn pooled(
@@ -705,23 +724,22 @@ mod tests {
         let bridge = Bridge { replicas: n(2), missing: 8.25, startup: 12.0 };
 
         let mut unused = sized(PlanReason::Kept);
-        if let Reason::Sized(it) = &mut unused {
-            let carries =
-                it.carries.map(|carries| CapacityEstimate { usable: Fraction::ZERO, ..carries });
-            let (stuck, unplaced, short) = (n(0), n(0), Shortfall::None);
-            let absent = Vec::new();
-            *it = SizedReason {
+        if let Reason::Sized(reason) = &mut unused {
+            let sizing = Arc::make_mut(&mut reason.sizing);
+            let carries = sizing.carries;
+            *sizing = SizingValues {
+                verdict: sizing.verdict,
+                method: sizing.method,
+                stuck: n(0),
+                unplaced: n(0),
+                absent: Vec::new(),
+                short: Shortfall::None,
                 rank: None,
                 foreseen: None,
                 card: None,
+                carries: carries.map(|it| CapacityEstimate { usable: Fraction::ZERO, ..it }),
                 slowest: None,
                 starving: None,
-                stuck,
-                unplaced,
-                short,
-                absent,
-                carries,
-                ..it.clone()
             };
         }
 
@@ -889,8 +907,8 @@ mod tests {
         let card = "taken from the card of meta/llama on H100 that shop/llama-h100 taught";
         let not_used = "it is unused, because the router would fill it before the other variants";
         for reason in of_plans_and_pools() {
-            let Reason::Sized(sized) = &reason else { continue };
-            let text = sized.to_string();
+            let Reason::Sized(SizedReason { sizing: sized, .. }) = &reason else { continue };
+            let text = reason.to_string();
             assert_eq!(text.contains(card), sized.card.is_some(), "{text}");
             let is_unused = sized.carries.is_some_and(|it| it.usable == Fraction::ZERO);
             assert_eq!(text.contains(not_used), is_unused, "{text}");

@@ -1,7 +1,12 @@
-//! The reason for a variant's desired replicas when analyzers size its model: their joint verdict,
-//! and the variant's part in the plan.
+//! The sizing of a variant by the analyzers: its values, and the reason that states them.
+//!
+//! [`SizingValues`] has the values: the joint verdict, the forecast, and the variant's part in the
+//! plan. Proposals and decisions have it, and everything that compares or publishes a value takes it
+//! from there. [`SizedReason`] only states the same values in words. Its values are private to this
+//! stage, so that no other code can read them out of an explanation.
 
 use std::fmt;
+use std::sync::Arc;
 
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
@@ -22,13 +27,11 @@ pub use crate::analyze::foresight::estimate::{CapacityEstimate, CapacityInterval
 pub use crate::analyze::foresight::outlier::SlowestReplica;
 pub use crate::analyze::foresight::starving::Starvation;
 
-/// The reason for a variant's desired replicas, as values that form a sentence.
+/// The values behind a variant's desired replicas when analyzers size its model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SizedReason {
+pub struct SizingValues {
     /// The analyzers' verdict on its model, or on its role.
     pub verdict: BallotVerdict,
-    /// The effect of the plan on the variant.
-    pub because: PlanReason,
     /// The method that found the plan.
     pub method: PlanMethod,
     /// Replicas that do not start and are not counted on.
@@ -45,7 +48,7 @@ pub struct SizedReason {
     pub rank: Option<Box<Rank>>,
     /// The forecast for its role, if `foresight` votes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub foreseen: Option<Box<DemandForecast>>,
+    pub foreseen: Option<DemandForecast>,
     /// The capacity card that provides the capacity per replica until it is measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub card: Option<CardTitle>,
@@ -54,10 +57,20 @@ pub struct SizedReason {
     pub carries: Option<CapacityEstimate>,
     /// Its slowest replica, while `foresight` has enough observations of enough replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub slowest: Option<Box<SlowestReplica>>,
+    pub slowest: Option<SlowestReplica>,
     /// Evidence that it starves next to idle variants, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub starving: Option<Box<Starvation>>,
+    pub starving: Option<Starvation>,
+}
+
+/// The reason for a variant's desired replicas when analyzers size its model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SizedReason {
+    /// The effect of the plan on the variant.
+    pub because: PlanReason,
+    /// The values that it states. A file has them only here.
+    #[serde(flatten)]
+    pub(in crate::decide) sizing: Arc<SizingValues>,
 }
 
 /// The result of comparing a plan with the demand.
@@ -80,10 +93,28 @@ pub enum UnmeetableTarget {
     Foresight(Floor),
 }
 
+// === impl SizedReason ===
+
+impl SizedReason {
+    /// The reason that states these values.
+    #[must_use]
+    pub const fn new(because: PlanReason, sizing: Arc<SizingValues>) -> Self {
+        Self { because, sizing }
+    }
+
+    /// The same reason without the ranking of the model's variants.
+    pub(in crate::decide) fn without_rank(&self) -> Self {
+        let sizing = SizingValues { rank: None, ..SizingValues::clone(&self.sizing) };
+        Self { because: self.because, sizing: Arc::new(sizing) }
+    }
+}
+
 impl fmt::Display for SizedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { verdict, because, method, stuck, unplaced, absent, short, .. } = self;
-        let Self { rank, foreseen, card, carries, starving, .. } = self;
+        let Self { because, sizing } = self;
+        let SizingValues { verdict, method, stuck, unplaced, absent, short, .. } = &**sizing;
+        let SizingValues { rank, foreseen, card, carries, slowest, starving, .. } = &**sizing;
+
         write!(f, "{verdict}; {because}")?;
         if matches!(because, PlanReason::Added | PlanReason::Removed | PlanReason::Replaced) {
             write!(f, ", {method}")?;
@@ -120,7 +151,7 @@ impl fmt::Display for SizedReason {
         if let Some(card) = card {
             write!(f, "; capacity per replica taken from {card} until measured")?;
         }
-        match self.slowest.as_deref().filter(|it| it.is_outlier()) {
+        match slowest.as_ref().filter(|it| it.is_outlier()) {
             None => Ok(()),
             Some(slowest) => write!(f, "; {slowest}"),
         }

@@ -287,8 +287,8 @@ impl Solver<'_> {
 
     /// The load behind a decision.
     fn measure(&self, decision: &Decision) -> Result<(LoadMeasure, f64), Unanswered> {
-        let sized = decision.sized();
-        if let Some(foreseen) = sized.and_then(|sized| sized.foreseen.as_deref()) {
+        let sizing = decision.sizing.as_ref();
+        if let Some(foreseen) = sizing.and_then(|sizing| sizing.foreseen.as_ref()) {
             return match self.tick.policy().sizing.as_ref() {
                 Some(sizing) if sizing.is_foreseen() => {
                     Ok((LoadMeasure::Arrivals, foreseen.need.arriving))
@@ -417,7 +417,7 @@ impl Solver<'_> {
 
     /// The latency targets nearest to those in effect with which fewer replicas are enough.
     fn targets(&self, settled: &Decision) -> Vec<ChangeAnswer> {
-        let foreseen = settled.sized().and_then(|sized| sized.foreseen.as_deref());
+        let foreseen = settled.sizing.as_ref().and_then(|sizing| sizing.foreseen.as_ref());
         let sizing = self.tick.policy().sizing.as_ref().filter(|_| foreseen.is_some());
         let Some(foresight) = sizing.map(|sizing| &sizing.foresight) else { return Vec::new() };
 

@@ -136,6 +136,7 @@ fn decide(
     };
 
     let admissible = usable.as_ref().ok().and_then(|proposal| proposal.admissible);
+    let sizing = usable.as_ref().ok().and_then(|proposal| proposal.sizing.clone());
     let (steps, inputs_at, basis) = match (usable, in_force) {
         (Ok(proposal), in_force) => {
             let steps = guarded(guards, member, in_force, proposal);
@@ -156,6 +157,7 @@ fn decide(
         inputs_at,
         basis,
         admissible,
+        sizing,
     })
 }
 

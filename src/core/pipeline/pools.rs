@@ -27,7 +27,7 @@ use crate::decide::pools::pooled::{
     AdapterState, PoolReason, PoolReplicaState, PoolReport, PoolUncertainty,
 };
 use crate::decide::sized::CapacityEstimate;
-use crate::decide::{Decision, Reason, Stage, Step};
+use crate::decide::{Decision, Reason, Stage};
 use crate::fleet::{ModelName, ReplicaName, VariantKey};
 use crate::observe::Observation;
 use crate::observe::adapters::{
@@ -213,8 +213,8 @@ impl PoolState {
         let seen = self.adapters.observe(tick.now, &observation.replicas, horizon);
         let gateway = tick.inputs.routed.get(&member.spec.key);
         let routed = gateway.map(|it| self.routed.observe(tick.now, it.as_ref(), horizon));
-        let sized = proposal.steps.first().and_then(Step::sized);
-        self.capacity = sized.and_then(|sized| sized.carries).or(self.capacity);
+        let sizing = proposal.sizing.as_ref();
+        self.capacity = sizing.and_then(|sizing| sizing.carries).or(self.capacity);
 
         let unsure = unsure(&seen, routed.as_ref(), policy.idle_after);
         let ready = observation.measured();

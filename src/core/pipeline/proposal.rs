@@ -1,8 +1,10 @@
 //! The replicas that the load of one variant requires, before the guards and rules of scaling.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 
-use crate::decide::sized::AdmissibleRate;
+use crate::decide::sized::{AdmissibleRate, SizingValues};
 use crate::decide::{Reason, Stage, Step};
 use crate::observe::MeasuredSince;
 use crate::units::Replicas;
@@ -18,6 +20,8 @@ pub(crate) struct Proposal {
     pub(crate) basis: ProposalBasis,
     /// The request rate that the serving replicas can take in time; `None` if unknown.
     pub(crate) admissible: Option<AdmissibleRate>,
+    /// The result of the analyzers; `None` for every other analysis.
+    pub(crate) sizing: Option<Arc<SizingValues>>,
 }
 
 /// The data behind a proposal.
@@ -45,14 +49,13 @@ impl Proposal {
         basis: ProposalBasis,
     ) -> Self {
         let steps = vec![Step { stage: Stage::Analyze, before, after, reason }];
-        Self { before, steps, basis, admissible: None }
+        Self { before, steps, basis, admissible: None, sizing: None }
     }
 
     /// Returns true if analyzers request at least the desired replicas in effect. Such a result is
     /// usable even while every replica is still starting.
     pub(crate) fn holds(&self, in_force: Option<Replicas>) -> bool {
-        let is_sized = self.steps.first().is_some_and(|step| step.sized().is_some());
-        is_sized && self.desired() >= in_force.unwrap_or(self.before)
+        self.sizing.is_some() && self.desired() >= in_force.unwrap_or(self.before)
     }
 
     /// The replicas after the last step.

@@ -137,7 +137,7 @@ fn slow_down(
 
 /// Returns true if a decision follows known demand, which step limits do not apply to.
 fn grows_at_once(policy: &Policy, decision: &Decision) -> bool {
-    decision.sized().is_some() && policy.grows_at_once()
+    decision.sizing.is_some() && policy.grows_at_once()
 }
 
 /// The windows that a decision waits for, and the time in which desired replicas must not jitter,
@@ -146,7 +146,7 @@ fn grows_at_once(policy: &Policy, decision: &Decision) -> bool {
 fn windows(policy: &Policy, decision: &Decision) -> (StabilizationWindows, Seconds) {
     let windows = StabilizationWindows::of(&policy.behavior);
     let jitter = policy.sizing.as_ref().and_then(Sizing::holds_alone);
-    match jitter.filter(|_| decision.sized().is_some()) {
+    match jitter.filter(|_| decision.sizing.is_some()) {
         Some(jitter) => (StabilizationWindows { down: Seconds::ZERO, ..windows }, jitter),
         None => (windows, Seconds::ZERO),
     }

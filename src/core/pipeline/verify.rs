@@ -51,6 +51,7 @@ fn refuse(decision: &mut Decision, in_force: &DecisionInForce, violation: &Viola
     decision.inputs_at = in_force.inputs_at;
     decision.basis = Basis::Held;
     decision.admissible = None;
+    decision.sizing = None;
 }
 
 #[cfg(test)]
@@ -110,6 +111,7 @@ mod tests {
             inputs_at: Timestamp::UNIX_EPOCH,
             basis: Basis::Fresh,
             admissible: None,
+            sizing: None,
         }
     }
 

@@ -537,6 +537,7 @@ mod tests {
                 inputs_at: jiff::Timestamp::UNIX_EPOCH,
                 basis: Basis::Fresh,
                 admissible: None,
+                sizing: None,
             };
             let at = decision.inputs_at;
             all.insert(spec.key, PublishedDecision { decision, at, elapsed: Duration::ZERO });

@@ -70,7 +70,7 @@ fn fresh(variant: &PublishedVariant) -> Option<&Decision> {
 }
 
 fn forecast(variant: &PublishedVariant) -> Option<&DemandForecast> {
-    fresh(variant)?.sized()?.foreseen.as_deref()
+    fresh(variant)?.sizing.as_ref()?.foreseen.as_ref()
 }
 
 // === impl CapacityBalance ===
@@ -92,7 +92,8 @@ impl CapacityBalance {
 
     fn include(&mut self, variant: &PublishedVariant) {
         let observation = &variant.observation;
-        let rate = fresh(variant).and_then(Decision::sized).and_then(|sized| sized.carries);
+        let sizing = fresh(variant).and_then(|decision| decision.sizing.as_ref());
+        let rate = sizing.and_then(|it| it.carries);
         let pending = observation.pending;
         let coming = pending.beyond(observation.startup.stuck);
         let ready = observation.current.map(|current| current.beyond(pending));

@@ -32,17 +32,17 @@ use serde::Serialize;
 
 use crate::publish::api::context::ResponseContext;
 use crate::publish::api::query::VariantFilter;
-use crate::publish::explain::foresight::{
-    CarriesLine, ForeseenLine, SlowestLine, carries, foreseen, slowest,
-};
+use crate::publish::explain::foresight::{CarriesLine, ForeseenLine, SlowestLine};
 use crate::publish::explain::pool::Pool;
 use crate::publish::explain::rank::{RankedOption, options};
 use crate::publish::history::DesiredBasis;
 use crate::publish::load::ObservedLoad;
 use crate::publish::{Published, PublishedVariant, ShadowResult};
+use plimsoll_core::decide::limited::LimitedReason;
 use plimsoll_core::decide::reason::{FactValue, ReasonFact};
+use plimsoll_core::decide::sized::SizingValues;
 use plimsoll_core::decide::workload::EngineReport;
-use plimsoll_core::decide::{Decision, ModelReport, ReasonCode, Step};
+use plimsoll_core::decide::{Decision, ModelReport, Reason, ReasonCode, Step};
 use plimsoll_core::fleet::{Accelerator, ModelKey, ReplicaKey, Role, VariantKey};
 use plimsoll_core::observe::overrides::{Order, Override};
 use plimsoll_core::observe::{Freshness, ReplicaObservation, ScrapeFailure};
@@ -430,7 +430,7 @@ fn variant<'a>(
             .map(|decided| now.saturating_sub(decided.elapsed).as_secs_f64()),
         because: because.unwrap_or_else(|| missing_data(published)),
         headline: decision.and_then(Decision::because).map(Step::headline),
-        steps: decision.map(|it| it.steps.iter().map(step).collect()).unwrap_or_default(),
+        steps: decision.map(steps).unwrap_or_default(),
         saturation: report.as_ref().map(|report| report.saturation.fraction()),
         saturated: report.as_ref().map(|report| report.saturated.count()),
         kv_cache_usage: kv_usage.map(Fraction::fraction),
@@ -496,8 +496,23 @@ impl FactLine {
     }
 }
 
-fn step(link: &Step) -> StepLine {
+fn steps(decision: &Decision) -> Vec<StepLine> {
+    let sizing = decision.sizing.as_deref();
+
+    decision
+        .steps
+        .iter()
+        .map(|link| step(link, sizing.filter(|_| matches!(link.reason, Reason::Sized(_)))))
+        .collect()
+}
+
+/// A step, with the values that it states if it is the analyzers'.
+fn step(link: &Step, sizing: Option<&SizingValues>) -> StepLine {
     let Step { stage, before, after, reason } = link;
+    let rank = match reason {
+        Reason::Limited(LimitedReason::Instead { rank, .. }) => rank.as_deref(),
+        _ => sizing.and_then(|it| it.rank.as_deref()),
+    };
 
     StepLine {
         stage: stage.label(),
@@ -508,10 +523,10 @@ fn step(link: &Step) -> StepLine {
         facts: reason.facts().into_iter().map(FactLine::new).collect(),
         text: reason.to_string(),
         remedy: reason.code().remedy(),
-        ranking: options(reason),
-        foreseen: foreseen(reason),
-        carries: carries(reason),
-        slowest: slowest(reason),
+        ranking: options(rank),
+        foreseen: sizing.and_then(|it| it.foreseen.as_ref()).map(ForeseenLine::new),
+        carries: sizing.and_then(|it| it.carries.as_ref()).map(CarriesLine::new),
+        slowest: sizing.and_then(|it| it.slowest.as_ref()).map(SlowestLine::new),
     }
 }
 

@@ -422,6 +422,7 @@ mod tests {
             inputs_at: at,
             basis: Basis::Fresh,
             admissible: None,
+            sizing: None,
         };
 
         let observation = Observation::of_nothing(bounds);

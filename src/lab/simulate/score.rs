@@ -249,11 +249,13 @@ impl MetObjectives {
 impl ForesightEstimate {
     /// The estimates behind a decision.
     pub(crate) fn of(decision: &Decision) -> Self {
-        let Some(sized) = decision.sized() else { return Self::default() };
-        let required = sized.foreseen.as_deref().map(|DemandForecast { need, held, .. }| {
-            Required { arriving: need.arriving, need: need.total, held: *held }
+        let Some(sizing) = &decision.sizing else { return Self::default() };
+        let required = sizing.foreseen.as_ref().map(|DemandForecast { need, held, .. }| Required {
+            arriving: need.arriving,
+            need: need.total,
+            held: *held,
         });
-        Self { carries: sized.carries, required }
+        Self { carries: sizing.carries, required }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::decide::limit::{Cut, GrantRefusal};
 use crate::decide::optimize::PlanReason;
 use crate::decide::pools::packing::Lowering;
 use crate::decide::pools::pooled::PoolReason;
-use crate::decide::sized::{SizedReason, UnmeetableTarget};
+use crate::decide::sized::{SizedReason, SizingValues, UnmeetableTarget};
 use crate::decide::unheard::UnusableSignal;
 use crate::decide::zero::{IdleEvidence, Idleness, UnknownIdleness};
 use crate::fleet::{Accelerator, LimitName, ModelName, VariantKey, VariantName};
@@ -253,8 +253,9 @@ impl Stated for BallotVerdict {
 
 impl Stated for SizedReason {
     fn state(&self, name: &'static str, facts: &mut Vec<ReasonFact>) {
-        let Self { verdict, because, stuck, unplaced, absent, .. } = self;
-        let Self { foreseen, carries, card, starving, .. } = self;
+        let Self { because, sizing } = self;
+        let SizingValues { verdict, stuck, unplaced, absent, .. } = &**sizing;
+        let SizingValues { foreseen, carries, card, starving, .. } = &**sizing;
         verdict.state(name, facts);
 
         if let PlanReason::Serving { planned } | PlanReason::Refused { planned } = because {

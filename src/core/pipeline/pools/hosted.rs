@@ -85,7 +85,7 @@ pub(super) fn propose(
     let reason = Reason::Pool(Box::new(PoolReason { need, lowering, unsure }));
     let steps = vec![Step { stage: Stage::Pool, before, after, reason }];
     let basis = ProposalBasis::Copies;
-    (Proposal { before, steps, basis, admissible: None }, report)
+    (Proposal { before, steps, basis, admissible: None, sizing: None }, report)
 }
 
 /// Returns the model with the most copies; of several, the first by name.

@@ -1,11 +1,11 @@
 //! The assessment of one model: the analyzers' reports, their vote, and the resulting proposals.
 
+use std::sync::Arc;
+
 use crate::analyze::ballot::{Analyzer, Ballot, BallotVerdict, StayReason, VoterStanding};
 use crate::analyze::capacity::{CapacityReport, Unit};
-use crate::decide::optimize::{
-    Candidate, Consent, Placement, PlanModel, ReportFreshness, VotingReport,
-};
-use crate::decide::sized::{Shortfall, SizedReason};
+use crate::decide::optimize::{Candidate, Consent, PlanModel, ReportFreshness, VotingReport};
+use crate::decide::sized::{Shortfall, SizedReason, SizingValues};
 use crate::decide::{Reason, Stage};
 use crate::fleet::{Bounds, ModelKey, Role, VariantKey};
 use crate::pipeline::limits::{PlannedModel, rank};
@@ -64,10 +64,13 @@ impl ModelAssessment<'_> {
     ) -> Option<Proposal> {
         let key = &member.spec.key;
         let placement = planned.alone.placements.iter().find(|it| it.key == *key)?;
-        let reason = Reason::Sized(self.reason(member, placement, planned));
+        let sizing = Arc::new(self.sizing(member, planned));
+        let because = member.because(placement);
+        let reason = Reason::Sized(SizedReason::new(because, Arc::clone(&sizing)));
         let planned_replicas = member.with_stuck(placement.after);
         let mut proposal = Proposal::new(member.wanted, planned_replicas, reason, basis);
         proposal.admissible = self.outlook.admissible.get(key).copied();
+        proposal.sizing = Some(sizing);
 
         if let Some(share) = planned.shared.get(key) {
             let after = member.with_stuck(share.after);
@@ -101,13 +104,8 @@ impl ModelAssessment<'_> {
         }
     }
 
-    /// The explanation of a variant's planned replicas.
-    fn reason(
-        &self,
-        member: &VariantInput<'_>,
-        placement: &Placement,
-        planned: &PlannedModel,
-    ) -> SizedReason {
+    /// The values behind a variant's planned replicas.
+    fn sizing(&self, member: &VariantInput<'_>, planned: &PlannedModel) -> SizingValues {
         let Self { ballot, outlook, .. } = self;
         let plan = &planned.alone;
         let key = &member.spec.key;
@@ -116,9 +114,8 @@ impl ModelAssessment<'_> {
             role @ (Role::Prefill | Role::Decode) => ballot.roles.get(&role).copied(),
         };
 
-        SizedReason {
+        SizingValues {
             verdict: verdict.unwrap_or(ballot.model),
-            because: member.because(placement),
             method: plan.method,
             stuck: member.stuck,
             unplaced: member.unplaced,
@@ -130,11 +127,11 @@ impl ModelAssessment<'_> {
                 .collect(),
             short: if plan.shortfall().is_some() { Shortfall::Some } else { Shortfall::None },
             rank: rank(key, &plan.rankings),
-            foreseen: outlook.foreseen.get(&member.spec.role).copied().map(Box::new),
+            foreseen: outlook.foreseen.get(&member.spec.role).copied(),
             card: outlook.cards.get(key).map(|card| card.title()),
             carries: outlook.estimates.get(key).copied(),
-            slowest: outlook.slowest.get(key).cloned().map(Box::new),
-            starving: outlook.starving.get(key).copied().map(Box::new),
+            slowest: outlook.slowest.get(key).cloned(),
+            starving: outlook.starving.get(key).copied(),
         }
     }
 

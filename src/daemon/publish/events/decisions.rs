@@ -223,14 +223,16 @@ fn slow(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use jiff::Timestamp;
 
     use super::*;
     use crate::fixtures;
     use crate::publish::PublishedDecision;
     use plimsoll_core::analyze::ballot::BallotVerdict;
-    use plimsoll_core::decide::optimize::{PlanMethod, PlanReason};
-    use plimsoll_core::decide::sized::{Shortfall, SizedReason, SlowestReplica};
+    use plimsoll_core::decide::optimize::PlanMethod;
+    use plimsoll_core::decide::sized::{Shortfall, SizingValues, SlowestReplica};
     use plimsoll_core::decide::{NoData, NoDecision, RemoteReason, Stage};
     use plimsoll_core::fleet::ReplicaName;
     use plimsoll_core::observe::Observation;
@@ -257,6 +259,7 @@ mod tests {
                 inputs_at: Timestamp::UNIX_EPOCH,
                 basis,
                 admissible: None,
+                sizing: None,
             };
 
             PublishedDecision { decision, at: Timestamp::UNIX_EPOCH, elapsed: Duration::ZERO }
@@ -343,9 +346,8 @@ mod tests {
             factor: Fraction::new(times).unwrap(),
             peers: 3,
         };
-        let sized = SizedReason {
+        let sizing = SizingValues {
             verdict: BallotVerdict::Held,
-            because: PlanReason::Kept,
             method: PlanMethod::Exact { steps: 1 },
             stuck: Replicas::ZERO,
             unplaced: Replicas::ZERO,
@@ -355,12 +357,12 @@ mod tests {
             foreseen: None,
             card: None,
             carries: None,
-            slowest: Some(Box::new(slowest)),
+            slowest: Some(slowest),
             starving: None,
         };
 
         let variant = published.variants.values_mut().next().unwrap();
-        variant.decided.as_mut().unwrap().decision.steps[0].reason = Reason::Sized(sized);
+        variant.decided.as_mut().unwrap().decision.sizing = Some(Arc::new(sizing));
         published
     }
 

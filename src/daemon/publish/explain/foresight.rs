@@ -3,7 +3,6 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use plimsoll_core::decide::Reason;
 use plimsoll_core::decide::sized::{
     CapacityBound, CapacityEstimate, DemandForecast, DemandTerm, SlowestReplica,
 };
@@ -103,26 +102,8 @@ pub(super) struct SlowestLine {
     is_outlier: bool,
 }
 
-/// Returns the forecast in a step's reason, if it has one.
-pub(super) fn foreseen(reason: &Reason) -> Option<ForeseenLine> {
-    let Reason::Sized(sized) = reason else { return None };
-    sized.foreseen.as_deref().map(ForeseenLine::new)
-}
-
-/// Returns the capacity per replica in a step's reason, if it has one.
-pub(super) fn carries(reason: &Reason) -> Option<CarriesLine> {
-    let Reason::Sized(sized) = reason else { return None };
-    sized.carries.as_ref().map(CarriesLine::new)
-}
-
-/// Returns the slowest replica in a step's reason, if it has one.
-pub(super) fn slowest(reason: &Reason) -> Option<SlowestLine> {
-    let Reason::Sized(sized) = reason else { return None };
-    sized.slowest.as_deref().map(SlowestLine::new)
-}
-
 impl SlowestLine {
-    fn new(slowest: &SlowestReplica) -> Self {
+    pub(super) fn new(slowest: &SlowestReplica) -> Self {
         let SlowestReplica { replica, factor, peers } = slowest;
         Self {
             replica: replica.as_str().to_owned(),
@@ -134,7 +115,7 @@ impl SlowestLine {
 }
 
 impl ForeseenLine {
-    fn new(foreseen: &DemandForecast) -> Self {
+    pub(super) fn new(foreseen: &DemandForecast) -> Self {
         let DemandForecast { held, since, least, carries, unused, bound, horizon, relief, .. } =
             foreseen;
 
@@ -175,7 +156,7 @@ fn terms(foreseen: &DemandForecast) -> Vec<TermLine> {
 }
 
 impl CarriesLine {
-    fn new(estimate: &CapacityEstimate) -> Self {
+    pub(super) fn new(estimate: &CapacityEstimate) -> Self {
         let CapacityEstimate { rate, usable, interval, bound, said_by } = estimate;
 
         Self {

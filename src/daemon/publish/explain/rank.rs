@@ -3,9 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use plimsoll_core::decide::Reason;
-use plimsoll_core::decide::limited::LimitedReason;
-use plimsoll_core::decide::rank::{RankOption, RankRound, Ranking};
+use plimsoll_core::decide::rank::{Rank, RankOption, RankRound, Ranking};
 use plimsoll_core::fleet::Role;
 use plimsoll_core::units::{Amount, Replicas};
 
@@ -50,16 +48,9 @@ pub(super) struct RankedOption {
     dropped: Option<String>,
 }
 
-/// Returns the ranked options in a reason, ordered by round and name.
-pub(super) fn options(reason: &Reason) -> Vec<RankedOption> {
-    let known = match reason {
-        Reason::Sized(sized) => sized.rank.as_ref(),
-        Reason::Limited(LimitedReason::Instead { rank, .. }) => rank.as_ref(),
-        _ => None,
-    };
-
-    known
-        .into_iter()
+/// Returns the options of a ranking, ordered by round and name.
+pub(super) fn options(rank: Option<&Rank>) -> Vec<RankedOption> {
+    rank.into_iter()
         .flat_map(|rank| rank.rankings.iter())
         .flat_map(|ranking| {
             let rounds = ranking.residual.rounds.iter().enumerate();
@@ -107,8 +98,7 @@ mod tests {
     use super::*;
     use crate::fixtures;
     use plimsoll_core::analyze::capacity::Unit;
-    use plimsoll_core::decide::limit::LimitName;
-    use plimsoll_core::decide::rank::{Formula, NoScore, Offer, Rank, RankStart, Residual};
+    use plimsoll_core::decide::rank::{Formula, NoScore, Offer, RankStart, Residual};
     use plimsoll_core::units::{CostPerHour, Fraction};
 
     fn amount(of: f64) -> Amount {
@@ -150,10 +140,8 @@ mod tests {
         };
         let residual = Residual { rounds: vec![round], unserved: Amount::ZERO, preferred: None };
         let ranking = Ranking { unit: Unit::RequestsPerSecond, role: None, residual };
-        let rank = Some(Box::new(Rank { variant: b, rankings: Arc::from([ranking]) }));
-        let limit = LimitName::new("quota").unwrap();
-        let of = fixtures::variant("a").key.variant;
-        let shown = options(&Reason::Limited(LimitedReason::Instead { of, limit, rank }));
+        let rank = Rank { variant: b, rankings: Arc::from([ranking]) };
+        let shown = options(Some(&rank));
 
         let rows = serde_json::to_value(shown).unwrap();
         assert_eq!(rows[0]["variant"], "shop/a");

@@ -51,23 +51,23 @@ impl MetricSheet {
             self.set(&MODEL_ADMISSIBLE, &[namespace, model], per_second);
         }
 
-        let fresh = decision.sized().filter(|_| decision.basis == Basis::Fresh);
-        let Some(sized) = fresh else { return };
-        if let Some(DemandForecast { role, need, held, .. }) = sized.foreseen.as_deref() {
+        let fresh = decision.sizing.as_ref().filter(|_| decision.basis == Basis::Fresh);
+        let Some(sizing) = fresh else { return };
+        if let Some(DemandForecast { role, need, held, .. }) = &sizing.foreseen {
             let labels = [namespace, model, role.label()];
             self.set(&NEED, &labels, Some(need.total));
             self.set(&NEED_HELD, &labels, Some(*held));
         }
 
-        if let Some(SlowestReplica { factor, .. }) = sized.slowest.as_deref() {
+        if let Some(SlowestReplica { factor, .. }) = &sizing.slowest {
             self.set(&SLOWEST, &labels(published), Some(factor.fraction()));
         }
-        if sized.foreseen.is_some() {
-            let starves = one_if(sized.starving.is_some());
+        if sizing.foreseen.is_some() {
+            let starves = one_if(sizing.starving.is_some());
             self.set(&STARVING, &[namespace, model, variant], Some(starves));
         }
 
-        if let Some(CapacityEstimate { rate, interval, said_by, .. }) = sized.carries {
+        if let Some(CapacityEstimate { rate, interval, said_by, .. }) = sizing.carries {
             let labels = [namespace, model, variant, said_by.label()];
             let (low, high) = interval.map(|CapacityInterval { low, high }| (low, high)).unzip();
             let rates = [(&CARRIES, Some(rate)), (&CARRIES_LOW, low), (&CARRIES_HIGH, high)];

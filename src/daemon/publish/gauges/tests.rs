@@ -92,6 +92,7 @@ fn decided(basis: Basis, steps: Vec<Step>) -> PublishedVariant {
         inputs_at: Timestamp::UNIX_EPOCH,
         basis,
         admissible: None,
+        sizing: None,
     };
     let decided =
         PublishedDecision { decision, at: Timestamp::UNIX_EPOCH, elapsed: Duration::ZERO };

@@ -28,6 +28,7 @@ fn variant(desired: u32, basis: Basis) -> PublishedVariant {
         inputs_at: Timestamp::UNIX_EPOCH,
         basis,
         admissible: None,
+        sizing: None,
     };
 
     let at = Timestamp::UNIX_EPOCH;

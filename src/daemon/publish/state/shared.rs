@@ -213,6 +213,7 @@ mod tests {
             inputs_at: at(-7),
             basis: Basis::Held,
             admissible: None,
+            sizing: None,
         };
 
         let elapsed = NOW.saturating_sub(Duration::from_secs(7));

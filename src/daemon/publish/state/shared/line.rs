@@ -10,7 +10,6 @@ use crate::publish::PublishedDecision;
 use crate::publish::state::DecodedMemory;
 use crate::publish::state::shared::error::SharedError;
 use crate::publish::state::shared::receipt::DocumentReceipt;
-use plimsoll_core::decide::limited::LimitedReason;
 use plimsoll_core::decide::sized::AdmissibleRate;
 use plimsoll_core::decide::{Basis, Decision, Reason, ReasonCode, RemoteReason, Stage, Step};
 use plimsoll_core::fleet::{Bounds, ModelKey, ModelName, VariantKey};
@@ -92,8 +91,7 @@ impl SharedLine {
 
     fn new(elapsed: Duration, decided: &PublishedDecision, detail: ShareDetail) -> Self {
         let PublishedDecision { decision, at, elapsed: decided_at } = decided;
-        let Decision { variant, model, current, bounds, steps, inputs_at: _, basis, admissible } =
-            decision;
+        let Decision { variant, model, current, bounds, steps, basis, admissible, .. } = decision;
         let age = elapsed.saturating_sub(*decided_at).as_secs_f64();
 
         Self {
@@ -115,24 +113,21 @@ impl SharedStep {
     fn new(step: &Step, detail: ShareDetail) -> Self {
         let Step { stage, before, after, reason } = step;
         let code = reason.label().to_owned();
-        let mut shown = Some(reason.clone());
-
-        match (&mut shown, detail) {
-            (_, ShareDetail::Whole) => {}
-            (_, ShareDetail::Codes) => shown = None,
-            (Some(Reason::Sized(sized)), _) => sized.rank = None,
-            (Some(Reason::Limited(LimitedReason::Instead { rank, .. })), _) => *rank = None,
-            (_, ShareDetail::Unranked | ShareDetail::Windows | ShareDetail::Facts) => {}
-        }
-        // Its data is on another replica.
-        shown = shown.filter(|reason| !matches!(reason, Reason::Told(_)));
+        let shown = match detail {
+            ShareDetail::Whole => Some(reason.clone()),
+            ShareDetail::Unranked | ShareDetail::Windows | ShareDetail::Facts => {
+                Some(reason.without_rank())
+            }
+            ShareDetail::Codes => None,
+        };
 
         Self {
             stage: Readable::Known(*stage),
             before: *before,
             after: *after,
             code,
-            reason: shown.map(Readable::Known),
+            // The data of a reason that was read here is on another replica.
+            reason: shown.filter(|it| !matches!(it, Reason::Told(_))).map(Readable::Known),
         }
     }
 }
@@ -164,6 +159,7 @@ impl SharedLine {
             model: ModelKey { namespace, model: self.model },
             current: self.current,
             bounds: self.bounds,
+            sizing: Decision::sizing_of_file(&steps),
             steps,
             inputs_at: self.at,
             basis: self.basis,
