@@ -1,6 +1,6 @@
 # The same commands as .ci/run.
 
-.PHONY: check advisories test alerts prometheus e2e e2e-vllm bench bench-baseline doc fmt book browser chart chart-package image release e2e-doctor e2e-keda e2e-node e2e-scale e2e-upgrade scoreboard attacks faults
+.PHONY: check advisories test alerts prometheus panels e2e e2e-vllm bench bench-baseline doc fmt book browser chart chart-package image release e2e-doctor e2e-keda e2e-node e2e-scale e2e-upgrade scoreboard attacks faults
 
 # Formatting, lints, code that nothing reaches, and what the dependencies may be.
 check:
@@ -25,6 +25,11 @@ alerts:
 # Dashboards and alerts on a real Prometheus that scrapes the demo.
 prometheus:
 	tests/prometheus/run
+
+# Pictures of the dashboards in target/panels, drawn with Grafana's own components from npm. It is not
+# part of .ci/run, because it downloads 400 MB.
+panels:
+	tests/panels/run
 
 # The status page in a headless Chromium, which must be installed.
 browser:

@@ -175,11 +175,15 @@ impl Browser {
 
     /// Writes the part of the page that is in the window as a picture into `target/browser`.
     pub(crate) async fn view(&self, name: &str) {
-        let picture = self.send(Method::GET, "/screenshot", None).await;
         let folder = screenshots();
         fs::create_dir_all(&folder).unwrap();
-        let picture = base64_decode(picture.as_str().unwrap());
-        fs::write(folder.join(format!("{name}.png")), picture).unwrap();
+        fs::write(folder.join(format!("{name}.png")), self.picture().await).unwrap();
+    }
+
+    /// The part of the page that is in the window, as a PNG.
+    pub(crate) async fn picture(&self) -> Vec<u8> {
+        let picture = self.send(Method::GET, "/screenshot", None).await;
+        base64_decode(picture.as_str().unwrap())
     }
 }
 

@@ -112,6 +112,41 @@ fn every_panel_says_what_it_shows_and_in_what_unit() {
     assert!(titles.len() > 40, "the panels are found");
 }
 
+/// The end of a metric's name is its unit. Rates, counts and quotients have a unit of their own.
+#[test]
+fn a_number_is_shown_in_the_unit_of_its_metric() {
+    let units = [
+        ("_seconds", &["s"][..]),
+        ("_bytes", &["bytes"]),
+        ("_ratio", &["percentunit"]),
+        ("_per_second", &["reqps", "si:tok/s"]),
+    ];
+    let dashboards = dashboards();
+    let mut seen = 0;
+    for (name, panel) in panels(&dashboards).into_iter().filter(|it| it.1["type"] != "table") {
+        let unit = text(&panel["fieldConfig"]["defaults"], "unit");
+        for expr in list(panel, "targets").iter().map(|target| text(target, "expr")) {
+            if ["rate(", "increase(", "count(", "over_time(", " / "]
+                .iter()
+                .any(|it| expr.contains(it))
+            {
+                continue;
+            }
+            let words = expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            let metrics =
+                words.filter(|it| it.starts_with("plimsoll_") || it.starts_with("process_"));
+            for metric in metrics {
+                let Some((_, fitting)) = units.iter().find(|(end, _)| metric.ends_with(end)) else {
+                    continue;
+                };
+                assert!(fitting.contains(&unit), "{name}: {metric} in {unit}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 40, "{seen} numbers with a unit are found");
+}
+
 #[test]
 fn every_query_asks_the_chosen_data_source_for_metrics_that_exist() {
     let dashboards = dashboards();

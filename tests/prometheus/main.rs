@@ -1,12 +1,16 @@
 //! The dashboards and the alerts on a real Prometheus, which scrapes the demo.
 //!
-//! `tests/prometheus/run` builds Prometheus and runs this. The demo is the real daemon under
+//! `tests/prometheus/run` builds Prometheus and runs this, `tests/panels/run` its module `panels`. The demo is the real daemon under
 //! simulated load, so every query gets what it would get in a cluster, but for what only a cluster
 //! has: HPAs and the `APIService`.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod panels;
 mod stage;
+#[expect(dead_code, reason = "the tests of the status page press keys")]
+#[path = "../browser/webdriver.rs"]
+mod webdriver;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -54,6 +58,10 @@ struct Query {
     panel: String,
     expr: String,
     instant: bool,
+    /// A row of a table each, or a line.
+    of_table: bool,
+    /// How its lines are named.
+    legend: String,
 }
 
 fn root(path: &str) -> PathBuf {
@@ -76,12 +84,7 @@ fn queries() -> Vec<Query> {
         for panel in dashboard["panels"].as_array().unwrap() {
             for target in panel["targets"].as_array().into_iter().flatten() {
                 let title = format!("{} / {}", dashboard["uid"], panel["title"]);
-                let expr = target["expr"].as_str().unwrap().to_owned();
-                let expr =
-                    CHOSEN.iter().fold(expr, |expr, (name, value)| expr.replace(name, value));
-                assert!(!expr.contains('$'), "{title}: {expr}");
-                let instant = target["instant"] == true;
-                queries.push(Query { panel: title, expr, instant });
+                queries.push(Query::of(title, target));
             }
         }
     }
@@ -89,6 +92,22 @@ fn queries() -> Vec<Query> {
 }
 
 impl Query {
+    /// The query of a target, with a value in the place of each variable.
+    fn of(panel: String, target: &Value) -> Self {
+        let expr = target["expr"].as_str().unwrap().to_owned();
+        let expr = CHOSEN.iter().fold(expr, |expr, (name, value)| expr.replace(name, value));
+        assert!(!expr.contains('$'), "{panel}: {expr}");
+        let legend = target["legendFormat"].as_str().unwrap_or_default().to_owned();
+        let (instant, of_table) = (target["instant"] == true, target["format"] == "table");
+        Self { panel, expr, instant, of_table, legend }
+    }
+
+    /// Names each line by what there is any number of.
+    fn draws_a_line_for_each(&self) -> bool {
+        let many = ["{{namespace}}", "{{model}}", "{{variant}}", "{{hpa}}"];
+        many.iter().any(|label| self.legend.contains(label))
+    }
+
     fn is_of_elsewhere(&self) -> bool {
         ELSEWHERE.iter().any(|metric| self.expr.contains(metric))
     }
@@ -210,4 +229,29 @@ async fn every_panel_shows_the_demo_and_every_alert_stays_silent_on_it() {
             if down == "pending" { Vec::new() } else { vec![format!("PlimsollDown is {down}")] }
         })
         .await;
+}
+
+#[tokio::test]
+async fn two_hundred_variants_draw_no_more_lines_than_are_chosen() {
+    let stage = Stage::crowd(67).await;
+    let crowded = "count(plimsoll_variant_info) >= 200 \
+                   and count(plimsoll_replica_carries_per_second) >= 150";
+    stage
+        .until(async |stage| match stage.query(crowded).await {
+            Answer::Series(_) => Vec::new(),
+            Answer::Nothing => vec![crowded.to_owned()],
+            Answer::Refused(why) => panic!("{crowded}: {why}"),
+        })
+        .await;
+    let now = stage.now().await;
+    let mut full = 0;
+    for query in queries().into_iter().filter(|it| !it.of_table) {
+        let answer = stage.range(&query.expr, now - 10.0, now, 5).await;
+        let lines = answer["data"]["result"].as_array().unwrap().len();
+        // Others have a line for each reason, alert or other word of a fixed list.
+        let most = if query.draws_a_line_for_each() { 10 } else { 60 };
+        assert!(lines <= most, "{}: {lines} lines: {}", query.panel, query.expr);
+        full += usize::from(lines == 10);
+    }
+    assert!(full > 30, "{full} queries have more variants than they may show");
 }

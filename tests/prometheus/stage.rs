@@ -21,6 +21,8 @@ pub(crate) struct Stage {
     _prometheus: Process,
     client: reqwest::Client,
     url: String,
+    /// The demo's plain HTTP port.
+    pub(crate) page: String,
     _folder: tempfile::TempDir,
 }
 
@@ -47,6 +49,40 @@ impl Drop for Process {
 impl Stage {
     /// Starts both, with the alerts of `alerts`.
     pub(crate) async fn open(alerts: &Path) -> Self {
+        Self::start(|target| {
+            format!(
+                "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n\
+                 rule_files: ['{}/*.yaml']\n\
+                 scrape_configs:\n- job_name: plimsoll\n  honor_labels: true\n  \
+                 static_configs: [{{targets: ['{target}']}}]\n",
+                alerts.display()
+            )
+        })
+        .await
+    }
+
+    /// Starts both, and scrapes the demo's variants this many times, each time into other namespaces.
+    pub(crate) async fn crowd(fleets: usize) -> Self {
+        Self::start(|target| {
+            let fleet =
+                |number| format!("{{targets: ['{target}'], labels: {{fleet: '{number}'}}}}");
+            let fleets: Vec<String> = (0..fleets).map(fleet).collect();
+            format!(
+                "global: {{scrape_interval: 5s}}\n\
+                 scrape_configs:\n- job_name: plimsoll\n  honor_labels: true\n  \
+                 metric_relabel_configs:\n  \
+                 - {{source_labels: [namespace, fleet], separator: '-', regex: '(.+-.+)', \
+                 target_label: namespace}}\n  \
+                 - {{regex: fleet, action: labeldrop}}\n  \
+                 static_configs: [{}]\n",
+                fleets.join(", ")
+            )
+        })
+        .await
+    }
+
+    /// Starts both, Prometheus with the configuration for the demo's address.
+    async fn start(config: impl FnOnce(&str) -> String) -> Self {
         let mut demo = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
             .args([
                 "demo",
@@ -67,17 +103,10 @@ impl Stage {
         let demo = Process(demo);
 
         let folder = tempfile::tempdir().unwrap();
-        let config = folder.path().join("prometheus.yml");
-        let text = format!(
-            "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n\
-             rule_files: ['{}/*.yaml']\n\
-             scrape_configs:\n- job_name: plimsoll\n  honor_labels: true\n  \
-             static_configs: [{{targets: ['{target}']}}]\n",
-            alerts.display()
-        );
-        std::fs::write(&config, text).unwrap();
+        let file = folder.path().join("prometheus.yml");
+        std::fs::write(&file, config(&target)).unwrap();
         let mut prometheus = Command::new(program())
-            .arg(format!("--config.file={}", config.display()))
+            .arg(format!("--config.file={}", file.display()))
             .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
             .arg("--web.listen-address=127.0.0.1:0")
             .stdout(Stdio::null())
@@ -89,7 +118,14 @@ impl Stage {
         let address = said(log, "msg=\"Listening on\" component=web address=").await;
         let url = format!("http://{address}/api/v1");
         let client = reqwest::Client::new();
-        let stage = Self { demo, _prometheus: prometheus, client, url, _folder: folder };
+        let stage = Self {
+            demo,
+            _prometheus: prometheus,
+            client,
+            url,
+            page: format!("http://{target}"),
+            _folder: folder,
+        };
         stage.until(async |stage| stage.unready(&address).await).await;
         stage
     }
@@ -139,11 +175,21 @@ impl Stage {
 
     /// What an expression was over the last minute.
     pub(crate) async fn query_range(&self, expr: &str) -> Answer {
+        let now = self.now().await;
+        Answer::new(&self.range(expr, now - 60.0, now, 5).await)
+    }
+
+    /// The clock of Prometheus, in seconds since 1970.
+    pub(crate) async fn now(&self) -> f64 {
         let now = self.get("query", &[("query", "time()")]).await;
-        let now = now["data"]["result"][0].as_f64().unwrap();
-        let (start, end) = ((now - 60.0).to_string(), now.to_string());
-        let query = [("query", expr), ("start", &start), ("end", &end), ("step", "5s")];
-        Answer::new(&self.get("query_range", &query).await)
+        now["data"]["result"][0].as_f64().unwrap()
+    }
+
+    /// What an expression was between two times, each `step` seconds.
+    pub(crate) async fn range(&self, expr: &str, start: f64, end: f64, step: u32) -> Value {
+        let (start, end, step) = (start.to_string(), end.to_string(), step.to_string());
+        let query = [("query", expr), ("start", &start), ("end", &end), ("step", &step)];
+        self.get("query_range", &query).await
     }
 
     /// The values of `label_values(SELECTOR, LABEL)`.
