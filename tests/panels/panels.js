@@ -253,7 +253,7 @@ function problems(panel, data, element) {
   const finite = (values) => values.some((it) => Number.isFinite(it));
   for (const line of lines) {
     // A column of a table may be empty: a dash says so.
-    if (panel.type !== 'table' && !finite(line.field.values)) found.push(`${line.name}: a line without data`);
+    if (panel.type !== 'table' && line.frame.length > 0 && !finite(line.field.values)) found.push(`${line.name}: a line without data`);
     // A single value is shown without its name.
     const alone = panel.type === 'stat' && lines.length === 1;
     if (!alone && /[{}]|__name__|^Value|^\s|\s$|\s\s|\/$|^\//.test(line.name)) found.push(`"${line.name}" is no name`);
@@ -266,7 +266,9 @@ function problems(panel, data, element) {
     }
     for (const header of element.querySelectorAll('[role=columnheader]')) {
       const { right } = header.getBoundingClientRect();
-      const cut = [header, ...header.querySelectorAll('button, div')].some((it) => it.scrollWidth > it.clientWidth + 1);
+      const text = document.createRange();
+      text.selectNodeContents(header.querySelector('button') ?? header.firstChild);
+      const cut = text.getBoundingClientRect().width > header.clientWidth - 12;
       if (cut) found.push(`the column "${header.textContent}" has a name that is cut`);
       if (right > element.getBoundingClientRect().right + 1) found.push(`the column "${header.textContent}" is out of sight`);
     }
