@@ -235,7 +235,7 @@ async fn every_panel_shows_the_demo_and_every_alert_stays_silent_on_it() {
 async fn two_hundred_variants_draw_no_more_lines_than_are_chosen() {
     let stage = Stage::crowd(67).await;
     let crowded = "count(plimsoll_variant_info) >= 200 \
-                   and count(plimsoll_current_replicas) >= 200";
+                   and count(plimsoll_saturation_ratio) >= 200";
     stage
         .until(async |stage| match stage.query(crowded).await {
             Answer::Series(_) => Vec::new(),
@@ -253,5 +253,5 @@ async fn two_hundred_variants_draw_no_more_lines_than_are_chosen() {
         assert!(lines <= most, "{}: {lines} lines: {}", query.panel, query.expr);
         full += usize::from(lines == 10);
     }
-    assert!(full >= 20, "{full} queries have more variants than they may show");
+    assert!(full >= 15, "{full} queries have more variants than they may show");
 }
