@@ -60,7 +60,7 @@ use crate::publish::external_metrics::authorize::{
 };
 use crate::publish::external_metrics::state::DecisionAges;
 use crate::publish::external_metrics::{self, ExternalMetricsApi};
-use crate::publish::gauges::WvaPublication;
+use crate::publish::gauges::{DecisionGauges, WvaPublication};
 use crate::server::admin::access::AccessPolicy;
 use crate::server::admin::{self, AdminLimits, Hooks};
 use crate::server::auth::TrustAnchor;
@@ -520,6 +520,7 @@ fn hooks(
     let AdminComponents { api, ready, log, overrides } = shown;
     let clock = common.clock;
     let registry = common.registry.clone();
+    let gauges = DecisionGauges::new(common.published.clone(), clock, common.wva);
     let reloader = Arc::clone(reloader);
     let liveness = LoopLiveness::of(common);
     let tasks = common.tasks.clone();
@@ -527,10 +528,12 @@ fn hooks(
     Hooks {
         access,
         metrics: SharedRendering::new(move || {
-            telemetry::render(&registry).map_err(|problem| {
+            let mut page = telemetry::render(&registry).map_err(|problem| {
                 error!(error = %problem, "The metrics cannot be written");
                 problem.to_string()
-            })
+            })?;
+            gauges.write(&mut page);
+            Ok(page)
         }),
         ready: Box::new(move || ready.checks()),
         alive: Box::new(move || liveness.check()),

@@ -20,8 +20,7 @@ use std::io::IsTerminal;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{
-    Counter, Encoder, Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, Registry,
-    TextEncoder,
+    Counter, Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder,
 };
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -280,15 +279,13 @@ fn show_build(registrar: &Registrar<'_>) -> Result<(), prometheus::Error> {
     Ok(())
 }
 
-/// Returns the /metrics response with all registered metrics, in text format 0.0.4.
+/// Returns all registered metrics in text format 0.0.4.
 ///
 /// # Errors
 ///
 /// A collector returned a metric family that cannot be encoded.
 pub fn render(registry: &Registry) -> Result<String, prometheus::Error> {
-    let mut page = Vec::new();
-    TextEncoder::new().encode(&registry.gather(), &mut page)?;
-    Ok(String::from_utf8_lossy(&page).into_owned())
+    TextEncoder::new().encode_to_string(&registry.gather())
 }
 
 // === the process ===

@@ -2,11 +2,16 @@
 //! replica in a tick. Counted, not timed, so that it holds on any machine.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
+use plimsoll::clock::Clock;
 use plimsoll::collect::exposition::{LayoutMemory, read};
+use plimsoll::publish::gauges::{DecisionGauges, WvaPublication};
+use tokio::sync::watch;
 
 use crate::pages::page;
 use crate::pipeline::{World, at, spec};
+use crate::restart::published;
 
 /// Allocations while a page is read.
 fn reading(page: &str) -> u64 {
@@ -86,4 +91,23 @@ fn allocations_of_a_tick_grow_with_the_replicas_and_no_faster() {
     let (small, large) = (tick(25), tick(100));
     assert!(large <= 4 * small + 100, "{small} allocations for 100 replicas, {large} for 400");
     assert!(large <= 400 * 2, "{large} allocations for 400 replicas");
+}
+
+#[test]
+fn the_metrics_of_a_fleet_take_little_more_memory_than_their_text() {
+    let names: Vec<String> = (0..200).map(|index| format!("v{index}")).collect();
+    let mut world = World::new(names.iter().map(|name| spec(name, 1.0, (1, 9))).collect());
+    for name in &names {
+        world.set(name, 1, (0.4, 0.0));
+    }
+    let decisions = world.tick();
+    let (_, published) = watch::channel(Arc::new(published(&world, &decisions)));
+    let gauges = DecisionGauges::new(published, Clock::start(), WvaPublication::Off);
+
+    let mut page = String::new();
+    let peak = allocation_counter::measure(|| gauges.write(&mut page)).bytes_max;
+    let text = page.len() as u64;
+    assert!(page.lines().count() > 200 * 10, "{page}");
+    // A text that grows has room for at most as much again.
+    assert!(peak < 4 * text, "{peak} bytes for {text} bytes of text");
 }

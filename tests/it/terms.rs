@@ -15,12 +15,10 @@ use plimsoll::publish::Published;
 use plimsoll::publish::api::{ApiSurface, ConfigInForce, Vitals};
 use plimsoll::publish::explain::FailureDetails;
 use plimsoll::publish::external_metrics::state::DecisionAges;
-use plimsoll::publish::gauges::{GaugeCollector, WvaPublication};
+use plimsoll::publish::gauges::{DecisionGauges, WvaPublication};
 use plimsoll::publish::history::RecentHistory;
 use plimsoll::publish::state::shared::{self, DocumentArrival, DocumentReceipt, ShareEntry};
 use plimsoll::units::Fraction;
-use prometheus::core::Collector;
-use prometheus::proto::LabelPair;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 
@@ -181,17 +179,16 @@ fn series(published: Published) -> BTreeMap<String, f64> {
 /// The series of gauges whose names start with one of these, by name and labels.
 fn series_of(published: Published, shown: &[&str]) -> BTreeMap<String, f64> {
     let (_, published) = watch::channel(Arc::new(published));
-    let gauges = GaugeCollector::new(published, Clock::start(), WvaPublication::Off);
+    let gauges = DecisionGauges::new(published, Clock::start(), WvaPublication::Off);
+    let mut page = String::new();
+    gauges.write(&mut page);
+
     let mut series = BTreeMap::new();
-    for family in gauges.collect() {
-        let name = family.name();
-        if !shown.iter().any(|it| name.starts_with(it)) {
-            continue;
-        }
-        for metric in family.get_metric() {
-            let labels: Vec<&str> = metric.get_label().iter().map(LabelPair::value).collect();
-            series.insert(format!("{name} {}", labels.join(" ")), metric.get_gauge().get_value());
-        }
+    for line in page.lines().filter(|line| shown.iter().any(|it| line.starts_with(it))) {
+        let (labelled, value) = line.rsplit_once(' ').unwrap();
+        let (name, labels) = labelled.split_once('{').unwrap();
+        let labels: Vec<&str> = labels.split('"').skip(1).step_by(2).collect();
+        series.insert(format!("{name} {}", labels.join(" ")), value.parse().unwrap());
     }
     series
 }

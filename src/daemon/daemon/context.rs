@@ -13,7 +13,7 @@ use crate::collect::targets::TargetMetrics;
 use crate::config::Config;
 use crate::daemon::directory::ListerContext;
 use crate::publish::Published;
-use crate::publish::gauges::{GaugeCollector, WvaPublication};
+use crate::publish::gauges::WvaPublication;
 use crate::publish::history::RecentHistory;
 use crate::server::ServerPhase;
 use crate::server::shed::ShedMetrics;
@@ -47,7 +47,7 @@ pub(crate) struct DaemonContext {
 // === impl DaemonContext ===
 
 impl DaemonContext {
-    /// Creates the shared state of a configuration, and registers the gauges.
+    /// Creates the shared state of a configuration.
     pub(super) fn new(
         config: &Config,
         published: watch::Receiver<Arc<Published>>,
@@ -61,7 +61,6 @@ impl DaemonContext {
         } else {
             WvaPublication::Off
         };
-        registry.register(Box::new(GaugeCollector::new(published.clone(), clock, wva)))?;
 
         let shed = ShedMetrics::register(&registry)?;
         let stop = CancellationToken::new();

@@ -6,15 +6,15 @@
 
 mod foresight;
 mod limits;
+mod sheet;
 
 use std::sync::Arc;
 
-use prometheus::core::{Collector, Desc};
-use prometheus::proto::MetricFamily;
-use prometheus::{GaugeVec, Opts};
 use tokio::sync::watch;
 
 use crate::clock::Clock;
+pub use crate::publish::gauges::sheet::GaugeFamily;
+use crate::publish::gauges::sheet::MetricSheet;
 use crate::publish::load::{ObservedLoad, sum};
 use crate::publish::{Published, PublishedVariant};
 use plimsoll_core::decide::pools::pooled::PoolReport;
@@ -23,17 +23,6 @@ use plimsoll_core::decide::{Basis, Decision, ReasonCode, Stage};
 use plimsoll_core::observe::overrides::Override;
 use plimsoll_core::observe::{Freshness, Observation, ReplicaObservation, StartQuantiles, Startup};
 use plimsoll_core::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate};
-
-/// A metric family: its name, labels and help text.
-#[derive(Clone, Copy, Debug)]
-pub struct GaugeFamily {
-    /// The name.
-    pub name: &'static str,
-    /// The labels.
-    pub labels: &'static [&'static str],
-    /// The help text, with the unit.
-    pub help: &'static str,
-}
 
 const VARIANT: &[&str] = &["namespace", "model", "variant"];
 const MODEL: &[&str] = &["namespace", "model", "role"];
@@ -229,56 +218,28 @@ pub enum WvaPublication {
     Off,
 }
 
-/// Collects the metrics of the latest [`Published`].
-pub struct GaugeCollector {
+/// Writes the metrics of the latest [`Published`].
+pub struct DecisionGauges {
     published: watch::Receiver<Arc<Published>>,
     clock: Clock,
     wva: WvaPublication,
-    descriptions: Vec<Desc>,
 }
 
-// === impl GaugeFamily ===
+// === impl DecisionGauges ===
 
-impl GaugeFamily {
-    fn vec(&self) -> Option<GaugeVec> {
-        GaugeVec::new(Opts::new(self.name, self.help), self.labels).ok()
-    }
-}
-
-// === impl GaugeCollector ===
-
-impl GaugeCollector {
-    /// Creates a collector that reads from `published`.
+impl DecisionGauges {
+    /// Reads from `published`.
     #[must_use]
     pub fn new(
         published: watch::Receiver<Arc<Published>>,
         clock: Clock,
         wva: WvaPublication,
     ) -> Self {
-        let families = FAMILIES.iter().chain(wva.families());
-        let descriptions = families
-            .filter_map(GaugeFamily::vec)
-            .flat_map(|vec| vec.desc().into_iter().cloned().collect::<Vec<_>>())
-            .collect();
-        Self { published, clock, wva, descriptions }
-    }
-}
-
-impl WvaPublication {
-    fn families(self) -> &'static [GaugeFamily] {
-        match self {
-            Self::Published => WVA_FAMILIES,
-            Self::Off => &[],
-        }
-    }
-}
-
-impl Collector for GaugeCollector {
-    fn desc(&self) -> Vec<&Desc> {
-        self.descriptions.iter().collect()
+        Self { published, clock, wva }
     }
 
-    fn collect(&self) -> Vec<MetricFamily> {
+    /// Appends all metrics in text format 0.0.4.
+    pub fn write(&self, page: &mut String) {
         let published = self.published.borrow().clone();
         let now = self.clock.elapsed();
         let mut sheet = MetricSheet::default();
@@ -319,38 +280,13 @@ impl Collector for GaugeCollector {
             }
         }
 
-        sheet.collect()
+        sheet.write(page);
     }
 }
 
-// === the sheet ===
-
-/// The metrics of one scrape.
-#[derive(Default)]
-struct MetricSheet {
-    vecs: Vec<(&'static str, GaugeVec)>,
-}
+// === impl MetricSheet ===
 
 impl MetricSheet {
-    fn set(&mut self, family: &'static GaugeFamily, labels: &[&str], value: Option<f64>) {
-        let Some(value) = value else { return };
-        let known = self.vecs.iter().position(|(name, _)| *name == family.name);
-        let index = known.or_else(|| {
-            self.vecs.push((family.name, family.vec()?));
-            Some(self.vecs.len() - 1)
-        });
-
-        if let Some((_, vec)) = index.and_then(|index| self.vecs.get(index))
-            && let Ok(gauge) = vec.get_metric_with_label_values(labels)
-        {
-            gauge.set(value);
-        }
-    }
-
-    fn collect(self) -> Vec<MetricFamily> {
-        self.vecs.into_iter().flat_map(|(_, vec)| vec.collect()).collect()
-    }
-
     fn variant(&mut self, published: &PublishedVariant, now: std::time::Duration) {
         let PublishedVariant { spec, observation, report, decided, undecided: _ } = published;
         let labels = labels(published);

@@ -1,10 +1,11 @@
 //! The forecast demand, the capacity and the late first tokens, as metrics.
 
 use crate::publish::PublishedVariant;
+use crate::publish::gauges::sheet::MetricSheet;
 use crate::publish::gauges::{
     ADMISSIBLE, CAPACITY, CARRIES, CARRIES_HIGH, CARRIES_LOW, FIRST_TOKENS, LATE_FIRST_TOKENS,
-    LEARNED, MODEL_ADMISSIBLE, MetricSheet, NEED, NEED_HELD, SLO_ITL, SLO_LATE_SHARE, SLO_TTFT,
-    SLOWEST, STARVING, labels, one_if,
+    LEARNED, MODEL_ADMISSIBLE, NEED, NEED_HELD, SLO_ITL, SLO_LATE_SHARE, SLO_TTFT, SLOWEST,
+    STARVING, labels, one_if,
 };
 use plimsoll_core::decide::outlook::{CapacityOutlook, LatencyObjectives, VariantOutlook};
 use plimsoll_core::decide::sized::{

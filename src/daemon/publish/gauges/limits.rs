@@ -1,9 +1,12 @@
 //! Limits on GPUs and cost, as metrics.
 
+use std::collections::BTreeMap;
+
 use crate::publish::PublishedVariant;
+use crate::publish::gauges::sheet::MetricSheet;
 use crate::publish::gauges::{
-    ALLOWED, ALLOWED_COST, CUT, HELD, HELD_COST, MetricSheet, OF_OTHERS, ON_NODES, PRICE,
-    SOURCE_AGE, UNREAD, count, one_if,
+    ALLOWED, ALLOWED_COST, CUT, HELD, HELD_COST, OF_OTHERS, ON_NODES, PRICE, SOURCE_AGE, UNREAD,
+    count, labels, one_if,
 };
 use plimsoll_core::decide::limit::{AllowanceRow, LimitReading, LimitReport, Spending};
 use plimsoll_core::decide::limited::{LimitedReason, ScarceResource, ShadowPrice};
@@ -50,20 +53,18 @@ impl MetricSheet {
         }
     }
 
-    /// Sets the replicas that each limit takes from a variant.
+    /// Sets the replicas that each limit takes from a variant. Of two cuts by one limit, the last
+    /// counts.
     pub(super) fn cuts(&mut self, published: &PublishedVariant, decision: &Decision) {
-        let spec = &published.spec;
-
+        let mut cuts: BTreeMap<&str, Replicas> = BTreeMap::new();
         for step in &decision.steps {
             let Reason::Limited(LimitedReason::Cut { cut, .. }) = &step.reason else { continue };
-            let labels = [
-                spec.key.namespace.as_str(),
-                spec.model.as_str(),
-                spec.key.variant.as_str(),
-                cut.limit.as_str(),
-            ];
-            let less: Replicas = step.before.beyond(step.after);
-            self.set(&CUT, &labels, Some(count(less)));
+            cuts.insert(cut.limit.as_str(), step.before.beyond(step.after));
+        }
+
+        let [namespace, model, variant] = labels(published);
+        for (limit, less) in cuts {
+            self.set(&CUT, &[namespace, model, variant, limit], Some(count(less)));
         }
     }
 }

@@ -2,7 +2,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use prometheus::proto::LabelPair;
 
 use super::*;
 use crate::fixtures;
@@ -115,14 +114,17 @@ fn of(variant: PublishedVariant) -> Published {
 /// All samples but ages of decisions, by name and label values.
 fn samples(published: Published) -> BTreeMap<String, f64> {
     let (_outlet, published) = watch::channel(Arc::new(published));
-    let gauges = GaugeCollector::new(published, Clock::start(), WvaPublication::Published);
+    let gauges = DecisionGauges::new(published, Clock::start(), WvaPublication::Published);
+    let mut page = String::new();
+    gauges.write(&mut page);
+
     let mut samples = BTreeMap::new();
-    for family in gauges.collect() {
-        for metric in family.get_metric() {
-            let labels: Vec<&str> = metric.get_label().iter().map(LabelPair::value).collect();
-            let series = format!("{} {}", family.name(), labels.join(" "));
-            samples.insert(series, metric.get_gauge().get_value());
-        }
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let (series, value) = line.rsplit_once(' ').unwrap();
+        let (name, labels) = series.split_once('{').unwrap();
+        let labels: Vec<&str> = labels.split('"').skip(1).step_by(2).collect();
+        let series = format!("{name} {}", labels.join(" "));
+        assert_eq!(samples.insert(series, value.parse().unwrap()), None, "twice: {line}");
     }
     samples.retain(|series, _| !series.starts_with("plimsoll_decision_age_seconds"));
     samples
