@@ -14,10 +14,10 @@
 //!
 //! # Memory
 //!
-//! A [`ReplicaLevel`] takes 32 bytes and a [`LoadSample`] 56, and the rings grow by doubling. A
-//! variant takes at most 512 x 56 B for samples and 512 x 32 B for changes, 44 KiB in total. A
-//! variant that rarely changes takes about 29 KiB. 1,000 variants take 29 MB, and never more than
-//! 45 MB. The events take less than 1 MB.
+//! A [`ReplicaLevel`] and a [`LoadSample`] take 32 bytes each, and the rings have no room to spare
+//! when they are full. A variant takes at most 362 x 32 B for samples and 512 x 32 B for changes,
+//! 28 KB in total. A variant that rarely changes takes about 12 KB. 1,000 variants take 12 MB, and
+//! never more than 28 MB. The events take less than 1 MB.
 
 mod packed;
 pub(crate) mod sample;
@@ -337,6 +337,7 @@ impl VariantTrack {
             self.since = self.levels.front().map_or(level.at, |first| first.at);
         }
 
+        grow(&mut self.levels, LEVELS_MAX);
         self.levels.push_back(level);
     }
 
@@ -353,6 +354,7 @@ impl VariantTrack {
             if self.samples.len() >= SAMPLES_MAX {
                 self.samples.pop_front();
             }
+            grow(&mut self.samples, SAMPLES_MAX);
             self.samples.push_back(LoadSample::of(now, variant, balance));
         }
     }
@@ -383,6 +385,14 @@ impl VariantTrack {
         while self.samples.front().is_some_and(|sample| now.beyond(sample.at) > KEPT) {
             self.samples.pop_front();
         }
+    }
+}
+
+/// Makes room for one more entry: half as much again, and in the end exactly `most`.
+fn grow<T>(ring: &mut VecDeque<T>, most: usize) {
+    if ring.len() == ring.capacity() {
+        let more = (ring.len() / 2).max(4);
+        ring.reserve_exact(more.min(most.saturating_sub(ring.len())));
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::publish::PublishedVariant;
 use crate::publish::balance::CapacityBalance;
-use crate::publish::history::packed::{Millis, PackedNumber};
+use crate::publish::history::packed::{Millis, PackedQuantity};
 use crate::publish::load::ObservedLoad;
 use plimsoll_core::units::{Fraction, RequestRate, Requests};
 
@@ -12,17 +12,17 @@ use plimsoll_core::units::{Fraction, RequestRate, Requests};
 #[derive(Clone, Copy, Debug, PartialEq, Hash)]
 pub(crate) struct LoadSample {
     pub(super) at: Millis,
-    saturation: PackedNumber,
-    kv_usage: PackedNumber,
-    waiting: PackedNumber,
-    running: PackedNumber,
-    arrivals: PackedNumber,
-    forecast: PackedNumber,
-    need: PackedNumber,
-    held: PackedNumber,
-    capacity: PackedNumber,
-    capacity_pending: PackedNumber,
-    capacity_maximum: PackedNumber,
+    saturation: PackedQuantity,
+    kv_usage: PackedQuantity,
+    waiting: PackedQuantity,
+    running: PackedQuantity,
+    arrivals: PackedQuantity,
+    forecast: PackedQuantity,
+    need: PackedQuantity,
+    held: PackedQuantity,
+    capacity: PackedQuantity,
+    capacity_pending: PackedQuantity,
+    capacity_maximum: PackedQuantity,
 }
 
 // === impl LoadSample ===
@@ -39,17 +39,17 @@ impl LoadSample {
 
         Self {
             at,
-            saturation: PackedNumber::of(saturation),
-            kv_usage: PackedNumber::of(kv_usage.map(Fraction::fraction)),
-            waiting: PackedNumber::of(waiting.map(Requests::requests)),
-            running: PackedNumber::of(running.map(Requests::requests)),
-            arrivals: PackedNumber::of(arrivals.map(RequestRate::requests_per_second)),
-            forecast: PackedNumber::of(balance.map(|it| it.forecast)),
-            need: PackedNumber::of(balance.map(|it| it.need)),
-            held: PackedNumber::of(balance.map(|it| it.held)),
-            capacity: PackedNumber::of(balance.and_then(|it| it.ready)),
-            capacity_pending: PackedNumber::of(balance.and_then(|it| it.with_pending)),
-            capacity_maximum: PackedNumber::of(balance.and_then(|it| it.at_maximum)),
+            saturation: PackedQuantity::of(saturation),
+            kv_usage: PackedQuantity::of(kv_usage.map(Fraction::fraction)),
+            waiting: PackedQuantity::of(waiting.map(Requests::requests)),
+            running: PackedQuantity::of(running.map(Requests::requests)),
+            arrivals: PackedQuantity::of(arrivals.map(RequestRate::requests_per_second)),
+            forecast: PackedQuantity::of(balance.map(|it| it.forecast)),
+            need: PackedQuantity::of(balance.map(|it| it.need)),
+            held: PackedQuantity::of(balance.map(|it| it.held)),
+            capacity: PackedQuantity::of(balance.and_then(|it| it.ready)),
+            capacity_pending: PackedQuantity::of(balance.and_then(|it| it.with_pending)),
+            capacity_maximum: PackedQuantity::of(balance.and_then(|it| it.at_maximum)),
         }
     }
 

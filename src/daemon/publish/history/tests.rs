@@ -5,6 +5,7 @@ use plimsoll_core::units::Fraction;
 
 use crate::fixtures;
 use crate::publish::PublishedDecision;
+use crate::publish::history::packed::PackedQuantity;
 use plimsoll_core::observe::Observation;
 
 /// Returns a variant with desired replicas that were decided now.
@@ -97,9 +98,21 @@ fn a_variant_that_never_stops_changing_takes_bounded_memory_and_says_since_when(
 
 #[test]
 fn the_memory_of_a_thousand_variants_is_what_is_documented() {
-    assert_eq!((size_of::<ReplicaLevel>(), size_of::<LoadSample>()), (32, 56));
-    let rings = SAMPLES_MAX.next_power_of_two() + LEVELS_MAX.next_power_of_two();
-    assert!(rings * 32 * 1000 <= 33 << 20);
+    let sizes = (size_of::<ReplicaLevel>(), size_of::<LoadSample>());
+    assert_eq!(sizes, (32, 32));
+    assert!((SAMPLES_MAX + LEVELS_MAX) * 32 < 28_000);
+
+    let history = RecentHistory::default();
+    for second in 0..2 * 3600 {
+        record(
+            &history,
+            second,
+            Some(variant(1 + u32::try_from(second % 2).unwrap(), Basis::Fresh)),
+        );
+    }
+    let inner = history.lock();
+    let kept = inner.tracks.values().next().unwrap();
+    assert_eq!((kept.levels.capacity(), kept.samples.capacity()), (LEVELS_MAX, SAMPLES_MAX));
     assert!(EVENTS_MAX * (size_of::<PastEvent>() + 128) < 1 << 20);
 }
 
@@ -151,9 +164,8 @@ fn a_time_without_ticks_is_a_gap_and_no_line() {
 
 #[test]
 fn packing_keeps_zero_apart_from_nothing() {
-    assert_eq!(PackedNumber::of(Some(0.0)).quantity(), Some(0.0));
-    assert_eq!(PackedNumber::of(None).quantity(), None);
-    assert_eq!(PackedNumber::of(Some(f64::MAX)).quantity(), Some(f64::from(f32::MAX)));
+    assert_eq!(PackedQuantity::of(Some(0.0)).quantity(), Some(0.0));
+    assert_eq!(PackedQuantity::of(None).quantity(), None);
     assert_eq!(PackedNumber::of_count(Some(Replicas::ZERO)).count(), Some(Replicas::ZERO));
     assert_eq!(PackedNumber::of_count(Some(Replicas::LIMIT)).count(), Some(Replicas::LIMIT));
     assert_eq!(PackedNumber::of_count(None).count(), None);
