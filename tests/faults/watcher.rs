@@ -165,6 +165,11 @@ impl Watcher {
         (watched.noticed.answered, watched.noticed.unavailable) = (0, 0);
     }
 
+    /// From here on no number may be less than this. What was noticed before still counts.
+    pub(crate) fn raise_floor(&self, replicas: u32) {
+        self.0.lock().unwrap().floor = replicas;
+    }
+
     /// An HPA may get no number, for example because a new daemon has no data yet.
     pub(crate) fn permit_unavailable(&self, permitted: bool) {
         self.0.lock().unwrap().may_be_unavailable = permitted;

@@ -85,11 +85,14 @@ async fn paused() -> Result<Finding> {
     scene.daemon(leader).signal("-STOP")?;
     let recovery = scene.recover().await?;
     until_leads(&scene, 1 - leader).await?;
+    scene.watcher.raise_floor(4);
     scene.daemon(leader).signal("-CONT")?;
-    scene.watcher.floor(4);
     scene.until_sample(leader, LEADER, |it| it < 1.0).await.context("two lead")?;
     let shown = "plimsoll_desired_replicas{";
     scene.until_sample(leader, shown, |it| it >= 4.0).await.context("the old leader")?;
+    // From here on the HPA asks both in turn.
+    scene.watcher.expect_answers(leader, true);
+    sleep(FAULT / 4).await;
     Ok(scene.finish("the old leader follows when it wakes up", Some(recovery)))
 }
 
