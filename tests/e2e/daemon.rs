@@ -200,6 +200,14 @@ impl Daemon {
         assert!(status.success(), "Plimsoll ended with {status}:\n{}", self.log());
     }
 
+    /// A line about memory of its status in /proc, such as `VmHWM`, in MiB.
+    pub(crate) fn memory(&self, line: &str) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let mut lines = status.lines().filter_map(|it| it.strip_prefix(line)?.strip_prefix(':'));
+        let amount = lines.next().unwrap().trim().strip_suffix(" kB").unwrap();
+        amount.parse::<u64>().unwrap() >> 10
+    }
+
     /// Limits the files that it may have open.
     pub(crate) fn limit_files(&self, most: u32) {
         let id = self.child.id().to_string();

@@ -20,8 +20,8 @@ use crate::collect::cluster::discovery::variant::{DiscoveredVariant, variant};
 use crate::collect::cluster::target::{WantedTarget, WatchedVariant, group_of};
 use plimsoll_core::fleet::{Namespace, VariantKey};
 
-/// The maximum number of discovered variants. Each has a pod watch, which is a connection to the
-/// API server. Larger clusters should spread their variants over several daemons.
+/// The maximum number of discovered variants, for which the memory of a daemon is measured. Larger
+/// clusters should spread their variants over several daemons.
 pub(crate) const VARIANTS_MAX: usize = 5_000;
 
 /// The discovered variants, and the objections to all other objects.
