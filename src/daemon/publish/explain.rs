@@ -211,7 +211,7 @@ pub(crate) struct OverrideLine {
     by: String,
 }
 
-/// What a policy beside the one in force would say of a variant.
+/// The decision of a shadow policy for a variant.
 #[derive(Serialize, JsonSchema)]
 struct Shadow<'a> {
     /// The policy's name.

@@ -22,7 +22,7 @@ settings! {
         /// objects of a `Server` of Seldon Core 2.
         source: PoolSource = PoolSource::Pages;
 
-        /// Adapters that a replica serves in one step (`--max-loras`); default: the number in
+        /// Adapters that a replica serves in one step (`--max-loras`); default: the value in
         /// its metrics.
         // More than vLLM allows (`--max-loras` up to a few hundred on the largest cards).
         max_loras: Option<u32>, in 1..=4096;

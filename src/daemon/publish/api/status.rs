@@ -31,7 +31,7 @@ pub(crate) struct Status {
     ready: bool,
     /// Every readiness check.
     checks: Vec<Check>,
-    /// The configuration in force.
+    /// The configuration in effect.
     config: Config,
     /// The fleet as a whole.
     fleet: Fleet,
@@ -78,7 +78,7 @@ struct Check {
     problem: Option<String>,
 }
 
-/// The configuration in force.
+/// The configuration in effect.
 #[derive(Serialize, JsonSchema)]
 struct Config {
     /// The file that it came from; null when it is from no file.
@@ -98,7 +98,7 @@ struct Config {
 struct Reload {
     /// When it was.
     at: String,
-    /// Whether the configuration was accepted; if not, the last good one is in force.
+    /// Whether the configuration was accepted; if not, the last good one is in effect.
     accepted: bool,
     /// All problems of the configuration, one a line; null when it was accepted.
     problem: Option<String>,

@@ -15,7 +15,7 @@ pub struct Vitals {
     pub tick_interval: Duration,
     /// Every readiness check with its result; an error is the problem found.
     pub checks: Vec<(&'static str, Result<(), String>)>,
-    /// The configuration in force.
+    /// The configuration in effect.
     pub config: ConfigInForce,
     /// The state of the `APIService` and its problem, if any; `None` if the daemon does not watch
     /// it.

@@ -48,7 +48,7 @@ pub enum Reaction {
     Disabled,
     /// Its behavior or the existing replicas are not known.
     Unknown,
-    /// No HPA follows the number.
+    /// No HPA follows the desired replicas.
     NotFollowed,
 }
 
