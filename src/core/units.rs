@@ -7,6 +7,7 @@
 
 pub mod instants;
 
+use std::fmt;
 use std::ops::{Add, AddAssign};
 
 use derive_more::Display;
@@ -201,6 +202,17 @@ impl Weight {
 
 rates!(Requests => RequestRate, Tokens => TokenRate);
 
+/// A count with its noun, first in the singular and then in the plural: `1 copy`, `2 copies`.
+#[derive(Clone, Copy, Debug)]
+pub struct Counted<N>(pub N, pub &'static str, pub &'static str);
+
+impl<N: fmt::Display + PartialEq + From<u8>> fmt::Display for Counted<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(count, one, several) = self;
+        write!(f, "{count} {}", if *count == N::from(1) { one } else { several })
+    }
+}
+
 /// A number of replicas.
 #[derive(
     Clone,
@@ -241,6 +253,12 @@ impl Replicas {
     /// More replicas than any scale target has. A higher value is an error, and large numbers have
     /// made HPA controllers overflow and scale *down*.
     pub const LIMIT: Self = Self(1_000_000);
+
+    /// The count with its noun.
+    #[must_use]
+    pub const fn counted(self) -> Counted<u32> {
+        Counted(self.0, "replica", "replicas")
+    }
 
     /// Accepts a count up to [`Replicas::LIMIT`].
     #[must_use]

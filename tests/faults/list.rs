@@ -42,13 +42,13 @@ impl Suite {
     }
 }
 
-/// The load falls and nothing of it can be seen.
-const STAYS: &str = "Load that cannot be seen takes no replica away";
+/// The load falls, and no data shows it.
+const STAYS: &str = "Missing data removes no replica";
 /// The data still comes.
-const FOLLOWS: &str = "Load that can be seen is followed";
+const FOLLOWS: &str = "Desired replicas follow the load";
 /// The engines are well.
-const SERVED: &str = "The last state counts, and the HPA gets its number";
-const HANDOVER: &str = "One daemon decides, and no number falls";
+const SERVED: &str = "The last state counts, and the HPA gets desired replicas";
+const HANDOVER: &str = "One daemon decides, and desired replicas do not fall";
 const LAST_GOOD: &str = "The last good one stays in effect";
 const DECIDES: &str = "Decisions go on";
 
@@ -184,7 +184,11 @@ pub(crate) const FAULTS: [Fault; 100] = [
     live("pods-crash", "All pods crash and start again", STAYS),
     live("pods-pending", "No node has room for one more replica", SERVED),
     live("pods-replaced", "All pods are replaced every half a second", SERVED),
-    live("target-deleted", "The Deployment is deleted and created again", "No number is too low"),
+    live(
+        "target-deleted",
+        "The Deployment is deleted and created again",
+        "Desired replicas are never too low",
+    ),
     // The API server.
     live(
         "api-server-away-at-start",
@@ -261,7 +265,7 @@ pub(crate) const FAULTS: [Fault; 100] = [
     live("follower-partitioned", "The follower does not reach the API server", HANDOVER),
     live("both-partitioned", "Neither daemon reaches the API server", HANDOVER),
     live("lease-taken", "The Lease is deleted, then held by a stranger", HANDOVER),
-    live("lease-forbidden", "The Lease is forbidden", "No number falls"),
+    live("lease-forbidden", "The Lease is forbidden", "Desired replicas do not fall"),
     live("document-broken", "The shared document is garbage, then deleted", HANDOVER),
     live("no-election", "Two daemons without an election", "Both decide the same"),
     test(
@@ -324,11 +328,11 @@ pub(crate) const FAULTS: [Fault; 100] = [
     live("clock-an-hour-back", "The wall clock jumps an hour back", SERVED),
     live("clock-wrong-at-start", "The wall clock is 5 years late, then right", SERVED),
     // The process.
-    live("process-killed", "SIGKILL, and no engine answers afterwards", STAYS),
+    live("process-killed", "SIGKILL, and no engine answers afterward", STAYS),
     live(
         "process-killed-without-state",
         "The same without a state file",
-        "No number, so HPAs hold",
+        "No desired replicas, so HPAs hold",
     ),
     live(
         "process-ended",

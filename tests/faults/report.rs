@@ -65,9 +65,10 @@ fn observation(finding: &Finding) -> String {
     let replicas = match (noticed.least, noticed.most) {
         (Some(least), Some(most)) if least == most => format!("{least} replicas"),
         (Some(least), Some(most)) => format!("{least} to {most} replicas"),
-        _ => "no number".to_owned(),
+        _ => "no desired replicas".to_owned(),
     };
-    let mut text = format!("{replicas}, {} HPA requests answered", noticed.answered);
+    let requests = if noticed.answered == 1 { "request" } else { "requests" };
+    let mut text = format!("{replicas}, {} HPA {requests} answered", noticed.answered);
     if noticed.unavailable > 0 {
         let _infallible = write!(text, " ({} with 503)", noticed.unavailable);
     }

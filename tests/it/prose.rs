@@ -26,14 +26,14 @@ struct Habit {
 }
 
 const HABITS: [Habit; 10] = [
-    Habit::new("\"what\": name the thing", r"\bwhat\b", 34, 1),
-    Habit::new("\"nobody\": name the actor", r"\bwhoever|\b(?:no|some|every)body\b", 4, 1),
-    Habit::new("\"anew, beside\"", r"\b(?:anew|beside|mend\w*|for want of)\b", 6, 0),
-    Habit::new("\"carry\": handle, capacity", r"\bcarr(?:y|ies|ied|ying)\b", 3, 0),
-    Habit::new("\"say\": report, show", r"\b(?:say|says|said)\b", 5, 0),
-    Habit::new("\"one that\": repeat the noun", r"\b(?:one|those) that\b", 5, 1),
-    Habit::new("\"the number\": desired replicas", r"\bthe number\b", 5, 0),
-    Habit::new("\"Where\" for \"if\"", r"(?:^|[.!?:;|])[^\w\n]*(?-i:W)here\b", 3, 0),
+    Habit::new("\"what\": name the thing", r"\bwhat\b", 9, 1),
+    Habit::new("\"nobody\": name the actor", r"\bwhoever|\b(?:no|some|every)body\b", 0, 0),
+    Habit::new("\"anew, beside\"", r"\b(?:anew|beside|mend\w*|for want of)\b", 0, 0),
+    Habit::new("\"carry\": handle, capacity", r"\bcarr(?:y|ies|ied|ying)\b", 2, 0),
+    Habit::new("\"say\": report, show", r"\b(?:say|says|said)\b", 0, 0),
+    Habit::new("\"one that\": repeat the noun", r"\b(?:one|those) that\b", 0, 0),
+    Habit::new("\"the number\": desired replicas", r"\bthe number\b", 0, 0),
+    Habit::new("\"Where\" for \"if\"", r"(?:^|[.!?:;|])[^\w\n]*(?-i:W)here\b", 0, 0),
     Habit::new("\"Who\" as a subject", r"(?:^|[.!?:;|])[^\w\n]*(?-i:W)ho(?:ever)?\b", 0, 0),
     Habit::new("British spelling", BRITISH, 0, 0),
 ];
@@ -45,12 +45,12 @@ const BRITISH: &str = r"(?x: \b(?:
     )\b)";
 
 /// The most sentences in documents with more than [`WORDS_MAX`] words.
-const LONG_MAX: usize = 110;
+const LONG_MAX: usize = 0;
 
 const WORDS_MAX: usize = 25;
 
 /// The highest average of words in a sentence or fragment of a document.
-const WORDS_MEAN: f64 = 11.2;
+const WORDS_MEAN: f64 = 10.5;
 
 #[test]
 fn texts_stay_as_plain_as_they_are() {

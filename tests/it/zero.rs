@@ -207,7 +207,7 @@ fn a_model_that_had_nothing_to_do_for_the_retention_goes_to_zero_and_says_what_p
         assert_eq!(desired(&decisions, "a"), 0);
         assert_eq!(
             whys(&decisions, "a"),
-            "zero: 1 -> 0, idle: no request has finished, run, waited or queued for 60 s, according to 61 scrapes of 1 replicas"
+            "zero: 1 -> 0, idle: no request has finished, run, waited or queued for 60 s, according to 61 scrapes of 1 replica"
         );
     }
 }

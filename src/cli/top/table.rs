@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::cli::args::TopSort;
 use crate::cli::top::row::{COUNT, Row};
+use plimsoll_core::units::Counted;
 
 /// A column: its title, its width, and whether its values are numbers.
 struct Column {
@@ -254,7 +255,8 @@ impl TopTable {
             String::new()
         };
         let summary = format!(
-            "{shown} of {all} variants{place}, by {}{order}{filter}{}",
+            "{shown} of {}{place}, by {}{order}{filter}{}",
+            Counted(all, "variant", "variants"),
             self.sort.label(),
             leader.unwrap_or_default(),
         );

@@ -253,11 +253,6 @@ impl CapacityReport {
     }
 }
 
-/// A replica count as it appears in a sentence.
-#[derive(Display)]
-#[display("{_0} replica{}", if *_0 == Replicas::ONE { "" } else { "s" })]
-pub(crate) struct ReplicaCount(pub(crate) Replicas);
-
 /// The closest valid amount: a difference may be negative, and a product may be infinite.
 pub(crate) fn amount(value: f64) -> Amount {
     Amount::new(value.clamp(0.0, f64::MAX)).unwrap_or_default()

@@ -51,11 +51,10 @@ use std::fmt;
 use jiff::Timestamp;
 
 use crate::analyze::capacity::{
-    CapacityReport, Confidence, ReplicaCount, SpareWithheld, Totals, Unit, Utilization,
-    VariantCapacity, amount,
+    CapacityReport, Confidence, SpareWithheld, Totals, Unit, Utilization, VariantCapacity, amount,
 };
 use crate::fleet::{Role, VariantSpec};
-use crate::units::{Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
+use crate::units::{Counted, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
 
 pub use crate::analyze::throughput::curve::{Curve, CurveLine, Curves, LineFit};
 pub use crate::analyze::throughput::pace::{ReplicaPace, VariantPace};
@@ -322,16 +321,21 @@ impl fmt::Display for VariantThroughput {
         }
         match demand {
             Some(demand) => {
-                write!(f, "; demand {demand:.0} tokens/s on {}", ReplicaCount(*carrying))?;
+                write!(f, "; demand {demand:.0} tokens/s on {}", carrying.counted())?;
             }
-            None => write!(f, "; the demand on {} is unknown", ReplicaCount(*carrying))?,
+            None => write!(f, "; the demand on {} is unknown", carrying.counted())?,
         }
 
         if *pending > Replicas::ZERO {
-            write!(f, "; {pending} more are pending")?;
+            write!(f, "; {}", Counted(pending.count(), "more is pending", "more are pending"))?;
         }
         if *leaving > Replicas::ZERO {
-            write!(f, "; {leaving} stay only until their replacements serve")?;
+            let stay = Counted(
+                leaving.count(),
+                "stays only until its replacement serves",
+                "stay only until their replacements serve",
+            );
+            write!(f, "; {stay}")?;
         }
 
         Ok(())

@@ -364,7 +364,7 @@ reasons! {
         "{empty} empty, {needed} needed";
     /// Copies move, so that fewer replicas of a pool are enough.
     PoolPacked "pool_packed" = Reason::Pool(pooled) if pooled.cause() == PoolCause::Packed => [pooled]
-        "packing {moved} copies onto fewer replicas";
+        "packing onto fewer replicas (copies to move: {moved})";
     /// A pool needs fewer replicas, none is empty, and packing is not safe.
     PoolKept "pool_kept" = Reason::Pool(pooled) => [pooled]
         "{needed} needed; none is empty, packing is not safe";

@@ -49,7 +49,7 @@ fn of_state(
 
     match reaction {
         HpaReaction::Keeps => {
-            let text = format!("HPA {hpa} keeps {desired} replicas, which are the desired ones");
+            let text = format!("HPA {hpa} keeps {}, as desired", desired.counted());
             still(hpa, Reaction::Keeps, text)
         }
         HpaReaction::Ignores(ignored) => {

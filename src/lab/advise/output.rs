@@ -153,8 +153,8 @@ impl Advice {
         if self.proposals.is_empty() {
             let _ = writeln!(
                 text,
-                "\nChange nothing. None of {} changes reliably saves money or serves more \
-                 requests in time.",
+                "\nChange nothing. No change reliably saves money or serves more requests in \
+                 time. Changes tried: {}.",
                 self.others.len()
             );
             return;
@@ -178,11 +178,11 @@ impl Advice {
             table(text, of(Verdict::NoGain).take(SHOWN));
         }
         if self.not_tried > 0 {
-            let _ = writeln!(text, "{} more changes were not tried.", self.not_tried);
+            let _ = writeln!(text, "Changes that were not tried: {}.", self.not_tried);
         }
         if self.models_left_out > 0 {
-            let _ =
-                writeln!(text, "{} models that cost less were not analyzed.", self.models_left_out);
+            let left_out = self.models_left_out;
+            let _ = writeln!(text, "Models that cost less and were not analyzed: {left_out}.");
         }
     }
 }

@@ -214,6 +214,6 @@ fn decisions(page: &mut String, run: &RunResult, left_out: u64) {
 
     page.push_str("</table></div>\n");
     if left_out > 0 {
-        let _ = writeln!(page, "<p class=\"soft\">There were {left_out} more.</p>");
+        let _ = writeln!(page, "<p class=\"soft\">Decisions that are not shown: {left_out}.</p>");
     }
 }

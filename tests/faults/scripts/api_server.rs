@@ -144,7 +144,7 @@ async fn reviews_fail() -> Result<Finding> {
     scene.fake.lock().await.fail_next(REVIEWS, &vec![failure; 2000]);
     sleep(FAULT).await;
     scene.fake.lock().await.fail_next(REVIEWS, &[]);
-    finish(scene, "the permission of before holds").await
+    finish(scene, "the earlier permission holds").await
 }
 
 async fn authority() -> Result<Finding> {
@@ -156,7 +156,7 @@ async fn authority() -> Result<Finding> {
     sleep(FAULT / 2).await;
     let trusted = trust(&scene.credentials.front_proxy.pem);
     scene.fake.lock().await.put(TRUST, &trusted);
-    finish(scene, "the authority of before holds").await
+    finish(scene, "the earlier authority holds").await
 }
 
 /// The HPA is gone, and with it its bounds.

@@ -94,7 +94,7 @@ enum Broken {
     Deleted,
 }
 
-/// The files of the serving certificate become useless: the certificate of before is served on.
+/// The files of the serving certificate become useless: the earlier certificate is served on.
 async fn certificate(broken: Broken) -> Result<Finding> {
     let scene = Scene::start(&Setting::default()).await?;
     let folder = scene.config().parent().expect("a folder").to_owned();
@@ -123,5 +123,5 @@ async fn certificate(broken: Broken) -> Result<Finding> {
     fs::write(&key_file, &sound.1)?;
     let recovery = scene.recover().await?;
     failures?;
-    Ok(scene.finish("counted; the certificate of before is served", Some(recovery)))
+    Ok(scene.finish("counted; the earlier certificate is served", Some(recovery)))
 }

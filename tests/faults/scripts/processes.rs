@@ -39,7 +39,7 @@ async fn killed() -> Result<Finding> {
     sleep(FAULT / 2).await;
     scene.fleet.open().await;
     let recovery = scene.recover().await?;
-    Ok(scene.finish("the number of before is served at once", Some(recovery)))
+    Ok(scene.finish("the earlier desired replicas are served at once", Some(recovery)))
 }
 
 async fn killed_without_state() -> Result<Finding> {
@@ -55,7 +55,7 @@ async fn killed_without_state() -> Result<Finding> {
     sleep(FAULT).await;
     scene.fleet.open().await;
     let recovery = scene.recover().await?;
-    Ok(scene.finish("no number until there is data, so every HPA holds", Some(recovery)))
+    Ok(scene.finish("no desired replicas until there is data, so every HPA holds", Some(recovery)))
 }
 
 /// SIGTERM: the daemon answers for its delay of 1 s, and the next one goes on.

@@ -275,7 +275,10 @@ pub(super) fn numbers(evidence: &Evidence) -> Findings {
         return Err(Unseen::NotApplicable("there are no variants".to_owned()));
     }
     if served > 0 {
-        symptoms.push(Symptom::ok(format!("{served} of {all} variants have desired replicas")));
+        symptoms.push(Symptom::ok(format!(
+            "desired replicas for {served} of {}",
+            counted(all, "variant")
+        )));
     }
     Ok(symptoms)
 }

@@ -32,7 +32,6 @@ use std::collections::BTreeMap;
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::capacity::ReplicaCount;
 use crate::analyze::foresight::capacity::RATE_MIN;
 use crate::analyze::foresight::policy::ForesightPolicy;
 use crate::analyze::foresight::role_fleet::RoleFleet;
@@ -75,7 +74,7 @@ pub struct Relief {
 #[display(
     "standby starts in {startup:.0} s and serves {missing:.2} requests/s until the other replicas \
      do: {} of this variant",
-    ReplicaCount(*replicas)
+    replicas.counted()
 )]
 pub struct Bridge {
     /// Replicas that it needs.

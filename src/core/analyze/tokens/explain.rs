@@ -4,8 +4,8 @@ use std::fmt;
 
 use derive_more::Display;
 
-use crate::analyze::capacity::{Confidence, ReplicaCount};
-use crate::units::{Replicas, Requests, Tokens};
+use crate::analyze::capacity::Confidence;
+use crate::units::{Counted, Replicas, Requests, Tokens};
 
 /// The source of a capacity per replica.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl fmt::Display for VariantTokens {
                 }
             }
 
-            write!(f, ", so the demand on {} is {demand:.0}", ReplicaCount(*carrying))?;
+            write!(f, ", so the demand on {} is {demand:.0}", carrying.counted())?;
         }
 
         if *silent > Replicas::ZERO && !replicas.is_empty() {
@@ -130,12 +130,12 @@ impl fmt::Display for VariantTokens {
             write!(
                 f,
                 "; {} not reporting, so neither load nor capacity is counted",
-                ReplicaCount(*silent)
+                silent.counted()
             )?;
         }
 
         if *pending > Replicas::ZERO {
-            write!(f, "; {pending} more are pending")?;
+            write!(f, "; {}", Counted(pending.count(), "more is pending", "more are pending"))?;
         }
 
         Ok(())

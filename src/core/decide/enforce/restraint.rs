@@ -82,8 +82,9 @@ impl fmt::Display for Restraint {
 
                 write!(
                     f,
-                    " to {asked} replicas, from {mean:.1} on average: scale-down is blocked for \
-                     {:.0} s, and scale-up skips its window",
+                    " to {}, from {mean:.1} on average: scale-down is blocked for {:.0} s, and \
+                     scale-up skips its window",
+                    asked.counted(),
                     whole(*remaining)
                 )
             }

@@ -7,7 +7,7 @@ use crate::decide::limit::grants::{Grant, LimitShadow};
 impl fmt::Display for Grant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, desired, granted, below_min, cut } = self;
-        write!(f, "{key}: {granted} of {desired} replicas")?;
+        write!(f, "{key}: {granted} of {}", desired.counted())?;
         if let Some(cut) = cut {
             write!(f, ", {cut}")?;
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::decide::optimize::plan::{DemandCover, ModelPlan, Placement};
-use crate::units::CostPerHour;
+use crate::units::{CostPerHour, Counted};
 
 impl fmt::Display for ModelPlan {
     /// `6 -> 5 replicas for 37.00 -> 26.00 an hour: cheapest plan (optimal, 17 steps); …`.
@@ -14,7 +14,8 @@ impl fmt::Display for ModelPlan {
         let after: u32 = placements.iter().map(|it| it.after.count()).sum();
         write!(
             f,
-            "{before} -> {after} replicas for {} -> {} per hour: {method}",
+            "{before} -> {} for {} -> {} per hour: {method}",
+            Counted(after, "replica", "replicas"),
             MoneyAmount(*cost_before),
             MoneyAmount(*cost_after)
         )?;

@@ -42,7 +42,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fleet::{Bounds, ModelName};
 use crate::observe::engine::lora::Slots;
-use crate::units::{Fraction, Replicas, RequestRate};
+use crate::units::{Counted, Fraction, Replicas, RequestRate};
 
 /// The data about one adapter.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,7 +96,7 @@ pub enum AdapterActivity {
     #[display("it has had requests")]
     Busy,
     /// It has had requests, and its replicas had no slot for it for most of the window.
-    #[display("none of the {hosts} replicas that it runs on had a free slot")]
+    #[display("none of its replicas had a free slot ({hosts})")]
     Starved {
         /// Replicas that it has run on.
         hosts: Replicas,
@@ -288,7 +288,9 @@ impl fmt::Display for PoolNeed {
 
         match slots {
             SlotNeed::Known { copies, slots, replicas } => {
-                write!(f, ", {replicas} for {copies} copies at {slots} slots per replica")?;
+                let copies = Counted(copies.count(), "copy", "copies");
+                let slots = Counted(slots.number(), "slot", "slots");
+                write!(f, ", {replicas} for {copies} at {slots} per replica")?;
             }
             SlotNeed::Unknown => f.write_str(", unknown for slots")?,
             SlotNeed::Uncounted => return Ok(()),
@@ -326,9 +328,10 @@ pub struct DesiredPool {
 impl fmt::Display for DesiredPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { replicas, need, unmet } = self;
-        write!(f, "{replicas} replicas: {need}")?;
+        write!(f, "{}: {need}", replicas.counted())?;
         if *unmet > Replicas::ZERO {
-            write!(f, "; {unmet} more are needed, above the maximum")?;
+            let more = Counted(unmet.count(), "more is needed", "more are needed");
+            write!(f, "; {more}, above the maximum")?;
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ use derive_more::Display;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::units::{Replicas, Seconds};
+use crate::units::{Counted, Replicas, Seconds};
 
 /// Maximum number of needs in a window, which covers more than an hour at a tick per second. Only
 /// needs that may still become the largest are kept, so there are rarely more than a handful.
@@ -144,7 +144,7 @@ pub enum NoPacking {
         remaining: Seconds,
     },
     /// Too many copies would have to be moved.
-    #[display("{moved} copies would have to move, and at most {max} may")]
+    #[display("copies that would have to move: {moved}, and at most {max} may")]
     TooMany {
         /// Copies that would have to be moved.
         moved: Replicas,
@@ -168,21 +168,22 @@ impl Lowering {
 impl fmt::Display for Lowering {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Needed(needed) => write!(f, "{needed} replicas are needed"),
+            Self::Needed(needed) => write!(f, "{} needed", needed.counted()),
             Self::Waiting { asked, needed, remaining } => write!(
                 f,
-                "{needed} of {asked} replicas are needed; scale-down waits another {:.0} s",
+                "{needed} of {asked} replicas needed; scale-down waits another {:.0} s",
                 remaining.seconds().ceil()
             ),
             Self::Emptied { left, needed, empty, unpacked } => {
-                write!(f, "{left} replicas stay: {empty} are empty and {needed} are needed")?;
+                write!(f, "{} left: {empty} empty, {needed} needed", left.counted())?;
                 unpacked.map_or(Ok(()), |why| write!(f, ", not packed: {why}"))
             }
             Self::Packed { asked, left, moved } => {
-                write!(f, "{left} of {asked} replicas are enough after {moved} copies move")
+                let moved = Counted(moved.count(), "copy", "copies");
+                write!(f, "{left} of {asked} replicas needed after moving {moved}")
             }
             Self::Kept { asked, needed, unpacked } => {
-                write!(f, "{needed} of {asked} replicas are needed, not packed: {unpacked}")
+                write!(f, "{needed} of {asked} replicas needed, not packed: {unpacked}")
             }
         }
     }

@@ -31,7 +31,7 @@ use std::fmt;
 use crate::decide::pools::Ordinal;
 use crate::fleet::ModelName;
 use crate::observe::engine::lora::Slots;
-use crate::units::Replicas;
+use crate::units::{Counted, Replicas};
 
 /// Pairs of adapter and replica beyond which no plan is made. This is a thousand adapters on a
 /// hundred replicas. A change of a third of them takes less than a second in an unoptimized build.
@@ -114,7 +114,9 @@ impl LayoutPlan {
 impl fmt::Display for LayoutPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { replicas, leaving, unmet } = self;
-        write!(f, "{} replicas with {} loads", replicas.len(), self.loads())?;
+        let all = Counted(replicas.len(), "replica", "replicas");
+        let loads = Counted(self.loads().count(), "load", "loads");
+        write!(f, "{all} with {loads}")?;
         for (ordinal, ReplicaPlan { load, .. }) in replicas {
             if !load.is_empty() {
                 write!(f, "; {ordinal} loads {}", names(load))?;
@@ -125,7 +127,7 @@ impl fmt::Display for LayoutPlan {
             write!(f, "; {ordinal} leaves with {}", names(adapters))?;
         }
         for (adapter, copies) in unmet {
-            write!(f, "; no slot for {copies} copies of {adapter}")?;
+            write!(f, "; no slot for {} of {adapter}", Counted(copies.count(), "copy", "copies"))?;
         }
 
         Ok(())

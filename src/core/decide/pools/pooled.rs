@@ -12,7 +12,7 @@ use crate::decide::pools::plan::{LayoutPlan, RemovalCandidate};
 use crate::fleet::{ModelName, ReplicaName};
 use crate::observe::adapters::Unlisted;
 use crate::observe::engine::lora::Slots;
-use crate::units::{Replicas, RequestRate, Seconds};
+use crate::units::{Counted, Replicas, RequestRate, Seconds};
 
 /// The reason for a pool's desired replicas, as values that form a sentence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -199,7 +199,8 @@ impl fmt::Display for PoolUncertainty {
             ),
             Self::Unassigned { model, copies } => write!(
                 f,
-                "another server can also host the {copies} copies of {model}; set spec.server"
+                "another server can also host {} of {model}; set spec.server",
+                Counted(copies.count(), "copy", "copies")
             ),
         }
     }

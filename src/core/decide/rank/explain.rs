@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use crate::analyze::capacity::ReplicaCount;
 use crate::decide::rank::residual::{Rank, RankOption, RankRound, Ranking, Residual};
 use crate::decide::rank::score::RankRecord;
 use crate::fleet::VariantKey;
@@ -27,7 +26,7 @@ impl fmt::Display for RankRecord {
             f,
             "{} for {real:.2} per hour {serve} load worth {theoretical:.2}: ratio {ratio:.3} x \
              unfitness {unfitness:.3} counted as {suppressed:.3}",
-            ReplicaCount(*count)
+            count.counted()
         )?;
         if *cold > 1.0 {
             write!(f, " x {cold:.1} for a cold start")?;

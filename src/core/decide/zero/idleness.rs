@@ -5,7 +5,7 @@ use std::fmt;
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
-use crate::units::{Replicas, Requests, Seconds};
+use crate::units::{Counted, Replicas, Requests, Seconds};
 
 /// The observed work of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,8 +63,8 @@ pub enum Idleness {
     },
     /// The model is not idle.
     #[display(
-        "not idle: {finished} requests finished, {on_replicas} ran or waited, {in_front} were \
-         queued"
+        "not idle: requests that finished: {finished}, ran or waited: {on_replicas}, were queued: \
+         {in_front}"
     )]
     Busy {
         /// Requests that finished.
@@ -109,7 +109,10 @@ impl fmt::Display for IdleEvidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.pages {
             0 => Ok(()),
-            pages => write!(f, ", according to {pages} scrapes of {} replicas", self.replicas),
+            pages => {
+                let scrapes = Counted(pages, "scrape", "scrapes");
+                write!(f, ", according to {scrapes} of {}", self.replicas.counted())
+            }
         }
     }
 }

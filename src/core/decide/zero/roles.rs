@@ -64,12 +64,17 @@ impl fmt::Display for Wake {
             }
             Self::Woken { variants, queued } => {
                 let names: Vec<String> = variants.iter().map(ToString::to_string).collect();
-                write!(f, "{} woken: {} requests queue", names.join(", "), queued.requests())
+                write!(
+                    f,
+                    "{} woken: requests in the queue: {}",
+                    names.join(", "),
+                    queued.requests()
+                )
             }
             Self::NoneAllowed(queued) => {
                 write!(
                     f,
-                    "{} requests are queued, but no variant may have a replica",
+                    "requests in the queue: {}, but no variant may have a replica",
                     queued.requests()
                 )
             }
@@ -206,7 +211,10 @@ mod tests {
 
         let dear = sleeper("dear", Role::Both, 9.0, 0);
         let asleep = [dear, closed.clone(), sleeper("cheap", Role::Both, 1.0, 0)];
-        assert_eq!(wake_whole(queued, &asleep).to_string(), "shop/cheap woken: 3 requests queue");
+        assert_eq!(
+            wake_whole(queued, &asleep).to_string(),
+            "shop/cheap woken: requests in the queue: 3"
+        );
 
         let starting = [sleeper("dear", Role::Both, 9.0, 1), sleeper("cheap", Role::Both, 1.0, 0)];
         assert_eq!(

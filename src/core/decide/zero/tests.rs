@@ -88,7 +88,7 @@ fn a_replica_that_was_woken_for_a_long_request_is_not_taken_away() {
     assert_eq!(ours.targets, [Replicas::ONE]);
     assert_eq!(
         ours.outcome.to_string(),
-        "stays: not idle: 0 requests finished, 1 ran or waited, 0 were queued"
+        "stays: not idle: requests that finished: 0, ran or waited: 1, were queued: 0"
     );
 }
 

@@ -30,6 +30,7 @@ use crate::simulate::workload::clients::{Described, Gaps, Window};
 use crate::simulate::workload::load::{Lengths, Sizes};
 use crate::study::file::SPAN_MAX;
 use crate::study::traces::content;
+use plimsoll_core::units::Counted;
 
 /// The length of a window, in seconds.
 const WINDOW: u32 = 600;
@@ -404,7 +405,7 @@ impl FolderProblems {
     fn check(self) -> Result<(), Vec<String>> {
         let Self { mut listed, more } = self;
         if more > 0 {
-            listed.push(format!("and {more} more lines"));
+            listed.push(format!("and {}", Counted(more, "more line", "more lines")));
         }
         if listed.is_empty() { Ok(()) } else { Err(listed) }
     }

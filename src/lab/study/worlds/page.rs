@@ -14,6 +14,7 @@ use crate::study::worlds::figures::{
 };
 use crate::study::worlds::lot::Lot;
 use crate::study::worlds::play::{RejectedWorld, WorldOutcomes, WorldRuns};
+use plimsoll_core::units::Counted;
 
 /// A table: its head and its rows.
 type WorldTable = Vec<Vec<String>>;
@@ -498,7 +499,8 @@ fn described(report: &WorldsReport, at: usize) -> String {
         let _ = write!(text, "\n{}\n", wrapped(&minute(worst)));
         for ExplainedDecision { variant, ready, existing, desired, steps } in &worst.beliefs {
             let line = format!(
-                "- {variant}: {ready} of {existing} replicas ready, {desired} desired: {}",
+                "- {variant}: {ready} of {} ready, {desired} desired: {}",
+                Counted(*existing, "replica", "replicas"),
                 steps.join("; ")
             );
             let _ = writeln!(text, "\n{}", wrapped(&line).replace('\n', "\n  "));

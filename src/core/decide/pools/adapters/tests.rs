@@ -72,7 +72,7 @@ fn the_binding_bound_is_named_and_said_with_its_numbers() {
     );
     assert_eq!(
         desired.to_string(),
-        "4 replicas: 3 for the copies of a0, 5 for 9 copies at 2 slots per replica, 4 for the load; 1 more are needed, above the maximum"
+        "4 replicas: 3 for the copies of a0, 5 for 9 copies at 2 slots per replica, 4 for the load; 1 more is needed, above the maximum"
     );
     assert_eq!(super::need(&[], slots(2), Some(Replicas::ZERO)).binding(), BindingNeed::Nothing);
 }

@@ -35,9 +35,9 @@ fn more_is_asked_for_at_once_and_less_after_a_window() {
     assert_eq!(after(&[7], present(4, 0)).replicas(), replicas(7));
     let waiting = after(&[2; 10], present(4, 0));
     assert_eq!(waiting.replicas(), replicas(4));
-    assert_eq!(waiting.to_string(), "2 of 4 replicas are needed; scale-down waits another 30 s");
+    assert_eq!(waiting.to_string(), "2 of 4 replicas needed; scale-down waits another 30 s");
     let packed = after(&[2; 11], present(4, 0));
-    assert_eq!(packed.to_string(), "2 of 4 replicas are enough after 1 copies move");
+    assert_eq!(packed.to_string(), "2 of 4 replicas needed after moving 1 copy");
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn the_most_that_was_needed_in_the_window_stays() {
     let needs = [2, 2, 4, 2, 2, 2, 2, 2, 2, 2, 2];
     assert_eq!(
         after(&needs, present(4, 0)).to_string(),
-        "2 of 4 replicas are needed; scale-down waits another 60 s"
+        "2 of 4 replicas needed; scale-down waits another 60 s"
     );
 }
 
@@ -77,7 +77,7 @@ fn empty_replicas_go_even_where_nothing_is_packed() {
     let many = PoolReplicas { moved: replicas(17), ..present(5, 0) };
     assert_eq!(
         after(&[1; 11], many).to_string(),
-        "1 of 5 replicas are needed, not packed: 17 copies would have to move, and at most 16 may"
+        "1 of 5 replicas needed, not packed: copies that would have to move: 17, and at most 16 may"
     );
     assert_eq!(
         after(&[4; 11], present(5, 2)).replicas(),

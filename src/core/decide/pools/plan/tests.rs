@@ -89,7 +89,7 @@ fn copies_stay_where_they_are_and_few_are_loaded() {
 #[test]
 fn a_plan_says_what_each_replica_does_and_what_goes() {
     let plan = plan(&layout(&["A C", "B C"]), &wish(&[("A", 1), ("B", 1)], 1, 8));
-    assert_eq!(plan.to_string(), "1 replicas with 1 loads; 0 loads B; 1 leaves with B, C");
+    assert_eq!(plan.to_string(), "1 replica with 1 load; 0 loads B; 1 leaves with B, C");
     let first = &plan.replicas[&Ordinal::new(0)];
     assert_eq!(first.unload, BTreeSet::from([name("C")]));
 }

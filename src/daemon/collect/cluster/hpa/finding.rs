@@ -271,8 +271,8 @@ impl fmt::Display for Finding {
             }
             Self::Paused { scaled_object, how: ScaledObjectPause::At(replicas) } => write!(
                 f,
-                "KEDA is paused at {replicas} replicas by an annotation of ScaledObject \
-                 {scaled_object}"
+                "KEDA is paused at {} by an annotation of ScaledObject {scaled_object}",
+                replicas.counted()
             ),
         }
     }
