@@ -5,7 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use regex::Regex;
 use serde::Deserialize;
+
+use crate::readability::{Source, sources};
 
 /// The folder with a page for each alert, and the page that lists them.
 const PAGES: &str = "docs/alerts";
@@ -447,4 +450,25 @@ fn every_metric_that_a_page_names_is_documented() {
         }
     }
     assert!(queries > 50, "the queries are found");
+}
+
+#[test]
+fn commands_of_the_pages_find_lines_that_the_daemon_logs() {
+    let command = Regex::new(r"logs [^|\n]*\| grep (?:-\w+ )*(?:'([^'\n]+)'|(\w+))").unwrap();
+    let escape = Regex::new(r"\\(?:\s+|.)").unwrap();
+    let literals = sources().into_iter().flat_map(|path| Source::read(&path).strings);
+    let texts: Vec<String> =
+        literals.map(|it| escape.replace_all(&it, "").to_lowercase()).collect();
+
+    let mut found = 0;
+    for (name, page) in pages() {
+        for captures in command.captures_iter(&page) {
+            let pattern = captures.get(1).or(captures.get(2)).unwrap().as_str().to_lowercase();
+            for line in pattern.split('|') {
+                assert!(texts.iter().any(|it| it.contains(line)), "{name}: nothing logs {line}");
+                found += 1;
+            }
+        }
+    }
+    assert!(found >= 15, "{found} patterns");
 }
