@@ -692,7 +692,7 @@ fn the_errors_of_the_simulated_engine_are_said_where_it_is_described() {
     let (_, table) = recordings.split_once("\n## The simulated engine\n").unwrap();
     let (table, _) = table.split_once("\n## ").unwrap();
     let simulator = unwrapped(&read("simulator.md"));
-    let (_, checked) = simulator.split_once("Compared with recorded vLLM servers").unwrap();
+    let (_, checked) = simulator.split_once("compared with recorded vLLM servers").unwrap();
     let (checked, _) = checked.split_once("recordings.md#the-simulated-engine").unwrap();
     let (_, sentences) = table.rsplit_once("|\n").unwrap();
     let sentences = unwrapped(sentences);
