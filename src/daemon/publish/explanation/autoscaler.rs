@@ -15,8 +15,8 @@ pub struct Autoscaler {
     pub hpa: Option<String>,
     /// `keeps` if the desired replicas exist, `changes` if it will change them, `ignores` if its
     /// tolerance hides the change, `disabled` if it never scales in this direction, `unknown` if
-    /// its behavior or the existing replicas are not known, `not_followed` if no HPA follows the
-    /// number.
+    /// its behavior or the existing replicas are not known, `not_followed` if no HPA follows
+    /// desired replicas.
     #[schemars(with = "String")]
     pub reaction: Reaction,
     /// Seconds until its first change, at most; null if there is none, or it is not known.
