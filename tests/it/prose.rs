@@ -26,7 +26,7 @@ struct Habit {
 }
 
 const HABITS: [Habit; 10] = [
-    Habit::new("\"what\": name the thing", r"\bwhat\b", 9, 1),
+    Habit::new("\"what\": name the thing", r"\bwhat\b", 10, 1),
     Habit::new("\"nobody\": name the actor", r"\bwhoever|\b(?:no|some|every)body\b", 0, 0),
     Habit::new("\"anew, beside\"", r"\b(?:anew|beside|mend\w*|for want of)\b", 0, 0),
     Habit::new("\"carry\": handle, capacity", r"\bcarr(?:y|ies|ied|ying)\b", 2, 0),
