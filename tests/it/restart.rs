@@ -272,6 +272,7 @@ fn much() -> VariantMemory {
             outputs: 1_500.5,
             begun: 18.125,
             prompts: LengthMoments { count: 7.0, sum: 7000.0, squares: 1.2e7 },
+            computed_prompts: LengthMoments { count: 7.0, sum: 5000.0, squares: 0.8e7 },
             answers: LengthMoments { count: 7.0, sum: 700.0, squares: 1.2e5 },
         },
         held: [120_000.5, 400.75],

@@ -85,6 +85,9 @@ pub struct RankReading {
     pub inference_time: Option<Histogram>,
     /// Prompt tokens of finished requests.
     pub prompt_length: Option<Histogram>,
+    /// Prompt tokens of finished requests that the engine computed, without those from a cache.
+    #[serde(default)]
+    pub computed_length: Option<Histogram>,
     /// Generated tokens of finished requests.
     pub generation_length: Option<Histogram>,
     /// Completions that finished requests have asked for (`n`). Its count is of requests, whereas

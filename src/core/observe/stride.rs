@@ -37,6 +37,8 @@ pub struct IntervalDelta {
     /// Sums of their prompt lengths and of the squares of these, estimated from
     /// [buckets](Histogram::moments).
     pub prompt_moments: Option<[f64; 2]>,
+    /// The same sums for the computed tokens of their prompts.
+    pub computed_moments: Option<[f64; 2]>,
     /// The same sums for their answers.
     pub answer_moments: Option<[f64; 2]>,
     /// Prompt tokens that were computed, or came from a cache or from another replica.
@@ -52,6 +54,9 @@ pub struct IntervalDelta {
     /// Counted iterations. They count several times if API servers share an engine. Iterations
     /// without an output do not count.
     pub steps: Option<Requests>,
+    /// The tokens that its largest iteration had at most: the upper edge of a bucket. Iterations
+    /// since its processes started count.
+    pub largest_step: Option<Tokens>,
     /// The sum of the times from one output of a request to its next, and the number of these. An
     /// output is one token, or several if an engine speculates.
     pub intervals: Option<(Seconds, Requests)>,
@@ -96,6 +101,7 @@ struct CounterValues {
     queued: Option<f64>,
     prompts: Option<(f64, f64)>,
     prompt_moments: Option<(f64, f64)>,
+    computed_moments: Option<(f64, f64)>,
     answer_moments: Option<(f64, f64)>,
     answers: Option<(f64, f64)>,
 }
@@ -114,6 +120,7 @@ impl IntervalDelta {
             unserved: None,
             lengths: None,
             prompt_moments: None,
+            computed_moments: None,
             answer_moments: None,
             prompt: None,
             computed: None,
@@ -121,6 +128,7 @@ impl IntervalDelta {
             begun: None,
             first_tokens: None,
             steps: None,
+            largest_step: None,
             intervals: None,
             batched: None,
             waiting: None,
@@ -155,6 +163,7 @@ impl Odometer {
             .and_then(Requests::new),
             running: summed(&reading.ranks, |rank| rank.running.map(Requests::requests))
                 .and_then(Requests::new),
+            largest_step: largest_step(&reading.ranks),
             kv_usage: summed(&reading.ranks, |rank| rank.kv_usage.map(Fraction::fraction))
                 .and_then(|sum| Fraction::new(sum / f64::from(count.ranks))),
             kv_capacity: summed(&reading.ranks, |rank| rank.kv_capacity.map(Tokens::tokens))
@@ -192,6 +201,7 @@ impl CounterValues {
             queued: summed(ranks, |rank| Some(rank.queue_time.as_ref()?.sum)),
             prompts: totals(ranks, |rank| rank.prompt_length.as_ref()),
             prompt_moments: moments(ranks, |rank| rank.prompt_length.as_ref()),
+            computed_moments: moments(ranks, |rank| rank.computed_length.as_ref()),
             answer_moments: moments(ranks, |rank| rank.generation_length.as_ref()),
             answers: totals(ranks, |rank| rank.generation_length.as_ref()),
         }
@@ -215,6 +225,7 @@ impl CounterValues {
         });
 
         let prompt_moments = pair_grown(self.prompt_moments, before.prompt_moments)?;
+        let computed_moments = pair_grown(self.computed_moments, before.computed_moments)?;
         let answer_moments = pair_grown(self.answer_moments, before.answer_moments)?;
         let generated = grown(self.generated, before.generated)?;
         let scheduled = grown(self.scheduled, before.scheduled)?;
@@ -238,6 +249,7 @@ impl CounterValues {
             unserved: gone.and_then(|gone| Requests::new(gone.unserved())),
             lengths,
             prompt_moments: prompt_moments.map(|(sum, squares)| [sum, squares]),
+            computed_moments: computed_moments.map(|(sum, squares)| [sum, squares]),
             answer_moments: answer_moments.map(|(sum, squares)| [sum, squares]),
             prompt: prompt.and_then(Tokens::new),
             computed: computed.and_then(|computed| Tokens::new(computed.max(0.0))),
@@ -251,6 +263,12 @@ impl CounterValues {
             ..IntervalDelta::over(Timestamp::UNIX_EPOCH, Seconds::ZERO)
         })
     }
+}
+
+/// The upper edge of the bucket of the largest iteration of any rank.
+fn largest_step(ranks: &[RankReading]) -> Option<Tokens> {
+    let edges = ranks.iter().filter_map(|rank| rank.step_tokens.as_ref()?.largest_edge());
+    edges.max_by(f64::total_cmp).and_then(Tokens::new)
 }
 
 /// A counter that is below its earlier value, so that the two cannot be compared.

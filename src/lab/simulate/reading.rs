@@ -23,7 +23,7 @@ use plimsoll_core::units::{Fraction, Requests, Tokens};
 
 /// Samples that a reading uses from a /metrics response, before the HTTP server has answered any
 /// request.
-const SAMPLES: usize = 203;
+const SAMPLES: usize = 222;
 
 /// The samples among them that are gauges which an engine sets at each step.
 const GAUGES: usize = 5;
@@ -81,6 +81,7 @@ pub fn read(names: &Names, started: Timestamp, now: Timestamp, replica: &Replica
         queue_time: Some(seconds(&counters.queue)),
         inference_time: Some(seconds(&counters.inference)),
         prompt_length: Some(plain(&counters.prompt_length)),
+        computed_length: Some(plain(&counters.computed_length)),
         generation_length: Some(plain(&counters.generation_length)),
         completions_asked: Some(asked(counters.finished)),
         step_tokens: Some(plain(&counters.iteration_tokens)),

@@ -336,6 +336,7 @@ pub(super) mod tests {
             computed: tokens(prompt),
             output: tokens(output),
             prompt_squares: 2.0,
+            computed_squares: 2.0,
             answer_squares: 2.0,
             pieces: 1.0,
             held: tokens(prompt + output / 2.0),
@@ -419,7 +420,8 @@ pub(super) mod tests {
 
     #[test]
     fn one_in_a_hundred_prompts_waits_for_longer_than_its_objective_leaves() {
-        let alike = RequestProfile { prompt_squares: 1.0, ..requested(1000.0, 2.0) };
+        let alike = requested(1000.0, 2.0);
+        let alike = RequestProfile { prompt_squares: 1.0, computed_squares: 1.0, ..alike };
         let limits = CapacityLimits { first: Some(within(0.1, 0.0)), seats: 1e9, ..roomy() };
         let (found, bound) = rate(&alike, &limits);
 
@@ -428,7 +430,8 @@ pub(super) mod tests {
         let full = ITERATION.alpha + ITERATION.beta * room + ITERATION.delta * generating;
         let taken = 1000.0 / room * full;
         let busy = found * taken;
-        let late = busy * (-(0.1 - taken) * (1.0 - busy) / (taken / 2.0)).exp();
+        let wait = (1.0 + busy) * taken / 2.0;
+        let late = busy * (-(0.1 - taken) * (1.0 - busy) / wait).exp();
 
         assert_eq!(bound, CapacityBound::Ttft);
         assert!((late - 0.01).abs() < 1e-6 && (0.3..0.6).contains(&busy), "{late} {busy}");

@@ -209,6 +209,7 @@ mod tests {
             computed: tokens(1000.0),
             output: tokens(200.0),
             prompt_squares: 2.0,
+            computed_squares: 2.0,
             answer_squares: 2.0,
             pieces: 1.0,
             held: tokens(1100.0),

@@ -3,8 +3,10 @@
 //! # Model
 //!
 //! With the symbols of [`capacity`](crate::analyze::foresight::capacity): requests come at random,
-//! `L` per second to each of `N` replicas. `s` is the mean square of the lengths of prompts over
-//! the square of their mean, and `s'` the same for answers.
+//! `L` per second to each of `N` replicas. `s` is the mean square of the computed tokens of prompts
+//! over the square of their mean, and `s'` the same for the lengths of answers. If a cache holds
+//! most of a prompt for some requests and nothing for others, `s` is larger than that of whole
+//! prompts.
 //!
 //! **Time between tokens.** The iterations of a request take `T0` without prompts. A request meets
 //! the prompts of others: `D L T` of them in the `D` iterations of its answer, each of `beta C`
@@ -21,25 +23,29 @@
 //!
 //! **Time to first token.** Prompts wait for one another. They share the `R` tokens that an
 //! iteration has room for next to requests that generate. So one prompt takes `x` seconds, and for
-//! a share `rho` of the time some prompt is computed. `t` is the time of the objective that remains
-//! for waiting:
+//! a share `rho` of the time some prompt is computed. A first token comes at the end of its
+//! iteration, so a prompt also waits for those that came after it and share the iteration. These
+//! are `rho` of its wait at most, and fewer if an iteration has no room for a whole prompt. `t` is
+//! the time of the objective that remains for waiting:
 //!
 //! ```text
 //! R = budget - n
 //! x = C / R * (alpha + beta * R + delta * n)
 //! rho = L * x
-//! late = rho * exp(-t * m * (1 - rho) / (s * x / 2))
+//! e = 1 + rho * min(1, R / C)
+//! late = rho * exp(-t * m * (1 - rho) / (e * s * x / 2))
 //! ```
 //!
 //! **Places.** `n` of `c` places are taken, for `S` seconds each. They are the places of the batch,
 //! or the requests that the cache holds. In the cache, sizes differ: `v` is the mean square of the
 //! KV tokens of a request over the square of their mean. A few large requests need more room than
-//! many small ones:
+//! many small ones. `s''` is the mean square of the lengths of whole prompts over the square of
+//! their mean:
 //!
 //! ```text
 //! b = m / v * (c - n) / sqrt(m / v * c)
 //! late = exp(-t * m / v * (c - n) * 2 / (s' * S)) / (1 + b * Phi(b) / phi(b))
-//! v = 1 + ((s - 1) * I^2 + (4/3 * s' - 1) * (O / 2)^2) / k^2,    1 for places in the batch
+//! v = 1 + ((s'' - 1) * I^2 + (4/3 * s' - 1) * (O / 2)^2) / k^2,    1 for places in the batch
 //! ```
 //!
 //! # Domain
@@ -123,7 +129,7 @@ impl<'a> Lateness<'a> {
 
     /// The share of requests whose tokens come more slowly than a target.
     pub(super) fn of_tokens(&self, busy: IterationLoad, itl: f64) -> f64 {
-        let RequestProfile { prompt_squares, pieces, .. } = *self.requested;
+        let RequestProfile { computed_squares, pieces, .. } = *self.requested;
 
         let each = self.iteration.beta * self.requested.computed.tokens();
         let met = busy.rate * busy.time;
@@ -137,8 +143,8 @@ impl<'a> Lateness<'a> {
 
         let several = self.iterations.into_iter().filter(|iterations| iterations * pieces >= 1.0);
         let late = several.map(|iterations| {
-            let shape = iterations * met / prompt_squares;
-            gamma_tail(shape, iterations * left / (prompt_squares * each))
+            let shape = iterations * met / computed_squares;
+            gamma_tail(shape, iterations * left / (computed_squares * each))
         });
         late.sum::<f64>() / self.iterations.len() as f64
     }
@@ -155,7 +161,9 @@ impl<'a> Lateness<'a> {
             return 1.0;
         }
 
-        let fades = self.shared * (1.0 - used) / (self.requested.prompt_squares * taken / 2.0);
+        let together = 1.0 + used * (room / self.requested.computed.tokens()).min(1.0);
+        let wait = together * self.requested.computed_squares * taken / 2.0;
+        let fades = self.shared * (1.0 - used) / wait;
         let computed = self.requested.computed_share();
         let mut late = 0.0;
         let mut count = 0.0;
@@ -299,6 +307,35 @@ mod tests {
         let busy = IterationLoad { rate: 25.0, time: 0.02 };
         let places = Places { taken: 90.0, all: 100.0, squares };
         (lateness.of_places(busy, places, within(0.5)), lateness.of_prompts(busy, within(0.1)))
+    }
+
+    #[test]
+    fn prompts_that_a_cache_holds_whole_or_not_at_all_make_more_answers_slow() {
+        let alike = requested(1000.0, 30.0);
+        // A tenth of all prompts is computed, and nothing of the others.
+        let computed = Tokens::new(100.0).unwrap();
+        let cached = RequestProfile { computed, ..alike };
+        let uneven = RequestProfile { computed_squares: 10.0 * alike.prompt_squares, ..cached };
+        let busy = IterationLoad { rate: 10.0, time: 0.01 };
+        let [even, uneven] = [cached, uneven]
+            .map(|it| Lateness::new(&it, ITERATION, &limits(1.0)).of_tokens(busy, 0.011));
+
+        assert!(uneven > 3.0 * even, "{uneven} {even}");
+    }
+
+    #[test]
+    fn prompts_that_end_in_one_iteration_wait_for_those_behind_them() {
+        let requested = requested(1000.0, 200.0);
+        let busy = IterationLoad { rate: 25.0, time: 0.02 };
+        let late = |budget| {
+            let limits = CapacityLimits { budget, ..limits(1.0) };
+            let lateness = Lateness::new(&requested, ITERATION, &limits);
+            // So the work of a prompt does not depend on the tokens of an iteration.
+            let iteration = IterationCost { alpha: 0.0, delta: 0.0, ..ITERATION };
+            Lateness { iteration, ..lateness }.of_prompts(busy, within(0.2))
+        };
+
+        assert!(late(4096.0) > 1.1 * late(512.0), "{} {}", late(4096.0), late(512.0));
     }
 
     #[test]

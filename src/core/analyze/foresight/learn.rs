@@ -14,7 +14,7 @@ use crate::analyze::foresight::state::Foresight;
 use crate::analyze::foresight::strides::VariantStrides;
 use crate::fleet::{ModelKey, Role};
 use crate::observe::stride::IntervalDelta;
-use crate::units::{Replicas, Seconds, Tokens};
+use crate::units::{Replicas, Seconds};
 
 // === impl Foresight ===
 
@@ -57,7 +57,7 @@ impl Foresight {
             let around = ReplicaContext {
                 behind,
                 told: variant.told,
-                budget: variant.told.budget.map_or(policy.budget, Tokens::tokens),
+                budget: seen.budget(variant.told.budget, policy.budget),
                 learning: &policy.learning,
             };
 

@@ -47,6 +47,9 @@ pub struct RequestWork {
     /// Lengths of the prompts of finished requests.
     #[serde(default)]
     pub prompts: LengthMoments,
+    /// Computed tokens of these prompts.
+    #[serde(default)]
+    pub computed_prompts: LengthMoments,
     /// Lengths of their answers.
     #[serde(default)]
     pub answers: LengthMoments,
@@ -125,6 +128,7 @@ impl RequestWork {
     pub(super) fn take(&mut self, stride: &IntervalDelta) {
         if let Some((_, _, finished)) = stride.lengths {
             self.prompts.take(finished, stride.prompt_moments);
+            self.computed_prompts.take(finished, stride.computed_moments);
             self.answers.take(finished, stride.answer_moments);
         }
 
@@ -144,11 +148,12 @@ impl RequestWork {
     /// Lets all sums fade over this time.
     pub(super) fn age(&mut self, elapsed: Seconds, memory: &Memory) {
         let kept = (-elapsed.seconds() / memory.lengths.seconds()).exp2();
-        let Self { prompt, computed, decoded, outputs, begun, prompts, answers } = self;
+        let Self { prompt, computed, decoded, outputs, begun, prompts, computed_prompts, answers } =
+            self;
         for sum in [prompt, computed, decoded, outputs, begun] {
             *sum *= kept;
         }
-        for spread in [prompts, answers] {
+        for spread in [prompts, computed_prompts, answers] {
             *spread = LengthMoments::of(spread.numbers().map(|number| kept * number));
         }
     }
@@ -165,6 +170,12 @@ impl RequestWork {
             return 1.0;
         }
         (self.computed / self.prompt).min(1.0)
+    }
+
+    /// The mean square of the computed tokens of prompts over the square of their mean. That of
+    /// whole prompts while too few are known.
+    pub(super) fn computed_squares(&self) -> f64 {
+        self.computed_prompts.known_squares().unwrap_or_else(|| self.prompts.squares())
     }
 
     /// Tokens per output; one while too few outputs are known.
@@ -198,9 +209,12 @@ impl LengthMoments {
     /// The mean square over the square of the mean. While too few lengths are known, the value of
     /// an exponential distribution.
     pub(super) fn squares(&self) -> f64 {
-        if self.count < FINISHED_MIN || self.sum <= 0.0 {
-            return EXPONENTIAL_SQUARES;
-        }
-        (self.count * self.squares / (self.sum * self.sum)).max(1.0)
+        self.known_squares().unwrap_or(EXPONENTIAL_SQUARES)
+    }
+
+    /// The same; `None` while too few lengths are known.
+    fn known_squares(&self) -> Option<f64> {
+        let is_known = self.count >= FINISHED_MIN && self.sum > 0.0;
+        is_known.then(|| (self.count * self.squares / (self.sum * self.sum)).max(1.0))
     }
 }

@@ -14,6 +14,8 @@ pub struct RequestProfile {
     pub output: Tokens,
     /// The mean square of the lengths of prompts over the square of their mean.
     pub prompt_squares: f64,
+    /// The same for the computed tokens of prompts.
+    pub computed_squares: f64,
     /// The same for the lengths of answers.
     pub answer_squares: f64,
     /// Answer tokens per iteration: one, or more with speculative decoding.

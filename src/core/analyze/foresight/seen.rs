@@ -106,12 +106,14 @@ impl SavedVariantModel {
             full_at,
             busiest,
         } = self;
-        let RequestWork { prompt, computed, decoded, outputs, begun, prompts, answers } = *work;
+        let RequestWork { prompt, computed, decoded, outputs, begun, .. } = *work;
+        let RequestWork { prompts, computed_prompts, answers, .. } = *work;
 
         iteration.is_none_or(|iteration| iteration.is_sound())
             && are_amounts(lengths)
             && are_amounts(&[prompt, computed, decoded, outputs, begun])
             && are_amounts(&prompts.numbers())
+            && are_amounts(&computed_prompts.numbers())
             && are_amounts(&answers.numbers())
             && are_amounts(held)
             && are_amounts(&[*most_running, *busiest, full_at.unwrap_or_default()])
@@ -186,6 +188,8 @@ impl VariantModel {
 
         self.ranks = stride.ranks.max(1);
         self.kv = stride.kv_capacity.or(self.kv);
+        let largest = stride.largest_step.map_or(0.0, Tokens::tokens);
+        self.maxima.busiest = self.maxima.busiest.max(largest);
         self.counts_time |= stride.intervals.is_some() && stride.begun.is_some();
         self.work.take(stride);
         self.take_held(stride);
@@ -314,6 +318,7 @@ impl VariantModel {
             computed: Tokens::new(prompt * self.work.computed())?,
             output: Tokens::new(output)?,
             prompt_squares: self.work.prompts.squares(),
+            computed_squares: self.work.computed_squares(),
             answer_squares: self.work.answers.squares(),
             pieces: self.work.pieces(),
             held: Tokens::new(held)?,
@@ -353,8 +358,14 @@ impl VariantModel {
         Tokens::new(self.kv?.tokens() / f64::from(self.ranks()))
     }
 
-    /// The most tokens of an iteration, on average over a lesson.
-    pub(crate) fn busiest(&self) -> f64 {
+    /// Tokens that an iteration may have, given the configured and the usual ones. If they are not
+    /// configured, an iteration that had more shows it.
+    pub(crate) fn budget(&self, told: Option<Tokens>, usual: f64) -> f64 {
+        told.map_or_else(|| usual.max(self.busiest()), Tokens::tokens)
+    }
+
+    /// The most tokens of an iteration.
+    pub(super) fn busiest(&self) -> f64 {
         self.maxima.busiest.max(self.card().map_or(0.0, |card| card.learned.busiest.tokens()))
     }
 

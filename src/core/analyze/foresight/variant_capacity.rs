@@ -110,7 +110,6 @@ impl Foresight {
         let requested = seen.requested(shared)?;
 
         let itl = policy.itl.or_else(|| usual_itl(iteration, requested.pieces));
-        let budget = told.budget.map_or(policy.budget, |told| told.tokens().min(policy.budget));
         let first = FirstToken {
             within: policy.ttft,
             per_token: policy.ttft_per_token,
@@ -122,7 +121,7 @@ impl Foresight {
             first: (spec.role != Role::Decode).then_some(first),
             seats: seen.seats(told.seats.unwrap_or(policy.seats).requests()),
             kv: seen.kv_of_a_rank(),
-            budget: budget.max(seen.busiest()),
+            budget: seen.budget(told.budget, policy.budget),
             share: policy.limit_share,
             shared: seen
                 .dispersion

@@ -309,6 +309,7 @@ impl RankDraft {
             queue_time: self.distribution(Distribution::QueueTime),
             inference_time: self.distribution(Distribution::InferenceTime),
             prompt_length: self.distribution(Distribution::PromptLength),
+            computed_length: self.distribution(Distribution::ComputedLength),
             generation_length: self.distribution(Distribution::GenerationLength),
             completions_asked: self.distribution(Distribution::CompletionsAsked),
             step_tokens: self.distribution(Distribution::StepTokens),

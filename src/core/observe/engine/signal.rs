@@ -110,6 +110,7 @@ pub(super) enum Distribution {
     QueueTime,
     InferenceTime,
     PromptLength,
+    ComputedLength,
     GenerationLength,
     CompletionsAsked,
     StepTokens,

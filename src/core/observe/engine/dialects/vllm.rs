@@ -49,6 +49,7 @@ const FAMILIES: &[MetricFamily] = &[
     MetricFamily::distribution("request_queue_time_seconds", Distribution::QueueTime),
     MetricFamily::distribution("request_inference_time_seconds", Distribution::InferenceTime),
     MetricFamily::distribution("request_prompt_tokens", Distribution::PromptLength),
+    MetricFamily::distribution("request_prefill_kv_computed_tokens", Distribution::ComputedLength),
     MetricFamily::distribution("request_generation_tokens", Distribution::GenerationLength),
     MetricFamily::distribution("request_params_n", Distribution::CompletionsAsked),
     // A histogram in spite of its name.
