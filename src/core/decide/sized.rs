@@ -70,7 +70,7 @@ pub struct SizedReason {
     pub because: PlanReason,
     /// The values that it states. A file has them only here.
     #[serde(flatten)]
-    pub(in crate::decide) sizing: Arc<SizingValues>,
+    pub(super) sizing: Arc<SizingValues>,
 }
 
 /// The result of comparing a plan with the demand.
@@ -103,7 +103,7 @@ impl SizedReason {
     }
 
     /// The same reason without the ranking of the model's variants.
-    pub(in crate::decide) fn without_rank(&self) -> Self {
+    pub(super) fn without_rank(&self) -> Self {
         let sizing = SizingValues { rank: None, ..SizingValues::clone(&self.sizing) };
         Self { because: self.because, sizing: Arc::new(sizing) }
     }
