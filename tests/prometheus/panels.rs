@@ -97,7 +97,10 @@ async fn every_panel_draws_its_data_with_names_and_units_and_leads_to_the_status
             links.extend(panel["links"].as_array().unwrap().iter().cloned());
         }
         for link in dashboard["links"].as_array().unwrap() {
-            links.push(link["url"].as_str().unwrap().replace("${plimsoll}", &stage.page).into());
+            // The other one leads to the documentation, whose pages another test knows.
+            if let Some(rest) = link["url"].as_str().unwrap().strip_prefix("${plimsoll}") {
+                links.push(format!("{}{rest}", stage.page).into());
+            }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
