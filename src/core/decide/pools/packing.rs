@@ -135,7 +135,7 @@ pub enum NoPacking {
     #[display("packing is off")]
     Off,
     /// Replicas are starting or leaving.
-    #[display("{_0} replicas are starting or leaving")]
+    #[display("{} starting or leaving", Counted(_0.count(), "replica is", "replicas are"))]
     Moving(Replicas),
     /// The last packing is too recent.
     #[display("packing is possible in {:.0} s at the earliest", remaining.seconds().ceil())]

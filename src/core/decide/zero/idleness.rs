@@ -101,7 +101,7 @@ pub enum UnknownIdleness {
         retention: Seconds,
     },
     /// Some replicas have not been ready yet.
-    #[display("{_0} replicas are starting")]
+    #[display("{} starting", Counted(_0.count(), "replica is", "replicas are"))]
     Starting(Replicas),
 }
 

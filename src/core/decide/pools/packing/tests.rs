@@ -71,7 +71,7 @@ fn empty_replicas_go_even_where_nothing_is_packed() {
     let moving = PoolReplicas { moving: Replicas::ONE, ..present(5, 2) };
     assert_eq!(
         after(&[1; 11], moving).to_string(),
-        "3 replicas stay: 2 are empty and 1 are needed, not packed: 1 replicas are starting or leaving"
+        "3 replicas left: 2 empty, 1 needed, not packed: 1 replica is starting or leaving"
     );
 
     let many = PoolReplicas { moved: replicas(17), ..present(5, 0) };
