@@ -24,7 +24,7 @@
 //! **Time to first token.** Prompts wait for one another. They share the `R` tokens that an
 //! iteration has room for next to requests that generate. So one prompt takes `x` seconds, and for
 //! a share `rho` of the time some prompt is computed. A first token comes at the end of its
-//! iteration, so a prompt also waits for those that came after it and share the iteration. These
+//! iteration, so a prompt also waits for later prompts that share the iteration. These
 //! are `rho` of its wait at most, and fewer if an iteration has no room for a whole prompt. `t` is
 //! the time of the objective that remains for waiting:
 //!
