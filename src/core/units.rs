@@ -204,9 +204,9 @@ rates!(Requests => RequestRate, Tokens => TokenRate);
 
 /// A count with its noun, first in the singular and then in the plural: `1 copy`, `2 copies`.
 #[derive(Clone, Copy, Debug)]
-pub struct Counted<N>(pub N, pub &'static str, pub &'static str);
+pub struct NounCount<N>(pub N, pub &'static str, pub &'static str);
 
-impl<N: fmt::Display + PartialEq + From<u8>> fmt::Display for Counted<N> {
+impl<N: fmt::Display + PartialEq + From<u8>> fmt::Display for NounCount<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(count, one, several) = self;
         write!(f, "{count} {}", if *count == N::from(1) { one } else { several })
@@ -256,8 +256,8 @@ impl Replicas {
 
     /// The count with its noun.
     #[must_use]
-    pub const fn counted(self) -> Counted<u32> {
-        Counted(self.0, "replica", "replicas")
+    pub const fn counted(self) -> NounCount<u32> {
+        NounCount(self.0, "replica", "replicas")
     }
 
     /// Accepts a count up to [`Replicas::LIMIT`].

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::cli::args::TopSort;
 use crate::cli::top::row::{COUNT, Row};
-use plimsoll_core::units::Counted;
+use plimsoll_core::units::NounCount;
 
 /// A column: its title, its width, and whether its values are numbers.
 struct Column {
@@ -256,7 +256,7 @@ impl TopTable {
         };
         let summary = format!(
             "{shown} of {}{place}, by {}{order}{filter}{}",
-            Counted(all, "variant", "variants"),
+            NounCount(all, "variant", "variants"),
             self.sort.label(),
             leader.unwrap_or_default(),
         );

@@ -54,7 +54,7 @@ use crate::analyze::capacity::{
     CapacityReport, Confidence, SpareWithheld, Totals, Unit, Utilization, VariantCapacity, amount,
 };
 use crate::fleet::{Role, VariantSpec};
-use crate::units::{Counted, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
+use crate::units::{NounCount, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
 
 pub use crate::analyze::throughput::curve::{Curve, CurveLine, Curves, LineFit};
 pub use crate::analyze::throughput::pace::{ReplicaPace, VariantPace};
@@ -327,10 +327,10 @@ impl fmt::Display for VariantThroughput {
         }
 
         if *pending > Replicas::ZERO {
-            write!(f, "; {}", Counted(pending.count(), "more is pending", "more are pending"))?;
+            write!(f, "; {}", NounCount(pending.count(), "more is pending", "more are pending"))?;
         }
         if *leaving > Replicas::ZERO {
-            let stay = Counted(
+            let stay = NounCount(
                 leaving.count(),
                 "stays only until its replacement serves",
                 "stay only until their replacements serve",

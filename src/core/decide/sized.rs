@@ -17,7 +17,7 @@ use crate::analyze::foresight::card::CardTitle;
 use crate::analyze::queueing::QueueingRefusal;
 use crate::decide::optimize::{PlanMethod, PlanReason};
 use crate::decide::rank::Rank;
-use crate::units::{Counted, Fraction, Replicas};
+use crate::units::{Fraction, NounCount, Replicas};
 
 pub use crate::analyze::foresight::DemandForecast;
 pub use crate::analyze::foresight::admissible::AdmissibleRate;
@@ -123,7 +123,7 @@ impl fmt::Display for SizedReason {
             write!(f, "; {rank}")?;
         }
         if *stuck > Replicas::ZERO {
-            let stuck = Counted(
+            let stuck = NounCount(
                 stuck.count(),
                 "replica is stuck in startup and does not count as capacity",
                 "replicas are stuck in startup and do not count as capacity",

@@ -229,9 +229,9 @@ impl Histogram {
     #[must_use]
     pub fn largest_edge(&self) -> Option<f64> {
         let all = self.buckets.iter().fold(0.0, |most: f64, &(_, count)| most.max(count));
-        let finite = || self.buckets.iter().filter(|(edge, _)| edge.is_finite());
+        let mut finite = self.buckets.iter().filter(|(edge, _)| edge.is_finite());
         let (edge, _) =
-            finite().find(|(_, count)| *count >= all).or_else(|| finite().next_back())?;
+            finite.clone().find(|(_, count)| *count >= all).or_else(|| finite.next_back())?;
         (all > 0.0).then_some(*edge)
     }
 

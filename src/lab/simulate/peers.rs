@@ -83,19 +83,19 @@ enum PeerForm {
     /// It has no parameter.
     Fixed(Peer),
     /// A replica count follows its name.
-    Counted(fn(Replicas) -> Peer),
+    NounCount(fn(Replicas) -> Peer),
     /// A target follows its name.
     Aimed(fn(MilliValue) -> Peer),
 }
 
-use PeerForm::{Aimed, Counted, Fixed};
+use PeerForm::{Aimed, Fixed, NounCount};
 
 impl Peer {
     /// Every peer by name. A parameter follows a colon.
     const FORMS: [(&str, PeerForm); 18] = [
         ("plimsoll", Fixed(Self::Scenario)),
         ("plimsoll-only-up", Fixed(Self::OnlyUp)),
-        ("static:N", Counted(Self::Static)),
+        ("static:N", NounCount(Self::Static)),
         ("static:best", Fixed(Self::StaticBest)),
         ("waiting:N", Aimed(Self::Waiting)),
         ("in-flight:N", Aimed(Self::InFlight)),
@@ -130,8 +130,8 @@ impl Peer {
         let (head, value) = text.split_once(':').unwrap_or((text, ""));
         let form = |(name, form): (&str, PeerForm)| match form {
             Fixed(peer) => (name == text).then_some(peer),
-            Counted(_) | Aimed(_) if before_colon(name) == head => form.read(value),
-            Counted(_) | Aimed(_) => None,
+            NounCount(_) | Aimed(_) if before_colon(name) == head => form.read(value),
+            NounCount(_) | Aimed(_) => None,
         };
         Self::FORMS.into_iter().find_map(form).ok_or(UnknownPeer)
     }
@@ -227,7 +227,7 @@ impl PeerForm {
     fn read(self, value: &str) -> Option<Peer> {
         match self {
             Fixed(peer) => Some(peer),
-            Counted(make) => value.parse().ok().and_then(Replicas::new).map(make),
+            NounCount(make) => value.parse().ok().and_then(Replicas::new).map(make),
             Aimed(make) => value.parse().ok().and_then(milli).map(make),
         }
     }
@@ -261,7 +261,7 @@ impl fmt::Display for Peer {
             forms.find(|(_, form)| form.read(&value) == Some(*self)).ok_or(fmt::Error)?;
         match form {
             Fixed(_) => f.write_str(name),
-            Counted(_) | Aimed(_) => {
+            NounCount(_) | Aimed(_) => {
                 write!(f, "{}:{value}", before_colon(name))
             }
         }
@@ -279,7 +279,7 @@ mod tests {
     fn all() -> impl Iterator<Item = String> {
         Peer::FORMS.into_iter().map(|(name, form)| match form {
             Fixed(_) => name.to_owned(),
-            Counted(_) | Aimed(_) => format!("{}:7", before_colon(name)),
+            NounCount(_) | Aimed(_) => format!("{}:7", before_colon(name)),
         })
     }
 

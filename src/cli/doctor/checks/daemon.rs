@@ -8,7 +8,7 @@ use crate::cli::doctor::checks::registration::days;
 use crate::cli::doctor::checks::scalers::{entries, name};
 use crate::cli::doctor::evidence::{DaemonEvidence, Evidence};
 use crate::cli::doctor::verdict::{Findings, Symptom, Unseen, Verdict};
-use plimsoll_core::units::Counted;
+use plimsoll_core::units::NounCount;
 use plimsoll_daemon::config::{LeaderElection, counted};
 use plimsoll_daemon::leader::share::{BODY_MAX, LeaderDocument};
 
@@ -96,7 +96,7 @@ pub(super) fn replicas(evidence: &Evidence) -> Findings {
         return Ok(vec![Symptom::failure(text).of(label)]);
     }
 
-    let text = format!("{ready} of {} ready", Counted(wanted, "replica", "replicas"));
+    let text = format!("{ready} of {} ready", NounCount(wanted, "replica", "replicas"));
     Ok(vec![if ready == 0 {
         Symptom::failure(text).of(label)
     } else if ready < wanted {
@@ -232,13 +232,13 @@ pub(super) fn prometheus(evidence: &Evidence) -> Findings {
     let mut symptoms = Vec::new();
     let ahead = daemon.value("plimsoll_prometheus_replicas_ahead")?.unwrap_or_default();
     if ahead > 0.0 {
-        let text =
-            Counted(ahead, "replica has", "replicas have").to_string() + " samples from the future";
+        let text = NounCount(ahead, "replica has", "replicas have").to_string()
+            + " samples from the future";
         symptoms.push(Symptom::warning(text).fix("Synchronize the clocks"));
     }
     let claimed = daemon.value("plimsoll_prometheus_claimed_series")?.unwrap_or_default();
     if claimed > 0.0 {
-        let text = Counted(claimed, "series is", "series are").to_string()
+        let text = NounCount(claimed, "series is", "series are").to_string()
             + " claimed by more than one variant";
         symptoms.push(Symptom::warning(text).fix("Give each variant its own labels"));
     }

@@ -8,7 +8,7 @@ use crate::cli::doctor::evidence::Evidence;
 use crate::cli::doctor::verdict::{Findings, Symptom, Unseen, Verdict};
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_core::observe::{Scale, ScaleState};
-use plimsoll_core::units::{Counted, Replicas};
+use plimsoll_core::units::{NounCount, Replicas};
 use plimsoll_daemon::collect::cluster::{
     Finding, HpaFollower, IgnoredChange, ScaledObjectFault, VariantState,
 };
@@ -245,14 +245,14 @@ fn shortfall(entry: &Value) -> Option<String> {
     let most = count("max")?;
     let needed = count("unconstrained").filter(|needed| *needed > most);
     if let Some(needed) = needed {
-        let needed = Counted(needed, "replica", "replicas");
-        return Some(format!("the load needs {needed}, and the maximum is {most}"));
+        let need = NounCount(needed, "replica", "replicas");
+        return Some(format!("the load needs {need}, and the maximum is {most}"));
     }
 
     let saturated = count("saturated").filter(|saturated| *saturated > 0)?;
     let is_full = count("desired") == Some(most);
-    let saturated = Counted(saturated, "replica is saturated", "replicas are saturated");
-    is_full.then(|| format!("{saturated}, and the maximum is {most}"))
+    let full = NounCount(saturated, "replica is saturated", "replicas are saturated");
+    is_full.then(|| format!("{full}, and the maximum is {most}"))
 }
 
 pub(super) fn keda_ready(evidence: &Evidence) -> Findings {

@@ -420,8 +420,8 @@ pub(super) mod tests {
 
     #[test]
     fn one_in_a_hundred_prompts_waits_for_longer_than_its_objective_leaves() {
-        let alike = requested(1000.0, 2.0);
-        let alike = RequestProfile { prompt_squares: 1.0, computed_squares: 1.0, ..alike };
+        let uneven = requested(1000.0, 2.0);
+        let alike = RequestProfile { prompt_squares: 1.0, computed_squares: 1.0, ..uneven };
         let limits = CapacityLimits { first: Some(within(0.1, 0.0)), seats: 1e9, ..roomy() };
         let (found, bound) = rate(&alike, &limits);
 

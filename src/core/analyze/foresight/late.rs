@@ -325,11 +325,11 @@ mod tests {
 
     #[test]
     fn prompts_that_end_in_one_iteration_wait_for_those_behind_them() {
-        let requested = requested(1000.0, 200.0);
+        let profile = requested(1000.0, 200.0);
         let busy = IterationLoad { rate: 25.0, time: 0.02 };
         let late = |budget| {
-            let limits = CapacityLimits { budget, ..limits(1.0) };
-            let lateness = Lateness::new(&requested, ITERATION, &limits);
+            let tokens = CapacityLimits { budget, ..limits(1.0) };
+            let lateness = Lateness::new(&profile, ITERATION, &tokens);
             // So the work of a prompt does not depend on the tokens of an iteration.
             let iteration = IterationCost { alpha: 0.0, delta: 0.0, ..ITERATION };
             Lateness { iteration, ..lateness }.of_prompts(busy, within(0.2))

@@ -8,7 +8,7 @@ use crate::analyze::queueing::refusal::{QueueingRefusal, milliseconds};
 use crate::analyze::queueing::slo::{Slo, TargetOrigin};
 use crate::analyze::queueing::solve::{RateBound, RateCapacity};
 use crate::analyze::queueing::target::{LatencyMetric, LatencyTarget, LatencyTargets, Statistic};
-use crate::units::{Counted, Replicas, RequestRate};
+use crate::units::{NounCount, Replicas, RequestRate};
 
 /// The sizing of one variant.
 #[derive(Clone, Copy, Debug, Display, PartialEq)]
@@ -16,7 +16,7 @@ pub enum Sizing {
     /// The capacity per replica and the replicas that the demand needs.
     #[display(
         "{demand:.3} requests/s arrive and {capacity}, so {} needed",
-        Counted(needed.count(), "replica is", "replicas are")
+        NounCount(needed.count(), "replica is", "replicas are")
     )]
     Sized {
         /// The capacity of one replica.

@@ -5,7 +5,7 @@ use std::fmt;
 use derive_more::Display;
 
 use crate::analyze::capacity::Confidence;
-use crate::units::{Counted, Replicas, Requests, Tokens};
+use crate::units::{NounCount, Replicas, Requests, Tokens};
 
 /// The source of a capacity per replica.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
@@ -135,7 +135,7 @@ impl fmt::Display for VariantTokens {
         }
 
         if *pending > Replicas::ZERO {
-            write!(f, "; {}", Counted(pending.count(), "more is pending", "more are pending"))?;
+            write!(f, "; {}", NounCount(pending.count(), "more is pending", "more are pending"))?;
         }
 
         Ok(())

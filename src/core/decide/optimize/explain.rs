@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::decide::optimize::plan::{DemandCover, ModelPlan, Placement};
-use crate::units::{CostPerHour, Counted};
+use crate::units::{CostPerHour, NounCount};
 
 impl fmt::Display for ModelPlan {
     /// `6 -> 5 replicas for 37.00 -> 26.00 an hour: cheapest plan (optimal, 17 steps); …`.
@@ -15,7 +15,7 @@ impl fmt::Display for ModelPlan {
         write!(
             f,
             "{before} -> {} for {} -> {} per hour: {method}",
-            Counted(after, "replica", "replicas"),
+            NounCount(after, "replica", "replicas"),
             MoneyAmount(*cost_before),
             MoneyAmount(*cost_after)
         )?;

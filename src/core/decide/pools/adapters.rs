@@ -42,7 +42,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fleet::{Bounds, ModelName};
 use crate::observe::engine::lora::Slots;
-use crate::units::{Counted, Fraction, Replicas, RequestRate};
+use crate::units::{Fraction, NounCount, Replicas, RequestRate};
 
 /// The data about one adapter.
 #[derive(Clone, Debug, PartialEq)]
@@ -288,9 +288,9 @@ impl fmt::Display for PoolNeed {
 
         match slots {
             SlotNeed::Known { copies, slots, replicas } => {
-                let copies = Counted(copies.count(), "copy", "copies");
-                let slots = Counted(slots.number(), "slot", "slots");
-                write!(f, ", {replicas} for {copies} at {slots} per replica")?;
+                let demand = NounCount(copies.count(), "copy", "copies");
+                let room = NounCount(slots.number(), "slot", "slots");
+                write!(f, ", {replicas} for {demand} at {room} per replica")?;
             }
             SlotNeed::Unknown => f.write_str(", unknown for slots")?,
             SlotNeed::Uncounted => return Ok(()),
@@ -330,7 +330,7 @@ impl fmt::Display for DesiredPool {
         let Self { replicas, need, unmet } = self;
         write!(f, "{}: {need}", replicas.counted())?;
         if *unmet > Replicas::ZERO {
-            let more = Counted(unmet.count(), "more is needed", "more are needed");
+            let more = NounCount(unmet.count(), "more is needed", "more are needed");
             write!(f, "; {more}, above the maximum")?;
         }
         Ok(())

@@ -26,7 +26,7 @@ use derive_more::Display;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::units::{Counted, Replicas, Seconds};
+use crate::units::{NounCount, Replicas, Seconds};
 
 /// Maximum number of needs in a window, which covers more than an hour at a tick per second. Only
 /// needs that may still become the largest are kept, so there are rarely more than a handful.
@@ -135,7 +135,7 @@ pub enum NoPacking {
     #[display("packing is off")]
     Off,
     /// Replicas are starting or leaving.
-    #[display("{} starting or leaving", Counted(_0.count(), "replica is", "replicas are"))]
+    #[display("{} starting or leaving", NounCount(_0.count(), "replica is", "replicas are"))]
     Moving(Replicas),
     /// The last packing is too recent.
     #[display("packing is possible in {:.0} s at the earliest", remaining.seconds().ceil())]
@@ -179,8 +179,8 @@ impl fmt::Display for Lowering {
                 unpacked.map_or(Ok(()), |why| write!(f, ", not packed: {why}"))
             }
             Self::Packed { asked, left, moved } => {
-                let moved = Counted(moved.count(), "copy", "copies");
-                write!(f, "{left} of {asked} replicas needed after moving {moved}")
+                let copies = NounCount(moved.count(), "copy", "copies");
+                write!(f, "{left} of {asked} replicas needed after moving {copies}")
             }
             Self::Kept { asked, needed, unpacked } => {
                 write!(f, "{needed} of {asked} replicas needed, not packed: {unpacked}")

@@ -31,7 +31,7 @@ use std::fmt;
 use crate::decide::pools::Ordinal;
 use crate::fleet::ModelName;
 use crate::observe::engine::lora::Slots;
-use crate::units::{Counted, Replicas};
+use crate::units::{NounCount, Replicas};
 
 /// Pairs of adapter and replica beyond which no plan is made. This is a thousand adapters on a
 /// hundred replicas. A change of a third of them takes less than a second in an unoptimized build.
@@ -114,8 +114,8 @@ impl LayoutPlan {
 impl fmt::Display for LayoutPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { replicas, leaving, unmet } = self;
-        let all = Counted(replicas.len(), "replica", "replicas");
-        let loads = Counted(self.loads().count(), "load", "loads");
+        let all = NounCount(replicas.len(), "replica", "replicas");
+        let loads = NounCount(self.loads().count(), "load", "loads");
         write!(f, "{all} with {loads}")?;
         for (ordinal, ReplicaPlan { load, .. }) in replicas {
             if !load.is_empty() {
@@ -127,7 +127,11 @@ impl fmt::Display for LayoutPlan {
             write!(f, "; {ordinal} leaves with {}", names(adapters))?;
         }
         for (adapter, copies) in unmet {
-            write!(f, "; no slot for {} of {adapter}", Counted(copies.count(), "copy", "copies"))?;
+            write!(
+                f,
+                "; no slot for {} of {adapter}",
+                NounCount(copies.count(), "copy", "copies")
+            )?;
         }
 
         Ok(())

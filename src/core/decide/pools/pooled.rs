@@ -12,7 +12,7 @@ use crate::decide::pools::plan::{LayoutPlan, RemovalCandidate};
 use crate::fleet::{ModelName, ReplicaName};
 use crate::observe::adapters::Unlisted;
 use crate::observe::engine::lora::Slots;
-use crate::units::{Counted, Replicas, RequestRate, Seconds};
+use crate::units::{NounCount, Replicas, RequestRate, Seconds};
 
 /// The reason for a pool's desired replicas, as values that form a sentence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -200,7 +200,7 @@ impl fmt::Display for PoolUncertainty {
             Self::Unassigned { model, copies } => write!(
                 f,
                 "another server can also host {} of {model}; set spec.server",
-                Counted(copies.count(), "copy", "copies")
+                NounCount(copies.count(), "copy", "copies")
             ),
         }
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
-use crate::units::{Counted, Replicas, Requests, Seconds};
+use crate::units::{NounCount, Replicas, Requests, Seconds};
 
 /// The observed work of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -101,7 +101,7 @@ pub enum UnknownIdleness {
         retention: Seconds,
     },
     /// Some replicas have not been ready yet.
-    #[display("{} starting", Counted(_0.count(), "replica is", "replicas are"))]
+    #[display("{} starting", NounCount(_0.count(), "replica is", "replicas are"))]
     Starting(Replicas),
 }
 
@@ -110,7 +110,7 @@ impl fmt::Display for IdleEvidence {
         match self.pages {
             0 => Ok(()),
             pages => {
-                let scrapes = Counted(pages, "scrape", "scrapes");
+                let scrapes = NounCount(pages, "scrape", "scrapes");
                 write!(f, ", according to {scrapes} of {}", self.replicas.counted())
             }
         }

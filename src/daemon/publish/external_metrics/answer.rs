@@ -17,7 +17,7 @@ use crate::publish::selector::{Selector, is_label_value};
 use crate::publish::{Published, PublishedVariant};
 use plimsoll_core::fleet::{Namespace, VariantKey, VariantName, VariantSpec};
 use plimsoll_core::observe::{Freshness, Observation};
-use plimsoll_core::units::{Counted, Replicas};
+use plimsoll_core::units::{NounCount, Replicas};
 
 /// The maximum length of a label value in Kubernetes.
 const LABEL_MAX: usize = 63;
@@ -259,8 +259,8 @@ fn refusal(
     let age = short(state.age().unwrap_or_default());
     let limit = short(ages.hold.max(ages.fresh));
     let cause = missing.unwrap_or_else(|| "nothing newer has been decided".to_owned());
-    let desired = desired.counted();
-    format!("the decision for {key} ({desired}) is {age} old (limit {limit}): {cause}")
+    let number = desired.counted();
+    format!("the decision for {key} ({number}) is {age} old (limit {limit}): {cause}")
 }
 
 /// Returns the data that a variant lacks; `None` if it is complete.
@@ -283,7 +283,7 @@ fn missing(observation: &Observation) -> Option<String> {
     });
     let cause = failure.map(|why| format!(" ({why})")).unwrap_or_default();
 
-    let all = Counted(replicas.len(), "replica", "replicas");
+    let all = NounCount(replicas.len(), "replica", "replicas");
     (silent > 0).then(|| format!("no fresh data from {silent} of {all}{cause}"))
 }
 

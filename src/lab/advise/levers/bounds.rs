@@ -5,7 +5,7 @@ use crate::advise::scene::ModelScene;
 use crate::backtest::fleet::following;
 use crate::simulate::scenario::Variant;
 use plimsoll_core::fleet::Bounds;
-use plimsoll_core::units::{Counted, Replicas};
+use plimsoll_core::units::{NounCount, Replicas};
 
 /// The share of the time at the maximum from which a higher one may matter.
 const AT_MAX: f64 = 0.002;
@@ -79,7 +79,7 @@ pub(super) fn raise_maximum(scene: &ModelScene<'_>, lever: &'static str) -> Vec<
         let what = format!("maximum replicas {max} -> {higher}");
         let subject = variant.spec.key.to_string();
         let trial = Trial::new(lever, subject, what, vec![change]);
-        let more = Counted(higher - max.count(), "more replica", "more replicas");
+        let more = NounCount(higher - max.count(), "more replica", "more replicas");
         trials.push(trial.assuming(format!("{more} can be had")));
     }
 

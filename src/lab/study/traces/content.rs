@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::simulate::Micros;
-use plimsoll_core::units::Counted;
+use plimsoll_core::units::NounCount;
 
 /// The size limit of a file: ten times the longest public trace, and less than the memory of a
 /// machine.
@@ -51,7 +51,7 @@ fn listed(path: &Path, lines: &[(usize, String)], more: usize) -> String {
     let mut text: Vec<String> =
         lines.iter().map(|(line, why)| format!("\n  {shown}:{line}: {why}")).collect();
     if more > 0 {
-        text.push(format!("\n  and {}", Counted(more, "more line", "more lines")));
+        text.push(format!("\n  and {}", NounCount(more, "more line", "more lines")));
     }
     text.concat()
 }

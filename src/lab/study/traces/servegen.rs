@@ -30,7 +30,7 @@ use crate::simulate::workload::clients::{Described, Gaps, Window};
 use crate::simulate::workload::load::{Lengths, Sizes};
 use crate::study::file::SPAN_MAX;
 use crate::study::traces::content;
-use plimsoll_core::units::Counted;
+use plimsoll_core::units::NounCount;
 
 /// The length of a window, in seconds.
 const WINDOW: u32 = 600;
@@ -405,7 +405,7 @@ impl FolderProblems {
     fn check(self) -> Result<(), Vec<String>> {
         let Self { mut listed, more } = self;
         if more > 0 {
-            listed.push(format!("and {}", Counted(more, "more line", "more lines")));
+            listed.push(format!("and {}", NounCount(more, "more line", "more lines")));
         }
         if listed.is_empty() { Ok(()) } else { Err(listed) }
     }

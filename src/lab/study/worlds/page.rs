@@ -14,7 +14,7 @@ use crate::study::worlds::figures::{
 };
 use crate::study::worlds::lot::Lot;
 use crate::study::worlds::play::{RejectedWorld, WorldOutcomes, WorldRuns};
-use plimsoll_core::units::Counted;
+use plimsoll_core::units::NounCount;
 
 /// A table: its head and its rows.
 type WorldTable = Vec<Vec<String>>;
@@ -500,7 +500,7 @@ fn described(report: &WorldsReport, at: usize) -> String {
         for ExplainedDecision { variant, ready, existing, desired, steps } in &worst.beliefs {
             let line = format!(
                 "- {variant}: {ready} of {} ready, {desired} desired: {}",
-                Counted(*existing, "replica", "replicas"),
+                NounCount(*existing, "replica", "replicas"),
                 steps.join("; ")
             );
             let _ = writeln!(text, "\n{}", wrapped(&line).replace('\n', "\n  "));
