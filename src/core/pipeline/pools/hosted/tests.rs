@@ -175,7 +175,7 @@ fn a_server_that_is_lightly_loaded_is_packed_after_the_window() {
         let Some(Reason::Pool(pooled)) = packed.because().map(|step| &step.reason) else {
             panic!("{packed:?}")
         };
-        assert!(pooled.to_string().contains("replicas are enough"), "{pooled}");
+        assert!(pooled.to_string().contains("replicas needed after moving"), "{pooled}");
     }
 }
 
