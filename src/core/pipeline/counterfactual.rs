@@ -49,7 +49,7 @@ pub struct Counterfactuals {
     pub desired: Option<Replicas>,
     /// The desired replicas once every wait has ended, if the load stays as it is.
     pub settled: Option<Replicas>,
-    /// The loads from which the settled number is another one than the desired replicas.
+    /// The loads from which the settled number differs from the desired replicas.
     pub load: Result<LoadAnswer, Unanswered>,
     /// Other inputs that would change the number.
     pub changes: Vec<ChangeAnswer>,

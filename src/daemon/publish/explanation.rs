@@ -42,7 +42,7 @@ pub struct Explanation<'a> {
     /// The desired replicas once every wait has ended, if the load stays as it is; null if the
     /// variant has no decision.
     settled: Option<u32>,
-    /// The loads at which the settled number is another one than `desired`; null if they are not
+    /// The loads at which the settled number differs from `desired`; null if they are not
     /// known.
     load: Option<LoadLine>,
     /// Other inputs that would change the settled number.

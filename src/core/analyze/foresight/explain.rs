@@ -39,7 +39,7 @@ pub struct DemandForecast {
     /// The part of standby in it, if there is standby.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relief: Option<Relief>,
-    /// Whether enough is known for anything to be spare.
+    /// True if enough is known for scale-down.
     pub mature: bool,
     /// The share of what replicas carry that load may use.
     pub used: Fraction,

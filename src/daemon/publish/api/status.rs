@@ -119,9 +119,9 @@ struct Fleet {
     saturated: usize,
     /// Replicas that all variants with a number should have; null when none has one.
     desired_replicas: Option<u32>,
-    /// Replicas that exist, of the variants where that is known; null when it is of none.
+    /// Replicas that exist, of the variants for which that is known; null if it is known for none.
     current_replicas: Option<u32>,
-    /// Replicas that are ready, of the variants where that is known; null when it is of none.
+    /// Replicas that are ready, of the variants for which that is known; null if it is known for none.
     ready_replicas: Option<u32>,
     /// Variants with an unknown number of replicas.
     current_unknown: usize,

@@ -43,7 +43,7 @@ pub(super) struct ForeseenLine {
     bound_by: Option<&'static str>,
     /// Seconds until a replica that is requested now serves load.
     horizon_seconds: f64,
-    /// Whether enough is known for anything to be spare.
+    /// True if enough is known for scale-down.
     mature: bool,
     /// Seconds until standby serves; null without standby.
     standby_seconds: Option<f64>,
@@ -56,7 +56,7 @@ pub(super) struct ForeseenLine {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Term")]
 pub(super) struct TermLine {
-    /// Which, by its name in the table below. A reserve is no part of the need.
+    /// Its name in the table below. A reserve is not a part of the need.
     term: &'static str,
     /// The same in words, as they follow a rate.
     words: &'static str,

@@ -50,7 +50,7 @@ pub(super) struct ChangeLine {
     limit: Option<String>,
     /// The unit of the values: `s`, `replicas`, `accelerators` or `per_hour`.
     unit: &'static str,
-    /// The value in effect; null of a limit, whose value is in `/api/v1/status`.
+    /// The value in effect; null for a limit, whose value is in the configuration.
     from: Option<f64>,
     /// The other value; of a limit, the amount in addition. Null if there is no bound.
     to: Option<f64>,
