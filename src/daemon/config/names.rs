@@ -32,12 +32,6 @@ pub fn is_annotation(text: &str) -> bool {
     Annotation::ALL.iter().any(|one| one.name() == text)
 }
 
-/// Returns true if this is the path of a URL.
-#[must_use]
-pub fn is_url_path(text: &str) -> bool {
-    text.starts_with('/') && text.chars().all(|c| c.is_ascii_graphic() && c != '#')
-}
-
 /// Returns true if this is the kind of a Kubernetes object.
 #[must_use]
 pub fn is_kind(text: &str) -> bool {

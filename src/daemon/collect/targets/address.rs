@@ -90,8 +90,7 @@ impl Address {
     ///
     /// The path does not begin with a slash or has a character that must be escaped.
     pub fn with_path(self, path: &str) -> Result<Self, AddressError> {
-        let is_sound = path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
-        if path.starts_with('/') && is_sound {
+        if Endpoint::is_path(path) {
             Ok(Self { path: Some(path.to_owned()), ..self })
         } else {
             Err(AddressError::Path(path.to_owned()))
@@ -269,6 +268,7 @@ mod tests {
 
         assert!(address.clone().with_scheme("ftp").is_err());
         assert!(address.clone().with_path("metrics").is_err());
-        assert!(address.with_path("/a b").is_err());
+        assert!(address.clone().with_path("/a b").is_err());
+        assert!(address.with_path("/m?a<b").is_err());
     }
 }

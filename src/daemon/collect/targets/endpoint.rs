@@ -1,5 +1,6 @@
 //! The parts of a metrics URL that the addresses of a variant share.
 
+use hyper::http::uri::PathAndQuery;
 use plimsoll_core::settings;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,17 @@ pub enum Scheme {
 }
 
 settings! { plain: Scheme; }
+
+// === impl Endpoint ===
+
+impl Endpoint {
+    /// Returns true if this is the path of a URL, with or without a query.
+    #[must_use]
+    pub fn is_path(text: &str) -> bool {
+        let is_plain = text.chars().all(|c| c.is_ascii_graphic() && c != '#');
+        text.starts_with('/') && is_plain && text.parse::<PathAndQuery>().is_ok()
+    }
+}
 
 // === impl Scheme ===
 

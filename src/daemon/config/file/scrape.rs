@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::collect::targets::Scheme;
+use crate::collect::targets::{Endpoint, Scheme};
 use crate::config::names;
 use plimsoll_core::settings;
 use plimsoll_core::settings::values::Bytes;
@@ -38,7 +38,7 @@ macro_rules! with_scrape {
 
                 /// The path of the URL.
                 path: String = "/metrics", in text(
-                    names::is_url_path,
+                    Endpoint::is_path,
                     "must start with `/` and have neither spaces nor a fragment",
                 );
 

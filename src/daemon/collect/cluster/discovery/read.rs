@@ -11,7 +11,7 @@ use crate::collect::cluster::discovery::annotation::{
 };
 use crate::collect::cluster::discovery::object::{AnnotatedObject, ObjectRole};
 use crate::collect::cluster::target::WantedTarget;
-use crate::collect::targets::Scheme;
+use crate::collect::targets::{Endpoint, Scheme};
 use plimsoll_core::fleet::names::{
     MODEL_NAME, VARIANT_NAME, is_label_text, is_model_name, is_variant_name,
 };
@@ -229,7 +229,7 @@ impl<'a> ObjectReader<'a> {
 
     pub(super) fn path(&mut self) -> Option<String> {
         let rule = "must start with `/` and have neither spaces nor a fragment";
-        self.text(Annotation::Path, is_path, rule).map(str::to_owned)
+        self.text(Annotation::Path, Endpoint::is_path, rule).map(str::to_owned)
     }
 
     pub(super) fn scraped(&mut self) -> Option<ScrapeRequest> {
@@ -377,8 +377,4 @@ fn is_forbidden(name: &str, rules: &AnnotationRules) -> bool {
         _ => Annotation::ALL.iter().copied().find(|one| one.name() == name),
     };
     meant.is_some_and(|one| !rules.allow(one))
-}
-
-fn is_path(text: &str) -> bool {
-    text.starts_with('/') && text.chars().all(|c| c.is_ascii_graphic() && c != '#')
 }
