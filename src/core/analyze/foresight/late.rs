@@ -24,9 +24,9 @@
 //! **Time to first token.** Prompts wait for one another. They share the `R` tokens that an
 //! iteration has room for next to requests that generate. So one prompt takes `x` seconds, and for
 //! a share `rho` of the time some prompt is computed. A first token comes at the end of its
-//! iteration, so a prompt also waits for later prompts that share the iteration. These
-//! are `rho` of its wait at most, and fewer if an iteration has no room for a whole prompt. `t` is
-//! the time of the objective that remains for waiting:
+//! iteration, so a prompt also waits for later prompts that share the iteration. These are `rho` of
+//! its wait at most, and fewer if an iteration has no room for a whole prompt. `t` is the time of
+//! the objective that remains for waiting:
 //!
 //! ```text
 //! R = budget - n
@@ -323,19 +323,20 @@ mod tests {
         assert!(uneven > 3.0 * even, "{uneven} {even}");
     }
 
+    /// The share of first tokens after 0.2 s, with this many tokens in an iteration. The work of a
+    /// prompt does not depend on them.
+    fn late_with(budget: f64) -> f64 {
+        let profile = requested(1000.0, 200.0);
+        let tokens = CapacityLimits { budget, ..limits(1.0) };
+        let iteration = IterationCost { alpha: 0.0, delta: 0.0, ..ITERATION };
+
+        let lateness = Lateness::new(&profile, iteration, &tokens);
+        lateness.of_prompts(IterationLoad { rate: 25.0, time: 0.02 }, within(0.2))
+    }
+
     #[test]
     fn prompts_that_end_in_one_iteration_wait_for_those_behind_them() {
-        let profile = requested(1000.0, 200.0);
-        let busy = IterationLoad { rate: 25.0, time: 0.02 };
-        let late = |budget| {
-            let tokens = CapacityLimits { budget, ..limits(1.0) };
-            let lateness = Lateness::new(&profile, ITERATION, &tokens);
-            // So the work of a prompt does not depend on the tokens of an iteration.
-            let iteration = IterationCost { alpha: 0.0, delta: 0.0, ..ITERATION };
-            Lateness { iteration, ..lateness }.of_prompts(busy, within(0.2))
-        };
-
-        assert!(late(4096.0) > 1.1 * late(512.0), "{} {}", late(4096.0), late(512.0));
+        assert!(late_with(4096.0) > 1.1 * late_with(512.0));
     }
 
     #[test]
