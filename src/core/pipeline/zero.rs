@@ -324,8 +324,11 @@ impl<'a> ZeroCandidate<'a> {
             return;
         }
 
-        let listed = |it: &&Member<'_>| it.is_unlisted() || !it.observation.replicas.is_empty();
-        for member in self.members().filter(listed) {
+        for member in self.members() {
+            if !member.is_unlisted() && member.observation.replicas.is_empty() {
+                continue;
+            }
+
             let there = member.observation.current.unwrap_or_default();
             let wanted = member.observation.wanted.unwrap_or_default();
             let decision = decisions.iter_mut().find(|it| it.variant == member.spec.key);

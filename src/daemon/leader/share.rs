@@ -530,7 +530,7 @@ mod tests {
         for (number, most) in [(1, 250), (2, 500), (3, 1000), (4, 2000), (5, 4000), (6, 4000)] {
             assert!((most / 2..=most + 1).contains(&wait(number)), "{number}: {}", wait(number));
         }
-        assert_eq!(wait(9), 0, "what is not there is no failure");
+        assert_eq!(wait(9), 0, "an absence is no failure");
         assert!((125..=251).contains(&wait(11)), "the delays begin anew: {}", wait(11));
         writer.until_term(2).await;
         assert_eq!((log.count(REFUSED), log.count(AGAIN)), (2, 2));

@@ -426,7 +426,7 @@ mod tests {
         let first = slots[0].counted_bytes(page.clone());
         drop(slots[1].counted_bytes(page.clone()));
         let _second = slots[1].counted_bytes(page.clone());
-        assert_eq!(closed(&slots), [false; 3], "what is written no longer counts");
+        assert_eq!(closed(&slots), [false; 3], "written responses no longer count");
         let _third = slots[2].counted_bytes(page.clone());
         assert_eq!(closed(&slots), [true, false, false]);
 

@@ -611,7 +611,7 @@ mod tests {
         let CertificatePlan { secret, bundle } = plan(now, policy, Some(held), registered);
         assert!(
             bundle.iter().all(|bundle| *bundle == held.bundle()),
-            "only what is held is written"
+            "only held certificates are written"
         );
         (secret, bundle.is_some())
     }

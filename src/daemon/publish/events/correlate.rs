@@ -347,7 +347,7 @@ mod tests {
         let second = event("a", "second");
         correlator.admit(at(0), &first);
         correlator.admit(at(0), &second);
-        assert_eq!(correlator.due(at(0)), [], "what is just written has no count");
+        assert_eq!(correlator.due(at(0)), [], "a new Event has no count");
         assert_eq!(correlator.admit(at(30), &second), EventHandling::Gather);
         assert_eq!(correlator.due(at(59)), [], "a count is written once a minute");
         assert_eq!(correlator.due(at(60)), [(second.clone(), 1)]);
