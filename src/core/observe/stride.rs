@@ -77,6 +77,8 @@ pub struct IntervalDelta {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Odometer {
     before: Option<(Timestamp, CounterValues)>,
+    /// Finished requests whose answers are not counted yet.
+    unanswered: f64,
 }
 
 /// The counters of a scrape since its process started.
@@ -151,7 +153,12 @@ impl Odometer {
         let comparable = elapsed > Seconds::ZERO
             && before.ranks == count.ranks
             && ProcessLife::between(before.started, count.started) == ProcessLife::Same;
-        let stride = comparable.then(|| count.since(&before).ok())??;
+        let stride = comparable.then(|| count.since(&before, self.unanswered).ok()).flatten();
+        let Some((stride, unanswered)) = stride else {
+            self.unanswered = 0.0;
+            return None;
+        };
+        self.unanswered = unanswered;
 
         Some(IntervalDelta {
             at,
@@ -207,15 +214,17 @@ impl CounterValues {
         }
     }
 
-    /// The growth since `before`.
-    fn since(&self, before: &Self) -> Result<IntervalDelta, WentBack> {
+    /// The growth since `before`, when the answers to some requests were not counted yet. Returns
+    /// the number of those whose answers still are not.
+    fn since(&self, before: &Self, unanswered: f64) -> Result<(IntervalDelta, f64), WentBack> {
         let finished = grown(self.finished, before.finished)?;
         let asked = grown(self.asked, before.asked)?;
         let answered = grown(self.answered, before.answered)?.unwrap_or(0.0);
         let rejected = grown(self.rejected, before.rejected)?.unwrap_or(0.0);
         let in_flight = self.in_flight.zip(before.in_flight).map(|(now, then)| now - then);
-        let gone =
+        let mut gone =
             finished.map(|finished| DepartedRequests { finished, asked, answered, rejected });
+        let unanswered = gone.as_mut().map_or(0.0, |gone| gone.settle(unanswered));
         let arrived = gone.zip(in_flight).map(|(gone, in_flight)| arrived(gone, in_flight));
 
         let prompts = pair_grown(self.prompts, before.prompts)?;
@@ -244,7 +253,7 @@ impl CounterValues {
             stays.zip(queued).map(|(stays, queued)| ((stays.0 - queued).max(0.0), stays.1));
         let batched = pair_grown(self.batched, before.batched)?.or(unqueued);
 
-        Ok(IntervalDelta {
+        let delta = IntervalDelta {
             arrived: arrived.and_then(Requests::new),
             unserved: gone.and_then(|gone| Requests::new(gone.unserved())),
             lengths,
@@ -261,7 +270,8 @@ impl CounterValues {
                 .and_then(|(sum, count)| Seconds::new(sum).zip(Requests::new(count))),
             batched: batched.and_then(|(sum, count)| Seconds::new(sum).zip(Requests::new(count))),
             ..IntervalDelta::over(Timestamp::UNIX_EPOCH, Seconds::ZERO)
-        })
+        };
+        Ok((delta, unanswered))
     }
 }
 
@@ -326,6 +336,17 @@ pub(crate) fn arrived(gone: DepartedRequests, in_flight: f64) -> f64 {
 // === impl DepartedRequests ===
 
 impl DepartedRequests {
+    /// Leaves out answers to requests that finished earlier. A page may count the end of a request
+    /// before its answer, and then the next page has one answer more. Returns the requests that
+    /// are still without an answer: at most as many as finished between two pages.
+    fn settle(&mut self, unanswered: f64) -> f64 {
+        let Some(asked) = self.asked else { return 0.0 };
+        let beyond = self.answered - asked;
+        let late = beyond.clamp(0.0, unanswered);
+        self.answered -= late;
+        (unanswered - late - beyond.min(0.0)).min(asked.max(unanswered))
+    }
+
     /// Requests that the HTTP server answered without finishing them.
     fn hung_up(&self) -> f64 {
         (self.answered - self.asked.unwrap_or(self.finished)).max(0.0)

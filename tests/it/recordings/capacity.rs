@@ -3,7 +3,9 @@
 //! *Within a phase*, nothing is extrapolated: the requests that the pages show as running, over the
 //! iteration that a lesson says, are so many tokens a second, and the pages count how many there were.
 //! *Across phases*, what light and medium load teach is held against the saturated server. The machines
-//! did other work meanwhile, and took up to 40 % longer for the same in one phase than in another.
+//! without an accelerator did other work meanwhile, and took up to 40 % longer for the same in one phase
+//! than in another. *Late requests*: with the latency that one request in a hundred of a phase exceeded
+//! as the objective, what a server carries should be the rate of that phase.
 
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
@@ -56,6 +58,12 @@ const LONGER: f64 = 1.1;
 /// phase stays, so where it is more, the machine was disturbed.
 const STEADY: f64 = 2.0;
 
+/// How far the rate may be off at which one request in a hundred is late.
+const LATE: RangeInclusive<f64> = 0.75..=1.33;
+
+/// Requests of a phase below which the latency that one in a hundred exceeds is chance.
+const TIMED_MIN: usize = 200;
+
 /// Tokens of a mean answer below which hardly any request is seen to run.
 const SHORT: f64 = 5.0;
 
@@ -73,6 +81,13 @@ struct Counted {
     /// Requests that ran, and their squares.
     running: f64,
     squares: f64,
+}
+
+/// What may bound a server next to what it was told.
+#[derive(Clone, Copy, Debug)]
+struct Objectives {
+    itl: f64,
+    ttft: f64,
 }
 
 /// A lesson, and what was counted meanwhile.
@@ -115,6 +130,11 @@ impl Counted {
     }
 }
 
+impl Objectives {
+    /// Nothing binds but what bound the server.
+    const NONE: Self = Self { itl: 60.0, ttft: 100.0 };
+}
+
 impl Taught {
     /// Tokens that the running requests were given by iterations as the lesson says they were, each of
     /// so many tokens at most.
@@ -130,7 +150,8 @@ impl Taught {
     }
 }
 
-fn strides(server: &Server, phase: &Phase) -> Vec<IntervalDelta> {
+/// The work of a server between the pages of a phase.
+pub(crate) fn strides(server: &Server, phase: &Phase) -> Vec<IntervalDelta> {
     let mut odometer = Odometer::default();
     let within = |page: &&Page| phase.start <= page.asked && page.asked < phase.end;
     let pages = server.pages.iter().filter(within);
@@ -213,7 +234,7 @@ fn what_light_and_medium_load_say_of_a_full_server_is_near_what_it_carried_or_un
 
             let place = format!("{:14} {:10} {truth:6.2}", recording.name, server.name);
             let Some(CapacityEstimate { rate, interval, bound, .. }) =
-                believed(limits(recording.told, &full), &before)
+                believed(limits(recording.told, &full), Objectives::NONE, &before)
             else {
                 writeln!(report, "{place} unknown").unwrap();
                 continue;
@@ -250,7 +271,9 @@ fn a_full_server_is_not_believed_to_carry_more_than_it_did() {
             let all: Vec<IntervalDelta> = light.into_iter().chain(mid).chain(full).collect();
 
             let place = format!("{:14} {:10} {truth:6.2}", recording.name, server.name);
-            let Some(CapacityEstimate { rate, bound, .. }) = believed(limits, &all) else {
+            let Some(CapacityEstimate { rate, bound, .. }) =
+                believed(limits, Objectives::NONE, &all)
+            else {
                 writeln!(report, "{place} unknown").unwrap();
                 continue;
             };
@@ -264,8 +287,84 @@ fn a_full_server_is_not_believed_to_carry_more_than_it_did() {
     looked_at(cases, "a saturated phase");
 }
 
+#[test]
+fn one_request_in_a_hundred_is_late_at_the_rate_at_which_it_was() {
+    let mut report = String::from("\nbelieved over true requests a second, with late requests\n");
+    let mut cases = 0;
+    for recording in recordings() {
+        for server in &recording.servers {
+            let [light, mid, full] = ["light", "mid", "sat"].map(|name| {
+                recording.phase(name).map(|phase| strides(server, phase)).unwrap_or_default()
+            });
+            if recording.told.is_none() || !is_steady(&taught(&mid), &taught(&full)) {
+                continue;
+            }
+
+            let told = limits(recording.told, &full);
+            let before: Vec<IntervalDelta> = light.into_iter().chain(mid).collect();
+            for phase in ["light", "mid"].into_iter().filter_map(|name| recording.phase(name)) {
+                let Some(late) = LateOfPhase::of(recording, server, phase) else { continue };
+                let none = Objectives::NONE;
+                let tokens = Objectives { itl: late.slowest.itl, ..none };
+                let firsts = Objectives { ttft: late.slowest.ttft, ..none };
+                for (objectives, name, seconds) in
+                    [(tokens, "between tokens", tokens.itl), (firsts, "to first", firsts.ttft)]
+                {
+                    let CapacityEstimate { rate, .. } =
+                        believed(told, objectives, &before).unwrap();
+                    let ratio = rate.requests_per_second() / late.rate;
+                    let place = format!("{:14} {:6} {name:14}", recording.name, phase.name);
+                    let milliseconds = 1e3 * seconds;
+                    writeln!(report, "{place} {milliseconds:6.1} ms {:6.2} {ratio:5.2}", late.rate)
+                        .unwrap();
+                    assert!(LATE.contains(&ratio), "{place}: {ratio}\n{report}");
+                    cases += 1;
+                }
+            }
+        }
+    }
+    show(&report);
+    looked_at(cases, "a steady phase with hundreds of streamed requests");
+}
+
+/// How late the latest requests of a phase were.
+#[derive(Clone, Copy, Debug)]
+struct LateOfPhase {
+    /// Requests a second.
+    rate: f64,
+    /// What one request in a hundred exceeded.
+    slowest: Objectives,
+}
+
+impl LateOfPhase {
+    /// Of the requests that came and went within the phase; `None` where few were streamed.
+    fn of(recording: &Recording, server: &Server, phase: &Phase) -> Option<Self> {
+        let sent = recording.requests_to(server).into_iter();
+        let sent = sent.filter(|it| phase.start <= it.sent && it.sent < phase.end);
+        let (mut itl, mut ttft) = (Vec::new(), Vec::new());
+        let mut count = 0.0;
+        for request in sent {
+            count += 1.0;
+            let (gaps, seconds) = request.gaps;
+            if let Some(first) = request.first.filter(|_| gaps > 0.0 && request.ended < phase.end) {
+                itl.push(seconds / gaps);
+                ttft.push(first - request.sent);
+            }
+        }
+
+        let slowest = |mut all: Vec<f64>| {
+            all.sort_by(f64::total_cmp);
+            all[all.len() * 99 / 100]
+        };
+        (itl.len() >= TIMED_MIN).then(|| Self {
+            rate: count / (phase.end - phase.start),
+            slowest: Objectives { itl: slowest(itl), ttft: slowest(ttft) },
+        })
+    }
+}
+
 /// Servers and phases in which requests were sent.
-fn loaded(recording: &Recording) -> impl Iterator<Item = (&Server, &Phase)> {
+pub(crate) fn loaded(recording: &Recording) -> impl Iterator<Item = (&Server, &Phase)> {
     let named = ["light", "mid", "sat"].into_iter().filter_map(|name| recording.phase(name));
     named.flat_map(|phase| recording.servers.iter().map(move |server| (server, phase)))
 }
@@ -291,16 +390,21 @@ fn limits(told: Option<Told>, full: &[IntervalDelta]) -> EngineLimits {
 }
 
 /// What foresight believes that a server carries which was seen to do this.
-fn believed(told: EngineLimits, strides: &[IntervalDelta]) -> Option<CapacityEstimate> {
+fn believed(
+    told: EngineLimits,
+    objectives: Objectives,
+    strides: &[IntervalDelta],
+) -> Option<CapacityEstimate> {
     let spec: VariantSpec = spec("a", 1.0, (1, 9));
     let replica = ReplicaKey {
         variant: spec.key.clone(),
         replica: ReplicaName::new("r").unwrap(),
         incarnation: None,
     };
-    // No objective and no share that is left free: nothing binds but what bound the server.
+    // No share is left free.
     let policy = ForesightPolicy {
-        itl: Some(Seconds::literal(60)),
+        itl: Seconds::new(objectives.itl),
+        ttft: Seconds::new(objectives.ttft).unwrap(),
         limit_share: Fraction::ONE,
         ..ForesightPolicy::default()
     };

@@ -3,13 +3,16 @@
 use std::fmt::Write as _;
 
 use plimsoll::observe::RankReading;
+use plimsoll::observe::stride::IntervalDelta;
 use plimsoll::simulate::Micros;
 use plimsoll::simulate::random::{Purpose, generator};
 use plimsoll::simulate::replica::settings::{Admission, Options, Settings, StepTime};
 use plimsoll::simulate::replica::speculation::Speculation;
 use plimsoll::simulate::replica::stats::Counters;
 use plimsoll::simulate::replica::{Replica, Request as Simulated};
+use plimsoll::units::Requests;
 
+use crate::recordings::capacity::{loaded, strides};
 use crate::recordings::recording::{Recording, Told, looked_at, recordings};
 use crate::recordings::show;
 
@@ -20,6 +23,9 @@ const STEPS: f64 = 0.05;
 const STEPS_OF_SERVERS: f64 = 0.1;
 const TOKENS: f64 = 0.06;
 const ACCEPTED: f64 = 0.08;
+
+/// The share of requests that may seem to have left without an answer though none did.
+const UNSERVED: f64 = 0.02;
 
 /// What was counted up to a page.
 #[derive(Clone, Copy, Debug, Default)]
@@ -113,7 +119,7 @@ struct Case {
     options: Options,
 }
 
-fn cases() -> [Case; 5] {
+fn cases() -> [Case; 7] {
     let plain = Options::default();
     let drafts = Some(Speculation::with_mean(3, 3.5));
     [
@@ -130,6 +136,8 @@ fn cases() -> [Case; 5] {
         Case { recording: "long-prompts", step: [8.0, 0.25, 0.5], options: plain },
         Case { recording: "one-token", step: [8.0, 0.1, 0.45], options: plain },
         Case { recording: "three-tokens", step: [8.0, 0.1, 0.45], options: plain },
+        Case { recording: "h100", step: [6.4, 0.023, 0.04], options: plain },
+        Case { recording: "h100-long-prompts", step: [6.4, 0.023, 0.11], options: plain },
     ]
 }
 
@@ -226,6 +234,28 @@ fn an_iteration_has_the_computed_tokens_of_prompts_and_those_that_are_generated(
         }
     }
     looked_at(cases, "the tokens of its iterations");
+}
+
+#[test]
+fn no_request_counts_as_unserved_while_every_client_waits_for_its_answer() {
+    let mut report = String::from("\nunserved requests, of those that began\n");
+    let mut cases = 0;
+    for recording in recordings() {
+        for (server, phase) in loaded(recording) {
+            let strides = strides(server, phase);
+            let sum = |of: fn(&IntervalDelta) -> Option<Requests>| -> f64 {
+                strides.iter().filter_map(of).map(Requests::requests).sum()
+            };
+            let unserved = sum(|stride| stride.unserved);
+            let begun = sum(|stride| stride.begun);
+            let place = format!("{:14} {:10} {:6}", recording.name, server.name, phase.name);
+            writeln!(report, "{place} {unserved:5.1} {begun:6.1}").unwrap();
+            assert!(unserved <= UNSERVED * begun, "{place}: {unserved} of {begun}\n{report}");
+            cases += 1;
+        }
+    }
+    show(&report);
+    looked_at(cases, "a phase without clients that hang up");
 }
 
 #[test]
