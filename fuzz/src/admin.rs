@@ -20,8 +20,8 @@ const NEAR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 40_000
 /// Another host.
 const FAR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 40_000);
 
-/// Answers a request from each host; only `POST` may reload, only `PUT` may set the log filter, and
-/// both only from the daemon's own host.
+/// Answers a request from each host. Only `POST` may reload, only `PUT` may set the log filter, and
+/// only `PUT` and `DELETE` may override a variant. All three come from the daemon's own host.
 pub fn check(input: &[u8]) {
     answers(input);
 }
@@ -37,10 +37,9 @@ fn answer(input: &[u8], peer: SocketAddr, is_well: bool) -> Option<(String, u16)
     let request = request::read(input)?;
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let plain = request.headers().is_empty() && request.uri().authority().is_none();
-    let reloads = Arc::new(AtomicUsize::new(0));
-    let filters = Arc::new(AtomicUsize::new(0));
+    let changes = Changes::default();
 
-    let response = run(hooks(&reloads, &filters, is_well).answer(peer, request));
+    let response = run(hooks(&changes, is_well).answer(peer, request));
     let status = response.status();
     let body = run(response.into_body().collect()).map(http_body_util::Collected::to_bytes);
     let body = body.expect("a body in memory can be read");
@@ -52,14 +51,20 @@ fn answer(input: &[u8], peer: SocketAddr, is_well: bool) -> Option<(String, u16)
     assert!(!(is_well && status.is_server_error()), "{method} {path} fails without a cause");
 
     let refused = status == StatusCode::FORBIDDEN;
-    let reloaded = reloads.load(Ordering::Relaxed) > 0;
+    let happened = |changes: &AtomicUsize| changes.load(Ordering::Relaxed) > 0;
+    let reloaded = happened(&changes.reloads);
     let reloads = method == Method::POST && path == "/-/reload";
     assert_eq!(reloaded, reloads && !refused, "{method} {path}");
-    let filtered = filters.load(Ordering::Relaxed) > 0;
+    let filtered = happened(&changes.filters);
     assert!(!filtered || (method == Method::PUT && path == "/-/log"), "{method} {path}");
-    assert!(!(reloaded || filtered) || peer == NEAR, "{method} {path} from elsewhere");
+    let overridden = happened(&changes.overrides);
+    let overrides = method == Method::PUT || method == Method::DELETE;
+    assert!(!overridden || (overrides && path == "/-/override"), "{method} {path}");
+
+    let changed = reloaded || filtered || overridden;
+    assert!(!changed || peer == NEAR, "{method} {path} from elsewhere");
     assert!(!(refused && plain && peer == NEAR), "{method} {path} is refused for nothing");
-    if status == StatusCode::OK && !reloaded && !filtered {
+    if status == StatusCode::OK && !changed {
         assert!(method == Method::GET || method == Method::HEAD, "{method} {path}");
     }
 
@@ -69,20 +74,28 @@ fn answer(input: &[u8], peer: SocketAddr, is_well: bool) -> Option<(String, u16)
 /// A route's name, which has nothing of the request in it.
 fn name(path: &str) -> String {
     let name = match path {
-        "/livez" | "/healthz" | "/readyz" | "/-/reload" | "/-/log" | "/metrics" | "/" | "/help" => {
-            path
-        }
+        "/livez" | "/healthz" | "/readyz" | "/-/reload" | "/-/log" | "/-/override" | "/metrics"
+        | "/" | "/help" => path,
+        _ if path.starts_with("/runbooks/") => "/runbooks",
         _ if path == "/api" || path.starts_with("/api/") => "/api",
         _ => "unknown",
     };
     name.to_owned()
 }
 
+/// The changes that the hooks were asked for.
+#[derive(Clone, Debug, Default)]
+struct Changes {
+    reloads: Arc<AtomicUsize>,
+    filters: Arc<AtomicUsize>,
+    overrides: Arc<AtomicUsize>,
+}
+
 /// The hooks of a daemon that is well, or of one that fails at everything.
-fn hooks(reloads: &Arc<AtomicUsize>, filters: &Arc<AtomicUsize>, is_well: bool) -> Hooks {
+fn hooks(changes: &Changes, is_well: bool) -> Hooks {
     let outcome = move || if is_well { Ok(()) } else { Err("it fails".to_owned()) };
     let document = if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let (reloads, filters) = (Arc::clone(reloads), Arc::clone(filters));
+    let Changes { reloads, filters, overrides } = changes.clone();
     Hooks {
         access: AccessPolicy { admin_enabled: true, ..AccessPolicy::default() },
         metrics: SharedRendering::new(move || outcome().map(|()| "up 1\n".to_owned())),
@@ -97,6 +110,7 @@ fn hooks(reloads: &Arc<AtomicUsize>, filters: &Arc<AtomicUsize>, is_well: bool) 
         }),
         change_override: Box::new(move |change| {
             assert!(change.body.is_none_or(|body| body.len() <= 4096));
+            overrides.fetch_add(1, Ordering::Relaxed);
             Box::pin(std::future::ready((document, "{}".to_owned())))
         }),
         set_log: Box::new(move |filter| {

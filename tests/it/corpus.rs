@@ -90,9 +90,11 @@ fn the_corpus_has_a_request_for_every_answer_of_every_route_of_the_plain_port() 
         (&["/livez", "/healthz", "/readyz"], &[200, 405, 500]),
         (&["/metrics"], &[200, 403, 405, 500]),
         (&["/", "/help"], &[200, 403, 405]),
+        (&["/runbooks"], &[200, 403, 404, 405]),
         (&["/api"], &[200, 403, 405, 503]),
         (&["/-/reload"], &[200, 400, 403, 405]),
         (&["/-/log"], &[200, 400, 403, 405, 413]),
+        (&["/-/override"], &[200, 403, 405, 413, 503]),
         (&["unknown"], &[403, 404]),
     ]);
     assert_eq!(reached("admin", fuzz::admin::answers), expected);

@@ -233,6 +233,7 @@ impl Hooks {
             "/metrics" | "/livez" | "/healthz" | "/readyz" | "/" | "/help" if !get => {
                 not_allowed("GET, HEAD")
             }
+            path if !get && path.starts_with(runbooks::PATH) => not_allowed("GET, HEAD"),
             _ => match self.access.check_read(&request) {
                 Ok(()) => self.read(&request, get).await,
                 Err(refusal) => refused(&path, &refusal),
