@@ -292,8 +292,8 @@ pub struct CardExportArgs {
     /// URL of the daemon's plain HTTP port
     #[arg(verbatim_doc_comment, long, value_name = "URL", default_value = DAEMON_URL)]
     pub url: String,
-    /// State file to read instead of asking a daemon. It has no engine arguments, so its cards only
-    /// apply to variants with unknown arguments
+    /// State file to read instead of asking a daemon. It has no engine arguments, so its cards
+    /// only apply to variants with unknown arguments
     #[arg(
         verbatim_doc_comment,
         long,

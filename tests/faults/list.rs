@@ -128,7 +128,7 @@ pub(crate) const FAULTS: [Fault; 100] = [
     test(
         "card-lies",
         "A capacity card promises too much",
-        "Nothing is taken away before replicas have shown it",
+        "No replica goes before replicas have shown that capacity",
         Suite::It,
         "cards::a_card_that_promises_too_much_takes_nothing_away_before_replicas_have_shown_it",
     ),
@@ -225,7 +225,7 @@ pub(crate) const FAULTS: [Fault; 100] = [
     test(
         "real-api-server-restarts",
         "A real API server restarts",
-        "No count changes",
+        "Desired replicas do not change",
         Suite::EndToEnd,
         "g_an_api_server_that_restarts_changes_no_count",
     ),
@@ -239,14 +239,14 @@ pub(crate) const FAULTS: [Fault; 100] = [
     test(
         "real-engines-hang",
         "Engines hang below a real HPA",
-        "No count changes",
+        "Desired replicas do not change",
         Suite::EndToEnd,
         "d_engines_that_hang_change_no_count",
     ),
     test(
         "real-process-killed",
         "The daemon is killed and paused below a real HPA",
-        "No count changes",
+        "Desired replicas do not change",
         Suite::EndToEnd,
         "e_a_killed_a_restarted_and_a_paused_plimsoll_change_no_count",
     ),
@@ -292,7 +292,7 @@ pub(crate) const FAULTS: [Fault; 100] = [
     test(
         "real-leader-killed",
         "The leader is killed below a real HPA",
-        "No count changes",
+        "Desired replicas do not change",
         Suite::EndToEnd,
         "leader::a_killed_leader_changes_no_count",
     ),
@@ -307,8 +307,8 @@ pub(crate) const FAULTS: [Fault; 100] = [
     live("disk-full", "No room for the state file", DECIDES),
     live("disk-read-only", "The disk of the state file is read-only", DECIDES),
     live("state-folder-missing", "The folder of the state file is deleted", DECIDES),
-    live("state-torn", "Half a state file after a crash", "It is set aside"),
-    live("state-garbage", "A state file of zeros after a crash", "It is set aside"),
+    live("state-torn", "Half a state file after a crash", "The file is renamed, and the daemon starts without it"),
+    live("state-garbage", "A state file of zeros after a crash", "The file is renamed, and the daemon starts without it"),
     test(
         "disk-hangs",
         "The disk of the state file hangs",

@@ -12,14 +12,15 @@ pub struct SourceArgs {
     /// Traces to read: files, or folders with all their files
     #[arg(verbatim_doc_comment, value_name = "TRACE", required_unless_present = "prometheus")]
     pub trace: Vec<PathBuf>,
-    /// Read the history of the variants in `--config` from this Prometheus instead of a trace. The
-    /// file's section `prometheus` has the other settings; this URL overrides its `url`
+    /// Read the history of the variants in `--config` from this Prometheus instead of a trace.
+    /// The file's section `prometheus` has the other settings; this URL overrides its `url`
     #[arg(verbatim_doc_comment, long, value_name = "URL", conflicts_with = "trace", requires_all = ["config", "from"])]
     pub prometheus: Option<String>,
     /// Configuration with the variants to query
     #[arg(verbatim_doc_comment, long, value_name = "FILE", requires = "prometheus")]
     pub config: Option<PathBuf>,
-    /// Start of the history: an instant such as `2026-11-21T09:00:00Z`, or a time ago such as `6h`
+    /// Start of the history: an instant such as `2026-11-21T09:00:00Z`, or a time ago such as
+    /// `6h`
     #[arg(verbatim_doc_comment, long, value_name = "TIME", requires = "prometheus")]
     pub from: Option<String>,
     /// End of the history. Default: now
@@ -54,8 +55,8 @@ pub struct AssumptionArgs {
     /// Start-up time of replicas. Default: as observed in the trace, or set in the policy
     #[arg(verbatim_doc_comment, long, value_name = "DURATION", value_parser = positive_duration)]
     pub start_time: Option<Duration>,
-    /// Time to transfer a prompt's cache from a prefill to a decode replica. Default: 0, because no
-    /// engine reports it
+    /// Time to transfer a prompt's cache from a prefill to a decode replica. Default: 0, because
+    /// no engine reports it
     #[arg(verbatim_doc_comment, long, value_name = "DURATION", value_parser = positive_duration)]
     pub transfer_time: Option<Duration>,
     /// Random seed for the times and lengths of requests
@@ -69,8 +70,8 @@ pub struct BacktestArgs {
     /// The trace.
     #[command(flatten)]
     pub source: SourceArgs,
-    /// File with another policy to score: the configuration sections that affect decisions. Absent
-    /// sections are the recorded ones. Repeatable
+    /// File with another policy to score: the configuration sections that affect decisions.
+    /// Absent sections are the recorded ones. Repeatable
     #[arg(verbatim_doc_comment, long, value_name = "FILE")]
     pub policy: Vec<PathBuf>,
     /// Maximum number of differing decisions to show

@@ -22,7 +22,7 @@ pub struct DemoArgs {
     /// Scenario to show
     #[arg(verbatim_doc_comment, long, value_name = "SCENARIO", default_value = "standard")]
     pub scenario: DemoScenario,
-    /// Decides by this policy. The default is the default of the daemon.
+    /// Decide by this policy. Default: that of the daemon.
     #[arg(verbatim_doc_comment, long, value_name = "POLICY", default_value = "foresight")]
     pub policy: DemoPolicy,
     /// Address for the daemon's plain HTTP port, such as `127.0.0.1:8080`, for a Prometheus or a

@@ -34,8 +34,8 @@ pub struct SimulateArgs {
     /// The policies to compare.
     #[arg(long, help = policies(), value_name = "POLICY", value_delimiter = ',')]
     pub policy: Vec<String>,
-    /// Run every n-th of the runs, from the i-th on, such as `2/8`; `--merge` combines the results.
-    /// `job/8` takes i from `JOB_COMPLETION_INDEX`, as set in pods of an Indexed Job
+    /// Run every n-th of the runs, from the i-th on, such as `2/8`; `--merge` combines the
+    /// results. `job/8` takes i from `JOB_COMPLETION_INDEX`, as set in pods of an Indexed Job
     #[arg(verbatim_doc_comment, long, value_name = "I/N")]
     pub shard: Option<String>,
     /// Merge the results of several shards instead of simulating. Of a folder, all files that end
@@ -52,7 +52,8 @@ pub struct SimulateArgs {
     /// `policy.capacity.card_files`
     #[arg(verbatim_doc_comment, long, value_name = "FILE")]
     pub cards: Option<PathBuf>,
-    /// Write the inputs and decisions of the first run as a trace into this folder, for `backtest`
+    /// Write the inputs and decisions of the first run as a trace into this folder, for
+    /// `backtest`
     #[arg(verbatim_doc_comment, long, value_name = "DIR")]
     pub trace: Option<PathBuf>,
     /// Write a report with charts as one HTML file

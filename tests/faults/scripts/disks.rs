@@ -84,5 +84,5 @@ async fn state(change: fn(&[u8]) -> Vec<u8>) -> Result<Finding> {
     let aside = fs::read_dir(folder)?.filter_map(Result::ok);
     let aside = aside.filter(|it| it.file_name().to_string_lossy().contains("corrupt")).count();
     ensure!(aside == 1, "{aside} files were set aside");
-    Ok(scene.finish("set aside", Some(recovery)))
+    Ok(scene.finish("the file was renamed", Some(recovery)))
 }
