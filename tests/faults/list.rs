@@ -307,8 +307,16 @@ pub(crate) const FAULTS: [Fault; 100] = [
     live("disk-full", "No room for the state file", DECIDES),
     live("disk-read-only", "The disk of the state file is read-only", DECIDES),
     live("state-folder-missing", "The folder of the state file is deleted", DECIDES),
-    live("state-torn", "Half a state file after a crash", "The file is renamed, and the daemon starts without it"),
-    live("state-garbage", "A state file of zeros after a crash", "The file is renamed, and the daemon starts without it"),
+    live(
+        "state-torn",
+        "Half a state file after a crash",
+        "The file is renamed, and the daemon starts without it",
+    ),
+    live(
+        "state-garbage",
+        "A state file of zeros after a crash",
+        "The file is renamed, and the daemon starts without it",
+    ),
     test(
         "disk-hangs",
         "The disk of the state file hangs",

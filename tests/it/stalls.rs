@@ -5,6 +5,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -91,12 +92,13 @@ async fn a_configuration_that_cannot_be_read_yet_delays_neither_probes_nor_decis
 }
 
 /// A daemon in a process of its own, and the address of its plain port, which it says on stderr.
-fn process(folder: &TempDir, text: &str) -> (Child, String) {
+fn process(folder: &TempDir, text: &str, environment: &[(&str, &Path)]) -> (Child, String) {
     let file = folder.path().join("plimsoll.yaml");
     fs::write(&file, text).unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
         .args(["run", "--log", "trace", "--log-format", "json", "--config"])
         .arg(&file)
+        .envs(environment.iter().copied())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
@@ -118,7 +120,7 @@ async fn a_stderr_that_takes_nothing_stops_neither_decisions_nor_probes_nor_the_
     let names: Vec<String> = (0..20).map(|index| format!("v{index}")).collect();
     let nobody = (1..).map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
     let variants: Vec<_> = names.iter().map(String::as_str).zip(nobody).collect();
-    let (mut child, address) = process(&folder, &text(&variants, ""));
+    let (mut child, address) = process(&folder, &text(&variants, ""), &[]);
     let client = reqwest::Client::new();
     let ask = async |path: &str| {
         let answer = client.get(format!("http://{address}{path}")).send().await.unwrap();
@@ -153,4 +155,37 @@ async fn a_stderr_that_takes_nothing_stops_neither_decisions_nor_probes_nor_the_
     assert!(went_on.is_ok(), "it goes on to tick");
     assert_eq!(alive.unwrap().0, 200);
     assert!(signal.success() && ended, "it ends when it is asked to");
+}
+
+#[tokio::test]
+async fn a_state_file_is_on_the_disk_before_it_gets_its_name_and_its_name_right_after() {
+    let folder = TempDir::new().unwrap();
+    let [source, library, log] = ["syncs.c", "syncs.so", "syncs"].map(|it| folder.path().join(it));
+    fs::write(&source, include_str!("stalls/syncs.c")).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).args([&library, &source]);
+    assert!(compiler.status().unwrap().success());
+
+    let engine = Engine::start().await;
+    let state = folder.path().join("state.json");
+    let keys = format!("state_file: {}\n", state.display());
+    let environment = [("LD_PRELOAD", library.as_path()), ("SYNCS", log.as_path())];
+    let (mut child, _) = process(&folder, &text(&[("a", engine.address)], &keys), &environment);
+    let saved = tokio::time::timeout(PATIENCE, async {
+        while !fs::read_to_string(&log).is_ok_and(|done| done.lines().count() >= 3) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let saved = saved.await.is_ok();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(saved, "nothing is put on the disk");
+
+    let done = fs::read_to_string(&log).unwrap();
+    let expected = [
+        format!("sync {}", folder.path().join("state.partial").display()),
+        format!("rename {}", state.display()),
+        format!("sync {}", folder.path().display()),
+    ];
+    assert_eq!(done.lines().take(3).collect::<Vec<_>>(), expected);
 }
