@@ -105,6 +105,15 @@ pub struct ReplicaStart {
     pub unschedulable: Option<Timestamp>,
 }
 
+impl ReplicaStart {
+    /// The time from its creation until it was ready; `None` while it is not, or if it was ready
+    /// before. It is longer than the start if the replica was unready in between.
+    #[must_use]
+    pub fn took(&self) -> Option<Seconds> {
+        Seconds::from_span(self.ready?.duration_since(self.created))
+    }
+}
+
 /// One signal's count of the requests that no replica has yet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DemandSignal {

@@ -1,9 +1,8 @@
 //! Start-ups: the time that replicas of each variant take from created to ready to serving.
 //!
-//! Only fully observed starts are measured. A replica that was ready when it was first listed may
-//! have been unready in between, and is not evidence. A replica serves from its first readable
-//! scrape, but not before it was ready. Measurements use the timestamps of the orchestrator and of
-//! the scrapes, so ticks do not blur them.
+//! Only fully observed starts are measured. A replica serves from its first readable scrape, but
+//! not before it was ready. Measurements use the timestamps of the orchestrator and of the scrapes,
+//! so ticks do not blur them.
 //!
 //! The 90th percentile sets the waiting time: a replica that is twice as old and does not serve is
 //! *stuck*. With fewer than [`STARTS_MIN`] starts, the usual time is not known. Then the declared
@@ -17,6 +16,11 @@
 //!
 //! A start that is still in progress shows that starts take at least its current age. The demand
 //! for new replicas uses this at once, and not only when the third of them serves.
+//!
+//! A replica that was ready when it was first listed shows how long it took from created to ready,
+//! unless it was unready in between. Without a readiness probe it was ready too early. So these
+//! *earlier starts* can only lengthen the usual time, until three starts are measured. Those of
+//! more than half an hour, or of more than three times the shortest, don't count.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -39,6 +43,12 @@ const SAVED_MAX: usize = 12;
 /// Starts from which the 90th percentile is used. One or two may have found everything cached.
 const STARTS_MIN: usize = 3;
 
+/// The longest earlier start that counts.
+const EARLIER_MAX: Seconds = Seconds::literal(30 * 60);
+
+/// The multiple of the shortest earlier start up to which others count.
+const EARLIER_SPREAD: f64 = 3.0;
+
 /// The multiple of the 90th percentile after which a replica is stuck.
 const STUCK_AFTER: f64 = 2.0;
 
@@ -53,6 +63,8 @@ const NODE_MIN: Seconds = Seconds::literal(120);
 pub(crate) struct Startups {
     replicas: BTreeMap<ReplicaKey, StartStage>,
     measured: PerVariant<VecDeque<StartDurations>>,
+    /// The time within which nine in ten earlier starts were ready.
+    earlier: PerVariant<Seconds>,
 }
 
 /// The start stage of a replica.
@@ -82,6 +94,7 @@ pub(crate) type OpenStarts<'a> = BTreeMap<&'a VariantKey, Vec<OpenStart>>;
 pub(crate) struct VariantStarts<'a> {
     measured: Option<&'a VecDeque<StartDurations>>,
     open: &'a [OpenStart],
+    earlier: Option<Seconds>,
 }
 
 /// The time that a replica may take to start.
@@ -169,6 +182,7 @@ impl Startups {
     /// Reads the starts and scrapes of one tick.
     pub(crate) fn run(&mut self, inputs: &Inputs) {
         self.measured.keep(&inputs.fleet);
+        self.earlier.keep(&inputs.fleet);
         self.follow(&inputs.starts);
         if !self.replicas.values().any(StartStage::is_open) {
             return;
@@ -218,6 +232,7 @@ impl Startups {
         VariantStarts {
             measured: self.measured.get_at(place, variant),
             open: open.get(variant).map(Vec::as_slice).unwrap_or_default(),
+            earlier: self.earlier.get_at(place, variant).copied(),
         }
     }
 
@@ -225,17 +240,30 @@ impl Startups {
     /// a search for each replica.
     fn follow(&mut self, starts: &BTreeMap<ReplicaKey, ReplicaStart>) {
         let mut known = std::mem::take(&mut self.replicas).into_iter().peekable();
+        let mut earlier: BTreeMap<&VariantKey, Vec<Seconds>> = BTreeMap::new();
 
         self.replicas = starts
             .iter()
             .map(|(replica, start)| {
                 while known.next_if(|(key, _)| key < replica).is_some() {}
                 let before = known.next_if(|(key, _)| key == replica);
+                if before.is_none()
+                    && let Some(took) = start.took()
+                {
+                    earlier.entry(&replica.variant).or_default().push(took);
+                }
+
                 let (key, stage) =
                     before.unwrap_or_else(|| (replica.clone(), StartStage::first(start)));
                 (key, stage.updated(start))
             })
             .collect();
+
+        for (variant, starts) in earlier {
+            if let Some(ready_after) = ready_after(starts) {
+                self.earlier.get_or_insert_at(0, variant, || ready_after);
+            }
+        }
     }
 }
 
@@ -288,10 +316,12 @@ impl VariantStarts<'_> {
     }
 
     /// The longest start that the percentile does not include. Candidates are starts in progress
-    /// that are not stuck and, while they are too few for a percentile, completed starts.
+    /// that are not stuck. While they are too few for a percentile, completed and earlier starts
+    /// are as well.
     pub(crate) fn slowest(&self, now: Timestamp, patience: Seconds) -> Option<Seconds> {
-        let measured = self.measured.filter(|it| it.len() < STARTS_MIN);
-        let over = measured.into_iter().flatten().map(|it| it.to_serving);
+        let is_measured = self.measured.is_some_and(|it| it.len() >= STARTS_MIN);
+        let measured = self.measured.into_iter().flatten().map(|it| it.to_serving);
+        let over = measured.chain(self.earlier).filter(|_| !is_measured);
         let ages =
             self.open.iter().filter_map(|it| Seconds::from_span(now.duration_since(it.created)));
         let not_stuck = ages.filter(|age| age.seconds() < patience.seconds());
@@ -378,6 +408,14 @@ impl StartDeadlines {
     }
 }
 
+/// The time within which nine in ten earlier starts were ready; `None` if none counts.
+fn ready_after(mut starts: Vec<Seconds>) -> Option<Seconds> {
+    starts.sort_by(|a, b| a.compare(*b));
+    let longest = starts.first()?.seconds() * EARLIER_SPREAD;
+    starts.retain(|took| took.seconds() <= longest.min(EARLIER_MAX.seconds()));
+    nearest_rank(&starts, 9)
+}
+
 /// The time that replicas without measured starts may take: twice the declared time, and at least
 /// `least`.
 pub(crate) fn patience_unmeasured(spec: &VariantSpec, least: Seconds) -> Seconds {
@@ -462,6 +500,42 @@ mod tests {
         assert_eq!(slowest(&startups, 600), Some(seconds(500)));
         startups.measured.insert(variant(), VecDeque::from([one; STARTS_MIN]));
         assert_eq!(slowest(&startups, 300), Some(seconds(300)), "a percentile says the rest");
+    }
+
+    /// Lists replicas that were created at 0, each with the second at which it was ready.
+    fn listed(startups: &mut Startups, ready: &[(&str, Option<i64>)]) {
+        let start = |ready: Option<i64>| ReplicaStart {
+            created: at(0),
+            ready: ready.map(at),
+            unschedulable: None,
+        };
+        let starts = ready.iter().map(|(name, ready)| (replica(name), start(*ready)));
+        startups.follow(&starts.collect());
+    }
+
+    #[test]
+    fn replicas_that_were_ready_when_first_listed_show_how_long_starts_take() {
+        let mut startups = Startups::default();
+        let ready = [("a", Some(200)), ("b", Some(290)), ("c", Some(1000)), ("d", None)];
+        listed(&mut startups, &ready);
+        // One that took five times as long was unready in between.
+        assert_eq!(slowest(&startups, -10), Some(seconds(290)));
+
+        listed(&mut startups, &[("d", Some(400)), ("e", Some(500))]);
+        assert_eq!(slowest(&startups, -10), Some(seconds(290)), "the first list decides");
+
+        let one = StartDurations { to_ready: seconds(90), to_serving: seconds(100) };
+        startups.measured.insert(variant(), VecDeque::from([one]));
+        assert_eq!(slowest(&startups, -10), Some(seconds(290)));
+        startups.measured.insert(variant(), VecDeque::from([one; STARTS_MIN]));
+        assert_eq!(slowest(&startups, -10), None, "a percentile says the rest");
+    }
+
+    #[test]
+    fn a_replica_that_was_unready_in_between_shows_no_start() {
+        let mut startups = Startups::default();
+        listed(&mut startups, &[("a", Some(40 * 60)), ("b", None), ("c", Some(-5))]);
+        assert_eq!(slowest(&startups, -10), None);
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub enum Purpose {
     Sessions = 9,
     /// Choices of a router.
     Routes = 10,
+    /// Starts of replicas before the simulation.
+    EarlierStarts = 11,
 }
 
 /// The generator for one purpose; `index` distinguishes several generators of the same purpose.

@@ -477,10 +477,12 @@ pub(super) fn strides(seconds: f64) -> usize {
 }
 
 /// The rate after growth as in past times of the same length. Both times, ahead and back, are in
-/// strides. Without a policy, nothing grows.
+/// strides. If less than twice that length is known, growth over half of what is known counts: it
+/// is less, but not nothing. Without a policy, nothing grows.
 fn growth(arriving: f64, rates: &[f64], ahead: usize, back: usize, policy: Option<Growth>) -> f64 {
     let Some(policy) = policy else { return arriving };
     let oldest = rates.len().saturating_sub(back);
+    let ahead = ahead.min(rates.len() / 2);
     let peak = rates[oldest..].iter().copied().fold(0.0, f64::max);
     let from = oldest.max(ahead);
     let mut growths: Vec<f64> = (from..rates.len()).map(|k| rates[k] - rates[k - ahead]).collect();
@@ -689,6 +691,16 @@ mod tests {
     fn expected(now: f64, rates: &[f64]) -> f64 {
         let ramp = ramp(now, rates, 9, &Ramp::default());
         grown(now, rates).max(ramp.unwrap_or(0.0)) + 0.5 * roughness(rates, 60)
+    }
+
+    #[test]
+    fn a_longer_look_ahead_expects_no_less_growth_while_little_is_known() {
+        let rates: Vec<f64> = (0..20).map(|k| 10.0 + f64::from(k)).collect();
+        let in_strides = |ahead| growth(29.0, &rates, ahead, 60, Some(Growth::default()));
+        assert!(in_strides(10) > 29.0);
+        for ahead in 11..40 {
+            assert!(in_strides(ahead) >= in_strides(10), "{ahead} strides ahead");
+        }
     }
 
     #[test]

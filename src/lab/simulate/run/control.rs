@@ -86,8 +86,8 @@ impl Simulation<'_> {
                     continue;
                 }
 
-                let SimulatedPod { created: begun, scheduled, ready, .. } = self.pods[pod];
-                let created = wall_clock(begun);
+                let SimulatedPod { created: begun, earlier, scheduled, ready, .. } = self.pods[pod];
+                let created = wall_clock(begun) - earlier.duration();
                 let unschedulable = (scheduled > self.now).then_some(created);
                 let start = ReplicaStart { created, ready: ready.map(wall_clock), unschedulable };
                 inputs.starts.insert(self.pods[pod].key.clone(), start);

@@ -23,8 +23,13 @@ impl Simulation<'_> {
         for variant in 0..self.crews.len() {
             // The first engine shows if the settings are valid.
             Replica::new(self.scenario.variants[variant].engine)?;
+            let startup = self.scenario.variants[variant].startup;
             for _ in 0..self.crews[variant].wanted.count() {
                 if let Some(pod) = self.create(variant) {
+                    let starts = &mut self.crews[variant].earlier_starts;
+                    let phases = [startup.image, startup.load, startup.warmup];
+                    let phases = phases.map(|median| startup.draw(median, starts));
+                    self.pods[pod].earlier = phases.into_iter().fold(Micros::ZERO, |a, b| a + b);
                     self.open(pod);
                 }
             }
@@ -57,6 +62,7 @@ impl Simulation<'_> {
             revision: crew.revision,
             number: crew.created,
             created: self.now,
+            earlier: Micros::ZERO,
             scheduled: self.now,
             reachable: self.now,
             process: self.now,

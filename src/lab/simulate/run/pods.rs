@@ -24,6 +24,8 @@ pub(crate) struct PodSet {
     pub(crate) revision: u32,
     pub(super) created: u32,
     pub(super) starts: Pcg64,
+    /// For starts before the simulation.
+    pub(super) earlier_starts: Pcg64,
     pub(super) faults: Pcg64,
     /// The seed generator for the random numbers of its engines.
     pub(super) steps: Pcg64,
@@ -38,8 +40,10 @@ pub(crate) struct SimulatedPod {
     pub(crate) revision: u32,
     /// Its number among its variant's replicas, in the order of their creation, from 1 on.
     pub(crate) number: u32,
-    /// The time of its creation.
+    /// The time of its creation; the start of the simulation if it was created before.
     pub(crate) created: Micros,
+    /// The time that it took to start before the simulation.
+    pub(crate) earlier: Micros,
     /// The time at which it gets a node.
     pub(crate) scheduled: Micros,
     /// The time at which it gets an address.
@@ -91,6 +95,7 @@ impl PodSet {
             revision: 0,
             created: 0,
             starts: generator(seed, Purpose::Starts, variant),
+            earlier_starts: generator(seed, Purpose::EarlierStarts, variant),
             faults: generator(seed, Purpose::Faults, variant),
             steps: generator(seed, Purpose::Steps, variant),
         }
