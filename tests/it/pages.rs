@@ -27,6 +27,13 @@ pub(crate) fn page(name: &str) -> Vec<u8> {
     load(&Path::new(PAGES).join(name))
 }
 
+/// The names of the pages in this repository.
+pub(crate) fn names() -> Vec<String> {
+    let pages = pages_in(Path::new(PAGES));
+    let name = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
+    pages.iter().map(name).collect()
+}
+
 fn load(path: &Path) -> Vec<u8> {
     let bytes = fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     if path.extension().is_none_or(|extension| extension != "gz") {

@@ -12,6 +12,7 @@ use crate::cli::migrate::scaler::{
 };
 use plimsoll_core::analyze::engine_args::served_model;
 use plimsoll_core::fleet::names::{is_model_name, is_variant_name};
+use plimsoll_core::observe::engine::Engine;
 use plimsoll_daemon::collect::cluster::pod_template;
 
 /// The label of every object that KEDA creates for a `ScaledObject`.
@@ -110,8 +111,11 @@ fn convert(objects: &[Manifest], kind: &str, migration: &mut Migration) {
         } else if let Some(owner) = taken.get(&target) {
             migration.skip(object, format!("{owner} scales the same target already"));
         } else if served.is_none() && !reads_engine(object) {
-            let why = "reads no metric of an engine, and its target is not among the objects as a \
-                       workload that runs vLLM or SGLang";
+            let why = format!(
+                "reads no metric of an engine, and its target is not among the objects as a \
+                 workload that runs {}",
+                Engine::choice()
+            );
             migration.skip(object, why);
         } else {
             taken.insert(target.clone(), object.label_text());

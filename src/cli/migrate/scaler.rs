@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::migrate::migration::Migration;
 use crate::cli::migrate::object::{Manifest, text};
+use plimsoll_core::observe::engine::Engine;
 
 /// The metric with desired replicas.
 pub(super) const METRIC: &str = "plimsoll_desired_replicas";
@@ -14,10 +15,9 @@ pub(super) const METRIC: &str = "plimsoll_desired_replicas";
 /// The Workload Variant Autoscaler's metric.
 pub(super) const WVA_METRIC: &str = "wva_desired_replicas";
 
-/// Parts of the names of metrics that engines, their gateways and accelerators have, and that
-/// Plimsoll's decision takes the place of.
-const ENGINE_METRICS: [&str; 7] =
-    ["vllm", "sglang", "inference_", "_epp_", "llm_d_", "DCGM_FI_", WVA_METRIC];
+/// Parts of the names of metrics that engines' gateways and accelerators have. Plimsoll's decision
+/// takes the place of these metrics, and of those of the engines.
+const SERVING_METRICS: [&str; 5] = ["inference_", "_epp_", "llm_d_", "DCGM_FI_", WVA_METRIC];
 
 /// The labels that name a model in the metrics of engines and gateways.
 const MODEL_LABELS: [&str; 3] = ["model_name", "target_model_name", "model"];
@@ -27,7 +27,8 @@ const LOAD_TRIGGERS: [&str; 2] = ["cpu", "memory"];
 
 /// Returns true if this text names a metric whose place Plimsoll takes.
 fn is_of_engine(text: &str) -> bool {
-    ENGINE_METRICS.iter().any(|part| text.contains(part))
+    Engine::ALL.iter().any(|engine| text.contains(engine.label()))
+        || SERVING_METRICS.iter().any(|part| text.contains(part))
 }
 
 /// Returns true if an HPA or a `ScaledObject` reads such a metric.

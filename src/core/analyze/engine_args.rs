@@ -50,7 +50,10 @@ pub struct ParsedArguments {
 #[derive(Clone, Debug, Display, PartialEq, Eq)]
 pub enum UnknownArguments {
     /// No container names a known engine.
-    #[display("no container of the pod template names vLLM or SGLang in its image or command")]
+    #[display(
+        "no container of the pod template names {} in its image or command",
+        Engine::choice()
+    )]
     NoEngine,
     /// The template does not contain the settings that come from these files and references.
     #[display(

@@ -21,7 +21,8 @@ pub(super) struct Dialect {
     pub(super) counting_ranks: CountingRanks,
 }
 
-/// The place of a sample; `None` for a series that is part of another.
+/// The place of a sample; `None` for a series that is part of another. The rule must set `detail`
+/// to the value of the given label: without it, every bucket is refused because `le` is missing.
 pub(super) type PlaceRule = for<'a, 'p> fn(
     &'a [Label<'p>],
     Option<&'static str>,

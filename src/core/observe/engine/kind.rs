@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::settings;
 
-/// Declares the engines by name and label.
+/// Declares the engines by name, label and product. An image of a later engine may be built from one
+/// of an earlier engine, and then runs the later engine.
 macro_rules! engines {
-    ($($(#[$doc:meta])* $name:ident = $label:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident = $label:literal, $product:literal;)*) => {
         /// An inference engine whose page we can read.
         #[derive(
             Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
@@ -28,15 +29,22 @@ macro_rules! engines {
                     $(Self::$name => $label,)*
                 }
             }
+
+            /// All engines as users know them, as a choice such as `vLLM or SGLang`.
+            #[must_use]
+            pub fn choice() -> String {
+                let [before @ .., last] = [$($product),*];
+                format!("{} or {last}", before.join(", "))
+            }
         }
     };
 }
 
 engines! {
     /// vLLM, V0 and V1, Python and Rust front ends.
-    Vllm = "vllm";
+    Vllm = "vllm", "vLLM";
     /// `SGLang`.
-    Sglang = "sglang";
+    Sglang = "sglang", "SGLang";
 }
 
 settings! { plain: Engine; }
