@@ -45,7 +45,8 @@ fn engine() -> Vec<Prior> {
                  the {mixtures} with a mixture of experts. Each coefficient times {COEFFICIENT}; the \
                  KV cache times {MEMORY}"
             ),
-            "Fits to kernels and runs of vLLM, which differ by about the factor",
+            "Fits to kernels and runs of vLLM, which differ by about the factor; so does [a recorded \
+             H100](recordings.md#server-capacity)",
         ),
         prior(
             Aspect::Seats,
