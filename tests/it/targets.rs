@@ -2,6 +2,7 @@
 
 mod name_server;
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ const REFRESH: Duration = Duration::from_millis(10);
 struct Bench {
     listed: watch::Receiver<Option<Arc<TargetList>>>,
     registry: Registry,
+    /// The source and reason of each failure that is exported before the first.
+    exported: BTreeSet<[String; 2]>,
     tracker: TaskTracker,
     stop: CancellationToken,
     _guard: DropGuard,
@@ -38,12 +41,13 @@ impl Bench {
     fn new(source: TargetSource, server: NameServer) -> Self {
         let registry = Registry::new();
         let metrics = TargetMetrics::register(&registry).unwrap();
+        let exported = exported(&registry);
         let (sender, listed) = watch::channel(None);
         let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
         let subject = Lister::new(source, server, Clock::start(), metrics);
         tracker.spawn(subject.run(sender, stop.clone()));
         let guard = stop.clone().drop_guard();
-        Self { listed, registry, tracker, stop, _guard: guard }
+        Self { listed, registry, exported, tracker, stop, _guard: guard }
     }
 
     fn files(paths: &[&Path]) -> Self {
@@ -76,6 +80,10 @@ impl Bench {
 
     /// Failures of this kind so far.
     fn failures(&self, source: &str, reason: &str) -> u64 {
+        assert!(
+            self.exported.contains(&[source, reason].map(str::to_owned)),
+            "TargetMetrics::register in src/daemon/collect/targets.rs lacks {source}, {reason}"
+        );
         let families = self.registry.gather();
         let is = |metric: &&prometheus::proto::Metric, name: &str, value: &str| {
             metric.get_label().iter().any(|label| label.name() == name && label.value() == value)
@@ -96,6 +104,21 @@ impl Bench {
         };
         tokio::time::timeout(PATIENCE, failed).await.unwrap();
     }
+}
+
+/// The source and the reason of each counter of failures.
+fn exported(registry: &Registry) -> BTreeSet<[String; 2]> {
+    let families = registry.gather();
+    let metrics = families[0].get_metric().iter();
+    metrics
+        .map(|metric| {
+            let labels = metric.get_label();
+            ["source", "reason"].map(|name| {
+                let label = labels.iter().find(|label| label.name() == name);
+                label.unwrap().value().to_owned()
+            })
+        })
+        .collect()
 }
 
 fn endpoint() -> Endpoint {

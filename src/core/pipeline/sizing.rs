@@ -60,7 +60,7 @@ use crate::pipeline::tick::Tick;
 use crate::pipeline::workloads::Workloads;
 use crate::units::Replicas;
 
-pub use crate::pipeline::sizing::policy::Sizing;
+pub use crate::pipeline::sizing::policy::{PATIENCE, Sizing};
 
 /// The sizing of all models, with its learned state.
 #[derive(Clone, Debug, Default)]

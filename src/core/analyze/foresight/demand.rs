@@ -387,8 +387,8 @@ impl RequiredCapacity {
         let latest = self.latest();
         let growth = self.growth.unwrap_or(latest);
         let queued = self.gateway.map_or(0.0, |it| it.adds);
-        let more = [self.backlog, self.error_budget, self.absences];
-        let in_addition: f64 = more.into_iter().flatten().sum::<f64>() + queued;
+        let added = self.terms().filter(|(term, _)| term.part() == TermPart::Added);
+        let in_addition: f64 = added.map(|(_, value)| value).sum::<f64>() + queued;
         let looked_back = latest.max(growth).max(ramp.unwrap_or(0.0)) + unevenness.unwrap_or(0.0);
 
         if bursts.is_some_and(|it| it.rate + in_addition >= self.total) {

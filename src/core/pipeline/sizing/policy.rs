@@ -9,7 +9,7 @@ use crate::decide::optimize;
 use crate::units::Seconds;
 
 /// The default of [`Sizing::patience`].
-const PATIENCE: Seconds = Seconds::literal(300);
+pub const PATIENCE: Seconds = Seconds::literal(300);
 
 macro_rules! sizing {
     ($($(#[$doc:meta])* $Name:ident $word:ident $Policy:ident,)*) => {

@@ -11,7 +11,7 @@ use plimsoll_core::analyze::saturation::Thresholds;
 use plimsoll_core::analyze::{foresight, queueing, throughput, tokens};
 use plimsoll_core::decide::optimize::{GrowthRule, OptimizerPolicy, Switching};
 use plimsoll_core::decide::rank;
-use plimsoll_core::pipeline::sizing::Sizing;
+use plimsoll_core::pipeline::sizing::{PATIENCE, Sizing};
 use plimsoll_core::settings::Written;
 use plimsoll_core::settings::problem::join;
 use plimsoll_core::units::Fraction;
@@ -76,7 +76,7 @@ pub(crate) fn resolve(
         foresight: foreseen(keys, targets),
         cards,
         optimizer: OptimizerPolicy { rule, switching, ..OptimizerPolicy::default() },
-        ..Sizing::default()
+        patience: PATIENCE,
     }
 }
 
