@@ -61,10 +61,10 @@ fn answer(input: &[u8], peer: SocketAddr, is_well: bool) -> Option<(String, u16)
     let overrides = method == Method::PUT || method == Method::DELETE;
     assert!(!overridden || (overrides && path == "/-/override"), "{method} {path}");
 
-    let changed = reloaded || filtered || overridden;
-    assert!(!changed || peer == NEAR, "{method} {path} from elsewhere");
+    let accepted = reloaded || filtered || overridden;
+    assert!(!accepted || peer == NEAR, "{method} {path} from elsewhere");
     assert!(!(refused && plain && peer == NEAR), "{method} {path} is refused for nothing");
-    if status == StatusCode::OK && !changed {
+    if status == StatusCode::OK && !accepted {
         assert!(method == Method::GET || method == Method::HEAD, "{method} {path}");
     }
 
