@@ -1168,8 +1168,10 @@ fn every_constant_of_foresight_is_a_key_and_every_term_can_be_switched_off() {
     assert_eq!(print(VARIANT)["error_budget"]["enabled"], json!(false), "unless it is written");
     let default = print(VARIANT);
     let sections = default.as_object().unwrap().iter();
-    let terms = sections.filter(|(_, section)| section.get("enabled").is_some());
-    let terms: Vec<&String> = terms.map(|(term, _)| term).collect();
+    let terms: Vec<&String> = sections
+        .filter(|(_, section)| section.get("enabled").is_some())
+        .map(|(term, _)| term)
+        .collect();
     assert!(terms.len() >= 12, "{terms:?}");
     let on: Vec<String> = terms.iter().map(|term| format!("{term}: {{}}")).collect();
     let usual = print(&with(&on.join(", ")));

@@ -150,11 +150,11 @@ async fn a_stderr_that_takes_nothing_stops_neither_decisions_nor_probes_nor_the_
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     });
-    let ended = ended.await.is_ok();
+    let has_ended = ended.await.is_ok();
     child.kill().unwrap();
     assert!(went_on.is_ok(), "it goes on to tick");
     assert_eq!(alive.unwrap().0, 200);
-    assert!(signal.success() && ended, "it ends when it is asked to");
+    assert!(signal.success() && has_ended, "it ends when it is asked to");
 }
 
 #[tokio::test]
@@ -168,6 +168,7 @@ async fn a_state_file_is_on_the_disk_before_it_gets_its_name_and_its_name_right_
 
     let engine = Engine::start().await;
     let state = folder.path().join("state.json");
+
     let keys = format!("state_file: {}\n", state.display());
     let environment = [("LD_PRELOAD", library.as_path()), ("SYNCS", log.as_path())];
     let (mut child, _) = process(&folder, &text(&[("a", engine.address)], &keys), &environment);
@@ -176,10 +177,10 @@ async fn a_state_file_is_on_the_disk_before_it_gets_its_name_and_its_name_right_
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     });
-    let saved = saved.await.is_ok();
+    let is_saved = saved.await.is_ok();
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(saved, "nothing is put on the disk");
+    assert!(is_saved, "nothing is put on the disk");
 
     let done = fs::read_to_string(&log).unwrap();
     let expected = [

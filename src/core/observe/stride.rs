@@ -158,6 +158,7 @@ impl Odometer {
             self.unanswered = 0.0;
             return None;
         };
+
         self.unanswered = unanswered;
 
         Some(IntervalDelta {
@@ -224,7 +225,7 @@ impl CounterValues {
         let in_flight = self.in_flight.zip(before.in_flight).map(|(now, then)| now - then);
         let mut gone =
             finished.map(|finished| DepartedRequests { finished, asked, answered, rejected });
-        let unanswered = gone.as_mut().map_or(0.0, |gone| gone.settle(unanswered));
+        let remaining = gone.as_mut().map_or(0.0, |gone| gone.settle(unanswered));
         let arrived = gone.zip(in_flight).map(|(gone, in_flight)| arrived(gone, in_flight));
 
         let prompts = pair_grown(self.prompts, before.prompts)?;
@@ -271,7 +272,8 @@ impl CounterValues {
             batched: batched.and_then(|(sum, count)| Seconds::new(sum).zip(Requests::new(count))),
             ..IntervalDelta::over(Timestamp::UNIX_EPOCH, Seconds::ZERO)
         };
-        Ok((delta, unanswered))
+
+        Ok((delta, remaining))
     }
 }
 

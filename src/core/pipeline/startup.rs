@@ -413,6 +413,7 @@ fn ready_after(mut starts: Vec<Seconds>) -> Option<Seconds> {
     starts.sort_by(|a, b| a.compare(*b));
     let longest = starts.first()?.seconds() * EARLIER_SPREAD;
     starts.retain(|took| took.seconds() <= longest.min(EARLIER_MAX.seconds()));
+
     nearest_rank(&starts, 9)
 }
 

@@ -5,7 +5,7 @@
 //! *Across phases*, what light and medium load teach is held against the saturated server. The machines
 //! without an accelerator did other work meanwhile, and took up to 40 % longer for the same in one phase
 //! than in another. *Late requests*: with the latency that one request in a hundred of a phase exceeded
-//! as the objective, what a server carries should be the rate of that phase.
+//! as the objective, the rate that a server carries should be that of the phase.
 
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
@@ -83,7 +83,7 @@ struct Counted {
     squares: f64,
 }
 
-/// What may bound a server next to what it was told.
+/// Bounds of a server in addition to those of its arguments.
 #[derive(Clone, Copy, Debug)]
 struct Objectives {
     itl: f64,
@@ -131,7 +131,7 @@ impl Counted {
 }
 
 impl Objectives {
-    /// Nothing binds but what bound the server.
+    /// Nothing binds but the limits of the server.
     const NONE: Self = Self { itl: 60.0, ttft: 100.0 };
 }
 
@@ -304,6 +304,7 @@ fn one_request_in_a_hundred_is_late_at_the_rate_at_which_it_was() {
             let before: Vec<IntervalDelta> = light.into_iter().chain(mid).collect();
             for phase in ["light", "mid"].into_iter().filter_map(|name| recording.phase(name)) {
                 let Some(late) = LateOfPhase::of(recording, server, phase) else { continue };
+
                 let none = Objectives::NONE;
                 let tokens = Objectives { itl: late.slowest.itl, ..none };
                 let firsts = Objectives { ttft: late.slowest.ttft, ..none };
@@ -312,9 +313,11 @@ fn one_request_in_a_hundred_is_late_at_the_rate_at_which_it_was() {
                 {
                     let CapacityEstimate { rate, .. } =
                         believed(told, objectives, &before).unwrap();
+
                     let ratio = rate.requests_per_second() / late.rate;
                     let place = format!("{:14} {:6} {name:14}", recording.name, phase.name);
                     let milliseconds = 1e3 * seconds;
+
                     writeln!(report, "{place} {milliseconds:6.1} ms {:6.2} {ratio:5.2}", late.rate)
                         .unwrap();
                     assert!(LATE.contains(&ratio), "{place}: {ratio}\n{report}");
@@ -332,18 +335,21 @@ fn one_request_in_a_hundred_is_late_at_the_rate_at_which_it_was() {
 struct LateOfPhase {
     /// Requests a second.
     rate: f64,
-    /// What one request in a hundred exceeded.
+    /// The latencies that one request in a hundred exceeded.
     slowest: Objectives,
 }
 
 impl LateOfPhase {
     /// Of the requests that came and went within the phase; `None` where few were streamed.
     fn of(recording: &Recording, server: &Server, phase: &Phase) -> Option<Self> {
-        let sent = recording.requests_to(server).into_iter();
-        let sent = sent.filter(|it| phase.start <= it.sent && it.sent < phase.end);
-        let (mut itl, mut ttft) = (Vec::new(), Vec::new());
+        let mut itl = Vec::new();
+        let mut ttft = Vec::new();
         let mut count = 0.0;
-        for request in sent {
+        for request in recording.requests_to(server) {
+            if request.sent < phase.start || request.sent >= phase.end {
+                continue;
+            }
+
             count += 1.0;
             let (gaps, seconds) = request.gaps;
             if let Some(first) = request.first.filter(|_| gaps > 0.0 && request.ended < phase.end) {

@@ -246,6 +246,7 @@ fn no_request_counts_as_unserved_while_every_client_waits_for_its_answer() {
             let sum = |of: fn(&IntervalDelta) -> Option<Requests>| -> f64 {
                 strides.iter().filter_map(of).map(Requests::requests).sum()
             };
+
             let unserved = sum(|stride| stride.unserved);
             let begun = sum(|stride| stride.begun);
             let place = format!("{:14} {:10} {:6}", recording.name, server.name, phase.name);

@@ -477,15 +477,15 @@ pub(super) fn strides(seconds: f64) -> usize {
 }
 
 /// The rate after growth as in past times of the same length. Both times, ahead and back, are in
-/// strides. If less than twice that length is known, growth over half of what is known counts: it
+/// strides. If less than twice that length is known, growth over half of the known time counts: it
 /// is less, but not nothing. Without a policy, nothing grows.
 fn growth(arriving: f64, rates: &[f64], ahead: usize, back: usize, policy: Option<Growth>) -> f64 {
     let Some(policy) = policy else { return arriving };
     let oldest = rates.len().saturating_sub(back);
-    let ahead = ahead.min(rates.len() / 2);
+    let span = ahead.min(rates.len() / 2);
     let peak = rates[oldest..].iter().copied().fold(0.0, f64::max);
-    let from = oldest.max(ahead);
-    let mut growths: Vec<f64> = (from..rates.len()).map(|k| rates[k] - rates[k - ahead]).collect();
+    let from = oldest.max(span);
+    let mut growths: Vec<f64> = (from..rates.len()).map(|k| rates[k] - rates[k - span]).collect();
     growths.sort_by(f64::total_cmp);
 
     let likely = quantile(&growths, policy.quantile.fraction()).unwrap_or(0.0).max(0.0);

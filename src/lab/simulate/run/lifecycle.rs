@@ -27,9 +27,11 @@ impl Simulation<'_> {
             for _ in 0..self.crews[variant].wanted.count() {
                 if let Some(pod) = self.create(variant) {
                     let starts = &mut self.crews[variant].earlier_starts;
-                    let phases = [startup.image, startup.load, startup.warmup];
-                    let phases = phases.map(|median| startup.draw(median, starts));
-                    self.pods[pod].earlier = phases.into_iter().fold(Micros::ZERO, |a, b| a + b);
+                    let phases = [startup.image, startup.load, startup.warmup].into_iter();
+                    self.pods[pod].earlier = phases
+                        .map(|median| startup.draw(median, starts))
+                        .fold(Micros::ZERO, |sum, phase| sum + phase);
+
                     self.open(pod);
                 }
             }
