@@ -150,8 +150,10 @@ fn g_a_leader_that_the_kernel_kills_for_its_memory_changes_no_number() {
     assert_ne!(nodes[0], nodes[1], "a rolling update spreads replicas");
     let leader = cluster.leader();
     let asker = Asker::start(cluster);
-    PodProcess::of(&leader).squeeze();
+    let process = PodProcess::of(&leader);
     until("an OOM kill", || {
+        // Memory that it gives back is taken from it.
+        process.squeeze();
         cluster.crowd(&leader);
         let pods = cluster.plimsoll_pods();
         let pod = pods.iter().find(|pod| pod.name == leader.name)?;

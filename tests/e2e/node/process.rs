@@ -1,13 +1,13 @@
 //! The process of a pod, as the kernel shows it.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::cluster::Pod;
 
 /// Bytes that a squeezed process may still allocate.
-const SLACK: u64 = 64 << 10;
+const SLACK: u64 = 4 << 10;
 
 /// The first process of a pod's container.
 pub(crate) struct PodProcess {
@@ -43,8 +43,12 @@ impl PodProcess {
         self.memory("memory.limit_in_bytes", "memory.max")
     }
 
-    /// Lowers the limit of its control group to little more than it uses.
+    /// Lowers the limit of its control group to little more than it uses, unless it has ended.
     pub(crate) fn squeeze(&self) {
+        if !Path::new("/proc").join(self.id.to_string()).exists() {
+            return;
+        }
+
         let used = self.memory("memory.usage_in_bytes", "memory.current");
         let file = self.memory_file("memory.limit_in_bytes", "memory.max");
         fs::write(file, (used + SLACK).to_string()).unwrap();
