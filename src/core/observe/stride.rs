@@ -344,7 +344,7 @@ impl DepartedRequests {
     fn settle(&mut self, unanswered: f64) -> f64 {
         let Some(asked) = self.asked else { return 0.0 };
         let beyond = self.answered - asked;
-        let late = beyond.clamp(0.0, unanswered);
+        let late = beyond.max(0.0).min(unanswered);
         self.answered -= late;
         (unanswered - late - beyond.min(0.0)).min(asked.max(unanswered))
     }

@@ -161,6 +161,12 @@ pub(crate) fn strides(server: &Server, phase: &Phase) -> Vec<IntervalDelta> {
     all.filter(|it| it.intervals.is_some() && it.batched.is_some() && it.begun.is_some()).collect()
 }
 
+/// The work of a server in its phases of light and medium load, and while it was saturated.
+fn phases(recording: &Recording, server: &Server) -> [Vec<IntervalDelta>; 3] {
+    ["light", "mid", "sat"]
+        .map(|name| recording.phase(name).map(|phase| strides(server, phase)).unwrap_or_default())
+}
+
 /// The lessons of a phase. It has few of a lesson's length, so a new one begins with each page.
 fn taught(strides: &[IntervalDelta]) -> Vec<Taught> {
     let from = |at: usize| {
@@ -226,9 +232,7 @@ fn what_light_and_medium_load_say_of_a_full_server_is_near_what_it_carried_or_un
     let mut cases = 0;
     for recording in recordings() {
         for server in &recording.servers {
-            let [light, mid, full] = ["light", "mid", "sat"].map(|name| {
-                recording.phase(name).map(|phase| strides(server, phase)).unwrap_or_default()
-            });
+            let [light, mid, full] = phases(recording, server);
             let Some(truth) = carried(&full) else { continue };
             let before: Vec<IntervalDelta> = light.into_iter().chain(mid.iter().copied()).collect();
 
@@ -263,9 +267,7 @@ fn a_full_server_is_not_believed_to_carry_more_than_it_did() {
     let mut cases = 0;
     for recording in recordings() {
         for server in &recording.servers {
-            let [light, mid, full] = ["light", "mid", "sat"].map(|name| {
-                recording.phase(name).map(|phase| strides(server, phase)).unwrap_or_default()
-            });
+            let [light, mid, full] = phases(recording, server);
             let Some(truth) = carried(&full) else { continue };
             let limits = limits(recording.told, &full);
             let all: Vec<IntervalDelta> = light.into_iter().chain(mid).chain(full).collect();
@@ -293,9 +295,7 @@ fn one_request_in_a_hundred_is_late_at_the_rate_at_which_it_was() {
     let mut cases = 0;
     for recording in recordings() {
         for server in &recording.servers {
-            let [light, mid, full] = ["light", "mid", "sat"].map(|name| {
-                recording.phase(name).map(|phase| strides(server, phase)).unwrap_or_default()
-            });
+            let [light, mid, full] = phases(recording, server);
             if recording.told.is_none() || !is_steady(&taught(&mid), &taught(&full)) {
                 continue;
             }
