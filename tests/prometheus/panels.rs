@@ -29,11 +29,7 @@ async fn scene(stage: &Stage, dashboard: &Value) -> Value {
         let mut of_panel = Map::new();
         for target in panel["targets"].as_array().into_iter().flatten() {
             let query = Query::of(panel["title"].to_string(), target);
-            let answer = if query.instant {
-                stage.get("query", &[("query", &query.expr), ("time", &now.to_string())]).await
-            } else {
-                stage.range(&query.expr, now - SHOWN, now, STEP).await
-            };
+            let answer = query.answer(stage, now - SHOWN, now, STEP).await;
             assert_eq!(answer["status"], "success", "{}: {answer}", query.panel);
             let letter = target["refId"].as_str().unwrap().to_owned();
             of_panel.insert(letter, answer["data"]["result"].clone());

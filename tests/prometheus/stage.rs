@@ -173,12 +173,6 @@ impl Stage {
         Answer::new(&answer)
     }
 
-    /// What an expression was over the last minute.
-    pub(crate) async fn query_range(&self, expr: &str) -> Answer {
-        let now = self.now().await;
-        Answer::new(&self.range(expr, now - 60.0, now, 5).await)
-    }
-
     /// The clock of Prometheus, in seconds since 1970.
     pub(crate) async fn now(&self) -> f64 {
         let now = self.get("query", &[("query", "time()")]).await;
@@ -202,7 +196,7 @@ impl Stage {
 }
 
 impl Answer {
-    fn new(answer: &Value) -> Self {
+    pub(crate) fn new(answer: &Value) -> Self {
         if answer["status"] != "success" {
             return Self::Refused(answer["error"].to_string());
         }
