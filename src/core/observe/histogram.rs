@@ -224,17 +224,6 @@ impl Histogram {
         None
     }
 
-    /// The upper edge of the bucket of the largest observation, or the last finite edge if that is
-    /// beyond it; `None` without an observation.
-    #[must_use]
-    pub fn largest_edge(&self) -> Option<f64> {
-        let all = self.buckets.iter().fold(0.0, |most: f64, &(_, count)| most.max(count));
-        let mut finite = self.buckets.iter().filter(|(edge, _)| edge.is_finite());
-        let (edge, _) =
-            finite.clone().find(|(_, count)| *count >= all).or_else(|| finite.next_back())?;
-        (all > 0.0).then_some(*edge)
-    }
-
     /// Returns true if both have the same edges.
     fn has_edges_of(&self, other: &Self) -> bool {
         self.buckets.len() == other.buckets.len()
@@ -270,14 +259,6 @@ mod tests {
     fn close(left: f64, right: f64) -> bool {
         // Both sides are a handful of operations on numbers of this size.
         (left - right).abs() <= 1e-9 * right.abs().max(1.0)
-    }
-
-    #[test]
-    fn the_largest_observation_is_in_the_last_bucket_that_grows() {
-        assert_eq!(histogram(1.0, [2.0, 6.0, 6.0, 6.0]).largest_edge(), Some(0.5));
-        assert_eq!(histogram(1.0, [2.0, 6.0, 6.0, 7.0]).largest_edge(), Some(1.0), "beyond all");
-        assert_eq!(histogram(0.0, [0.0; 4]).largest_edge(), None);
-        assert_eq!(Histogram { sum: 1.0, count: 2.0, buckets: Vec::new() }.largest_edge(), None);
     }
 
     #[test]

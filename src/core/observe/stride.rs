@@ -54,9 +54,6 @@ pub struct IntervalDelta {
     /// Counted iterations. They count several times if API servers share an engine. Iterations
     /// without an output do not count.
     pub steps: Option<Requests>,
-    /// The tokens that its largest iteration had at most: the upper edge of a bucket. Iterations
-    /// since its processes started count.
-    pub largest_step: Option<Tokens>,
     /// The sum of the times from one output of a request to its next, and the number of these. An
     /// output is one token, or several if an engine speculates.
     pub intervals: Option<(Seconds, Requests)>,
@@ -130,7 +127,6 @@ impl IntervalDelta {
             begun: None,
             first_tokens: None,
             steps: None,
-            largest_step: None,
             intervals: None,
             batched: None,
             waiting: None,
@@ -171,7 +167,6 @@ impl Odometer {
             .and_then(Requests::new),
             running: summed(&reading.ranks, |rank| rank.running.map(Requests::requests))
                 .and_then(Requests::new),
-            largest_step: largest_step(&reading.ranks),
             kv_usage: summed(&reading.ranks, |rank| rank.kv_usage.map(Fraction::fraction))
                 .and_then(|sum| Fraction::new(sum / f64::from(count.ranks))),
             kv_capacity: summed(&reading.ranks, |rank| rank.kv_capacity.map(Tokens::tokens))
@@ -275,12 +270,6 @@ impl CounterValues {
 
         Ok((delta, remaining))
     }
-}
-
-/// The upper edge of the bucket of the largest iteration of any rank.
-fn largest_step(ranks: &[RankReading]) -> Option<Tokens> {
-    let edges = ranks.iter().filter_map(|rank| rank.step_tokens.as_ref()?.largest_edge());
-    edges.max_by(f64::total_cmp).and_then(Tokens::new)
 }
 
 /// A counter that is below its earlier value, so that the two cannot be compared.

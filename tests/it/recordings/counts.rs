@@ -293,3 +293,24 @@ fn a_simulated_engine_counts_steps_as_the_recorded_one() {
     looked_at(judged, "a configuration that is simulated");
     assert!(wrong.is_empty(), "other steps are counted: {wrong:?}");
 }
+
+#[test]
+fn iterations_count_more_tokens_than_they_may_compute() {
+    let mut cases = 0;
+    for recording in recordings() {
+        let Some(told) = recording.told else { continue };
+        let servers = recording.servers.iter().filter_map(|server| {
+            let mut read = server.pages.iter().rev().filter_map(|page| page.outcome.as_ref().ok());
+            read.find_map(|reading| reading.ranks.first())?.step_tokens.as_ref()
+        });
+
+        // A prompt counts whole in the iteration that ends it, even if others computed most of it.
+        cases += servers
+            .filter(|steps| {
+                let within = steps.buckets.iter().rfind(|(edge, _)| *edge <= told.budget);
+                within.is_some_and(|(_, within)| *within < steps.count)
+            })
+            .count();
+    }
+    looked_at(cases, "an iteration that counts more tokens than its budget");
+}

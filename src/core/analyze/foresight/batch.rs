@@ -49,8 +49,8 @@ pub(super) struct Maxima {
     pub(super) most_running: f64,
     /// Requests that ran while the batch was full.
     pub(super) full_at: Option<f64>,
-    /// The most tokens of an iteration: of a mean one of a lesson, or the upper edge of the bucket
-    /// of the largest.
+    /// The most tokens of an iteration, on average over a lesson. The largest iteration that an
+    /// engine counts shows no limit, because a prompt counts whole in the iteration that ends it.
     pub(super) busiest: f64,
 }
 

@@ -188,8 +188,6 @@ impl VariantModel {
 
         self.ranks = stride.ranks.max(1);
         self.kv = stride.kv_capacity.or(self.kv);
-        let largest = stride.largest_step.map_or(0.0, Tokens::tokens);
-        self.maxima.busiest = self.maxima.busiest.max(largest);
         self.counts_time |= stride.intervals.is_some() && stride.begun.is_some();
         self.work.take(stride);
         self.take_held(stride);
@@ -359,12 +357,12 @@ impl VariantModel {
     }
 
     /// Tokens that an iteration may have, given the configured and the usual ones. If they are not
-    /// configured, an iteration that had more shows it.
+    /// configured, iterations that had more show it.
     pub(crate) fn budget(&self, told: Option<Tokens>, usual: f64) -> f64 {
         told.map_or_else(|| usual.max(self.busiest()), Tokens::tokens)
     }
 
-    /// The most tokens of an iteration.
+    /// The most tokens of an iteration, on average over a lesson.
     pub(super) fn busiest(&self) -> f64 {
         self.maxima.busiest.max(self.card().map_or(0.0, |card| card.learned.busiest.tokens()))
     }

@@ -105,7 +105,6 @@ struct World {
     pending: u32,
     /// The mean square of the lengths of prompts over the square of their mean, if buckets show it.
     squares: Option<f64>,
-    largest_step: Option<Tokens>,
     slowest_start: Option<Seconds>,
     told: EngineLimits,
     /// The only replica at which requests wait; `None` if they wait at all replicas.
@@ -136,7 +135,6 @@ impl World {
             ttft: None,
             pending: 0,
             squares: None,
-            largest_step: None,
             slowest_start: None,
             told: EngineLimits::default(),
             waits_at: None,
@@ -171,8 +169,7 @@ impl World {
             let waiting = if waits { self.waiting } else { 0.0 };
             let of = times_as_slow(slower);
             let stride = second_of(of, self.now, self.prompt, each, waiting);
-            let largest_step = self.largest_step;
-            strides.push([IntervalDelta { prompt_moments, largest_step, ..stride }]);
+            strides.push([IntervalDelta { prompt_moments, ..stride }]);
         }
 
         let replicas = keys

@@ -100,17 +100,13 @@ fn busiest(world: &World) -> f64 {
 }
 
 #[test]
-fn a_configured_token_budget_counts_and_the_largest_iteration_while_it_is_not_known() {
-    let mut world = taught();
-    let usual = world.policy.budget;
-    let budget =
-        |world: &World, told| world.foresight.variants[&world.spec.key].budget(told, usual);
-    assert!((budget(&world, None) - usual).abs() < 1e-9);
-
-    world.largest_step = Tokens::new(8192.0);
-    let _ = world.run(1, truth());
-    assert!((budget(&world, None) - 8192.0).abs() < 1e-9);
-    assert!((budget(&world, Tokens::new(4096.0)) - 4096.0).abs() < 1e-9);
+fn a_configured_token_budget_counts_and_larger_iterations_while_it_is_not_known() {
+    let world = taught();
+    let shown = busiest(&world);
+    let budget = |told, usual| world.foresight.variants[&world.spec.key].budget(told, usual);
+    assert!((budget(None, 2.0 * shown) - 2.0 * shown).abs() < 1e-9);
+    assert!((budget(None, 0.5 * shown) - shown).abs() < 1e-9, "{shown}");
+    assert!((budget(Tokens::new(4096.0), 0.5 * shown) - 4096.0).abs() < 1e-9);
 }
 
 #[test]
