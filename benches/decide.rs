@@ -1,7 +1,7 @@
 //! The time to decide: the saturation analysis on prepared observations, and a whole tick from
 //! scrapes to decisions. Both also report their allocations.
 //!
-//! The goals for 1,000 variants of four replicas are 0.4 ms for the analysis and 10 ms for the
+//! The goals for 1,000 variants of four replicas are 0.4 ms for the analysis and 8 ms for the
 //! tick, which runs once per second. Four times the replicas must take four times as long.
 
 #![expect(clippy::print_stdout, reason = "the numbers of allocations are a result")]

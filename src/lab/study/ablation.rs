@@ -14,7 +14,8 @@ use plimsoll_daemon::config::yaml;
 const SECTION: &str = "policy.capacity";
 
 /// The changes, which are made one at a time.
-const CHANGES: [(&str, &str); 47] = [
+const CHANGES: [(&str, &str); 49] = [
+    ("foresight.drift.enabled", "false"),
     ("foresight.jump.enabled", "false"),
     ("foresight.growth.enabled", "false"),
     ("foresight.ramp.enabled", "false"),
@@ -22,6 +23,7 @@ const CHANGES: [(&str, &str); 47] = [
     ("foresight.young.enabled", "false"),
     ("foresight.bursts.enabled", "false"),
     ("foresight.backlog.enabled", "false"),
+    ("foresight.routing.enabled", "false"),
     ("foresight.hold.enabled", "false"),
     ("foresight.absences.enabled", "false"),
     ("foresight.cold_start.enabled", "false"),
@@ -102,5 +104,29 @@ impl AblationChange {
     /// Returns true if a run had this change.
     pub(crate) fn is_of(&self, run: &RunResult) -> bool {
         run.settings.get(&self.path) == Some(&self.value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Terms without an effect on workloads of a few hours: one needs a gateway, one needs days.
+    const ELSEWHERE: [&str; 2] = ["gateway", "schedule"];
+
+    #[test]
+    fn each_term_that_can_be_switched_is_switched() {
+        let schema = plimsoll_daemon::config::schema();
+        let terms = schema.pointer("/properties/capacity/properties/foresight/properties").unwrap();
+        let can_be_switched = |term: &Value| term.pointer("/properties/enabled").is_some();
+        let all = terms.as_object().unwrap().iter().filter(|(_, term)| can_be_switched(term));
+
+        let mut terms = 0;
+        for (term, _) in all.filter(|(term, _)| !ELSEWHERE.contains(&term.as_str())) {
+            let key = format!("foresight.{term}.enabled");
+            assert!(CHANGES.iter().any(|(changed, _)| *changed == key), "{key}");
+            terms += 1;
+        }
+        assert!(terms > 10, "{terms}");
     }
 }
