@@ -65,10 +65,12 @@ impl ScriptedApi {
         &self,
         answer: impl Fn(usize, &AskedRequest) -> (u16, Value) + Send + Sync + 'static,
     ) -> kube::Client {
-        let (asked, began, answer) = (Arc::clone(&self.asked), paused_now(), Arc::new(answer));
+        let requests = Arc::clone(&self.asked);
+        let began = paused_now();
+        let answering = Arc::new(answer);
         let service = tower::service_fn(move |request: Request<Body>| {
-            let asked = Arc::clone(&asked);
-            let answer = Arc::clone(&answer);
+            let asked = Arc::clone(&requests);
+            let answer = Arc::clone(&answering);
             async move {
                 let (head, sent) = request.into_parts();
                 let bytes = sent.collect().await.unwrap().to_bytes();

@@ -345,8 +345,8 @@ impl RecordedVariant {
         let after = self.counts.partition_point(|(since, _)| *since <= at);
         let known = |counts: &(Timestamp, Option<u32>)| counts.1;
         let before = self.counts[..after].iter().rev().find_map(known);
-        let later = || self.counts[after..].iter().find_map(known);
-        before.or_else(later).map(Replicas::saturating)
+        let existing = before.or_else(|| self.counts[after..].iter().find_map(known));
+        existing.map(Replicas::saturating)
     }
 
     /// The replica-hours from one instant to another, without the time in which the count of

@@ -66,11 +66,11 @@ fn given_or(given: Option<std::time::Duration>, otherwise: f64) -> Micros {
 /// The policy without the parts that the simulator lacks: nodes, quotas and adapters. A pool with
 /// unknown adapters would only ever scale up.
 pub(crate) fn playable(policy: &Policy) -> Policy {
-    let mut policy = policy.clone();
-    policy.limits.nodes = LimitSwitch::Off;
-    policy.limits.quotas = LimitSwitch::Off;
-    policy.pools.clear();
-    policy
+    let mut playable = policy.clone();
+    playable.limits.nodes = LimitSwitch::Off;
+    playable.limits.quotas = LimitSwitch::Off;
+    playable.pools.clear();
+    playable
 }
 
 /// A scenario that was made of a trace.
@@ -79,7 +79,7 @@ pub(crate) struct TraceScenario {
     pub(crate) scenario: Scenario,
     /// The objectives of all requests.
     pub(crate) slo: Slo,
-    /// What is assumed, and what is left out.
+    /// Assumptions and omissions.
     pub(crate) notes: Vec<String>,
 }
 

@@ -71,7 +71,7 @@ pub struct Rules {
     pub policies: Vec<ScalingPolicy>,
 }
 
-/// How far the number may move in a period.
+/// The most that desired replicas may change in a period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScalingPolicy {
     /// The amount.

@@ -111,22 +111,24 @@ impl AblationChange {
 mod tests {
     use super::*;
 
-    /// Terms without an effect on workloads of a few hours: one needs a gateway, one needs days.
+    /// Terms that the twenty workloads cannot show: one needs a gateway, one needs days.
     const ELSEWHERE: [&str; 2] = ["gateway", "schedule"];
 
     #[test]
     fn each_term_that_can_be_switched_is_switched() {
         let schema = plimsoll_daemon::config::schema();
         let terms = schema.pointer("/properties/capacity/properties/foresight/properties").unwrap();
-        let can_be_switched = |term: &Value| term.pointer("/properties/enabled").is_some();
-        let all = terms.as_object().unwrap().iter().filter(|(_, term)| can_be_switched(term));
+        let mut switched = 0;
+        for (name, term) in terms.as_object().unwrap() {
+            let can_be_switched = term.pointer("/properties/enabled").is_some();
+            if !can_be_switched || ELSEWHERE.contains(&name.as_str()) {
+                continue;
+            }
 
-        let mut terms = 0;
-        for (term, _) in all.filter(|(term, _)| !ELSEWHERE.contains(&term.as_str())) {
-            let key = format!("foresight.{term}.enabled");
+            let key = format!("foresight.{name}.enabled");
             assert!(CHANGES.iter().any(|(changed, _)| *changed == key), "{key}");
-            terms += 1;
+            switched += 1;
         }
-        assert!(terms > 10, "{terms}");
+        assert!(switched > 10, "{switched}");
     }
 }

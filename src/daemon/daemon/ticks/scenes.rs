@@ -1,7 +1,7 @@
 //! Requests for the scene of a tick, from which it can be decided again.
 //!
 //! The loop copies its state only for a tick that was asked for, and once for all requests. So
-//! nothing is copied while nobody asks.
+//! nothing is copied without a request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -32,8 +32,8 @@ const IDLE_MIN: f64 = 2.0 * IDLE;
 pub(super) fn faster(scene: &ModelScene<'_>, lever: &'static str) -> Vec<Trial> {
     let mut trials = Vec::new();
     for (model, described) in scene.scenario.models.iter().enumerate() {
-        let longest = scene.variants_of(model).map(|it| it.startup.load.seconds());
-        let longest = longest.fold(0.0, f64::max);
+        let starts = scene.variants_of(model).map(|it| it.startup.load.seconds());
+        let longest = starts.fold(0.0, f64::max);
         if longest < START_MIN {
             continue;
         }

@@ -52,7 +52,7 @@ settings! {
         /// How long a replica that is taken away may finish what it has.
         grace: Micros = GRACE, in SPANS;
 
-        /// The mean time between crashes of one replica, which then starts anew where it is;
+        /// The mean time between crashes of one replica, which then starts again where it is;
         /// without it, there are none.
         crash_every: Option<Micros>, in SPANS;
 
