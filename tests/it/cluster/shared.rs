@@ -110,6 +110,18 @@ async fn while_nothing_changes_nothing_is_asked_and_few_connections_are_open() {
 }
 
 #[tokio::test]
+async fn passes_that_take_longer_than_a_heartbeat_hear_what_is_reported() {
+    let fake = FakeCluster::start().await;
+    let wanted = crowd(&fake, 200);
+    let pace = WatchTiming { heartbeat: std::time::Duration::from_millis(1), ..PATIENT };
+    let mut watching = Watching::through(fake.client(), pace, needs(&wanted));
+    watching.until_all_have_one_pod(&wanted).await;
+
+    fake.put(PODS, &labelled("model-7-b", &json!({"app": "model-7"})));
+    watching.until_scale(&variant("model-7"), &known(1, 1, 2, 0, None)).await;
+}
+
+#[tokio::test]
 async fn more_watches_than_fit_on_a_connection_take_another() {
     let fake = FakeCluster::start_with_tls().await;
     let wanted = spread(&fake, 60);

@@ -161,17 +161,9 @@ impl ClusterWatcher {
             self.reconcile();
             self.publish();
 
-            let usual = self.clock.elapsed().saturating_sub(began) * GATHERING;
-            // Each heartbeat restarts the gathering, so the gathering must end before the next one.
-            let gather = usual.min(self.pace.heartbeat / 2);
+            let gather = self.clock.elapsed().saturating_sub(began) * GATHERING;
             tokio::select! {
-                Some(report) = next(&mut inbox, gather) => {
-                    self.absorb(report);
-                    // A list of a hundred pods, or a burst of changes, results in one new state.
-                    while let Ok(report) = inbox.try_recv() {
-                        self.absorb(report);
-                    }
-                }
+                Some(report) = next(&mut inbox, gather) => self.absorb(report),
                 changed = needs.changed(), if open => {
                     open = changed.is_ok();
                     self.needs = needs.borrow_and_update().clone();
@@ -180,6 +172,13 @@ impl ClusterWatcher {
                 _ = heartbeat.tick() => {
                     self.world.age(self.now(), self.pace.quiet());
                 }
+            }
+
+            // A list of a hundred pods, or a burst of changes, results in one new state. A
+            // heartbeat ends the gathering too: where a pass takes longer than the time between
+            // heartbeats, nothing would be heard otherwise.
+            while let Ok(report) = inbox.try_recv() {
+                self.absorb(report);
             }
         }
     }
