@@ -152,6 +152,7 @@ fn provenance(file: &Path, commit: &str) -> Value {
     let output = Command::new(root("packaging/provenance"))
         .arg(file)
         .env("SOURCE_COMMIT", commit)
+        .env("TARGET", "aarch64-unknown-linux-gnu")
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -171,7 +172,9 @@ fn the_provenance_binds_a_file_to_its_commit_lock_file_and_toolchain() {
     assert_eq!(statement["subject"][0]["name"], "plimsoll");
     assert_eq!(statement["subject"][0]["digest"]["sha256"], SHA256_OF_ABC);
 
-    let inputs = &statement["predicate"]["buildDefinition"]["resolvedDependencies"];
+    let definition = &statement["predicate"]["buildDefinition"];
+    assert_eq!(definition["externalParameters"]["target"], "aarch64-unknown-linux-gnu");
+    let inputs = &definition["resolvedDependencies"];
     assert_eq!(inputs[0]["digest"]["gitCommit"], commit);
     assert_eq!(inputs[0]["annotations"]["dirty"], false);
     assert_eq!(inputs[1]["name"], "Cargo.lock");
