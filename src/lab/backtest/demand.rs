@@ -83,6 +83,8 @@ pub(crate) struct RecordedVariant {
     counts: Vec<(Timestamp, Option<u32>)>,
     /// The requests that an engine runs at the same time, if its arguments set them.
     pub(crate) sequences: Option<f64>,
+    /// The tokens that an engine computes in one iteration at most, if its arguments set them.
+    pub(crate) step_tokens: Option<f64>,
     template: Option<Arc<PodTemplate>>,
     /// Replica-seconds of existing replicas.
     pub(crate) replica_seconds: f64,
@@ -95,8 +97,6 @@ pub(crate) struct RecordedVariant {
     pub(crate) kv: Option<f64>,
     /// The most requests that ran in a replica at the same time.
     pub(crate) running: f64,
-    /// The largest iteration of its engines.
-    pub(crate) most: Most,
     /// The seconds from creation to readiness, of each start.
     pub(crate) starts: BTreeMap<ReplicaKey, f64>,
     pace: PaceFilter,
@@ -104,13 +104,6 @@ pub(crate) struct RecordedVariant {
     asked: Option<(Replicas, Option<bool>)>,
     /// The time of the previous tick, and its replicas; `None` if the count was unknown.
     seen: Option<(Timestamp, u32)>,
-}
-
-/// The largest iteration, as far as histogram buckets show it.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Most {
-    /// An upper bound of the tokens per iteration; infinite if an iteration exceeded all buckets.
-    iteration: f64,
 }
 
 /// The state of a replica's metrics.
@@ -187,7 +180,6 @@ impl TraceDemand {
             }
         }
 
-        crew.most.take(reading);
         let Some(stride) = meter.odometer.take(at, reading) else { return };
         load.spread(first, role, &stride);
         let running = stride.running.map_or(0.0, plimsoll_core::units::Requests::requests);
@@ -271,6 +263,7 @@ impl RecordedVariant {
             bounds: spec.bounds,
             counts: Vec::new(),
             sequences: None,
+            step_tokens: None,
             template: None,
             replica_seconds: 0.0,
             at_max: 0.0,
@@ -278,7 +271,6 @@ impl RecordedVariant {
             flips: 0,
             kv: None,
             running: 0.0,
-            most: Most::default(),
             starts: BTreeMap::new(),
             pace: PaceFilter::default(),
             asked: None,
@@ -336,8 +328,10 @@ impl RecordedVariant {
 
         self.template = Some(Arc::clone(template));
         let arguments = engine_args::read(&template.containers).ok();
-        let sequences = arguments.and_then(|it| it.sequences);
+        let sequences = arguments.as_ref().and_then(|it| it.sequences);
         self.sequences = sequences.map(plimsoll_core::units::Requests::requests);
+        let step_tokens = arguments.and_then(|it| it.step_tokens);
+        self.step_tokens = step_tokens.map(plimsoll_core::units::Tokens::tokens);
     }
 
     /// The existing replicas at an instant, or the first known count after it.
@@ -391,31 +385,6 @@ impl RecordedVariant {
     }
 }
 
-// === impl Most ===
-
-impl Most {
-    fn take(&mut self, reading: &Reading) {
-        for rank in &reading.ranks {
-            if let Some(edge) = rank.step_tokens.as_ref().and_then(largest) {
-                self.iteration = self.iteration.max(edge);
-            }
-        }
-    }
-
-    /// The most tokens that an iteration may have had. A prompt computed in chunks counts as a
-    /// whole in the iteration that completes it, so the length of chunks is not visible.
-    pub(crate) fn iteration(self) -> Option<f64> {
-        self.iteration.is_finite().then_some(self.iteration)
-    }
-}
-
-/// The upper edge of the bucket that contains the largest value; `None` if the histogram is empty.
-fn largest(histogram: &Histogram) -> Option<f64> {
-    let (_, all) = histogram.buckets.last().filter(|(_, all)| *all > 0.0)?;
-    let at = histogram.buckets.iter().find(|(_, count)| count >= all)?;
-    Some(at.0)
-}
-
 // === impl Meter ===
 
 impl Meter {
@@ -456,13 +425,13 @@ fn total(known: &Histogram, more: &Histogram) -> Histogram {
 mod tests {
     use super::*;
     use plimsoll_core::fleet::{Fleet, ModelName, Namespace, ReplicaName, VariantName};
+    use plimsoll_core::observe::template::Container;
     use plimsoll_core::observe::{ReplicaListing, ScrapeRoute};
     use plimsoll_core::units::{CostPerHour, Fraction};
 
-    /// Ticks of an hour, `step` apart, of a variant with at most two replicas and this listing.
-    fn hour(step: usize, listing: impl Fn(i64) -> Option<Scale>) -> RecordedVariant {
-        let two = Bounds::new(Replicas::ONE, Replicas::new(2)).unwrap();
-        let spec = VariantSpec {
+    /// A variant with at most two replicas.
+    fn spec() -> VariantSpec {
+        VariantSpec {
             key: VariantKey {
                 namespace: Namespace::new("shop").unwrap(),
                 variant: VariantName::new("a").unwrap(),
@@ -475,9 +444,13 @@ mod tests {
             list_price: None,
             mismatch: Fraction::ONE,
             start_time: None,
-            bounds: two,
-        };
+            bounds: Bounds::new(Replicas::ONE, Replicas::new(2)).unwrap(),
+        }
+    }
 
+    /// Ticks of an hour, `step` apart, of a variant with this listing.
+    fn hour(step: usize, listing: impl Fn(i64) -> Option<Scale>) -> RecordedVariant {
+        let spec = spec();
         let replicas: Vec<ReplicaKey> = ["one", "two"]
             .map(|name| ReplicaKey {
                 variant: spec.key.clone(),
@@ -504,6 +477,27 @@ mod tests {
         }
 
         gathered.variants.remove(&spec.key).unwrap()
+    }
+
+    #[test]
+    fn the_arguments_of_the_last_template_set_seats_and_tokens_per_iteration() {
+        let mut variant = RecordedVariant::new(&spec());
+        let mut known = |arguments: &[&str]| {
+            let container = Container {
+                image: "vllm/vllm-openai".to_owned(),
+                command: vec!["vllm".to_owned(), "serve".to_owned()],
+                args: arguments.iter().map(|&argument| argument.to_owned()).collect(),
+                ..Container::default()
+            };
+            let template = Arc::new(PodTemplate { unit: None, containers: vec![container] });
+            let templates = [(spec().key, template)].into();
+            variant.note_arguments(&Inputs { templates, ..Inputs::default() });
+            (variant.sequences, variant.step_tokens)
+        };
+
+        let both = ["--max-num-seqs=64", "--max-num-batched-tokens=4096"];
+        assert_eq!(known(&both), (Some(64.0), Some(4096.0)));
+        assert_eq!(known(&both[..1]), (Some(64.0), None));
     }
 
     #[test]

@@ -310,7 +310,7 @@ fn variant(
     ));
 
     let seats = crew.sequences.map_or_else(|| whole(crew.running).max(SEATS), whole).max(1);
-    let batch_tokens = batch_tokens(crew).max(seats);
+    let batch_tokens = crew.step_tokens.map_or(BATCH_TOKENS, whole).max(seats);
     let mut spec = crew.spec.clone();
     spec.bounds = crew.bounds;
     Some(Variant {
@@ -357,17 +357,6 @@ pub(crate) fn following(bounds: Bounds) -> Actuator {
         cooldown: COOLDOWN,
         activation: scaler::MilliValue(0),
     })
-}
-
-/// The most tokens per iteration: the default, or more if the trace shows more. Decode replicas
-/// show nothing about it.
-fn batch_tokens(crew: &RecordedVariant) -> u32 {
-    match crew.spec.role {
-        Role::Decode => BATCH_TOKENS,
-        Role::Both | Role::Prefill => {
-            crew.most.iteration().map_or(BATCH_TOKENS, |most| whole(most).max(BATCH_TOKENS))
-        }
-    }
 }
 
 /// The duration of an iteration, as far as replicas with this role show it.
