@@ -8,6 +8,9 @@
 
 mod crowd;
 mod daemon;
+#[expect(dead_code, reason = "the tests of all panels look at the kinds of their queries")]
+#[path = "../prometheus/dashboards.rs"]
+mod dashboards;
 mod discovery;
 mod doctor;
 mod engines;
@@ -17,6 +20,7 @@ mod leader;
 mod live;
 mod migrate;
 mod page;
+mod panels;
 mod picker;
 mod prometheus;
 mod replicas;

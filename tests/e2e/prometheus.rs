@@ -138,10 +138,10 @@ impl Drop for Prometheus {
 
 /// Scrapes the pods of one namespace every second, as a `PodMonitor` would; `keep` is a regular
 /// expression of their names.
-fn scraping(stage: &Stage, namespace: &str, keep: &str) -> String {
+pub(crate) fn scraping(stage: &Stage, namespace: &str, keep: &str) -> String {
     let kubeconfig = stage.cluster().join("admin.kubeconfig");
     format!(
-        "global: {{scrape_interval: 1s, scrape_timeout: 1s}}
+        "global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}
 scrape_configs:
 - job_name: llm/llama
   kubernetes_sd_configs:

@@ -2,10 +2,11 @@
 //!
 //! `tests/prometheus/run` builds Prometheus and runs this, `tests/panels/run` its module `panels`. The demo is the real daemon under
 //! simulated load, so every query gets what it would get in a cluster, but for what only a cluster
-//! has: HPAs and the `APIService`.
+//! has: HPAs and the `APIService`. `tests/e2e/panels.rs` has those.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod dashboards;
 mod panels;
 mod stage;
 #[expect(dead_code, reason = "the tests of the status page press keys")]
@@ -13,24 +14,11 @@ mod stage;
 mod webdriver;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::dashboards::{Query, dashboards, queries, root};
 use crate::stage::{Answer, Stage};
-
-/// What Grafana puts in the place of its variables: all of everything, a range that the demo has
-/// filled, and an interval with several scrapes in it.
-const CHOSEN: [(&str, &str); 8] = [
-    ("$job", ".*"),
-    ("$top", "10"),
-    ("$__rate_interval", "15s"),
-    ("$__range", "2m"),
-    ("$__interval", "5s"),
-    ("$namespace", ".*"),
-    ("$model", ".*"),
-    ("$variant", ".*"),
-];
 
 /// Metrics that the demo does not have: those of a cluster, of a Prometheus as the source, of limits,
 /// of several replicas of the daemon, and of what goes wrong.
@@ -53,69 +41,10 @@ const ELSEWHERE: [&str; 16] = [
     "plimsoll_unschedulable_replicas",
 ];
 
-/// A query of a panel.
-struct Query {
-    panel: String,
-    expr: String,
-    instant: bool,
-    /// A row of a table each, or a line.
-    of_table: bool,
-    /// How its lines are named.
-    legend: String,
-}
-
-fn root(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
-}
-
-fn dashboards() -> Vec<Value> {
-    let files = std::fs::read_dir(root("dashboards")).unwrap().map(|entry| entry.unwrap().path());
-    let dashboards: Vec<Value> = files
-        .filter(|path| path.extension().is_some_and(|it| it == "json"))
-        .map(|path| serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap())
-        .collect();
-    assert_eq!(dashboards.len(), 2, "the dashboards are found");
-    dashboards
-}
-
-fn queries() -> Vec<Query> {
-    let mut queries = Vec::new();
-    for dashboard in dashboards() {
-        for panel in dashboard["panels"].as_array().unwrap() {
-            for target in panel["targets"].as_array().into_iter().flatten() {
-                let title = format!("{} / {}", dashboard["uid"], panel["title"]);
-                queries.push(Query::of(title, target));
-            }
-        }
-    }
-    queries
-}
-
 impl Query {
-    /// The query of a target, with a value in the place of each variable.
-    fn of(panel: String, target: &Value) -> Self {
-        let expr = target["expr"].as_str().unwrap().to_owned();
-        let expr = CHOSEN.iter().fold(expr, |expr, (name, value)| expr.replace(name, value));
-        assert!(!expr.contains('$'), "{panel}: {expr}");
-        let legend = target["legendFormat"].as_str().unwrap_or_default().to_owned();
-        let (instant, of_table) = (target["instant"] == true, target["format"] == "table");
-        Self { panel, expr, instant, of_table, legend }
-    }
-
-    /// Names each line by what there is any number of.
-    fn draws_a_line_for_each(&self) -> bool {
-        let many = ["{{namespace}}", "{{model}}", "{{variant}}", "{{hpa}}"];
-        many.iter().any(|label| self.legend.contains(label))
-    }
-
     /// What a dashboard gets that shows the time from `start` to `end`.
     async fn answer(&self, stage: &Stage, start: f64, end: f64, step: u32) -> Value {
-        if self.instant {
-            let end = end.to_string();
-            stage.get("query", &[("query", &self.expr), ("time", &end)]).await
-        } else {
-            stage.range(&self.expr, start, end, step).await
-        }
+        stage.fetch(&self.path(start, end, step)).await
     }
 
     fn is_of_elsewhere(&self) -> bool {

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
+use crate::dashboards::{Query, dashboards, root};
 use crate::stage::Stage;
 use crate::webdriver::Browser;
-use crate::{Query, dashboards, every_panel_shows_something, root, the_fleet_grows};
+use crate::{every_panel_shows_something, the_fleet_grows};
 
 /// The shown time, in seconds: about as long as the demo has run when each panel has shown something.
 const SHOWN: f64 = 180.0;

@@ -8,6 +8,8 @@ use std::time::Duration;
 use plimsoll::clock::Clock;
 use serde_json::Value;
 
+use crate::dashboards::shows_something;
+
 /// The longest that anything may take to show. Half a wave of the demo's load is 90 s, and the
 /// machine may be slow.
 const PATIENCE: Duration = Duration::from_mins(4);
@@ -162,7 +164,12 @@ impl Stage {
     /// What an endpoint of the HTTP API answers.
     pub(crate) async fn get(&self, path: &str, query: &[(&str, &str)]) -> Value {
         let pairs = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
-        let url = format!("{}/{path}?{pairs}", self.url);
+        self.fetch(&format!("{path}?{pairs}")).await
+    }
+
+    /// What a path of the HTTP API answers, with its parameters.
+    pub(crate) async fn fetch(&self, path: &str) -> Value {
+        let url = format!("{}/{path}", self.url);
         let answer = self.client.get(url).send().await.unwrap().bytes().await.unwrap();
         serde_json::from_slice(&answer).unwrap()
     }
@@ -179,13 +186,6 @@ impl Stage {
         now["data"]["result"][0].as_f64().unwrap()
     }
 
-    /// What an expression was between two times, each `step` seconds.
-    pub(crate) async fn range(&self, expr: &str, start: f64, end: f64, step: u32) -> Value {
-        let (start, end, step) = (start.to_string(), end.to_string(), step.to_string());
-        let query = [("query", expr), ("start", &start), ("end", &end), ("step", &step)];
-        self.get("query_range", &query).await
-    }
-
     /// The values of `label_values(SELECTOR, LABEL)`.
     pub(crate) async fn label_values(&self, question: &str) -> Vec<Value> {
         let inside = question.strip_prefix("label_values(").unwrap().strip_suffix(')').unwrap();
@@ -200,13 +200,11 @@ impl Answer {
         if answer["status"] != "success" {
             return Self::Refused(answer["error"].to_string());
         }
-        let result = &answer["data"]["result"];
-        let numbers = |series: &Value| {
-            let many = series["values"].as_array().into_iter().flatten();
-            many.chain(series.get("value")).any(|sample| sample[1] != "NaN")
-        };
-        let some = result.as_array().is_some_and(|series| series.iter().any(numbers));
-        if some { Self::Series(result.to_string()) } else { Self::Nothing }
+        if shows_something(answer) {
+            Self::Series(answer["data"]["result"].to_string())
+        } else {
+            Self::Nothing
+        }
     }
 }
 
