@@ -3,29 +3,12 @@
 use serde_json::Value;
 
 use crate::daemon::{Daemon, Knows, configuration, election};
-use crate::dashboards::{Query, queries, root, shows_something};
+use crate::dashboards::{OF_A_CLUSTER, Query, queries, root, shows_something};
 use crate::discovery::Granted;
 use crate::page::MODEL;
 use crate::prometheus::{Prometheus, scraping};
 use crate::stage::{Stage, stage};
 use crate::wait::until;
-
-/// What these panels show, and the demo does not have.
-const OF_A_CLUSTER: [&str; 13] = [
-    "plimsoll_apiservice_state",
-    "plimsoll_autoscaler_follows",
-    "plimsoll_autoscaler_problem",
-    "plimsoll_cluster_state_age_seconds",
-    "plimsoll_discovery_objects",
-    "plimsoll_events_total",
-    "plimsoll_hpa_ignores_desired",
-    "plimsoll_limit_shadow_price",
-    "plimsoll_limited_replicas",
-    "plimsoll_prometheus_",
-    "plimsoll_shared_document_bytes",
-    "plimsoll_slo_itl_seconds",
-    "plimsoll_unschedulable_replicas",
-];
 
 const NAMESPACE: &str = "panels";
 

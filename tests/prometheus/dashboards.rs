@@ -17,6 +17,24 @@ const CHOSEN: [(&str, &str); 8] = [
     ("$variant", ".*"),
 ];
 
+/// Metrics that a daemon has only in a cluster, or with a Prometheus as the source and limits. The
+/// tests on a control plane have them.
+pub(crate) const OF_A_CLUSTER: [&str; 13] = [
+    "plimsoll_apiservice_state",
+    "plimsoll_autoscaler_follows",
+    "plimsoll_autoscaler_problem",
+    "plimsoll_cluster_state_age_seconds",
+    "plimsoll_discovery_objects",
+    "plimsoll_events_total",
+    "plimsoll_hpa_ignores_desired",
+    "plimsoll_limit_shadow_price",
+    "plimsoll_limited_replicas",
+    "plimsoll_prometheus_",
+    "plimsoll_shared_document_bytes",
+    "plimsoll_slo_itl_seconds",
+    "plimsoll_unschedulable_replicas",
+];
+
 /// A query of a panel.
 pub(crate) struct Query {
     pub(crate) panel: String,

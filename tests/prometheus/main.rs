@@ -17,29 +17,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::dashboards::{Query, dashboards, queries, root};
+use crate::dashboards::{OF_A_CLUSTER, Query, dashboards, queries, root};
 use crate::stage::{Answer, Stage};
 
-/// Metrics that the demo does not have: those of a cluster, of a Prometheus as the source, of limits,
-/// of several replicas of the daemon, and of what goes wrong.
-const ELSEWHERE: [&str; 16] = [
-    "ALERTS{",
-    "plimsoll_apiservice_state",
-    "plimsoll_autoscaler_follows",
-    "plimsoll_autoscaler_problem",
-    "plimsoll_cluster_state_age_seconds",
-    "plimsoll_discovery_objects",
-    "plimsoll_events_total",
-    "plimsoll_hpa_ignores_desired",
-    "plimsoll_limit_shadow_price",
-    "plimsoll_limited_replicas",
-    "plimsoll_prometheus_",
-    "plimsoll_shared_document_bytes",
-    "plimsoll_slo_itl_seconds",
-    "plimsoll_stuck_replicas",
-    "plimsoll_tls_failures_total",
-    "plimsoll_unschedulable_replicas",
-];
+/// More metrics that the demo does not have: those of alerts, and of what goes wrong.
+const ELSEWHERE: [&str; 3] = ["ALERTS{", "plimsoll_stuck_replicas", "plimsoll_tls_failures_total"];
 
 impl Query {
     /// What a dashboard gets that shows the time from `start` to `end`.
@@ -48,7 +30,7 @@ impl Query {
     }
 
     fn is_of_elsewhere(&self) -> bool {
-        ELSEWHERE.iter().any(|metric| self.expr.contains(metric))
+        OF_A_CLUSTER.iter().chain(&ELSEWHERE).any(|metric| self.expr.contains(metric))
     }
 }
 
