@@ -575,6 +575,18 @@ async fn answers_that_are_too_large_change_no_count() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn before_the_first_sample_its_time_is_absent() {
+    let running = Running::start(", body_limit: 4KiB").await;
+    let counted = "plimsoll_prometheus_queries_total{outcome=\"too_large\"}";
+    running.until(counted, "counted", |count| count > 0.0).await;
+    for time in ["newest_sample", "last_success"] {
+        let metric = format!("plimsoll_prometheus_{time}_timestamp_seconds");
+        assert_eq!(running.sample(&metric).await, None, "{metric}");
+    }
+    running.daemon.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_takes_no_post_is_asked_by_get() {
     let running = Running::start("").await;
     running.server.play(Play::OnlyGet);

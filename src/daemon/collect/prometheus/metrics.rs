@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, Registry};
+use prometheus::{Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, Registry};
 
 use crate::collect::prometheus::failure::QueryOutcome;
 use crate::telemetry::registrar::Registrar;
@@ -26,8 +26,9 @@ pub struct PrometheusMetrics {
     pub(crate) ahead: IntGauge,
     pub(crate) claimed: IntGauge,
     pub(crate) up: IntGauge,
-    success: Gauge,
-    newest: Gauge,
+    // These are absent until there is a time.
+    success: GaugeVec,
+    newest: GaugeVec,
     pub(crate) interval: Gauge,
 }
 
@@ -91,13 +92,15 @@ impl PrometheusMetrics {
                 "plimsoll_prometheus_up",
                 "1 if Prometheus's last responses were complete and had series, otherwise 0.",
             )?,
-            success: registrar.gauge(
+            success: registrar.gauges(
                 "plimsoll_prometheus_last_success_timestamp_seconds",
                 "Time of Prometheus's last complete responses, in seconds since the epoch.",
+                &[],
             )?,
-            newest: registrar.gauge(
+            newest: registrar.gauges(
                 "plimsoll_prometheus_newest_sample_timestamp_seconds",
                 "Time of the newest sample from Prometheus, in seconds since the epoch.",
+                &[],
             )?,
             interval: registrar.gauge(
                 "plimsoll_prometheus_scrape_interval_seconds",
@@ -117,11 +120,11 @@ impl PrometheusMetrics {
     }
 
     pub(crate) fn succeeded(&self, now: Timestamp) {
-        self.success.set(now.as_duration().as_secs_f64());
+        self.success.with_label_values::<&str>(&[]).set(now.as_duration().as_secs_f64());
     }
 
     pub(crate) fn saw(&self, newest: Timestamp) {
-        self.newest.set(newest.as_duration().as_secs_f64());
+        self.newest.with_label_values::<&str>(&[]).set(newest.as_duration().as_secs_f64());
     }
 }
 
