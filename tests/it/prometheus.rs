@@ -574,15 +574,24 @@ async fn answers_that_are_too_large_change_no_count() {
     }
 }
 
+/// The times of the newest sample and of the last complete responses.
+async fn times(running: &Running) -> [Option<f64>; 2] {
+    let newest = "plimsoll_prometheus_newest_sample_timestamp_seconds ";
+    let success = "plimsoll_prometheus_last_success_timestamp_seconds ";
+    [running.sample(newest).await, running.sample(success).await]
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn before_the_first_sample_its_time_is_absent() {
+async fn times_are_absent_until_there_is_one() {
     let running = Running::start(", body_limit: 4KiB").await;
     let counted = "plimsoll_prometheus_queries_total{outcome=\"too_large\"}";
     running.until(counted, "counted", |count| count > 0.0).await;
-    for time in ["newest_sample", "last_success"] {
-        let metric = format!("plimsoll_prometheus_{time}_timestamp_seconds");
-        assert_eq!(running.sample(&metric).await, None, "{metric}");
-    }
+    assert_eq!(times(&running).await, [None; 2]);
+    running.daemon.shutdown().await;
+
+    let running = Running::start("").await;
+    running.until_desired(3.0).await;
+    assert!(times(&running).await.iter().all(Option::is_some));
     running.daemon.shutdown().await;
 }
 
