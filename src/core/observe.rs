@@ -373,7 +373,7 @@ pub struct Observation {
     pub listed_at: Option<Timestamp>,
     /// The time since which replicas have been measured without a gap; `None` when none is.
     pub measured_since: Option<MeasuredSince>,
-    /// How its replicas start.
+    /// The way in which its replicas start.
     pub startup: Startup,
 }
 

@@ -33,7 +33,7 @@ use crate::units::{CostPerHour, Fraction, Gpus, Replicas, Seconds};
 /// The most decisions for the answers about one variant.
 pub const SOLVES_MAX: u32 = 128;
 
-/// How far the load and the targets are changed: by this factor, and by its inverse.
+/// The factor by which the load and the targets are changed. Its inverse is the other one.
 const REACH: f64 = 20.0;
 
 /// The difference of the ends at which a search ends, as a share.

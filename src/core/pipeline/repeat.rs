@@ -1,6 +1,6 @@
 //! A tick that can be decided again with a changed input.
 //!
-//! [`TickScene`] is what a tick starts from: the state before it, the instant, and the inputs.
+//! [`TickScene`] is the start of a tick: the state before it, the instant, and the inputs.
 //! [`RepeatableTick`] is the same tick after it was decided once. Everything that the tick learns
 //! from its scrapes is learned then, and the desired replicas in effect are still those from before
 //! it. So deciding again changes nothing but what a [`Change`] changes, and without a change it

@@ -122,7 +122,7 @@ settings! {
         replica: Option<u32>, in NUMBERS;
     }
 
-    /// A time in which nobody can read what replicas say: neither the daemon nor another
+    /// A time in which the metrics of replicas can't be read, neither by the daemon nor by another
     /// autoscaler.
     #[derive(Copy, Eq)]
     pub struct Outage {
