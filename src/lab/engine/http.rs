@@ -30,7 +30,7 @@ use crate::engine::args;
 use crate::engine::completion::{
     AnswerDelivery, AnswerEnding, CompletionAnswer, CompletionEndpoint, CompletionRequest, DONE,
 };
-use crate::engine::served::{AnswerProgress, RequestRefusal, ServedReplica};
+use crate::engine::served::{AnswerProgress, ServedReplica, SubmitRefusal};
 use crate::simulate::Micros;
 use crate::simulate::page::{self, EngineIdentity};
 use crate::simulate::workload::load::Size;
@@ -277,10 +277,10 @@ impl EngineServer {
         };
         let accepted = match submitted {
             Ok(request) => request,
-            Err(refusal @ RequestRefusal::TooLong { .. }) => {
+            Err(refusal @ SubmitRefusal::TooLong { .. }) => {
                 return failure(StatusCode::BAD_REQUEST, &refusal.to_string());
             }
-            Err(refusal @ RequestRefusal::Full) => {
+            Err(refusal @ SubmitRefusal::Full) => {
                 return failure(StatusCode::SERVICE_UNAVAILABLE, &refusal.to_string());
             }
         };

@@ -62,7 +62,7 @@ pub(crate) struct AcceptedRequest {
 
 /// The reason why a request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum RequestRefusal {
+pub(crate) enum SubmitRefusal {
     /// The prompt and the answer do not fit into the KV cache.
     #[error(
         "the prompt and the answer have {tokens} tokens, and this engine's cache has {capacity}"
@@ -131,16 +131,16 @@ impl ServedReplica {
         &mut self,
         now: Micros,
         Size { prompt, output }: Size,
-    ) -> Result<AcceptedRequest, RequestRefusal> {
+    ) -> Result<AcceptedRequest, SubmitRefusal> {
         self.advance_to(now);
         if self.replica.outstanding() >= REQUESTS_MAX {
-            return Err(RequestRefusal::Full);
+            return Err(SubmitRefusal::Full);
         }
 
         let id = self.take_id();
         self.replica.submit(now, Request { id, prompt, output }).map_err(|_| {
             let tokens = u64::from(prompt) + u64::from(output);
-            RequestRefusal::TooLong { tokens, capacity: self.replica.kv_tokens() }
+            SubmitRefusal::TooLong { tokens, capacity: self.replica.kv_tokens() }
         })?;
 
         let (sender, progress) = watch::channel(AnswerProgress::default());
@@ -276,7 +276,7 @@ mod tests {
         let mut served = loaded(5_000.0);
         served.advance_to(Micros::from_secs(10));
         let refused = served.submit(Micros::from_secs(10), Size { prompt: 1, output: 1 });
-        assert_eq!(refused.unwrap_err(), RequestRefusal::Full);
+        assert_eq!(refused.unwrap_err(), SubmitRefusal::Full);
         assert!(served.snapshot().waiting as usize <= REQUESTS_MAX);
     }
 
@@ -293,7 +293,7 @@ mod tests {
         let mut served = loaded(0.0);
         let long = served.submit(Micros::ZERO, Size { prompt: 1_000, output: 100 });
         let capacity = 65 * 16;
-        assert_eq!(long.unwrap_err(), RequestRefusal::TooLong { tokens: 1_100, capacity });
+        assert_eq!(long.unwrap_err(), SubmitRefusal::TooLong { tokens: 1_100, capacity });
 
         let accepted = served.submit(Micros::ZERO, Size { prompt: 100, output: 900 }).unwrap();
         served.advance_to(Micros::from_secs(1));
