@@ -46,14 +46,13 @@ const PATIENCE: Duration = Duration::from_mins(4);
 /// How often the status of the scale targets follows their spec, many times in a sync.
 const FOLLOWING: Duration = Duration::from_millis(100);
 
-/// How long an answer takes. The controller waits for a second between two syncs, and windows are
-/// whole seconds: with this, no value is as old as a window.
+/// How long an answer takes, at least. Windows are whole seconds, like the wait between two syncs:
+/// with this, no value is as old as a window.
 const THOUGHT: Duration = Duration::from_millis(120);
 
-/// What lies between an answer and the moment for which the controller remembers it, at most, on a
-/// busy machine. Where a value is as old as a window but for this, nobody can tell what the controller
-/// will do, and a series ends if it did something else.
-const BLUR: Duration = Duration::from_millis(200);
+/// How long the controller waits after a sync before it begins the next one of the same HPA: what
+/// its `--horizontal-pod-autoscaler-sync-period` says on this stage.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Scale targets that are nothing but a number.
 const TARGETS: &str = r"
@@ -539,7 +538,7 @@ fn compare(series: &Series, asked: &[Asked]) -> (Vec<u32>, Vec<u32>) {
             SyncOutcome::Scale(next) => next.count(),
             SyncOutcome::Hold | SyncOutcome::Disabled => pair[0].scale.spec.count(),
         };
-        if real != model && blurred(&series.settings, &asked[..=at]) {
+        if real != model && blurred(&series.settings, &asked[..=at + 1]) {
             break;
         }
         theirs.push(real);
@@ -548,17 +547,32 @@ fn compare(series: &Series, asked: &[Asked]) -> (Vec<u32>, Vec<u32>) {
     (theirs, ours)
 }
 
-/// Whether something is about as old as a window or a period at the last of these syncs.
+/// Whether something may have been as old as a window or a period at the last sync but one of these.
+///
+/// The controller acts on an answer after it was asked, and before it begins the pause that precedes
+/// its next question. On a busy machine that can take long, and where a span lies between the least
+/// and the greatest possible age, nobody can tell what the controller will do.
 fn blurred(settings: &ScalerSettings, asked: &[Asked]) -> bool {
-    let Some((last, before)) = asked.split_last() else { return false };
+    let syncs: Vec<(Duration, Duration)> = asked
+        .windows(2)
+        .map(|pair| {
+            let [first, next] = [pair[0].at.duration(), pair[1].at.duration()];
+            (first, next.saturating_sub(PAUSE + THOUGHT).max(first))
+        })
+        .collect();
+    let Some(((earliest, latest), before)) = syncs.split_last() else { return false };
+
     let rules = [&settings.up, &settings.down];
-    let spans = rules
+    let mut spans = rules
         .iter()
-        .flat_map(|rules| rules.policies.iter().map(|policy| policy.period).chain([rules.window]));
-    let about = |age: Duration, span: Duration| age.abs_diff(span) < BLUR;
-    let mut ages =
-        spans.flat_map(|span| before.iter().map(move |past| (last.at.since(past.at), span)));
-    settings.behavior && ages.any(|(age, span)| about(age.duration(), span.duration()))
+        .flat_map(|rules| rules.policies.iter().map(|policy| policy.period).chain([rules.window]))
+        .map(Micros::duration);
+    let uncertain = |span: Duration| {
+        before.iter().any(|(from, to)| {
+            earliest.saturating_sub(*to) <= span && span <= latest.saturating_sub(*from)
+        })
+    };
+    settings.behavior && spans.any(uncertain)
 }
 
 #[test]
