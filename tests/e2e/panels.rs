@@ -51,6 +51,15 @@ limits: {{budget_per_hour: 7}}
     Daemon::launch(stage, NAMESPACE, &configuration)
 }
 
+/// Plimsoll with a certificate of its own.
+fn managing_its_certificate(stage: &Stage) -> Daemon {
+    let given = configuration(stage, NAMESPACE, Knows::ByConfiguration);
+    let (start, rest) = given.split_once("tls: {").unwrap();
+    let (_files, rest) = rest.split_once('}').unwrap();
+    let managed = "tls: {self_managed: {secret: its-own, service: plimsoll, namespace: plimsoll}}";
+    Daemon::begin(stage, NAMESPACE, &format!("{start}{managed}{rest}"))
+}
+
 /// Waits until each query with this metric has shown something, and counts them.
 fn show(stage: &Stage, prometheus: &Prometheus, metric: &str) -> usize {
     let mut waiting = queries();
@@ -98,4 +107,8 @@ fn the_panels_that_need_a_cluster_show_something() {
     // Its absence is an alert.
     drop(daemon);
     assert_eq!(show(stage, &prometheus, "ALERTS{"), 2);
+
+    // Nothing allows it to keep a certificate in a Secret.
+    let _unable = managing_its_certificate(stage);
+    assert_eq!(show(stage, &prometheus, "plimsoll_tls_failures_total"), 1);
 }

@@ -26,8 +26,8 @@ const MARGIN = 8;
 const HEADER = 32;
 const PADDING = 8;
 
-const { dashboard, answers, from, to, step, variables, absent } = window.SCENE;
-const theme = createTheme({ colors: { mode: 'dark' } });
+const { dashboard, answers, from, to, step, variables, absent, mode } = window.SCENE;
+const theme = createTheme({ colors: { mode } });
 const timeZone = 'utc';
 const timeRange = { from: dateTime(from), to: dateTime(to), raw: { from: dateTime(from), to: dateTime(to) } };
 const units = new Set(getValueFormats().flatMap((group) => group.submenu.map((unit) => unit.value)));

@@ -1,7 +1,7 @@
 //! Pictures of the dashboards, drawn with Grafana's own components in a headless Chromium.
 //!
 //! `tests/panels/run` bundles the page that draws, and runs this. It leaves a page and a picture of
-//! each dashboard in `target/panels`.
+//! each dashboard in each theme in `target/panels`.
 
 use std::path::{Path, PathBuf};
 
@@ -21,6 +21,9 @@ const STEP: u32 = 2;
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("panels")
 }
+
+/// Grafana's themes.
+const MODES: [&str; 2] = ["dark", "light"];
 
 /// The dashboard with the answer to each of its queries, for `tests/panels/panels.js`.
 async fn scene(stage: &Stage, dashboard: &Value) -> Value {
@@ -64,6 +67,20 @@ fn write_page(name: &str, scene: &Value) -> PathBuf {
     path
 }
 
+/// Draws a scene, takes its picture, and returns what it reports of each panel.
+async fn draw(browser: &Browser, name: &str, scene: &Value) -> Vec<Value> {
+    let page = write_page(name, scene);
+    browser.resize(1640, 900).await;
+    browser.go(&format!("file://{}", page.display())).await;
+    browser.until("window.REPORT").await;
+    let tall = browser.js("return document.scrollingElement.scrollHeight;").await;
+    browser.resize(1640, tall.as_u64().unwrap()).await;
+    std::fs::write(folder().join(format!("{name}.png")), browser.picture().await).unwrap();
+
+    let report = browser.js("return window.REPORT;").await;
+    report.as_array().unwrap().clone()
+}
+
 #[tokio::test]
 #[ignore = "tests/panels/run bundles the page that draws them"]
 async fn every_panel_draws_its_data_with_names_and_units_and_leads_to_the_status_page() {
@@ -74,24 +91,19 @@ async fn every_panel_draws_its_data_with_names_and_units_and_leads_to_the_status
     let browser = Browser::open().await;
     let (mut wrong, mut links) = (Vec::new(), Vec::new());
     for dashboard in dashboards() {
-        let name = dashboard["uid"].as_str().unwrap();
-        let page = write_page(name, &scene(&stage, &dashboard).await);
-        browser.resize(1640, 900).await;
-        browser.go(&format!("file://{}", page.display())).await;
-        browser.until("window.REPORT").await;
-        let tall = browser.js("return document.scrollingElement.scrollHeight;").await;
-        browser.resize(1640, tall.as_u64().unwrap()).await;
-        std::fs::write(folder().join(format!("{name}.png")), browser.picture().await).unwrap();
-
-        let report = browser.js("return window.REPORT;").await;
-        let report = report.as_array().unwrap();
         let panels = dashboard["panels"].as_array().unwrap();
         let drawn = panels.iter().filter(|panel| panel["type"] != "row").count();
-        assert_eq!(report.len(), drawn, "{name}: {report:?}");
-        for panel in report {
-            let problems = panel["problems"].as_array().unwrap().iter();
-            wrong.extend(problems.map(|it| format!("{name} / {}: {it}", panel["title"])));
-            links.extend(panel["links"].as_array().unwrap().iter().cloned());
+        let mut scene = scene(&stage, &dashboard).await;
+        for mode in MODES {
+            scene["mode"] = mode.into();
+            let name = format!("{}-{mode}", dashboard["uid"].as_str().unwrap());
+            let report = draw(&browser, &name, &scene).await;
+            assert_eq!(report.len(), drawn, "{name}: {report:?}");
+            for panel in report {
+                let problems = panel["problems"].as_array().unwrap().iter();
+                wrong.extend(problems.map(|it| format!("{name} / {}: {it}", panel["title"])));
+                links.extend(panel["links"].as_array().unwrap().iter().cloned());
+            }
         }
         for link in dashboard["links"].as_array().unwrap() {
             // The other one leads to the documentation, whose pages another test knows.
