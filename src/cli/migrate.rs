@@ -11,6 +11,7 @@ mod object;
 mod scaler;
 mod wva;
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Write};
@@ -29,6 +30,7 @@ const NAMESPACE: &str = "default";
 
 /// The names of the files in the folder of `--output`.
 const CONFIG: &str = "plimsoll.yaml";
+const VALUES: &str = "values.yaml";
 const MANIFESTS: &str = "manifests";
 const DIFFERENCES: &str = "differences.md";
 
@@ -82,6 +84,7 @@ pub(crate) fn run(source: &MigrateSource) -> anyhow::Result<()> {
         MigrateSource::Hpa(_) => convert::hpas(&objects, &mut migration),
     }
 
+    check_names(&migration.manifests)?;
     if migration.manifests.is_empty() && migration.variants.is_empty() {
         let skipped = migration.skipped.iter().map(Deviation::to_string).collect();
 
@@ -126,12 +129,28 @@ fn check(text: &str) -> anyhow::Result<()> {
     let surroundings = Surroundings {
         origin: format!("the migrated {CONFIG}"),
         base: PathBuf::new(),
-        environment: std::collections::BTreeMap::new(),
+        environment: BTreeMap::new(),
         files: Files::NotChecked,
     };
     config::parse(text, &surroundings)?;
 
     Ok(())
+}
+
+/// Checks that each object is there once, because each is written into a file of its own.
+fn check_names(objects: &[Manifest]) -> Result<(), MigrateError> {
+    let mut seen: BTreeMap<(&str, &str, &str), &Manifest> = BTreeMap::new();
+    let mut problems = Vec::new();
+
+    for object in objects {
+        let name = (object.kind(), object.namespace.as_str(), object.name());
+        if let Some(first) = seen.insert(name, object) {
+            let (at, before) = (&object.origin, &first.origin);
+            problems.push(format!("{at}: {} is also in {before}; give one", object.label_text()));
+        }
+    }
+
+    if problems.is_empty() { Ok(()) } else { Err(MigrateError::Source(problems)) }
 }
 
 fn check_output(folder: &Path) -> anyhow::Result<()> {
@@ -174,8 +193,10 @@ fn print(config: &str, migration: &Migration) -> anyhow::Result<()> {
 
 /// Writes everything into a folder, and prints the names of the files.
 fn save(folder: &Path, config: &str, migration: &Migration) -> anyhow::Result<()> {
+    let values = yaml::write(&migration.values()).context("cannot write the values")?;
     let mut files = vec![
         (folder.join(CONFIG), config.to_owned()),
+        (folder.join(VALUES), values),
         (folder.join(DIFFERENCES), differences(migration)),
     ];
 

@@ -44,6 +44,7 @@ pub use plimsoll_core::settings::written;
 use crate::config::check::Checks;
 use crate::config::sources::FILE_MAX;
 use crate::config::yaml::FilePosition;
+use crate::config::yaml::lines::Lines;
 use plimsoll_core::analyze::foresight::card::Card;
 use plimsoll_core::settings::problem::ProblemList;
 use plimsoll_core::settings::written::WrittenDuration;
@@ -183,13 +184,29 @@ fn parse_noting(
 
     let config = resolve::resolve(&file, &mut checks);
     sources.extend(std::mem::take(&mut checks.sources));
-    let (mut problems, warnings) = checks.problems.split();
+    let (mut problems, mut warnings) = checks.problems.split();
+    locate(&mut problems, text, surroundings);
+    locate(&mut warnings, text, surroundings);
     if problems.is_empty() {
         return Ok(LoadedConfig { config, warnings });
     }
 
     problems.extend(warnings);
     Err(LoadError::Invalid { origin: origin.clone(), problems })
+}
+
+/// Notes the places of problems: environment variables, which come before the file, and lines.
+fn locate(problems: &mut [Problem], text: &str, surroundings: &Surroundings) {
+    if problems.is_empty() {
+        return;
+    }
+
+    let lines = Lines::of(text);
+    for problem in problems {
+        let variable = layers::variable(&surroundings.environment, &problem.path);
+        let line = || Some(format!("{}:{}", surroundings.origin, lines.get(&problem.path)?));
+        problem.place = variable.map(str::to_owned).or_else(line);
+    }
 }
 
 /// The JSON Schema of the configuration file, with the defaults.

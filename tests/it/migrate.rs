@@ -44,7 +44,26 @@ fn migrated(source: &str, folder: &str) -> BTreeMap<String, String> {
     let loaded = load(&into.join("plimsoll.yaml"), Files::MustExist);
     let loaded = loaded.unwrap_or_else(|error| panic!("{error}\n{}", files["plimsoll.yaml"]));
     assert_eq!(loaded.warnings, [], "{}", files["plimsoll.yaml"]);
+    assert_chart_takes(&files["values.yaml"]);
     files
+}
+
+/// Checks that the chart knows each key of the values.
+fn assert_chart_takes(values: &str) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let schema = std::fs::read_to_string(root.join("charts/plimsoll/values.schema.json")).unwrap();
+    let mut sections = vec![(yaml::read(values).unwrap(), serde_json::from_str(&schema).unwrap())];
+    let mut keys = 0;
+    while let Some((section, schema)) = sections.pop() {
+        let schema: Value = schema;
+        let Some(known) = schema["properties"].as_object() else { continue };
+        for (key, value) in section.as_object().into_iter().flatten() {
+            let of_key = known.get(key).unwrap_or_else(|| panic!("no value {key}:\n{values}"));
+            sections.push((value.clone(), of_key.clone()));
+            keys += 1;
+        }
+    }
+    assert!(keys >= 4, "{values}");
 }
 
 fn manifest(files: &BTreeMap<String, String>, name: &str) -> Value {

@@ -138,6 +138,21 @@ impl Migration {
         config.insert("variants".to_owned(), json!(self.variants));
         Value::Object(config)
     }
+
+    /// Returns the values of the chart for the same configuration. The chart connects to the cluster
+    /// and manages the certificate itself.
+    pub(super) fn values(&self) -> Value {
+        let mut config = self.config();
+
+        if let Some(sections) = config.as_object_mut() {
+            sections.remove("external_metrics");
+        }
+        if let Some(kubernetes) = config.get_mut("kubernetes").and_then(Value::as_object_mut) {
+            kubernetes.remove("enabled");
+        }
+
+        json!({"externalMetrics": {"enabled": self.external}, "config": config})
+    }
 }
 
 // === impl Deviation ===

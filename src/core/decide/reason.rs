@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::foresight::standby::Bridge;
-use crate::analyze::saturation::SaturationOutcome;
+use crate::analyze::saturation::{SaturationOutcome, SpareKept};
 use crate::decide::check::violation::Violation;
 use crate::decide::enforce::restraint::Restraint;
 use crate::decide::limit::{Cut, GrantRefusal};
@@ -294,6 +294,10 @@ reasons! {
     SpareEnoughElsewhere "spare_enough_elsewhere"
         = Reason::Load(SaturationOutcome::SpareEnoughElsewhere(variant))
         => [variant] "headroom is sufficient; scaling down {variant} instead";
+    /// Headroom is sufficient, and each variant is at its minimum or has one replica.
+    SpareAtMin "spare_at_min"
+        = Reason::Load(SaturationOutcome::SpareKept(kept @ SpareKept::NoneToSpare(_))) => [kept]
+        "headroom is sufficient, but no variant can scale down";
     /// Headroom is not low, and too little would remain without one replica.
     SpareKept "spare_kept" = Reason::Load(SaturationOutcome::SpareKept(kept)) => [kept]
         "headroom is needed[: KV load {kv_load} of {kv_threshold}]\
@@ -308,6 +312,11 @@ reasons! {
     CapacityKept "capacity_kept"
         = Reason::Sized(sized @ SizedReason { because: PlanReason::Kept, .. }) => [sized]
         "capacity fits demand[: {demand} of {capacity}]";
+    /// Capacity is sufficient, and the cheapest plan has more replicas of this variant.
+    CapacityPreferred "capacity_preferred"
+        = Reason::Sized(sized @ SizedReason { because: PlanReason::Added, .. })
+        if !sized.is_short() => [sized]
+        "the cheapest plan has more of this variant";
     /// The cheapest plan adds replicas for demand that exceeds capacity.
     CapacityAdded "capacity_added"
         = Reason::Sized(sized @ SizedReason { because: PlanReason::Added, .. }) => [sized]
@@ -701,9 +710,9 @@ mod tests {
             SaturationOutcome::SpareLowNoRoom(SpareLow { kv, queue: None }),
             SaturationOutcome::SpareEnough(enough),
             SaturationOutcome::SpareEnoughElsewhere(key()),
+            SaturationOutcome::SpareKept(SpareKept::NoneToSpare(enough)),
             SaturationOutcome::SpareKept(SpareKept::Tight(tight)),
             SaturationOutcome::SpareKept(SpareKept::TooFew { non_saturated: n(1) }),
-            SaturationOutcome::SpareKept(SpareKept::NoneToSpare(enough)),
             SaturationOutcome::Transition(Transition::Pending(key())),
             SaturationOutcome::Unmeasured(NoMeasurement::NoReplicas),
         ]
@@ -743,9 +752,15 @@ mod tests {
             };
         }
 
+        let mut preferred = sized(PlanReason::Kept);
+        if let Reason::Sized(reason) = &mut preferred {
+            reason.because = PlanReason::Added;
+        }
+
         vec![
             sized(PlanReason::Kept),
             unused,
+            preferred,
             sized(PlanReason::Added),
             sized(PlanReason::Tried),
             sized(PlanReason::Removed),

@@ -102,6 +102,11 @@ impl SizedReason {
         Self { because, sizing }
     }
 
+    /// Returns true if the analyzers find capacity short.
+    pub(super) fn is_short(&self) -> bool {
+        matches!(self.sizing.verdict, BallotVerdict::Grow(_))
+    }
+
     /// The same reason without the ranking of the model's variants.
     pub(super) fn without_rank(&self) -> Self {
         let sizing = SizingValues { rank: None, ..SizingValues::clone(&self.sizing) };
@@ -115,7 +120,11 @@ impl fmt::Display for SizedReason {
         let SizingValues { verdict, method, stuck, unplaced, absent, short, .. } = &**sizing;
         let SizingValues { rank, foreseen, card, carries, slowest, starving, .. } = &**sizing;
 
-        write!(f, "{verdict}; {because}")?;
+        match because {
+            // Its display names a shortfall.
+            PlanReason::Added if !self.is_short() => write!(f, "{verdict}; more of this variant")?,
+            because => write!(f, "{verdict}; {because}")?,
+        }
         if matches!(because, PlanReason::Added | PlanReason::Removed | PlanReason::Replaced) {
             write!(f, ", {method}")?;
         }

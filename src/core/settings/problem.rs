@@ -20,6 +20,8 @@ pub struct Problem {
     pub rule: String,
     /// The value found instead; `None` if the rule is sufficient.
     pub found: Option<String>,
+    /// The file with the line, or the environment variable; `None` if not known.
+    pub place: Option<String>,
 }
 
 /// The severity of a problem.
@@ -47,7 +49,10 @@ pub struct ProblemList<'a>(pub &'a [Problem]);
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { severity, path, rule, found } = self;
+        let Self { severity, path, rule, found, place } = self;
+        if let Some(place) = place {
+            write!(f, "{place}: ")?;
+        }
         write!(f, "{severity}: ")?;
         if !path.is_empty() {
             write!(f, "{path} ")?;
@@ -99,9 +104,9 @@ impl Problems {
         self.push(Severity::Error, path.into(), rule.into(), Some(found.to_string()));
     }
 
-    /// Adds a problem from another source.
+    /// Adds a problem from another source, whose places are not known here.
     pub fn take_over(&mut self, problem: Problem) {
-        let Problem { severity, path, rule, found } = problem;
+        let Problem { severity, path, rule, found, place: _ } = problem;
         self.push(severity, path, rule, found);
     }
 
@@ -131,12 +136,9 @@ impl Problems {
     /// Returns true if there is an error at this path, or at a part of it.
     #[must_use]
     pub fn refused(&self, path: &str) -> bool {
-        self.found.iter().any(|problem| {
-            problem.severity == Severity::Error
-                && path
-                    .strip_prefix(&problem.path)
-                    .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
-        })
+        self.found
+            .iter()
+            .any(|problem| problem.severity == Severity::Error && is_within(path, &problem.path))
     }
 
     /// Returns true if there is an error at this path, at a part of it, or below it.
@@ -160,7 +162,7 @@ impl Problems {
     }
 
     fn push(&mut self, severity: Severity, path: String, rule: String, found: Option<String>) {
-        let problem = Problem { severity, path, rule, found };
+        let problem = Problem { severity, path, rule, found, place: None };
         if !self.found.contains(&problem) {
             self.found.push(problem);
         }
@@ -179,6 +181,12 @@ impl fmt::Display for ProblemList<'_> {
             more => write!(f, "\n  and {more} more"),
         }
     }
+}
+
+/// Returns true if the path is the other one, or below it.
+#[must_use]
+pub fn is_within(path: &str, whole: &str) -> bool {
+    path.strip_prefix(whole).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
 /// Appends a key to a path: `.key`, or `["key"]` if the key is not a plain word.

@@ -17,7 +17,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::units::Seconds;
 
 /// The form of a duration, for messages.
-const DURATION: &str = "a duration with a unit, such as 900ms, 30s, 5m or 1h30m";
+const DURATION: &str = "a duration in h, m, s or ms, such as 900ms, 30s, 5m or 1h30m";
+
+/// The units of durations.
+const UNITS: [&str; 7] = ["h", "m", "s", "ms", "us", "µs", "ns"];
 
 /// The form of a size, for messages.
 const SIZE: &str = "a size with a unit, such as 512KiB, 8MiB or 1GiB";
@@ -64,8 +67,15 @@ impl WrittenDuration {
         Self(Duration::try_from_secs_f64(seconds.seconds()).unwrap_or(Duration::MAX))
     }
 
-    /// Reads a duration that is not negative.
+    /// Reads a duration that is not negative. Of the forms that the parser knows, configurations have
+    /// one, so that the schema accepts the same.
     pub fn parse(text: &str) -> Option<Self> {
+        let mut units = text.split(|c: char| c.is_ascii_digit() || c == '.');
+        let is_known = |unit: &str| unit.is_empty() || UNITS.contains(&unit);
+        if !units.all(is_known) {
+            return None;
+        }
+
         let duration: SignedDuration = text.parse().ok()?;
         Duration::try_from(duration).ok().map(Self)
     }
@@ -93,10 +103,9 @@ impl JsonSchema for WrittenDuration {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        // The pattern is narrower than the parser: it is the form that the documents use.
         json_schema!({
             "type": "string",
-            "pattern": r"^([0-9]+(\.[0-9]+)?(h|m|s|ms|us|ns))+$",
+            "pattern": format!(r"^([0-9]+(\.[0-9]+)?({}))+$", UNITS.join("|")),
         })
     }
 }
@@ -192,6 +201,7 @@ mod tests {
             ("1h30m", 5400.0, "1h30m"),
             ("900ms", 0.9, "900ms"),
             ("1.5s", 1.5, "1s500ms"),
+            ("300us", 0.0003, "300µs"),
             ("0s", 0.0, "0s"),
         ] {
             let read = WrittenDuration::parse(text).unwrap();
@@ -200,7 +210,9 @@ mod tests {
             assert_eq!(WrittenDuration::parse(printed), Some(read));
         }
 
-        for refused in ["30", "", "5 parsecs", "-5s", "s", "1d", "NaN", "inf", "30 s s"] {
+        for refused in
+            ["30", "", "5 parsecs", "-5s", "s", "1d", "NaN", "inf", "30 s s", "60 ms", "2sec"]
+        {
             assert_eq!(WrittenDuration::parse(refused), None, "{refused}");
         }
     }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use serde_path_to_error::Segment;
 
 use crate::config::yaml;
-use plimsoll_core::settings::problem::{Problems, join, nearest};
+use plimsoll_core::settings::problem::{Problems, is_within, join, nearest};
 
 /// The prefix of environment variables that set a key. It is followed by two underscores, because
 /// Kubernetes itself sets variables such as `PLIMSOLL_PORT` in every pod next to a Service named
@@ -46,6 +46,20 @@ pub(crate) fn merge(
         .add_source(Variables(environment))
         .build()?
         .try_deserialize()
+}
+
+/// The environment variable that sets the value at a path.
+pub(super) fn variable<'a>(
+    environment: &'a BTreeMap<String, String>,
+    path: &str,
+) -> Option<&'a str> {
+    let mut set = environment.iter().filter(|(_, value)| !value.is_empty());
+    let (name, _) = set.find(|(name, _)| {
+        let keys = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix(SEPARATOR));
+        let set = keys.map(|keys| indexed(&keys.to_lowercase().replace(SEPARATOR, ".")));
+        set.is_some_and(|set| is_within(path, &set))
+    })?;
+    Some(name)
 }
 
 /// Reads all valid keys, and notes the others.

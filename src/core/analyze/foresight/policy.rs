@@ -237,7 +237,8 @@ settings! {
         /// Time to work off the queued requests.
         drain: Seconds = secs(30), in DRAINS;
 
-        /// Most that this term adds, as a share of the present rate or of a replica's capacity.
+        /// Most that this term adds, as a share of the present rate, or of a replica's capacity if
+        /// that is higher.
         cap: Fraction = 1.0, in FACTORS;
     }
 
@@ -262,7 +263,7 @@ settings! {
         /// Share of the need that each 15 s with more misses add.
         step: Fraction = 0.05, in 0.0..=1.0;
 
-        /// Time in which an addition falls to a third.
+        /// Time in which an addition falls to 37%.
         // An addition that fades sooner than a replica starts is gone before it can help.
         decay: Seconds = minutes(15), in minutes(1)..=hours(24);
 
@@ -277,7 +278,7 @@ settings! {
         /// Share of a rise seen before that is prepared for.
         share: Fraction = 1.0, in FACTORS;
 
-        /// Highest growth, as a multiple of the growth seen at this time before.
+        /// Most that growth may lead to, as a multiple of the usual load at this time.
         cap: Fraction = 1.1, in CAPS;
     }
 
@@ -347,7 +348,7 @@ settings! {
         // Some hundred requests at one a second, and soon enough where the mix changes by the hour.
         lengths: Seconds = minutes(3), in MEMORIES;
 
-        /// Time in which the KV tokens of running requests are forgotten to a third.
+        /// Time in which the KV tokens of running requests are forgotten to 37%.
         kv: Seconds = minutes(2), in MEMORIES;
     }
 

@@ -50,7 +50,7 @@ use crate::units::{Fraction, Requests, Seconds};
 /// Requests at a replica from which their distribution shows the router's weights.
 pub(super) const BUSY: f64 = 2.0;
 
-/// Seconds after which a weight is forgotten to a third.
+/// Seconds after which a weight is forgotten to 37%.
 pub(super) const MEMORY: f64 = 600.0;
 
 /// The weight of the assumption of a router that shares by capacity, in requests.

@@ -8,7 +8,7 @@
 
 use std::cmp::Ordering;
 
-use crate::decide::decision::Step;
+use crate::decide::decision::{Stage, Step};
 use crate::decide::reason::{Reason, ReasonFact};
 
 /// The maximum length of a headline in characters, so that it fits into a table cell.
@@ -28,11 +28,17 @@ impl Step {
     #[must_use]
     pub fn headline(&self) -> String {
         let Self { before, after, reason, stage } = self;
-        let action = match after.cmp(before) {
-            Ordering::Greater if stage.only_keeps() => format!("Keep {after}, not {before}"),
-            Ordering::Greater => format!("Scale up {before} -> {after}"),
-            Ordering::Less => format!("Scale down {before} -> {after}"),
-            Ordering::Equal => format!("Keep {after}"),
+        let action = match (after.cmp(before), stage) {
+            (Ordering::Equal, _) => format!("Keep {after}"),
+            (Ordering::Greater, it) if it.only_keeps() => format!("Keep {after}, not {before}"),
+            // These stages change the result of earlier stages, whatever exists.
+            (Ordering::Greater, Stage::Bounds) => format!("Need {after}, not {before}"),
+            (Ordering::Greater, Stage::StepLimit)
+            | (Ordering::Less, Stage::StepLimit | Stage::Bounds | Stage::Limit) => {
+                format!("Allow {after}, not {before}")
+            }
+            (Ordering::Greater, _) => format!("Scale up {before} -> {after}"),
+            (Ordering::Less, _) => format!("Scale down {before} -> {after}"),
         };
         shortened(format!("{action}: {}", reason.headline()))
     }

@@ -39,10 +39,12 @@ impl ReasonCode {
             | Self::SpareLowElsewhere
             | Self::SpareEnough
             | Self::SpareEnoughElsewhere
+            | Self::SpareAtMin
             | Self::SpareKept
             | Self::Transition
             | Self::Unmeasured
             | Self::CapacityKept
+            | Self::CapacityPreferred
             | Self::CapacityAdded
             | Self::CapacityTried
             | Self::CapacityRemoved

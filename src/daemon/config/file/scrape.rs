@@ -88,7 +88,7 @@ settings! {
         /// PEM key to present.
         key_file: Option<PathBuf>;
 
-        /// Skips the check of the replica's certificate.
+        /// Skips the check of the server's certificate.
         insecure_skip_verify: bool = false;
     }
 }

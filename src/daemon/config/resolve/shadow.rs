@@ -47,14 +47,14 @@ pub(crate) fn resolve_shadows(
         let (policy, _) = resolve_policy(&overlaid, &mut keys, around, &mut own);
         checks.sources.extend(own.sources);
         let (errors, warnings) = own.problems.split();
-        for Problem { path: of_section, severity, rule, found } in
+        for Problem { path: of_section, severity, rule, found, place } in
             errors.into_iter().chain(warnings)
         {
             let end = of_section.find(['.', '[']).unwrap_or(of_section.len());
             // Problems of the other sections are noted with the policy in effect.
             if sections.contains_key(&of_section[..end]) {
                 let path = format!("{path}.{of_section}");
-                checks.problems.take_over(Problem { path, severity, rule, found });
+                checks.problems.take_over(Problem { path, severity, rule, found, place });
             }
         }
 

@@ -253,7 +253,8 @@ impl VariantListing<'_> {
             let Some(text) = text else { continue };
             let path = format!("{path}[{at}]");
             let Some(address) = names::address(text, self.port) else {
-                let rule = "must be HOST:PORT or HOST; scheme and path belong in scrape";
+                let rule = "must be HOST:PORT or HOST, with a port from 1 to 65535; scheme and path belong in \
+                            scrape";
                 checks.problems.error(path, rule, format!("{text:?}"));
                 continue;
             };

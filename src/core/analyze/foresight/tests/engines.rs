@@ -173,7 +173,7 @@ fn a_slow_replica_is_named_and_does_not_set_the_pace() {
 }
 
 /// The capacity of a replica with iterations of 256 tokens, in requests per second.
-const MOST: f64 = 17.4;
+const MOST: f64 = 17.33;
 
 /// The estimated capacity of a replica that gets as much as it can handle.
 fn carried_with(waiting: f64) -> f64 {

@@ -269,7 +269,7 @@ impl<'a> ObjectReader<'a> {
         let after = self.duration(
             Annotation::ScaleToZeroAfter,
             &AFTERS,
-            "must be a duration with a unit from 10s to 168h, such as 15m",
+            "must be a duration in h, m or s from 10s to 168h, such as 15m",
         );
         if may == Some(ZeroPermission::Forbidden) && self.get(name).is_some() {
             let switch = Annotation::ScaleToZero.name();
@@ -281,7 +281,7 @@ impl<'a> ObjectReader<'a> {
 
     /// Reads the time from requesting a replica until it serves.
     pub(super) fn start_time(&mut self) -> Option<Seconds> {
-        let rule = "must be a duration with a unit from 1s to 1h, such as 10s";
+        let rule = "must be a duration in h, m or s from 1s to 1h, such as 10s";
         self.duration(Annotation::StartTime, &START_TIMES, rule)
     }
 

@@ -279,9 +279,9 @@ mod tests {
             ("max-replicas", "1.5", "from 1 to 1000000"),
             ("gpus", "two", "from 0 to 4096"),
             ("scale-to-zero", "yes", "must be true or false"),
-            ("start-time", "12", "must be a duration with a unit from 1s to 1h"),
+            ("start-time", "12", "must be a duration in h, m or s from 1s to 1h"),
             ("start-time", "2h", "from 1s to 1h"),
-            ("scale-to-zero-after", "900", "must be a duration with a unit"),
+            ("scale-to-zero-after", "900", "must be a duration in h, m or s"),
             ("scale-to-zero-after", "1s", "from 10s to 168h"),
             ("scale-to-zero-after", "-15m", "from 10s to 168h"),
         ] {
