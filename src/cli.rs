@@ -170,8 +170,22 @@ fn finish(result: anyhow::Result<()>) -> u8 {
         return EXIT_OK;
     }
     // An error while standard error is closed can no longer be reported.
-    let _ = writeln!(io::stderr(), "plimsoll: {error:#}");
+    let _ = writeln!(io::stderr(), "plimsoll: {}", told(&error));
     exit_code(&error)
+}
+
+/// Returns the error with its causes. Some libraries repeat the text of a cause in their own.
+fn told(error: &anyhow::Error) -> String {
+    let mut told = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if told.is_empty() {
+            told = cause;
+        } else if !told.ends_with(&cause) {
+            told.push_str(": ");
+            told.push_str(&cause);
+        }
+    }
+    told
 }
 
 /// Returns true if the reader of standard output has closed it, which is not an error.

@@ -159,6 +159,9 @@ fn words(key: &VariantKey, document: &Value) -> String {
     if let Some(model) = variant["model"].as_str() {
         line(&mut text, "Model", model);
     }
+    if let Some(now) = document["now"].as_str() {
+        line(&mut text, "Time", now);
+    }
     if let Some(age) = variant["age_seconds"].as_f64() {
         let basis = variant["basis"].as_str().unwrap_or_default();
         line(&mut text, "Data", &format!("{basis}, {age:.1} s old"));

@@ -889,6 +889,9 @@ fn the_environment_is_a_layer_over_the_file() {
     for path in ["server.listn", "observe", "variants[1]", "variants[2].model", "[\"a[\"]"] {
         assert!(paths.contains(&path), "{path} is not among {paths:?}");
     }
+    let place = |path: &str| wrong.iter().find(|one| one.path == path)?.place.as_deref();
+    assert_eq!(place("server.listn"), Some("PLIMSOLL__SERVER__LISTN"));
+    assert_eq!(place("variants[2].model"), Some("test.yaml:2"));
 }
 
 #[test]
@@ -1013,7 +1016,10 @@ fn what_wva_says_of_scaling_to_zero_lies_under_the_section() {
 #[test]
 fn what_is_wrong_with_the_thresholds_of_wva_is_told_with_entry_and_line() {
     let entries = [("default", "kvCacheThreshold: 7\nenableLimiter: true\n")];
-    let problems = problems(with_wva(&entries, ""));
+    let mut problems = problems(with_wva(&entries, ""));
+    for problem in &mut problems {
+        assert!(problem.place.take().is_some_and(|it| it.ends_with("plimsoll.yaml:1")));
+    }
     let said: Vec<String> = problems.iter().map(ToString::to_string).collect();
     assert_eq!(
         said,

@@ -61,9 +61,20 @@ impl From<&Error> for SyntaxError {
         Self {
             line: place.and_then(|place| place.line().try_into().ok()),
             column: place.and_then(|place| place.column().try_into().ok()),
-            message: limit(&said).unwrap_or(said),
+            message: limit(&said).unwrap_or_else(|| hinted(said)),
         }
     }
+}
+
+/// The parser's message, with a hint if the cause is usually the indentation.
+fn hinted(said: String) -> String {
+    if said.contains("found a tab") {
+        return format!("{said}; indent with spaces");
+    }
+    if said.contains("mapping values are not allowed") {
+        return format!("{said}; check the indentation here and in the line before");
+    }
+    said
 }
 
 /// The message for a document that exceeds a limit, from that of the parser. None: it exceeds none.

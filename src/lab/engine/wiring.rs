@@ -56,7 +56,8 @@ async fn perform(
     let stop = stop_on_signals(&tracker)?;
     let clock = Clock::start();
     let started = clock.now();
-    say(&format!("{model} starts, and listens in {startup:?}"));
+    let soon = if startup.is_zero() { String::new() } else { format!(" in {startup:?}") };
+    say(&format!("{model} starts, and listens{soon}"));
     if stop.run_until_cancelled(tokio::time::sleep(startup)).await.is_none() {
         return Ok(());
     }

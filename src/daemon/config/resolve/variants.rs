@@ -97,7 +97,7 @@ impl WrittenVariant<'_> {
             namespace: Namespace::new(namespace?)?,
             variant: VariantName::new(&keys.name)?,
         };
-        claim(format!("the key {key}"), &self.at("name"), claims, checks);
+        claim(format!("the name {key}"), &self.at("name"), claims, checks);
         let spec = VariantSpec {
             key,
             model: ModelName::new(&keys.model)?,
