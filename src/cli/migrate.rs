@@ -145,8 +145,10 @@ fn check_names(objects: &[Manifest]) -> Result<(), MigrateError> {
     for object in objects {
         let name = (object.kind(), object.namespace.as_str(), object.name());
         if let Some(first) = seen.insert(name, object) {
-            let (at, before) = (&object.origin, &first.origin);
-            problems.push(format!("{at}: {} is also in {before}; give one", object.label_text()));
+            let label = object.label_text();
+            let problem =
+                format!("{}: {label} is also in {}; give one", object.origin, first.origin);
+            problems.push(problem);
         }
     }
 

@@ -203,9 +203,11 @@ fn locate(problems: &mut [Problem], text: &str, surroundings: &Surroundings) {
 
     let lines = Lines::of(text);
     for problem in problems {
-        let variable = layers::variable(&surroundings.environment, &problem.path);
-        let line = || Some(format!("{}:{}", surroundings.origin, lines.get(&problem.path)?));
-        problem.place = variable.map(str::to_owned).or_else(line);
+        let Surroundings { origin, environment, .. } = surroundings;
+        problem.place = match layers::variable(environment, &problem.path) {
+            Some(variable) => Some(variable.to_owned()),
+            None => lines.get(&problem.path).map(|line| format!("{origin}:{line}")),
+        };
     }
 }
 

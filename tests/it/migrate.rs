@@ -238,4 +238,9 @@ fn mistakes_name_the_file_and_the_line_and_write_nothing() {
     let ran = plimsoll(&["migrate", "hpa", "tests/data/migrate/hpa", "--output", folder]);
     assert_eq!(ran.status.code(), Some(64));
     assert!(text(&ran.stderr).contains("is not an empty folder"), "{}", text(&ran.stderr));
+
+    let ran = plimsoll(&["migrate", "wva", "examples/wva-migration"]);
+    assert_eq!(ran.status.code(), Some(64));
+    let errors = text(&ran.stderr);
+    assert!(errors.contains(" is also in ") && errors.contains("; give one"), "{errors}");
 }

@@ -71,8 +71,7 @@ impl WrittenDuration {
     /// one, so that the schema accepts the same.
     pub fn parse(text: &str) -> Option<Self> {
         let mut units = text.split(|c: char| c.is_ascii_digit() || c == '.');
-        let is_known = |unit: &str| unit.is_empty() || UNITS.contains(&unit);
-        if !units.all(is_known) {
+        if !units.all(|unit| unit.is_empty() || UNITS.contains(&unit)) {
             return None;
         }
 
