@@ -771,6 +771,11 @@ fn targets_must_be_possible() {
         ("scale_target: {api_version: apps/v1, kind: Deployment}", ".scale_target.name", "missing"),
         ("scale_target: {api_version: apps/, kind: D, name: a}", ".scale_target.api_version", "v1"),
         ("scale_target: {api_version: v1, kind: d, name: a}", ".scale_target.kind", "Deployment"),
+        (
+            "scale_target: {api_version: apps/v1, kind: Deploymnet, name: a}",
+            ".scale_target.kind",
+            "Deployment, StatefulSet, ReplicaSet",
+        ),
         ("scale_target: {api_version: v1, kind: D, name: A}", ".scale_target.name", "lower-case"),
         ("selector: \"a in b\"", ".selector", "label selector"),
     ] {
@@ -791,8 +796,8 @@ fn no_two_variants_claim_the_same() {
         ("dns: {names: [n]}", "dns: {names: [n]}", "targets.dns.names[0]"),
         ("selector: app=a", "selector: app=a", "targets.selector"),
         (
-            "scale_target: {api_version: apps/v1, kind: D, name: a}",
-            "scale_target: {api_version: apps/v2, kind: D, name: a}",
+            "scale_target: {api_version: apps/v1, kind: Deployment, name: a}",
+            "scale_target: {api_version: apps/v2, kind: Deployment, name: a}",
             "targets.scale_target",
         ),
     ] {
@@ -1098,7 +1103,7 @@ variants:
 - {name: b, namespace: n, model: m, targets: {file: {paths: [f], refresh: 90s}}, replicas: {min: 0}}
 - {name: c, model: \"no\", targets: {dns: {names: [n], type: AAAA}}, model_aliases: [\"1\", \"~\"]}
 - {name: d, model: \"1e3\", targets: {dns: {names: [_x._tcp.n], type: SRV}}, accelerator: \"0x1\"}
-- {name: e, model: m, targets: {scale_target: {api_version: apps/v1, kind: D, name: e}}}
+- {name: e, model: m, targets: {scale_target: {api_version: apps/v1, kind: Deployment, name: e}}}
 - {name: f, model: m, targets: {selector: \"a in (b, c)\"}, scrape: {scheme: http, path: /x?y=z}}
 - {name: g, model: m, targets: {prometheus: {match: {job: vllm, zone: \"1\"}}}}
 - {name: h, model: m, targets: {static: [\"h:9\"]}, source: scrape}

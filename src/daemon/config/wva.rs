@@ -314,7 +314,7 @@ mod tests {
                  found \"Lab_1\"",
                 "error: compatibility.wva_config/c must be a mapping of fields to values",
                 "error: compatibility.wva_config/d:2:17 is not YAML: mapping values are not \
-                 allowed in this context",
+                 allowed in this context; check the indentation here and in the line before",
                 "error: compatibility.wva_config/default:2 kvCacheThreshold must be a number; \
                  found \"0.70\"",
                 "error: compatibility.wva_config/default:3 kvSpareTrigger must be above 0 and at \

@@ -20,6 +20,9 @@ use plimsoll_core::settings::problem::join;
 use plimsoll_core::settings::{self, Written};
 use plimsoll_core::units::Replicas;
 
+/// The kinds of Kubernetes' own group `apps` whose replicas can be scaled.
+const SCALABLE: [&str; 3] = ["Deployment", "StatefulSet", "ReplicaSet"];
+
 /// The claimed objects, and the path that claims each.
 type Claims = BTreeMap<String, String>;
 
@@ -334,6 +337,10 @@ impl VariantListing<'_> {
         self.needs_cluster(&path, checks);
         let namespace = self.namespace.filter(|_| !is_refused)?;
 
+        if target.api_version.starts_with("apps/") && !SCALABLE.contains(&target.kind.as_str()) {
+            let rule = format!("of the group apps must be {}", SCALABLE.join(", "));
+            checks.problems.error(join(&path, "kind"), rule, format!("{:?}", target.kind));
+        }
         // Versions of one group are views of the same objects.
         let kind = match target.api_version.split_once('/') {
             Some((group, _)) if !group.is_empty() => format!("{}.{group}", target.kind),
