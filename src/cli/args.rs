@@ -61,9 +61,9 @@ Exit codes:
 const MIGRATE_EXAMPLES: &str = "\
 Examples:
   plimsoll migrate wva manifests/
-      Print everything as YAML documents, with the differences as comments.
+      Print the configuration and the manifests, with the differences as comments.
   plimsoll migrate keda --context production --namespace shop --output plimsoll/
-      Read a cluster, and write plimsoll.yaml, differences.md and manifests/.
+      Read a cluster, and write plimsoll.yaml, values.yaml, differences.md and manifests/.
 
 Exit codes:
    0  Success.
@@ -266,8 +266,8 @@ pub struct MigrateArgs {
     /// Context in the kubeconfig
     #[arg(verbatim_doc_comment, long, value_name = "NAME", conflicts_with = "paths")]
     pub context: Option<String>,
-    /// Write plimsoll.yaml, differences.md and manifests/ into this folder instead of printing
-    /// them. The folder must be empty or absent
+    /// Write plimsoll.yaml, values.yaml for the chart, differences.md and manifests/ into this
+    /// folder instead of printing. The folder must be empty or absent
     #[arg(verbatim_doc_comment, short, long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
 }

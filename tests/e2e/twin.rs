@@ -50,8 +50,8 @@ const FOLLOWING: Duration = Duration::from_millis(100);
 /// with this, no value is as old as a window.
 const THOUGHT: Duration = Duration::from_millis(120);
 
-/// How many of the series are compared to their end, at least. As many as there are, less one than
-/// those that a wrong window or a wrong period of the twin would end early.
+/// How many of the 18 series are compared to their end, at least. A wrong window or period of the twin
+/// ends five of them early.
 const WHOLE: usize = 14;
 
 /// Scale targets that are nothing but a number.

@@ -155,7 +155,7 @@ impl SettingsEntry<'_> {
     }
 }
 
-/// Reads the thresholds. With `analyzers`, WVA sizes by tokens, as `capacity.analyzers: [tokens]`.
+/// Reads the thresholds. With `analyzers`, WVA sizes by these, as `capacity.analyzers`.
 fn saturation(map: &Manifest, entries: &[SettingsEntry<'_>], migration: &mut Migration) {
     let default = entries.iter().find(|entry| entry.name == DEFAULT);
     let sizes = default.is_some_and(|entry| {

@@ -251,8 +251,8 @@ impl ListenerState {
                 ),
                 (None | Some(Ok(())), Err(error)) => tracing::warn!(
                     error,
-                    "The wake signal cannot be read; its models neither wake nor sleep, and do \
-                     not scale down if it has counted their requests"
+                    "The wake signal cannot be read; its models neither wake nor sleep, and with \
+                     foresight do not scale down if it has counted their requests"
                 ),
                 (Some(Ok(())), Ok(())) | (Some(Err(_)), Err(_)) => {}
             }

@@ -258,12 +258,14 @@ struct StepLine {
     /// How the variants of the model were ranked by their price, round by round; empty where they
     /// were not.
     ranking: Vec<RankedOption>,
-    /// Forecast for the variant's role; null if `foresight` has no result.
+    /// Forecast for the variant's role; null if `foresight` has no result, and in steps other than
+    /// that of the analyzers.
     foreseen: Option<ForeseenLine>,
-    /// Capacity of one replica of the variant; null while `foresight` does not know it.
+    /// Capacity of one replica of the variant; null while `foresight` does not know it, and in steps
+    /// other than that of the analyzers.
     carries: Option<CarriesLine>,
     /// The slowest replica of the variant; null while `foresight` has too few lessons or replicas
-    /// to compare.
+    /// to compare, and in steps other than that of the analyzers.
     slowest: Option<SlowestLine>,
 }
 

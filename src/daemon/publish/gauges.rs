@@ -105,7 +105,7 @@ families! {
     LATE_FIRST_TOKENS = "plimsoll_late_first_tokens", VARIANT,
         "First tokens in the window that came later than the objective.";
     SLOWEST = "plimsoll_slowest_replica_ratio", VARIANT,
-        "Iteration time of the slowest replica over that of its peers; absent below three replicas with recent load.";
+        "Iteration time of the slowest replica over that of its peers; absent until three replicas have five lessons each.";
     STARVING = "plimsoll_starving_variant", VARIANT,
         "1 if requests wait at the variant while others are idle, until the router shares evenly.";
     ADMISSIBLE = "plimsoll_admissible_requests_per_second", VARIANT,

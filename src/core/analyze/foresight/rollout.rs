@@ -7,7 +7,6 @@
 //!   coefficients apply to every replica that serves.
 //! - With that lesson, learning starts over, and lessons of former replicas no longer count.
 //! - Unreadable arguments are not a change. If the former arguments return, the rollout ends.
-//! - Unreadable arguments are not a change. If the former arguments return, the rollout ends.
 //!
 //! A replica that did not report in the very second of the change counts as new. Then learning
 //! starts over too early, with lessons that are right for the replicas that serve. A new image with

@@ -40,6 +40,7 @@ impl Step {
             (Ordering::Greater, _) => format!("Scale up {before} -> {after}"),
             (Ordering::Less, _) => format!("Scale down {before} -> {after}"),
         };
+
         shortened(format!("{action}: {}", reason.headline()))
     }
 }

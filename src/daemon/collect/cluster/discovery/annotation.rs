@@ -102,7 +102,8 @@ annotations! {
     Model = "model",
     /// The variant's name.
     ///
-    /// Value: up to 63 lower-case letters, digits, `-` or `.`.
+    /// Value: up to 63 lower-case letters, digits, `-` or `.`, with a letter or digit at the ends and
+    /// next to dots.
     /// Default: the name of the scale target.
     Variant = "variant",
     /// Other model names that its engines may report in their metrics.
