@@ -180,7 +180,7 @@ fn told(error: &anyhow::Error) -> String {
     for cause in error.chain().map(ToString::to_string) {
         if told.is_empty() {
             told = cause;
-        } else if !told.ends_with(&cause) {
+        } else if !told.contains(&cause) {
             told.push_str(": ");
             told.push_str(&cause);
         }

@@ -550,8 +550,8 @@ fn compare(series: &Series, asked: &[Asked]) -> (Vec<u32>, Vec<u32>) {
 /// Whether something may have been as old as a window or a period at the last sync but one of these.
 ///
 /// The controller acts on an answer before it asks the next question. On a busy machine that can take
-/// long, and where a span lies between the least and the greatest possible age, nobody can tell what
-/// the controller will do.
+/// long. If a span lies between the least and the greatest possible age, either behavior of the
+/// controller is right.
 fn blurred(settings: &ScalerSettings, asked: &[Asked]) -> bool {
     let syncs: Vec<(Duration, Duration)> = asked
         .windows(2)

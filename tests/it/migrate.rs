@@ -239,6 +239,11 @@ fn mistakes_name_the_file_and_the_line_and_write_nothing() {
     assert_eq!(ran.status.code(), Some(64));
     assert!(text(&ran.stderr).contains("is not an empty folder"), "{}", text(&ran.stderr));
 
+    let ran = plimsoll(&["migrate", "wva", "--kubeconfig", "/nonexistent/config"]);
+    assert_eq!(ran.status.code(), Some(69));
+    let errors = text(&ran.stderr);
+    assert_eq!(errors.matches("No such file").count(), 1, "{errors}");
+
     let ran = plimsoll(&["migrate", "wva", "examples/wva-migration"]);
     assert_eq!(ran.status.code(), Some(64));
     let errors = text(&ran.stderr);

@@ -198,7 +198,7 @@ impl PolicyFile {
     fn said(&self, problem: &Problem) -> String {
         let path = problem.path.strip_prefix("shadow[0].").unwrap_or(&problem.path);
         let line = self.lines.get(path).unwrap_or(1);
-        let relative = Problem { path: path.to_owned(), place: None, ..problem.clone() };
-        format!("{}:{line}: {relative}", self.path.display())
+        let place = Some(format!("{}:{line}", self.path.display()));
+        Problem { path: path.to_owned(), place, ..problem.clone() }.to_string()
     }
 }
