@@ -3,6 +3,7 @@
 //! Objects are read from manifests or a cluster, and nothing is written to a cluster. The printed
 //! configuration is checked as `plimsoll check` checks it.
 
+mod annotate;
 mod cluster;
 mod convert;
 mod files;
@@ -33,6 +34,7 @@ const CONFIG: &str = "plimsoll.yaml";
 const VALUES: &str = "values.yaml";
 const MANIFESTS: &str = "manifests";
 const DIFFERENCES: &str = "differences.md";
+const ANNOTATE: &str = "annotate.sh";
 
 /// The reason that there is no migration.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +93,14 @@ pub(crate) fn run(source: &MigrateSource) -> anyhow::Result<()> {
         return Err(MigrateError::Nothing { objects: objects.len(), skipped }.into());
     }
 
+    let others = migration.other_targets().into_iter();
+    let names: Vec<_> = others.map(|(group, resource)| format!("{resource}.{group}")).collect();
+    for name in names {
+        migration.differs(format!(
+            "{VALUES} permits the scale targets {name}: compare this name with `kubectl \
+             api-resources`"
+        ));
+    }
     migration.differences.sort_by_key(|difference| difference.object.is_some());
     let config = yaml::write(&migration.config()).context("cannot write the configuration")?;
     check(&config)?;
@@ -201,6 +211,9 @@ fn save(folder: &Path, config: &str, migration: &Migration) -> anyhow::Result<()
         (folder.join(VALUES), values),
         (folder.join(DIFFERENCES), differences(migration)),
     ];
+    if let Some(script) = annotate::script(&migration.manifests) {
+        files.push((folder.join(ANNOTATE), script));
+    }
 
     for manifest in &migration.manifests {
         let document = yaml::write(&manifest.value).context("cannot write a manifest")?;

@@ -263,6 +263,9 @@ impl Pipeline {
         self.pools.unsettle();
         self.sizer.unsettle();
         self.in_force.begin_anew(now);
+        if passed < 0.0 {
+            self.sizer.rewind(now);
+        }
     }
 
     /// Records a decision and the desired replicas in effect after it.

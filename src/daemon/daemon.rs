@@ -187,8 +187,8 @@ impl Daemon {
                 let trust = trust(options.trust.as_ref(), cluster.as_ref())?;
                 let served =
                     serve_external_metrics(settings, &common, trust, cluster.as_ref(), &telemetry);
-                let MetricsApiEndpoint { address, followed, ready: complete } = served.await?;
-                ready = complete;
+                let MetricsApiEndpoint { address, followed, ready: all } = served.await?;
+                ready = all;
                 let name = registered_as(settings);
                 let registration = cluster
                     .as_ref()
@@ -217,7 +217,7 @@ impl Daemon {
         let admin = serve_admin(&config, &common, &reloader, shown)?;
         common.tasks.spawn(Arc::clone(&reloader).follow(common.stop.clone()));
         common.tasks.spawn(liveness::decide(ticks, common.stop.clone(), common.retire.clone()));
-        let shutdown = config.keys.shutdown;
+        let shutdown = timing_of_the_end(&config, external_metrics.or(external_scaler));
         Ok(Self { common, admin, external_metrics, external_scaler, shutdown, phase }
             .announced(&config))
     }
@@ -262,9 +262,7 @@ impl Daemon {
         let DaemonContext { servers, tasks, stop, retire, .. } = self.common;
         self.phase.send_replace(ServerPhase::Unready);
         retire.cancel();
-        if self.external_metrics.is_some() || self.external_scaler.is_some() {
-            tokio::time::sleep(delay).await;
-        }
+        tokio::time::sleep(delay).await;
 
         self.phase.send_replace(ServerPhase::Draining);
         servers.close();
@@ -282,6 +280,14 @@ impl Daemon {
 
         info!("Plimsoll has ended");
     }
+}
+
+/// The times of a shutdown. No load balancer sends requests to a daemon without a cluster and without
+/// servers for autoscalers, so it ends without a delay.
+const fn timing_of_the_end(config: &Config, served: Option<SocketAddr>) -> config::Shutdown {
+    let config::Shutdown { delay, drain } = config.keys.shutdown;
+    let is_balanced = config.keys.kubernetes.enabled || served.is_some();
+    config::Shutdown { delay: if is_balanced { delay } else { Duration::ZERO }, drain }
 }
 
 /// The writer of the trace, if the configuration enables one.

@@ -51,8 +51,9 @@ struct FleetState {
 /// The engines of one variant.
 pub(crate) struct Fleet {
     pub(crate) port: u16,
-    /// Keeps the port from others while nothing listens there.
-    _place: TcpSocket,
+    /// Keeps the port from others while nothing listens there. Two sockets share an address only if both
+    /// permit it, so this one permits it while the engines listen.
+    place: TcpSocket,
     state: Arc<Mutex<FleetState>>,
     serving: Mutex<Option<JoinSet<()>>>,
 }
@@ -68,7 +69,6 @@ pub(crate) fn address(number: u32) -> IpAddr {
 impl Fleet {
     pub(crate) async fn start(load: f64) -> Self {
         let place = TcpSocket::new_v4().unwrap();
-        place.set_reuseaddr(true).unwrap();
         place.bind(SocketAddr::from(([0, 0, 0, 0], 0))).unwrap();
         let port = place.local_addr().unwrap().port();
         let state = FleetState {
@@ -79,7 +79,7 @@ impl Fleet {
             requests: 0,
         };
         let state = Arc::new(Mutex::new(state));
-        let fleet = Self { port, _place: place, state, serving: Mutex::new(None) };
+        let fleet = Self { port, place, state, serving: Mutex::new(None) };
         fleet.open().await;
         fleet
     }
@@ -100,6 +100,7 @@ impl Fleet {
 
     /// Closes the port, and every connection.
     pub(crate) async fn close(&self) {
+        self.place.set_reuseaddr(false).unwrap();
         let serving = self.serving.lock().unwrap().take();
         if let Some(mut serving) = serving {
             serving.shutdown().await;
@@ -109,6 +110,7 @@ impl Fleet {
     /// Listens again.
     pub(crate) async fn open(&self) {
         let address = SocketAddr::from(([0, 0, 0, 0], self.port));
+        self.place.set_reuseaddr(true).unwrap();
         self.serve(TcpListener::bind(address).await.unwrap());
     }
 

@@ -197,6 +197,21 @@ impl Running {
 const RELOADED: &str = "plimsoll_config_last_reload_successful";
 
 #[tokio::test]
+async fn a_change_of_the_file_during_the_start_is_loaded() {
+    let engine = Engine::start().await;
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("plimsoll.yaml");
+    fs::write(&file, text(&[("a", engine.address)], "")).unwrap();
+    let loaded = config::load(&file, Files::MustExist).unwrap();
+    fs::write(&file, text(&[("b", engine.address)], "")).unwrap();
+    let options = DaemonOptions { config_file: Some(file), ..DaemonOptions::default() };
+    let daemon = Box::pin(Daemon::start(loaded.config, options)).await.unwrap();
+    let running = Running { daemon, client: Client::new(), folder };
+    running.until_desired("b", Some(1.0)).await;
+    drop(running.end().await);
+}
+
+#[tokio::test]
 async fn pages_become_numbers_on_every_surface() {
     let engine = Engine::start().await;
     let daemon = Running::start(&text(&[("a", engine.address)], "")).await;

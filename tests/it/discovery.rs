@@ -44,6 +44,28 @@ fn discovering(folder: &TempDir, fake: &FakeCluster, engine: &Engine) -> String 
 }
 
 #[tokio::test]
+async fn with_the_plain_port_alone_a_daemon_of_a_cluster_serves_until_the_delay_is_over() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    let folder = TempDir::new().unwrap();
+    let text = configuration(&folder, &fake, &engine, "").replace("delay: 0s", "delay: 2s");
+    let running = Running::start_in(folder, &text).await;
+    running.until_desired("llama", Some(1.0)).await;
+
+    let ready = running.request("GET", "/readyz").build().unwrap();
+    let number = "/api/v1/desired?namespace=shop&variant=llama";
+    let number = running.request("GET", number).build().unwrap();
+    let client = reqwest::Client::new();
+    let serves = async {
+        while client.execute(ready.try_clone().unwrap()).await.unwrap().status().is_success() {
+            tokio::task::yield_now().await;
+        }
+        assert!(client.execute(number).await.unwrap().status().is_success(), "it still serves");
+    };
+    let (folder, ()) = tokio::join!(running.end(), serves);
+    drop(folder);
+}
+
+#[tokio::test]
 async fn a_discovered_variant_outlives_a_reload_and_its_number_a_restart() {
     let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
     annotate(&fake, &engine, "plimsoll.dev/cost", "2");

@@ -58,9 +58,10 @@ const OF_PROMETHEUS: [&str; 2] = [
 ];
 
 /// Families that are there where `external_scaler` is configured; `external_scaler.rs` has them.
-const OF_SCALER: [&str; 3] = [
+const OF_SCALER: [&str; 4] = [
     "plimsoll_external_scaler_calls_total",
     "plimsoll_external_scaler_certificate_not_after_timestamp_seconds",
+    "plimsoll_external_scaler_certificate_reload_failures_total",
     "plimsoll_external_scaler_streams",
 ];
 

@@ -130,6 +130,7 @@ pub(crate) fn configuration(
     format!(
         "server: {{listen: \"127.0.0.1:0\"}}\ntick_interval: 100ms\n\
          external_metrics: {{enabled: false}}\n\
+         shutdown: {{delay: 0s}}\n\
          kubernetes: {{enabled: true, kubeconfig: {kubeconfig}{kubernetes}}}\n\
          observe: {{window: 2s, stale_after: 1s}}\n\
          scrape: {{interval: 100ms, timeout: 100ms}}\n\

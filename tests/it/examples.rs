@@ -14,7 +14,7 @@ use k8s_openapi::api::flowcontrol::v1::FlowSchema;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
-use plimsoll::config::{Files, LoadedConfig, Surroundings, load, parse};
+use plimsoll::config::{Files, LoadedConfig, Surroundings, load, parse, yaml};
 use plimsoll::publish::gauges::{FAMILIES, WVA_FAMILIES};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -36,6 +36,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("cards.yaml", "the_example_of_cards_is_valid_and_says_what_it_is_for"),
     ("demo-lora.yaml", "the_demo_plays_examples_that_can_be_simulated"),
     ("demo.yaml", "the_demo_plays_examples_that_can_be_simulated"),
+    ("prometheus-adapter.yaml", "the_rule_of_the_prometheus_adapter_has_one_series_per_variant"),
     ("policy-cautious.yaml", "policies_are_scored_side_by_side_on_the_recorded_load"),
     ("policy-foresight.yaml", "policies_are_scored_side_by_side_on_the_recorded_load"),
     ("prometheus-only.yml", "the_prometheus_of_the_example_scrapes_what_the_variants_match"),
@@ -267,6 +268,22 @@ fn every_example_is_loaded_as_what_it_is() {
         }
     }
     assert!(seen >= 11, "{seen} examples");
+}
+
+/// A real adapter reads it in `make e2e-keda`.
+#[test]
+fn the_rule_of_the_prometheus_adapter_has_one_series_per_variant() {
+    let examples = examples();
+    let (_, text) = examples.iter().find(|(name, _)| *name == "prometheus-adapter.yaml").unwrap();
+    let rules = yaml::read(text).unwrap();
+    let [rule] = rules["externalRules"].as_array().unwrap().as_slice() else { panic!("{rules}") };
+    let family = FAMILIES.iter().find(|family| rule["seriesQuery"] == family.name).unwrap();
+    let query = rule["metricsQuery"].as_str().unwrap();
+    assert!(query.starts_with("max by (variant) ("), "an HPA adds up what it gets: {query}");
+    for label in ["namespace", "variant"] {
+        assert!(family.labels.contains(&label), "{label}");
+    }
+    assert_eq!(rule["resources"]["overrides"]["namespace"]["resource"], "namespace");
 }
 
 /// `admit.sh` itself needs curl, jq and Envoy; docs/admission.md says what came of it there.

@@ -144,7 +144,12 @@ impl Scaler {
 
     /// A connection over TLS, on which a call succeeds; `None` if it is refused.
     async fn connect_tls(&self, ca: &str, leaf: Option<&Leaf>) -> Option<Keda> {
-        let config = Arc::new(client_tls(ca, leaf, Http::Two));
+        self.connect_with(client_tls(ca, leaf, Http::Two)).await
+    }
+
+    /// Clones of a configuration share its sessions.
+    async fn connect_with(&self, config: rustls::ClientConfig) -> Option<Keda> {
+        let config = Arc::new(config);
         let stream = TcpStream::connect(self.address).await.unwrap();
         let name = ServerName::try_from("127.0.0.1").unwrap();
         let stream = TlsConnector::from(config).connect(name, stream).await.ok()?;
@@ -489,6 +494,10 @@ async fn with_a_client_authority_only_its_clients_are_served() {
     let unknown = stranger_ca.issue("keda-operator", Use::Client, Validity::Now);
     let past = keda_ca.issue("keda-operator", Use::Client, Validity::Past);
     assert!(scaler.connect_tls(&serving.pem, Some(&known)).await.is_some());
+    // This client would resume its session, without its certificate being looked at again.
+    let returning = client_tls(&serving.pem, Some(&known), Http::Two);
+    assert!(scaler.connect_with(returning.clone()).await.is_some());
+    assert!(scaler.connect_with(returning.clone()).await.is_some());
     for leaf in [None, Some(&unknown), Some(&past)] {
         assert!(scaler.connect_tls(&serving.pem, leaf).await.is_none());
     }
@@ -500,6 +509,7 @@ async fn with_a_client_authority_only_its_clients_are_served() {
     std::fs::write(&file, &stranger_ca.pem).unwrap();
     while scaler.connect_tls(&serving.pem, Some(&unknown)).await.is_none() {}
     assert!(scaler.connect_tls(&serving.pem, Some(&known)).await.is_none());
+    assert!(scaler.connect_with(returning).await.is_none(), "no session is resumed");
     stop.cancel();
 }
 

@@ -234,6 +234,36 @@ async fn a_pin_and_a_pause_survive_changes_of_the_leader() {
     leader.end().await;
 }
 
+#[tokio::test]
+async fn an_order_that_is_answered_survives_a_leader_that_ends_at_once() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    let path = "/-/override?namespace=shop&variant=llama";
+    let leader = replica(&fake, &engine, "r0").await;
+    leader.until_sample("plimsoll_leader ", 1.0).await;
+    leader.until_desired("llama", Some(1.0)).await;
+    let next = replica(&fake, &engine, "r1").await;
+    next.until_desired("llama", Some(1.0)).await;
+
+    let order = json!({"pause": true, "until": later(3600)});
+    let refused = next.request("PUT", path).body(order.to_string()).send().await.unwrap();
+    assert_eq!(refused.status(), StatusCode::CONFLICT, "a follower takes no order");
+    let sent = leader.request("PUT", path).body(order.to_string()).send().await.unwrap();
+    assert_eq!(sent.status(), StatusCode::OK);
+    leader.end().await;
+    next.until_sample("plimsoll_leader ", 1.0).await;
+    overridden(&next, "pause").await;
+
+    let last = replica(&fake, &engine, "r2").await;
+    overridden(&last, "pause").await;
+    assert_eq!(next.ask("DELETE", path).await.0, StatusCode::OK);
+    next.end().await;
+    last.until_sample("plimsoll_leader ", 1.0).await;
+    let ticks = last.sample("plimsoll_ticks_total").await.unwrap();
+    assert!(last.until("plimsoll_ticks_total", |now| now > ticks + 20.0).await);
+    assert_eq!(variant(&last).await.1["override"], Value::Null);
+    last.end().await;
+}
+
 /// A replica that leads before it has ticked with the numbers in force knows none of its own.
 #[tokio::test]
 async fn a_replica_that_leads_as_soon_as_it_has_started_takes_no_number_back() {

@@ -153,7 +153,8 @@ fn triggers_on_metrics_of_engines_become_one_that_reads_the_number() {
     };
     assert_eq!(
         number["metadata"]["query"],
-        "max(plimsoll_desired_replicas{variant=\"llama\",namespace=\"shop\"})"
+        "max(plimsoll_desired_replicas{variant=\"llama\",namespace=\"shop\"} and on (instance) \
+         bottomk(1, plimsoll_decision_age_seconds{variant=\"llama\",namespace=\"shop\"}))"
     );
     assert_eq!(number["metadata"]["ignoreNullValues"], "false");
     assert_eq!(cron["type"], "cron");
@@ -174,6 +175,42 @@ fn hpas_on_metrics_of_engines_follow_the_number_instead() {
     assert_eq!(gemma["metadata"]["uid"], Value::Null);
     assert_follows(&manifest(&files, "lab-hpa-mistral"), "mistral");
     insta::assert_snapshot!("migrate_hpa", whole(&files));
+}
+
+#[test]
+fn a_fallback_to_zero_becomes_one_that_keeps_a_replica() {
+    let folder = tempfile::tempdir().unwrap();
+    let sample = std::fs::read_to_string("tests/data/migrate/keda/others.yaml").unwrap();
+    let sample = sample.replace("replicas: 1}", "replicas: 0, behavior: currentReplicas}");
+    std::fs::write(folder.path().join("qwen.yaml"), sample).unwrap();
+    let files = migrated("keda", folder.path().to_str().unwrap());
+    let fallback = &manifest(&files, "lab-scaledobject-qwen")["spec"]["fallback"];
+    assert_eq!(
+        (&fallback["replicas"], &fallback["behavior"]),
+        (&1.into(), &"currentReplicas".into())
+    );
+    assert!(files["differences.md"].contains("1 instead of 0 replicas"), "{files:?}");
+}
+
+#[test]
+fn a_scale_target_of_another_kind_is_permitted_in_the_chart() {
+    let folder = tempfile::tempdir().unwrap();
+    let sample = std::fs::read_to_string("tests/data/migrate/hpa/external-metric.yaml").unwrap();
+    let rollout =
+        sample.replacen("apps/v1, kind: Deployment", "argoproj.io/v1alpha1, kind: Rollout", 1);
+    std::fs::write(folder.path().join("mistral.yaml"), rollout).unwrap();
+    let files = migrated("hpa", folder.path().to_str().unwrap());
+    let values = yaml::read(&files["values.yaml"]).unwrap();
+    let targets = values["rbac"]["scaleTargets"].as_array().unwrap();
+    assert_eq!(targets.len(), 4, "{targets:?}");
+    let rollouts = serde_json::json!({"apiGroup": "argoproj.io", "resource": "rollouts"});
+    assert!(targets.contains(&rollouts), "{targets:?}");
+    assert!(files["differences.md"].contains("rollouts.argoproj.io"), "{files:?}");
+    assert_eq!(
+        files["annotate.sh"],
+        "#!/bin/sh\nset -e\nkubectl annotate --overwrite -n lab horizontalpodautoscaler mistral \
+         plimsoll.dev/model=Mistral-7B\n"
+    );
 }
 
 #[test]

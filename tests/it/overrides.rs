@@ -173,6 +173,27 @@ async fn a_pin_over_http_is_on_every_surface_survives_a_restart_and_can_be_ended
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_orders_delays_no_tick() {
+    let engine = Engine::start().await;
+    let running = Running::start(&text(&[("a", engine.address)], "")).await;
+    running.until_desired("a", Some(1.0)).await;
+
+    let before = running.sample("plimsoll_ticks_total").await.unwrap();
+    let orders = async {
+        loop {
+            let (status, _) = put(&running, &json!({"pause": true, "until": later(60)})).await;
+            assert_eq!(status, StatusCode::OK);
+        }
+    };
+    let ticks = running.until("plimsoll_ticks_total", |now| now > before + 10.0);
+    tokio::select! {
+        () = orders => unreachable!("it ends by itself never"),
+        ticked = ticks => assert!(ticked),
+    }
+    drop(running.end().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_order_that_cannot_be_carried_out_is_refused_with_the_reason() {
     let engine = Engine::start().await;
     let running = Running::start(&text(&[("a", engine.address)], "")).await;

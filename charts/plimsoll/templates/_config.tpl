@@ -13,7 +13,7 @@ the values refuses the keys that are set here.
 {{- fail "state.volume: leader election keeps decisions in a ConfigMap, so no state file is written; remove state.volume, or set leaderElection.enabled=false with one replica" -}}
 {{- end -}}
 {{- $own := dict
-  "server" (dict "listen" (printf "0.0.0.0:%v" .Values.httpPort))
+  "server" (dict "listen" (printf "%s:%v" (include "plimsoll.listenAddress" .) .Values.httpPort))
   "kubernetes" (dict "enabled" true) -}}
 {{- if include "plimsoll.elects" . -}}
 {{- $election := dict "enabled" true "namespace" .Release.Namespace "name" (include "plimsoll.fullname" .) -}}
@@ -37,7 +37,7 @@ the values refuses the keys that are set here.
 {{- end -}}
 {{- $served := dict
   "enabled" true
-  "listen" (printf "0.0.0.0:%s" (include "plimsoll.apiPort" .))
+  "listen" (printf "%s:%s" (include "plimsoll.listenAddress" .) (include "plimsoll.apiPort" .))
   "object_metrics" .Values.externalMetrics.objectMetrics.enabled
   "tls" $tls -}}
 {{- $_ := set $own "external_metrics" $served -}}
@@ -47,7 +47,7 @@ the values refuses the keys that are set here.
 {{- with .Values.externalScaler -}}
 {{- $scaler := dict "enabled" .enabled -}}
 {{- if .enabled -}}
-{{- $_ := set $scaler "listen" (printf "0.0.0.0:%v" .port) -}}
+{{- $_ := set $scaler "listen" (printf "%s:%v" (include "plimsoll.listenAddress" $) .port) -}}
 {{- if .tls.secretName -}}
 {{- $tls := dict "cert_file" "/scaler-tls/tls.crt" "key_file" "/scaler-tls/tls.key" -}}
 {{- if .tls.clientCaSecretName -}}
@@ -117,7 +117,7 @@ variant that the values lack, so one without a namespace is taken for any.
 {{- if not (or $found .Values.rbac.clusterWide) -}}
 {{- $discovered := dig "kubernetes" "discovery" "namespaces" list .Values.config -}}
 {{- $limited := or (not (include "plimsoll.discovers" .)) $discovered -}}
-{{- if and $limited (not (dig "limits" "quotas" false .Values.config)) -}}
+{{- if $limited -}}
 {{- $found = $discovered -}}
 {{- range include "plimsoll.variants" . | fromJsonArray -}}
 {{- $found = append $found (.namespace | default "") -}}
@@ -147,6 +147,12 @@ variant that the values lack, so one without a namespace is taken for any.
 {{/* Whether there is a state file: with leader election, decisions are in a ConfigMap. */}}
 {{- define "plimsoll.keepsState" -}}
 {{- if and .Values.state.enabled (not (include "plimsoll.elects" .)) -}}true{{- end -}}
+{{- end -}}
+
+{{/* The address that all servers listen on, as it precedes a port. */}}
+{{- define "plimsoll.listenAddress" -}}
+{{- $address := .Values.listenAddress -}}
+{{- if contains ":" $address -}}[{{ $address }}]{{- else -}}{{ $address }}{{- end -}}
 {{- end -}}
 
 {{/*

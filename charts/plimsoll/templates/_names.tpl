@@ -100,3 +100,13 @@ finds what another has left.
 {{- include "plimsoll.fullname" . }}-{{ ternary "certificate" "tls" (eq .Values.tls.mode "selfManaged") }}
 {{- end -}}
 {{- end -}}
+
+{{/* A number of replicas, or a percentage of them, rounded up as Kubernetes does. */}}
+{{- define "plimsoll.share" -}}
+{{- $written := toString (index . 0) -}}
+{{- if hasSuffix "%" $written -}}
+{{- ceil (divf (mulf (trimSuffix "%" $written | float64) (index . 1)) 100) -}}
+{{- else -}}
+{{- int $written -}}
+{{- end -}}
+{{- end -}}

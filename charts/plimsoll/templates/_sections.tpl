@@ -8,4 +8,10 @@ and the daemon takes it for nothing; a template that looks into it ends with an 
 {{- fail (printf "config.%s: is null; leave it out for its defaults" .) -}}
 {{- end -}}
 {{- end -}}
+{{- range list "discovery" "leader_election" -}}
+{{- $kubernetes := $.Values.config.kubernetes | default dict -}}
+{{- if and (hasKey $kubernetes .) (kindIs "invalid" (get $kubernetes .)) -}}
+{{- fail (printf "config.kubernetes.%s: is null; leave it out for its defaults" .) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}

@@ -8,6 +8,13 @@ use serde_json::{Map, Value, json};
 use crate::cli::migrate::object::{Manifest, TargetName};
 use plimsoll_core::analyze::engine_args::ServedModel;
 
+/// Group, kind and resource of the scale targets that the chart permits by default.
+const USUAL_TARGETS: [(&str, &str, &str); 3] = [
+    ("apps", "Deployment", "deployments"),
+    ("apps", "StatefulSet", "statefulsets"),
+    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet", "leaderworkersets"),
+];
+
 /// The result of a migration.
 #[derive(Debug, Default)]
 pub(super) struct Migration {
@@ -151,7 +158,29 @@ impl Migration {
             kubernetes.remove("enabled");
         }
 
-        json!({"externalMetrics": {"enabled": self.external}, "config": config})
+        let mut values = json!({"externalMetrics": {"enabled": self.external}, "config": config});
+        let others = self.other_targets();
+        if !others.is_empty() {
+            let usual = USUAL_TARGETS.map(|(group, _, resource)| (group, resource.to_owned()));
+            let targets = usual.into_iter().chain(others);
+            let targets = targets.map(|(group, it)| json!({"apiGroup": group, "resource": it}));
+            values["rbac"] = json!({"scaleTargets": targets.collect::<Vec<_>>()});
+        }
+        values
+    }
+
+    /// Returns group and resource of the scale targets that the chart does not permit on its own.
+    pub(super) fn other_targets(&self) -> BTreeSet<(&str, String)> {
+        let targets = self.manifests.iter().filter_map(|it| {
+            let reference = it.value.pointer("/spec/scaleTargetRef")?;
+            let version = reference.get("apiVersion").and_then(Value::as_str)?;
+            Some((version.split_once('/')?.0, reference.get("kind")?.as_str()?))
+        });
+        let others = targets.filter(|(group, kind)| {
+            !USUAL_TARGETS.iter().any(|(known, of, _)| known == group && of == kind)
+        });
+
+        others.map(|(group, kind)| (group, format!("{}s", kind.to_lowercase()))).collect()
     }
 }
 

@@ -12,6 +12,9 @@ use plimsoll_core::observe::engine::Engine;
 /// The metric with desired replicas.
 pub(super) const METRIC: &str = "plimsoll_desired_replicas";
 
+/// The metric with the age of the decision behind it.
+const AGE: &str = "plimsoll_decision_age_seconds";
+
 /// The Workload Variant Autoscaler's metric.
 pub(super) const WVA_METRIC: &str = "wva_desired_replicas";
 
@@ -249,7 +252,10 @@ fn trigger(like: &Value, variant: &str, namespace: &str) -> Value {
             metadata.insert(key.to_owned(), value.clone());
         }
     }
-    let query = format!("max({METRIC}{{variant=\"{variant}\",namespace=\"{namespace}\"}})");
+    let labels = format!("{{variant=\"{variant}\",namespace=\"{namespace}\"}}");
+    // Of the replica with the youngest decision: one without a path to the API server shows an old
+    // number.
+    let query = format!("max({METRIC}{labels} and on (instance) bottomk(1, {AGE}{labels}))");
     metadata.insert("query".to_owned(), json!(query));
     metadata.insert("threshold".to_owned(), json!("1"));
     metadata.insert("ignoreNullValues".to_owned(), json!("false"));
@@ -307,25 +313,33 @@ fn bound(spec: &mut Map<String, Value>, before: &Manifest, migration: &mut Migra
 
 /// Sets the fallback that keeps replicas while the metric cannot be read.
 fn guard(spec: &mut Map<String, Value>, before: &Manifest, migration: &mut Migration) {
-    let behavior = spec.get("fallback").and_then(|it| it.get("behavior")).and_then(Value::as_str);
-    let keeps = matches!(behavior, Some("currentReplicas" | "currentReplicasIfHigher"));
-
-    if keeps {
-        return;
-    }
     let min = spec.get("minReplicaCount").and_then(Value::as_u64).unwrap_or(1).max(1);
-    let text = match spec.get("fallback").and_then(|it| it.get("replicas")) {
-        Some(replicas) => format!(
-            "fallback keeps the existing replicas, and at least {replicas}: before, it set \
-             exactly {replicas}"
-        ),
-        None => "has a fallback that keeps the replicas while the metric cannot be read".to_owned(),
+
+    let Some(fallback) = spec.get_mut("fallback").filter(|it| it.is_object()) else {
+        let fallback = json!({
+            "failureThreshold": 3, "replicas": min, "behavior": "currentReplicasIfHigher",
+        });
+        spec.insert("fallback".to_owned(), fallback);
+        let text = "has a fallback that keeps the replicas while the metric cannot be read";
+        migration.differs_in(before, text);
+        return;
     };
-    let fallback = spec
-        .entry("fallback".to_owned())
-        .or_insert_with(|| json!({"failureThreshold": 3, "replicas": min}));
-    fallback["behavior"] = json!("currentReplicasIfHigher");
-    migration.differs_in(before, text);
+
+    if fallback["replicas"].as_u64().unwrap_or(0) == 0 {
+        fallback["replicas"] = json!(min);
+        let text = format!("fallback has {min} instead of 0 replicas: KEDA scales to 0 on errors");
+        migration.differs_in(before, text);
+    }
+
+    if !matches!(text(fallback, "/behavior"), Some("currentReplicas" | "currentReplicasIfHigher")) {
+        fallback["behavior"] = json!("currentReplicasIfHigher");
+        let replicas = &fallback["replicas"];
+        let text = format!(
+            "fallback keeps the existing replicas, and at least {replicas}: before, it set them \
+             exactly"
+        );
+        migration.differs_in(before, text);
+    }
 }
 
 /// Returns the source of a metric: the field that is named as its type.

@@ -244,6 +244,23 @@ impl fmt::Display for CapacityReport {
 }
 
 impl CapacityReport {
+    /// The report of a model with these reports of its roles, in the same unit.
+    pub(crate) fn of_roles(unit: Unit, reports: BTreeMap<Role, Self>) -> Self {
+        let total = reports.values().map(|report| report.total).sum();
+        let has_sides = reports.keys().any(|role| *role != Role::Both);
+
+        let mut variants = Vec::new();
+        let mut roles = BTreeMap::new();
+        for (role, report) in reports {
+            variants.extend(report.variants);
+            if has_sides {
+                roles.insert(role, report.total);
+            }
+        }
+        variants.sort_by(|a, b| a.key.cmp(&b.key));
+        Self { unit, variants, total, roles }
+    }
+
     /// This report with zero headroom for the model and for every role.
     pub(crate) fn without_spare(mut self) -> Self {
         for totals in std::iter::once(&mut self.total).chain(self.roles.values_mut()) {

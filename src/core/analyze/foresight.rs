@@ -215,9 +215,20 @@ impl Foresight {
         let dial = policy.cold_start.as_ref().filter(|_| teaches);
 
         let has_answers = self.has_answers(model);
-        let base = self.cold.entry(model.clone()).or_default();
-        base.renew(now, variants, has_answers);
-        cold_start(dial, variants, queued, base)
+        let mut of_role: BTreeMap<Role, Vec<&VariantStrides<'_>>> = BTreeMap::new();
+        for variant in variants {
+            of_role.entry(variant.spec.role).or_default().push(variant);
+        }
+
+        let mut reports = BTreeMap::new();
+        for (role, variants) in of_role {
+            // Requests in front of the replicas come to prefill first.
+            let queued = queued.filter(|_| role != Role::Decode);
+            let base = self.cold.entry((model.clone(), role)).or_default();
+            base.renew(now, &variants, has_answers);
+            reports.insert(role, cold_start(dial, &variants, queued, base));
+        }
+        CapacityReport::of_roles(Unit::RequestsInFlight, reports)
     }
 
     /// Returns true if enough answers of a model have ended to know their lengths.

@@ -9,6 +9,9 @@ pub const NAME_MAX: usize = 253;
 /// The longest name of a model. Names of adapters and paths of checkpoints are far below it.
 const MODEL_MAX: usize = 512;
 
+/// The longest text in a label of a metric, in bytes.
+const LABEL_TEXT_MAX: usize = 1024;
+
 /// The rule of [`is_dns_label`], for messages.
 pub const DNS_LABEL: &str =
     "must be 1 to 63 lower-case letters, digits or `-`, and start and end with a letter or digit";
@@ -52,9 +55,13 @@ pub fn is_model_name(text: &str) -> bool {
     is_label_text(text) && !text.contains('#') && text.chars().count() <= MODEL_MAX
 }
 
-/// Returns true if the text is a sensible value for a metric's label.
+/// Returns true if the text is a sensible value for a metric's label. Prometheus refuses pages with
+/// longer values than its operator permits.
 pub fn is_label_text(text: &str) -> bool {
-    !text.is_empty() && text.trim() == text && !text.chars().any(char::is_control)
+    !text.is_empty()
+        && text.len() <= LABEL_TEXT_MAX
+        && text.trim() == text
+        && !text.chars().any(char::is_control)
 }
 
 /// The rule of [`is_prometheus_label`], for messages.
@@ -77,6 +84,7 @@ mod tests {
         assert!(is_dns_label("llama-8b-l4") && !is_dns_label("Llama") && !is_dns_label("a.b"));
         assert!(is_object_name("a.b-c") && !is_object_name("a..b") && !is_object_name(""));
         assert!(is_variant_name("llama3.1-8b") && !is_variant_name(&"a".repeat(64)));
+        assert!(is_label_text(&"a".repeat(1024)) && !is_label_text(&"a".repeat(1025)));
         assert!(is_model_name("meta-llama/Llama-3.1-8B") && !is_model_name("a#b"));
         assert!(!is_model_name(" a") && !is_model_name("a\nb") && !is_model_name(""));
     }

@@ -83,7 +83,7 @@ pub struct Odometer {
 struct CounterValues {
     ranks: u32,
     started: Option<Timestamp>,
-    finished: Option<f64>,
+    finished: FinishedCounts,
     asked: Option<f64>,
     answered: Option<f64>,
     rejected: Option<f64>,
@@ -143,6 +143,14 @@ impl Odometer {
     /// The work since the previous scrape.
     pub fn take(&mut self, at: Timestamp, reading: &Reading) -> Option<IntervalDelta> {
         let count = CounterValues::of(reading);
+        if let Some((then, before)) = self.before
+            && ProcessLife::between(before.started, count.started) == ProcessLife::Same
+            && count.finished.lacks(&before.finished)
+            && (0.0..=LATE_MAX).contains(&at.duration_since(then).as_secs_f64())
+        {
+            return None;
+        }
+
         let (then, before) = self.before.replace((at, count))?;
         let elapsed = Seconds::from_span(at.duration_since(then))?;
 
@@ -187,7 +195,7 @@ impl CounterValues {
         Self {
             ranks: u32::try_from(reading.ranks.len()).unwrap_or(u32::MAX),
             started: reading.started,
-            finished: summed(ranks, |rank| finished(rank.finished)),
+            finished: FinishedCounts::of(ranks),
             asked: summed(ranks, |rank| Some(rank.completions_asked.as_ref()?.count)),
             answered: reading.http.success.map(Requests::requests),
             rejected: reading.rejected.map(Requests::requests),
@@ -213,7 +221,7 @@ impl CounterValues {
     /// The growth since `before`, when the answers to some requests were not counted yet. Returns
     /// the number of those whose answers still are not.
     fn since(&self, before: &Self, unanswered: f64) -> Result<(IntervalDelta, f64), WentBack> {
-        let finished = grown(self.finished, before.finished)?;
+        let finished = self.finished.since(&before.finished)?;
         let asked = grown(self.asked, before.asked)?;
         let answered = grown(self.answered, before.answered)?.unwrap_or(0.0);
         let rejected = grown(self.rejected, before.rejected)?.unwrap_or(0.0);
@@ -272,6 +280,50 @@ impl CounterValues {
     }
 }
 
+/// Seconds for which a page without all reasons of finished requests counts as incomplete. A
+/// Prometheus server can get some series later than others.
+const LATE_MAX: f64 = 120.0;
+
+/// Finished requests by reason: the ranks that report the reason, and the sum of their counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct FinishedCounts([(u32, f64); 5]);
+
+impl FinishedCounts {
+    fn of(ranks: &[RankReading]) -> Self {
+        let mut counts = [(0, 0.0); 5];
+        for rank in ranks {
+            let FinishedReading { stop, length, abort, error, other } = rank.finished;
+            for ((known, sum), count) in counts.iter_mut().zip([stop, length, abort, error, other])
+            {
+                let Some(count) = count else { continue };
+                *known += 1;
+                *sum += count.requests();
+            }
+        }
+        Self(counts)
+    }
+
+    /// Returns true if a reason that some rank reported before is missing.
+    fn lacks(&self, before: &Self) -> bool {
+        self.0.iter().zip(before.0).any(|((known, _), (then, _))| *known < then)
+    }
+
+    /// The growth since `before`, of the reasons that the same ranks report now and then; `None`
+    /// without such a reason. Where a counter appears, the requests that it counted earlier may be
+    /// old.
+    fn since(&self, before: &Self) -> Result<Option<f64>, WentBack> {
+        let mut total = None;
+        for ((known, now), (then_known, then)) in self.0.iter().zip(before.0) {
+            if *known == 0 || *known != then_known {
+                continue;
+            }
+            let growth = grown(Some(*now), Some(then))?.unwrap_or(0.0);
+            total = Some(total.unwrap_or(0.0) + growth);
+        }
+        Ok(total)
+    }
+}
+
 /// A counter that is below its earlier value, so that the two cannot be compared.
 #[derive(Clone, Copy, Debug)]
 struct WentBack;
@@ -285,12 +337,20 @@ fn grown(now: Option<f64>, then: Option<f64>) -> Result<Option<f64>, WentBack> {
     }
 }
 
+/// The share of a sum by which it may fall without counting as a restart. Engines whose page several
+/// processes share add up their sums in no fixed order, so the last digits vary.
+const ROUNDING: f64 = 1e-9;
+
 /// The growth of a sum and its count; `None` while one of them is not known.
 fn pair_grown(
     now: Option<(f64, f64)>,
     then: Option<(f64, f64)>,
 ) -> Result<Option<(f64, f64)>, WentBack> {
-    let sum = grown(now.map(|it| it.0), then.map(|it| it.0))?;
+    let rounded = |(now, then): (f64, f64)| {
+        if now < then && then - now <= then.abs() * ROUNDING { then } else { now }
+    };
+    let sums = now.zip(then).map(|(now, then)| (now.0, then.0));
+    let sum = grown(sums.map(rounded), sums.map(|(_, then)| then))?;
     let count = grown(now.map(|it| it.1), then.map(|it| it.1))?;
     Ok(sum.zip(count))
 }
@@ -349,12 +409,6 @@ impl DepartedRequests {
     }
 }
 
-fn finished(reading: FinishedReading) -> Option<f64> {
-    let FinishedReading { stop, length, abort, error, other } = reading;
-    let known = [stop, length, abort, error, other].into_iter().flatten();
-    known.map(Requests::requests).reduce(|a, b| a + b)
-}
-
 /// The sum over all ranks; `None` when there are none or one does not report it.
 fn summed(ranks: &[RankReading], of: impl Fn(&RankReading) -> Option<f64>) -> Option<f64> {
     if ranks.is_empty() {
@@ -377,4 +431,65 @@ fn totals(
     of: impl Fn(&RankReading) -> Option<&Histogram>,
 ) -> Option<(f64, f64)> {
     Some((summed(ranks, |rank| Some(of(rank)?.sum))?, summed(ranks, |rank| Some(of(rank)?.count))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::engine::Engine;
+    use crate::observe::reading::HttpReading;
+
+    fn reading(stop: Option<f64>, length: Option<f64>) -> Reading {
+        let count = |it: Option<f64>| it.and_then(Requests::new);
+        let finished =
+            FinishedReading { stop: count(stop), length: count(length), ..Default::default() };
+        let rank = RankReading {
+            finished,
+            waiting: Requests::new(0.0),
+            running: Requests::new(0.0),
+            ..RankReading::default()
+        };
+        Reading {
+            engine: Engine::Vllm,
+            samples: 2,
+            started: None,
+            models: Vec::new(),
+            http: HttpReading::default(),
+            rejected: None,
+            lora: None,
+            ranks: vec![rank],
+        }
+    }
+
+    #[test]
+    fn a_page_without_a_reason_that_was_there_is_left_out_and_the_next_one_makes_up_for_it() {
+        let at = |second: i64| Timestamp::from_second(1_000_000 + second).unwrap();
+        let mut odometer = Odometer::default();
+        let mut arrived = |second: i64, stop: Option<f64>, length: Option<f64>| {
+            let delta = odometer.take(at(second), &reading(stop, length))?;
+            Some((delta.elapsed.seconds(), delta.arrived?.requests()))
+        };
+
+        assert_eq!(arrived(0, Some(1000.0), Some(1.0)), None);
+        assert_eq!(arrived(5, Some(1010.0), Some(1.0)), Some((5.0, 10.0)));
+        assert_eq!(arrived(10, None, Some(1.0)), None);
+        assert_eq!(arrived(15, None, Some(2.0)), None);
+        assert_eq!(arrived(20, Some(1040.0), Some(3.0)), Some((15.0, 32.0)));
+
+        // Gone for good, and back after all: what it counted meanwhile may be old.
+        assert_eq!(arrived(25, None, Some(3.0)), None);
+        assert_eq!(arrived(145, None, Some(4.0)), Some((125.0, 1.0)));
+        assert_eq!(arrived(150, Some(5000.0), Some(5.0)), Some((5.0, 1.0)));
+        assert_eq!(arrived(155, Some(5002.0), Some(5.0)), Some((5.0, 2.0)));
+    }
+
+    #[test]
+    fn the_last_digit_of_a_sum_may_fall() {
+        let sum = 12_345.678_9;
+        let lower = f64::from_bits(f64::to_bits(sum) - 1);
+        assert_eq!(pair_grown(Some((lower, 8.0)), Some((sum, 7.0))).unwrap(), Some((0.0, 1.0)));
+        assert!(pair_grown(Some((sum - 0.1, 8.0)), Some((sum, 7.0))).is_err(), "a restart");
+        assert!(pair_grown(Some((sum, 6.0)), Some((sum, 7.0))).is_err(), "a restart");
+        assert_eq!(pair_grown(None, Some((sum, 7.0))).unwrap(), None);
+    }
 }

@@ -10,8 +10,9 @@
 //! day, and those on spot nodes as unsafe after one or two losses. The observations are forgotten
 //! within a week.
 //!
-//! A loss is a ready replica that is gone while its scale target requests it. While there are more
-//! replicas than requested, a new version is rolled out, and none is lost.
+//! A loss is a ready replica that is gone while its scale target requests it. While a new version is
+//! rolled out, none is lost: there are more replicas than requested, or the pod template has changed
+//! and replicas are missing since.
 //!
 //! # Source
 //!
@@ -20,11 +21,14 @@
 //! a spot node (one in hours to days) and the accelerators of a training cluster. Meta's Llama 3
 //! lost one of 2,048 nodes each 3 h, or a node in eight months.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::fleet::VariantKey;
 use crate::fleet::per_variant::PerVariant;
+use crate::observe::template::PodTemplate;
 use crate::pipeline::group::Member;
 use crate::pipeline::tick::Tick;
 use crate::units::Replicas;
@@ -40,6 +44,9 @@ const MEMORY: f64 = 7.0 * 24.0;
 
 /// Hours between two observations above which losses between them are unknown.
 const GAP: f64 = 2.0 / 60.0;
+
+/// Hours after which missing replicas of a rollout count as lost.
+const ROLLOUT_MAX: f64 = 1.0;
 
 /// The loss rate of each variant's replicas.
 #[derive(Clone, Debug, Default)]
@@ -57,11 +64,22 @@ pub struct Losses {
 }
 
 /// Replicas of one variant.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Headcount {
     /// The ready replicas at the last observation.
     latest: Option<(Timestamp, Replicas)>,
+    template: Option<Arc<PodTemplate>>,
+    rollout: Option<Rollout>,
     seen: Losses,
+}
+
+/// A rollout without surplus replicas.
+#[derive(Clone, Copy, Debug)]
+struct Rollout {
+    /// The time of the new template.
+    since: Timestamp,
+    /// The last time at which replicas were missing, or that of the new template.
+    latest: Timestamp,
 }
 
 // === impl Absences ===
@@ -72,9 +90,12 @@ impl Absences {
         self.watched.keep(&tick.inputs.fleet);
         for Member { place, spec, observation, .. } in &tick.members {
             let Some((wanted, ready)) = observation.wanted.zip(observation.ready) else { continue };
-            let is_rolled_out = observation.current.is_some_and(|current| current > wanted);
-            let missing = if is_rolled_out { Replicas::ZERO } else { wanted.beyond(ready) };
+            let surges = observation.current.is_some_and(|current| current > wanted);
+            let absent = wanted.beyond(ready);
+            let template = tick.inputs.templates.get(&spec.key);
             let headcount = self.watched.get_or_insert_at(*place, &spec.key, Headcount::default);
+            let is_rolled_out = headcount.rolls_out(tick.now, template, absent) || surges;
+            let missing = if is_rolled_out { Replicas::ZERO } else { absent };
             headcount.take(tick.now, ready, missing);
         }
     }
@@ -96,13 +117,41 @@ impl Absences {
     pub(crate) fn recall(&mut self, variant: &VariantKey, seen: Losses) {
         let Losses { count, hours } = seen;
         let seen = Losses { count: count.max(0.0), hours: hours.max(0.0) };
-        self.watched.get_or_insert_at(0, variant, || Headcount { latest: None, seen });
+        self.watched.get_or_insert_at(0, variant, || Headcount { seen, ..Headcount::default() });
     }
 }
 
 // === impl Headcount ===
 
 impl Headcount {
+    /// Returns true from the time of a new template until no replica has been missing for a while.
+    fn rolls_out(
+        &mut self,
+        now: Timestamp,
+        template: Option<&Arc<PodTemplate>>,
+        absent: Replicas,
+    ) -> bool {
+        if let Some(template) = template {
+            let before = self.template.replace(Arc::clone(template));
+            if before.is_some_and(|before| before != *template) {
+                self.rollout = Some(Rollout { since: now, latest: now });
+            }
+        }
+
+        let Some(Rollout { since, latest }) = &mut self.rollout else { return false };
+        let within = |at: Timestamp, most: f64| {
+            (0.0..=most).contains(&(now.duration_since(at).as_secs_f64() / 3600.0))
+        };
+        if !within(*latest, GAP) || !within(*since, ROLLOUT_MAX) {
+            self.rollout = None;
+            return false;
+        }
+        if absent > Replicas::ZERO {
+            *latest = now;
+        }
+        true
+    }
+
     fn take(&mut self, now: Timestamp, ready: Replicas, missing: Replicas) {
         let Some((at, before)) = self.latest.replace((now, ready)) else { return };
         let hours = now.duration_since(at).as_secs_f64() / 3600.0;
@@ -120,6 +169,7 @@ impl Headcount {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::template::Container;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_795_000_000 + second).unwrap()
@@ -164,6 +214,32 @@ mod tests {
         check_losses(&[(4, 4), (3, 4), (3, 3)], 0.0);
         check_losses(&[(4, 2), (8, 2), (8, 5)], 0.0);
         check_losses(&[(4, 4), (2, 1)], 1.0);
+    }
+
+    #[test]
+    fn a_rollout_without_surplus_replicas_loses_none() {
+        let before = Arc::new(PodTemplate::default());
+        let containers = vec![Container { image: "vllm:2".to_owned(), ..Container::default() }];
+        let after = Arc::new(PodTemplate { containers, ..PodTemplate::default() });
+        let mut headcount = Headcount::default();
+        let mut look = |minute: i64, template: &Arc<PodTemplate>, ready: u32| {
+            let now = at(60 * minute);
+            let absent = replicas(4 - ready);
+            let rolls_out = headcount.rolls_out(now, Some(template), absent);
+            let missing = if rolls_out { Replicas::ZERO } else { absent };
+            headcount.take(now, replicas(ready), missing);
+            headcount.seen.count
+        };
+
+        look(0, &before, 4);
+        look(1, &after, 4);
+        for minute in 2..10 {
+            look(minute, &after, if minute % 2 == 0 { 3 } else { 4 });
+        }
+        for minute in 10..13 {
+            assert!(look(minute, &after, 4).abs() < 0.01, "none is lost");
+        }
+        assert!((look(13, &after, 3) - 1.0).abs() < 0.01, "the rollout has ended");
     }
 
     #[test]

@@ -156,6 +156,11 @@ impl Sizer {
         self.leaving.clear();
     }
 
+    /// Forgets what was observed after an instant, to which the clock was set back.
+    pub(crate) fn rewind(&mut self, now: Timestamp) {
+        self.analyzers.foresight.rewind(now);
+    }
+
     /// The latency targets that no replica count meets.
     pub(crate) const fn floors(&self) -> &LatencyFloors {
         &self.floors

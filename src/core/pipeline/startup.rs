@@ -84,6 +84,8 @@ pub(crate) struct OpenStart {
     page: Option<Timestamp>,
     /// The time since which no node has room for it.
     unschedulable: Option<Timestamp>,
+    /// True if it was seen from its beginning on, so that its end tells how long it took.
+    is_whole: bool,
 }
 
 /// The starts in progress of each variant.
@@ -180,10 +182,10 @@ impl Startups {
     }
 
     /// Reads the starts and scrapes of one tick.
-    pub(crate) fn run(&mut self, inputs: &Inputs) {
+    pub(crate) fn run(&mut self, now: Timestamp, inputs: &Inputs) {
         self.measured.keep(&inputs.fleet);
         self.earlier.keep(&inputs.fleet);
-        self.follow(&inputs.starts);
+        self.follow(now, &inputs.starts);
         if !self.replicas.values().any(StartStage::is_open) {
             return;
         }
@@ -198,6 +200,9 @@ impl Startups {
             let StartStage::Starting(open) = *stage else { continue };
             let (Some(ready), Some(page)) = (open.ready, open.page) else { continue };
             *stage = StartStage::Started;
+            if !open.is_whole {
+                continue;
+            }
             // If clocks differ, a start can appear to end before it began. Such a start is not
             // evidence.
             let Some(to_ready) = open.until(ready) else { continue };
@@ -238,7 +243,7 @@ impl Startups {
 
     /// Updates the stage of every replica. Both maps have the same order, so that one walk replaces
     /// a search for each replica.
-    fn follow(&mut self, starts: &BTreeMap<ReplicaKey, ReplicaStart>) {
+    fn follow(&mut self, now: Timestamp, starts: &BTreeMap<ReplicaKey, ReplicaStart>) {
         let mut known = std::mem::take(&mut self.replicas).into_iter().peekable();
         let mut earlier: BTreeMap<&VariantKey, Vec<Seconds>> = BTreeMap::new();
 
@@ -254,7 +259,7 @@ impl Startups {
                 }
 
                 let (key, stage) =
-                    before.unwrap_or_else(|| (replica.clone(), StartStage::first(start)));
+                    before.unwrap_or_else(|| (replica.clone(), StartStage::first(now, start)));
                 (key, stage.updated(start))
             })
             .collect();
@@ -270,8 +275,9 @@ impl Startups {
 // === impl StartStage ===
 
 impl StartStage {
-    /// The stage of a replica that is seen for the first time.
-    const fn first(start: &ReplicaStart) -> Self {
+    /// The stage of a replica that is seen for the first time. An old one may have been ready before,
+    /// and the time until it is ready again is no start.
+    fn first(now: Timestamp, start: &ReplicaStart) -> Self {
         match start.ready {
             Some(_) => Self::Started,
             None => Self::Starting(OpenStart {
@@ -279,6 +285,7 @@ impl StartStage {
                 ready: None,
                 page: None,
                 unschedulable: None,
+                is_whole: now.duration_since(start.created).as_secs_f64() <= EARLIER_MAX.seconds(),
             }),
         }
     }
@@ -468,7 +475,7 @@ mod tests {
 
     fn starting(second: i64) -> StartStage {
         let start = ReplicaStart { created: at(second), ready: None, unschedulable: None };
-        StartStage::first(&start)
+        StartStage::first(start.created, &start)
     }
 
     fn slowest(startups: &Startups, now: i64) -> Option<Seconds> {
@@ -511,7 +518,7 @@ mod tests {
             unschedulable: None,
         };
         let starts = ready.iter().map(|(name, ready)| (replica(name), start(*ready)));
-        startups.follow(&starts.collect());
+        startups.follow(at(1_000), &starts.collect());
     }
 
     #[test]
@@ -537,6 +544,29 @@ mod tests {
         let mut startups = Startups::default();
         listed(&mut startups, &[("a", Some(40 * 60)), ("b", None), ("c", Some(-5))]);
         assert_eq!(slowest(&startups, -10), None);
+    }
+
+    #[test]
+    fn an_old_replica_that_becomes_ready_again_shows_no_start() {
+        let mut startups = Startups::default();
+        let mut inputs = Inputs::default();
+        for (name, created) in [("old", -5 * 86_400), ("new", 0)] {
+            let start = ReplicaStart { created: at(created), ready: None, unschedulable: None };
+            inputs.starts.insert(replica(name), start);
+        }
+        startups.run(at(10), &inputs);
+
+        for start in inputs.starts.values_mut() {
+            start.ready = Some(at(40));
+        }
+        startups.run(at(41), &inputs);
+        for stage in startups.replicas.values_mut() {
+            let StartStage::Starting(open) = stage else { continue };
+            open.page = Some(at(50));
+        }
+        startups.run(at(51), &inputs);
+        assert!(startups.replicas.values().all(|it| !it.is_open()));
+        assert_eq!(slowest(&startups, -10), Some(seconds(50)), "that of the new one alone");
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub(crate) struct VariantSupply {
 impl SupplyWatch {
     /// The supply of each variant, by place.
     pub(crate) fn run(&mut self, tick: &Tick<'_>) -> Vec<VariantSupply> {
-        self.startups.run(tick.inputs);
+        self.startups.run(tick.now, tick.inputs);
         self.absences.run(tick);
         self.waits.run(tick);
 

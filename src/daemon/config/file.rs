@@ -129,7 +129,8 @@ settings! {
         /// Limits of all variants together.
         limits: LimitKeys;
 
-        /// Policies that are evaluated alongside the one in effect, and only shown.
+        /// Policies that are evaluated alongside the one in effect, and only shown. Their wake
+        /// signals and gateways of pools have no effect.
         shadow: Option<Vec<ShadowKeys>>;
 
         /// Scrapes of replicas.

@@ -8,7 +8,8 @@ pub use plimsoll_core::fleet::names::{
 };
 
 /// The rule for the texts that [`is_label_text`] accepts.
-pub const LABEL_TEXT: &str = "must not be empty, nor have spaces at the ends or control characters";
+pub const LABEL_TEXT: &str =
+    "must not be empty, nor have spaces at the ends, control characters or over 1024 bytes";
 
 /// The mark for all namespaces.
 pub const ALL_NAMESPACES: &str = "*";

@@ -7,20 +7,20 @@ use crate::publish::explanation::autoscaler::{Autoscaler, ComingChange, Reaction
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_core::units::{Replicas, Seconds};
 
-/// The reaction of a variant's autoscaler to these desired replicas, which have asked for the same
-/// change for some time.
+/// The reaction of a variant's autoscaler, with these problems, to desired replicas that have asked
+/// for the same change for some time.
 pub(super) fn reaction(
     cluster: &ClusterState,
     key: &VariantKey,
     desired: Option<Replicas>,
     asked_for: Option<Duration>,
+    problems: Vec<String>,
 ) -> Autoscaler {
     let Some(state) = cluster.variants.get(key) else {
         let text = "the variant has no scale target in the cluster, so no HPA follows it";
         return Autoscaler::still(None, Reaction::NotFollowed, text.to_owned());
     };
 
-    let problems: Vec<String> = state.findings.iter().map(ToString::to_string).collect();
     let (found, remedy) = of_state(state, desired, asked_for);
     found.with(problems, remedy)
 }

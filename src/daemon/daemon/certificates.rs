@@ -78,7 +78,7 @@ const SERVE: &str = "serve";
 pub(crate) struct ManagedCertificate {
     pub(crate) certificate: Arc<ServingCertificate>,
     /// Returns the expected state of the `APIService`.
-    pub(crate) expected: Box<dyn Fn() -> ApiServiceFields + Send>,
+    pub(crate) expected: Box<dyn Fn() -> ApiServiceFields + Send + Sync>,
 }
 
 /// Loads the serving certificate and follows it, or starts to issue one.

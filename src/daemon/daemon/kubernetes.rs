@@ -130,7 +130,7 @@ impl Cluster {
     pub(crate) fn follow_registration(
         &self,
         name: &'static str,
-        expected: impl Fn() -> ApiServiceFields + Send + 'static,
+        expected: impl Fn() -> ApiServiceFields + Send + Sync + 'static,
         telemetry: &Telemetry,
         common: &DaemonContext,
     ) -> watch::Receiver<Option<Registration>> {

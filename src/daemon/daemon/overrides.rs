@@ -3,11 +3,14 @@
 //! `PUT /-/override?namespace=NAMESPACE&variant=VARIANT` with `{"pin":6,"until":"..."}` or
 //! `{"pause":true,"until":"..."}`, and `DELETE` of the same path.
 
+use std::time::Duration;
+
 use hyper::StatusCode;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 
 use crate::clock::Clock;
 use crate::daemon::ticks::overrides::{OverrideRefusal, OverrideRequest};
@@ -15,6 +18,9 @@ use crate::publish::api::query::{QueryError, QueryParameters};
 use crate::server::admin::OverrideChange;
 use plimsoll_core::observe::overrides::{OVERRIDE_MAX, Order, Override, OverrideSource};
 use plimsoll_core::units::Replicas;
+
+/// The longest wait until a change is written for the next leader.
+const WRITTEN_MAX: Duration = Duration::from_secs(8);
 
 /// The path in messages.
 const PATH: &str = "/-/override";
@@ -47,6 +53,11 @@ enum RequestRefusal {
     Override(#[from] OverrideRefusal),
     #[error("the decision loop has ended")]
     Ended,
+    #[error(
+        "the change is in effect, but not saved for the next leader within {} s; send it again",
+        WRITTEN_MAX.as_secs()
+    )]
+    Unwritten,
 }
 
 /// Sets or ends an override, and answers with a status and JSON.
@@ -74,7 +85,8 @@ async fn try_change(
     let (done, finished) = oneshot::channel();
     let request = OverrideRequest { variant: variant.clone(), order, done };
     requests.send(request).await.map_err(|_| RequestRefusal::Ended)?;
-    finished.await.map_err(|_| RequestRefusal::Ended)??;
+    let answered = timeout(WRITTEN_MAX, finished).await.map_err(|_| RequestRefusal::Unwritten)?;
+    answered.map_err(|_| RequestRefusal::Ended)??;
 
     let until = order.map(|order| order.until.to_string());
     let kind = order.map(|order| order.order.label());
@@ -105,7 +117,7 @@ impl RequestRefusal {
             Self::Query(_) | Self::Body(_) | Self::Order | Self::Replicas | Self::Until => {
                 StatusCode::BAD_REQUEST
             }
-            Self::Ended => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Ended | Self::Unwritten => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 }

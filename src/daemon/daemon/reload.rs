@@ -36,6 +36,8 @@ pub(crate) struct ConfigOrigin {
 /// Loads the configuration again.
 pub(crate) struct Reloader {
     file: Option<PathBuf>,
+    /// True if the file changed while the daemon started.
+    is_outdated: bool,
     inner: Mutex<ReloaderState>,
     telemetry: Telemetry,
     clock: Clock,
@@ -66,11 +68,16 @@ impl Reloader {
         clock: Clock,
     ) -> Arc<Self> {
         let ConfigOrigin { file, config } = origin;
-        // The configuration in effect was read earlier; this call only records its sources.
-        let sources = match file.clone() {
-            Some(file) => read(file).await.map(|(_what_is_in_force, it)| it).unwrap_or_default(),
-            None => ConfigSources::default(),
-        };
+        // The configuration in effect was read earlier; this call records its sources. A start takes
+        // a while, and the file may have changed since.
+        let mut sources = ConfigSources::default();
+        let mut is_outdated = false;
+        if let Some(file) = file.clone() {
+            let reading = read(file).await;
+            let is_same = |found: &LoadedConfig| found.config.hash() == config.hash();
+            is_outdated = !matches!(&reading, Ok((Ok(found), _)) if is_same(found));
+            sources = reading.map(|(_, noted)| noted).unwrap_or_default();
+        }
 
         let in_force = ConfigInForce {
             file: file.as_ref().map(|file| file.display().to_string()),
@@ -81,7 +88,8 @@ impl Reloader {
 
         let shown = ConfigStatus { config: in_force, tick_interval: config.keys.tick_interval };
         let inner = Mutex::new(ReloaderState { config, sources, reloads, needs });
-        let reloader = Self { file, inner, telemetry, clock, shown: watch::Sender::new(shown) };
+        let reloader =
+            Self { file, is_outdated, inner, telemetry, clock, shown: watch::Sender::new(shown) };
         if let Ok(inner) = reloader.inner.try_lock() {
             reloader.accepted(&inner.config);
         }
@@ -100,6 +108,10 @@ impl Reloader {
             error!("Cannot listen for SIGHUP");
             return;
         };
+        if self.is_outdated {
+            let _said_in_the_log = self.reload().await;
+        }
+
         let mut looks = tokio::time::interval(LOOK_INTERVAL);
         loop {
             let changed = tokio::select! {

@@ -72,8 +72,8 @@ async fn encrypted(
     let following = (*clock, stop.clone(), metrics.clone());
     tasks.spawn(async move {
         let (clock, ended, shown) = following;
-        let following = followed.follow(clock, tls::RELOAD_INTERVAL, ended, |_| {
-            shown.certificate(followed.not_after());
+        let following = followed.follow(clock, tls::RELOAD_INTERVAL, ended, |outcome| {
+            shown.reload(outcome, followed.not_after());
         });
         following.await;
     });

@@ -88,6 +88,8 @@ pub(crate) struct Sharing {
     /// The drafts that are not written yet, oldest first.
     sent: VecDeque<SentDecisions>,
     drafts: u64,
+    /// The number of the last draft that is written in this term.
+    written: u64,
     sent_at: Option<Duration>,
     /// The term in which this replica has taken over the document.
     term: Option<LeaderTerm>,
@@ -129,6 +131,7 @@ impl Sharing {
             absent: BTreeMap::new(),
             sent: VecDeque::new(),
             drafts: 0,
+            written: 0,
             sent_at: None,
             term: None,
             troubled: false,
@@ -152,10 +155,11 @@ impl Sharing {
     /// Processes the written documents, of this and other replicas, and returns this replica's
     /// role.
     pub(crate) fn stand(&mut self) -> LeadershipRole {
-        let leads = self.channels.leadership.borrow().leads(self.clock.elapsed());
+        let leads = self.leads();
         let seat = self.channels.seat.borrow_and_update().clone();
         let standing = match seat {
             DocumentAccess::Writer { term, inherited, written, place } => {
+                self.written = written;
                 if self.term != Some(term) {
                     self.term = Some(term);
                     self.sent.clear();
@@ -179,6 +183,7 @@ impl Sharing {
             }
             DocumentAccess::Reader => {
                 self.term = None;
+                self.written = 0;
                 self.sent_at = None;
                 self.sent.clear();
                 self.left_out.clear();
@@ -258,6 +263,22 @@ impl Sharing {
         self.generation = self.generation.max(generation);
         self.committed = decided;
         self.memories = memories;
+    }
+
+    /// Returns true while this replica holds the Lease.
+    pub(crate) fn leads(&self) -> bool {
+        self.channels.leadership.borrow().leads(self.clock.elapsed())
+    }
+
+    /// Requests writing the next decisions at once, and returns the number of their draft.
+    pub(crate) const fn hurry(&mut self) -> u64 {
+        self.sent_at = None;
+        self.drafts + 1
+    }
+
+    /// The number of the last draft that is written in this term; 0 before the first.
+    pub(crate) const fn written(&self) -> u64 {
+        self.written
     }
 
     /// The memories of the deciding replica, by variant.

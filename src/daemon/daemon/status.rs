@@ -57,6 +57,7 @@ pub(crate) fn surface(
     let reloader = Arc::clone(reloader);
     let started = common.clock.elapsed();
     let cards = common.cards.subscribe();
+    let published = common.published.clone();
 
     ApiSurface {
         published: common.published.clone(),
@@ -74,7 +75,8 @@ pub(crate) fn surface(
         scene: Box::new(move || scenes::next(&scenes)),
         autoscaler: Box::new(move |key, desired, asked_for| {
             let cluster = cluster.as_ref()?.borrow().clone();
-            Some(autoscalers::reaction(&cluster, key, desired, asked_for))
+            let problems = published.borrow().findings.get(key).cloned().unwrap_or_default();
+            Some(autoscalers::reaction(&cluster, key, desired, asked_for, problems))
         }),
         vitals: Box::new(move || {
             let ConfigStatus { config, tick_interval } = reloader.shown();

@@ -16,6 +16,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::watch;
+use tokio::time::Interval;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
@@ -29,7 +30,7 @@ use crate::daemon::sharing::{LeadershipRole, Sharing};
 use crate::daemon::ticks::channels::{ConfigReload, PrometheusChannels, TickChannels};
 use crate::daemon::ticks::following::FollowingSeries;
 use crate::daemon::ticks::keep::{SAVE_INTERVAL, StateKeeper};
-use crate::daemon::ticks::overrides::{OverrideBook, OverrideRefusal, OverrideRequest};
+use crate::daemon::ticks::overrides::{OverrideBook, UnwrittenOrder};
 use crate::daemon::ticks::scenes::SceneRequests;
 use crate::daemon::ticks::shadows::ShadowPipeline;
 use crate::daemon::ticks::trace::Tracer;
@@ -70,6 +71,8 @@ pub(crate) struct Ticks {
     /// The requests for the next tick's scene.
     scenes: SceneRequests,
     overrides: OverrideBook,
+    /// The requests to pin or pause whose changes are not written yet, oldest first.
+    unwritten: Vec<UnwrittenOrder>,
     counted: BTreeSet<(VariantKey, &'static str)>,
     ignored: BTreeMap<VariantKey, IgnoredChange>,
     findings: BTreeMap<VariantKey, Vec<Finding>>,
@@ -111,6 +114,7 @@ impl Ticks {
             cards_at: None,
             scenes: SceneRequests::default(),
             overrides: OverrideBook::default(),
+            unwritten: Vec::new(),
             counted: BTreeSet::new(),
             ignored: BTreeMap::new(),
             findings: BTreeMap::new(),
@@ -135,28 +139,38 @@ impl Ticks {
                     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
                     self.reload(reload);
                 }
-                () = changed(&mut self.parts.sharing) => aside(|| self.look_again()),
+                () = changed(&mut self.parts.sharing) => {
+                    aside(|| self.look_again());
+                    self.answer_orders();
+                }
                 Some(request) = self.parts.inboxes.overrides.recv() => {
                     self.order(request);
-                    interval.reset_after(CALLED_AFTER.min(self.interval));
+                    self.call(&mut interval, &mut called);
                 }
                 Some(request) = self.parts.inboxes.scenes.recv() => {
                     self.scenes.add(request);
-                    interval.reset_after(CALLED_AFTER.min(self.interval));
+                    self.call(&mut interval, &mut called);
                 }
                 _ = interval.tick() => {
                     called = false;
                     aside(|| self.tick());
+                    self.answer_orders();
                 }
-                changed = discovered(&mut cluster, self.directory.discovery()), if !called => {
-                    called = changed;
-                    interval.reset_after(CALLED_AFTER.min(self.interval));
+                () = discovered(&mut cluster, self.directory.discovery()), if !called => {
+                    self.call(&mut interval, &mut called);
                 }
             }
         }
 
         let published = self.parts.published.borrow().clone();
         self.kept.save_last(published, self.directory.fleet(), &self.pipeline).await;
+    }
+
+    /// Brings the next tick forward, once: later events do not delay it.
+    fn call(&self, interval: &mut Interval, called: &mut bool) {
+        if !std::mem::replace(called, true) {
+            interval.reset_after(CALLED_AFTER.min(self.interval));
+        }
     }
 
     fn reload(&mut self, reload: ConfigReload) {
@@ -389,20 +403,6 @@ impl Ticks {
         self.overrides.in_effect(now, discovery)
     }
 
-    /// Sets or ends a pin or a pause. Only the replica that decides can.
-    fn order(&mut self, request: OverrideRequest) {
-        let OverrideRequest { variant, order, done } = request;
-        let outcome = if self.parts.sharing.is_some() && self.term.is_none() {
-            let leader = self.parts.published.borrow().decided_by.clone();
-            Err(OverrideRefusal::Follows { leader })
-        } else {
-            self.overrides.apply(&variant, order, self.directory.fleet())
-        };
-
-        self.kept.hurry();
-        let _asker_may_be_gone = done.send(outcome);
-    }
-
     /// Publishes the learned cards at an interval, because learning takes longer than a tick.
     fn show_cards(&mut self) {
         let elapsed = self.parts.clock.elapsed();
@@ -432,13 +432,15 @@ impl Ticks {
     fn cluster_findings(&self) -> BTreeMap<VariantKey, Vec<String>> {
         let Some(watched) = &self.parts.cluster else { return BTreeMap::new() };
         let cluster = watched.borrow();
-        let found = cluster.variants.iter().filter(|(_, state)| !state.findings.is_empty());
 
-        found
-            .map(|(key, state)| {
-                (key.clone(), state.findings.iter().map(ToString::to_string).collect())
-            })
-            .collect()
+        let mut all = BTreeMap::new();
+        for (key, state) in &cluster.variants {
+            let found: Vec<_> = self.problems(state).map(ToString::to_string).collect();
+            if !found.is_empty() {
+                all.insert(key.clone(), found);
+            }
+        }
+        all
     }
 
     /// Gives a decision its age on the monotonic clock. A held decision ages with that clock, and
@@ -559,11 +561,11 @@ async fn changed(sharing: &mut Option<Sharing>) {
 async fn discovered(
     cluster: &mut Option<watch::Receiver<Arc<ClusterState>>>,
     known: &Arc<Discovery>,
-) -> bool {
+) {
     let Some(cluster) = cluster else { return std::future::pending().await };
     if cluster.wait_for(|state| !Arc::ptr_eq(&state.discovery, known)).await.is_ok() {
-        return true;
+        return;
     }
     // The watch ends only with the whole daemon.
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }

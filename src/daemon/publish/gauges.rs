@@ -39,7 +39,7 @@ macro_rules! families {
 
 families! {
     DESIRED = "plimsoll_desired_replicas", VARIANT,
-        "Desired replicas of the variant, as the external metrics API serves them.";
+        "Desired replicas of the variant, as decided last; the external metrics API refuses old ones.";
     OVERRIDE_UNTIL = "plimsoll_override_until_timestamp_seconds", &["namespace", "model", "variant", "kind"],
         "End of the pin or pause of the variant, in seconds since the epoch; absent without one.";
     SHADOW = "plimsoll_shadow_desired_replicas", &["namespace", "model", "variant", "policy"],

@@ -40,14 +40,18 @@ pub enum LogError {
 ///
 /// The text is not a filter, or has too many directives.
 pub fn parse(filter: &str) -> Result<EnvFilter, LogError> {
-    let count = filter.split(',').filter(|directive| !directive.is_empty()).count();
+    // The parser takes places in the trimmed directive for places in the text before it: with a space
+    // after the comma, it cuts names short and panics inside a character of several bytes.
+    let directives: Vec<_> =
+        filter.split(',').map(str::trim).filter(|directive| !directive.is_empty()).collect();
+    let count = directives.len();
     if count > DIRECTIVES_MAX {
         return Err(LogError::TooManyDirectives { count });
     }
 
     EnvFilter::builder()
         .with_regex(false)
-        .parse(filter)
+        .parse(directives.join(","))
         .map_err(|source| LogError::Filter { filter: filter.to_owned(), source })
 }
 
@@ -66,6 +70,16 @@ mod tests {
     fn a_bad_filter_is_named() {
         let error = parse("plimsoll=loud").unwrap_err();
         assert!(error.to_string().contains("\"plimsoll=loud\""), "{error}");
+    }
+
+    #[test]
+    fn spaces_around_directives_change_nothing() {
+        assert_eq!(
+            parse(" warn, plimsoll=debug ").unwrap().to_string(),
+            parse("warn,plimsoll=debug").unwrap().to_string()
+        );
+        assert_eq!(parse(" ").unwrap().to_string(), parse("").unwrap().to_string());
+        assert!(parse("u, tel: ext\u{3cf}=====").is_err());
     }
 
     #[test]

@@ -198,7 +198,7 @@ settings! {
         /// Requests per second.
         rate: Option<f64>, in RATES;
 
-        /// Rates that hold from a time on.
+        /// Rates that hold from a time on, the first one also before it.
         steps: Option<Vec<PointKeys>>;
 
         /// Rates at times, straight between them.

@@ -24,7 +24,7 @@ spec:
   group: custom.metrics.k8s.io
   version: v1beta2
   groupPriorityMinimum: 100
-  versionPriority: 200
+  versionPriority: 50
   service: {namespace: plimsoll, name: plimsoll, port: 8443}
   caBundle: CA_BUNDLE
 ---
@@ -57,12 +57,8 @@ spec:
   caBundle: CA_BUNDLE
 ";
 
-const RULES: &str = "externalRules:
-- seriesQuery: 'up'
-  resources: {namespaced: false}
-  name: {matches: up, as: targets_up}
-  metricsQuery: 'sum(up)'
-";
+/// The rule with which stock HPAs read the number through the adapter.
+const RULES: &str = include_str!("../../../examples/prometheus-adapter.yaml");
 
 /// The Prometheus adapter as a process. Dropping it ends it by force.
 struct Adapter(Child);
@@ -144,11 +140,17 @@ fn m_object_metrics_are_followed_next_to_any_external_provider() {
     assert_eq!(daemon.gauge(stage, "plimsoll_hpa_ignores_desired", &ignores), Some(0));
 
     let adapter = Adapter::start(stage, prometheus);
-    let path = format!("/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/targets_up");
-    until("a metric of the Prometheus adapter", || {
-        stage.kubectl(&["get", "--raw", &path]).ok().filter(|list| list.contains("\"value\""))
-    });
+    let path = format!(
+        "/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/plimsoll_desired_replicas\
+         ?labelSelector=variant%3Dllama"
+    );
     follows(stage, &daemon, namespace, 2.0, 3);
+    until("the number through the rule of the Prometheus adapter", || {
+        let list = stage.kubectl(&["get", "--raw", &path]).ok()?;
+        let list: serde_json::Value = serde_json::from_str(&list).ok()?;
+        let [item] = list["items"].as_array()?.as_slice() else { return None };
+        (item["metricLabels"]["variant"] == "llama" && item["value"] == "3").then_some(())
+    });
 
     // Its end is its own affair.
     drop(adapter);

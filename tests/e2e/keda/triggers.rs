@@ -41,7 +41,7 @@ impl Trigger {
             Self::Json => METRICS_API.to_owned(),
         };
         let object = example
-            .replace("dns:///plimsoll-keda.plimsoll:6444", &format!("{address}:{PORT}"))
+            .replace("dns:///plimsoll-keda.plimsoll.svc:6444", &format!("{address}:{PORT}"))
             .replace("plimsoll-metrics.plimsoll:8080", &format!("{address}:8080"))
             .replace("namespace=shop", &format!("namespace={namespace}"))
             .replace("namespace: shop", &format!("namespace: {namespace}"))

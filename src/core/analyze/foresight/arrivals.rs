@@ -15,6 +15,7 @@
 //! others. Its next scrape replaces that assumption in the single seconds.
 
 use std::collections::VecDeque;
+use std::iter::Sum;
 use std::ops::Range;
 
 use jiff::Timestamp;
@@ -103,6 +104,7 @@ pub struct ArrivalHistory {
 struct Span {
     start: f64,
     end: f64,
+    /// The seconds in which the requests came. They can begin before `start`.
     length: f64,
 }
 
@@ -187,6 +189,23 @@ impl ArrivalHistory {
         for amount in bins.chain(rates).chain(patient) {
             *amount *= factor;
         }
+    }
+
+    /// Forgets everything after an instant, to which the clock was set back. The same seconds come
+    /// again, and their requests would otherwise be added to those of the first time.
+    pub(super) fn rewind(&mut self, now: Timestamp) {
+        let now = whole(seconds(now));
+        let kept = usize::try_from(now - self.first).unwrap_or_default();
+        for bins in [&mut self.bins, &mut self.queued, &mut self.unserved] {
+            bins.truncate(kept);
+        }
+        self.serving.truncate(kept);
+
+        self.points.retain(|point| point.stride * STRIDE <= now);
+        self.closed = self.closed.map(|closed| closed.min(now.div_euclid(STRIDE)));
+        self.noted = self.noted.map(|noted| noted.min(now));
+        self.begun = self.begun.map(|begun| begun.min(now));
+        self.impatience = self.impatience.take().filter(|it| it.latest <= now);
     }
 
     /// Adds requests that arrived in the time before an instant.
@@ -344,7 +363,20 @@ impl ArrivalHistory {
         let length = whole(self.spacing.ceil()).clamp(STRIDE, BINS / 2);
         let to = whole(seconds(through));
         let from = (to - length).max(self.begun?.max(self.first) + 1);
-        (to > from).then(|| self.between(from, to) / (to - from) as f64)
+        if to <= from {
+            return None;
+        }
+
+        // Right after a restart, a second or two would decide. The last stride from before it stands
+        // for the rest.
+        let missing = (length - (to - from)) as f64;
+        let is_recent = |it: &&StrideRate| to.div_euclid(STRIDE) - it.stride <= BRIDGED_MAX;
+        let before = self.points.back().filter(|_| missing > 0.0).filter(is_recent);
+        let known = self.between(from, to);
+        Some(match before {
+            Some(point) => (known + point.rate * missing) / length as f64,
+            None => known / (to - from) as f64,
+        })
     }
 
     /// The shortest window, in whole seconds, that the spacing of scrapes permits.
@@ -402,7 +434,9 @@ impl ArrivalHistory {
     fn between(&self, from: i64, to: i64) -> f64 {
         let range = self.range(from, to);
         let seconds = self.bins.range(range.clone()).zip(self.serving.range(range.clone()));
-        let heard: f64 = seconds.map(|(requests, serving)| requests * serving.share()).sum();
+        // An empty sum is -0.
+        let heard =
+            0.0 + seconds.map(|(requests, serving)| requests * serving.share()).sum::<f64>();
         let queued: f64 = self.queued.range(range).sum();
         let came = heard - self.retried(from, to, heard);
         if queued >= 0.0 {
@@ -476,15 +510,25 @@ impl ArrivalHistory {
 // === impl Span ===
 
 impl Span {
-    /// The time before an instant, but no more of it than bins are kept for.
+    /// The time before an instant. It starts no earlier than bins are kept for, and what came before
+    /// is left out.
     fn before(at: Timestamp, elapsed: Seconds) -> Self {
         let end = seconds(at);
-        let length = elapsed.seconds().min(BINS as f64);
-        Self { start: end - length, end, length }
+        let length = elapsed.seconds();
+        Self { start: end - length.min(BINS as f64), end, length }
     }
 }
 
 // === impl Serving ===
+
+impl Sum for Serving {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, it| Self {
+            reporting: sum.reporting + it.reporting,
+            silent: sum.silent + it.silent,
+        })
+    }
+}
 
 impl Serving {
     /// Replaces the assumption for a replica that did not report, for a part of a second.
@@ -569,6 +613,46 @@ mod tests {
                 points.len() >= 17 && points.iter().all(|point| (point.rate - 7.0).abs() < 1e-9)
             );
         }
+    }
+
+    #[test]
+    fn requests_of_a_long_gap_count_at_their_own_rate() {
+        for (gap, until) in [(60, 460), (600, 1000), (3600, 4000)] {
+            let mut arrivals = fed(1, 10.0, 400);
+            arrivals.add(at(until), Seconds::literal(gap), 10.0 * f64::from(gap));
+            arrivals.close(at(until));
+            assert!((arrivals.rate(at(until)).unwrap() - 10.0).abs() < 1e-9, "{gap} s");
+            assert!(arrivals.points().iter().all(|point| (point.rate - 10.0).abs() < 1e-9));
+        }
+    }
+
+    #[test]
+    fn seconds_that_come_again_after_the_clock_was_set_back_count_once() {
+        for back in [1, 2, 10, 60, 1000] {
+            let mut arrivals = fed(1, 10.0, 400);
+            arrivals.rewind(at(400 - back));
+            for second in (401 - back)..=(500 - back) {
+                arrivals.add(at(second), Seconds::literal(1), 10.0);
+                arrivals.close(at(second));
+                assert!(arrivals.rate(at(second)).is_none_or(|rate| rate < 10.0 + 1e-9), "{back}");
+            }
+            let mut points = arrivals.points().iter();
+            assert!(points.all(|point| point.rate < 10.0 + 1e-9), "{back} s");
+            assert!((arrivals.rate(at(500 - back)).unwrap() - 10.0).abs() < 1e-9);
+        }
+    }
+
+    #[test]
+    fn a_busy_second_right_after_a_restart_is_one_of_a_stride() {
+        let mut again = fed(1, 1.0, 300).save().unwrap().restore();
+        for second in [310, 311] {
+            again.add(at(second), Seconds::literal(1), 3.0);
+        }
+        let rate = again.rate(at(311)).unwrap();
+        assert!((1.0..1.3).contains(&rate), "{rate}");
+
+        let nothing = ArrivalHistory::default().between(0, 10);
+        assert!(nothing.is_sign_positive(), "{nothing}");
     }
 
     #[test]

@@ -45,11 +45,11 @@ pub(super) struct ColdFleet {
     has_answers: bool,
 }
 
-/// The need of a fleet of which only the queues are known. It is enough replicas for all requests
+/// The need of the replicas of a role, of which only the queues are known. It is enough replicas for all requests
 /// in flight, if each runs as many as the fullest does now.
 pub(super) fn cold_start(
     policy: Option<&ColdStart>,
-    variants: &[VariantStrides<'_>],
+    variants: &[&VariantStrides<'_>],
     queued: Option<QueueReading>,
     base: &mut ColdFleet,
 ) -> CapacityReport {
@@ -104,7 +104,7 @@ impl ColdFleet {
     pub(super) fn renew(
         &mut self,
         now: Timestamp,
-        variants: &[VariantStrides<'_>],
+        variants: &[&VariantStrides<'_>],
         has_answers: bool,
     ) {
         self.has_answers = has_answers;
@@ -113,7 +113,7 @@ impl ColdFleet {
             return;
         }
 
-        let replicas: Replicas = variants.iter().map(VariantStrides::staying).sum();
+        let replicas: Replicas = variants.iter().map(|it| it.staying()).sum();
         self.since = Some(now);
         self.replicas = f64::from(replicas.count()).max(self.asked);
         self.asked = 0.0;

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use jiff::Timestamp;
 
+use crate::analyze::foresight::arrivals::HORIZON_MAX;
 use crate::analyze::foresight::policy::ForesightPolicy;
 
 /// The needs that are still held.
@@ -14,8 +15,10 @@ pub struct HoldWindow {
     pub(super) needs: VecDeque<(Timestamp, f64)>,
 }
 
-/// Seconds for which a need is held, given the start-up time in seconds.
+/// Seconds for which a need is held, given the start-up time in seconds. Starts of more than an hour
+/// count as one hour, as for the forecast.
 pub(super) fn held_for(policy: &ForesightPolicy, startup: f64) -> f64 {
+    let startup = startup.min(HORIZON_MAX as f64);
     policy.hold.map_or(0.0, |hold| (hold.starts.fraction() * startup).max(hold.min.seconds()))
 }
 

@@ -14,7 +14,7 @@ use crate::analyze::foresight::state::Foresight;
 use crate::analyze::foresight::strides::VariantStrides;
 use crate::fleet::{ModelKey, Role};
 use crate::observe::stride::IntervalDelta;
-use crate::units::{Replicas, Seconds};
+use crate::units::Seconds;
 
 // === impl Foresight ===
 
@@ -63,18 +63,29 @@ impl Foresight {
 
             for replica in &variant.replicas {
                 for stride in replica.strides {
+                    if stride.arrived.is_some() {
+                        self.uncounted.remove(replica.replica);
+                    } else {
+                        self.uncounted.insert(replica.replica.clone());
+                    }
                     demand.lengths.take(stride);
                     seen.take(replica.replica, stride, around);
                 }
             }
         }
 
-        let sight =
-            if variants.iter().all(is_heard) { front.sight } else { ArrivalCoverage::Partial };
+        let counted = |variant: &VariantStrides<'_>| {
+            let replicas = variant.replicas.iter();
+            replicas.filter(|it| !self.uncounted.contains(it.replica)).count()
+        };
+        let is_heard = variants.iter().all(|it| is_heard(it, counted(it)));
+        let sight = if is_heard { front.sight } else { ArrivalCoverage::Partial };
         let teaches = policy.schedule.is_some().then_some(sight);
         for ((known, role), demand) in &mut self.demands {
             if known == model {
-                demand.close(through, front, serving(variants, *role), teaches);
+                let of_role = variants.iter().filter(|it| it.spec.role == *role);
+                let serving = of_role.map(|it| serving(it, counted(it))).sum();
+                demand.close(through, front, serving, teaches);
             }
         }
     }
@@ -141,6 +152,12 @@ impl RoleDemand {
             self.arrivals.add_queued(grown.at, grown.elapsed, grown.requests);
         }
 
+        // While no replica shows its arrivals, they are unknown, and not 0. The next counters cover
+        // this time.
+        if serving.reporting <= 0.0 && serving.silent > 0.0 {
+            return;
+        }
+
         self.arrivals.note(through, serving);
         self.arrivals.close(through);
         self.mixes.close(self.arrivals.points().back(), &self.lengths);
@@ -166,17 +183,75 @@ fn behind(
     }
 }
 
-/// Returns true if all serving replicas of a variant were measured.
-fn is_heard(variant: &VariantStrides<'_>) -> bool {
+/// Returns true if as many replicas of a variant count their arrivals as serve.
+fn is_heard(variant: &VariantStrides<'_>, counted: usize) -> bool {
     let there = variant.current.beyond(variant.pending).count();
-    u32::try_from(variant.replicas.len()).is_ok_and(|heard| heard >= there)
+    u32::try_from(counted).is_ok_and(|counted| counted >= there)
 }
 
-/// The serving replicas of a role, reporting or not.
-fn serving(variants: &[VariantStrides<'_>], role: Role) -> Serving {
-    let of_role = variants.iter().filter(|it| it.spec.role == role);
-    let reporting: usize = of_role.clone().map(|it| it.replicas.len()).sum();
-    let silent: Replicas = of_role.map(|it| it.silent).sum();
+/// The serving replicas of a variant, of which so many count their arrivals.
+fn serving(variant: &VariantStrides<'_>, counted: usize) -> Serving {
+    let uncounted = variant.replicas.len().saturating_sub(counted) as f64;
+    let silent = f64::from(variant.silent.count()) + uncounted;
+    Serving { reporting: counted as f64, silent }
+}
 
-    Serving { reporting: reporting as f64, silent: f64::from(silent.count()) }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analyze::foresight::strides::ReplicaStrides;
+    use crate::fleet::{ReplicaKey, ReplicaName, VariantSpec};
+    use crate::units::Replicas;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_795_000_000 + second).unwrap()
+    }
+
+    #[test]
+    fn a_time_in_which_no_replica_reports_is_not_one_without_requests() {
+        let mut demand = RoleDemand::default();
+        let mut look = |second: i64, elapsed: Option<u32>, serving: Serving| {
+            if let Some(elapsed) = elapsed {
+                demand.arrivals.add(
+                    at(second),
+                    Seconds::literal(elapsed),
+                    10.0 * f64::from(elapsed),
+                );
+            }
+            demand.close(at(second), GatewaySignals::UNSEEN, serving, None);
+        };
+        let heard = Serving { reporting: 2.0, silent: 0.0 };
+        let silent = Serving { reporting: 0.0, silent: 2.0 };
+
+        for second in 1..=200 {
+            look(second, Some(1), heard);
+        }
+        for second in 201..=290 {
+            look(second, None, silent);
+        }
+        look(291, Some(91), heard);
+        for second in 292..=400 {
+            look(second, Some(1), heard);
+        }
+
+        let rates: Vec<f64> = demand.arrivals.points().iter().map(|point| point.rate).collect();
+        assert!(rates.len() > 20 && rates.iter().all(|it| (it - 10.0).abs() < 1e-6), "{rates:?}");
+    }
+
+    #[test]
+    fn a_replica_that_does_not_count_arrivals_counts_as_silent() {
+        let spec = VariantSpec::example("a");
+        let key = ReplicaKey {
+            variant: spec.key.clone(),
+            replica: ReplicaName::new("a").unwrap(),
+            incarnation: None,
+        };
+        let one = || ReplicaStrides { replica: &key, strides: &[], waiting: None, running: None };
+        let current = Replicas::saturating(2);
+        let replicas = vec![one(), one()];
+        let variant = VariantStrides { current, replicas, ..VariantStrides::example(&spec) };
+
+        assert!(is_heard(&variant, 2) && !is_heard(&variant, 1));
+        assert_eq!(serving(&variant, 1), Serving { reporting: 1.0, silent: 1.0 });
+    }
 }

@@ -11,7 +11,7 @@ use crate::analyze::foresight::role_demand::RoleDemand;
 use crate::analyze::foresight::seen::VariantModel;
 use crate::analyze::foresight::starving::ArrivalShare;
 use crate::analyze::foresight::strides::VariantStrides;
-use crate::fleet::{ModelKey, Role, VariantKey};
+use crate::fleet::{ModelKey, ReplicaKey, Role, VariantKey};
 
 /// Everything that is learned, for all models.
 #[derive(Clone, Debug, Default)]
@@ -19,8 +19,10 @@ pub struct Foresight {
     pub(super) demands: BTreeMap<(ModelKey, Role), RoleDemand>,
     pub(super) variants: BTreeMap<VariantKey, VariantModel>,
     pub(super) learned: BTreeMap<ModelKey, Timestamp>,
+    /// Replicas whose last counters did not show how many requests arrived.
+    pub(super) uncounted: BTreeSet<ReplicaKey>,
     /// Sizes of fleets that are overloaded while no capacity is known.
-    pub(super) cold: BTreeMap<ModelKey, ColdFleet>,
+    pub(super) cold: BTreeMap<(ModelKey, Role), ColdFleet>,
     /// The instant since which requests queue for models that no replica serves.
     pub(super) unserved: BTreeMap<ModelKey, Timestamp>,
     /// The instant since which replicas that use a card have had no request.
@@ -45,10 +47,18 @@ impl Foresight {
         self.demands.retain(|(model, _), _| models.contains(model));
         self.variants.retain(|variant, _| variants.contains(variant));
         self.learned.retain(|model, _| models.contains(model));
-        self.cold.retain(|model, _| models.contains(model));
+        self.uncounted.retain(|replica| variants.contains(&replica.variant));
+        self.cold.retain(|(model, _), _| models.contains(model));
         self.unserved.retain(|model, _| models.contains(model));
         self.unused.retain(|variant, _| variants.contains(variant));
         self.shares.retain(|variant, _| variants.contains(variant));
+    }
+
+    /// Forgets the arrivals after an instant, to which the clock was set back.
+    pub fn rewind(&mut self, now: Timestamp) {
+        for demand in self.demands.values_mut() {
+            demand.arrivals.rewind(now);
+        }
     }
 
     /// Multiplies all past arrivals of a model and the needs that are held because of them, as if

@@ -6,8 +6,8 @@
 //! unit. Plimsoll compares its largest value in a short window with its mean in a long window.
 //!
 //! If analyzers size models, a jump in load is a jump in that value. If the saturation analyzer
-//! changes the value by one, only a step from one replica to two is a jump. The panic window then
-//! has almost no effect.
+//! changes the value by one, usually only a step from one replica to two is a jump at the default
+//! threshold. The panic window then has almost no effect.
 //!
 //! # Source
 //!

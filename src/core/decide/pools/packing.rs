@@ -32,6 +32,9 @@ use crate::units::{NounCount, Replicas, Seconds};
 /// needs that may still become the largest are kept, so there are rarely more than a handful.
 const WINDOW_MAX: usize = 4096;
 
+/// The longest usual time between two ticks, of which the interval is at most a minute.
+const GAP_MIN: f64 = 120.0;
+
 /// The conditions for scale-down of a pool.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PackingPolicy {
@@ -235,11 +238,13 @@ impl PackedNeeds {
     }
 
     /// Adds the need at this tick. The window restarts if the clock goes back. It also restarts
-    /// after a gap of a quarter of the window, because the needs in between are unknown.
+    /// after a gap of a quarter of the window, unless that is a usual time between two ticks: the
+    /// needs in between are unknown.
     fn remember(&mut self, now: Timestamp, needed: Replicas, window: Seconds) {
         let latest = self.needs.back().map(|(at, _)| *at);
         let back = latest.max(self.packed).is_some_and(|at| at > now);
-        let gap = latest.is_some_and(|at| span(at, now).seconds() > window.seconds() / 4.0);
+        let gap =
+            latest.is_some_and(|at| span(at, now).seconds() > GAP_MIN.max(window.seconds() / 4.0));
         if back || gap {
             *self = Self { packed: self.packed.map(|packed| packed.min(now)), ..Self::default() };
         }

@@ -332,7 +332,11 @@ where
             Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
                 advance(version, object.meta().resource_version.as_deref());
                 let name = ObjectName::of(&object);
-                facts(object).map_or(WatchChange::Alive, |facts| WatchChange::Applied(name, facts))
+                match facts(object) {
+                    Some(facts) => WatchChange::Applied(name, facts),
+                    // As in a list, an object without facts counts as absent.
+                    None => WatchChange::Deleted(name),
+                }
             }
             Ok(WatchEvent::Deleted(object)) => {
                 advance(version, object.meta().resource_version.as_deref());

@@ -8,11 +8,14 @@
 //! registration.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::{Api, Client};
 use tokio::sync::watch;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument as _, debug, info_span, warn};
@@ -26,6 +29,9 @@ const AUTHENTICATION_NAME: &str = "extension-apiserver-authentication";
 pub const API_SERVICE: &str = "v1beta1.external.metrics.k8s.io";
 /// The object that registers the Service for Object metrics.
 pub const OBJECT_API_SERVICE: &str = "v1beta2.custom.metrics.k8s.io";
+
+/// The interval at which a registration is judged again. Certificates are read as often.
+const JUDGE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The expected fields of the `APIService`. A field that is `None` is not checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -144,26 +150,63 @@ fn certificates(pem: &[u8]) -> BTreeSet<String> {
         .collect()
 }
 
+/// The registration of an API group as it was last seen.
+struct SeenRegistration<E> {
+    name: &'static str,
+    /// Returns the expected fields. They change when certificates rotate.
+    expected: E,
+    /// The object, or its absence; `None` before the first list.
+    object: Mutex<Option<SeenObject>>,
+    shown: watch::Sender<Option<Registration>>,
+}
+
+struct SeenObject(Option<APIService>);
+
+impl<E: Fn() -> ApiServiceFields> SeenRegistration<E> {
+    fn note(&self, change: WatchChange<APIService>) {
+        hand_over(self.name, change, |object| {
+            *self.object.lock().unwrap_or_else(PoisonError::into_inner) = Some(SeenObject(object));
+        });
+        self.judge();
+    }
+
+    fn judge(&self) {
+        let object = self.object.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(SeenObject(object)) = &*object {
+            let found = Registration::judge(object.as_ref(), &(self.expected)());
+            replace(&self.shown, Some(found));
+        }
+    }
+}
+
 /// Watches the registration with this name, until `stop`; `None` until it is known. The last
-/// known registration is kept while the watch is broken. `expected` is called for every change,
-/// because certificates rotate.
+/// known registration is kept while the watch is broken. It is judged after every change, and at an
+/// interval: a mounted authority can arrive later than the registration that names it.
 pub fn registration(
     client: Client,
     name: &'static str,
-    expected: impl Fn() -> ApiServiceFields + Send + 'static,
+    expected: impl Fn() -> ApiServiceFields + Send + Sync + 'static,
     pace: WatchTiming,
     tracker: &TaskTracker,
     stop: CancellationToken,
 ) -> watch::Receiver<Option<Registration>> {
-    let (sender, receiver) = watch::channel(None);
+    let (shown, receiver) = watch::channel(None);
+    let seen = SeenRegistration { name, expected, object: Mutex::new(None), shown };
     let api: Api<APIService> = Api::all(client);
-    let following = follow(api, named(name), pace, Some, move |change| {
-        note_registration(&sender, name, &expected(), change);
-        std::future::ready(())
-    });
 
     let task = async move {
-        stop.run_until_cancelled(following).await;
+        let following = Box::pin(follow(api, named(name), pace, Some, |change| {
+            seen.note(change);
+            std::future::ready(())
+        }));
+        let judging = async {
+            loop {
+                sleep(JUDGE_INTERVAL).await;
+                seen.judge();
+            }
+        };
+        let both = async { tokio::join!(following, judging) };
+        stop.run_until_cancelled(both).await;
     };
     tracker.spawn(task.instrument(info_span!("registration")));
     receiver
@@ -199,17 +242,6 @@ pub fn authentication(
     };
     tracker.spawn(task.instrument(info_span!("authentication")));
     receiver
-}
-
-fn note_registration(
-    sender: &watch::Sender<Option<Registration>>,
-    name: &str,
-    expected: &ApiServiceFields,
-    change: WatchChange<APIService>,
-) {
-    hand_over(name, change, |object| {
-        replace(sender, Some(Registration::judge(object.as_ref(), expected)));
-    });
 }
 
 fn note_authentication(
@@ -258,6 +290,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::collect::cluster::follow::ObjectName;
 
     const OURS: &str = "-----BEGIN CERTIFICATE-----\nAAAA\nBBBB\n-----END CERTIFICATE-----\n";
     const OTHER: &str = "-----BEGIN CERTIFICATE-----\nCCCC\n-----END CERTIFICATE-----\n";
@@ -278,6 +311,28 @@ mod tests {
         }
 
         object
+    }
+
+    #[test]
+    fn an_authority_that_arrives_after_the_registration_is_noticed() {
+        let mounted = Mutex::new(OTHER);
+        let (shown, receiver) = watch::channel(None);
+        let expected = || ApiServiceFields {
+            service: None,
+            ca_bundle: Some(mounted.lock().unwrap().as_bytes().to_vec()),
+        };
+        let seen =
+            SeenRegistration { name: API_SERVICE, expected, object: Mutex::new(None), shown };
+        seen.judge();
+        assert_eq!(*receiver.borrow(), None, "nothing is known yet");
+
+        let object = object("metrics", OURS, Some(("True", "Passed")));
+        let name = ObjectName { namespace: String::new(), name: API_SERVICE.to_owned() };
+        seen.note(WatchChange::Applied(name, object));
+        assert_eq!(*receiver.borrow(), Some(Registration::ForeignCaBundle));
+        *mounted.lock().unwrap() = OURS;
+        seen.judge();
+        assert_eq!(*receiver.borrow(), Some(Registration::Ours));
     }
 
     #[test]

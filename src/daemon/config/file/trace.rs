@@ -32,7 +32,8 @@ settings! {
     }
 
     /// A policy that is evaluated alongside the one in effect, on the same inputs. A section that
-    /// it has takes the place of the whole section of that name; the others hold here as well.
+    /// it has takes the place of the whole section of that name; the others hold here as well. Wake
+    /// signals and gateways of pools have no effect here.
     pub struct ShadowKeys {
         /// Its name in metrics and on the status page.
         name: String, in text(names::is_dns_label, names::DNS_LABEL), required;

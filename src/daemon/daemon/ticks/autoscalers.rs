@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tracing::warn;
 
-use crate::collect::cluster::{ClusterState, IgnoredChange};
+use crate::collect::cluster::{ClusterState, Finding, IgnoredChange, VariantState};
 use crate::daemon::pace;
 use crate::daemon::ticks::Ticks;
 use crate::daemon::ticks::following::FollowingSeries;
@@ -36,8 +36,7 @@ impl Ticks {
             }
 
             self.say_ignored(key, ignored);
-            let mut findings = state.findings.clone();
-            findings.retain(|finding| !pace::is_intended(finding, self.pipeline.policy()));
+            let findings: Vec<_> = self.problems(state).cloned().collect();
             if self.findings.get(key) != Some(&findings) {
                 for finding in &findings {
                     let namespace = &key.namespace;
@@ -60,6 +59,15 @@ impl Ticks {
         self.followed = followed;
         self.findings.retain(|key, _| cluster.variants.contains_key(key));
         self.ignored.retain(|key, _| cluster.variants.contains_key(key));
+    }
+
+    /// The problems of a variant's autoscaler, except those that the configuration intends.
+    pub(super) fn problems<'a>(
+        &'a self,
+        state: &'a VariantState,
+    ) -> impl Iterator<Item = &'a Finding> {
+        let policy = self.pipeline.policy();
+        state.findings.iter().filter(|finding| !pace::is_intended(finding, policy))
     }
 
     /// Shows which variants an autoscaler follows, with the problems of those that it does not
@@ -86,9 +94,7 @@ impl Ticks {
             follows.with_label_values(&variant).set(f64::from(u8::from(state.follower.is_some())));
             shown.insert(variant.map(str::to_owned));
 
-            let policy = self.pipeline.policy();
-            let found = state.findings.iter().filter(|it| !pace::is_intended(it, policy));
-            for finding in found {
+            for finding in self.problems(state) {
                 let labels = [variant[0], variant[1], finding.label()];
                 shown_problems.with_label_values(&labels).set(1.0);
                 problems.insert(labels.map(str::to_owned));

@@ -99,7 +99,7 @@ reasons! {
     /// A `ScaledObject` keeps KEDA from following the desired replicas, or scales on errors.
     KedaMisconfigured = "KEDAMisconfigured", Warning, "JudgeScaledObject";
     /// KEDA scaling is paused.
-    KedaPaused = "KEDAPaused", Warning, "JudgeHPA";
+    KedaPaused = "KEDAPaused", Warning, "JudgeScaledObject";
     /// The annotations of an object are invalid.
     AnnotationsRefused = "AnnotationsRefused", Warning, "Discover";
     /// Annotations of an object have no effect.

@@ -59,8 +59,9 @@ impl DecisionState {
         }
     }
 
-    /// Returns the desired replicas to serve; `None` if there are none. The gauge shows the same
-    /// value, because two surfaces that disagree would be worse than either.
+    /// Returns the desired replicas to serve; `None` if there are none. The gauge still shows expired
+    /// ones, with their age: to a trigger that takes a missing series for 0, their absence would
+    /// mean scale-down.
     #[must_use]
     pub const fn serves(self, desired: Replicas) -> Option<Replicas> {
         match self {

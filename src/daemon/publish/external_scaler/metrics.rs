@@ -1,10 +1,11 @@
 //! The metrics of the external scaler.
 
 use jiff::Timestamp;
-use prometheus::{GaugeVec, IntCounterVec, IntGauge, Registry};
+use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge, Registry};
 use tonic::{Code, Status};
 
 use crate::publish::external_scaler::call::ScalerCall;
+use crate::server::tls::{CertificateError, CertificateReload};
 use crate::telemetry::registrar::Registrar;
 
 /// The metrics of the external scaler. Every label has a fixed set of values.
@@ -14,6 +15,7 @@ pub struct ScalerMetrics {
     pub(super) streams: IntGauge,
     // Has no labels, and no sample until a certificate exists.
     not_after: GaugeVec,
+    reload_failures: IntCounter,
 }
 
 impl ScalerMetrics {
@@ -40,6 +42,10 @@ impl ScalerMetrics {
                 "Expiry of the external scaler's certificate, in seconds since the epoch.",
                 &[],
             )?,
+            reload_failures: registrar.counter(
+                "plimsoll_external_scaler_certificate_reload_failures_total",
+                "Failed attempts to reload the external scaler's certificate.",
+            )?,
         })
     }
 
@@ -55,6 +61,18 @@ impl ScalerMetrics {
         if let Some(not_after) = not_after {
             self.not_after.with_label_values::<&str>(&[]).set(not_after.as_second() as f64);
         }
+    }
+
+    /// Records an attempt to reload the certificate.
+    pub fn reload(
+        &self,
+        outcome: &Result<CertificateReload, CertificateError>,
+        not_after: Option<Timestamp>,
+    ) {
+        if outcome.is_err() {
+            self.reload_failures.inc();
+        }
+        self.certificate(not_after);
     }
 }
 

@@ -41,6 +41,16 @@ fn more_is_asked_for_at_once_and_less_after_a_window() {
 }
 
 #[test]
+fn a_window_that_is_hardly_longer_than_a_tick_ends() {
+    let mut memory = PackedNeeds::default();
+    let window = Seconds::literal(60);
+    for second in (0..=300).step_by(30) {
+        memory.remember(at(second), replicas(2), window);
+    }
+    assert_eq!(memory.remaining(at(300), replicas(3), window), Seconds::ZERO);
+}
+
+#[test]
 fn the_most_that_was_needed_in_the_window_stays() {
     let needs = [2, 2, 3, 2, 2, 2, 2, 2, 2, 2, 2];
     assert_eq!(after(&needs, present(4, 0)).replicas(), replicas(3));

@@ -108,7 +108,7 @@ annotations! {
     Variant = "variant",
     /// Other model names that its engines may report in their metrics.
     ///
-    /// Value: names separated by commas.
+    /// Value: up to 32 names separated by commas.
     /// Default: none.
     ModelAliases = "model-aliases",
     /// The cost of one replica per hour.
@@ -133,7 +133,7 @@ annotations! {
     StartTime = "start-time",
     /// The kind of accelerator.
     ///
-    /// Value: text such as `H100`, without control characters or spaces at the ends.
+    /// Value: text such as `H100`, up to 1024 bytes, without control characters or spaces at the ends.
     /// Default: none.
     Accelerator = "accelerator",
     /// The part of a request that the variant serves.

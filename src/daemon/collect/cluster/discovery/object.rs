@@ -57,6 +57,9 @@ pub struct AnnotatedObject {
     pub labels: BTreeMap<String, String>,
 }
 
+/// Bytes of an annotation that are kept. No valid value is as long, so a cut one is refused.
+const VALUE_MAX: usize = 64 << 10;
+
 // === impl ObjectRef ===
 
 impl fmt::Display for ObjectRef {
@@ -96,7 +99,9 @@ impl AnnotatedObject {
                 key.starts_with(PREFIX)
                     || [WVA_MANAGED, WVA_MODEL, WVA_COST].contains(&key.as_str())
             })
-            .map(|(key, value)| (key.clone(), value.clone()))
+            .map(|(key, value)| {
+                (key.clone(), value[..value.floor_char_boundary(VALUE_MAX)].to_owned())
+            })
             .collect();
 
         let ours = Annotation::ALL.iter().any(|one| annotations.contains_key(one.name()));

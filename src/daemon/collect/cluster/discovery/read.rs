@@ -21,6 +21,9 @@ use plimsoll_core::fleet::{
 use plimsoll_core::observe::overrides::{Order, Override, OverrideSource};
 use plimsoll_core::units::{CostPerHour, Fraction, Gpus, Replicas, Seconds};
 
+/// The most other names of a model. Each is kept for every replica.
+const ALIASES_MAX: usize = 32;
+
 /// Accepted accelerator counts.
 const GPUS: RangeInclusive<u32> = 0..=GPUS_MAX;
 
@@ -141,8 +144,9 @@ impl<'a> ObjectReader<'a> {
     pub(super) fn aliases(&mut self) -> Vec<ModelName> {
         let Some(text) = self.get(Annotation::ModelAliases.name()) else { return Vec::new() };
         let parts: Vec<&str> = text.split(',').map(str::trim).collect();
-        if parts.iter().any(|part| !is_label_text(part)) {
-            let rule = "must be names separated by commas, none of them empty";
+        let are_names = parts.iter().all(|part| is_label_text(part));
+        if !are_names || parts.len() > ALIASES_MAX {
+            let rule = format!("must be at most {ALIASES_MAX} names separated by commas");
             self.refuse(Annotation::ModelAliases.name(), rule, text);
             return Vec::new();
         }
@@ -196,7 +200,7 @@ impl<'a> ObjectReader<'a> {
     }
 
     pub(super) fn accelerator(&mut self) -> Option<Accelerator> {
-        let rule = "must not be empty, nor have spaces at the ends or control characters";
+        let rule = "must have 1 to 1024 bytes, and no spaces at the ends or control characters";
         let text = self.text(Annotation::Accelerator, is_label_text, rule);
         let label = match self.spoken {
             Vocabulary::WithWva if self.rules.allow(Annotation::Accelerator) => {

@@ -1,0 +1,57 @@
+//! The script that declares variants by annotating the objects that exist, so that Plimsoll decides
+//! for them before anything follows it.
+
+use crate::cli::migrate::object::Manifest;
+
+/// The prefix of the annotations that declare a variant.
+const PREFIX: &str = "plimsoll.dev/";
+
+/// Returns one `kubectl annotate` for each object that the migration annotates; `None` if it
+/// annotates none.
+pub(super) fn script(manifests: &[Manifest]) -> Option<String> {
+    let commands: Vec<String> = manifests.iter().filter_map(command).collect();
+    if commands.is_empty() {
+        return None;
+    }
+
+    Some(format!("#!/bin/sh\nset -e\n{}", commands.concat()))
+}
+
+fn command(manifest: &Manifest) -> Option<String> {
+    let annotations = manifest.value.pointer("/metadata/annotations")?.as_object()?;
+    let ours = annotations.iter().filter(|(name, _)| name.starts_with(PREFIX));
+    let given: Vec<String> = ours
+        .filter_map(|(name, value)| Some(quoted(&format!("{name}={}", value.as_str()?))))
+        .collect();
+    if given.is_empty() {
+        return None;
+    }
+
+    let kind = manifest.kind().to_lowercase();
+    let namespace = quoted(&manifest.namespace);
+    let name = quoted(manifest.name());
+    let given = given.join(" ");
+    Some(format!("kubectl annotate --overwrite -n {namespace} {kind} {name} {given}\n"))
+}
+
+/// Returns the text as one word of a shell.
+fn quoted(text: &str) -> String {
+    let is_plain = |it: char| it.is_ascii_alphanumeric() || "-_./:=@".contains(it);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_of_the_shell_stays_one_word() {
+        assert_eq!(quoted("plimsoll.dev/model=meta/Llama-3"), "plimsoll.dev/model=meta/Llama-3");
+        assert_eq!(quoted("a b"), "'a b'");
+        assert_eq!(quoted("it's $(rm)"), r"'it'\''s $(rm)'");
+        assert_eq!(quoted(""), "''");
+    }
+}
