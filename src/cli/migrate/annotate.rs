@@ -6,6 +6,9 @@ use crate::cli::migrate::object::Manifest;
 /// The prefix of the annotations that declare a variant.
 const PREFIX: &str = "plimsoll.dev/";
 
+/// The characters of a word, besides letters and digits, that a shell leaves alone.
+const PLAIN: &str = "-_./:=@";
+
 /// Returns one `kubectl annotate` for each object that the migration annotates; `None` if it
 /// annotates none.
 pub(super) fn script(manifests: &[Manifest]) -> Option<String> {
@@ -30,16 +33,17 @@ fn command(manifest: &Manifest) -> Option<String> {
     let kind = manifest.kind().to_lowercase();
     let namespace = quoted(&manifest.namespace);
     let name = quoted(manifest.name());
-    let given = given.join(" ");
-    Some(format!("kubectl annotate --overwrite -n {namespace} {kind} {name} {given}\n"))
+    let words = given.join(" ");
+    Some(format!("kubectl annotate --overwrite -n {namespace} {kind} {name} {words}\n"))
 }
 
 /// Returns the text as one word of a shell.
 fn quoted(text: &str) -> String {
-    let is_plain = |it: char| it.is_ascii_alphanumeric() || "-_./:=@".contains(it);
-    if !text.is_empty() && text.chars().all(is_plain) {
+    let mut characters = text.chars();
+    if !text.is_empty() && characters.all(|it| it.is_ascii_alphanumeric() || PLAIN.contains(it)) {
         return text.to_owned();
     }
+
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 

@@ -162,10 +162,13 @@ impl Migration {
         let others = self.other_targets();
         if !others.is_empty() {
             let usual = USUAL_TARGETS.map(|(group, _, resource)| (group, resource.to_owned()));
-            let targets = usual.into_iter().chain(others);
-            let targets = targets.map(|(group, it)| json!({"apiGroup": group, "resource": it}));
-            values["rbac"] = json!({"scaleTargets": targets.collect::<Vec<_>>()});
+            let all = usual.into_iter().chain(others);
+            let targets: Vec<_> =
+                all.map(|(group, it)| json!({"apiGroup": group, "resource": it})).collect();
+
+            values["rbac"] = json!({"scaleTargets": targets});
         }
+
         values
     }
 

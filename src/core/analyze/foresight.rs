@@ -222,11 +222,12 @@ impl Foresight {
 
         let mut reports = BTreeMap::new();
         for (role, variants) in of_role {
-            // Requests in front of the replicas come to prefill first.
-            let queued = queued.filter(|_| role != Role::Decode);
             let base = self.cold.entry((model.clone(), role)).or_default();
             base.renew(now, &variants, has_answers);
-            reports.insert(role, cold_start(dial, &variants, queued, base));
+
+            // Requests in front of the replicas come to prefill first.
+            let at_gateway = queued.filter(|_| role != Role::Decode);
+            reports.insert(role, cold_start(dial, &variants, at_gateway, base));
         }
         CapacityReport::of_roles(Unit::RequestsInFlight, reports)
     }

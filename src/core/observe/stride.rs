@@ -346,11 +346,12 @@ fn pair_grown(
     now: Option<(f64, f64)>,
     then: Option<(f64, f64)>,
 ) -> Result<Option<(f64, f64)>, WentBack> {
-    let rounded = |(now, then): (f64, f64)| {
-        if now < then && then - now <= then.abs() * ROUNDING { then } else { now }
+    let sum = match now.zip(then) {
+        Some(((now, _), (then, _))) if now < then && then - now <= then.abs() * ROUNDING => {
+            Some(0.0)
+        }
+        _ => grown(now.map(|it| it.0), then.map(|it| it.0))?,
     };
-    let sums = now.zip(then).map(|(now, then)| (now.0, then.0));
-    let sum = grown(sums.map(rounded), sums.map(|(_, then)| then))?;
     let count = grown(now.map(|it| it.1), then.map(|it| it.1))?;
     Ok(sum.zip(count))
 }

@@ -69,13 +69,13 @@ struct Headcount {
     /// The ready replicas at the last observation.
     latest: Option<(Timestamp, Replicas)>,
     template: Option<Arc<PodTemplate>>,
-    rollout: Option<Rollout>,
+    rollout: Option<TemplateRollout>,
     seen: Losses,
 }
 
 /// A rollout without surplus replicas.
 #[derive(Clone, Copy, Debug)]
-struct Rollout {
+struct TemplateRollout {
     /// The time of the new template.
     since: Timestamp,
     /// The last time at which replicas were missing, or that of the new template.
@@ -134,18 +134,18 @@ impl Headcount {
         if let Some(template) = template {
             let before = self.template.replace(Arc::clone(template));
             if before.is_some_and(|before| before != *template) {
-                self.rollout = Some(Rollout { since: now, latest: now });
+                self.rollout = Some(TemplateRollout { since: now, latest: now });
             }
         }
 
-        let Some(Rollout { since, latest }) = &mut self.rollout else { return false };
-        let within = |at: Timestamp, most: f64| {
-            (0.0..=most).contains(&(now.duration_since(at).as_secs_f64() / 3600.0))
-        };
-        if !within(*latest, GAP) || !within(*since, ROLLOUT_MAX) {
+        let Some(TemplateRollout { since, latest }) = &mut self.rollout else { return false };
+        let quiet = hours_between(*latest, now);
+        let length = hours_between(*since, now);
+        if !(0.0..=GAP).contains(&quiet) || !(0.0..=ROLLOUT_MAX).contains(&length) {
             self.rollout = None;
             return false;
         }
+
         if absent > Replicas::ZERO {
             *latest = now;
         }
@@ -154,7 +154,7 @@ impl Headcount {
 
     fn take(&mut self, now: Timestamp, ready: Replicas, missing: Replicas) {
         let Some((at, before)) = self.latest.replace((now, ready)) else { return };
-        let hours = now.duration_since(at).as_secs_f64() / 3600.0;
+        let hours = hours_between(at, now);
         if !(0.0..=GAP).contains(&hours) {
             return;
         }
@@ -164,6 +164,10 @@ impl Headcount {
         self.seen.count = self.seen.count * kept + f64::from(gone.count());
         self.seen.hours = self.seen.hours * kept + hours * f64::from(before.count());
     }
+}
+
+fn hours_between(from: Timestamp, to: Timestamp) -> f64 {
+    to.duration_since(from).as_secs_f64() / 3600.0
 }
 
 #[cfg(test)]

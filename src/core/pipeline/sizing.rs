@@ -156,7 +156,7 @@ impl Sizer {
         self.leaving.clear();
     }
 
-    /// Forgets what was observed after an instant, to which the clock was set back.
+    /// Forgets the observations after an instant, to which the clock was set back.
     pub(crate) fn rewind(&mut self, now: Timestamp) {
         self.analyzers.foresight.rewind(now);
     }

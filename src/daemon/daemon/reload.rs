@@ -74,8 +74,10 @@ impl Reloader {
         let mut is_outdated = false;
         if let Some(file) = file.clone() {
             let reading = read(file).await;
-            let is_same = |found: &LoadedConfig| found.config.hash() == config.hash();
-            is_outdated = !matches!(&reading, Ok((Ok(found), _)) if is_same(found));
+            is_outdated = match &reading {
+                Ok((Ok(found), _)) => found.config.hash() != config.hash(),
+                Ok((Err(_), _)) | Err(_) => true,
+            };
             sources = reading.map(|(_, noted)| noted).unwrap_or_default();
         }
 

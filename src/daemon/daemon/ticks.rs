@@ -4,6 +4,7 @@ mod autoscalers;
 pub(crate) mod channels;
 mod following;
 mod keep;
+mod orders;
 pub(crate) mod overrides;
 pub(crate) mod scenes;
 mod shadows;

@@ -321,7 +321,8 @@ pub fn server_config(
     certificate: Arc<ServingCertificate>,
 ) -> Result<Arc<ServerConfig>, rustls::Error> {
     let algorithms = provider().signature_verification_algorithms;
-    mutual_config(certificate, Arc::new(DeferredVerifier { algorithms }))
+    let config = config_with(certificate, Arc::new(DeferredVerifier { algorithms }))?;
+    Ok(Arc::new(config))
 }
 
 /// The TLS settings of a server whose clients are verified by `clients` during the handshake.
@@ -333,17 +334,25 @@ pub fn mutual_config(
     certificate: Arc<ServingCertificate>,
     clients: Arc<dyn ClientCertVerifier>,
 ) -> Result<Arc<ServerConfig>, rustls::Error> {
+    let mut config = config_with(certificate, clients)?;
+    // A resumed session is not verified again. A client whose certificate is no longer trusted must
+    // not get in by one.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+fn config_with(
+    certificate: Arc<ServingCertificate>,
+    clients: Arc<dyn ClientCertVerifier>,
+) -> Result<ServerConfig, rustls::Error> {
     let mut config = ServerConfig::builder_with_provider(Arc::new(provider()))
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(clients)
         .with_cert_resolver(certificate);
 
     config.alpn_protocols = vec![ALPN_H2.to_vec(), ALPN_HTTP1.to_vec()];
-    // A resumed session is not verified again. A client whose certificate is no longer trusted must
-    // not get in by one.
-    config.session_storage = Arc::new(NoServerSessionStorage {});
-    config.send_tls13_tickets = 0;
-    Ok(Arc::new(config))
+    Ok(config)
 }
 
 /// Accepts any client certificate whose key the client holds.

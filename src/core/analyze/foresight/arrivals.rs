@@ -194,18 +194,18 @@ impl ArrivalHistory {
     /// Forgets everything after an instant, to which the clock was set back. The same seconds come
     /// again, and their requests would otherwise be added to those of the first time.
     pub(super) fn rewind(&mut self, now: Timestamp) {
-        let now = whole(seconds(now));
-        let kept = usize::try_from(now - self.first).unwrap_or_default();
+        let end = whole(seconds(now));
+        let kept = usize::try_from(end - self.first).unwrap_or_default();
         for bins in [&mut self.bins, &mut self.queued, &mut self.unserved] {
             bins.truncate(kept);
         }
         self.serving.truncate(kept);
 
-        self.points.retain(|point| point.stride * STRIDE <= now);
-        self.closed = self.closed.map(|closed| closed.min(now.div_euclid(STRIDE)));
-        self.noted = self.noted.map(|noted| noted.min(now));
-        self.begun = self.begun.map(|begun| begun.min(now));
-        self.impatience = self.impatience.take().filter(|it| it.latest <= now);
+        self.points.retain(|point| point.stride * STRIDE <= end);
+        self.closed = self.closed.map(|closed| closed.min(end.div_euclid(STRIDE)));
+        self.noted = self.noted.map(|noted| noted.min(end));
+        self.begun = self.begun.map(|begun| begun.min(end));
+        self.impatience = self.impatience.take().filter(|it| it.latest <= end);
     }
 
     /// Adds requests that arrived in the time before an instant.
@@ -370,8 +370,9 @@ impl ArrivalHistory {
         // Right after a restart, a second or two would decide. The last stride from before it stands
         // for the rest.
         let missing = (length - (to - from)) as f64;
-        let is_recent = |it: &&StrideRate| to.div_euclid(STRIDE) - it.stride <= BRIDGED_MAX;
-        let before = self.points.back().filter(|_| missing > 0.0).filter(is_recent);
+        let oldest = to.div_euclid(STRIDE) - BRIDGED_MAX;
+        let before = self.points.back().filter(|it| missing > 0.0 && it.stride >= oldest);
+
         let known = self.between(from, to);
         Some(match before {
             Some(point) => (known + point.rate * missing) / length as f64,
@@ -510,8 +511,8 @@ impl ArrivalHistory {
 // === impl Span ===
 
 impl Span {
-    /// The time before an instant. It starts no earlier than bins are kept for, and what came before
-    /// is left out.
+    /// The time before an instant. It starts no earlier than bins are kept for, and earlier
+    /// requests are left out.
     fn before(at: Timestamp, elapsed: Seconds) -> Self {
         let end = seconds(at);
         let length = elapsed.seconds();

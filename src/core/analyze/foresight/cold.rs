@@ -45,8 +45,8 @@ pub(super) struct ColdFleet {
     has_answers: bool,
 }
 
-/// The need of the replicas of a role, of which only the queues are known. It is enough replicas for all requests
-/// in flight, if each runs as many as the fullest does now.
+/// The need of the replicas of a role, of which only the queues are known. It is enough replicas for
+/// all requests in flight, if each runs as many as the fullest does now.
 pub(super) fn cold_start(
     policy: Option<&ColdStart>,
     variants: &[&VariantStrides<'_>],

@@ -18,8 +18,8 @@ pub struct HoldWindow {
 /// Seconds for which a need is held, given the start-up time in seconds. Starts of more than an hour
 /// count as one hour, as for the forecast.
 pub(super) fn held_for(policy: &ForesightPolicy, startup: f64) -> f64 {
-    let startup = startup.min(HORIZON_MAX as f64);
-    policy.hold.map_or(0.0, |hold| (hold.starts.fraction() * startup).max(hold.min.seconds()))
+    let start = startup.min(HORIZON_MAX as f64);
+    policy.hold.map_or(0.0, |hold| (hold.starts.fraction() * start).max(hold.min.seconds()))
 }
 
 // === impl HoldWindow ===

@@ -12,7 +12,7 @@ use crate::analyze::foresight::role_demand::RoleDemand;
 use crate::analyze::foresight::schedule::ArrivalCoverage;
 use crate::analyze::foresight::state::Foresight;
 use crate::analyze::foresight::strides::VariantStrides;
-use crate::fleet::{ModelKey, Role};
+use crate::fleet::{ModelKey, ReplicaKey, Role};
 use crate::observe::stride::IntervalDelta;
 use crate::units::Seconds;
 
@@ -74,17 +74,22 @@ impl Foresight {
             }
         }
 
-        let counted = |variant: &VariantStrides<'_>| {
-            let replicas = variant.replicas.iter();
-            replicas.filter(|it| !self.uncounted.contains(it.replica)).count()
+        self.uncounted.retain(|it| {
+            let of_variant = variants.iter().find(|variant| variant.spec.key == it.variant);
+            of_variant
+                .is_none_or(|variant| variant.replicas.iter().any(|known| known.replica == it))
+        });
+        let uncounted = &self.uncounted;
+        let sight = if variants.iter().all(|it| is_heard(it, counting(it, uncounted))) {
+            front.sight
+        } else {
+            ArrivalCoverage::Partial
         };
-        let is_heard = variants.iter().all(|it| is_heard(it, counted(it)));
-        let sight = if is_heard { front.sight } else { ArrivalCoverage::Partial };
         let teaches = policy.schedule.is_some().then_some(sight);
         for ((known, role), demand) in &mut self.demands {
             if known == model {
                 let of_role = variants.iter().filter(|it| it.spec.role == *role);
-                let serving = of_role.map(|it| serving(it, counted(it))).sum();
+                let serving = of_role.map(|it| serving(it, counting(it, uncounted))).sum();
                 demand.close(through, front, serving, teaches);
             }
         }
@@ -183,6 +188,11 @@ fn behind(
     }
 }
 
+/// The measured replicas of a variant that count their arrivals.
+fn counting(variant: &VariantStrides<'_>, uncounted: &BTreeSet<ReplicaKey>) -> usize {
+    variant.replicas.iter().filter(|it| !uncounted.contains(it.replica)).count()
+}
+
 /// Returns true if as many replicas of a variant count their arrivals as serve.
 fn is_heard(variant: &VariantStrides<'_>, counted: usize) -> bool {
     let there = variant.current.beyond(variant.pending).count();
@@ -200,7 +210,7 @@ fn serving(variant: &VariantStrides<'_>, counted: usize) -> Serving {
 mod tests {
     use super::*;
     use crate::analyze::foresight::strides::ReplicaStrides;
-    use crate::fleet::{ReplicaKey, ReplicaName, VariantSpec};
+    use crate::fleet::{ReplicaName, VariantSpec};
     use crate::units::Replicas;
 
     fn at(second: i64) -> Timestamp {

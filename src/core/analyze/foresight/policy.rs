@@ -401,7 +401,8 @@ impl ForesightPolicy {
     /// How much must be known before anything is spare, where replicas take so long to start.
     pub(crate) fn settles_after(&self, startup: Seconds) -> Seconds {
         let starts = self.hold.map_or(0.0, |hold| hold.starts.fraction());
-        let startup = startup.seconds().min(HORIZON_MAX as f64);
-        Seconds::new(starts * startup).unwrap_or_default().max(self.history_min)
+        let start = startup.seconds().min(HORIZON_MAX as f64);
+
+        Seconds::new(starts * start).unwrap_or_default().max(self.history_min)
     }
 }
