@@ -35,26 +35,37 @@ fn program(variable: &str, usual: &str) -> String {
     env::var(variable).unwrap_or_else(|_| usual.to_owned())
 }
 
+/// Starts a driver, and returns it with its port; `None` if it ended.
+fn start() -> Option<(Child, u16)> {
+    let mut driver = Command::new(program("CHROMEDRIVER", "chromedriver"))
+        .arg("--port=0")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("chromedriver can be started; tests/browser/run says what is missing");
+    // It says its port there, unless it is told to log nothing.
+    let output = BufReader::new(driver.stdout.take().unwrap());
+    let port = output.lines().find_map(|line| {
+        let line = line.unwrap();
+        let (_, port) = line.split_once("started successfully on port ")?;
+        port.trim_end_matches('.').parse::<u16>().ok()
+    });
+    if port.is_none() {
+        let _ended = driver.wait();
+    }
+
+    Some((driver, port?))
+}
+
 impl Browser {
     pub(crate) async fn open() -> Self {
-        let mut driver = Command::new(program("CHROMEDRIVER", "chromedriver"))
-            .arg("--port=0")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("chromedriver can be started; tests/browser/run says what is missing");
-        // It says its port there, unless it is told to log nothing.
-        let output = BufReader::new(driver.stdout.take().unwrap());
-        let port = output.lines().find_map(|line| {
-            let line = line.unwrap();
-            let (_, port) = line.split_once("started successfully on port ")?;
-            port.trim_end_matches('.').parse::<u16>().ok()
-        });
+        // It takes a free port of IPv4, and ends if another program has the same one of IPv6.
+        let (driver, port) = (0..5).find_map(|_| start()).expect("chromedriver listens");
         let profile = tempfile::tempdir().unwrap();
         let mut browser = Self {
             driver,
             client: Client::builder().no_proxy().build().unwrap(),
-            session: format!("http://127.0.0.1:{}/session", port.expect("chromedriver listens")),
+            session: format!("http://127.0.0.1:{port}/session"),
             profile,
         };
         browser.begin().await;

@@ -257,6 +257,7 @@ impl CapacityReport {
                 roles.insert(role, report.total);
             }
         }
+
         variants.sort_by(|a, b| a.key.cmp(&b.key));
         Self { unit, variants, total, roles }
     }

@@ -229,6 +229,7 @@ impl Foresight {
             let at_gateway = queued.filter(|_| role != Role::Decode);
             reports.insert(role, cold_start(dial, &variants, at_gateway, base));
         }
+
         CapacityReport::of_roles(Unit::RequestsInFlight, reports)
     }
 

@@ -320,6 +320,7 @@ impl FinishedCounts {
             let growth = grown(Some(*now), Some(then))?.unwrap_or(0.0);
             total = Some(total.unwrap_or(0.0) + growth);
         }
+
         Ok(total)
     }
 }
