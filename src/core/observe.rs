@@ -267,6 +267,10 @@ impl WhyScaleUnknown {
     }
 }
 
+/// Seconds between two ticks from which the process must have paused or the clock jumped. Ticks
+/// come at least once per minute.
+pub(crate) const PAUSE_MAX: f64 = 120.0;
+
 /// One attempt to scrape a replica.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scrape {
@@ -312,11 +316,14 @@ pub enum ScrapeFailure {
     /// The server that scrapes for Plimsoll could not reach the replica.
     #[display("Prometheus could not reach it")]
     Down,
+    /// The server that scrapes for Plimsoll has samples of several engines with the same labels.
+    #[display("Prometheus has several engines with its labels")]
+    Ambiguous,
 }
 
 impl ScrapeFailure {
     /// Every failure, in the order of the documentation.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Refused,
         Self::Timeout,
         Self::Connection,
@@ -327,6 +334,7 @@ impl ScrapeFailure {
         Self::UnknownEngine,
         Self::WrongModel,
         Self::Down,
+        Self::Ambiguous,
     ];
 
     /// The failure as a label value.
@@ -343,6 +351,7 @@ impl ScrapeFailure {
             Self::UnknownEngine => "unknown_engine",
             Self::WrongModel => "wrong_model",
             Self::Down => "down",
+            Self::Ambiguous => "ambiguous",
         }
     }
 }

@@ -17,6 +17,7 @@ pub mod auth;
 mod backlog;
 mod body;
 pub mod budget;
+pub(crate) mod certificate_metrics;
 pub mod certificates;
 pub mod client_authority;
 pub mod document;

@@ -320,9 +320,14 @@ async fn c_readings_from_a_real_prometheus_are_those_of_the_pages() {
     let address = serve(Arc::clone(&pages), tasks.clone()).await;
     let mut config =
         "global: {scrape_interval: 1s, scrape_timeout: 1s}\nscrape_configs:\n".to_owned();
-    for Page { name, .. } in pages.iter() {
-        let targets = format!("static_configs: [{{targets: [\"{address}\"]}}]");
-        writeln!(config, "- {{job_name: {name}, metrics_path: /{name}, {targets}}}").unwrap();
+    for (Page { name, .. }, other) in pages.iter().zip(pages.iter().cycle().skip(1)) {
+        // Another cluster has the same job and address, and another page.
+        let there = format!("cluster: other, __metrics_path__: /{}", other.name);
+        let targets = ["cluster: here", &there]
+            .map(|labels| format!("{{targets: [\"{address}\"], labels: {{{labels}}}}}"))
+            .join(", ");
+        let configs = format!("static_configs: [{targets}]");
+        writeln!(config, "- {{job_name: {name}, metrics_path: /{name}, {configs}}}").unwrap();
     }
     let prometheus = block_in_place(|| Prometheus::start(folder.path(), &config));
     let settings = PrometheusSettings {
@@ -339,6 +344,7 @@ async fn c_readings_from_a_real_prometheus_are_those_of_the_pages() {
         headers: [].into(),
         header_files: [].into(),
         parameters: [].into(),
+        matched: [("cluster".to_owned(), "here".to_owned())].into(),
         labels: LabelNames::default(),
     };
     let (inlet, mut scrapes) = mpsc::channel(10_000);

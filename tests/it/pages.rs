@@ -96,7 +96,7 @@ fn shown(number: Option<f64>) -> String {
 fn describe(reading: &Reading) -> String {
     let models: Vec<_> = reading.models.iter().map(ToString::to_string).collect();
     let started = reading.started.map_or_else(|| "-".to_owned(), |at| at.to_string());
-    let HttpReading { success, client_error, server_error } = reading.http;
+    let HttpReading { success, success_series: _, client_error, server_error } = reading.http;
     let http = [success, client_error, server_error]
         .map(|count| shown(count.map(Requests::requests)))
         .join("/");
@@ -166,7 +166,12 @@ fn a_single_engine_is_rank_zero_and_every_signal_is_found() {
     );
     assert_eq!(
         reading.http,
-        HttpReading { success: requests(21.0), client_error: None, server_error: None }
+        HttpReading {
+            success: requests(21.0),
+            success_series: 1,
+            client_error: None,
+            server_error: None
+        }
     );
     assert_eq!(reading.rejected, requests(0.0));
     let [rank] = reading.ranks.as_slice() else { panic!("one rank") };

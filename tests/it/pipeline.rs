@@ -440,6 +440,23 @@ fn a_target_that_refuses_connections_is_lost_first_and_stopped_later() {
 }
 
 #[test]
+fn without_an_orchestrator_a_replica_that_was_given_up_is_no_loss() {
+    let lost = |load, (before, after): (u32, u32)| {
+        let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
+        world.set("a", before, load).scale = Scale::Targets;
+        let decisions = world.run(WINDOW + 2);
+        assert_eq!(desired(&decisions, "a"), after);
+        world.variants.get_mut("a").unwrap().failing.insert(1, ScrapeFailure::Refused);
+        let _ = world.run(30);
+        let model = world.fleet.variants().next().unwrap().model_key();
+        world.pipeline.memory(&model, &key("a")).unwrap().losses
+    };
+    assert_eq!(lost(IDLE, (3, 2)), None);
+    let crashed = lost((0.5, 0.0), (3, 3)).unwrap().count;
+    assert!((crashed - 1.0).abs() < 0.01, "{crashed}");
+}
+
+#[test]
 fn a_replaced_pod_takes_its_windows_with_it() {
     let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
     world.set("a", 1, (0.9, 30.0));

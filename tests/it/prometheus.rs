@@ -59,6 +59,7 @@ fn settings(url: String) -> PrometheusSettings {
         headers: BTreeMap::new(),
         header_files: BTreeMap::new(),
         parameters: BTreeMap::new(),
+        matched: BTreeMap::new(),
         labels: LabelNames::default(),
     }
 }
@@ -271,7 +272,6 @@ async fn two_variants_that_claim_one_series_both_get_nothing() {
     };
     let mut job = any_of("a");
     job.which = SeriesSelection::Match([("job".to_owned(), "vllm".to_owned())].into());
-    // Of one kind, so that both are looked at together.
     let both = |one: &str, two: &str| VariantQuery {
         which: SeriesSelection::Match([("job".into(), one.into())].into()),
         ..any_of(two)
@@ -280,8 +280,49 @@ async fn two_variants_that_claim_one_series_both_get_nothing() {
         Alone::start(settings(server.url()), vec![both("vllm", "a"), both("vllm", "b")]);
     let nothing = tokio::time::timeout(Duration::from_millis(500), source.scrapes.recv()).await;
     assert!(nothing.is_err(), "{nothing:?}");
-    let mut source = Alone::start(settings(server.url()), vec![job, zone]);
-    assert_eq!(source.next().await.replica.variant, variant("a"));
+    // Labels of another kind have queries of their own.
+    let listed = |replica: &str, incarnation| ReplicaKey {
+        variant: variant("c"),
+        replica: ReplicaName::new(replica).unwrap(),
+        incarnation,
+    };
+    let instances = VariantQuery {
+        which: SeriesSelection::Instances(vec![listed("both", None)]),
+        ..any_of("c")
+    };
+    for other in [zone, instances] {
+        let mut source = Alone::start(settings(server.url()), vec![job.clone(), other]);
+        for _ in 0..10 {
+            let replica = source.next().await.replica;
+            assert_eq!((replica.variant, replica.replica.as_str()), (variant("a"), "one"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn engines_of_two_clusters_with_the_same_labels_are_told_apart_by_their_start() {
+    let page = String::from_utf8(pages::page("vllm-0.33.0-dp2-multi.txt.gz")).unwrap();
+    let cluster = |name: &str, start: &str| Target {
+        labels: labels(&[("job", "vllm"), ("instance", "a"), ("cluster", name)]),
+        page: Some(format!("process_start_time_seconds {start}\n{page}")),
+    };
+    let server = Server::start().await;
+    server.show(vec![cluster("here", "1.7e9"), cluster("there", "1.6e9")]);
+    let mut source = Alone::start(settings(server.url()), vec![any_of("a")]);
+    for _ in 0..10 {
+        assert_eq!(source.next().await.outcome, Err(ScrapeFailure::Ambiguous));
+    }
+
+    // Only one's own is left, as with `prometheus.match`.
+    server.show(vec![cluster("here", "1.7e9")]);
+    while source.next().await.outcome.is_err() {}
+
+    // Twins show the same start.
+    server.show(vec![cluster("here", "1.7e9"), cluster("there", "1.7e9")]);
+    let mut source = Alone::start(settings(server.url()), vec![any_of("a")]);
+    for _ in 0..10 {
+        assert!(source.next().await.outcome.is_ok());
+    }
 }
 
 #[tokio::test]

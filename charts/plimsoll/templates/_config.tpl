@@ -4,6 +4,7 @@ the values refuses the keys that are set here.
 */}}
 {{- define "plimsoll.config" -}}
 {{- include "plimsoll.checkSections" . -}}
+{{- include "plimsoll.checkPorts" . -}}
 {{- $variants := include "plimsoll.variants" . | fromJsonArray -}}
 {{- if not (or $variants (include "plimsoll.discovers" .)) -}}
 {{- fail "config.variants: there must be at least one variant, or config.kubernetes.discovery.enabled; values.yaml has one as a comment, and docs/configuration.md the keys" -}}
@@ -153,6 +154,24 @@ variant that the values lack, so one without a namespace is taken for any.
 {{- define "plimsoll.listenAddress" -}}
 {{- $address := .Values.listenAddress -}}
 {{- if contains ":" $address -}}[{{ $address }}]{{- else -}}{{ $address }}{{- end -}}
+{{- end -}}
+
+{{/* Fails if two servers of the pod would have the same port. */}}
+{{- define "plimsoll.checkPorts" -}}
+{{- $http := int .Values.httpPort -}}
+{{- $api := ternary (include "plimsoll.apiPort" . | int) 0 .Values.externalMetrics.enabled -}}
+{{- $scaler := 0 -}}
+{{- with .Values.externalScaler -}}
+{{- $scaler = ternary (int .port) 0 .enabled -}}
+{{- end -}}
+{{- if eq $http $api -}}
+{{- fail (printf "httpPort: %d is the port of the external metrics API too (externalMetrics.port); take another" $http) -}}
+{{- end -}}
+{{- range $key, $port := dict "httpPort" $http "externalMetrics.port" $api -}}
+{{- if and $scaler (eq $port $scaler) -}}
+{{- fail (printf "externalScaler.port: %d is %s too; take another" $scaler $key) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/*

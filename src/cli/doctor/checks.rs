@@ -121,9 +121,9 @@ checks! {
         fleet::targets, "Correct targets.scale_target, or create the object";
     "owners", "Every scale target has one owner", "HPAs, ScaledObjects, configuration",
         fleet::owners, "Delete all owners but one";
-    "pods-scheduled", "Every pod has found a node", "pods",
+    "pods-scheduled", "No pod is unschedulable", "pods",
         fleet::scheduled, "kubectl describe pod; add nodes, or lower the maximum";
-    "pods-ready", "Every scheduled pod is ready", "pods",
+    "pods-ready", "No scheduled pod has been unready for long", "pods",
         fleet::ready, "kubectl describe pod; kubectl logs of the engine";
     "annotations", "The annotations that declare variants are valid", "annotated objects",
         fleet::annotations, "kubectl annotate the object; docs/discovery.md has the annotations";

@@ -16,7 +16,8 @@ pub enum Verdict {
     NotApplicable,
     /// The check passes.
     Ok,
-    /// Desired replicas are followed, but a part is not as it should be.
+    /// Something needs attention: desired replicas may be followed late, in part, or by nothing
+    /// that the check can see.
     Warning,
     /// Something that the check needs could not be read.
     Unknown,

@@ -18,6 +18,7 @@ mod flags;
 mod serving;
 mod syntax;
 mod syntaxes;
+mod unknown;
 mod words;
 
 #[cfg(test)]
@@ -26,6 +27,7 @@ mod tests;
 use derive_more::Display;
 
 use crate::analyze::engine_args::flags::Flags;
+use crate::analyze::engine_args::unknown::unknown_words;
 use crate::observe::engine::Engine;
 
 pub use crate::analyze::engine_args::arguments::{
@@ -105,6 +107,7 @@ pub fn parse(containers: &[Container]) -> ParsedArguments {
             arguments.prefill = Prefill::Whole;
         }
         flags.take(&mut arguments, &container.files, words);
+        flags.unread.extend(unknown_words(engine.syntax(), &words::commands(container)));
     }
 
     flags.conclude(&mut arguments);

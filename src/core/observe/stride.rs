@@ -86,6 +86,7 @@ struct CounterValues {
     finished: FinishedCounts,
     asked: Option<f64>,
     answered: Option<f64>,
+    answered_series: u32,
     rejected: Option<f64>,
     in_flight: Option<f64>,
     prompt: Option<f64>,
@@ -145,7 +146,7 @@ impl Odometer {
         let count = CounterValues::of(reading);
         if let Some((then, before)) = self.before
             && ProcessLife::between(before.started, count.started) == ProcessLife::Same
-            && count.finished.lacks(&before.finished)
+            && count.lacks(&before)
             && (0.0..=LATE_MAX).contains(&at.duration_since(then).as_secs_f64())
         {
             return None;
@@ -198,6 +199,7 @@ impl CounterValues {
             finished: FinishedCounts::of(ranks),
             asked: summed(ranks, |rank| Some(rank.completions_asked.as_ref()?.count)),
             answered: reading.http.success.map(Requests::requests),
+            answered_series: reading.http.success_series,
             rejected: reading.rejected.map(Requests::requests),
             in_flight: waiting.zip(running).map(|(waiting, running)| waiting + running),
             prompt: summed(ranks, |rank| rank.prompt_tokens.map(Tokens::tokens)),
@@ -218,12 +220,23 @@ impl CounterValues {
         }
     }
 
+    /// Returns true if a series is missing of a counter that several series add up to.
+    fn lacks(&self, before: &Self) -> bool {
+        self.finished.lacks(&before.finished) || self.answered_series < before.answered_series
+    }
+
     /// The growth since `before`, when the answers to some requests were not counted yet. Returns
     /// the number of those whose answers still are not.
     fn since(&self, before: &Self, unanswered: f64) -> Result<(IntervalDelta, f64), WentBack> {
         let finished = self.finished.since(&before.finished)?;
         let asked = grown(self.asked, before.asked)?;
-        let answered = grown(self.answered, before.answered)?.unwrap_or(0.0);
+        let answered = if self.answered_series == before.answered_series {
+            grown(self.answered, before.answered)?
+        } else {
+            // A series that appears may have counted long ago.
+            asked.or(finished)
+        }
+        .unwrap_or(0.0);
         let rejected = grown(self.rejected, before.rejected)?.unwrap_or(0.0);
         let in_flight = self.in_flight.zip(before.in_flight).map(|(now, then)| now - then);
         let mut gone =
@@ -280,7 +293,7 @@ impl CounterValues {
     }
 }
 
-/// Seconds for which a page without all reasons of finished requests counts as incomplete. A
+/// Seconds for which a page without all series of a counter counts as incomplete. A
 /// Prometheus server can get some series later than others.
 const LATE_MAX: f64 = 120.0;
 
@@ -483,6 +496,30 @@ mod tests {
         assert_eq!(arrived(145, None, Some(4.0)), Some((125.0, 1.0)));
         assert_eq!(arrived(150, Some(5000.0), Some(5.0)), Some((5.0, 1.0)));
         assert_eq!(arrived(155, Some(5002.0), Some(5.0)), Some((5.0, 2.0)));
+    }
+
+    #[test]
+    fn a_page_without_the_answers_to_a_path_is_left_out() {
+        let at = |second: i64| Timestamp::from_second(1_000_000 + second).unwrap();
+        let mut odometer = Odometer::default();
+        let mut arrived = |second: i64, finished: f64, answered: f64, success_series: u32| {
+            let success = Requests::new(answered);
+            let http = HttpReading { success, success_series, ..HttpReading::default() };
+            let page = Reading { http, ..reading(Some(finished), None) };
+            let delta = odometer.take(at(second), &page)?;
+            Some((delta.elapsed.seconds(), delta.arrived?.requests()))
+        };
+
+        assert_eq!(arrived(0, 1000.0, 1000.0, 2), None);
+        assert_eq!(arrived(5, 1010.0, 1012.0, 2), Some((5.0, 12.0)));
+        assert_eq!(arrived(10, 1020.0, 22.0, 1), None);
+        assert_eq!(arrived(15, 1030.0, 1034.0, 2), Some((10.0, 22.0)));
+
+        // Gone for good, and back after all: what it counted meanwhile may be old.
+        assert_eq!(arrived(20, 1040.0, 44.0, 1), None);
+        assert_eq!(arrived(140, 1050.0, 54.0, 1), Some((125.0, 20.0)));
+        assert_eq!(arrived(145, 1060.0, 1064.0, 2), Some((5.0, 10.0)));
+        assert_eq!(arrived(150, 1070.0, 1075.0, 2), Some((5.0, 11.0)));
     }
 
     #[test]

@@ -10,7 +10,8 @@
 //! day, and those on spot nodes as unsafe after one or two losses. The observations are forgotten
 //! within a week.
 //!
-//! A loss is a ready replica that is gone while its scale target requests it. While a new version is
+//! A loss is a ready replica that is gone while its scale target requests it. Without an
+//! orchestrator, as many replicas are requested as Plimsoll has decided. While a new version is
 //! rolled out, none is lost: there are more replicas than requested, or the pod template has changed
 //! and replicas are missing since.
 //!
@@ -28,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fleet::VariantKey;
 use crate::fleet::per_variant::PerVariant;
+use crate::observe::Scale;
 use crate::observe::template::PodTemplate;
 use crate::pipeline::group::Member;
 use crate::pipeline::tick::Tick;
@@ -88,10 +90,19 @@ impl Absences {
     /// Reads the observations of one tick, and forgets variants that are gone.
     pub(crate) fn run(&mut self, tick: &Tick<'_>) {
         self.watched.keep(&tick.inputs.fleet);
-        for Member { place, spec, observation, .. } in &tick.members {
+        for member in &tick.members {
+            let Member { place, spec, observation, .. } = member;
             let Some((wanted, ready)) = observation.wanted.zip(observation.ready) else { continue };
+            let listing = tick.inputs.listings.get(&spec.key);
+            // Without an orchestrator, a replica that was given up is listed until it has been
+            // silent for long.
+            let requested = match (listing.map(|listing| &listing.scale), tick.desired(member)) {
+                (Some(Scale::Targets), Some(desired)) => wanted.min(desired),
+                _ => wanted,
+            };
+
             let surges = observation.current.is_some_and(|current| current > wanted);
-            let absent = wanted.beyond(ready);
+            let absent = requested.beyond(ready);
             let template = tick.inputs.templates.get(&spec.key);
             let headcount = self.watched.get_or_insert_at(*place, &spec.key, Headcount::default);
             let is_rolled_out = headcount.rolls_out(tick.now, template, absent) || surges;

@@ -10,7 +10,7 @@ use crate::decide::enforce::{Behavior, PublishedReplicas, SavedHistory, ScalingH
 use crate::decide::{Basis, Decision};
 use crate::fleet::per_variant::PerVariant;
 use crate::fleet::{Fleet, VariantKey};
-use crate::pipeline::policy::PAUSE_MAX;
+use crate::observe::PAUSE_MAX;
 use crate::units::Replicas;
 
 /// The desired replicas in effect of every variant.

@@ -17,10 +17,6 @@ use crate::units::Seconds;
 /// seconds, and a broken watch reconnects within one. A minute means that something is wrong.
 pub(crate) const LISTING_STALE: f64 = 60.0;
 
-/// Seconds between two ticks from which the process must have paused or the clock jumped. Ticks
-/// come at least once per minute.
-pub(crate) const PAUSE_MAX: f64 = 120.0;
-
 /// The configuration that the pipeline's decisions depend on, in addition to its inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
@@ -36,7 +32,8 @@ pub struct Policy {
     pub overrides: BTreeMap<ModelKey, Thresholds>,
     /// What blocks new decisions while an earlier one is being carried out.
     pub transition: TransitionRule,
-    /// The time for which an earlier decision keeps blocking if it is never actuated.
+    /// The time for which an earlier decision keeps blocking if it is never actuated, until starts
+    /// are measured.
     pub transition_patience: Seconds,
     /// Limits on the speed of published changes.
     pub behavior: Behavior,

@@ -16,11 +16,11 @@ use jiff::Timestamp;
 
 use crate::decide::zero::{FrontQueue, IdleEvidence, ObservedWork};
 use crate::fleet::{ModelKey, ReplicaKey, VariantKey};
+use crate::observe::PAUSE_MAX;
 use crate::observe::{
     DemandSignal, Freshness, RankReading, Reading, Scale, Scrape, SignalQuantity,
 };
 use crate::pipeline::group::{Member, VariantGroup};
-use crate::pipeline::policy::PAUSE_MAX;
 use crate::pipeline::tick::Tick;
 use crate::units::{Replicas, Requests, Seconds, Tokens};
 

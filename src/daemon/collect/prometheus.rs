@@ -21,6 +21,7 @@ mod metrics;
 mod query;
 mod round;
 mod selection;
+mod series;
 mod settings;
 
 use std::sync::Arc;

@@ -121,7 +121,7 @@ async fn follow_files(
     let DaemonContext { clock, stop, tasks, .. } = common;
     let loaded = ServingCertificate::load(clock.now(), files).await;
     let certificate = Arc::new(loaded.context("external_metrics.tls")?);
-    metrics.certificate(certificate.not_after());
+    metrics.certificate.expires(certificate.not_after());
 
     let stop = stop.clone();
     let clock = *clock;
@@ -129,7 +129,7 @@ async fn follow_files(
     let metrics = metrics.clone();
     tasks.spawn(async move {
         let following = followed.follow(clock, tls::RELOAD_INTERVAL, stop, |outcome| {
-            metrics.reload(outcome, followed.not_after());
+            metrics.certificate.reloaded(outcome, followed.not_after());
         });
         following.await;
     });
@@ -379,7 +379,7 @@ impl Upkeep {
         }
 
         let outcome = self.certificate.replace(self.clock.now(), held.certificate(), held.key());
-        self.metrics.reload(&outcome, self.certificate.not_after());
+        self.metrics.certificate.reloaded(&outcome, self.certificate.not_after());
         match outcome {
             Ok(CertificateReload::Unchanged) => Ok(()),
             Ok(CertificateReload::Replaced) => {

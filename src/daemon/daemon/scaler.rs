@@ -66,14 +66,14 @@ async fn encrypted(
     let ScalerTlsKeys { cert_file, key_file, client_ca_file } = keys.clone();
     let loaded = ServingCertificate::load(clock.now(), TlsSettings { cert_file, key_file }).await;
     let certificate = Arc::new(loaded.context("external_scaler.tls")?);
-    metrics.certificate(certificate.not_after());
+    metrics.certificate.expires(certificate.not_after());
 
     let followed = Arc::clone(&certificate);
     let following = (*clock, stop.clone(), metrics.clone());
     tasks.spawn(async move {
         let (clock, ended, shown) = following;
         let following = followed.follow(clock, tls::RELOAD_INTERVAL, ended, |outcome| {
-            shown.reload(outcome, followed.not_after());
+            shown.certificate.reloaded(outcome, followed.not_after());
         });
         following.await;
     });

@@ -56,7 +56,7 @@ pub struct AssumptionArgs {
     #[arg(verbatim_doc_comment, long, value_name = "DURATION", value_parser = positive_duration)]
     pub start_time: Option<Duration>,
     /// Time to transfer a prompt's cache from a prefill to a decode replica. Default: 0, because
-    /// no engine reports it
+    /// it is not recorded
     #[arg(verbatim_doc_comment, long, value_name = "DURATION", value_parser = positive_duration)]
     pub transfer_time: Option<Duration>,
     /// Random seed for the times and lengths of requests

@@ -199,7 +199,7 @@ fn note_halves(
 ) {
     if args.transfer_time.is_none() {
         notes.push(format!(
-            "{key}: no metric shows the transfer time of its cache from prefill to decode \
+            "{key}: the trace does not have the transfer time of its cache from prefill to decode \
              replicas; 0 is used unless --transfer-time is set"
         ));
     }

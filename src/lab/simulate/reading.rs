@@ -103,8 +103,8 @@ pub fn read(names: &Names, started: Timestamp, now: Timestamp, replica: &Replica
         models: names.models.clone(),
         http: HttpReading {
             success: if answered > 0 { Requests::new(answered as f64) } else { None },
-            client_error: None,
-            server_error: None,
+            success_series: u32::from(answered > 0),
+            ..HttpReading::default()
         },
         rejected: Requests::new(0.0),
         lora: newest.map(|newest| Box::new(lora(names, now, replica.now(), &newest))),

@@ -64,7 +64,9 @@ fn a_trace_of_roles_apart_is_scored_as_the_simulation_that_made_it() {
     // Without the option, what is assumed is said.
     let (said, _) = ends(0, &[trace, "--policy", policy.to_str().unwrap()]);
     assert!(
-        said.contains("no metric shows the transfer time of its cache from prefill to decode"),
+        said.contains(
+            "the trace does not have the transfer time of its cache from prefill to decode"
+        ),
         "{said}"
     );
 }

@@ -11,6 +11,24 @@ use crate::observe::template::Container;
 /// The flags with a model's name, in the order of their precedence.
 const MODELS: [&str; 3] = ["--served-model-name", "--model", "--model-path"];
 
+/// Flags that have a value and set nothing about capacity, without their dashes.
+pub(super) const VALUED: [&str; 14] = [
+    "model",
+    "model-path",
+    "served-model-name",
+    "host",
+    "port",
+    "tokenizer",
+    "tokenizer-path",
+    "download-dir",
+    "revision",
+    "dtype",
+    "quantization",
+    "api-key",
+    "chat-template",
+    "tool-call-parser",
+];
+
 /// The flag with the port.
 const PORT: &str = "--port";
 

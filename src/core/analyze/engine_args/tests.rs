@@ -156,6 +156,60 @@ fn what_is_set_elsewhere_is_said_and_nothing_is_guessed() {
     );
 }
 
+#[test]
+fn whole_arguments_that_are_set_elsewhere_are_noticed() {
+    let script = |text: &str| told("vllm/vllm-openai", &["sh", "-c", text]);
+    for (text, unknown) in [
+        ("vllm serve m $EXTRA_ARGS", "$EXTRA_ARGS"),
+        ("vllm serve ${VLLM_ARGS}", "${VLLM_ARGS}"),
+        ("vllm serve m --trust-remote-code $EXTRA_ARGS", "$EXTRA_ARGS"),
+        ("vllm serve m --enforce-eager \"$MORE\"", "$MORE"),
+        (
+            "vllm serve m $(cat /etc/args | tr '\\n' ' ') --port 80",
+            "$(cat /etc/args | tr '\\n' ' ')",
+        ),
+        ("python3 -m vllm.entrypoints.openai.api_server `cat args`", "`cat args`"),
+        ("A=(m $B); vllm serve ${A[@]}", "$B"),
+        ("vllm serve \"${A[@]}\"", "${A[@]}"),
+        ("cd /work && ./start-vllm.sh --max-num-seqs 64", "./start-vllm.sh"),
+    ] {
+        assert_eq!(script(text), elsewhere(unknown), "{text}");
+    }
+    for text in [
+        "echo $HOSTNAME; vllm serve \"$MODEL\" --port $PORT --api-key $KEY",
+        "vllm serve $MODEL --tensor-parallel-size 2",
+        "mkdir -p $(dirname $LOG)\nvllm serve m 2>&1 | tee $LOG",
+        "./download.sh && exec /opt/venv/bin/python -m vllm.entrypoints.openai.api_server --model=$M",
+    ] {
+        assert!(script(text).is_ok(), "{text}: {:?}", script(text));
+    }
+
+    assert_eq!(told("vllm", &["/scripts/start-vllm.sh"]), elsewhere("/scripts/start-vllm.sh"));
+    assert_eq!(told("vllm", &["bash", "/etc/run", "-x"]), elsewhere("/etc/run"));
+    assert_eq!(told("vllm", &["--model", "m", "$(EXTRA)"]), elsewhere("$(EXTRA)"));
+}
+
+#[test]
+fn variables_and_the_scripts_own_arguments_are_split_as_a_shell_does() {
+    let sequences = |command: &[&str], extra: &str| {
+        let mut pod = container("vllm", command);
+        pod.environment.insert("EXTRA".to_owned(), extra.to_owned());
+        super::read(&[pod]).unwrap().sequences.map(Requests::requests)
+    };
+    let unquoted = ["sh", "-c", "vllm serve m $EXTRA --port 80"];
+    assert_eq!(sequences(&unquoted, "--max-num-seqs 64"), Some(64.0));
+    assert_eq!(sequences(&unquoted, " --max-num-seqs=65 --block-size 32 "), Some(65.0));
+    assert_eq!(sequences(&unquoted, ""), None);
+    let quoted = ["sh", "-c", "vllm serve m \"$EXTRA\""];
+    assert_eq!(sequences(&quoted, "--max-num-seqs 64"), None, "one word");
+
+    let own = |script: &str| sequences(&["sh", "-c", script, "--", "m", "--max-num-seqs", "9"], "");
+    assert_eq!(own("exec vllm serve \"$@\""), Some(9.0));
+    assert_eq!(own("vllm serve $@ --port 80"), Some(9.0));
+    assert_eq!(own("vllm serve m"), None);
+    assert_eq!(own("A=(m)\nA+=(--max-num-seqs 7\n --port 80)\nvllm serve \"${A[@]}\""), Some(7.0));
+}
+
 fn context(value: &str) -> Option<f64> {
     vllm(&["--max-model-len", value]).context.map(Tokens::tokens)
 }

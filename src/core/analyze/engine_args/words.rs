@@ -2,12 +2,12 @@
 //!
 //! A container's command may be a shell with a script. It may also refer to its environment in two
 //! syntaxes, and it may name a file with more arguments. This module resolves each of these as far
-//! as possible without running anything. It splits a script into words, and handles quotes,
-//! escapes, comments, assignments and variables. It ignores the rest of the shell language. Text
-//! that depends on more than that (a substituted command, an unset variable) stays as written, and
-//! no number can be read from it.
+//! as possible without running anything. It splits a script into commands and words, and handles
+//! quotes, escapes, comments, assignments, variables and the script's own arguments. It ignores the
+//! rest of the shell language. Text that depends on more than that (a substituted command, an unset
+//! variable) stays as written, and no number can be read from it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::observe::template::{Container, expand_references};
 
@@ -17,27 +17,46 @@ const SHELLS: [&str; 5] = ["sh", "bash", "ash", "dash", "zsh"];
 /// Variables and their values.
 type Environment = BTreeMap<String, String>;
 
-/// The words of a container's command line.
-pub(super) fn words(container: &Container) -> Vec<String> {
+/// A word of a command line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct CommandWord {
+    pub(super) text: String,
+    /// True if the word has unknown text that a shell splits into words.
+    pub(super) splits: bool,
+}
+
+/// The commands of a container, each with its words. Only a script has several.
+pub(super) fn commands(container: &Container) -> Vec<Vec<CommandWord>> {
     let written = container.command.iter().chain(&container.args);
     let words: Vec<String> =
         written.map(|word| expand_references(word, &container.environment)).collect();
 
     match script_of(&words) {
-        Some(script) => split_script(script, &container.environment),
-        None => words,
+        Some(script) => {
+            let arguments = words.get(script + 2..).unwrap_or_default();
+            split_script(&words[script], arguments, &container.environment)
+        }
+        None => vec![words.into_iter().map(|text| CommandWord { text, splits: false }).collect()],
     }
 }
 
-/// The script that a shell runs, if the command is a shell.
-fn script_of(words: &[String]) -> Option<&str> {
-    let shell = words.iter().position(|word| {
-        let program = word.rsplit('/').next().unwrap_or(word);
-        SHELLS.contains(&program)
-    })?;
-    let flag = words[shell..].iter().position(|word| is_script_flag(word))?;
+/// The words of all commands of a container.
+pub(super) fn words(container: &Container) -> Vec<String> {
+    commands(container).into_iter().flatten().map(|word| word.text).collect()
+}
 
-    words.get(shell + flag + 1).map(String::as_str)
+/// Returns true if a word is the name or the path of a shell.
+pub(super) fn is_shell(word: &str) -> bool {
+    SHELLS.contains(&word.rsplit('/').next().unwrap_or(word))
+}
+
+/// The position of the script that a shell runs, if the command is a shell.
+fn script_of(words: &[String]) -> Option<usize> {
+    let shell = words.iter().position(|word| is_shell(word))?;
+    let flag = words[shell..].iter().position(|word| is_script_flag(word))?;
+    let script = shell + flag + 1;
+
+    (script < words.len()).then_some(script)
 }
 
 /// Returns true if a shell takes the word after this flag as its script, such as `-c` or `-ec`.
@@ -45,32 +64,65 @@ fn is_script_flag(flag: &str) -> bool {
     flag.starts_with('-') && !flag.starts_with("--") && flag.ends_with('c')
 }
 
-/// The words of a script, across all its commands.
-fn split_script(script: &str, environment: &Environment) -> Vec<String> {
+/// The commands of a script with these arguments.
+fn split_script(
+    script: &str,
+    arguments: &[String],
+    environment: &Environment,
+) -> Vec<Vec<CommandWord>> {
     let mut variables = environment.clone();
-    let mut words = Vec::new();
-    let mut reader = ScriptReader { rest: script, word: None };
-    while let Some(word) = reader.next_word(&variables) {
-        match word.split_once('=').filter(|(name, _)| is_name(name)) {
+    let mut commands = Vec::new();
+    let mut command = Vec::new();
+    let mut reader = ScriptReader { rest: script, arguments, ..ScriptReader::default() };
+    while let Some(part) = reader.next_part(&variables) {
+        let ScriptPart::Word(word) = part else {
+            commands.push(std::mem::take(&mut command));
+            continue;
+        };
+        match word.text.split_once('=').filter(|(name, _)| is_name(name)) {
             Some((name, value)) => {
                 variables.insert(name.to_owned(), value.to_owned());
             }
-            None => words.push(word),
+            None => command.push(word),
         }
     }
 
-    words
+    commands.push(command);
+    commands.retain(|command| !command.is_empty());
+    commands
 }
 
 /// Reads a script word by word.
+#[derive(Default)]
 struct ScriptReader<'a> {
     rest: &'a str,
+    /// The arguments of the script.
+    arguments: &'a [String],
+    /// The arrays that the script has set.
+    arrays: BTreeMap<String, Vec<CommandWord>>,
     /// The word being read. `Some` of an empty text is also a word, such as `''`.
-    word: Option<String>,
+    word: Option<CommandWord>,
+    /// The parts that have been read and not returned.
+    whole: VecDeque<ScriptPart>,
+}
+
+/// A part of a script.
+enum ScriptPart {
+    Word(CommandWord),
+    /// The end of a command.
+    End,
 }
 
 impl ScriptReader<'_> {
-    fn next_word(&mut self, environment: &Environment) -> Option<String> {
+    fn next_part(&mut self, environment: &Environment) -> Option<ScriptPart> {
+        if self.whole.is_empty() {
+            self.read_word(environment);
+        }
+        self.whole.pop_front()
+    }
+
+    /// Reads at least one word or the end of a command, unless the script has ended.
+    fn read_word(&mut self, environment: &Environment) {
         while let Some(character) = self.take() {
             match character {
                 // A line continuation.
@@ -83,28 +135,111 @@ impl ScriptReader<'_> {
                 }
                 '\'' => self.quoted(),
                 '"' => self.double_quoted(environment),
-                '$' => {
-                    let value = self.variable(environment);
-                    self.word.get_or_insert_default().push_str(&value);
+                '$' if self.list() => {}
+                '$' => match self.variable(environment) {
+                    Ok(value) => self.split(&value),
+                    Err(unknown) => {
+                        let word = self.word.get_or_insert_default();
+                        word.text.push_str(&unknown);
+                        word.splits = true;
+                    }
+                },
+                '`' => {
+                    let (inner, behind) = self.rest.split_once('`').unwrap_or((self.rest, ""));
+                    let word = self.word.get_or_insert_default();
+                    word.text.extend(["`", inner, "`"]);
+                    word.splits = true;
+                    self.rest = behind;
                 }
                 '#' if self.word.is_none() => {
                     self.rest = self.rest.find('\n').map_or("", |end| &self.rest[end..]);
                 }
-                ';' | '&' | '|' | '(' | ')' => {
-                    if self.word.is_some() {
-                        break;
-                    }
+                '(' if self.array(environment) => {}
+                ';' | '&' | '|' | '(' | ')' | '\n' => {
+                    self.end_word();
+                    self.whole.push_back(ScriptPart::End);
+                    return;
                 }
                 space if space.is_whitespace() => {
-                    if self.word.is_some() {
-                        break;
+                    self.end_word();
+                    if !self.whole.is_empty() {
+                        return;
                     }
                 }
                 other => self.push(other),
             }
         }
 
-        self.word.take()
+        self.end_word();
+    }
+
+    fn end_word(&mut self) {
+        self.whole.extend(self.word.take().map(ScriptPart::Word));
+    }
+
+    /// Adds the value of a variable that is not quoted. Its words are words of the command.
+    fn split(&mut self, value: &str) {
+        for (at, part) in value.split(char::is_whitespace).enumerate() {
+            if at > 0 {
+                self.end_word();
+            }
+
+            if !part.is_empty() {
+                self.word.get_or_insert_default().text.push_str(part);
+            }
+        }
+    }
+
+    /// Adds all arguments of the script, or all words of an array, after a `$`. Returns false if
+    /// there is something else.
+    fn list(&mut self) -> bool {
+        let (words, behind) = if let Some(behind) = self.rest.strip_prefix(['@', '*']) {
+            let given = self.arguments.iter().cloned();
+            (given.map(|text| CommandWord { text, splits: false }).collect(), behind)
+        } else {
+            let braced = self.rest.strip_prefix('{').and_then(|text| text.split_once('}'));
+            let Some((inside, behind)) = braced else { return false };
+            let array = inside.strip_suffix("[@]").or_else(|| inside.strip_suffix("[*]"));
+            let Some(words) = array.and_then(|name| self.arrays.get(name)) else { return false };
+            (words.clone(), behind)
+        };
+
+        self.rest = behind;
+        for (at, CommandWord { text, splits }) in words.into_iter().enumerate() {
+            if at > 0 {
+                self.end_word();
+            }
+
+            let word = self.word.get_or_insert_default();
+            word.text.push_str(&text);
+            word.splits |= splits;
+        }
+        true
+    }
+
+    /// Reads the words of an array whose `(` has been read: `NAME=(…)` or `NAME+=(…)`. Returns false
+    /// if there is something else.
+    fn array(&mut self, environment: &Environment) -> bool {
+        let Some(before) = self.word.as_ref().and_then(|word| word.text.strip_suffix('=')) else {
+            return false;
+        };
+        let (name, adds) = before.strip_suffix('+').map_or((before, false), |start| (start, true));
+        if !is_name(name) {
+            return false;
+        }
+
+        let end = end_of_substitution(self.rest);
+        let inner = self.rest[..end].trim_end_matches(')');
+        let words = split_script(inner, self.arguments, environment);
+        let array = self.arrays.entry(name.to_owned()).or_default();
+        if !adds {
+            array.clear();
+        }
+
+        array.extend(words.into_iter().flatten());
+        self.rest = &self.rest[end..];
+        self.word = None;
+        true
     }
 
     fn take(&mut self) -> Option<char> {
@@ -114,18 +249,26 @@ impl ScriptReader<'_> {
     }
 
     fn push(&mut self, character: char) {
-        self.word.get_or_insert_default().push(character);
+        self.word.get_or_insert_default().text.push(character);
     }
 
     /// Reads the rest of a single-quoted text, which has no special characters.
     fn quoted(&mut self) {
         let (inner, behind) = self.rest.split_once('\'').unwrap_or((self.rest, ""));
-        self.word.get_or_insert_default().push_str(inner);
+        self.word.get_or_insert_default().text.push_str(inner);
         self.rest = behind;
     }
 
     /// Reads the rest of a double-quoted text, in which variables and escapes are expanded.
     fn double_quoted(&mut self, environment: &Environment) {
+        if let Some(behind) = self.rest.strip_prefix('$') {
+            let rest = std::mem::replace(&mut self.rest, behind);
+            if self.list() {
+                self.rest = self.rest.strip_prefix('"').unwrap_or(self.rest);
+                return;
+            }
+            self.rest = rest;
+        }
         self.word.get_or_insert_default();
 
         while let Some(character) = self.take() {
@@ -137,8 +280,8 @@ impl ScriptReader<'_> {
                     }
                 }
                 '$' => {
-                    let value = self.variable(environment);
-                    self.word.get_or_insert_default().push_str(&value);
+                    let value = self.variable(environment).unwrap_or_else(|unknown| unknown);
+                    self.word.get_or_insert_default().text.push_str(&value);
                 }
                 other => self.push(other),
             }
@@ -146,8 +289,17 @@ impl ScriptReader<'_> {
     }
 
     /// The value of the variable whose `$` has been read: `$NAME`, `${NAME}` or `${NAME:-default}`.
-    /// Returns the text itself if it has another form or the variable has no value.
-    fn variable(&mut self, environment: &Environment) -> String {
+    /// Fails with the text itself if it has another form, such as the output of a command, or if the
+    /// variable has no value.
+    fn variable(&mut self, environment: &Environment) -> Result<String, String> {
+        if let Some(inner) = self.rest.strip_prefix('(') {
+            let end = end_of_substitution(inner);
+            let unknown = format!("$({}", &inner[..end]);
+
+            self.rest = &inner[end..];
+            return Err(unknown);
+        }
+
         if let Some(inner) = self.rest.strip_prefix('{')
             && let Some((inside, behind)) = inner.split_once('}')
         {
@@ -157,17 +309,32 @@ impl ScriptReader<'_> {
                 None => (inside, None),
             };
             let value = environment.get(name).filter(|text| !text.is_empty());
-            return value
-                .map(String::as_str)
-                .or(default)
-                .map_or_else(|| format!("${{{inside}}}"), ToOwned::to_owned);
+            let known = value.map(String::as_str).or(default).map(ToOwned::to_owned);
+            return known.ok_or_else(|| format!("${{{inside}}}"));
         }
 
         let length = self.rest.find(|c: char| !is_name_character(c)).unwrap_or(self.rest.len());
         let (name, behind) = self.rest.split_at(length);
         self.rest = behind;
-        environment.get(name).cloned().unwrap_or_else(|| format!("${name}"))
+        environment.get(name).cloned().ok_or_else(|| format!("${name}"))
     }
+}
+
+/// The position behind the parenthesis that ends a substituted command.
+fn end_of_substitution(text: &str) -> usize {
+    let mut depth = 1;
+    for (at, character) in text.char_indices() {
+        match character {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return at + 1;
+        }
+    }
+
+    text.len()
 }
 
 /// The arguments of a configuration file: one `key: value` per line, as both engines read it.

@@ -26,14 +26,12 @@ use derive_more::Display;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::observe::PAUSE_MAX;
 use crate::units::{NounCount, Replicas, Seconds};
 
 /// Maximum number of needs in a window, which covers more than an hour at a tick per second. Only
 /// needs that may still become the largest are kept, so there are rarely more than a handful.
 const WINDOW_MAX: usize = 4096;
-
-/// The longest usual time between two ticks, of which the interval is at most a minute.
-const GAP_MIN: f64 = 120.0;
 
 /// The conditions for scale-down of a pool.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -243,8 +241,8 @@ impl PackedNeeds {
     fn remember(&mut self, now: Timestamp, needed: Replicas, window: Seconds) {
         let latest = self.needs.back().map(|(at, _)| *at);
         let back = latest.max(self.packed).is_some_and(|at| at > now);
-        let gap =
-            latest.is_some_and(|at| span(at, now).seconds() > GAP_MIN.max(window.seconds() / 4.0));
+        let gap = latest
+            .is_some_and(|at| span(at, now).seconds() > PAUSE_MAX.max(window.seconds() / 4.0));
         if back || gap {
             *self = Self { packed: self.packed.map(|packed| packed.min(now)), ..Self::default() };
         }

@@ -35,7 +35,8 @@ pub(super) struct PageDraft {
     pub(super) engine: Option<Engine>,
     models: Vec<ModelName>,
     started: ProcessStart,
-    http: [Option<f64>; 3],
+    /// The sum for each class of status, and the number of its series.
+    http: [(Option<f64>, u32); 3],
     rejected: Option<f64>,
     /// In order of rank.
     pub(super) ranks: Vec<RankDraft>,
@@ -92,7 +93,7 @@ impl PageTemplate {
     pub(super) fn new(page: &PageDraft) -> Self {
         let mut cleared = page.clone();
         cleared.started = ProcessStart::Missing;
-        cleared.http = [None; 3];
+        cleared.http = [(None, 0); 3];
         cleared.rejected = None;
         cleared.ranks.iter_mut().for_each(RankDraft::clear_sums);
         Self { page: cleared }
@@ -186,8 +187,9 @@ impl PageDraft {
             }
             ValuePosition::Http(class) => {
                 let more = cumulative(value)?;
-                if let Some(total) = self.http.get_mut(usize::from(class)) {
+                if let Some((total, series)) = self.http.get_mut(usize::from(class)) {
                     *total = Some(total.unwrap_or(0.0) + more);
+                    *series += 1;
                 }
             }
             ValuePosition::Rejected => {
@@ -256,7 +258,9 @@ impl PageDraft {
             })
             .collect::<Result<Vec<_>, Unreadable>>()?;
 
-        let [success, client_error, server_error] = http.map(|n| n.and_then(Requests::new));
+        let [(_, success_series), ..] = http;
+        let [success, client_error, server_error] =
+            http.map(|(total, _)| total.and_then(Requests::new));
         Ok(Reading {
             engine,
             // The caller counts the samples.
@@ -266,7 +270,7 @@ impl PageDraft {
                 ProcessStart::Missing | ProcessStart::Unusable => None,
             },
             models,
-            http: HttpReading { success, client_error, server_error },
+            http: HttpReading { success, success_series, client_error, server_error },
             rejected: rejected.and_then(Requests::new),
             lora: LoraSample::together(lora).map(Box::new),
             ranks: readings,

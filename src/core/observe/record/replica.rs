@@ -195,7 +195,8 @@ impl ReplicaRecord {
             | ScrapeFailure::Malformed
             | ScrapeFailure::UnknownEngine
             | ScrapeFailure::WrongModel
-            | ScrapeFailure::Down => None,
+            | ScrapeFailure::Down
+            | ScrapeFailure::Ambiguous => None,
         };
     }
 

@@ -10,7 +10,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::fleet::{Incarnation, ModelKey, ReplicaKey, ReplicaName, VariantKey};
-use crate::pipeline::policy::PAUSE_MAX;
+use crate::observe::PAUSE_MAX;
 use crate::pipeline::silence::{
     COUNTERS, LastScrape, RestoredSilence, ScrapeOrigin, Silence, Silences,
 };

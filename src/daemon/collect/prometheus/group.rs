@@ -11,7 +11,8 @@
 //!   same names to `exported_…`. Both changes are undone.
 //! - **Sources.** If two servers or two jobs scrape one replica, its values occur twice. Their
 //!   labels differ in the added ones. The two are never combined. The source whose labels sort
-//!   first counts, as long as it keeps up with the others.
+//!   first counts, as long as it keeps up with the others. If their engines have started at
+//!   different times, these are several engines, and none counts.
 //! - **Completeness.** Databases with remote write show the series of one scrape one after the
 //!   other. A group with fewer samples than the replica's last one waits until another answer shows
 //!   it unchanged. If an answer is known to be incomplete, the group continues to wait, because the
@@ -19,18 +20,21 @@
 //! - **Clocks.** A sample from the future shows that the clocks of server and daemon differ. The
 //!   age of all of the replica's samples is then unknown, so none is used.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
 use crate::collect::exposition::PageError;
 use crate::collect::prometheus::decode::Point;
-use crate::collect::prometheus::query::UP;
+use crate::collect::prometheus::query::{MatchKind, UP};
 use crate::collect::prometheus::selection::{LabelNames, SeriesSelection, VariantQuery};
+use crate::collect::prometheus::series::{
+    BufferedSeries, ScraperLabels, SeriesSource, is_engine, name, show_several_engines, sources,
+    value_of,
+};
 use crate::collect::scrape::{ScrapeError, wrong_model};
 use plimsoll_core::fleet::{ModelName, ReplicaKey, ReplicaName, VariantKey};
-use plimsoll_core::observe::engine::{Engine, Label, PAGE_LABELS, ReadingBuilder, SampleError};
+use plimsoll_core::observe::engine::{Label, ReadingBuilder, SampleError};
 use plimsoll_core::observe::{Reading, ScrapeFailure};
 
 /// The lag of the current source behind another source of the same replica, in milliseconds, above
@@ -44,6 +48,10 @@ const AHEAD_MAX: i64 = 5_000;
 /// The maximum number of replicas that a label match may find for one variant. More indicate a
 /// matcher that matches too much.
 const INSTANCES_MAX: usize = 20_000;
+
+/// Describes samples of several engines.
+const AMBIGUOUS: &str = "several engines have these labels: their series show different starts of \
+    the process. Select one's own cluster with prometheus.match";
 
 /// The state of a replica from earlier answers.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -61,9 +69,6 @@ pub(crate) struct ReplicaProgress {
     /// The last two intervals between readings, in milliseconds.
     pub(crate) intervals: [i64; 2],
 }
-
-/// Labels that the scraper has added.
-pub(crate) type ScraperLabels = BTreeMap<Box<[u8]>, Box<[u8]>>;
 
 /// The completeness of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,21 +127,7 @@ struct ReplicaSeries<'p> {
     source: SeriesSource,
     groups: BTreeMap<i64, SampleGroup<'p>>,
     is_ahead: bool,
-}
-
-/// A series that is held until the added labels are known.
-struct BufferedSeries<'p> {
-    labels: Vec<Label<'p>>,
-    points: Vec<Point>,
-}
-
-/// The scraper of a replica, identified by the labels that it adds.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct SeriesSource {
-    /// The added labels that distinguish it from other sources.
-    own: ScraperLabels,
-    /// The added labels that engines also use.
-    shared: ScraperLabels,
+    is_ambiguous: bool,
 }
 
 /// The samples from one source for one replica at one instant.
@@ -154,10 +145,11 @@ struct SampleGroup<'p> {
 // === impl Grouping ===
 
 impl<'w, 'p> Grouping<'w, 'p> {
-    /// Creates a grouping for these replicas, with their known state. `asked` are the variants that
-    /// were queried before.
+    /// Creates a grouping for the replicas of one kind, with their known state. The other kinds
+    /// show which series several variants claim. `asked` are the variants that were queried before.
     pub(crate) fn new(
-        wanted: &[&'w VariantQuery],
+        wanted: &'w [VariantQuery],
+        kind: &MatchKind,
         labels: &'w LabelNames,
         known: &BTreeMap<ReplicaKey, ReplicaProgress>,
         asked: &BTreeSet<VariantKey>,
@@ -176,12 +168,15 @@ impl<'w, 'p> Grouping<'w, 'p> {
         };
 
         for one in wanted {
+            let is_own = MatchKind::of(&one.which) == *kind;
             let (replicas, namespace) = match &one.which {
                 SeriesSelection::Pods(replicas) => (replicas, one.variant.namespace.as_str()),
                 SeriesSelection::Instances(replicas) => (replicas, ""),
                 SeriesSelection::Match(_) => {
                     grouping.matched.push(one);
-                    grouping.models_of_matched.insert(&one.variant, &one.models);
+                    if is_own {
+                        grouping.models_of_matched.insert(&one.variant, &one.models);
+                    }
                     continue;
                 }
             };
@@ -189,6 +184,10 @@ impl<'w, 'p> Grouping<'w, 'p> {
             for replica in replicas {
                 let name = (namespace.as_bytes(), replica.replica.as_str().as_bytes());
                 grouping.listed.entry(name).or_default().push(replica);
+                if !is_own {
+                    continue;
+                }
+
                 grouping.models.insert(replica, &one.models);
                 let mut state = known.get(replica).cloned();
                 // A new pod may have the name of a deleted one, whose samples still exist.
@@ -261,19 +260,20 @@ impl<'w, 'p> Grouping<'w, 'p> {
         let namespace = value_of(labels, &self.labels.namespace);
         let pod = value_of(labels, &self.labels.pod);
         let instance = value_of(labels, &self.labels.instance);
-        let pods = namespace.zip(pod).and_then(|name| self.listed.get(&name));
-        let instances = instance.and_then(|name| self.listed.get(&(b"".as_slice(), name)));
-        let listed: &[&ReplicaKey] = pods.or(instances).map_or(&[], Vec::as_slice);
-
+        let names = [namespace.zip(pod), instance.map(|name| (b"".as_slice(), name))];
+        let mut listed = names.iter().flatten().filter_map(|name| self.listed.get(name)).flatten();
         let mut matched = self.matched.iter().enumerate().filter(|(_, one)| fits(one, labels));
-        let first = matched.next();
-        let second = matched.next();
-        let claims = listed.len() + usize::from(first.is_some()) + usize::from(second.is_some());
-        match (claims, listed.first(), first) {
+        let [replica, other] = [listed.next(), listed.next()];
+        let [first, second] = [matched.next(), matched.next()];
+
+        match (replica, first, other.is_some() || second.is_some()) {
             // The series belongs to a replica that is not wanted.
-            (0, ..) => None,
-            (1, Some(replica), _) => self.candidates.get_mut(*replica),
-            (1, None, Some((at, one))) => {
+            (None, None, _) => None,
+            (Some(replica), None, false) => self.candidates.get_mut(*replica),
+            (None, Some((_, one)), false) if !self.models_of_matched.contains_key(&one.variant) => {
+                None
+            }
+            (None, Some((at, one)), false) => {
                 let name = instance?.to_vec();
                 if self.instances.len() >= INSTANCES_MAX {
                     return None;
@@ -330,12 +330,15 @@ impl<'p> ReplicaSeries<'p> {
         let engines: Vec<(&SeriesSource, i64)> =
             sources.iter().filter_map(|it| Some((it, self.newest_of_engine(it)?))).collect();
         let best = engines.iter().map(|(_, at)| *at).max();
-        let current = engines
+        let current: Vec<&SeriesSource> = engines
             .iter()
-            .find(|(_, at)| best.is_some_and(|best| best.saturating_sub(*at) <= LAG_MAX))
-            .map(|(source, _)| *source);
+            .filter(|(_, at)| best.is_some_and(|best| best.saturating_sub(*at) <= LAG_MAX))
+            .map(|(source, _)| *source)
+            .collect();
+        self.is_ambiguous = show_several_engines(&current, &self.series);
         let before = sources.iter().find(|source| source.own == self.known.source);
-        self.source = current.or(before).or(sources.first()).cloned().unwrap_or_default();
+        self.source =
+            current.first().copied().or(before).or(sources.first()).cloned().unwrap_or_default();
         if best.is_some() {
             self.known.source = self.source.own.clone();
         }
@@ -364,7 +367,7 @@ impl<'p> ReplicaSeries<'p> {
         begin: GroupStart,
         page: &mut Vec<Label<'p>>,
     ) {
-        if self.is_ahead || !self.source.has(labels) {
+        if self.is_ahead || self.is_ambiguous || !self.source.has(labels) {
             return;
         }
 
@@ -397,8 +400,19 @@ impl<'p> ReplicaSeries<'p> {
         completeness: Completeness,
         all: &mut Vec<ReplicaScrape>,
     ) -> ReplicaProgress {
-        let Self { mut known, groups, .. } = self;
+        let Self { mut known, groups, is_ambiguous, is_ahead, .. } = self;
         let before = std::mem::take(&mut known.waiting);
+        let unused = known.newest.filter(|newest| known.taken.is_none_or(|taken| *newest > taken));
+        if is_ambiguous
+            && !is_ahead
+            && let Some(at) =
+                unused.and_then(|millisecond| Timestamp::from_millisecond(millisecond).ok())
+        {
+            let failure = ScrapeError::new(ScrapeFailure::Ambiguous, AMBIGUOUS);
+            all.push(ReplicaScrape { replica: replica.clone(), at, outcome: Err(failure) });
+            known.taken = unused;
+        }
+
         for (at, group) in groups {
             let Ok(time) = Timestamp::from_millisecond(at) else { continue };
             let count = group.count;
@@ -486,115 +500,4 @@ impl<'p> SampleGroup<'p> {
             None => Ok(Reading { samples, ..reading }),
         }
     }
-}
-
-// === impl BufferedSeries ===
-
-impl BufferedSeries<'_> {
-    fn is_engine(&self) -> bool {
-        name(&self.labels).is_some_and(is_engine)
-    }
-
-    fn label_names(&self) -> BTreeSet<&[u8]> {
-        self.labels.iter().map(|label| &*label.name).collect()
-    }
-}
-
-// === impl SeriesSource ===
-
-impl SeriesSource {
-    /// Returns true if a series with these labels may come from this source, because no label
-    /// contradicts it. A label may be missing, because rules may drop it from scraped series but
-    /// not from `up`.
-    fn has(&self, labels: &[Label<'_>]) -> bool {
-        labels
-            .iter()
-            .all(|label| self.own.get(&*label.name).is_none_or(|value| **value == *label.value))
-    }
-
-    /// Restores a series' original labels, without those that this source has added.
-    fn undo<'p>(&self, labels: &[Label<'p>], page: &mut Vec<Label<'p>>) {
-        page.clear();
-        for label in labels {
-            let added = self.own.get(&*label.name).or_else(|| self.shared.get(&*label.name));
-            if *label.name == *b"__name__" || added.is_some_and(|value| **value == *label.value) {
-                continue;
-            }
-            let Label { name, value } = label.clone();
-            page.push(Label { name: self.unexported(name), value });
-        }
-    }
-
-    /// Returns the original name of a label.
-    fn unexported<'p>(&self, name: Cow<'p, [u8]>) -> Cow<'p, [u8]> {
-        const EXPORTED: &[u8] = b"exported_";
-        let is_exported = name
-            .strip_prefix(EXPORTED)
-            .is_some_and(|rest| self.own.contains_key(rest) || self.shared.contains_key(rest));
-
-        match name {
-            Cow::Borrowed(whole) if is_exported => Cow::Borrowed(&whole[EXPORTED.len()..]),
-            Cow::Owned(whole) if is_exported => Cow::Owned(whole[EXPORTED.len()..].to_vec()),
-            whole => whole,
-        }
-    }
-}
-
-/// Returns the sources of these series, in the order of their labels.
-///
-/// The labels of `up` are the added ones. Without `up`, the added labels are those that all series
-/// have in common, except those that engines write.
-fn sources(series: &[BufferedSeries<'_>]) -> Vec<SeriesSource> {
-    let mut sources: BTreeSet<SeriesSource> = series
-        .iter()
-        .filter(|held| name(&held.labels) == Some(UP.as_bytes()))
-        .map(|held| source(&held.labels, |_| true))
-        .collect();
-    let without: Vec<&BufferedSeries<'_>> = series
-        .iter()
-        .filter(|held| !sources.iter().any(|source| source.has(&held.labels)))
-        .collect();
-    let added: BTreeSet<&[u8]> = if sources.is_empty() {
-        let all = without.iter().map(|held| held.label_names());
-        all.reduce(|some, names| &some & &names).unwrap_or_default()
-    } else {
-        without
-            .iter()
-            .flat_map(|held| &held.labels)
-            .map(|label| &*label.name)
-            .filter(|name| sources.iter().any(|source| source.own.contains_key(*name)))
-            .collect()
-    };
-
-    let more: Vec<SeriesSource> = without
-        .iter()
-        .map(|held| source(&held.labels, |name| added.contains(name) && !is_page_label(name)))
-        .collect();
-    sources.extend(more);
-    sources.into_iter().collect()
-}
-
-fn source(labels: &[Label<'_>], keep: impl Fn(&[u8]) -> bool) -> SeriesSource {
-    let mut source = SeriesSource::default();
-    for label in labels.iter().filter(|label| *label.name != *b"__name__" && keep(&label.name)) {
-        let of = if is_page_label(&label.name) { &mut source.shared } else { &mut source.own };
-        of.insert(label.name.as_ref().into(), label.value.as_ref().into());
-    }
-    source
-}
-
-fn is_page_label(name: &[u8]) -> bool {
-    PAGE_LABELS.iter().any(|known| known.as_bytes() == name)
-}
-
-fn is_engine(name: &[u8]) -> bool {
-    Engine::ALL.iter().any(|engine| engine.owns(name))
-}
-
-fn name<'a>(labels: &'a [Label<'_>]) -> Option<&'a [u8]> {
-    value_of(labels, "__name__")
-}
-
-fn value_of<'a>(labels: &'a [Label<'_>], name: &str) -> Option<&'a [u8]> {
-    labels.iter().find(|label| *label.name == *name.as_bytes()).map(|label| &*label.value)
 }

@@ -117,7 +117,7 @@ impl PrometheusHistory {
     ) -> Question {
         let range = Duration::try_from(to.duration_since(from)).unwrap_or_default();
         let room = self.client.room();
-        Question { query: selector(own, samples, &self.settings.labels, range, room), at: to }
+        Question { query: selector(own, samples, &self.settings, range, room), at: to }
     }
 
     fn read(
@@ -131,12 +131,11 @@ impl PrometheusHistory {
         let [numbers, buckets] = bodies else {
             return Err(QueryFailure::new(QueryOutcome::Malformed, "there are not two answers"));
         };
-        let own: Vec<&VariantQuery> =
-            wanted.iter().filter(|one| MatchKind::of(&one.which) == *kind).collect();
         let limit = self.settings.series_limit;
         let now = to.as_millisecond();
         let labels = &self.settings.labels;
-        let mut grouping = Grouping::new(&own, labels, &self.replicas, &BTreeSet::new(), now);
+        let mut grouping =
+            Grouping::new(wanted, kind, labels, &self.replicas, &BTreeSet::new(), now);
         let first = decode(numbers, limit, &mut |labels, points| grouping.number(labels, points))?;
         grouping.begin_groups(now);
         let second = decode(buckets, limit, &mut |labels, points| grouping.bucket(labels, points))?;

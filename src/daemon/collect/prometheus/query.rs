@@ -19,6 +19,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::collect::prometheus::selection::{LabelNames, SeriesSelection, VariantQuery};
+use crate::collect::prometheus::settings::PrometheusSettings;
 use plimsoll_core::observe::engine::{Engine, Samples, common};
 
 /// The name of the series that shows whether a target responded to its scrape.
@@ -84,17 +85,18 @@ pub(crate) enum QueryPlacement {
 pub(crate) fn selector(
     wanted: &[&VariantQuery],
     samples: Samples,
-    labels: &LabelNames,
+    settings: &PrometheusSettings,
     range: Duration,
     room: QueryPlacement,
 ) -> String {
-    let names = format!("__name__=~\"{}\"", escaped(&names(samples)));
+    let common = settings.matched.iter().map(|(name, value)| equality(name, value));
+    let names = format!("__name__=~\"{}\"{}", escaped(&names(samples)), common.collect::<String>());
     let most = match room {
         QueryPlacement::Body => SELECTOR_MAX,
         QueryPlacement::Url => SELECTOR_MAX_GET,
     };
 
-    let [narrow, wide] = matchers(wanted, labels);
+    let [narrow, wide] = matchers(wanted, &settings.labels);
     // If there are too many names to list, excess series are dropped after the answer.
     let matchers = if names.len() + narrow.len() < most { narrow } else { wide };
     let seconds = range.as_secs() + u64::from(range.subsec_nanos() > 0);
@@ -162,6 +164,11 @@ fn matcher(name: &str, values: &BTreeSet<&str>) -> String {
     format!(",{name}=~\"{}\"", escaped(&literals.join("|")))
 }
 
+/// Returns a matcher of a label with this value.
+fn equality(name: &str, value: &str) -> String {
+    format!(",{name}=\"{}\"", escaped(value))
+}
+
 /// Returns a regular expression that matches only this text.
 fn literal(text: &str) -> String {
     let mut literal = String::new();
@@ -208,6 +215,11 @@ mod tests {
         wanted(variant, |key| SeriesSelection::Pods(replicas(key, &names)))
     }
 
+    fn settings(matched: &[(&str, &str)]) -> PrometheusSettings {
+        let pairs = matched.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        PrometheusSettings { matched: pairs.collect(), ..PrometheusSettings::unused() }
+    }
+
     fn matched(variant: &str, labels: &[(&str, &str)]) -> VariantQuery {
         let pairs = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         wanted(variant, |_| SeriesSelection::Match(pairs.collect()))
@@ -215,10 +227,26 @@ mod tests {
 
     fn select(wanted: &[&VariantQuery], room: QueryPlacement) -> String {
         let range = Duration::from_millis(44_500);
-        let text = selector(wanted, Samples::Buckets, &LabelNames::default(), range, room);
+        let text = selector(wanted, Samples::Buckets, &settings(&[]), range, room);
         let (names, rest) = text.split_once(")\"").unwrap();
         assert!(names.starts_with("{__name__=~\"(?:vllm:|vllm_)(?:"), "{names}");
         rest.to_owned()
+    }
+
+    #[test]
+    fn labels_that_all_series_must_have_stand_beside_those_of_a_variant() {
+        let pod = pods("a", 1);
+        let other = matched("b", &[("cluster", "there")]);
+        let here = settings(&[("cluster", "here"), ("region", "\"x\"")]);
+        for (variant, want) in [
+            (pod, r#",cluster="here",region="\"x\"",namespace=~"llm",pod=~"a-0"}[1s]"#),
+            (other, r#",cluster="here",region="\"x\"",cluster=~"there"}[1s]"#),
+        ] {
+            let range = Duration::from_secs(1);
+            let body = QueryPlacement::Body;
+            let text = selector(&[&variant], Samples::Numbers, &here, range, body);
+            assert!(text.ends_with(want), "{text}");
+        }
     }
 
     #[test]

@@ -202,8 +202,7 @@ impl QueryRounds {
         let at = now.saturating_add(AHEAD).unwrap_or(now);
         let span = at.duration_since(self.since(kind, &own, now));
         let range = Duration::try_from(span).unwrap_or(self.settings.lookback);
-        let labels = &self.settings.labels;
-        let query = selector(&own, samples, labels, range, self.client.room());
+        let query = selector(&own, samples, &self.settings, range, self.client.room());
         Question { query, at }
     }
 
@@ -482,13 +481,12 @@ impl RoundInput {
         metrics: &PrometheusMetrics,
     ) -> Result<RoundResult, QueryFailure> {
         let Self { wanted, kind, settings, known, asked, now } = self;
-        let own = of_kind(wanted, kind);
         let [numbers, buckets] = bodies else {
             return Err(QueryFailure::new(QueryOutcome::Malformed, "there are not two answers"));
         };
 
         let limit = settings.series_limit;
-        let mut grouping = Grouping::new(&own, &settings.labels, known, asked, *now);
+        let mut grouping = Grouping::new(wanted, kind, &settings.labels, known, asked, *now);
         let first = decode(numbers, limit, &mut |labels, points| grouping.number(labels, points))?;
         let first_outcome = outcome(&first);
         metrics.answered(

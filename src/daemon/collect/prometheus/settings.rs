@@ -43,6 +43,8 @@ pub struct PrometheusSettings {
     pub header_files: BTreeMap<String, PathBuf>,
     /// Parameters of every query.
     pub parameters: BTreeMap<String, String>,
+    /// The labels that all series must have.
+    pub matched: BTreeMap<String, String>,
     /// The labels by which replicas are found.
     pub labels: LabelNames,
 }
@@ -78,6 +80,30 @@ settings! {
 
 fn is_user(text: &str) -> bool {
     !text.is_empty() && !text.contains(':')
+}
+
+#[cfg(test)]
+impl PrometheusSettings {
+    /// Settings for a server that nothing connects to.
+    pub(crate) fn unused() -> Self {
+        Self {
+            url: "http://prometheus:9090".into(),
+            method: Method::Post,
+            interval: Duration::from_secs(10),
+            timeout: Duration::from_secs(10),
+            lookback: Duration::from_mins(5),
+            stale_after: Duration::from_mins(1),
+            series_limit: 1,
+            body_limit: 1,
+            client: ClientSettings::default(),
+            basic_auth: None,
+            headers: BTreeMap::new(),
+            header_files: BTreeMap::new(),
+            parameters: BTreeMap::new(),
+            matched: BTreeMap::new(),
+            labels: LabelNames::default(),
+        }
+    }
 }
 
 // === impl Secret ===

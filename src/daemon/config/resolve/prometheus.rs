@@ -11,6 +11,7 @@ use crate::collect::scrape::ClientSettings;
 use crate::collect::targets::Scheme;
 use crate::config::check::Checks;
 use crate::config::file::PrometheusKeys;
+use crate::config::names;
 use crate::config::resolve::scrape::{check_client, client, warn_of_client};
 use plimsoll_core::settings::Written;
 use plimsoll_core::settings::problem::join;
@@ -44,6 +45,7 @@ pub(crate) fn resolve(
     let shown = header_files.iter().map(|(name, file)| (name.clone(), Some(file.clone())));
     keys.header_files = shown.collect();
     let parameters = parameters(&keys.parameters, checks);
+    let matched = matched_labels(&join(SECTION, "match"), &keys.matched, checks);
     let PrometheusKeys {
         interval,
         stale_after,
@@ -83,8 +85,32 @@ pub(crate) fn resolve(
         headers,
         header_files,
         parameters,
+        matched,
         labels: keys.labels.clone(),
     }
+}
+
+/// The labels that series must have. Each must be the name of a label with a value.
+pub(crate) fn matched_labels(
+    path: &str,
+    written: &BTreeMap<String, Option<String>>,
+    checks: &mut Checks<'_>,
+) -> BTreeMap<String, String> {
+    let mut labels = BTreeMap::new();
+    for (name, text) in written {
+        let at = join(path, name);
+        if !names::is_prometheus_label(name) {
+            checks.problems.error_at(&at, names::PROMETHEUS_LABEL);
+        }
+
+        let Some(value) = text.as_ref().filter(|text| !text.is_empty()) else {
+            checks.problems.error_at(&at, "must not be empty: it would match other targets");
+            continue;
+        };
+        labels.insert(name.clone(), value.clone());
+    }
+
+    labels
 }
 
 /// The URL. Problems are noted without the URL itself, which may contain a password.

@@ -12,6 +12,7 @@ use crate::config::file::{
     VariantKeys,
 };
 use crate::config::names;
+use crate::config::resolve::prometheus::matched_labels;
 use crate::config::resolve::scrape::{self, ResolvedScrape};
 use plimsoll_core::fleet::{
     Accelerator, Bounds, ModelName, Namespace, VariantKey, VariantName, VariantSpec,
@@ -384,19 +385,7 @@ impl VariantListing<'_> {
             checks.problems.missing(&match_path, rule);
         }
 
-        let mut labels = BTreeMap::new();
-        for (name, value) in matchers {
-            let at = join(&match_path, &name);
-            if !names::is_prometheus_label(&name) {
-                checks.problems.error_at(&at, names::PROMETHEUS_LABEL);
-            }
-            let Some(value) = value.filter(|value| !value.is_empty()) else {
-                checks.problems.error_at(&at, "must not be empty: it would match other targets");
-                continue;
-            };
-            labels.insert(name, value);
-        }
-
+        let labels = matched_labels(&match_path, &matchers, checks);
         if labels.is_empty() {
             return None;
         }

@@ -2,14 +2,11 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
-use prometheus::{
-    GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, Registry, exponential_buckets,
-};
+use prometheus::{Histogram, HistogramVec, IntCounterVec, Registry, exponential_buckets};
 
 use crate::publish::external_metrics::authorize::AccessVerdict;
 use crate::publish::external_metrics::route::Route;
-use crate::server::tls::{CertificateError, CertificateReload};
+use crate::server::certificate_metrics::ServingCertificateMetrics;
 use crate::telemetry::registrar::Registrar;
 
 /// The metrics of the server. Every label has a fixed set of values.
@@ -19,9 +16,7 @@ pub struct ApiMetrics {
     duration: HistogramVec,
     authorizations: IntCounterVec,
     age: Histogram,
-    // Has no labels, and no sample until a certificate exists.
-    not_after: GaugeVec,
-    reload_failures: IntCounter,
+    pub(crate) certificate: ServingCertificateMetrics,
 }
 
 impl ApiMetrics {
@@ -58,14 +53,16 @@ impl ApiMetrics {
                 "Age of the decisions that were served.",
                 exponential_buckets(1.0, 1.364, 20)?,
             )?,
-            not_after: registrar.gauges(
-                "plimsoll_tls_certificate_not_after_timestamp_seconds",
-                "Expiry of the serving certificate, in seconds since the epoch.",
-                &[],
-            )?,
-            reload_failures: registrar.counter(
-                "plimsoll_tls_reload_failures_total",
-                "Failed attempts to reload the serving certificate.",
+            certificate: ServingCertificateMetrics::register(
+                &registrar,
+                [
+                    "plimsoll_tls_certificate_not_after_timestamp_seconds",
+                    "Expiry of the serving certificate, in seconds since the epoch.",
+                ],
+                [
+                    "plimsoll_tls_reload_failures_total",
+                    "Failed attempts to reload the serving certificate.",
+                ],
             )?,
         })
     }
@@ -81,24 +78,5 @@ impl ApiMetrics {
 
     pub(crate) fn age(&self, age: Duration) {
         self.age.observe(age.as_secs_f64());
-    }
-
-    /// Records the expiry time of the serving certificate, if there is one.
-    pub fn certificate(&self, not_after: Option<Timestamp>) {
-        if let Some(not_after) = not_after {
-            self.not_after.with_label_values::<&str>(&[]).set(not_after.as_second() as f64);
-        }
-    }
-
-    /// Records an attempt to reload the serving certificate.
-    pub fn reload(
-        &self,
-        outcome: &Result<CertificateReload, CertificateError>,
-        not_after: Option<Timestamp>,
-    ) {
-        if outcome.is_err() {
-            self.reload_failures.inc();
-        }
-        self.certificate(not_after);
     }
 }

@@ -1,11 +1,10 @@
 //! The metrics of the external scaler.
 
-use jiff::Timestamp;
-use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge, Registry};
+use prometheus::{IntCounterVec, IntGauge, Registry};
 use tonic::{Code, Status};
 
 use crate::publish::external_scaler::call::ScalerCall;
-use crate::server::tls::{CertificateError, CertificateReload};
+use crate::server::certificate_metrics::ServingCertificateMetrics;
 use crate::telemetry::registrar::Registrar;
 
 /// The metrics of the external scaler. Every label has a fixed set of values.
@@ -13,9 +12,7 @@ use crate::telemetry::registrar::Registrar;
 pub struct ScalerMetrics {
     calls: IntCounterVec,
     pub(super) streams: IntGauge,
-    // Has no labels, and no sample until a certificate exists.
-    not_after: GaugeVec,
-    reload_failures: IntCounter,
+    pub(crate) certificate: ServingCertificateMetrics,
 }
 
 impl ScalerMetrics {
@@ -37,14 +34,16 @@ impl ScalerMetrics {
                 "plimsoll_external_scaler_streams",
                 "Open streams of KEDA's external-push scalers.",
             )?,
-            not_after: registrar.gauges(
-                "plimsoll_external_scaler_certificate_not_after_timestamp_seconds",
-                "Expiry of the external scaler's certificate, in seconds since the epoch.",
-                &[],
-            )?,
-            reload_failures: registrar.counter(
-                "plimsoll_external_scaler_certificate_reload_failures_total",
-                "Failed attempts to reload the external scaler's certificate.",
+            certificate: ServingCertificateMetrics::register(
+                &registrar,
+                [
+                    "plimsoll_external_scaler_certificate_not_after_timestamp_seconds",
+                    "Expiry of the external scaler's certificate, in seconds since the epoch.",
+                ],
+                [
+                    "plimsoll_external_scaler_certificate_reload_failures_total",
+                    "Failed attempts to reload the external scaler's certificate.",
+                ],
             )?,
         })
     }
@@ -54,25 +53,6 @@ impl ScalerMetrics {
         let name = call.map_or("other", ScalerCall::label);
         let code = code_label(refusal.map_or(Code::Ok, Status::code));
         self.calls.with_label_values(&[name, code]).inc();
-    }
-
-    /// Records the expiry time of the certificate.
-    pub fn certificate(&self, not_after: Option<Timestamp>) {
-        if let Some(not_after) = not_after {
-            self.not_after.with_label_values::<&str>(&[]).set(not_after.as_second() as f64);
-        }
-    }
-
-    /// Records an attempt to reload the certificate.
-    pub fn reload(
-        &self,
-        outcome: &Result<CertificateReload, CertificateError>,
-        not_after: Option<Timestamp>,
-    ) {
-        if outcome.is_err() {
-            self.reload_failures.inc();
-        }
-        self.certificate(not_after);
     }
 }
 
