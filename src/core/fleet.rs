@@ -85,7 +85,7 @@ macro_rules! names {
 }
 
 names! {
-    /// A Kubernetes namespace; without Kubernetes, any name that groups variants.
+    /// A Kubernetes namespace; without Kubernetes, a name of the same form that groups variants.
     Namespace;
     /// The model name that engines use (`model_name` in vLLM's metrics).
     ModelName;

@@ -82,9 +82,9 @@ const RBAC: &str = "docs/rbac.md";
 const RBAC_HEAD: &str = "\
 # RBAC permissions
 
-Plimsoll never writes replica counts. The table shows all permissions that it can use, and is
-generated from [examples/cluster.yaml](../examples/cluster.yaml), whose roles the end-to-end tests use.
-The chart only grants the permissions that its values need.
+Plimsoll never writes replica counts. The table shows the permissions of
+[examples/cluster.yaml](../examples/cluster.yaml), whose roles the end-to-end tests use. The chart
+only grants the permissions that its values need, among them those named below the list.
 
 - `plimsoll-watch` is for variants that the configuration names. Bind it in each of their namespaces.
 - `plimsoll-discovery` replaces it with [discovery](discovery.md#permissions).
@@ -100,7 +100,8 @@ The chart only grants the permissions that its values need.
 
 The chart binds one more role of Kubernetes, `extension-apiserver-authentication-reader` in
 `kube-system`. With `tls.mode: selfManaged`, it also grants reading and updating one Secret by name,
-and reading and patching one APIService by name.
+and reading and patching each of its APIServices by name. [Seldon](seldon.md#permissions),
+`rbac.scaleTargets` and `rbac.extraRules` add rules of their own.
 
 | role | API group | resources | names | verbs |
 |---|---|---|---|---|

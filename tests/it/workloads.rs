@@ -20,7 +20,7 @@ fn started(words: &[&str]) -> Arc<PodTemplate> {
         args: words.iter().map(|word| (*word).to_owned()).collect(),
         ..Container::default()
     };
-    Arc::new(PodTemplate { unit: None, containers: vec![container] })
+    Arc::new(PodTemplate { containers: vec![container], ..PodTemplate::default() })
 }
 
 fn tick(world: &mut World, templates: &Templates) -> Decisions {

@@ -67,7 +67,7 @@ checks! {
         api_server::answers, "Check the kubeconfig, its context, and the network";
     "api-server-version", "The API server has a supported version", "GET /version",
         api_server::version, "Upgrade Kubernetes to 1.29 or newer";
-    "clocks", "This machine, the API server and the daemon agree about the time",
+    "clocks", "The clocks that can be read, of this machine, the API server and the daemon, agree",
         "Date of GET /version, /api/v1/status",
         api_server::clocks, "Synchronize the clocks, such as by chrony";
 

@@ -302,7 +302,7 @@ reasons! {
     SpareKept "spare_kept" = Reason::Load(SaturationOutcome::SpareKept(kept)) => [kept]
         "headroom is needed[: KV load {kv_load} of {kv_threshold}]\
          [, queue {queue_load} of {queue_threshold}]";
-    /// An earlier decision is not in effect yet.
+    /// Replicas are not ready or not reporting yet, or an earlier decision is not in effect.
     Transition "transition" = Reason::Load(SaturationOutcome::Transition(transition)) => [transition]
         "waiting for the replicas of {variant}";
     /// No replica of the variant was measured.

@@ -226,8 +226,8 @@ struct Shadow<'a> {
 #[derive(Serialize, JsonSchema)]
 struct Engine {
     /// `read` when its arguments are known, `no_engine` when no container names one, `elsewhere`
-    /// when some of its settings are not written in the template, `contradicted` when the engine
-    /// reports another value.
+    /// when some of its settings are known only inside the container, `contradicted` when the
+    /// engine reports another size of the KV cache.
     arguments: &'static str,
     /// The same as a sentence, with the arguments that limit the capacity of a replica.
     text: String,
@@ -249,7 +249,8 @@ struct StepLine {
     reason: &'static str,
     /// The step in at most 80 characters.
     headline: String,
-    /// The values that the reason compares; each has another name.
+    /// The values that the reason compares. Each has another name, except that `absent` is there
+    /// for each analyzer without a result.
     facts: Vec<FactLine>,
     /// Why, as a sentence with the numbers that were compared.
     text: String,

@@ -378,6 +378,7 @@ const INDEX: &str = "GET  /                     the status page, in a browser\n\
                      GET  /api/v1/explain       explanation of one variant, and changes that affect it\n\
                      GET  /api/v1/history       the last hour of a variant (?namespace=&variant=)\n\
                      GET  /api/v1/events        events, the newest first\n\
+                     GET  /api/v1/cards         capacity cards of the learned engines\n\
                      GET  /api/v1/openapi.json  description of these responses\n\
                      GET  /runbooks/NAME        the page of an alert\n\
                      POST /-/reload             reload the configuration\n\

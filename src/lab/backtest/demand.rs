@@ -489,7 +489,8 @@ mod tests {
                 args: arguments.iter().map(|&argument| argument.to_owned()).collect(),
                 ..Container::default()
             };
-            let template = Arc::new(PodTemplate { unit: None, containers: vec![container] });
+            let template =
+                Arc::new(PodTemplate { containers: vec![container], ..PodTemplate::default() });
             let templates = [(spec().key, template)].into();
             variant.note_arguments(&Inputs { templates, ..Inputs::default() });
             (variant.sequences, variant.step_tokens)

@@ -76,7 +76,7 @@ fn template() -> Arc<PodTemplate> {
         files: environment(&[("/etc/vllm.yaml", "block-size: 32")]),
     };
     let unit = Some(unit(UnitSource::Template, None));
-    Arc::new(PodTemplate { unit, containers: vec![container] })
+    Arc::new(PodTemplate { unit, containers: vec![container], ..PodTemplate::default() })
 }
 
 fn listings() -> BTreeMap<VariantKey, ReplicaListing> {

@@ -25,10 +25,11 @@
 //!   causes an alarm, however slow it is.
 //! - Two replicas have 16 lessons in two minutes. A factor of 1.3 takes 6 of them, and 1.2 takes
 //!   20, at the usual noise of 5%. The filter itself follows anything below 1.15.
-//! - **False alarms.** For independent noise of any distribution with a deviation of `scale`, the
-//!   mean time between alarms is at least 40,000 lessons: a week of one replica. Lundberg's
-//!   exponent of the worst case, +-3 in one lesson of nine, is 1.89, and `exp(1.89 * 6) / 2` is
-//!   42,000. For normal noise the bound is above 10^8 lessons.
+//! - **False alarms.** For independent symmetric noise with a deviation of `scale`, the mean time
+//!   between alarms is at least 40,000 lessons: a week of one replica. Lundberg's exponent of the
+//!   worst case, +-3 in one lesson of nine, is 1.89, and `exp(1.89 * 6) / 2` is 42,000. For normal
+//!   noise the bound is above 10^8 lessons. Strongly skewed noise can cause an alarm in 10,000
+//!   lessons, because its cut errors make `scale` smaller than its deviation.
 //!
 //! # Source
 //!

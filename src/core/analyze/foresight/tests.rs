@@ -339,6 +339,40 @@ fn a_fleet_of_which_nothing_is_known_grows_by_what_it_has_in_flight() {
 }
 
 #[test]
+fn a_cold_start_adds_replicas_of_the_role_whose_replicas_have_a_queue() {
+    let specs = [("p", Role::Prefill), ("d", Role::Decode)]
+        .map(|(name, role)| VariantSpec { role, ..VariantSpec::example(name) });
+    let keys = specs.each_ref().map(|spec| ReplicaKey {
+        variant: spec.key.clone(),
+        replica: ReplicaName::new("r0").unwrap(),
+        incarnation: None,
+    });
+    let strides = [100.0, 0.0].map(|waiting| [second(1, PROMPT, 20.0, waiting)]);
+    let variants = [0, 1].map(|it| VariantStrides {
+        current: Replicas::ONE,
+        replicas: vec![ReplicaStrides {
+            replica: &keys[it],
+            strides: &strides[it],
+            waiting: strides[it][0].waiting,
+            running: strides[it][0].running,
+        }],
+        ..VariantStrides::example(&specs[it])
+    });
+
+    let mut foresight = Foresight::default();
+    let policy = ForesightPolicy::default();
+    let model = specs[0].model_key();
+    let required = [Role::Prefill, Role::Decode].map(|role| {
+        let front = GatewaySignals::UNSEEN;
+        let found = analyze(at(1), at(1), front, &policy, &model, &variants, &mut foresight);
+        assert_eq!(found.report.unit, Unit::RequestsInFlight);
+        found.report.roles[&role].required
+    });
+    assert!(required[0] > Amount::ZERO, "{required:?}");
+    assert_eq!(required[1], Amount::ZERO);
+}
+
+#[test]
 fn a_target_that_nothing_meets_leaves_a_replica_without_a_rate() {
     let mut world = World::new(2);
     world.policy.itl = Seconds::new(0.005);

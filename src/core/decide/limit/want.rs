@@ -33,7 +33,8 @@ settings! {
     /// Precedence of a model if not all of them can be served.
     #[derive(Copy)]
     pub struct Priority {
-        /// Class. A model of a lower class gets nothing that one of a higher class can use.
+        /// Class. Beyond minima and guarantees, a model of a lower class gets no new replica that one
+        /// of a higher class can use.
         class as "priority": u32 = 0, in 0..=1_000_000;
 
         /// Weight of a model's share among the models of its class.

@@ -13,6 +13,7 @@
 //! [`PodTemplate`] once their contents are known.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as core;
@@ -43,11 +44,14 @@ impl ObjectTemplate {
     /// Reads the template of an object of any kind, if it is relevant.
     pub(crate) fn new(object: &DynamicObject) -> Option<Self> {
         let spec = object.data.get("spec")?;
-        let (unit, drafts) = match spec.get("leaderWorkerTemplate") {
+        let group = spec.get("leaderWorkerTemplate");
+        let written = group.or_else(|| spec.get("template"))?;
+        let (unit, drafts) = match group {
             Some(group) => of_group(group)?,
-            None => of_pods(&pod(spec.get("template")?)?, None),
+            None => of_pods(&pod(written)?, None),
         };
-        let bare = PodTemplate { unit, containers: containers(&drafts, &|_| None) };
+        let containers = containers(&drafts, &|_| None);
+        let bare = PodTemplate { unit, containers, revision: revision(written) };
         if !names_engine(&bare) {
             let has_unit = bare.unit.is_some();
             return has_unit.then(|| Self {
@@ -77,8 +81,8 @@ impl ObjectTemplate {
         if self.drafts.is_empty() {
             return Arc::clone(&self.bare);
         }
-        let unit = self.bare.unit.clone();
-        Arc::new(PodTemplate { unit, containers: containers(&self.drafts, of) })
+        let containers = containers(&self.drafts, of);
+        Arc::new(PodTemplate { containers, ..PodTemplate::clone(&self.bare) })
     }
 }
 
@@ -147,6 +151,13 @@ fn pod(template: &Value) -> Option<core::PodSpec> {
     serde_json::from_value(template.get("spec")?.clone()).ok()
 }
 
+/// Returns a hash of all that is written in a template. It is the same in each process.
+fn revision(template: &Value) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    template.to_string().hash(&mut hasher);
+    hasher.finish()
+}
+
 fn names_engine(template: &PodTemplate) -> bool {
     let mut texts = template.containers.iter().flat_map(|container| {
         std::iter::once(&container.image).chain(&container.command).chain(&container.args)
@@ -200,6 +211,19 @@ mod tests {
         let idle_leader = json!({"size": 3, "workerTemplate": workers,
                                  "leaderTemplate": {"spec": {"containers": [{"name": "router"}]}}});
         assert_eq!(gpus(&json!({"leaderWorkerTemplate": idle_leader})), Some(16));
+    }
+
+    #[test]
+    fn a_restart_of_the_rollout_is_another_revision_of_the_same_template() {
+        let pod = engine(1, &json!({}));
+        let mut restarted = pod.clone();
+        restarted["metadata"] =
+            json!({"annotations": {"kubectl.kubernetes.io/restartedAt": "2026-11-27T10:00:00Z"}});
+        let [before, same, after] = [&pod, &pod, &restarted]
+            .map(|pod| template(&object(&json!({"template": pod, "replicas": 2}))).unwrap());
+        assert_eq!(before, same);
+        assert_ne!(before.revision, after.revision);
+        assert_eq!(before.containers, after.containers);
     }
 
     #[test]

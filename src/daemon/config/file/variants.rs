@@ -19,7 +19,7 @@ settings! {
         name: String, in text(names::is_variant_name, names::VARIANT_NAME),
             required "is missing";
 
-        /// The Kubernetes namespace; without Kubernetes, any name that groups variants.
+        /// The Kubernetes namespace; without Kubernetes, a name of the same form that groups variants.
         namespace: String = "default", in text(is_dns_label, names::DNS_LABEL);
 
         /// The model that it serves, by the name that its engines use.

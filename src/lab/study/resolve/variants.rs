@@ -153,7 +153,7 @@ fn template(settings: &Settings, options: &Options) -> PodTemplate {
         args: flags.map(|(flag, value)| format!("--{flag}={value}")).to_vec(),
         ..Container::default()
     };
-    PodTemplate { unit: None, containers: vec![engine] }
+    PodTemplate { containers: vec![engine], ..PodTemplate::default() }
 }
 
 impl VariantResolver<'_, '_, '_> {
