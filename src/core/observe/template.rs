@@ -52,10 +52,22 @@ pub struct Container {
     pub files: BTreeMap<String, String>,
 }
 
+/// Bytes that the values of variables may add to the command line of a container. Values may refer to
+/// each other, so a short template could otherwise become a text of any length.
+pub const EXPANSION_MAX: usize = 1 << 20;
+
+/// The longest name of a variable in a reference.
+const NAME_MAX: usize = 256;
+
 /// References of Kubernetes: `$(NAME)` is the variable, `$$(NAME)` the text, and an unknown name
-/// stays as it is written.
+/// stays as it is written. So does one whose value has more bytes than `room`, from which values are
+/// taken.
 #[must_use]
-pub fn expand_references(word: &str, environment: &BTreeMap<String, String>) -> String {
+pub fn expand_references(
+    word: &str,
+    environment: &BTreeMap<String, String>,
+    room: &mut usize,
+) -> String {
     let mut expanded = String::with_capacity(word.len());
     let mut rest = word;
     while let Some(at) = rest.find('$') {
@@ -65,9 +77,11 @@ pub fn expand_references(word: &str, environment: &BTreeMap<String, String>) -> 
             expanded.push('$');
             rest = escaped;
         } else if let Some((name, behind)) =
-            after.strip_prefix('(').and_then(|inner| inner.split_once(')'))
+            after.strip_prefix('(').and_then(|inner| split_name(inner, b')'))
             && let Some(value) = environment.get(name)
+            && let Some(left) = room.checked_sub(value.len())
         {
+            *room = left;
             expanded.push_str(value);
             rest = behind;
         } else {
@@ -78,4 +92,10 @@ pub fn expand_references(word: &str, environment: &BTreeMap<String, String>) -> 
 
     expanded.push_str(rest);
     expanded
+}
+
+/// Splits a text at the ASCII character that ends a name; `None` if it does not come soon.
+pub(crate) fn split_name(text: &str, end: u8) -> Option<(&str, &str)> {
+    let at = text.bytes().take(NAME_MAX).position(|byte| byte == end)?;
+    Some((&text[..at], &text[at + 1..]))
 }

@@ -210,6 +210,18 @@ fn variables_and_the_scripts_own_arguments_are_split_as_a_shell_does() {
     assert_eq!(own("A=(m)\nA+=(--max-num-seqs 7\n --port 80)\nvllm serve \"${A[@]}\""), Some(7.0));
 }
 
+#[test]
+fn text_that_would_grow_without_end_is_unknown() {
+    let doubling = format!("A=aaaaaaaaaaaaaaaa; {} vllm serve m $A", "A=$A$A; ".repeat(60));
+    assert!(told("vllm", &["sh", "-c", &doubling]).is_err());
+    let listing = format!("{} vllm serve m ${{A[@]}}", "A+=(${A[@]} ${A[@]} a);".repeat(60));
+    assert!(told("vllm", &["sh", "-c", &listing]).is_err());
+    for part in ["A=(", "$(", "${", "`", "\"", "(", "$A", "${A[@]}", "$@"] {
+        let _ = told("vllm", &["sh", "-c", &part.repeat(100_000), "sh", "a", "b"]);
+        let _ = told("vllm", &[&part.repeat(100_000)]);
+    }
+}
+
 fn context(value: &str) -> Option<f64> {
     vllm(&["--max-model-len", value]).context.map(Tokens::tokens)
 }

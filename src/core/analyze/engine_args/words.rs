@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::observe::template::{Container, expand_references};
+use crate::observe::template::{Container, EXPANSION_MAX, expand_references, split_name};
 
 /// The shells whose scripts are parsed.
 const SHELLS: [&str; 5] = ["sh", "bash", "ash", "dash", "zsh"];
@@ -28,13 +28,21 @@ pub(super) struct CommandWord {
 /// The commands of a container, each with its words. Only a script has several.
 pub(super) fn commands(container: &Container) -> Vec<Vec<CommandWord>> {
     let written = container.command.iter().chain(&container.args);
+    let mut room = EXPANSION_MAX;
     let words: Vec<String> =
-        written.map(|word| expand_references(word, &container.environment)).collect();
+        written.map(|word| expand_references(word, &container.environment, &mut room)).collect();
 
     match script_of(&words) {
         Some(script) => {
             let arguments = words.get(script + 2..).unwrap_or_default();
-            split_script(&words[script], arguments, &container.environment)
+            let reader = ScriptReader {
+                rest: &words[script],
+                arguments,
+                room,
+                takes_arrays: true,
+                ..ScriptReader::default()
+            };
+            reader.commands(&container.environment)
         }
         None => vec![words.into_iter().map(|text| CommandWord { text, splits: false }).collect()],
     }
@@ -64,34 +72,6 @@ fn is_script_flag(flag: &str) -> bool {
     flag.starts_with('-') && !flag.starts_with("--") && flag.ends_with('c')
 }
 
-/// The commands of a script with these arguments.
-fn split_script(
-    script: &str,
-    arguments: &[String],
-    environment: &Environment,
-) -> Vec<Vec<CommandWord>> {
-    let mut variables = environment.clone();
-    let mut commands = Vec::new();
-    let mut command = Vec::new();
-    let mut reader = ScriptReader { rest: script, arguments, ..ScriptReader::default() };
-    while let Some(part) = reader.next_part(&variables) {
-        let ScriptPart::Word(word) = part else {
-            commands.push(std::mem::take(&mut command));
-            continue;
-        };
-        match word.text.split_once('=').filter(|(name, _)| is_name(name)) {
-            Some((name, value)) => {
-                variables.insert(name.to_owned(), value.to_owned());
-            }
-            None => command.push(word),
-        }
-    }
-
-    commands.push(command);
-    commands.retain(|command| !command.is_empty());
-    commands
-}
-
 /// Reads a script word by word.
 #[derive(Default)]
 struct ScriptReader<'a> {
@@ -100,6 +80,10 @@ struct ScriptReader<'a> {
     arguments: &'a [String],
     /// The arrays that the script has set.
     arrays: BTreeMap<String, Vec<CommandWord>>,
+    /// True outside of an array, which cannot contain another one.
+    takes_arrays: bool,
+    /// Bytes that values may still add.
+    room: usize,
     /// The word being read. `Some` of an empty text is also a word, such as `''`.
     word: Option<CommandWord>,
     /// The parts that have been read and not returned.
@@ -114,6 +98,29 @@ enum ScriptPart {
 }
 
 impl ScriptReader<'_> {
+    /// Reads the commands to the end.
+    fn commands(mut self, environment: &Environment) -> Vec<Vec<CommandWord>> {
+        let mut variables = environment.clone();
+        let mut commands = Vec::new();
+        let mut command = Vec::new();
+        while let Some(part) = self.next_part(&variables) {
+            let ScriptPart::Word(word) = part else {
+                commands.push(std::mem::take(&mut command));
+                continue;
+            };
+            match word.text.split_once('=').filter(|(name, _)| is_name(name)) {
+                Some((name, value)) => {
+                    variables.insert(name.to_owned(), value.to_owned());
+                }
+                None => command.push(word),
+            }
+        }
+
+        commands.push(command);
+        commands.retain(|command| !command.is_empty());
+        commands
+    }
+
     fn next_part(&mut self, environment: &Environment) -> Option<ScriptPart> {
         if self.whole.is_empty() {
             self.read_word(environment);
@@ -197,12 +204,17 @@ impl ScriptReader<'_> {
             let given = self.arguments.iter().cloned();
             (given.map(|text| CommandWord { text, splits: false }).collect(), behind)
         } else {
-            let braced = self.rest.strip_prefix('{').and_then(|text| text.split_once('}'));
+            let braced = self.rest.strip_prefix('{').and_then(|text| split_name(text, b'}'));
             let Some((inside, behind)) = braced else { return false };
             let array = inside.strip_suffix("[@]").or_else(|| inside.strip_suffix("[*]"));
             let Some(words) = array.and_then(|name| self.arrays.get(name)) else { return false };
             (words.clone(), behind)
         };
+
+        let size: usize = words.iter().map(|word| word.text.len() + 1).sum();
+        if !self.makes_room(size) {
+            return false;
+        }
 
         self.rest = behind;
         for (at, CommandWord { text, splits }) in words.into_iter().enumerate() {
@@ -224,19 +236,32 @@ impl ScriptReader<'_> {
             return false;
         };
         let (name, adds) = before.strip_suffix('+').map_or((before, false), |start| (start, true));
-        if !is_name(name) {
+        if !is_name(name) || !self.takes_arrays {
             return false;
         }
 
         let end = end_of_substitution(self.rest);
         let inner = self.rest[..end].trim_end_matches(')');
-        let words = split_script(inner, self.arguments, environment);
+        let mut reader = ScriptReader {
+            rest: inner,
+            arguments: self.arguments,
+            room: self.room,
+            ..ScriptReader::default()
+        };
+        let mut words = Vec::new();
+        while let Some(part) = reader.next_part(environment) {
+            if let ScriptPart::Word(word) = part {
+                words.push(word);
+            }
+        }
+
+        self.room = reader.room;
         let array = self.arrays.entry(name.to_owned()).or_default();
         if !adds {
             array.clear();
         }
 
-        array.extend(words.into_iter().flatten());
+        array.extend(words);
         self.rest = &self.rest[end..];
         self.word = None;
         true
@@ -301,7 +326,7 @@ impl ScriptReader<'_> {
         }
 
         if let Some(inner) = self.rest.strip_prefix('{')
-            && let Some((inside, behind)) = inner.split_once('}')
+            && let Some((inside, behind)) = split_name(inner, b'}')
         {
             self.rest = behind;
             let (name, default) = match inside.split_once(":-").or(inside.split_once('-')) {
@@ -309,14 +334,23 @@ impl ScriptReader<'_> {
                 None => (inside, None),
             };
             let value = environment.get(name).filter(|text| !text.is_empty());
-            let known = value.map(String::as_str).or(default).map(ToOwned::to_owned);
-            return known.ok_or_else(|| format!("${{{inside}}}"));
+            let known = value.map(String::as_str).or(default);
+            let fits = known.filter(|text| self.makes_room(text.len()));
+            return fits.map(ToOwned::to_owned).ok_or_else(|| format!("${{{inside}}}"));
         }
 
         let length = self.rest.find(|c: char| !is_name_character(c)).unwrap_or(self.rest.len());
         let (name, behind) = self.rest.split_at(length);
         self.rest = behind;
-        environment.get(name).cloned().ok_or_else(|| format!("${name}"))
+        let known = environment.get(name).filter(|text| self.makes_room(text.len()));
+        known.cloned().ok_or_else(|| format!("${name}"))
+    }
+
+    /// Takes this number of bytes from those that values may still add; false if there are fewer.
+    fn makes_room(&mut self, size: usize) -> bool {
+        let left = self.room.checked_sub(size);
+        self.room = left.unwrap_or(self.room);
+        left.is_some()
     }
 }
 

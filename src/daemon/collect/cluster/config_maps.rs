@@ -14,7 +14,9 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as core;
 
-use plimsoll_core::observe::template::{Container, VLLM_GENERATION, expand_references};
+use plimsoll_core::observe::template::{
+    Container, EXPANSION_MAX, VLLM_GENERATION, expand_references,
+};
 
 /// The longest text that is kept of a `ConfigMap`. It is many times the size of an engine's
 /// configuration, and a small part of the megabyte that a `ConfigMap` may hold.
@@ -135,8 +137,9 @@ impl ContainerTemplate {
         let mut environment = self.environment(of);
         let mut files = BTreeMap::new();
         if self.names_file() {
+            let mut room = EXPANSION_MAX;
             let words: Vec<String> =
-                self.words().map(|word| expand_references(word, &environment)).collect();
+                self.words().map(|word| expand_references(word, &environment, &mut room)).collect();
             let texts: Vec<&String> = words.iter().chain(environment.values()).collect();
             for (path, text) in self.mounts.iter().flat_map(|mount| mount.files(of)) {
                 let spellings = [Some(path.as_str()), self.below_working_folder(&path)];
@@ -158,10 +161,11 @@ impl ContainerTemplate {
     /// Returns all variables whose values are known.
     fn environment<'a>(&self, of: &dyn Fn(&str) -> Option<&'a Texts>) -> Texts {
         let mut environment = Texts::new();
+        let mut room = EXPANSION_MAX;
         for variable in &self.variables {
             match variable {
                 Variable::Text { name, value } => {
-                    let expanded = expand_references(value, &environment);
+                    let expanded = expand_references(value, &environment, &mut room);
                     environment.insert(name.clone(), expanded);
                 }
                 Variable::Key { name, map, key } => {
@@ -362,6 +366,22 @@ mod tests {
         volume["name"] = json!("settings");
         let container = json!({"args": ["--config", path], "volumeMounts": [mount]});
         (draft(&container, &json!([volume])), path.to_owned())
+    }
+
+    #[test]
+    fn variables_that_double_each_other_have_a_bound() {
+        let variables: Vec<Value> = (0_i32..60)
+            .map(|at| {
+                let before = format!("$(V{})$(V{})", at - 1, at - 1);
+                let value = if at == 0 { "a".repeat(16) } else { before };
+                json!({"name": format!("V{at}"), "value": value})
+            })
+            .collect();
+        let draft = draft(&json!({"args": ["$(V59)"], "env": variables}), &json!([]));
+        let found = container(&draft, &BTreeMap::new());
+        let size: usize = found.environment.values().map(String::len).sum();
+        assert!(size <= EXPANSION_MAX, "{size}");
+        assert!(found.environment["V59"].contains("$(V58)"));
     }
 
     fn at(path: &str) -> Value {
