@@ -65,6 +65,9 @@ pub enum UnknownArguments {
     Elsewhere(Vec<String>),
 }
 
+/// The most unknown settings that an error names, and the most bytes of each.
+const NAMED_MAX: [usize; 2] = [8, 100];
+
 /// Reads the arguments of the engine among these containers. The result is complete or an error,
 /// because an unread setting could be the one that bounds the capacity.
 ///
@@ -75,7 +78,14 @@ pub fn read(containers: &[Container]) -> Result<EngineArguments, UnknownArgument
     let ParsedArguments { arguments, named, unread } = parse(containers);
     match (named, unread.is_empty()) {
         (false, _) => Err(UnknownArguments::NoEngine),
-        (true, false) => Err(UnknownArguments::Elsewhere(unread)),
+        (true, false) => {
+            let [most, longest] = NAMED_MAX;
+            let named = unread.into_iter().take(most).map(|mut text| {
+                text.truncate(text.floor_char_boundary(longest));
+                text
+            });
+            Err(UnknownArguments::Elsewhere(named.collect()))
+        }
         (true, true) => Ok(arguments),
     }
 }

@@ -187,6 +187,10 @@ fn whole_arguments_that_are_set_elsewhere_are_noticed() {
     assert_eq!(told("vllm", &["/scripts/start-vllm.sh"]), elsewhere("/scripts/start-vllm.sh"));
     assert_eq!(told("vllm", &["bash", "/etc/run", "-x"]), elsewhere("/etc/run"));
     assert_eq!(told("vllm", &["--model", "m", "$(EXTRA)"]), elsewhere("$(EXTRA)"));
+
+    let many = vec![format!("${{{}}}", "é".repeat(300)); 1000];
+    let words: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert!(told("vllm", &words).unwrap_err().to_string().len() < 1000);
 }
 
 #[test]
