@@ -6,7 +6,7 @@ use crate::cli::migrate::object::Manifest;
 /// The prefix of the annotations that declare a variant.
 const PREFIX: &str = "plimsoll.dev/";
 
-/// The characters, besides letters and digits, that have no meaning of their own in a shell.
+/// The characters other than letters and digits that have no meaning of their own in a shell.
 const PLAIN: &str = "-_./:=@";
 
 /// Returns one `kubectl annotate` for each object that the migration annotates; `None` if it
