@@ -185,8 +185,12 @@ impl Daemon {
         let external_metrics = match &config.keys.external_metrics {
             Some(settings) => {
                 let trust = trust(options.trust.as_ref(), cluster.as_ref())?;
-                let served =
-                    serve_external_metrics(settings, &common, trust, cluster.as_ref(), &telemetry);
+                let drain_max = config.keys.shutdown.drain;
+                let limits = ServerLimits { drain_max, ..ServerLimits::default() };
+                let of_cluster = cluster.as_ref();
+                let served = serve_external_metrics(
+                    settings, &common, trust, of_cluster, &telemetry, limits,
+                );
                 let MetricsApiEndpoint { address, followed, ready: all } = served.await?;
                 ready = all;
                 let name = registered_as(settings);
@@ -416,6 +420,7 @@ async fn serve_external_metrics(
     trust: WatchedTrustAnchor,
     cluster: Option<&Cluster>,
     telemetry: &Telemetry,
+    limits: ServerLimits,
 ) -> anyhow::Result<MetricsApiEndpoint> {
     let DaemonContext { clock, registry, servers, tasks, phases, published, wva, .. } = common;
     let metrics = external_metrics::metrics::ApiMetrics::register(registry)?;
@@ -458,7 +463,6 @@ async fn serve_external_metrics(
     let shed = common.shed.of(ShedListener::ExternalMetrics);
     let phases = phases.clone();
     servers.spawn(async move {
-        let limits = ServerLimits::default();
         let tracker = &connections;
         external_metrics::serve(listener, api, server_config, limits, shed, phases, tracker).await;
     });

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use plimsoll::clock::Clock;
@@ -33,6 +33,7 @@ use tokio_util::task::TaskTracker;
 use crate::cluster::fake::FakeCluster;
 use crate::daemon::{Engine, Running, stats};
 use crate::events::{a_cluster_with_an_engine, configuration};
+use crate::external_metrics_harness::{Authority, Use, Validity, write_leaf};
 use crate::overrides::later;
 use crate::pipeline::{IDLE, World, at, policy, spec};
 
@@ -174,6 +175,56 @@ async fn a_leader_that_ends_hands_over_at_once_and_no_number_changes() {
     second.end().await;
 }
 
+/// The causes of the variant that need a person, as the list of variants and the status have them.
+async fn attention(daemon: &Running) -> [BTreeSet<String>; 2] {
+    let ask = async |path: &str| {
+        let answer = daemon.ask("GET", path).await.1;
+        serde_json::from_str::<Value>(&answer).unwrap()
+    };
+    let summary = ask("/api/v1/summary").await;
+    let listed = summary["variants"][0]["attention"].as_array().unwrap().iter();
+    let status = ask("/api/v1/status").await;
+    let banner = status["attention"].as_array().unwrap().iter().filter(|it| it["count"] == 1);
+
+    let name = |it: &Value| it.as_str().unwrap().to_owned();
+    [listed.map(name).collect(), banner.map(|it| name(&it["cause"])).collect()]
+}
+
+#[tokio::test]
+async fn a_follower_that_hears_nothing_says_that_its_decisions_are_too_old() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    let first = replica(&fake, &engine, "first").await;
+    first.until_desired("llama", Some(1.0)).await;
+
+    let folder = TempDir::new().unwrap();
+    let leaf = Authority::new("serving-ca").issue("plimsoll", Use::Server, Validity::Now);
+    write_leaf(folder.path(), &leaf);
+    let served = "external_metrics: {listen: \"127.0.0.1:0\", fresh: 1s, hold: 12s, \
+                  tls: {cert_file: tls.crt, key_file: tls.key}}";
+    let text = election(&folder, &fake, &engine, "second");
+    let text = text.replace("external_metrics: {enabled: false}", served);
+    let second = Running::start_in(folder, &text).await;
+    second.until_desired("llama", Some(1.0)).await;
+    assert_eq!(attention(&second).await, [BTreeSet::new(), BTreeSet::new()]);
+
+    let expired = BTreeSet::from(["expired".to_owned()]);
+    let until = async |causes: &BTreeSet<String>| {
+        let same = async {
+            while attention(&second).await.iter().any(|it| it != causes) {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, same).await.unwrap();
+    };
+    fake.refuse(CONFIG_MAPS);
+    until(&expired).await;
+    assert_eq!(variant(&second).await.1["desired"], 1, "the page still shows it");
+    fake.allow(CONFIG_MAPS);
+    until(&BTreeSet::new()).await;
+    second.end().await;
+    first.end().await;
+}
+
 /// Waits until the variant has an override of this kind, and returns its number.
 async fn overridden(daemon: &Running, kind: &str) -> Value {
     let found = async {
@@ -262,6 +313,34 @@ async fn an_order_that_is_answered_survives_a_leader_that_ends_at_once() {
     assert!(last.until("plimsoll_ticks_total", |now| now > ticks + 20.0).await);
     assert_eq!(variant(&last).await.1["override"], Value::Null);
     last.end().await;
+}
+
+#[tokio::test]
+async fn a_stream_of_orders_is_written_every_two_seconds_however_rare_ticks_are() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    let folder = TempDir::new().unwrap();
+    let text = election(&folder, &fake, &engine, "first");
+    // An order that waits for the next of these ticks is not answered in time.
+    let rare = text.replace("tick_interval: 100ms", "tick_interval: 10s");
+    assert_ne!(rare, text);
+    let leader = Running::start_in(folder, &rare).await;
+    leader.until_sample("plimsoll_leader ", 1.0).await;
+    leader.until_desired("llama", Some(1.0)).await;
+
+    let written = || {
+        let document = fake.objects(CONFIG_MAPS).pop().unwrap();
+        document["data"]["sequence"].as_str().unwrap().parse::<f64>().unwrap()
+    };
+    let (before, began) = (written(), Instant::now());
+    for _ in 0..5 {
+        let order = json!({"pause": true, "until": later(3600)}).to_string();
+        let path = "/-/override?namespace=shop&variant=llama";
+        let sent = leader.request("PUT", path).body(order).send().await.unwrap();
+        assert_eq!(sent.status(), StatusCode::OK);
+    }
+    let (writes, took) = (written() - before, began.elapsed().as_secs_f64());
+    assert!(writes >= 5.0 && writes <= took / 2.0 + 2.0, "{writes} in {took} s");
+    leader.end().await;
 }
 
 /// A replica that leads before it has ticked with the numbers in force knows none of its own.

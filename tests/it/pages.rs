@@ -168,7 +168,7 @@ fn a_single_engine_is_rank_zero_and_every_signal_is_found() {
         reading.http,
         HttpReading {
             success: requests(21.0),
-            success_series: 2,
+            success_series: Some(2),
             client_error: None,
             server_error: None
         }

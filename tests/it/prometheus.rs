@@ -281,15 +281,12 @@ async fn two_variants_that_claim_one_series_both_get_nothing() {
     let nothing = tokio::time::timeout(Duration::from_millis(500), source.scrapes.recv()).await;
     assert!(nothing.is_err(), "{nothing:?}");
     // Labels of another kind have queries of their own.
-    let listed = |replica: &str, incarnation| ReplicaKey {
+    let listed = ReplicaKey {
         variant: variant("c"),
-        replica: ReplicaName::new(replica).unwrap(),
-        incarnation,
+        replica: ReplicaName::new("both").unwrap(),
+        incarnation: None,
     };
-    let instances = VariantQuery {
-        which: SeriesSelection::Instances(vec![listed("both", None)]),
-        ..any_of("c")
-    };
+    let instances = VariantQuery { which: SeriesSelection::Instances(vec![listed]), ..any_of("c") };
     for other in [zone, instances] {
         let mut source = Alone::start(settings(server.url()), vec![job.clone(), other]);
         for _ in 0..10 {

@@ -28,6 +28,7 @@ use derive_more::Display;
 
 use crate::analyze::engine_args::flags::Flags;
 use crate::analyze::engine_args::unknown::unknown_words;
+use crate::analyze::engine_args::words::CommandWord;
 use crate::observe::engine::Engine;
 
 pub use crate::analyze::engine_args::arguments::{
@@ -97,8 +98,9 @@ pub fn read(containers: &[Container]) -> Result<EngineArguments, UnknownArgument
 /// no effect. If no container names an engine, all containers count.
 #[must_use]
 pub fn parse(containers: &[Container]) -> ParsedArguments {
-    let read: Vec<(&Container, Vec<String>)> =
-        containers.iter().map(|container| (container, words::words(container))).collect();
+    let commands: Vec<Vec<Vec<CommandWord>>> = containers.iter().map(words::commands).collect();
+    let lines = commands.iter().map(|it| words::words(it));
+    let read: Vec<(&Container, Vec<String>)> = containers.iter().zip(lines).collect();
     // The names of later engines are more specific: their images may be built from vLLM's.
     let named = Engine::ALL.into_iter().rev().find(|engine| {
         read.iter().any(|(container, words)| (engine.syntax().is_named)(container, words))
@@ -107,7 +109,7 @@ pub fn parse(containers: &[Container]) -> ParsedArguments {
 
     let mut arguments = EngineArguments::default_of(engine);
     let mut flags = Flags::default();
-    for (container, words) in &read {
+    for ((container, words), commands) in read.iter().zip(&commands) {
         if named.is_some() && !names_engine(container, words) {
             continue;
         }
@@ -117,7 +119,7 @@ pub fn parse(containers: &[Container]) -> ParsedArguments {
             arguments.prefill = Prefill::Whole;
         }
         flags.take(&mut arguments, &container.files, words);
-        flags.unread.extend(unknown_words(engine.syntax(), &words::commands(container)));
+        flags.unread.extend(unknown_words(engine.syntax(), commands));
     }
 
     flags.conclude(&mut arguments);

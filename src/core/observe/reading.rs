@@ -36,18 +36,13 @@ pub struct Reading {
 pub struct HttpReading {
     /// Answers with a 2xx status.
     pub success: Option<Requests>,
-    /// The series that count them: one for each path that was asked.
-    #[serde(default, skip_serializing_if = "is_none")]
-    pub success_series: u32,
+    /// The series that count them, one for each path that was asked; `None` if it was not recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub success_series: Option<u32>,
     /// Answers with a 4xx status.
     pub client_error: Option<Requests>,
     /// Answers with a 5xx status.
     pub server_error: Option<Requests>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_none(series: &u32) -> bool {
-    *series == 0
 }
 
 /// The values that one data-parallel rank reports.

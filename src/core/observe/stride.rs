@@ -86,7 +86,7 @@ struct CounterValues {
     finished: FinishedCounts,
     asked: Option<f64>,
     answered: Option<f64>,
-    answered_series: u32,
+    answered_series: Option<u32>,
     rejected: Option<f64>,
     in_flight: Option<f64>,
     prompt: Option<f64>,
@@ -504,7 +504,11 @@ mod tests {
         let mut odometer = Odometer::default();
         let mut arrived = |second: i64, finished: f64, answered: f64, success_series: u32| {
             let success = Requests::new(answered);
-            let http = HttpReading { success, success_series, ..HttpReading::default() };
+            let http = HttpReading {
+                success,
+                success_series: Some(success_series),
+                ..HttpReading::default()
+            };
             let page = Reading { http, ..reading(Some(finished), None) };
             let delta = odometer.take(at(second), &page)?;
             Some((delta.elapsed.seconds(), delta.arrived?.requests()))

@@ -26,15 +26,10 @@ pub struct PodTemplate {
     pub unit: Option<ReplicaUnit>,
     /// The containers of the pod that answers, which is the leader in a group.
     pub containers: Vec<Container>,
-    /// A hash of all that is written in the template, which `kubectl rollout restart` changes too; 0
-    /// if it was not recorded.
-    #[serde(default, skip_serializing_if = "is_unrecorded")]
-    pub revision: u64,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-const fn is_unrecorded(revision: &u64) -> bool {
-    *revision == 0
+    /// A hash of all that is written in the template, which `kubectl rollout restart` changes too;
+    /// `None` if it was not recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
 }
 
 /// A container as its pod's template writes it.

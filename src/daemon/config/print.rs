@@ -16,9 +16,11 @@ use plimsoll_core::settings::{RESTART, Setting, Written};
 
 /// Sections whose absent keys come from another section, so that they have no defaults of their
 /// own.
-const OVERLAYS: [&str; 3] = [
+const OVERLAYS: [&str; 5] = [
     "/properties/saturation/properties/overrides/additionalProperties",
     "/properties/scale_to_zero/properties/overrides/additionalProperties",
+    "/properties/shadow/items/properties/saturation/properties/overrides/additionalProperties",
+    "/properties/shadow/items/properties/scale_to_zero/properties/overrides/additionalProperties",
     "/properties/variants/items/properties/scrape",
 ];
 

@@ -12,10 +12,10 @@ use crate::publish::external_metrics::state::DecisionAges;
 use crate::publish::external_scaler::metrics::ScalerMetrics;
 use crate::publish::external_scaler::streams::StreamBudgetLimits;
 use crate::publish::external_scaler::{self, ExternalScaler};
-use crate::server::ServerTransport;
 use crate::server::client_authority::ClientAuthority;
 use crate::server::shed::ShedListener;
 use crate::server::tls::{self, ServingCertificate, TlsSettings};
+use crate::server::{ServerLimits, ServerTransport};
 
 /// Serves KEDA, if that is configured; returns the address.
 ///
@@ -48,7 +48,7 @@ pub(crate) async fn serve(
     let listener = listen(settings.listen, "external_scaler.listen")?;
     let address = listener.local_addr()?;
     let connections = servers.clone();
-    let limits = external_scaler::limits();
+    let limits = ServerLimits { drain_max: keys.shutdown.drain, ..external_scaler::limits() };
     let shed = common.shed.of(ShedListener::ExternalScaler);
     servers.spawn(async move {
         let tracker = &connections;

@@ -91,6 +91,8 @@ pub(crate) struct Sharing {
     /// The number of the last draft that is written in this term.
     written: u64,
     sent_at: Option<Duration>,
+    /// True while a request waits for a draft.
+    is_awaited: bool,
     /// The term in which this replica has taken over the document.
     term: Option<LeaderTerm>,
     /// True while a logged failure persists.
@@ -133,6 +135,7 @@ impl Sharing {
             drafts: 0,
             written: 0,
             sent_at: None,
+            is_awaited: false,
             term: None,
             troubled: false,
         }
@@ -270,10 +273,17 @@ impl Sharing {
         self.channels.leadership.borrow().leads(self.clock.elapsed())
     }
 
-    /// Requests writing the next decisions at once, and returns the number of their draft.
+    /// Requests writing the next decisions as soon as the pause allows, and returns the number of
+    /// their draft.
     pub(crate) const fn hurry(&mut self) -> u64 {
-        self.sent_at = None;
+        self.is_awaited = true;
         self.drafts + 1
+    }
+
+    /// The time until a draft that a request waits for may be written; `None` if none is awaited.
+    pub(crate) fn awaited_in(&self) -> Option<Duration> {
+        let due = self.sent_at.map_or(Duration::ZERO, |at| at + PAUSE);
+        self.is_awaited.then(|| due.saturating_sub(self.clock.elapsed()))
     }
 
     /// The number of the last draft that is written in this term; 0 before the first.
@@ -317,6 +327,7 @@ impl Sharing {
                 self.keep_back(&mut shown);
             }
             LeadershipRole::Follows => {
+                self.is_awaited = false;
                 shown.generation = self.generation;
                 for (key, variant) in &mut shown.variants {
                     variant.decided = self.committed.get(key).cloned();
@@ -352,7 +363,7 @@ impl Sharing {
     }
 
     /// Requests writing the decisions: at once when desired replicas rise, after a pause when they
-    /// change otherwise, and at a fixed interval.
+    /// change otherwise or a request waits, and at a fixed interval.
     fn offer(
         &mut self,
         term: LeaderTerm,
@@ -367,10 +378,12 @@ impl Sharing {
 
         let latest = self.sent.back().map_or(&self.committed, |sent| &sent.decided);
         let change = change(latest, &decided, &self.left_out);
-        if self.sent_at.is_some_and(|at| elapsed.saturating_sub(at) < change.pause()) {
+        let pause = if self.is_awaited { change.pause().min(PAUSE) } else { change.pause() };
+        if self.sent_at.is_some_and(|at| elapsed.saturating_sub(at) < pause) {
             return;
         }
 
+        self.is_awaited = false;
         self.sent_at = Some(elapsed);
         let encoded = self.encode(elapsed, found.generation, &decided, &memories());
         let packed = match encoded {

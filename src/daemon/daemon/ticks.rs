@@ -132,6 +132,7 @@ impl Ticks {
         let mut cluster = self.parts.cluster.clone();
         let mut called = false;
         loop {
+            let awaited = self.parts.sharing.as_ref().and_then(Sharing::awaited_in);
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
@@ -154,6 +155,10 @@ impl Ticks {
                 }
                 _ = interval.tick() => {
                     called = false;
+                    aside(|| self.tick());
+                    self.answer_orders();
+                }
+                () = passed(awaited) => {
                     aside(|| self.tick());
                     self.answer_orders();
                 }
@@ -554,6 +559,15 @@ fn aside(compute: impl FnOnce()) {
 async fn changed(sharing: &mut Option<Sharing>) {
     match sharing {
         Some(sharing) => sharing.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for the tick that a request asked for, unless an earlier one comes; forever without a
+/// request.
+async fn passed(wait: Option<Duration>) {
+    match wait {
+        Some(wait) => tokio::time::sleep(wait.max(CALLED_AFTER)).await,
         None => std::future::pending().await,
     }
 }

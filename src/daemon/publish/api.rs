@@ -146,6 +146,7 @@ impl ApiSurface {
             history: &self.history,
             now: self.clock.now(),
             elapsed: self.clock.elapsed(),
+            ages: self.ages,
         };
 
         let document = match endpoint {
@@ -162,7 +163,7 @@ impl ApiSurface {
             }
             ApiEndpoint::Desired => {
                 let key = query.variant(endpoint.path())?;
-                write(&Desired::new(&asked, self.ages, &key)?)
+                write(&Desired::new(&asked, &key)?)
             }
             ApiEndpoint::Explain => self.explain(&query.variant(endpoint.path())?),
             ApiEndpoint::History => {

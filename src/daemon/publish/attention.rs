@@ -77,6 +77,8 @@ causes! {
     Undecided "undecided" = Critical, "PlimsollUndecided", "no desired replicas", EXPLAIN;
     /// The last decisions broke an invariant and were not published.
     Refused "refused" = Critical, "PlimsollCheckViolation", "decisions are not published", EXPLAIN;
+    /// The decision is too old to be served.
+    Expired "expired" = Critical, "PlimsollDecisionExpired", "the decision is too old", EXPLAIN;
     /// The desired replicas are held, because data is missing.
     Held "held" = Critical, "PlimsollDecisionHeld", "held, because data is missing", EXPLAIN;
     /// The load asks for more than the maximum.
@@ -131,6 +133,10 @@ impl AttentionCause {
         let problems = published.findings.get(&variant.spec.key);
         let told = match self {
             Self::Undecided => variant.undecided.as_ref().map(|why| why.0.to_string()),
+            Self::Expired => variant
+                .decided
+                .as_ref()
+                .map(|decided| format!("its data is from {:.0}", decided.at)),
             Self::ScalerProblem => problems.and_then(|problems| problems.first().cloned()),
             Self::StuckStarts => {
                 Some(format!("{} pending too long", variant.observation.startup.stuck))
@@ -169,7 +175,8 @@ const fn of_code(code: ReasonCode) -> Option<AttentionCause> {
     }
 }
 
-/// Every cause that holds for a variant.
+/// Every cause that holds for a variant, except that its decision has expired: that depends on the
+/// clock as well.
 #[must_use]
 pub fn causes(published: &Published, variant: &PublishedVariant) -> BTreeSet<AttentionCause> {
     let mut causes = BTreeSet::new();

@@ -16,6 +16,7 @@ const RUNBOOKS: &[(&str, &str)] = runbooks! {
     "PlimsollAtMaximum"
     "PlimsollCheckViolation"
     "PlimsollConfigReloadFailed"
+    "PlimsollDecisionExpired"
     "PlimsollDecisionHeld"
     "PlimsollFlapBudgetSpent"
     "PlimsollHpaNotFollowing"

@@ -103,7 +103,7 @@ pub fn read(names: &Names, started: Timestamp, now: Timestamp, replica: &Replica
         models: names.models.clone(),
         http: HttpReading {
             success: if answered > 0 { Requests::new(answered as f64) } else { None },
-            success_series: u32::from(answered > 0),
+            success_series: Some(u32::from(answered > 0)),
             ..HttpReading::default()
         },
         rejected: Requests::new(0.0),

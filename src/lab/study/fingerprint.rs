@@ -2,11 +2,9 @@
 //!
 //! Shards are simulated on several machines, each with its own files. Runs with different traces or
 //! cards of the same name must not be merged. Therefore the fingerprint includes the content of
-//! every file under a key for file names (`file`, `card_files`, `…_file`). That applies to the
-//! scenario, to its sweep and to `--set`. A file is identified by its content and not by its
-//! location.
+//! every file under a key for file names (`file`, `card_files`, `…_file`), instead of its name. That
+//! applies to the scenario, to its sweep and to `--set`. Of a folder of clients, all files count.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
@@ -15,42 +13,40 @@ use std::path::Path;
 use aws_lc_rs::digest::{Context, SHA256};
 use serde_json::Value;
 
+use crate::study::traces;
+
 /// Digits of a hash that distinguish studies.
 const DIGITS: usize = 16;
 
-/// A text that is equal for equal texts and equal contents of the files that these values name.
-/// Relative names start from the folder.
+/// A text that is equal for equal options and for values that are equal except for the names of
+/// files with the same content. Relative names start from the folder.
 pub(crate) fn fingerprint(
-    texts: &[String],
+    options: &str,
     values: &[(&str, &Value)],
     folder: &Path,
 ) -> io::Result<String> {
     let mut context = Context::new(&SHA256);
-    for text in texts {
-        add(&mut context, text.as_bytes());
-    }
-
-    let mut names = BTreeSet::new();
+    add(&mut context, options.as_bytes());
     for (path, value) in values {
-        collect(path, value, &mut names);
-    }
-    for name in names {
-        let path = folder.join(name);
-        // A missing file is reported by the code that reads the scenario.
-        if path.is_file() {
-            add(&mut context, name.as_bytes());
-            add(&mut context, &contents(&path)?);
-        }
+        let mut hashed = (*value).clone();
+        hash_files(path, &mut hashed, folder)?;
+        add(&mut context, path.as_bytes());
+        add(&mut context, hashed.to_string().as_bytes());
     }
 
+    let mut text = written(context);
+    text.truncate(DIGITS);
+    Ok(text)
+}
+
+/// A hash as hexadecimal digits.
+fn written(hash: Context) -> String {
     let mut text = String::new();
-    for byte in context.finish().as_ref() {
+    for byte in hash.finish().as_ref() {
         // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
     }
-
-    text.truncate(DIGITS);
-    Ok(text)
+    text
 }
 
 /// Adds a part with its length, so that no two lists of parts have the same bytes.
@@ -59,15 +55,22 @@ fn add(context: &mut Context, part: &[u8]) {
     context.update(part);
 }
 
-/// Collects the file names below a key, which may be a path.
-fn collect<'v>(key: &str, value: &'v Value, names: &mut BTreeSet<&'v str>) {
+/// Replaces the file names below a key, which may be a path, with the hashes of the files.
+fn hash_files(key: &str, value: &mut Value, folder: &Path) -> io::Result<()> {
     match value {
         Value::String(name) if names_files(key) => {
-            names.insert(name);
+            let path = folder.join(&*name);
+            // A missing file is reported by the code that reads the scenario.
+            if path.exists() {
+                *name = contents(&path)?;
+            }
+            Ok(())
         }
-        Value::Array(items) => items.iter().for_each(|item| collect(key, item, names)),
-        Value::Object(map) => map.iter().for_each(|(key, value)| collect(key, value, names)),
-        Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        Value::Array(items) => items.iter_mut().try_for_each(|item| hash_files(key, item, folder)),
+        Value::Object(map) => {
+            map.iter_mut().try_for_each(|(key, value)| hash_files(key, value, folder))
+        }
+        Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
     }
 }
 
@@ -77,14 +80,19 @@ fn names_files(key: &str) -> bool {
     name == "file" || name.ends_with("_file") || name.ends_with("_files")
 }
 
-/// The hash of a file, which may be larger than the memory.
-fn contents(path: &Path) -> io::Result<Vec<u8>> {
+/// The hash of a file, which may be larger than the memory, or of a folder of clients.
+fn contents(path: &Path) -> io::Result<String> {
     let mut context = Context::new(&SHA256);
+    if path.is_dir() {
+        context.update(&traces::bytes(path)?);
+        return Ok(written(context));
+    }
+
     let mut file = BufReader::new(File::open(path)?);
     loop {
         let part = file.fill_buf()?;
         if part.is_empty() {
-            return Ok(context.finish().as_ref().to_vec());
+            return Ok(written(context));
         }
 
         context.update(part);
@@ -108,9 +116,8 @@ mod tests {
         }
     }
 
-    fn print(texts: &[&str], values: &[(&str, &Value)], folder: &TempDir) -> String {
-        let texts: Vec<String> = texts.iter().map(|&text| text.to_owned()).collect();
-        fingerprint(&texts, values, folder.path()).unwrap()
+    fn print(options: &str, values: &[(&str, &Value)], folder: &TempDir) -> String {
+        fingerprint(options, values, folder.path()).unwrap()
     }
 
     #[test]
@@ -129,14 +136,33 @@ mod tests {
             write([&one, &other], file, "1");
         }
 
-        let first = print(&["a"], &values, &one);
-        assert_eq!(first, print(&["a"], &values, &other));
+        let first = print("a", &values, &one);
+        assert_eq!(first, print("a", &values, &other));
         for file in ["t.csv", "u.csv", "w.csv", "cards.yaml"] {
             fs::write(other.path().join(file), "2").unwrap();
-            assert_ne!(first, print(&["a"], &values, &other), "{file} has other contents");
+            assert_ne!(first, print("a", &values, &other), "{file} has other contents");
             write([&one, &other], file, "1");
         }
 
-        assert_ne!(print(&["ab", "c"], &[], &one), print(&["a", "bc"], &[], &one));
+        assert_ne!(first, print("b", &values, &one));
+    }
+
+    #[test]
+    fn a_folder_of_clients_counts_with_its_files_and_no_location_does() {
+        let [one, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        for folder in [&one, &other] {
+            fs::create_dir(folder.path().join("clients")).unwrap();
+            write([folder; 2], "clients/chunk-0-trace.csv", "1");
+        }
+
+        let of = |folder: &TempDir| {
+            let clients = folder.path().join("clients");
+            json!({"models": [{"workload": {"trace": {"file": clients}}}]})
+        };
+        let [first, second] = [of(&one), of(&other)];
+        let at_first = print("", &[("", &first)], &one);
+        assert_eq!(at_first, print("", &[("", &second)], &other));
+        write([&other; 2], "clients/chunk-0-trace.csv", "2");
+        assert_ne!(at_first, print("", &[("", &second)], &other));
     }
 }

@@ -62,9 +62,11 @@ pub(crate) fn look_elsewhere(scenario: &mut Value, folder: &Path, elsewhere: &Pa
 /// The places of trace file names in a scenario.
 fn files(scenario: &mut Value) -> Vec<&mut Value> {
     let models = scenario.get_mut("models").and_then(Value::as_array_mut);
-    let workloads = models.into_iter().flatten().filter_map(|model| model.get_mut("workload"));
+    let models = models.into_iter().flatten().filter_map(Value::as_object_mut).flatten();
+    let workloads = models.filter(|(key, _)| ["workload", "batch"].contains(&key.as_str()));
     let mut files = Vec::new();
-    for (kind, workload) in workloads.filter_map(Value::as_object_mut).flatten() {
+    let kinds = workloads.filter_map(|(_, workload)| workload.as_object_mut()).flatten();
+    for (kind, workload) in kinds {
         let Some(workload) = workload.as_object_mut() else { continue };
         for (key, value) in workload {
             match key.as_str() {

@@ -91,12 +91,11 @@ impl Study {
         args: &SimulateArgs,
         set: &Map<String, Value>,
     ) -> anyhow::Result<String> {
-        let SimulateArgs { seed, seeds, set: written, policy, .. } = args;
-        let asked = format!("{seed:?} {seeds} {written:?} {policy:?}");
-        let texts = [self.value.to_string(), asked];
+        let SimulateArgs { seed, seeds, policy, .. } = args;
+        let asked = format!("{seed:?} {seeds} {policy:?}");
         let mut values = vec![("", &self.value)];
         values.extend(set.iter().map(|(path, value)| (path.as_str(), value)));
-        fingerprint::fingerprint(&texts, &values, &self.folder())
+        fingerprint::fingerprint(&asked, &values, &self.folder())
             .with_context(|| format!("cannot read the files that {} names", self.path.display()))
     }
 

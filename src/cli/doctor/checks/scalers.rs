@@ -197,16 +197,20 @@ fn ignores(key: &VariantKey, ignored: &IgnoredChange) -> Symptom {
 /// A tolerance that hides changes by one replica within the bounds of the target.
 fn hides(variant: &VariantState) -> Option<Symptom> {
     let HpaFollower { hpa, tolerances, .. } = variant.follower.as_ref()?;
-    let widest = tolerances.up.fraction().max(tolerances.down.fraction());
     let Scale::Known(ScaleState { bounds: Some(bounds), .. }) = &variant.scale else { return None };
     let most = f64::from(bounds.max()?.count());
-    // One more than n replicas is 1 / n of them.
-    let from = (1.0 / widest).ceil();
-    let text = format!(
+    // One of n replicas is 1 / n of them. At the maximum, none can be added.
+    let of_direction = [(tolerances.up, most - 1.0), (tolerances.down, most)];
+    let hidden = of_direction.into_iter().filter_map(|(tolerance, last)| {
+        let from = (1.0 / tolerance.fraction()).ceil();
+        (from <= last).then_some((tolerance, from))
+    });
+    let (tolerance, from) = hidden.min_by(|a, b| a.1.total_cmp(&b.1))?;
+
+    Some(Symptom::warning(format!(
         "HPA {hpa} ignores changes by one replica from {from} replicas on: its tolerance is {:.0}%",
-        widest * 100.0
-    );
-    (widest > 0.0 && from < most).then(|| Symptom::warning(text))
+        tolerance.fraction() * 100.0
+    )))
 }
 
 /// The entries of the variants in the decisions.

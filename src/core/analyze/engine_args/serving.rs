@@ -8,16 +8,15 @@
 use crate::analyze::engine_args::{names_engine, words};
 use crate::observe::template::Container;
 
-/// The flags with a model's name, in the order of their precedence.
-const MODELS: [&str; 3] = ["--served-model-name", "--model", "--model-path"];
+/// The flags with a model's name, without their dashes, in the order of their precedence.
+const MODELS: [&str; 3] = ["served-model-name", "model", "model-path"];
 
-/// Flags that have a value and set nothing about capacity, without their dashes.
-pub(super) const VALUED: [&str; 14] = [
-    "model",
-    "model-path",
-    "served-model-name",
+/// The flag with the port.
+const PORT: &str = "port";
+
+/// Other flags that have a value and set nothing about capacity.
+const VALUED: [&str; 10] = [
     "host",
-    "port",
     "tokenizer",
     "tokenizer-path",
     "download-dir",
@@ -28,9 +27,6 @@ pub(super) const VALUED: [&str; 14] = [
     "chat-template",
     "tool-call-parser",
 ];
-
-/// The flag with the port.
-const PORT: &str = "--port";
 
 /// The model and the port of an engine, as far as its command line has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,7 +42,7 @@ pub struct ServedModel {
 #[must_use]
 pub fn served_model(containers: &[Container]) -> Option<ServedModel> {
     let engine = containers.iter().find_map(|container| {
-        let words = words::words(container);
+        let words = words::words(&words::commands(container));
         names_engine(container, &words).then_some(words)
     })?;
 
@@ -57,10 +53,17 @@ pub fn served_model(containers: &[Container]) -> Option<ServedModel> {
     Some(ServedModel { model: model.map(str::to_owned), port })
 }
 
+/// Returns true if a flag, without its dashes, has a value and sets nothing about capacity.
+pub(super) fn is_valued(flag: &str) -> bool {
+    MODELS.contains(&flag) || flag == PORT || VALUED.contains(&flag)
+}
+
 /// Returns the last value of a flag, as the word behind it or after `=`.
 fn value<'a>(words: &'a [String], flag: &str) -> Option<&'a str> {
-    let behind = words.windows(2).filter(|pair| pair[0] == flag).map(|pair| pair[1].as_str());
-    let joined = words.iter().filter_map(|word| word.strip_prefix(flag)?.strip_prefix('='));
+    let after = |word: &'a String| word.strip_prefix("--")?.strip_prefix(flag);
+    let behind =
+        words.windows(2).filter(|pair| after(&pair[0]) == Some("")).map(|pair| pair[1].as_str());
+    let joined = words.iter().filter_map(|word| after(word)?.strip_prefix('='));
     behind.chain(joined).rfind(|word| !word.starts_with('-'))
 }
 

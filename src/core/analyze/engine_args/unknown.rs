@@ -4,7 +4,7 @@
 //! other words: a variable that holds whole flags, the output of a command, or a start script.
 
 use crate::analyze::engine_args::names_engine;
-use crate::analyze::engine_args::serving::VALUED;
+use crate::analyze::engine_args::serving::is_valued;
 use crate::analyze::engine_args::syntax::EngineSyntax;
 use crate::analyze::engine_args::words::{CommandWord, is_shell};
 use crate::observe::template::Container;
@@ -58,7 +58,7 @@ fn may_be_arguments(
             match (syntax.setting)(&name) {
                 Some(setting) => setting.is_switch(),
                 // A flag that Plimsoll does not read takes a value or none.
-                None => word.splits && !VALUED.contains(&name.as_str()),
+                None => word.splits && !is_valued(&name),
             }
         }
         _ => true,

@@ -48,9 +48,9 @@ pub(super) fn commands(container: &Container) -> Vec<Vec<CommandWord>> {
     }
 }
 
-/// The words of all commands of a container.
-pub(super) fn words(container: &Container) -> Vec<String> {
-    commands(container).into_iter().flatten().map(|word| word.text).collect()
+/// The words of all these commands.
+pub(super) fn words(commands: &[Vec<CommandWord>]) -> Vec<String> {
+    commands.iter().flatten().map(|word| word.text.clone()).collect()
 }
 
 /// Returns true if a word is the name or the path of a shell.

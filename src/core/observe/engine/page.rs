@@ -270,7 +270,12 @@ impl PageDraft {
                 ProcessStart::Missing | ProcessStart::Unusable => None,
             },
             models,
-            http: HttpReading { success, success_series, client_error, server_error },
+            http: HttpReading {
+                success,
+                success_series: Some(success_series),
+                client_error,
+                server_error,
+            },
             rejected: rejected.and_then(Requests::new),
             lora: LoraSample::together(lora).map(Box::new),
             ranks: readings,

@@ -51,7 +51,7 @@ impl ObjectTemplate {
             None => of_pods(&pod(written)?, None),
         };
         let containers = containers(&drafts, &|_| None);
-        let bare = PodTemplate { unit, containers, revision: revision(written) };
+        let bare = PodTemplate { unit, containers, revision: Some(revision(written)) };
         if !names_engine(&bare) {
             let has_unit = bare.unit.is_some();
             return has_unit.then(|| Self {

@@ -24,9 +24,10 @@ const TICKS_MISSED: u32 = 5;
 /// One cause that needs a person.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Attention {
-    /// The cause: of variants `undecided`, `refused`, `held`, `at_maximum`, `scaler_problem`,
-    /// `stuck_starts`, `limit_unread`, `stale`, `slo_unmeetable` or `flap_budget_spent`; of the
-    /// daemon `ticks_stalled`, `config_refused`, `not_ready` or `api_service`.
+    /// The cause: of variants `undecided`, `refused`, `expired`, `held`, `at_maximum`,
+    /// `scaler_problem`, `stuck_starts`, `limit_unread`, `stale`, `slo_unmeetable` or
+    /// `flap_budget_spent`; of the daemon `ticks_stalled`, `config_refused`, `not_ready` or
+    /// `api_service`.
     cause: &'static str,
     /// `critical` or `warning`.
     severity: &'static str,
@@ -60,7 +61,14 @@ struct AttentionVariant {
 /// Everything that needs a person, the most urgent first.
 pub(super) fn items(asked: &ResponseContext<'_>, vitals: &Vitals) -> Vec<Attention> {
     let mut items = of_daemon(asked, vitals);
-    let causes = asked.history.causes();
+    let variants = asked.published.variants.iter();
+    let expired = variants.filter_map(|(key, variant)| {
+        Some((AttentionCause::Expired, key.clone(), asked.expired(variant)?))
+    });
+    let mut causes = asked.history.causes();
+    causes.extend(expired);
+    causes.sort_by_key(|(cause, _, _)| *cause);
+
     for (cause, variant, start) in &causes {
         match items.iter_mut().find(|item| item.cause == cause.label()) {
             Some(item) => item.add(asked, variant, start),

@@ -9,7 +9,6 @@ use serde::Serialize;
 use crate::publish::Published;
 use crate::publish::api::context::ResponseContext;
 use crate::publish::external_metrics::answer::{DesiredReading, before_first_tick, desired};
-use crate::publish::external_metrics::state::DecisionAges;
 use plimsoll_core::fleet::VariantKey;
 
 /// The desired replicas of one variant; a variant without usable ones is refused with 503.
@@ -44,13 +43,9 @@ impl Desired {
     /// # Errors
     ///
     /// The variant does not exist, has no decision yet, or its decision is too old.
-    pub(crate) fn new(
-        asked: &ResponseContext<'_>,
-        ages: DecisionAges,
-        key: &VariantKey,
-    ) -> Result<Self, DesiredError> {
+    pub(crate) fn new(asked: &ResponseContext<'_>, key: &VariantKey) -> Result<Self, DesiredError> {
         let published: &Published = asked.published;
-        let reading = desired(asked.elapsed, published, ages, key);
+        let reading = desired(asked.elapsed, published, asked.ages, key);
         let DesiredReading { state, replicas } = reading.ok_or_else(|| {
             before_first_tick(published)
                 .map_or_else(|| DesiredError::NoVariant(key.clone()), DesiredError::Unavailable)

@@ -6,6 +6,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::publish::PublishedVariant;
 use crate::publish::api::context::ResponseContext;
 use crate::publish::api::query::VariantFilter;
 use crate::publish::attention::{self, AttentionCause};
@@ -14,7 +15,6 @@ use crate::publish::explain::{OverrideLine, missing_data};
 use crate::publish::explanation::autoscaler::Reaction;
 use crate::publish::history::DesiredBasis;
 use crate::publish::load::ObservedLoad;
-use crate::publish::{Published, PublishedVariant};
 use plimsoll_core::decide::{Decision, Step};
 use plimsoll_core::fleet::{Accelerator, VariantKey};
 use plimsoll_core::units::{Fraction, Replicas, RequestRate, Requests};
@@ -134,7 +134,7 @@ impl<'a> FleetSummary<'a> {
             .variants
             .values()
             .filter(|it| filter.wants(&it.spec.key, &it.spec.model))
-            .map(|it| line(published, it, &balances, reaction))
+            .map(|it| line(asked, it, &balances, reaction))
             .collect();
 
         Self {
@@ -156,7 +156,7 @@ impl<'a> FleetSummary<'a> {
 }
 
 fn line<'a>(
-    published: &'a Published,
+    asked: &ResponseContext<'_>,
     variant: &'a PublishedVariant,
     balances: &Balances,
     reaction: &ReactionHook<'_>,
@@ -166,7 +166,8 @@ fn line<'a>(
     let desired = decision.map(Decision::desired);
     let headline = decision.and_then(Decision::because).map(Step::headline);
     let load = ObservedLoad::of(&observation.replicas);
-    let causes = attention::causes(published, variant);
+    let mut causes = attention::causes(asked.published, variant);
+    causes.extend(asked.expired(variant).map(|_| AttentionCause::Expired));
 
     VariantSummary {
         namespace: spec.key.namespace.as_str(),

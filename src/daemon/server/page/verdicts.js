@@ -3,8 +3,9 @@
 // Badges of causes that need a person: css, words and weight. Titles are in the banner.
 const CAUSES = {
   undecided: ['none', 'no number', 500], refused: ['none', 'not published', 450],
-  held: ['held', 'held', 400], scaler_problem: ['scaler', 'HPA does not follow', 350],
-  at_maximum: ['capped', 'at maximum, short', 340], stuck_starts: ['stuck', 'does not start', 330],
+  expired: ['none', 'too old', 440], held: ['held', 'held', 400],
+  scaler_problem: ['scaler', 'HPA does not follow', 350], at_maximum: ['capped', 'at maximum, short', 340],
+  stuck_starts: ['stuck', 'does not start', 330],
   limit_unread: ['capped', 'limit not read', 310], stale: ['stale', 'not reporting', 200],
   slo_unmeetable: ['capped', 'target unreachable', 160], flap_budget_spent: ['held', 'flap budget spent', 155],
 };

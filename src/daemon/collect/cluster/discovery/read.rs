@@ -162,7 +162,7 @@ impl<'a> ObjectReader<'a> {
             Vocabulary::WithWva if !written => other,
             Vocabulary::Own | Vocabulary::WithWva => own,
         };
-        let Some(text) = self.get(name) else { return CostPerHour::new(default) };
+        let Some(text) = self.get(name) else { return CostPerHour::new(self.accepted(default)) };
         // NaN is outside of every range.
         let number = text.parse().ok().filter(|parsed| COSTS.contains(parsed));
         if number.is_none() {
@@ -181,8 +181,7 @@ impl<'a> ObjectReader<'a> {
 
     /// Moves a cost into the range that the operator accepts.
     fn bounded_cost(&mut self, name: &str, written: f64) -> Option<CostPerHour> {
-        let costs = &self.rules.costs;
-        let cost = written.max(*costs.start()).min(*costs.end());
+        let cost = self.accepted(written);
         if written < cost {
             let rule = format!("counts as {cost}, which is kubernetes.discovery.cost_min");
             self.doubts.push(missing(name, &rule));
@@ -192,6 +191,12 @@ impl<'a> ObjectReader<'a> {
         }
 
         CostPerHour::new(cost)
+    }
+
+    /// The nearest cost that the operator accepts.
+    fn accepted(&self, cost: f64) -> f64 {
+        let costs = &self.rules.costs;
+        cost.max(*costs.start()).min(*costs.end())
     }
 
     /// Reads the factor on the rank for a scarce resource that the model does not need.
