@@ -74,7 +74,7 @@ const ANNOTATIONS_TAIL: &str = "
 |---|---|---|
 | `plimsoll.dev/exclude` | namespace | `\"true\"` ignores the namespace ([discovery](discovery.md#annotations)) |
 | `llm-d.ai/managed`, `llm-d.ai/model-id`, `llm-d.ai/variant-cost` | HPA, ScaledObject | the same in [WVA's vocabulary](discovery.md#annotations-for-the-workload-variant-autoscaler), with `wva: true` |
-| `wva.llmd.ai/exclude` | namespace | as `plimsoll.dev/exclude`, with `wva: true` |
+| `wva.llmd.ai/exclude` | namespace | as `plimsoll.dev/exclude`, also with `wva: false` |
 | `autoscaling.keda.sh/paused` | ScaledObject | pauses KEDA; Plimsoll reports it |
 ";
 

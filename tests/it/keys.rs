@@ -14,8 +14,8 @@ const HEAD: &str = "\
 All keys of the configuration file, with their types, defaults and ranges. This page is generated
 from the declarations of the keys; [configuration.md](configuration.md) explains them in context.
 
-`[]` stands for an element of a list, and `NAME` for a key that you choose. A key marked *restart*
-keeps its value until the daemon is restarted.
+`[]` stands for an element of a list, and `NAME` for a key that you choose. A reload that changes a
+key marked *restart* is rejected as a whole: restart the daemon for it.
 ";
 
 #[test]

@@ -104,8 +104,9 @@ with_thresholds! {
         /// Unfinished earlier decisions that block new ones.
         transition: TransitionRule = TransitionRule::PendingOnly;
 
-        /// Time after which an unactuated earlier decision stops blocking. Once three starts were
-        /// measured, twice their 90th percentile counts instead.
+        /// Time after which an unactuated earlier decision stops blocking, or twice the variant's
+        /// `start_time` if that is longer. Once three starts were measured, twice their 90th
+        /// percentile counts instead.
         // The time that a replica of a large model takes to start.
         transition_patience: Seconds = minutes(5), in secs(1)..=hours(24);
 

@@ -22,7 +22,7 @@ pub(crate) const LISTING_STALE: f64 = 60.0;
 pub struct Policy {
     /// Length of the window over which peaks, means and rates are taken.
     pub window: Seconds,
-    /// Age from which a replica's data is too old to act on.
+    /// Age from which the data of a scraped replica is too old to act on.
     pub stale_after: Seconds,
     /// The same age for replicas that another server scrapes.
     pub stale_after_relayed: Seconds,

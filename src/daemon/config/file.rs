@@ -71,7 +71,8 @@ const LIFETIMES: RangeInclusive<Duration> = minutes(1)..=YEAR.saturating_mul(100
 const ELECTION_PERIODS: RangeInclusive<Duration> = millis(100)..=minutes(5);
 
 settings! {
-    /// Every key is optional but the name, the model and the targets of each variant.
+    /// Outside optional sections, only the name, the model and the targets of each variant are
+    /// required.
     pub struct FileKeys {
         /// Time between two decisions.
         // Decisions are cheap, and an overload is detected in time at one per second. The metrics
@@ -97,7 +98,8 @@ settings! {
         /// Names that other programs use.
         compatibility: CompatibilityKeys;
 
-        /// File in which the last decisions survive a restart. Without it they are lost.
+        /// File in which the last decisions survive a restart. Without it they are lost, unless
+        /// leader election shares them.
         state_file: Option<PathBuf>;
 
         /// Inputs and decisions of the pipeline, written for `plimsoll backtest`. Off without this
@@ -110,8 +112,8 @@ settings! {
         /// Saturation thresholds of replicas, and the headroom that a model keeps.
         saturation: Saturation;
 
-        /// Method that decides the number of replicas of a model: `capacity`, unless thresholds are
-        /// given in `saturation` or `compatibility.wva_config`.
+        /// Method that decides the number of replicas of a model: `capacity`, unless `saturation`
+        /// has a key or `compatibility.wva_config` is set.
         analysis: Option<Analysis>;
 
         /// Analyzers that size a model, and their parameters; used with `analysis: capacity`.
@@ -149,8 +151,8 @@ settings! {
         /// Address and port to listen on.
         listen: SocketAddr = any(8080), needs restart;
 
-        /// Lets `POST /-/reload`, `PUT /-/log` and `/-/override` change the daemon, if they come from its own host
-        /// or pod, or with the token of `admin_token_file`.
+        /// Lets `POST /-/reload`, `PUT /-/log` and `/-/override` change the daemon over its
+        /// loopback address, without a proxy, or with the token of `admin_token_file`.
         admin_enabled: bool = true, needs restart;
 
         /// File with a bearer token that permits these changes from other hosts. Read again at each
@@ -236,7 +238,8 @@ settings! {
     /// End of the process.
     #[derive(Copy, Eq)]
     pub struct Shutdown {
-        /// Time to go on serving after the signal, until load balancers have noticed.
+        /// Time to go on serving after the signal, until load balancers have noticed. None without
+        /// a cluster and servers for autoscalers.
         delay: Duration = secs(5), in SHUTDOWNS;
 
         /// Time that open requests have to finish.
@@ -249,14 +252,15 @@ settings! {
         /// Connects to a cluster.
         enabled: bool = false, needs restart;
 
-        /// The kubeconfig file; without it, the pod's service account or the default kubeconfig.
+        /// The kubeconfig file; without it, the default kubeconfig, or else the pod's service
+        /// account.
         kubeconfig: Option<PathBuf>, needs restart;
 
         /// The context in the kubeconfig; without it, its current context.
         context: Option<String>, in text(is_label_text, "must be the name of a context"),
             needs restart;
 
-        /// Writes changes of decisions as Kubernetes Events.
+        /// Writes Kubernetes Events, such as changes of decisions.
         events: bool = true, needs restart;
 
         /// Variants by the annotations of HPAs, `ScaledObject`s and workloads.
@@ -336,7 +340,8 @@ settings! {
         /// Time that a leader that cannot renew the Lease goes on.
         renew_deadline: Duration = secs(10), in ELECTION_PERIODS;
 
-        /// Time between two looks at the Lease, or renewals of it.
+        /// Time between two renewals of the Lease. The others wait up to a fifth longer between two
+        /// looks.
         retry_period: Duration = secs(2), in ELECTION_PERIODS;
     }
 
@@ -345,8 +350,8 @@ settings! {
         /// Publishes the gauges of the workload variant autoscaler as well.
         wva_metrics: bool = false, needs restart;
 
-        /// Folder in which its `ConfigMap` with the saturation thresholds is mounted; `saturation`
-        /// takes precedence.
+        /// Folder in which its `ConfigMap` with the saturation thresholds is mounted. `saturation`
+        /// takes precedence over its entry `default`, and `saturation.overrides` over the others.
         wva_config: Option<PathBuf>;
     }
 }

@@ -180,7 +180,8 @@ settings! {
         /// Share of a rise that a single stride may make; beyond it, the rise is a jump.
         jump: Fraction = 0.5, in FACTORS;
 
-        /// Steepest extrapolation of a ramp, as a multiple of the slope of its second half.
+        /// Steepest straight extrapolation of a ramp, as a multiple of the slope of its second
+        /// half.
         bend: Fraction = 1.5, in FACTORS;
 
         /// Highest extrapolation, as a multiple of the present rate.
@@ -201,7 +202,7 @@ settings! {
         /// The margin, in square roots of the load in replicas.
         margin: Fraction = 0.6, in FACTORS;
 
-        /// Start-up times of history below which little is known.
+        /// Start-up times, each with the reaction time, of history below which little is known.
         horizons: Fraction = 3.0, in COUNTS;
     }
 
@@ -275,7 +276,7 @@ settings! {
     /// Expects the load of this time of the day and of the week to come again.
     #[derive(Copy)]
     pub optional Schedule {
-        /// Share of a rise seen before that is prepared for.
+        /// Share of the usual rate at this time that is prepared for.
         share: Fraction = 1.0, in FACTORS;
 
         /// Most that growth may lead to, as a multiple of the usual load at this time.
@@ -344,7 +345,7 @@ settings! {
     /// Time constants of forgetting.
     #[derive(Copy)]
     pub struct Memory {
-        /// Time in which half of the lengths of requests is forgotten.
+        /// Longest time in which half of the lengths of requests is forgotten.
         // Some hundred requests at one a second, and soon enough where the mix changes by the hour.
         lengths: Seconds = minutes(3), in MEMORIES;
 

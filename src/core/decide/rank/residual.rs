@@ -86,8 +86,8 @@ settings! {
         /// Largest weight of a size, as a factor on the score.
         unfitness_max: Fraction = 8.0, in 1.0..=1000.0;
 
-        /// Damper of the score for little demand, in replicas of the smallest size at their list
-        /// price.
+        /// Damper of the score for little demand, in replicas of the smallest size at the lowest
+        /// list price of capacity.
         // Without a damper, the cost of a tiny demand has nothing to be compared with.
         damper: Fraction = 0.5, in 0.01..=100.0;
 

@@ -7,7 +7,7 @@ use crate::units::Seconds;
 pub struct Horizon {
     /// Length of the window over which peaks, means and rates are taken.
     pub window: Seconds,
-    /// Age from which a replica's data is too old to act on.
+    /// Age from which the data of a scraped replica is too old to act on.
     pub stale_after: Seconds,
     /// The level of detail that is recorded.
     pub detail: RecordDetail,

@@ -32,11 +32,12 @@ settings! {
         /// Analyzers that vote.
         analyzers: Vec<Analyzer> = vec![Analyzer::Foresight];
 
-        /// Share of the replicas' capacity above which a model scales up.
+        /// Share of the replicas' capacity above which `tokens` and `throughput` scale a model up.
         // This value and the next are the defaults of the Workload Variant Autoscaler.
         scale_up_threshold: Fraction = 0.85, in SHARES;
 
-        /// Share of the replicas' capacity that may be reached by taking replicas away.
+        /// Share of the replicas' capacity that may be reached by taking replicas away, for the
+        /// same analyzers.
         scale_down_boundary: Fraction = 0.70, in SHARES;
 
         /// Latency objectives. Without any, `queueing` infers them from replicas without load, and
@@ -87,7 +88,8 @@ settings! {
         /// The longest time to first token.
         ttft: Option<Seconds>, in LATENCIES;
 
-        /// The percentile of requests that `ttft` holds for; without it, the mean.
+        /// The percentile of requests that `ttft` holds for; without it, the mean. Only `queueing`
+        /// reads it.
         ttft_percentile: Option<f64>, in 50.0..=99.0;
 
         /// How much later the first token may be for each token of the prompt beyond `long_prompt`.

@@ -14,7 +14,8 @@ type Kinds = BTreeMap<String, Option<u32>>;
 settings! {
     /// Limits of all variants together; see docs/limits.md.
     pub struct LimitKeys {
-        /// Most that all replicas together may cost per hour, in the currency of `cost`.
+        /// Cost of all replicas per hour beyond which no model gets more than its minimum, in the
+        /// currency of `cost`.
         budget_per_hour: Option<CostPerHour>, in 0.0..=1e12;
 
         /// Accelerators by their kind, all namespaces together; none of a kind that is not listed.
@@ -39,7 +40,7 @@ settings! {
 
     /// Limits of the variants of one namespace.
     pub struct NamespaceLimitKeys {
-        /// Most that their replicas may cost per hour.
+        /// Cost of their replicas per hour beyond which no model gets more than its minimum.
         budget_per_hour: Option<CostPerHour>, in 0.0..=1e12;
 
         /// Accelerators by their kind; none of a kind that is not listed.

@@ -27,7 +27,7 @@ settings! {
         // More than vLLM allows (`--max-loras` up to a few hundred on the largest cards).
         max_loras: Option<u32>, in 1..=4096;
 
-        /// Copies of an adapter that `adapters` does not list.
+        /// Copies of adapters, unless `adapters` has their own.
         copies: CopyKeys;
 
         /// Declarations of single adapters, by the name that requests ask for.
@@ -80,10 +80,10 @@ settings! {
         /// Copies at any number of requests.
         copies: Option<Replicas>, in COUNTS;
 
-        /// The fewest copies, even without requests.
+        /// The fewest copies, even without requests; without it, `copies.min` of the pool.
         min: Option<u32>, in COUNTS;
 
-        /// The most copies; without it, as many as there are replicas.
+        /// The most copies; without it, `copies.max` of the pool.
         max: Option<u32>, in MAXIMA;
     }
 

@@ -74,10 +74,10 @@ settings! {
     /// The replica counts between which a variant may be scaled, both included.
     #[derive(Copy)]
     pub struct ReplicaBoundKeys {
-        /// The smallest.
+        /// The smallest, if no autoscaler scales the target.
         min: u32 = 1, in 0..=Replicas::LIMIT.count();
 
-        /// The largest; without it, only the scale target's own bounds limit the variant.
+        /// The largest, if no autoscaler scales the target. Without it, there is no limit.
         max: Option<u32>, in 1..=Replicas::LIMIT.count();
     }
 }

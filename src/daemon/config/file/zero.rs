@@ -29,7 +29,7 @@ macro_rules! with_rule {
                 // week.
                 after: Seconds = minutes(15), in secs(10)..=hours(168);
 
-                /// Time for which a variant that was woken stays in any case.
+                /// Shortest time for which a woken variant stays.
                 // Long enough for the retry of a client that gave up while the replica started.
                 awake_for: Seconds = minutes(5), in Duration::ZERO..=hours(24);
 

@@ -113,12 +113,12 @@ annotations! {
     ModelAliases = "model-aliases",
     /// The cost of one replica per hour.
     ///
-    /// Value: number from 0 to 1e9, within `cost_min` and `cost_max` of the configuration.
+    /// Value: number from 0 to 1e9, moved into `cost_min` to `cost_max` of the configuration.
     /// Default: `1`.
     Cost = "cost",
     /// The cost of one replica per hour without a discount, such as that of spot nodes.
     ///
-    /// Value: number from 0 to 1e9.
+    /// Value: number from 0 to 1e9, moved into the same range.
     /// Default: the cost.
     ListPrice = "list-price",
     /// The factor on the variant's rank for a scarce resource that the model does not need.
@@ -134,7 +134,7 @@ annotations! {
     /// The kind of accelerator.
     ///
     /// Value: text such as `H100`, up to 1024 bytes, without control characters or spaces at the ends.
-    /// Default: none.
+    /// Default: for limits, the product of its nodes.
     Accelerator = "accelerator",
     /// The part of a request that the variant serves.
     ///
@@ -186,12 +186,14 @@ annotations! {
     /// Value: duration from `10s` to `168h`.
     /// Default: `scale_to_zero.after` of the configuration.
     ScaleToZeroAfter = "scale-to-zero-after",
-    /// Replicas that are desired whatever the load is, and until when.
+    /// Replicas that are desired whatever the load is, and until when. It begins to have an effect 7
+    /// days before that.
     ///
     /// Value: replicas and an instant, such as `6 until 2026-11-27T06:00:00Z`.
     /// Default: the load decides.
     Pin = "pin",
-    /// The time until which desired replicas stay as they are.
+    /// The time until which desired replicas stay as they are. It begins to have an effect 7 days
+    /// before that.
     ///
     /// Value: an instant, such as `until 2026-11-27T06:00:00Z`.
     /// Default: the load decides.
