@@ -48,7 +48,7 @@ Examples:
       Find changes that save money or serve more requests in time.
   plimsoll advise /var/lib/plimsoll/trace --card l40s.yaml --price L40S=0.95
       The same, with an accelerator that the fleet does not have.
-  plimsoll advise --prometheus http://prometheus:9090 --config plimsoll.yaml --from 7d --save past
+  plimsoll advise --prometheus http://prometheus:9090 --config plimsoll.yaml --from 168h --save past
       The same, from a Prometheus's history, recorded without Plimsoll.
 
 Exit codes:

@@ -21,8 +21,8 @@ const BLOCK_TICKS: usize = 60;
 /// memory.
 const BLOCK_TEXT: usize = 64 << 20;
 
-/// The longest time that lines wait to be compressed together. A machine crash can lose the lines
-/// of this period.
+/// The longest time that lines wait to be compressed together. A process that is killed can lose the
+/// lines of this period.
 const FLUSH_TIME: SignedDuration = SignedDuration::from_secs(10);
 
 /// The compression level of zstd. A higher level does not make repetitive scrapes smaller.

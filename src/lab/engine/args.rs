@@ -36,7 +36,7 @@ pub struct EngineArgs {
     /// /load` changes it
     #[arg(verbatim_doc_comment, long, value_name = "RATE", default_value = "0", value_parser = rate)]
     pub load: RequestRate,
-    /// Random seed of the background load. Default: different in each process
+    /// Random seed. Default: different in each process
     #[arg(verbatim_doc_comment, long, value_name = "N")]
     pub seed: Option<u64>,
 }

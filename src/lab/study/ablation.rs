@@ -1,5 +1,4 @@
-//! The ablation: the effect of each term and each constant of `foresight` on every workload or
-//! world.
+//! The ablation: the effect of terms and constants of `capacity` on every workload or world.
 //!
 //! Plimsoll plays each workload again with one change. It switches a term off, halves and doubles a
 //! constant, or moves a constant as far as it stays meaningful. A term whose change has no effect

@@ -98,7 +98,7 @@ pub struct ScoreboardArgs {
     /// Policies to compare instead of all; see `simulate --help`
     #[arg(verbatim_doc_comment, long, value_name = "POLICY", value_delimiter = ',')]
     pub policy: Vec<String>,
-    /// Add a table with the effect of each term and constant of Plimsoll's own policy
+    /// Add a table with the effect of terms and constants of Plimsoll's own policy
     #[arg(verbatim_doc_comment, long)]
     pub ablation: bool,
     /// Number of seeds to run, from each scenario's own on; the table shows the means

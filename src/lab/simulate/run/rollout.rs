@@ -10,8 +10,8 @@
 //!
 //! # Limits
 //!
-//! If the desired replicas change during a rollout, only the new replicas change. The real
-//! controller spreads a change over both in proportion.
+//! If the desired replicas change during a rollout, the change is not spread over old and new
+//! replicas in proportion, as by the real controller.
 
 use crate::simulate::run::Simulation;
 use crate::simulate::run::pods::PodState;

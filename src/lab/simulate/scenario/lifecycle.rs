@@ -56,13 +56,13 @@ settings! {
         /// without it, there are none.
         crash_every: Option<Micros>, in SPANS;
 
-        /// The mean time until a replica's node is taken back; without it, none is.
+        /// The mean time until a replica is told that its node is taken back; without it, none is.
         interrupt_every: Option<Micros>, in SPANS;
 
         /// The share of the variant's other replicas whose nodes are taken back at the same time.
         interrupt_together: Fraction = 0.0, in 0.0..=1.0;
 
-        /// How long before that the replica is told.
+        /// How long the replica drains until its node is gone.
         // The notice that the large clouds give before a spot instance ends.
         notice: Micros = minutes(2), in SPANS;
 

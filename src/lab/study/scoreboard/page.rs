@@ -15,8 +15,8 @@ use crate::study::table::{aligned, dash, percent, span, wrapped, written};
 const INTRODUCTION: [&str; 4] = [
     "Every policy on every workload in the simulator. `make scoreboard` writes this file. A request is \
      within its SLO if its time to first token and its mean time between tokens both are. Requests \
-     that were rejected, too long for every engine, given up or cut off are not. Cost includes all \
-     replicas from the request of their node on, with starts and drains.",
+     that were rejected, too long, given up or cut off are not. Cost includes all \
+     replicas while they have a node, with starts and drains.",
     "The ratio is the cost divided by that of `oracle`, a schedule that knows every request \
      beforehand. Simulated repair finds it, so the true optimum may be lower. It aims at 99% within \
      SLO. A ratio below 1 is a policy that served less, or a schedule that was not found. \"-\" means \
@@ -29,7 +29,7 @@ const INTRODUCTION: [&str; 4] = [
      and the source of its rules.",
 ];
 
-const ABLATION: &str = "`plimsoll` with one key of `capacity.foresight` changed at a time: a term switched off, a \
+const ABLATION: &str = "`plimsoll` with one key of `capacity` changed at a time: a term switched off or on, a \
      constant halved and doubled, or moved within its useful range. Within SLO in per cent / ratio.";
 
 const GATES: &str = "Each promise of `plimsoll`, the result on the workload nearest to or farthest beyond \
