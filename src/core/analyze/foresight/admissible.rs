@@ -14,7 +14,7 @@
 //! horizon    = max(slo.ttft, time between two scrapes)
 //! ```
 //!
-//! - `n`: serving replicas of the variant, including leaving ones.
+//! - `n`: serving replicas of the variant, including replicas that a plan replaces.
 //! - `mu`: requests/s that one replica handles at the current request mix, fully used
 //!   ([`CapacityEstimate::rate`]).
 //! - `w`: waiting requests of one replica; `usual` of them (`backlog.usual`) wait in any case. The

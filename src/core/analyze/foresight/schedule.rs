@@ -25,7 +25,7 @@
 //!
 //! Requests per second. Bins are quarters of an hour since the epoch, so days begin at midnight
 //! UTC. After a daylight-saving change in spring, load that follows the clock comes an hour earlier
-//! for some days.
+//! for some weeks.
 
 use std::collections::VecDeque;
 

@@ -123,7 +123,7 @@ fn requests() -> Vec<Prior> {
             format!(
                 "{TASKS}. Medians of prompts and answers: chat {chat}; agent {agent}; classifier \
                  {classify}, without a spread of answers. Lognormal, with sigma {PROMPT_SIGMA} \
-                 and {OUTPUT_SIGMA}, clipped to the KV cache"
+                 and {OUTPUT_SIGMA}, clipped to a half and a quarter of the KV cache"
             ),
             "Azure 2023, Mooncake and ServeGen have medians from 40 to 6909 and from 3 to 792",
         ),

@@ -73,7 +73,7 @@ pub(crate) struct WorldsReport {
 
 /// The text above the ablation.
 const ABLATION: &str = "`plimsoll` with one setting of its policy changed at a time: a term switched off, or a \
-                        constant halved and doubled. Costs are over those of `static:best`.";
+                        constant changed. Costs are over those of `static:best`.";
 
 /// A part of a report.
 struct Section {

@@ -444,7 +444,7 @@ pub(crate) const CLIENTS: Choice<Patience> = Choice(&[
     (15, "retry", Patience::Retry),
 ]);
 
-/// Seconds for which clients wait; at least the objective of the first token.
+/// Seconds for which clients wait.
 pub(crate) const TIMEOUT: PriorDistribution =
     PriorDistribution::LogUniform { low: 5.0, high: 60.0 };
 
