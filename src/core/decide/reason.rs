@@ -432,7 +432,7 @@ reasons! {
     /// Requests queue for a model without replicas.
     Woken "woken" = Reason::Zero(Move::Woken { queued, signal }) => [queued, signal]
         "woken: {queued} queued by {signal}";
-    /// The model was woken recently and has not served yet.
+    /// The model was woken recently, so it keeps its replicas for now.
     KeptAwake "kept_awake" = Reason::Zero(Move::KeptAwake { ago, at_least })
         => [ago, at_least] "kept awake: woken {ago} ago";
     /// A person has pinned desired replicas, within bounds and limits.

@@ -6,7 +6,8 @@
 //! come later, so a minimum above zero always holds.
 //!
 //! A woken model has served nothing yet and would look as idle as before. So its silence restarts.
-//! The woken variant keeps its replica until it has served, and at least for the configured time.
+//! The woken variant keeps its replica until it reports metrics, and at least for the configured
+//! time.
 
 pub(crate) mod policy;
 

@@ -21,7 +21,7 @@
 //!
 //! - One lesson adds 1.5 at most, so five lessons are the soonest alarm, and one absurd lesson is
 //!   none.
-//! - A lesson that contradicts takes away as much as one adds. So a minority of replicas never
+//! - A lesson without an error takes away as much as one adds. So a minority of replicas never
 //!   causes an alarm, however slow it is.
 //! - Two replicas have 16 lessons in two minutes. A factor of 1.3 takes 6 of them, and 1.2 takes
 //!   20, at the usual noise of 5%. The filter itself follows anything below 1.15.

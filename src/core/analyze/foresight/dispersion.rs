@@ -10,7 +10,7 @@
 //! follows the number `m` of replicas that are as good as one queue:
 //!
 //! ```text
-//! D = mean of  variance(x) / mean(x)       1/2 for the first two minutes, as an assumption
+//! D = mean of  variance(x) / mean(x)       with an assumed 1/2 that weighs as two minutes
 //! m = N ^ (1 - min(D, 1))
 //! ```
 //!

@@ -8,7 +8,7 @@
 //! `q` is the number of requests in the queue, and `a` requests per second join it. A replica
 //! handles `mu` requests per second, and a request stays `L` seconds at a replica. A replica
 //! requested now serves in `S` seconds. Replicas that already start will handle `A` requests per
-//! second, and began `e` seconds ago:
+//! second, and the queue was first seen `e` seconds ago:
 //!
 //! ```text
 //! left = max(0, q + a S - A min(e, S))

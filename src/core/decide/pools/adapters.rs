@@ -95,7 +95,7 @@ pub enum AdapterActivity {
     /// It has had requests.
     #[display("it has had requests")]
     Busy,
-    /// It has had requests, and its replicas had no slot for it for most of the window.
+    /// It has had requests, and its replicas had no slot for it for all of the window.
     #[display("none of its replicas had a free slot ({hosts})")]
     Starved {
         /// Replicas that it has run on.

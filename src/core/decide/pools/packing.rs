@@ -236,8 +236,8 @@ impl PackedNeeds {
     }
 
     /// Adds the need at this tick. The window restarts if the clock goes back. It also restarts
-    /// after a gap of a quarter of the window, unless that is a usual time between two ticks: the
-    /// needs in between are unknown.
+    /// after a gap of two minutes, or of a quarter of the window if that is longer: the needs in
+    /// between are unknown.
     fn remember(&mut self, now: Timestamp, needed: Replicas, window: Seconds) {
         let latest = self.needs.back().map(|(at, _)| *at);
         let back = latest.max(self.packed).is_some_and(|at| at > now);

@@ -33,9 +33,9 @@ pub enum Move {
         /// The signal that reports the queue.
         signal: String,
     },
-    /// The model was woken, and does not scale to zero before it has served.
+    /// The model was woken, and does not scale to zero before its replica reports metrics.
     #[display(
-        "kept awake: woken {ago:.0} s ago; stays until it has served, and at least {at_least:.0} s"
+        "kept awake: woken {ago:.0} s ago; stays until it reports, and at least {at_least:.0} s"
     )]
     KeptAwake {
         /// Time since it was woken.

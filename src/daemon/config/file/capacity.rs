@@ -36,12 +36,11 @@ settings! {
         // This value and the next are the defaults of the Workload Variant Autoscaler.
         scale_up_threshold: Fraction = 0.85, in SHARES;
 
-        /// Share of the replicas' capacity that may be reached by taking replicas away, for the
-        /// same analyzers.
+        /// Share of the replicas' capacity that `tokens` and `throughput` let a scale-down reach.
         scale_down_boundary: Fraction = 0.70, in SHARES;
 
-        /// Latency objectives. Without any, `queueing` infers them from replicas without load, and
-        /// `foresight` takes 2 s to the first token and 100 ms between tokens.
+        /// Latency objectives. Without any, `queueing` infers them from its model, and `foresight`
+        /// takes 2 s to the first token and 100 ms between tokens.
         slo: Option<SloKeys>;
 
         /// Choice of variants for a shortfall.
