@@ -10,9 +10,9 @@
 //!
 //! A replica for which no node has room starts only once a node becomes free or is added. It is
 //! also stuck once it has waited for a node for as long as nine in ten entire starts take. Its node
-//! comes late, or never. But it waits for at least two minutes, in which a cluster autoscaler adds
-//! a node if it can. The autoscaler checks every ten seconds, and nodes take one to two minutes to
-//! boot and join.
+//! comes late, or never. But it waits for two minutes, unless a start may not take as long. In that
+//! time a cluster autoscaler adds a node if it can. The autoscaler checks every ten seconds, and
+//! nodes take one to two minutes to boot and join.
 //!
 //! A start that is still in progress shows that starts take at least its current age. The demand
 //! for new replicas uses this at once, and not only when the third of them serves.

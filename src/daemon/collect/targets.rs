@@ -3,7 +3,7 @@
 //! A [`Lister`] reads its source at an interval, and publishes its list as [`TargetList`]. If a
 //! source cannot be read or fully parsed, nothing changes. The last good list stays, and its age
 //! shows that it has not been confirmed since. Losing a name server or half of a file therefore
-//! never looks like losing replicas. Only a file that contains `[]` lists no targets.
+//! never looks like losing replicas. Only a valid file without targets, such as `[]`, lists none.
 
 mod address;
 mod dns;
