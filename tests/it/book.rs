@@ -100,8 +100,8 @@ only grants the permissions that its values need, among them those named below t
 
 The chart binds one more role of Kubernetes, `extension-apiserver-authentication-reader` in
 `kube-system`. With `tls.mode: selfManaged`, it also grants reading and updating one Secret by name,
-and reading and patching each of its APIServices by name. [Seldon](seldon.md#permissions),
-`rbac.scaleTargets` and `rbac.extraRules` add rules of their own.
+and reading and patching each of its APIServices by name. `rbac.scaleTargets` replaces the rules for
+scale targets. [Seldon](seldon.md#permissions) and `rbac.extraRules` add rules of their own.
 
 | role | API group | resources | names | verbs |
 |---|---|---|---|---|

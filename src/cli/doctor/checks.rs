@@ -123,7 +123,9 @@ checks! {
         fleet::owners, "Delete all owners but one";
     "pods-scheduled", "No pod is unschedulable", "pods",
         fleet::scheduled, "kubectl describe pod; add nodes, or lower the maximum";
-    "pods-ready", "No scheduled pod has been unready for long", "pods",
+    "pods-ready",
+        "Each variant with scheduled pods has a ready one, and none has been unready for long",
+        "pods",
         fleet::ready, "kubectl describe pod; kubectl logs of the engine";
     "annotations", "The annotations that declare variants are valid", "annotated objects",
         fleet::annotations, "kubectl annotate the object; docs/discovery.md has the annotations";
@@ -142,7 +144,7 @@ checks! {
         scalers::metrics, "Remove the other metrics";
     "hpa-directions", "HPAs scale in both directions", "HPAs",
         scalers::directions, "Set behavior.scaleUp.selectPolicy and scaleDown.selectPolicy to Max";
-    "hpa-policies", "HPA policies delay no change", "HPAs",
+    "hpa-policies", "HPA policies delay no change for long", "HPAs",
         scalers::policies, "Widen behavior.scaleUp.policies and scaleDown.policies";
     "hpa-conditions", "HPAs work", "conditions of HPAs",
         scalers::conditions, "kubectl describe hpa shows the message";
@@ -168,7 +170,7 @@ checks! {
     "daemon-replicas", "Several replicas of the daemon elect a leader",
         "Deployment of Plimsoll, configuration",
         daemon::replicas, "Set leaderElection.enabled of the chart, or replicas to 1";
-    "leader", "A leader decides", "Lease, /metrics",
+    "leader", "A leader decides", "Lease",
         daemon::leader, "Read the logs of all replicas of the daemon";
     "shared-decisions", "Replicas of the daemon share decisions", "ConfigMap of decisions",
         daemon::shared, "Delete the ConfigMap; the leader writes it again";
