@@ -80,13 +80,13 @@ struct Model<'a> {
     spare_kv: f64,
     /// Spare KV cache below which saturation scales up, as a share of the whole.
     trigger_kv: f64,
-    /// Spare KV cache that is missing up to the trigger; above 0, saturation scales up.
+    /// Spare KV cache that is missing up to the trigger; 0 if there is enough.
     required_kv: f64,
     /// Mean spare queue of the replicas that are not saturated, in requests.
     spare_queue: f64,
     /// Spare queue below which saturation scales up, in requests.
     trigger_queue: f64,
-    /// Spare queue that is missing up to the trigger, in requests; above 0, saturation scales up.
+    /// Spare queue that is missing up to the trigger, in requests; 0 if there is enough.
     required_queue: f64,
     /// Reason why the model waits with its next decision, as a sentence; null if it does not wait.
     waits_for: Option<String>,

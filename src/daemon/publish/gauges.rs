@@ -69,9 +69,9 @@ families! {
     SATURATION = "plimsoll_saturation_ratio", VARIANT,
         "Load of the replicas relative to saturation; 1 is the threshold.";
     REQUIRED_KV = "plimsoll_required_kv_cache_ratio", MODEL,
-        "Shortfall of mean KV-cache headroom below its trigger; above 0, saturation scales up.";
+        "Shortfall of mean KV-cache headroom below its trigger; 0 if there is none.";
     REQUIRED_QUEUE = "plimsoll_required_queue_requests", MODEL,
-        "Shortfall of mean queue headroom below its trigger; above 0, saturation scales up.";
+        "Shortfall of mean queue headroom below its trigger; 0 if there is none.";
     SPARE_KV = "plimsoll_spare_kv_cache_ratio", MODEL,
         "KV-cache headroom below the threshold, a mean over unsaturated replicas.";
     SPARE_QUEUE = "plimsoll_spare_queue_requests", MODEL,
@@ -107,7 +107,7 @@ families! {
     SLOWEST = "plimsoll_slowest_replica_ratio", VARIANT,
         "Iteration time of the slowest replica over that of its peers; absent until three replicas have five lessons each.";
     STARVING = "plimsoll_starving_variant", VARIANT,
-        "1 if requests wait at the variant while others are idle, until the router shares evenly.";
+        "1 if requests wait at the variant while others have room, until the router shares by capacity.";
     ADMISSIBLE = "plimsoll_admissible_requests_per_second", VARIANT,
         "Requests per second that the serving replicas can serve in time, after their queues.";
     MODEL_ADMISSIBLE = "plimsoll_model_admissible_requests_per_second", &["namespace", "model"],
@@ -165,23 +165,23 @@ families! {
     ALLOWED = "plimsoll_limit_accelerators", &["limit", "accelerator"],
         "Accelerators that the limit allows for all its variants.";
     HELD = "plimsoll_limit_accelerators_held", &["limit", "accelerator"],
-        "Accelerators of the limit that desired replicas use.";
+        "Accelerators of the limit that existing or requested replicas use.";
     ALLOWED_COST = "plimsoll_limit_cost_per_hour", &["limit"],
         "Maximum cost per hour of all replicas that the limit counts.";
     HELD_COST = "plimsoll_limit_cost_per_hour_held", &["limit"],
-        "Cost of desired replicas per hour.";
+        "Cost of existing or requested replicas per hour.";
     ON_NODES = "plimsoll_node_accelerators", &["accelerator"],
         "Accelerators on nodes that pods can get; on closed nodes, those held by replicas of variants.";
     OF_OTHERS = "plimsoll_node_accelerators_of_others", &["accelerator"],
-        "Accelerators on nodes held by pods that are not replicas of a variant.";
+        "Accelerators on open nodes held by pods that are not replicas of a variant or are terminating.";
     PRICE = "plimsoll_limit_shadow_price", &["limit", "of", "namespace", "variant", "unit"],
-        "Capacity that one more unit of the limit would add; absent if the limit does not bind.";
+        "Capacity that one more unit of the limit would add; absent if unknown or if the limit does not bind.";
     SOURCE_AGE = "plimsoll_limit_age_seconds", &["limit"],
-        "Time since the limit was last read; absent before the first reading.";
+        "Time since the limit was last read, or 0 while it can be read; absent before the first reading.";
     UNREAD = "plimsoll_limit_unread", &["limit"],
         "1 until the limit is first read, which blocks scale-up of its variants; then 0.";
     SLO_UNMEETABLE = "plimsoll_slo_unmeetable", VARIANT,
-        "1 while even an idle replica misses the latency target, otherwise 0.";
+        "1 while no number of replicas meets a latency target, otherwise 0.";
     ACCELERATORS = "plimsoll_replica_accelerators", &["namespace", "model", "variant", "said_by"],
         "Accelerators assumed per replica, by source: declared, template, pods or assumed.";
     ENGINE_ARGUMENTS = "plimsoll_engine_arguments", &["namespace", "model", "variant", "state"],

@@ -9,7 +9,7 @@ use crate::telemetry::registrar::Registrar;
 pub struct FollowingMetrics {
     /// 1 while an HPA's tolerance makes it ignore the published desired replicas, otherwise 0.
     pub ignores: GaugeVec,
-    /// 1 for each variant whose desired replicas an autoscaler follows, otherwise 0.
+    /// 1 for each variant whose desired replicas an autoscaler reads as they are, otherwise 0.
     pub follows: GaugeVec,
     /// 1 for each problem that keeps a variant's autoscaler from following.
     pub problems: GaugeVec,
@@ -27,7 +27,7 @@ impl FollowingMetrics {
         )?;
         let follows = registrar.gauges(
             "plimsoll_autoscaler_follows",
-            "1 if exactly one autoscaler follows the desired replicas of the variant, otherwise 0.",
+            "1 if exactly one autoscaler reads the desired replicas of the variant as they are, otherwise 0.",
             &["namespace", "variant"],
         )?;
         let problems = registrar.gauges(

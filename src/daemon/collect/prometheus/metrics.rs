@@ -70,7 +70,7 @@ impl PrometheusMetrics {
             )?,
             replicas: registrar.int_gauge(
                 "plimsoll_prometheus_replicas",
-                "Replicas with series in the last responses from Prometheus.",
+                "Replicas that are read from Prometheus, with or without series.",
             )?,
             readings: registrar.counter(
                 "plimsoll_prometheus_readings_total",
@@ -104,7 +104,7 @@ impl PrometheusMetrics {
             )?,
             interval: registrar.gauge(
                 "plimsoll_prometheus_scrape_interval_seconds",
-                "Longest time between two samples of a replica in Prometheus.",
+                "Longest time between two samples of a replica in Prometheus; a single missed one does not count.",
             )?,
         })
     }

@@ -50,7 +50,7 @@ impl ApiMetrics {
             // s.
             age: registrar.histogram(
                 "plimsoll_external_metrics_metric_age_seconds",
-                "Age of the decisions that were served.",
+                "Age of the decisions that were served as external metrics.",
                 exponential_buckets(1.0, 1.364, 20)?,
             )?,
             certificate: ServingCertificateMetrics::register(
