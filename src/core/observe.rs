@@ -365,7 +365,7 @@ pub struct Observation {
     pub current: Option<Replicas>,
     /// Replicas that are ready; without an orchestrator, those that answer.
     pub ready: Option<Replicas>,
-    /// Replicas that exist or are requested, and are not ready yet.
+    /// Replicas that exist or are requested, and are not ready yet or have never reported.
     pub pending: Replicas,
     /// The pending replicas that are ready and have never answered. `decide/unheard.rs` has the
     /// other words for absent data.

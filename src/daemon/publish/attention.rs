@@ -208,7 +208,7 @@ pub fn causes(published: &Published, variant: &PublishedVariant) -> BTreeSet<Att
     causes
 }
 
-/// Replicas without recent data, except as many as are still starting.
+/// Replicas whose data is too old, and those without any beyond the pending ones.
 #[must_use]
 pub fn silent(variant: &PublishedVariant) -> usize {
     let replicas = &variant.observation.replicas;

@@ -51,9 +51,9 @@ use plimsoll_core::units::{Fraction, Replicas, RequestRate, Requests, Seconds};
 /// All desired replicas and the steps that led to them.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Decisions<'a> {
-    /// Counts the ticks since the daemon started; all of the answer is from this one.
+    /// Number of the tick.
     generation: u64,
-    /// The replica of Plimsoll that decided; `null` with only one.
+    /// The replica of Plimsoll that decided; null without leader election, or before a decision.
     decided_by: Option<&'a str>,
     /// The daemon's clock when it answered.
     now: String,
@@ -122,7 +122,8 @@ pub(crate) struct Variant<'a> {
     current: Option<u32>,
     /// Ready replicas; without an orchestrator, responding replicas; null if unknown.
     ready: Option<u32>,
-    /// Replicas that exist or are asked for, and are not ready yet; null if unknown.
+    /// Replicas that exist or are asked for, and are not ready yet or have never reported; null if
+    /// unknown.
     pending: Option<u32>,
     /// Pending replicas that take too long to start, and no longer count as supply; null if
     /// unknown.
@@ -138,8 +139,8 @@ pub(crate) struct Variant<'a> {
     min: u32,
     /// The upper bound that holds, in replicas; null without a limit.
     max: Option<u32>,
-    /// `fresh` if it was decided on fresh data, `held` if the last decision stays because data is
-    /// missing, `none` without a decision.
+    /// `fresh` if it was decided on fresh data, `held` if the last decision stays, usually because
+    /// data is missing, `none` without a decision.
     basis: &'static str,
     /// Time of the data behind the decision; null without a decision.
     at: Option<String>,
@@ -149,27 +150,26 @@ pub(crate) struct Variant<'a> {
     because: String,
     /// The same in at most 80 characters; null without a decision.
     headline: Option<String>,
-    /// The steps of the decision, in their order; empty when nothing was ever
-    /// decided.
+    /// The steps of the decision, in their order; empty without a decision.
     steps: Vec<StepLine>,
     /// Nearness of the replicas to saturation; 1 is the threshold; null without fresh data.
     saturation: Option<f64>,
     /// Replicas at or above a saturation threshold; null without fresh data.
     saturated: Option<u32>,
-    /// Mean KV cache usage of all replicas over the window, as a share of the cache; null without
-    /// fresh data.
+    /// Mean KV cache usage of the replicas with fresh data over the window, as a share of the
+    /// cache; null if unknown.
     kv_cache_usage: Option<f64>,
-    /// Requests waiting on all replicas; null without fresh data.
+    /// Requests waiting on the replicas with fresh data; null if unknown.
     waiting: Option<f64>,
-    /// Requests running on all replicas; null without fresh data.
+    /// Requests running on the replicas with fresh data; null if unknown.
     running: Option<f64>,
-    /// Requests per second that arrive at all replicas, over the window; null without fresh data.
+    /// Requests per second that arrive at the replicas with fresh data, over the window; null if
+    /// unknown.
     arrivals_per_second: Option<f64>,
     /// Requests per second that its serving replicas can take in time, queues worked off first;
     /// null while `foresight` does not know.
     admissible_per_second: Option<f64>,
-    /// The same of its model, over all variants: the rate that a gateway may admit; null while it
-    /// is unknown for a variant that serves.
+    /// The same of its model: the rate that a gateway may admit; null if unknown.
     model_admissible_per_second: Option<f64>,
     /// Cost of one replica per hour, in the configuration's currency.
     cost_per_replica_hour: f64,

@@ -39,13 +39,12 @@ pub struct Explanation<'a> {
     inputs: Vec<InputLine>,
     /// The binding step; null without a decision.
     binding: Option<BindingLine>,
-    /// The desired replicas once every wait has ended, if the load stays as it is; null if the
-    /// variant has no decision.
+    /// The desired replicas once every wait has ended, if the load stays as it is; null if unknown.
     settled: Option<u32>,
     /// The loads at which the settled number differs from `desired`; null if they are not
     /// known.
     load: Option<LoadLine>,
-    /// Other inputs that would change the settled number.
+    /// Other inputs that would change the settled number; a pin or a pause is always listed.
     changes: Vec<ChangeLine>,
     /// Reaction of the variant's autoscaler; null if no cluster is watched.
     autoscaler: Option<Autoscaler>,
@@ -53,7 +52,7 @@ pub struct Explanation<'a> {
     unknown: Vec<String>,
     /// Decisions that were made to find the answers.
     solves: u32,
-    /// False if the search for answers was cut short because it took too long.
+    /// False if the search for answers was cut short.
     complete: bool,
     /// The answers in words, the most important first.
     summary: Vec<String>,

@@ -51,7 +51,7 @@ families! {
     READY = "plimsoll_ready_replicas", VARIANT,
         "Ready replicas; without an orchestrator, replicas that respond.";
     PENDING = "plimsoll_pending_replicas", VARIANT,
-        "Replicas that exist or are requested, and are not ready yet.";
+        "Replicas that exist or are requested, and are not ready yet or have never reported.";
     STUCK = "plimsoll_stuck_replicas", VARIANT,
         "Pending replicas that take too long to start and do not count as capacity.";
     UNSCHEDULABLE = "plimsoll_unschedulable_replicas", VARIANT,

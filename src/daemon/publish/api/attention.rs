@@ -35,7 +35,7 @@ pub(super) struct Attention {
     title: &'static str,
     /// More about it, as a phrase; of several variants, about the first.
     text: String,
-    /// The time since which this process has seen it, without a break; null if unknown.
+    /// Since when it holds, as far as this process knows; null if unknown.
     since: Option<String>,
     /// The same, as an age in seconds.
     since_age_seconds: Option<f64>,

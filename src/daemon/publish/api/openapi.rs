@@ -113,7 +113,8 @@ fn operation(endpoint: ApiEndpoint, shapes: &mut SchemaGenerator) -> Value {
     }
 
     if endpoint == ApiEndpoint::Explain {
-        responses.insert("503".to_owned(), response("No tick in time", &error));
+        let why = "No tick in time, or other explanations take too long";
+        responses.insert("503".to_owned(), response(why, &error));
     }
 
     json!({"summary": summary, "parameters": parameters, "responses": responses})
@@ -187,7 +188,7 @@ fn override_operation(summary: &str) -> Value {
         ("400", "An invalid query or body"),
         ("404", "No such variant, or no override to end"),
         ("409", "This replica does not lead"),
-        ("503", "The daemon is shutting down"),
+        ("503", "The change was not saved in time, or the daemon is shutting down"),
     ] {
         operation["responses"][status] = response(meaning, &error);
     }

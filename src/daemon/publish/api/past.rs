@@ -33,7 +33,7 @@ pub(crate) struct History<'a> {
     /// How long ago the last tick was, in seconds; null before the first.
     tick_age_seconds: Option<f64>,
     /// Replica counts and verdict at each change, the oldest first; an entry holds until the next,
-    /// and the last until now.
+    /// and the last until the last tick.
     replicas: Vec<LevelLine>,
     /// The load, a sample in each interval, the oldest first.
     load: Vec<SampleLine>,
@@ -56,7 +56,7 @@ struct LevelLine {
     current: Option<u32>,
     /// Replicas that are ready; null if unknown.
     ready: Option<u32>,
-    /// Replicas that are not ready yet; null if unknown.
+    /// Replicas that are not ready yet, or have never reported; null if unknown.
     pending: Option<u32>,
     /// `fresh`, `held` or `none`, as `basis` of a decision; `silent` while the daemon did not
     /// decide.
@@ -73,23 +73,22 @@ struct SampleLine {
     age_seconds: f64,
     /// Nearness of the replicas to saturation; 1 is the threshold; null without fresh data.
     saturation: Option<f64>,
-    /// Mean KV cache usage of all replicas over the window, as a share of the cache; null without
-    /// fresh data.
+    /// Mean KV cache usage of the replicas with fresh data over the window, as a share of the
+    /// cache; null if unknown.
     kv_cache_usage: Option<f64>,
-    /// Requests waiting on all replicas; null without fresh data.
+    /// Requests waiting on the replicas with fresh data; null if unknown.
     waiting: Option<f64>,
-    /// Requests running on all replicas; null without fresh data.
+    /// Requests running on the replicas with fresh data; null if unknown.
     running: Option<f64>,
-    /// Requests per second that arrive at all replicas, over the window; null without fresh data.
+    /// Requests per second that arrive at the replicas with fresh data, over the window; null if
+    /// unknown.
     arrivals_per_second: Option<f64>,
     /// Arrivals of its model and role that are forecast for the end of the start-up time, in
-    /// requests per second; null while `foresight` does not decide.
+    /// requests per second; null without a forecast.
     forecast_per_second: Option<f64>,
-    /// The need of its model and role, in requests per second; null while `foresight` does not
-    /// decide.
+    /// The need of its model and role, in requests per second; null without a forecast.
     need_per_second: Option<f64>,
-    /// The highest need in the hold, on which the decision is based; null while `foresight` does
-    /// not decide.
+    /// The highest need in the hold, on which the decision is based; null without a forecast.
     held_per_second: Option<f64>,
     /// Capacity of the replicas that serve its model and role, in requests per second; null if
     /// unknown.
@@ -118,9 +117,8 @@ struct Event {
     at: String,
     /// The same, as an age in seconds.
     age_seconds: f64,
-    /// `desired` if desired replicas changed, `held` if they are held from now on because data is
-    /// missing, `released` if they are decided on fresh data again, `removed` if the variant is
-    /// gone.
+    /// `desired` if desired replicas changed, `held` if they are held from now on, `released` if
+    /// they are decided on fresh data again, `removed` if the variant is gone.
     change: &'static str,
     /// The namespace.
     namespace: String,

@@ -39,7 +39,7 @@ pub(crate) struct Status {
     sources: Sources,
     /// The registration of the external metrics API; null where it is not watched.
     api_service: Option<ApiService>,
-    /// The election among the replicas of Plimsoll; null with only one.
+    /// The election among the replicas of Plimsoll; null without leader election.
     leader: Option<Leader>,
     /// Causes that need a person, the most urgent first; empty if nothing does.
     attention: Vec<Attention>,
@@ -48,7 +48,7 @@ pub(crate) struct Status {
 /// The election among the replicas of Plimsoll.
 #[derive(Serialize, JsonSchema)]
 struct Leader {
-    /// The replica that leads and decides; null if none does.
+    /// The replica that holds the Lease; null if none does.
     holder: Option<String>,
     /// The replica that answers.
     answered_by: String,
@@ -59,7 +59,7 @@ struct Leader {
 /// The last tick of the decision loop.
 #[derive(Serialize, JsonSchema)]
 struct TickStatus {
-    /// Counts the ticks since the daemon started.
+    /// Number of the tick.
     generation: u64,
     /// When it was.
     at: String,
@@ -111,7 +111,7 @@ struct Fleet {
     models: usize,
     /// Variants.
     variants: usize,
-    /// Variants with held desired replicas, because data is missing.
+    /// Variants whose desired replicas are held from an earlier tick.
     held: usize,
     /// Variants without a number.
     undecided: usize,
@@ -147,7 +147,7 @@ struct Sources {
     unlisted: usize,
     /// Age of the oldest list of replicas, in seconds; null if there is none.
     oldest_list_age_seconds: Option<f64>,
-    /// Variants whose scale target is not known.
+    /// Variants with an unknown state of their scale target.
     scale_unknown: usize,
 }
 

@@ -27,9 +27,9 @@ type ReactionHook<'a> = dyn Fn(&VariantKey, Option<Replicas>) -> Option<Reaction
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Summary")]
 pub(crate) struct FleetSummary<'a> {
-    /// Counts the ticks since the daemon started; all of the answer is from this one.
+    /// Number of the tick.
     generation: u64,
-    /// The replica of Plimsoll that decided; `null` with only one.
+    /// The replica of Plimsoll that decided; null without leader election, or before a decision.
     decided_by: Option<&'a str>,
     /// The daemon's clock when it answered.
     now: String,
@@ -56,14 +56,15 @@ struct VariantSummary<'a> {
     current: Option<u32>,
     /// Replicas that are ready; without an orchestrator, responding replicas; null if unknown.
     ready: Option<u32>,
-    /// Replicas that exist or are asked for, and are not ready yet; null if unknown.
+    /// Replicas that exist or are asked for, and are not ready yet or have never reported; null if
+    /// unknown.
     pending: Option<u32>,
     /// The lower bound that holds, in replicas.
     min: u32,
     /// The upper bound that holds, in replicas; null without a limit.
     max: Option<u32>,
-    /// `fresh` if it was decided on fresh data, `held` if the last decision stays because data is
-    /// missing, `none` without a decision.
+    /// `fresh` if it was decided on fresh data, `held` if the last decision stays, usually because
+    /// data is missing, `none` without a decision.
     basis: &'static str,
     /// The binding step in at most 80 characters; without a decision, the missing data.
     headline: String,
@@ -71,22 +72,23 @@ struct VariantSummary<'a> {
     attention: Vec<&'static str>,
     /// Replicas that are listed.
     replicas: usize,
-    /// Replicas without recent data, except as many as are still starting.
+    /// Replicas whose data is too old, and those without any beyond the pending ones.
     silent: usize,
     /// Replicas at or above a saturation threshold; null without fresh data.
     saturated: Option<u32>,
     /// Nearness of the replicas to saturation; 1 is the threshold; null without fresh data.
     saturation: Option<f64>,
-    /// Mean KV cache usage of all replicas over the window, as a share of the cache; null without
-    /// fresh data.
+    /// Mean KV cache usage of the replicas with fresh data over the window, as a share of the
+    /// cache; null if unknown.
     kv_cache_usage: Option<f64>,
-    /// Requests waiting on all replicas; null without fresh data.
+    /// Requests waiting on the replicas with fresh data; null if unknown.
     waiting: Option<f64>,
-    /// Requests running on all replicas; null without fresh data.
+    /// Requests running on the replicas with fresh data; null if unknown.
     running: Option<f64>,
-    /// Requests per second that arrive at all replicas, over the window; null without fresh data.
+    /// Requests per second that arrive at the replicas with fresh data, over the window; null if
+    /// unknown.
     arrivals_per_second: Option<f64>,
-    /// Need against capacity of its model and role; null while `foresight` does not decide.
+    /// Need against capacity of its model and role; null without a forecast.
     balance: Option<BalanceLine>,
     /// Cost of the current replicas per hour, in the configuration's currency; null if their number
     /// is unknown.

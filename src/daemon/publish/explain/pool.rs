@@ -28,7 +28,7 @@ pub(crate) struct Pool<'a> {
     unmet: u32,
     /// Every adapter that wants a copy or is configured, by name.
     adapters: Vec<PoolAdapter<'a>>,
-    /// Every listed replica and the adapters on it, by name.
+    /// Every listed replica and the adapters on it, by name; empty of a Seldon server.
     replicas: Vec<PoolReplica<'a>>,
     /// Copies that the plan has to load.
     plan_loads: u32,
@@ -37,8 +37,8 @@ pub(crate) struct Pool<'a> {
     /// Which copy should be where when the variant has its desired replicas; empty while the slots
     /// are unknown.
     plan: Vec<PoolPlace<'a>>,
-    /// In which order replicas should go when there are to be fewer; empty where their ordinals
-    /// decide it, as those of a `StatefulSet` do.
+    /// In which order replicas should go when there are to be fewer; empty while the slots are
+    /// unknown, and where their ordinals decide it, as those of a `StatefulSet` do.
     departures: Vec<PoolDeparture<'a>>,
 }
 

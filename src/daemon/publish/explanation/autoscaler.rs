@@ -15,8 +15,8 @@ pub struct Autoscaler {
     pub hpa: Option<String>,
     /// `keeps` if the desired replicas exist, `changes` if it will change them, `ignores` if its
     /// tolerance hides the change, `disabled` if it never scales in this direction, `unknown` if
-    /// its behavior or the existing replicas are not known, `not_followed` if no HPA follows
-    /// desired replicas.
+    /// the desired or the existing replicas are not known, `not_followed` if no HPA follows desired
+    /// replicas.
     #[schemars(with = "String")]
     pub reaction: Reaction,
     /// Seconds until its first change, at most; null if there is none, or it is not known.
@@ -26,9 +26,9 @@ pub struct Autoscaler {
     pub done_seconds: Option<f64>,
     /// Its stabilization window for this change, in seconds; null if it makes no change.
     pub window_seconds: Option<f64>,
-    /// Problems that keep the HPA from following, as sentences.
+    /// Problems that keep the HPA or `ScaledObject` from following, as sentences.
     pub problems: Vec<String>,
-    /// YAML to add to the HPA; null if nothing is needed.
+    /// YAML to add to the HPA if its tolerance hides the change; otherwise null.
     pub remedy: Option<String>,
     /// All of this as a sentence.
     pub text: String,

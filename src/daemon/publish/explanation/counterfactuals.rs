@@ -50,9 +50,9 @@ pub(super) struct ChangeLine {
     limit: Option<String>,
     /// The unit of the values: `s`, `replicas`, `accelerators` or `per_hour`.
     unit: &'static str,
-    /// The value in effect; null for a limit, whose value is in the configuration.
+    /// The value in effect; null of a limit, and of a pause.
     from: Option<f64>,
-    /// The other value; of a limit, the amount in addition. Null if there is no bound.
+    /// The other value; of a limit, the amount in addition. Null if the input is taken away.
     to: Option<f64>,
     /// The desired replicas with it, once every wait has ended.
     desired: u32,

@@ -15,12 +15,12 @@ use plimsoll_core::units::Seconds;
 pub(super) struct InputLine {
     /// The kind: `replica_list`, `replicas`, `signal` or `limit`.
     input: &'static str,
-    /// Its name; null if there is only one of this kind.
+    /// The name of a signal or a limit; null of the others.
     name: Option<String>,
     /// `fresh` if it is used, `stale` if it is too old to be used or its last value is held, and
     /// `never` if it was never read.
     state: &'static str,
-    /// Its age in seconds; null if it was never read.
+    /// Its age in seconds; null if it was never read, and of a limit that is `fresh`.
     age_seconds: Option<f64>,
     /// All of this as a sentence.
     text: String,
