@@ -306,8 +306,8 @@ async fn need_and_capacity_are_charted_with_the_forecast_and_the_reason_of_each_
     let read = format!("return {details}.querySelector('.readout').textContent;");
     assert_eq!(browser.js(&read).await, earlier, "the focus shows the reason");
     let number = browser.js("return Number(document.activeElement.dataset.number);").await;
-    let events = world.ask("events?limit=1000").await;
-    let mut events = events["events"].as_array().unwrap().iter();
+    let told = world.ask("events?limit=1000").await;
+    let mut events = told["events"].as_array().unwrap().iter();
     let event = events.find(|it| it["number"] == number).unwrap();
     let headline = event["headline"].as_str().unwrap();
     assert!(earlier.as_str().unwrap().ends_with(headline), "{earlier}: {event}");

@@ -175,19 +175,33 @@ async fn a_leader_that_ends_hands_over_at_once_and_no_number_changes() {
     second.end().await;
 }
 
-/// The causes of the variant that need a person, as the list of variants and the status have them.
+/// The causes of the variant that need a person, in the list of variants and in the status.
 async fn attention(daemon: &Running) -> [BTreeSet<String>; 2] {
-    let ask = async |path: &str| {
-        let answer = daemon.ask("GET", path).await.1;
-        serde_json::from_str::<Value>(&answer).unwrap()
-    };
-    let summary = ask("/api/v1/summary").await;
+    let summary = read(daemon, "/api/v1/summary").await;
     let listed = summary["variants"][0]["attention"].as_array().unwrap().iter();
-    let status = ask("/api/v1/status").await;
-    let banner = status["attention"].as_array().unwrap().iter().filter(|it| it["count"] == 1);
+    let status = read(daemon, "/api/v1/status").await;
+    let items = status["attention"].as_array().unwrap().iter().filter(|it| it["count"] == 1);
 
-    let name = |it: &Value| it.as_str().unwrap().to_owned();
-    [listed.map(name).collect(), banner.map(|it| name(&it["cause"])).collect()]
+    [listed.map(name).collect(), items.map(|it| name(&it["cause"])).collect()]
+}
+
+fn name(cause: &Value) -> String {
+    cause.as_str().unwrap().to_owned()
+}
+
+async fn read(daemon: &Running, path: &str) -> Value {
+    serde_json::from_str(&daemon.ask("GET", path).await.1).unwrap()
+}
+
+async fn until_attention(daemon: &Running, causes: &[&str]) {
+    let wanted: BTreeSet<String> = causes.iter().map(|&cause| cause.to_owned()).collect();
+    let same = async {
+        while attention(daemon).await.iter().any(|it| *it != wanted) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+
+    tokio::time::timeout(PATIENCE, same).await.unwrap();
 }
 
 #[tokio::test]
@@ -201,26 +215,17 @@ async fn a_follower_that_hears_nothing_says_that_its_decisions_are_too_old() {
     write_leaf(folder.path(), &leaf);
     let served = "external_metrics: {listen: \"127.0.0.1:0\", fresh: 1s, hold: 12s, \
                   tls: {cert_file: tls.crt, key_file: tls.key}}";
-    let text = election(&folder, &fake, &engine, "second");
-    let text = text.replace("external_metrics: {enabled: false}", served);
+    let unserved = election(&folder, &fake, &engine, "second");
+    let text = unserved.replace("external_metrics: {enabled: false}", served);
     let second = Running::start_in(folder, &text).await;
     second.until_desired("llama", Some(1.0)).await;
     assert_eq!(attention(&second).await, [BTreeSet::new(), BTreeSet::new()]);
 
-    let expired = BTreeSet::from(["expired".to_owned()]);
-    let until = async |causes: &BTreeSet<String>| {
-        let same = async {
-            while attention(&second).await.iter().any(|it| it != causes) {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, same).await.unwrap();
-    };
     fake.refuse(CONFIG_MAPS);
-    until(&expired).await;
+    until_attention(&second, &["expired"]).await;
     assert_eq!(variant(&second).await.1["desired"], 1, "the page still shows it");
     fake.allow(CONFIG_MAPS);
-    until(&BTreeSet::new()).await;
+    until_attention(&second, &[]).await;
     second.end().await;
     first.end().await;
 }
@@ -315,6 +320,12 @@ async fn an_order_that_is_answered_survives_a_leader_that_ends_at_once() {
     last.end().await;
 }
 
+/// The number of the shared document.
+fn sequence(fake: &FakeCluster) -> f64 {
+    let document = fake.objects(CONFIG_MAPS).pop().unwrap();
+    document["data"]["sequence"].as_str().unwrap().parse().unwrap()
+}
+
 #[tokio::test]
 async fn a_stream_of_orders_is_written_every_two_seconds_however_rare_ticks_are() {
     let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
@@ -327,18 +338,17 @@ async fn a_stream_of_orders_is_written_every_two_seconds_however_rare_ticks_are(
     leader.until_sample("plimsoll_leader ", 1.0).await;
     leader.until_desired("llama", Some(1.0)).await;
 
-    let written = || {
-        let document = fake.objects(CONFIG_MAPS).pop().unwrap();
-        document["data"]["sequence"].as_str().unwrap().parse::<f64>().unwrap()
-    };
-    let (before, began) = (written(), Instant::now());
+    let before = sequence(&fake);
+    let began = Instant::now();
     for _ in 0..5 {
         let order = json!({"pause": true, "until": later(3600)}).to_string();
         let path = "/-/override?namespace=shop&variant=llama";
         let sent = leader.request("PUT", path).body(order).send().await.unwrap();
         assert_eq!(sent.status(), StatusCode::OK);
     }
-    let (writes, took) = (written() - before, began.elapsed().as_secs_f64());
+
+    let writes = sequence(&fake) - before;
+    let took = began.elapsed().as_secs_f64();
     assert!(writes >= 5.0 && writes <= took / 2.0 + 2.0, "{writes} in {took} s");
     leader.end().await;
 }

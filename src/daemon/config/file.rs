@@ -252,7 +252,7 @@ settings! {
         /// Connects to a cluster.
         enabled: bool = false, needs restart;
 
-        /// The kubeconfig file; without it, the default kubeconfig, or else the pod's service
+        /// The kubeconfig file; without it, the default kubeconfig, otherwise the pod's service
         /// account.
         kubeconfig: Option<PathBuf>, needs restart;
 

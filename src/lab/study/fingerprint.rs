@@ -155,13 +155,14 @@ mod tests {
             write([folder; 2], "clients/chunk-0-trace.csv", "1");
         }
 
-        let of = |folder: &TempDir| {
+        let [first, second] = [&one, &other].map(|folder| {
             let clients = folder.path().join("clients");
             json!({"models": [{"workload": {"trace": {"file": clients}}}]})
-        };
-        let [first, second] = [of(&one), of(&other)];
+        });
+
         let at_first = print("", &[("", &first)], &one);
         assert_eq!(at_first, print("", &[("", &second)], &other));
+
         write([&other; 2], "clients/chunk-0-trace.csv", "2");
         assert_ne!(at_first, print("", &[("", &second)], &other));
     }

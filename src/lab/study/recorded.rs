@@ -62,8 +62,8 @@ pub(crate) fn look_elsewhere(scenario: &mut Value, folder: &Path, elsewhere: &Pa
 /// The places of trace file names in a scenario.
 fn files(scenario: &mut Value) -> Vec<&mut Value> {
     let models = scenario.get_mut("models").and_then(Value::as_array_mut);
-    let models = models.into_iter().flatten().filter_map(Value::as_object_mut).flatten();
-    let workloads = models.filter(|(key, _)| ["workload", "batch"].contains(&key.as_str()));
+    let keys = models.into_iter().flatten().filter_map(Value::as_object_mut).flatten();
+    let workloads = keys.filter(|(key, _)| ["workload", "batch"].contains(&key.as_str()));
     let mut files = Vec::new();
     let kinds = workloads.filter_map(|(_, workload)| workload.as_object_mut()).flatten();
     for (kind, workload) in kinds {

@@ -60,11 +60,16 @@ pub(super) fn is_valued(flag: &str) -> bool {
 
 /// Returns the last value of a flag, as the word behind it or after `=`.
 fn value<'a>(words: &'a [String], flag: &str) -> Option<&'a str> {
-    let after = |word: &'a String| word.strip_prefix("--")?.strip_prefix(flag);
-    let behind =
-        words.windows(2).filter(|pair| after(&pair[0]) == Some("")).map(|pair| pair[1].as_str());
-    let joined = words.iter().filter_map(|word| after(word)?.strip_prefix('='));
+    let pairs = words.windows(2).filter(|pair| behind_flag(&pair[0], flag) == Some(""));
+    let behind = pairs.map(|pair| pair[1].as_str());
+    let joined = words.iter().filter_map(|word| behind_flag(word, flag)?.strip_prefix('='));
+
     behind.chain(joined).rfind(|word| !word.starts_with('-'))
+}
+
+/// Returns the text of a word behind this flag.
+fn behind_flag<'a>(word: &'a str, flag: &str) -> Option<&'a str> {
+    word.strip_prefix("--")?.strip_prefix(flag)
 }
 
 /// Returns the word after `serve`, or the first word if it is no flag and no program.
