@@ -1250,6 +1250,11 @@ fn what_foresight_cannot_judge_by_is_refused() {
         "capacity.foresight",
         "has no effect, because capacity.analyzers does not name foresight",
     );
+    check_warning(
+        &format!("capacity: {{slo: {{ttft: 1s, ttft_percentile: 90}}}}\n{VARIANT}"),
+        "capacity.slo.ttft_percentile",
+        "has no effect, because capacity.analyzers does not name queueing",
+    );
 }
 
 #[test]

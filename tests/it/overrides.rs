@@ -61,7 +61,9 @@ fn a_pin_stays_within_the_bounds_and_the_limits() {
     world.set("a", 3, (0.5, 0.0));
     let _ = world.run(3);
     let until = world.second + 60;
-    assert_eq!(desired(&ordered(&mut world, Order::Pin(n(9)), until), "a"), 5);
+    let decisions = ordered(&mut world, Order::Pin(n(9)), until);
+    assert_eq!(desired(&decisions, "a"), 5);
+    assert_eq!(last(&decisions).is_short_at_max(), Some(false), "the load asks for less");
     assert_eq!(desired(&ordered(&mut world, Order::Pin(n(0)), until), "a"), 2);
 
     let source = LimitSource::Read(Allowance::Total(Gpus::new(4)));

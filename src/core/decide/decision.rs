@@ -136,11 +136,18 @@ impl Decision {
     /// Returns true if the load behind a step asks for more than the maximum.
     fn asks_more(&self, step: &Step) -> bool {
         match &step.reason {
-            Reason::AboveMax(_) => true,
+            Reason::AboveMax(_) => self.is_asked_beyond_max(),
             Reason::Load(SaturationOutcome::SpareLowNoRoom(_)) => self.is_at_max(),
             Reason::Sized(_) => self.is_short() && self.is_at_max(),
             _ => false,
         }
+    }
+
+    /// Returns true if more than the maximum is asked for without a pin as well.
+    fn is_asked_beyond_max(&self) -> bool {
+        let pinned = self.steps.iter().find(|it| matches!(it.reason, Reason::Pinned { .. }));
+        let max = self.bounds.max();
+        pinned.is_none_or(|it| max.is_some_and(|most| it.before > most))
     }
 
     /// Returns true if no more replicas are allowed.

@@ -187,7 +187,7 @@ fn unknown(
         ));
     }
     if !answers.complete {
-        unknown.push("other changes: the search was cut short because it took too long".to_owned());
+        unknown.push(format!("other changes: {}", counterfactuals::CUT_SHORT));
     }
     if autoscaler.is_none() {
         unknown.push("the autoscaler's reaction: no cluster is watched".to_owned());

@@ -165,6 +165,12 @@ fn targets(
         checks.problems.warning(join(&path, "ttft_percentile"), rule);
     }
 
+    let by_percentile = written.is_some_and(|it| it.ttft_percentile.is_some() && it.ttft.is_some());
+    if by_percentile && is_used && !keys.analyzers.contains(&Analyzer::Queueing) {
+        let rule = "has no effect, because capacity.analyzers does not name queueing";
+        checks.problems.warning(join(&path, "ttft_percentile"), rule);
+    }
+
     if written.is_some_and(|it| it.long_prompt.is_some() && it.ttft_per_token.is_none()) {
         let rule = "has no effect without capacity.slo.ttft_per_token";
         checks.problems.warning(join(&path, "long_prompt"), rule);

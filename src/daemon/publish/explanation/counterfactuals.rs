@@ -60,6 +60,10 @@ pub(super) struct ChangeLine {
     pub(super) text: String,
 }
 
+/// The reason why a search has no answer.
+pub(super) const CUT_SHORT: &str =
+    "the search was cut short, as it took too long or too many steps";
+
 /// The reason why no load is known, in words.
 pub(super) const fn why(why: &Unanswered) -> &'static str {
     match why {
@@ -70,7 +74,7 @@ pub(super) const fn why(why: &Unanswered) -> &'static str {
         Unanswered::OtherAnalyzer => {
             "the analyzers that decide measure it in a unit that cannot be changed afterward"
         }
-        Unanswered::TooCostly => "the search was cut short because it took too long",
+        Unanswered::TooCostly => CUT_SHORT,
     }
 }
 
