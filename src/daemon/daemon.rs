@@ -185,12 +185,8 @@ impl Daemon {
         let external_metrics = match &config.keys.external_metrics {
             Some(settings) => {
                 let trust = trust(options.trust.as_ref(), cluster.as_ref())?;
-                let drain_max = config.keys.shutdown.drain;
-                let limits = ServerLimits { drain_max, ..ServerLimits::default() };
-                let of_cluster = cluster.as_ref();
-                let served = serve_external_metrics(
-                    settings, &common, trust, of_cluster, &telemetry, limits,
-                );
+                let served =
+                    serve_external_metrics(settings, &common, trust, cluster.as_ref(), &telemetry);
                 let MetricsApiEndpoint { address, followed, ready: all } = served.await?;
                 ready = all;
                 let name = registered_as(settings);
@@ -420,7 +416,6 @@ async fn serve_external_metrics(
     trust: WatchedTrustAnchor,
     cluster: Option<&Cluster>,
     telemetry: &Telemetry,
-    limits: ServerLimits,
 ) -> anyhow::Result<MetricsApiEndpoint> {
     let DaemonContext { clock, registry, servers, tasks, phases, published, wva, .. } = common;
     let metrics = external_metrics::metrics::ApiMetrics::register(registry)?;
@@ -460,6 +455,7 @@ async fn serve_external_metrics(
     let address = listener.local_addr()?;
     let server_config = tls::server_config(Arc::clone(&followed.certificate))?;
     let connections = servers.clone();
+    let limits = ServerLimits { drain_max: common.drain_max, ..ServerLimits::default() };
     let shed = common.shed.of(ShedListener::ExternalMetrics);
     let phases = phases.clone();
     servers.spawn(async move {

@@ -1,6 +1,7 @@
 //! The state that all parts of a daemon share: clock, metrics, tasks, and the published decisions.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use prometheus::Registry;
 use tokio::sync::watch;
@@ -36,6 +37,8 @@ pub(crate) struct DaemonContext {
     /// served.
     pub(crate) retire: CancellationToken,
     pub(crate) servers: TaskTracker,
+    /// Time that open requests have to finish when the servers drain.
+    pub(crate) drain_max: Duration,
     pub(crate) tasks: TaskTracker,
     pub(crate) phases: watch::Receiver<ServerPhase>,
     pub(crate) published: watch::Receiver<Arc<Published>>,
@@ -78,6 +81,7 @@ impl DaemonContext {
             stop,
             retire,
             servers,
+            drain_max: config.keys.shutdown.drain,
             tasks,
             phases,
             published,

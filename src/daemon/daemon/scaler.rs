@@ -48,7 +48,7 @@ pub(crate) async fn serve(
     let listener = listen(settings.listen, "external_scaler.listen")?;
     let address = listener.local_addr()?;
     let connections = servers.clone();
-    let limits = ServerLimits { drain_max: keys.shutdown.drain, ..external_scaler::limits() };
+    let limits = ServerLimits { drain_max: common.drain_max, ..external_scaler::limits() };
     let shed = common.shed.of(ShedListener::ExternalScaler);
     servers.spawn(async move {
         let tracker = &connections;
