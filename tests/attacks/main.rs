@@ -10,8 +10,8 @@
 //! `PLIMSOLL` selects another program to attack than this build's, such as a release.
 //!
 //! Each attack gets a daemon of its own: the real program as a process, with default settings.
-//! Rules are about answers, memory and open files, and never about times: a time is a row of the
-//! table, because it depends on the machine.
+//! Rules are about answers, memory and open files. Apart from time limits, they are not about times:
+//! a time is a row of the table, because it depends on the machine.
 
 #![expect(clippy::unwrap_used, reason = "an attack may panic")]
 #![expect(clippy::print_stdout, reason = "the results are what this prints")]

@@ -9,8 +9,8 @@
 //! A fault is either a script on a running daemon or a test that exists for it. A script has a
 //! daemon of its own, as a process, with a simulated fleet, an API server that can be broken, and
 //! the clients that matter: an HPA that asks through the front proxy and scales by the answers, a
-//! kubelet that probes, and a look at memory and open files. Rules are never about times: a time
-//! is a cell of the table, because it depends on the machine.
+//! kubelet that probes, and a look at memory and open files. Apart from time limits, rules are not
+//! about times: a time is a cell of the table, because it depends on the machine.
 //!
 //! `PLIMSOLL` selects another program than this build's, such as a release.
 

@@ -409,7 +409,8 @@ settings! {
         /// Parameters of every query, such as `dedup`.
         parameters: BTreeMap<String, Option<String>>;
 
-        /// Labels that all series must have, such as those of a cluster at a global server.
+        /// Labels that all series of replicas must have, such as those of a cluster at a global
+        /// server.
         matched as "match": BTreeMap<String, Option<String>>;
 
         /// The labels by which replicas are found.

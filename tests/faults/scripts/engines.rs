@@ -152,7 +152,7 @@ async fn partly(behavior: Behavior) -> Result<Finding> {
     Ok(scene.finish("", Some(recovery)))
 }
 
-/// The engines repeat the metrics of before while the load rises.
+/// The engines repeat the metrics of before while the load falls.
 async fn frozen() -> Result<Finding> {
     let scene = Scene::start(&Setting::default()).await?;
     scene.fleet.behave(Behavior::Frozen(LOAD / 3.0));

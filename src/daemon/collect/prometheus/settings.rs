@@ -43,7 +43,7 @@ pub struct PrometheusSettings {
     pub header_files: BTreeMap<String, PathBuf>,
     /// Parameters of every query.
     pub parameters: BTreeMap<String, String>,
-    /// The labels that all series must have.
+    /// The labels that all series of replicas must have.
     pub matched: BTreeMap<String, String>,
     /// The labels by which replicas are found.
     pub labels: LabelNames,

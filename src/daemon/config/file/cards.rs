@@ -107,10 +107,10 @@ settings! {
         /// Tokens in the KV cache.
         kv_tokens: Option<Tokens>, in TOKENS;
 
-        /// Tokens computed in a step.
+        /// The most tokens computed in a step.
         step_tokens: Option<Tokens>, in TOKENS;
 
-        /// Sequences that run at once.
+        /// The most sequences that run at once.
         sequences: Option<Requests>, in BATCHES;
 
         /// The longest request, prompt and output together.
