@@ -5,8 +5,8 @@
 //! and through its own Kubernetes external metrics API, so that a stock HPA does the scaling.
 //!
 //! This package is the command line over three crates: `plimsoll_core` decides, `plimsoll_daemon`
-//! observes and publishes, and `plimsoll_lab` simulates. It re-exports their modules, so that
-//! tests, benchmarks and fuzz targets need one name.
+//! observes and publishes, and `plimsoll_lab` simulates. It re-exports most of their modules, so
+//! that tests, benchmarks and fuzz targets need one name.
 
 pub use plimsoll_core::{analyze, decide, fleet, observe, pipeline, settings, units};
 pub use plimsoll_daemon::{

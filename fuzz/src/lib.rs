@@ -1,4 +1,4 @@
-//! Invariants of all code that reads bytes from outside, for any bytes.
+//! Invariants of code that reads bytes from outside, for any bytes.
 //!
 //! Each module has one function, `check`, that takes any bytes and panics if a rule is broken. The
 //! fuzzer calls it with generated inputs. `tests/it/corpus.rs` calls it with the inputs found so

@@ -3,7 +3,8 @@
 //! To add an analyzer:
 //!
 //! - write a module in `analyze` that estimates capacity per replica,
-//! - write a module of the same name below `pipeline::sizing` that passes it the observed data,
+//! - write a module of the same name below `pipeline::sizing::analyzers` that passes it the observed
+//!   data,
 //! - add a row.
 
 use std::fmt;

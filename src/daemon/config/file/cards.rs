@@ -55,7 +55,7 @@ settings! {
         iteration: Option<CardIterationKeys>;
 
         /// Requests that the card was learned from. For requests of other lengths, by more than
-        /// half as much again, the card does not count.
+        /// a factor of 1.5, the card does not count.
         requests: Option<CardRequestKeys>;
 
         /// Iterations that the card was learned from.
