@@ -20,8 +20,8 @@ use plimsoll_lab::study::args::{ScoreboardArgs, SimulateArgs};
 const EXIT_CODES: &str = "\
 Exit codes:
    0  Success.
-  64  The command line or the configuration is invalid.
-  69  A required service does not respond.
+  64  The command line or an input is invalid, or the configuration cannot be read.
+  69  A required service does not respond, or another file cannot be read or written.
   70  Internal error; please report it.";
 
 /// The examples in `backtest --help`.
@@ -63,7 +63,7 @@ Examples:
   plimsoll migrate wva manifests/
       Print the configuration and the manifests, with the differences as comments.
   plimsoll migrate keda --context production --namespace shop --output plimsoll/
-      Read a cluster, and write plimsoll.yaml, values.yaml, differences.md and manifests/.
+      Read a cluster, and write the result into a folder.
 
 Exit codes:
    0  Success.
@@ -146,7 +146,7 @@ pub enum Command {
     /// Serve one simulated vLLM replica: its metrics and its completions API
     ///
     /// Use it in place of an engine if you have no GPU, such as in a pod of a kind cluster. Its
-    /// text has no meaning; the number and timing of its tokens come from the simulated engine.
+    /// text has no meaning; the timing of its tokens comes from the simulated engine.
     /// docs/engine.md shows it with an HPA.
     #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
     Engine(EngineArgs),
@@ -257,7 +257,8 @@ pub struct MigrateArgs {
     /// Files and folders with manifests, instead of a cluster
     #[arg(verbatim_doc_comment, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// Read only this namespace. For files: the namespace of objects without one
+    /// Read only this namespace, except for WVA's `ConfigMap`s. For files: the namespace of
+    /// objects without one
     #[arg(verbatim_doc_comment, short, long, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
     /// Path to the kubeconfig
@@ -266,8 +267,8 @@ pub struct MigrateArgs {
     /// Context in the kubeconfig
     #[arg(verbatim_doc_comment, long, value_name = "NAME", conflicts_with = "paths")]
     pub context: Option<String>,
-    /// Write plimsoll.yaml, values.yaml for the chart, differences.md and manifests/ into this
-    /// folder instead of printing. The folder must be empty or absent
+    /// Write plimsoll.yaml, values.yaml for the chart, differences.md, annotate.sh and manifests/
+    /// into this folder instead of printing. The folder must be empty or absent
     #[arg(verbatim_doc_comment, short, long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
 }
@@ -336,7 +337,7 @@ pub struct ExplainArgs {
     /// URL of the daemon's plain HTTP port
     #[arg(long, value_name = "URL", default_value = DAEMON_URL)]
     pub url: String,
-    /// Trace to read instead: a file, or a folder with all files that are in it
+    /// Trace to read instead: a file, or a folder with all trace files in it
     #[arg(long, value_name = "TRACE", requires = "at", conflicts_with = "url")]
     pub trace: Vec<PathBuf>,
     /// Instant in the trace, such as `2026-11-21T09:30:00Z`; the first tick at or after it is used

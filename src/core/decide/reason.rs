@@ -281,20 +281,20 @@ reasons! {
     /// Headroom is below its trigger, and this is the cheapest variant that can scale up.
     SpareLow "spare_low" = Reason::Load(SaturationOutcome::SpareLow(low)) => [low]
         "low headroom[: KV {kv_spare} < {kv_trigger}][, queue {queue_spare} < {queue_trigger}]";
-    /// Headroom is below its trigger, and a cheaper variant of the model scales up.
+    /// Headroom is below its trigger, and another variant of the model scales up.
     SpareLowElsewhere "spare_low_elsewhere" = Reason::Load(SaturationOutcome::SpareLowElsewhere(variant))
         => [variant] "low headroom; scaling up {variant} instead";
-    /// Headroom is below its trigger, and every variant of the model has its maximum.
+    /// Headroom is below its trigger, and no variant of the model can scale up.
     SpareLowNoRoom "spare_low_no_room" = Reason::Load(SaturationOutcome::SpareLowNoRoom(low)) => [low]
         "low headroom, and every variant is at its maximum";
     /// Headroom stays above its triggers without one replica of this variant.
     SpareEnough "spare_enough" = Reason::Load(SaturationOutcome::SpareEnough(enough)) => [enough]
         "headroom is sufficient: KV {kv_spare}, queue {queue_spare} remain";
-    /// Headroom is sufficient, and a more expensive variant of the model scales down.
+    /// Headroom is sufficient, and another variant of the model scales down.
     SpareEnoughElsewhere "spare_enough_elsewhere"
         = Reason::Load(SaturationOutcome::SpareEnoughElsewhere(variant))
         => [variant] "headroom is sufficient; scaling down {variant} instead";
-    /// Headroom is sufficient, and each variant is at its minimum or has one replica.
+    /// Headroom is sufficient, and no variant of the model can scale down.
     SpareAtMin "spare_at_min"
         = Reason::Load(SaturationOutcome::SpareKept(kept @ SpareKept::NoneToSpare(_))) => [kept]
         "headroom is sufficient, but no variant can scale down";
@@ -308,16 +308,16 @@ reasons! {
     /// No replica of the variant was measured.
     Unmeasured "unmeasured" = Reason::Load(SaturationOutcome::Unmeasured(_)) => []
         "no replica was measured";
-    /// The cheapest plan keeps the current replicas.
+    /// The plan keeps the current replicas.
     CapacityKept "capacity_kept"
         = Reason::Sized(sized @ SizedReason { because: PlanReason::Kept, .. }) => [sized]
         "capacity fits demand[: {demand} of {capacity}]";
-    /// Capacity is sufficient, and the cheapest plan has more replicas of this variant.
+    /// Capacity is sufficient, and the plan has more replicas of this variant.
     CapacityPreferred "capacity_preferred"
         = Reason::Sized(sized @ SizedReason { because: PlanReason::Added, .. })
         if !sized.is_short() => [sized]
         "the cheapest plan has more of this variant";
-    /// The cheapest plan adds replicas for demand that exceeds capacity.
+    /// The plan adds replicas for demand that exceeds capacity.
     CapacityAdded "capacity_added"
         = Reason::Sized(sized @ SizedReason { because: PlanReason::Added, .. }) => [sized]
         "demand[ {demand}] exceeds capacity[ {capacity}]";
@@ -374,10 +374,10 @@ reasons! {
     /// Copies move, so that fewer replicas of a pool are enough.
     PoolPacked "pool_packed" = Reason::Pool(pooled) if pooled.cause() == PoolCause::Packed => [pooled]
         "packing onto fewer replicas (copies to move: {moved})";
-    /// A pool needs fewer replicas, none is empty, and packing is not safe.
+    /// A pool needs fewer replicas, none is empty, and packing is off or not possible now.
     PoolKept "pool_kept" = Reason::Pool(pooled) => [pooled]
         "{needed} needed; none is empty, packing is not safe";
-    /// No fresh data, so the last desired replicas stay.
+    /// Data for a decision is missing, so the last desired replicas stay.
     NoData "no_data" = Reason::NoData(_) => [] "held: no fresh data";
     /// Ready replicas without fresh data are kept.
     IncompleteData "incomplete_data" = Reason::Incomplete { missing } => [missing]
@@ -432,7 +432,7 @@ reasons! {
     /// Requests queue for a model without replicas.
     Woken "woken" = Reason::Zero(Move::Woken { queued, signal }) => [queued, signal]
         "woken: {queued} queued by {signal}";
-    /// The model was woken recently, so it keeps its replicas for now.
+    /// The model was woken recently, so it keeps a replica for now.
     KeptAwake "kept_awake" = Reason::Zero(Move::KeptAwake { ago, at_least })
         => [ago, at_least] "kept awake: woken {ago} ago";
     /// A person has pinned desired replicas, within bounds and limits.

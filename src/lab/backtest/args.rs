@@ -9,7 +9,7 @@ use plimsoll_daemon::config::positive_duration;
 /// The trace to read: recorded files, or the past of a Prometheus.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub struct SourceArgs {
-    /// Traces to read: files, or folders with all their files
+    /// Traces to read: files, or folders with all their trace files
     #[arg(verbatim_doc_comment, value_name = "TRACE", required_unless_present = "prometheus")]
     pub trace: Vec<PathBuf>,
     /// Read the history of the variants in `--config` from this Prometheus instead of a trace.

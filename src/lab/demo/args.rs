@@ -53,7 +53,8 @@ pub enum DemoPolicy {
     Throughput,
     /// Latency objectives and a queueing model, at the least cost. It learns for two minutes.
     Queueing,
-    /// All analyzers, at the least cost: each can make a model grow, and all must agree to shrink it.
+    /// All analyzers except foresight, at the least cost: each can make a model grow, and all must
+    /// agree to shrink it.
     All,
 }
 

@@ -158,7 +158,7 @@ pub enum SpareKept {
         /// Replicas that are not saturated.
         non_saturated: Replicas,
     },
-    /// Headroom would be sufficient, but each variant is at its minimum or has one replica.
+    /// Headroom would be sufficient, but no variant can scale down.
     #[display("{_0}, but no variant can scale down")]
     NoneToSpare(SpareEnough),
 }

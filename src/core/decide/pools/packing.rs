@@ -117,7 +117,7 @@ pub enum Lowering {
         /// Copies that have to be moved.
         moved: Replicas,
     },
-    /// Fewer replicas are needed, no replica is empty, and packing is not safe.
+    /// Fewer replicas are needed, no replica is empty, and packing is off or not possible now.
     Kept {
         /// Current replicas.
         asked: Replicas,
