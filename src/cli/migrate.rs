@@ -74,7 +74,7 @@ pub(crate) fn run(source: &MigrateSource) -> anyhow::Result<()> {
         check_output(folder)?;
     }
 
-    let objects = read(args)?;
+    let objects = read(source, args)?;
     let mut migration = Migration::default();
 
     match source {
@@ -106,13 +106,13 @@ pub(crate) fn run(source: &MigrateSource) -> anyhow::Result<()> {
     check(&config)?;
 
     match &args.output {
-        Some(folder) => save(folder, &config, &migration),
+        Some(folder) => save(args, folder, &config, &migration),
         None => print(&config, &migration),
     }
 }
 
-fn read(args: &MigrateArgs) -> anyhow::Result<Vec<Manifest>> {
-    let MigrateArgs { paths, namespace, kubeconfig, context, output: _ } = args;
+fn read(source: &MigrateSource, args: &MigrateArgs) -> anyhow::Result<Vec<Manifest>> {
+    let MigrateArgs { paths, namespace, .. } = args;
 
     if !paths.is_empty() {
         let default = namespace.as_deref().unwrap_or(NAMESPACE);
@@ -129,9 +129,7 @@ fn read(args: &MigrateArgs) -> anyhow::Result<Vec<Manifest>> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let objects = cluster::read(kubeconfig.as_deref(), context.as_deref(), namespace.as_deref());
-
-    Ok(runtime.block_on(objects)?)
+    Ok(runtime.block_on(cluster::read(source, args))?)
 }
 
 /// Checks the configuration as `plimsoll check` does. Values of the source may be out of range.
@@ -204,14 +202,19 @@ fn print(config: &str, migration: &Migration) -> anyhow::Result<()> {
 }
 
 /// Writes everything into a folder, and prints the names of the files.
-fn save(folder: &Path, config: &str, migration: &Migration) -> anyhow::Result<()> {
+fn save(
+    args: &MigrateArgs,
+    folder: &Path,
+    config: &str,
+    migration: &Migration,
+) -> anyhow::Result<()> {
     let values = yaml::write(&migration.values()).context("cannot write the values")?;
     let mut files = vec![
         (folder.join(CONFIG), config.to_owned()),
         (folder.join(VALUES), values),
         (folder.join(DIFFERENCES), differences(migration)),
     ];
-    if let Some(script) = annotate::script(&migration.manifests) {
+    if let Some(script) = annotate::script(args, &migration.manifests) {
         files.push((folder.join(ANNOTATE), script));
     }
 

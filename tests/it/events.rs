@@ -1,6 +1,7 @@
 //! Kubernetes Events, against an API server that is scripted.
 
 use std::fs;
+use std::path::PathBuf;
 
 use plimsoll::clock::Clock;
 use plimsoll::publish::events::{
@@ -111,13 +112,8 @@ pub(crate) async fn a_cluster_with_an_engine() -> FakeCluster {
     fake
 }
 
-/// A configuration for the variant of that cluster, with this beside `kubernetes.enabled`.
-pub(crate) fn configuration(
-    folder: &TempDir,
-    fake: &FakeCluster,
-    engine: &Engine,
-    kubernetes: &str,
-) -> String {
+/// Writes a kubeconfig for the cluster into the folder.
+pub(crate) fn write_kubeconfig(folder: &TempDir, fake: &FakeCluster) -> PathBuf {
     let kubeconfig = folder.path().join("kubeconfig");
     let text = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "fake",
@@ -126,6 +122,18 @@ pub(crate) fn configuration(
         "users": [{"name": "fake", "user": {}}],
     });
     fs::write(&kubeconfig, text.to_string()).unwrap();
+
+    kubeconfig
+}
+
+/// A configuration for the variant of that cluster, with this beside `kubernetes.enabled`.
+pub(crate) fn configuration(
+    folder: &TempDir,
+    fake: &FakeCluster,
+    engine: &Engine,
+    kubernetes: &str,
+) -> String {
+    let kubeconfig = write_kubeconfig(folder, fake);
     let (kubeconfig, port) = (kubeconfig.display(), engine.address.port());
     format!(
         "server: {{listen: \"127.0.0.1:0\"}}\ntick_interval: 100ms\n\

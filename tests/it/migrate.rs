@@ -9,6 +9,9 @@ use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use plimsoll::config::{Files, load, yaml};
 use serde_json::Value;
 
+use crate::cluster::fake::FakeCluster;
+use crate::events::write_kubeconfig;
+
 fn plimsoll(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_plimsoll"))
         .args(arguments)
@@ -211,6 +214,49 @@ fn a_scale_target_of_another_kind_is_permitted_in_the_chart() {
         "#!/bin/sh\nset -e\nkubectl annotate --overwrite -n lab horizontalpodautoscaler mistral \
          plimsoll.dev/model=Mistral-7B\n"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_namespace_of_a_cluster_is_read_alone_and_annotated_in_that_cluster() {
+    let fake = FakeCluster::start().await;
+    let sample = std::fs::read_to_string("tests/data/migrate/hpa/external-metric.yaml").unwrap();
+    let hpa = sample.split("---").next().unwrap().replace("v2beta2", "v2");
+    fake.put(
+        "/apis/autoscaling/v2/namespaces/lab/horizontalpodautoscalers",
+        &yaml::read(&hpa).unwrap(),
+    );
+    fake.refuse("/api/v1/configmaps");
+    let folder = tempfile::tempdir().unwrap();
+    let kubeconfig = write_kubeconfig(&folder, &fake);
+
+    let into = folder.path().join("new");
+    let of_cluster = ["--kubeconfig", kubeconfig.to_str().unwrap(), "--context", "fake"];
+    let arguments = ["migrate", "hpa", "--namespace", "lab", "--output", into.to_str().unwrap()];
+    let ran = plimsoll(&[arguments.as_slice(), &of_cluster].concat());
+    assert_eq!(ran.status.code(), Some(0), "{}", text(&ran.stderr));
+
+    let script = std::fs::read_to_string(into.join("annotate.sh")).unwrap();
+    let command = format!("kubectl {} annotate --overwrite -n lab ", of_cluster.join(" "));
+    assert!(script.contains(&command), "{script}");
+}
+
+#[test]
+fn a_metric_of_others_is_kept_although_a_label_has_the_name_of_an_engine() {
+    let folder = tempfile::tempdir().unwrap();
+    let sample = std::fs::read_to_string("tests/data/migrate/hpa/external-metric.yaml").unwrap();
+    for (metric, is_kept) in [("http_requests_of_vllm", true), ("vllm:num_requests_waiting", false)]
+    {
+        let second = format!(
+            "  - type: External\n    external:\n      metric: {{name: \"{metric}\"}}\n      \
+             target: {{type: Value, value: \"7\"}}\n  behavior:"
+        );
+        std::fs::write(folder.path().join("hpa.yaml"), sample.replacen("  behavior:", &second, 1))
+            .unwrap();
+        let files = migrated("hpa", folder.path().to_str().unwrap());
+        let manifests = files.iter().filter(|(name, _)| name.starts_with("manifests/"));
+        let written: String = manifests.map(|(_, text)| text.as_str()).collect();
+        assert_eq!(written.contains(metric), is_kept, "{written}");
+    }
 }
 
 #[test]

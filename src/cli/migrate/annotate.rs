@@ -1,6 +1,7 @@
 //! The script that declares variants by annotating the objects that exist, so that Plimsoll decides
 //! for them before anything follows it.
 
+use crate::cli::args::MigrateArgs;
 use crate::cli::migrate::object::Manifest;
 
 /// The prefix of the annotations that declare a variant.
@@ -9,10 +10,11 @@ const PREFIX: &str = "plimsoll.dev/";
 /// The characters other than letters and digits that have no meaning of their own in a shell.
 const PLAIN: &str = "-_./:=@";
 
-/// Returns one `kubectl annotate` for each object that the migration annotates; `None` if it
-/// annotates none.
-pub(super) fn script(manifests: &[Manifest]) -> Option<String> {
-    let commands: Vec<String> = manifests.iter().filter_map(command).collect();
+/// Returns one `kubectl annotate` for each object that the migration annotates, in the cluster that
+/// it was read from; `None` if it annotates none.
+pub(super) fn script(args: &MigrateArgs, manifests: &[Manifest]) -> Option<String> {
+    let kubectl = kubectl(args);
+    let commands: Vec<String> = manifests.iter().filter_map(|it| command(&kubectl, it)).collect();
     if commands.is_empty() {
         return None;
     }
@@ -20,7 +22,18 @@ pub(super) fn script(manifests: &[Manifest]) -> Option<String> {
     Some(format!("#!/bin/sh\nset -e\n{}", commands.concat()))
 }
 
-fn command(manifest: &Manifest) -> Option<String> {
+/// Returns the command with the options for the cluster.
+fn kubectl(args: &MigrateArgs) -> String {
+    let file = args.kubeconfig.as_ref().map(|path| ("--kubeconfig", path.display().to_string()));
+    let context = args.context.as_ref().map(|name| ("--context", name.clone()));
+    let options = [file, context].into_iter().flatten();
+
+    options.fold("kubectl".to_owned(), |all, (option, value)| {
+        format!("{all} {option} {}", quoted(&value))
+    })
+}
+
+fn command(kubectl: &str, manifest: &Manifest) -> Option<String> {
     let annotations = manifest.value.pointer("/metadata/annotations")?.as_object()?;
     let ours = annotations.iter().filter(|(name, _)| name.starts_with(PREFIX));
     let given: Vec<String> = ours
@@ -34,7 +47,7 @@ fn command(manifest: &Manifest) -> Option<String> {
     let namespace = quoted(&manifest.namespace);
     let name = quoted(manifest.name());
     let words = given.join(" ");
-    Some(format!("kubectl annotate --overwrite -n {namespace} {kind} {name} {words}\n"))
+    Some(format!("{kubectl} annotate --overwrite -n {namespace} {kind} {name} {words}\n"))
 }
 
 /// Returns the text as one word of a shell.

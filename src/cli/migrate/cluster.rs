@@ -1,6 +1,5 @@
 //! Objects of a cluster. Nothing is written, and no Secret is read.
 
-use std::path::Path;
 use std::time::Duration;
 
 use kube::api::{Api, DynamicObject, ListParams};
@@ -8,6 +7,7 @@ use kube::core::ApiResource;
 use kube::{Client, ResourceExt};
 use serde_json::Value;
 
+use crate::cli::args::{MigrateArgs, MigrateSource};
 use crate::cli::migrate::files::OBJECTS_MAX;
 use crate::cli::migrate::object::{Manifest, Origin};
 use plimsoll_daemon::collect::cluster::{KubernetesClientError, client};
@@ -63,28 +63,30 @@ fn scope(namespace: Option<&str>) -> String {
     namespace.map_or_else(String::new, |namespace| format!(" in namespace {namespace}"))
 }
 
-/// Reads the scalers, workloads and `ConfigMap`s of the Workload Variant Autoscaler. A kind that the
-/// cluster does not have is skipped.
+/// Reads the scalers and workloads, and for a migration from the Workload Variant Autoscaler its
+/// `ConfigMap`s. A kind that the cluster does not have is skipped.
 ///
 /// # Errors
 ///
 /// There is no client, the API server refuses or does not answer, or there are too many objects.
 pub(super) async fn read(
-    kubeconfig: Option<&Path>,
-    context: Option<&str>,
-    namespace: Option<&str>,
+    source: &MigrateSource,
+    args: &MigrateArgs,
 ) -> Result<Vec<Manifest>, ClusterError> {
-    let connected = client(kubeconfig, context).await?;
+    let MigrateArgs { namespace, kubeconfig, context, .. } = args;
+    let connected = client(kubeconfig.as_deref(), context.as_deref()).await?;
     let mut objects = Vec::new();
 
     for (group, version, kind, resource) in KINDS {
         let api = api_resource(group, version, kind, resource);
-        list(&connected, &api, resource, namespace, None, &mut objects).await?;
+        list(&connected, &api, resource, namespace.as_deref(), None, &mut objects).await?;
     }
 
-    // Its ConfigMaps are in its own namespace, whatever namespace is migrated.
-    let api = api_resource("", "v1", "ConfigMap", "configmaps");
-    list(&connected, &api, "configmaps", None, Some(WVA_OBJECTS), &mut objects).await?;
+    if matches!(source, MigrateSource::Wva(_)) {
+        // Its ConfigMaps are in its own namespace, whatever namespace is migrated.
+        let api = api_resource("", "v1", "ConfigMap", "configmaps");
+        list(&connected, &api, "configmaps", None, Some(WVA_OBJECTS), &mut objects).await?;
+    }
 
     Ok(objects)
 }

@@ -28,9 +28,12 @@ const MODEL_LABELS: [&str; 3] = ["model_name", "target_model_name", "model"];
 /// The types of triggers that follow the load of a container.
 const LOAD_TRIGGERS: [&str; 2] = ["cpu", "memory"];
 
-/// Returns true if this text names a metric whose place Plimsoll takes.
+/// Returns true if this text names a metric whose place Plimsoll takes. Names of engines' metrics
+/// begin with the engine and a colon, which some collectors replace.
 fn is_of_engine(text: &str) -> bool {
-    Engine::ALL.iter().any(|engine| text.contains(engine.label()))
+    Engine::ALL
+        .iter()
+        .any(|engine| text.split(engine.label()).skip(1).any(|rest| rest.starts_with([':', '_'])))
         || SERVING_METRICS.iter().any(|part| text.contains(part))
 }
 

@@ -286,7 +286,7 @@ reasons! {
         => [variant] "low headroom; scaling up {variant} instead";
     /// Headroom is below its trigger, and no variant of the model can scale up.
     SpareLowNoRoom "spare_low_no_room" = Reason::Load(SaturationOutcome::SpareLowNoRoom(low)) => [low]
-        "low headroom, and every variant is at its maximum";
+        "low headroom, and no variant can scale up";
     /// Headroom stays above its triggers without one replica of this variant.
     SpareEnough "spare_enough" = Reason::Load(SaturationOutcome::SpareEnough(enough)) => [enough]
         "headroom is sufficient: KV {kv_spare}, queue {queue_spare} remain";
@@ -376,7 +376,7 @@ reasons! {
         "packing onto fewer replicas (copies to move: {moved})";
     /// A pool needs fewer replicas, none is empty, and packing is off or not possible now.
     PoolKept "pool_kept" = Reason::Pool(pooled) => [pooled]
-        "{needed} needed; none is empty, packing is not safe";
+        "{needed} needed; none is empty, packing is off or has to wait";
     /// Data for a decision is missing, so the last desired replicas stay.
     NoData "no_data" = Reason::NoData(_) => [] "held: no fresh data";
     /// Ready replicas without fresh data are kept.
