@@ -241,21 +241,21 @@ async fn one_namespace_of_a_cluster_is_read_alone_and_annotated_in_that_cluster(
 }
 
 #[test]
-fn a_metric_of_others_is_kept_although_a_label_has_the_name_of_an_engine() {
+fn a_trigger_for_other_metrics_stays_although_a_label_has_the_name_of_an_engine() {
+    const QUERY: &str = "sum(vllm:num_requests_running{model_name=\"Qwen/Qwen3-32B\"})";
     let folder = tempfile::tempdir().unwrap();
-    let sample = std::fs::read_to_string("tests/data/migrate/hpa/external-metric.yaml").unwrap();
-    for (metric, is_kept) in [("http_requests_of_vllm", true), ("vllm:num_requests_waiting", false)]
-    {
+    let sample = std::fs::read_to_string("tests/data/migrate/keda/others.yaml").unwrap();
+    let object = sample.split("---").next().unwrap();
+    for (query, stays) in [("rate(http_requests{namespace=\"vllm\"}[1m])", true), (QUERY, false)] {
         let second = format!(
-            "  - type: External\n    external:\n      metric: {{name: \"{metric}\"}}\n      \
-             target: {{type: Value, value: \"7\"}}\n  behavior:"
+            "  - type: prometheus\n    metadata: {{query: '{query}', threshold: \"7\", \
+             serverAddress: \"http://prometheus:9090\"}}\n"
         );
-        std::fs::write(folder.path().join("hpa.yaml"), sample.replacen("  behavior:", &second, 1))
-            .unwrap();
-        let files = migrated("hpa", folder.path().to_str().unwrap());
-        let manifests = files.iter().filter(|(name, _)| name.starts_with("manifests/"));
-        let written: String = manifests.map(|(_, text)| text.as_str()).collect();
-        assert_eq!(written.contains(metric), is_kept, "{written}");
+        std::fs::write(folder.path().join("qwen.yaml"), object.to_owned() + &second).unwrap();
+
+        let files = migrated("keda", folder.path().to_str().unwrap());
+        let manifest = &files["manifests/lab-scaledobject-qwen.yaml"];
+        assert_eq!(manifest.contains(query), stays, "{manifest}");
     }
 }
 

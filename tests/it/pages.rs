@@ -313,14 +313,18 @@ fn an_idle_server_reads_zero_where_it_says_zero() {
     let idle = reading("vllm-0.32.0-idle.txt.gz");
     assert_eq!(idle.ranks[0].running, requests(0.0));
     assert_eq!(idle.ranks[0].ttft.as_ref().and_then(Histogram::mean), None);
-    assert_eq!(idle.http, HttpReading::default(), "there are no samples before the first answer");
+    assert_eq!(
+        idle.http,
+        HttpReading { success_series: Some(0), ..HttpReading::default() },
+        "there are no samples before the first answer"
+    );
 }
 
 #[test]
 fn the_rust_front_end_is_read_like_the_python_one() {
     let reading = reading("vllm-rust-front-end-dp2.txt");
     assert_eq!(reading.started, None);
-    assert_eq!(reading.http, HttpReading::default());
+    assert_eq!(reading.http, HttpReading { success_series: Some(0), ..HttpReading::default() });
     let [first, second] = reading.ranks.as_slice() else { panic!("two ranks") };
     assert_eq!((first.running, second.running), (requests(14.0), requests(9.0)));
     assert_eq!(first.kv_capacity, None, "it has no cache_config_info");

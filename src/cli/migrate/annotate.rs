@@ -13,8 +13,9 @@ const PLAIN: &str = "-_./:=@";
 /// Returns one `kubectl annotate` for each object that the migration annotates, in the cluster that
 /// it was read from; `None` if it annotates none.
 pub(super) fn script(args: &MigrateArgs, manifests: &[Manifest]) -> Option<String> {
-    let kubectl = kubectl(args);
-    let commands: Vec<String> = manifests.iter().filter_map(|it| command(&kubectl, it)).collect();
+    let program = kubectl(args);
+
+    let commands: Vec<String> = manifests.iter().filter_map(|it| command(&program, it)).collect();
     if commands.is_empty() {
         return None;
     }

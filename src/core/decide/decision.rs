@@ -147,6 +147,7 @@ impl Decision {
     fn is_asked_beyond_max(&self) -> bool {
         let pinned = self.steps.iter().find(|it| matches!(it.reason, Reason::Pinned { .. }));
         let max = self.bounds.max();
+
         pinned.is_none_or(|it| max.is_some_and(|most| it.before > most))
     }
 

@@ -376,7 +376,7 @@ reasons! {
         "packing onto fewer replicas (copies to move: {moved})";
     /// A pool needs fewer replicas, none is empty, and packing is off or not possible now.
     PoolKept "pool_kept" = Reason::Pool(pooled) => [pooled]
-        "{needed} needed; none is empty, packing is off or has to wait";
+        "{needed} needed; none is empty, nothing is packed";
     /// Data for a decision is missing, so the last desired replicas stay.
     NoData "no_data" = Reason::NoData(_) => [] "held: no fresh data";
     /// Ready replicas without fresh data are kept.

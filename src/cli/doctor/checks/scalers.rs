@@ -199,6 +199,7 @@ fn hides(variant: &VariantState) -> Option<Symptom> {
     let HpaFollower { hpa, tolerances, .. } = variant.follower.as_ref()?;
     let Scale::Known(ScaleState { bounds: Some(bounds), .. }) = &variant.scale else { return None };
     let most = f64::from(bounds.max()?.count());
+
     // One of n replicas is 1 / n of them. At the maximum, none can be added.
     let of_direction = [(tolerances.up, most - 1.0), (tolerances.down, most)];
     let hidden = of_direction.into_iter().filter_map(|(tolerance, last)| {

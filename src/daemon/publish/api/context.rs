@@ -27,6 +27,7 @@ impl ResponseContext<'_> {
     /// it is not.
     pub(crate) fn expired(&self, variant: &PublishedVariant) -> Option<CauseStart> {
         let decided = variant.decided.as_ref()?;
+
         match DecisionState::at(self.elapsed, Some(decided.elapsed), self.ages) {
             DecisionState::Cold | DecisionState::Fresh { .. } | DecisionState::Hold { .. } => None,
             DecisionState::Expired { age } => {
