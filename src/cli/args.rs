@@ -20,8 +20,8 @@ use plimsoll_lab::study::args::{ScoreboardArgs, SimulateArgs};
 const EXIT_CODES: &str = "\
 Exit codes:
    0  Success.
-  64  The command line or an input is invalid, or the configuration cannot be read.
-  69  A required service does not respond, or another file cannot be read or written.
+  64  The command line or an input is invalid, or a configuration or scenario cannot be read.
+  69  A required service does not respond, or a trace or an output cannot be used.
   70  Internal error; please report it.";
 
 /// The examples in `backtest --help`.

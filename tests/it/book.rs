@@ -26,8 +26,8 @@ program; `plimsoll man FOLDER` writes the same as manual pages.
 | 1 | `backtest`: decisions differ; `explain`: no desired replicas; `doctor`: a warning |
 | 2 | `doctor`: something could not be read |
 | 3 | `doctor`: a failure |
-| 64 | the command line or an input is invalid, or the configuration cannot be read |
-| 69 | a required service does not respond, or another file cannot be read or written |
+| 64 | the command line or an input is invalid, or a configuration, scenario, policy, manifest or result to merge cannot be read |
+| 69 | a required service does not respond, or a trace, a state file or an output cannot be used |
 | 70 | internal error; please report it |
 | 130 | interrupted: `backtest`, `advise` and `report` at once, `simulate` and `scoreboard` by the second |
 

@@ -97,7 +97,7 @@ pub enum Reason {
         /// Length of the window.
         window: Seconds,
     },
-    /// No number of replicas meets a latency target, so the target is ignored.
+    /// No number of replicas of this variant meets a latency target.
     #[display("{_0}; target ignored")]
     SloUnmeetable(UnmeetableTarget),
     /// A rule holds the value back or releases it.
@@ -398,7 +398,7 @@ reasons! {
     BelowMin "below_min" = Reason::BelowMin(min) => [min] "raised to the minimum of {min}";
     /// The maximum is lower.
     AboveMax "above_max" = Reason::AboveMax(max) => [max] "limited to the maximum of {max}";
-    /// No number of replicas meets a latency target, so the target is ignored.
+    /// No number of replicas of this variant meets a latency target.
     SloUnmeetable "slo_unmeetable" = Reason::SloUnmeetable(why) => [why]
         "latency target[ {target}] is unreachable[ (idle: {idle})]";
     /// A recommendation inside the stabilization window holds desired replicas.
