@@ -159,8 +159,9 @@ settings! {
         /// of them.
         admin_token_file: Option<PathBuf>, needs restart;
 
-        /// Host names under which browsers may use the port, such as that of an Ingress. Addresses,
-        /// `localhost`, names without a dot and names of Services (`*.svc`) are always allowed.
+        /// Host names under which browsers may use the port, and any client may change something,
+        /// such as that of an Ingress. Addresses, `localhost`, names without a dot and names of
+        /// Services (`*.svc`) are always allowed.
         allowed_hosts: Vec<String>, in text(
             names::is_dns_name,
             "must be a host name without a port, such as plimsoll.example.com",

@@ -328,7 +328,7 @@ settings! {
     /// Grows a fleet by its requests in flight while only its queues are known.
     #[derive(Copy)]
     pub optional ColdStart {
-        /// Waiting requests per replica from which this term counts.
+        /// Waiting requests per replica above which this term counts.
         waiting: Requests = 8.0, in COUNTS;
 
         /// Load to prepare for, as a multiple of the requests in flight.

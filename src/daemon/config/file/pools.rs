@@ -52,7 +52,7 @@ settings! {
         /// The fewest, even without requests.
         min: u32 = 0, in COUNTS;
 
-        /// The most; without it, as many as there are replicas.
+        /// The most; without it, there is no limit.
         max: Option<u32>, in MAXIMA;
     }
 
@@ -92,7 +92,7 @@ settings! {
     // each. The limit on copies is the number that an engine loads in a minute.
     #[derive(Copy)]
     pub struct PackingKeys {
-        /// Moves copies that are in use so that fewer replicas are enough.
+        /// Lets fewer replicas be enough by moving copies that are in use.
         enabled: bool = true;
 
         /// Time for which fewer replicas must have been enough.

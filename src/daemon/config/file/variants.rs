@@ -53,7 +53,7 @@ settings! {
         // pods that need them.
         mismatch: Fraction = 1.0, in 1.0..=1000.0;
 
-        /// Time from asking for one of its replicas until it serves, until its own starts were
+        /// Time from asking for one of its replicas until it serves, until three of its starts were
         /// measured; `capacity.start_time` without it.
         start_time: Option<Seconds>, in START_TIMES;
 

@@ -62,7 +62,8 @@ settings! {
             in settings::text(is_name, "must be a short name of printable characters that does not start with pools["),
             required "is missing: explanations call the signal by it";
 
-        /// The models that it is for, as `MODEL#NAMESPACE`; without it, all that it names.
+        /// The models that it is for, as `MODEL#NAMESPACE`. A picker needs none, and is then for
+        /// all that it names.
         models: Option<Vec<String>>;
 
         /// The namespaces of its models; without it, all. A page of an endpoint picker has no

@@ -21,10 +21,10 @@ const INTRODUCTION: [&str; 4] = [
      beforehand. Simulated repair finds it, so the true optimum may be lower. It aims at 99% within \
      SLO. A ratio below 1 is a policy that served less, or a schedule that was not found. \"-\" means \
      that there is no schedule. Changes are changes of desired replicas. The worst minute is the \
-     minute of arrival with the fewest requests within SLO.",
+     minute of arrival with the smallest share of requests within SLO.",
     "`static:best` is the cheapest fixed number of replicas that serves 99% within SLO, chosen with \
-     knowledge of every request. All its replicas are ready at the start. \"-\" means that no fixed \
-     number within the bounds of the variants does.",
+     knowledge of every request. All its replicas are ready at the start. \"-\" means that with some \
+     seed, no fixed number within the bounds of the variants does.",
     "All rows have one set of parameters for all workloads. docs/simulator.md describes each policy \
      and the source of its rules.",
 ];
@@ -33,8 +33,8 @@ const ABLATION: &str = "`plimsoll` with one key of `capacity` changed at a time:
      constant halved and doubled, or moved within its useful range. Within SLO in per cent / ratio.";
 
 const GATES: &str = "Each promise of `plimsoll`, the result on the workload nearest to or farthest beyond \
-     the bound, and the verdict. Figures are means over all seeds, compared before rounding. Changes \
-     are changes of desired replicas per ten average replicas.";
+     the bound, or the average, and the verdict. Figures are means over all seeds, compared before \
+     rounding. Changes are changes of desired replicas per ten average replicas.";
 
 const GATES_COLUMNS: [&str; 4] = ["promise", "workloads", "measured", "verdict"];
 
@@ -258,9 +258,9 @@ fn seeds(board: &Scoreboard) -> Option<String> {
     let Scoreboard { seeds, .. } = board;
     (*seeds > 1).then(|| {
         format!(
-            "Everything was simulated with {seeds} seeds, from which lengths, start-up times, failures \
-             and drawn arrivals come; recorded arrivals stay. Figures are means of all seeds, but for \
-             the worst minute, which is that of the worst seed."
+            "Everything was simulated with {seeds} seeds, from which drawn arrivals and lengths, start-up \
+             times, failures and the shifts of a trace's copies come. Figures are means of all seeds, \
+             but for the worst minute, which is that of the worst seed."
         )
     })
 }
