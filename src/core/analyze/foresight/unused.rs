@@ -7,8 +7,7 @@
 //! computed as before. One request ends that until the replicas have taught or another hour has
 //! passed.
 //!
-//! An hour is longer than a start may take and than needs are held. A fleet that is prepared for a
-//! launch has a minimum, or gets its first request within the hour.
+//! A fleet that is prepared for a launch has a minimum, or gets its first request within the hour.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -10,7 +10,7 @@
 //! for eight items.
 //!
 //! The search starts from the items that exist, with the missing items added in search order, and
-//! then tries the greedy choice. Its result is never worse than either, even if it is cut short.
+//! then tries the greedy choice. Its result is never worse than the former, even if cut short.
 //!
 //! If the wants cannot be covered, the uncovered rest is made as small as possible, and then the
 //! price: choices are compared by ([`ChoiceWorth::uncovered`], [`ChoiceWorth::price`]).
