@@ -355,9 +355,10 @@ impl Curve {
         } else if compared {
             self.disagreements = 0;
         }
-        if self.disagreements >= DISAGREEMENTS_MAX {
+
+        // The count goes on, so that this tick still counts as a mismatch.
+        if failed && self.disagreements.is_multiple_of(DISAGREEMENTS_MAX) {
             self.readings.clear();
-            self.disagreements = 0;
         }
     }
 }

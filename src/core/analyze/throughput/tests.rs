@@ -179,7 +179,8 @@ fn a_rate_that_is_not_the_predicted_one_withholds_spare_and_in_the_end_drops_the
     }
 
     assert_eq!(bench.readings(), 2);
-    let _ = bench.one(30, other, arriving(0.1));
+    let analysis = bench.one(30, other, arriving(0.1));
+    assert!(matches!(analysis.spare_withheld, Some(SpareWithheld::Disagrees(_))));
     assert_eq!(bench.readings(), 0);
 }
 
