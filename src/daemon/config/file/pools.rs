@@ -49,7 +49,7 @@ settings! {
     /// Copies of an adapter.
     #[derive(Copy)]
     pub struct CopyKeys {
-        /// The fewest, even without requests.
+        /// The fewest, even without requests; of an undeclared adapter, from its first request on.
         min: u32 = 0, in COUNTS;
 
         /// The most; without it, there is no limit.
