@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Wake, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use plimsoll::clock::Clock;
@@ -339,7 +339,7 @@ async fn a_stream_of_orders_is_written_every_two_seconds_however_rare_ticks_are(
     leader.until_desired("llama", Some(1.0)).await;
 
     let before = sequence(&fake);
-    let began = Instant::now();
+    let clock = Clock::start();
     for _ in 0..5 {
         let order = json!({"pause": true, "until": later(3600)}).to_string();
         let path = "/-/override?namespace=shop&variant=llama";
@@ -348,7 +348,7 @@ async fn a_stream_of_orders_is_written_every_two_seconds_however_rare_ticks_are(
     }
 
     let writes = sequence(&fake) - before;
-    let took = began.elapsed().as_secs_f64();
+    let took = clock.elapsed().as_secs_f64();
     assert!(writes >= 5.0 && writes <= took / 2.0 + 2.0, "{writes} in {took} s");
     leader.end().await;
 }
