@@ -246,9 +246,9 @@ impl KalmanFilter {
         self.state = self.state.zip_zip_map(&self.min, &self.max, f64::clamp);
     }
 
-    /// Limits the uncertainty of each coefficient to its initial value. Otherwise a coefficient
-    /// without new information would become ever more uncertain. Scaling rows and columns alike
-    /// keeps the covariance positive.
+    /// Limits the uncertainty of each coefficient to that of an unknown one. Otherwise a
+    /// coefficient without new information would become ever more uncertain. Scaling rows and
+    /// columns alike keeps the covariance positive.
     fn limit(&mut self) {
         let most = Vector3::from(DEVIATIONS_MAX);
         let factors = self.covariance.diagonal().zip_map(&most, |variance, most| {
