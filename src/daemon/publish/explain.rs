@@ -176,8 +176,8 @@ pub(crate) struct Variant<'a> {
     /// Cost of the current replicas per hour, in the configuration's currency; null if their number
     /// is unknown.
     cost_per_hour: Option<f64>,
-    /// Age of the oldest data of the replicas with known load, in seconds; null if there is
-    /// none.
+    /// Age of the oldest data of the replicas with known load at the tick, in seconds; null if
+    /// there is none.
     data_age_seconds: Option<f64>,
     /// Why the state of the scale target is unknown; null if it is known, or without a target.
     scale_problem: Option<String>,
@@ -297,7 +297,7 @@ struct Replica<'a> {
     replica: &'a str,
     /// `fresh` if its data is recent, `stale` if it is not, `never` without any.
     freshness: &'static str,
-    /// Age of its last data, in seconds; null without any.
+    /// Age of its last data at the tick, in seconds; null without any.
     age_seconds: Option<f64>,
     /// The class of the last failed scrape; null while the data is fresh.
     failure: Option<&'static str>,

@@ -44,7 +44,7 @@ pub struct Explanation<'a> {
     /// The loads at which the settled number differs from `desired`; null if they are not
     /// known.
     load: Option<LoadLine>,
-    /// Other inputs that would change the settled number; a pin or a pause is always listed.
+    /// Other inputs that would change the settled number, and a pin or a pause.
     changes: Vec<ChangeLine>,
     /// Reaction of the variant's autoscaler; null if no cluster is watched.
     autoscaler: Option<Autoscaler>,

@@ -35,7 +35,8 @@ pub(super) struct Attention {
     title: &'static str,
     /// More about it, as a phrase; of several variants, about the first.
     text: String,
-    /// Since when it holds, as far as this process knows; null if unknown.
+    /// Since when it holds, as far as this process knows, or the last refused reload; null if
+    /// unknown.
     since: Option<String>,
     /// The same, as an age in seconds.
     since_age_seconds: Option<f64>,

@@ -26,7 +26,7 @@ pub(crate) struct History<'a> {
     now: String,
     /// How far back the history goes, in seconds.
     kept_seconds: u64,
-    /// The time between two entries of `load`, in seconds.
+    /// The least time between two entries of `load`, in seconds.
     sample_interval_seconds: u64,
     /// How long ago the history of this variant begins, in seconds; before that nothing is known.
     since_age_seconds: f64,
@@ -35,7 +35,7 @@ pub(crate) struct History<'a> {
     /// Replica counts and verdict at each change, the oldest first; an entry holds until the next,
     /// and the last until the last tick.
     replicas: Vec<LevelLine>,
-    /// The load, a sample in each interval, the oldest first.
+    /// Samples of the load, the oldest first.
     load: Vec<SampleLine>,
 }
 
@@ -83,8 +83,8 @@ struct SampleLine {
     /// Requests per second that arrive at the replicas with fresh data, over the window; null if
     /// unknown.
     arrivals_per_second: Option<f64>,
-    /// Arrivals of its model and role that are forecast for the end of the start-up time, in
-    /// requests per second; null without a forecast.
+    /// Arrivals of its model and role that are forecast for the end of the horizon, in requests per
+    /// second; null without a forecast.
     forecast_per_second: Option<f64>,
     /// The need of its model and role, in requests per second; null without a forecast.
     need_per_second: Option<f64>,
@@ -93,7 +93,7 @@ struct SampleLine {
     /// Capacity of the replicas that serve its model and role, in requests per second; null if
     /// unknown.
     capacity_per_second: Option<f64>,
-    /// The same once pending replicas serve; null if unknown.
+    /// The same once pending replicas serve, without stuck ones; null if unknown.
     capacity_pending_per_second: Option<f64>,
     /// The same at the maximum of each variant; null if unknown or without a maximum.
     capacity_maximum_per_second: Option<f64>,

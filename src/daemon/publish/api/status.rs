@@ -100,7 +100,7 @@ struct Reload {
     at: String,
     /// Whether the configuration was accepted; if not, the last good one is in effect.
     accepted: bool,
-    /// All problems of the configuration, one a line; null when it was accepted.
+    /// Problems of the configuration, one a line; null when it was accepted.
     problem: Option<String>,
 }
 
@@ -141,7 +141,7 @@ struct Sources {
     replicas_stale: usize,
     /// Replicas that have never reported.
     replicas_never: usize,
-    /// Age of the oldest data in use, in seconds; null if there is none.
+    /// Age of the oldest data in use at the last tick, in seconds; null if there is none.
     oldest_page_age_seconds: Option<f64>,
     /// Variants whose replicas have not been listed yet.
     unlisted: usize,

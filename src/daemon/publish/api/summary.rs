@@ -117,7 +117,7 @@ pub(crate) struct BalanceLine {
     horizon_seconds: f64,
     /// Capacity of the replicas that serve; null if unknown.
     capacity_per_second: Option<f64>,
-    /// The same once pending replicas serve; null if unknown.
+    /// The same once pending replicas serve, without stuck ones; null if unknown.
     capacity_pending_per_second: Option<f64>,
     /// Capacity at the maximum of each variant; null if unknown or without a maximum.
     capacity_maximum_per_second: Option<f64>,

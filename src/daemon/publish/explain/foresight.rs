@@ -29,7 +29,7 @@ pub(super) struct ForeseenLine {
     held_since: String,
     /// Mean capacity of the replicas of the role, in requests per second.
     carries_per_second: f64,
-    /// Capacity of the weakest of them, in requests per second.
+    /// Capacity of a replica of the weakest variant, in requests per second.
     least_per_second: f64,
     /// The share of the capacity of their engines that the router leaves unused, because it fills
     /// another variant first.
@@ -77,8 +77,8 @@ pub(super) struct CarriesLine {
     /// The share of it that the router lets a replica get, and that decisions count on; 0 if the
     /// variant is not to be used.
     usable: f64,
-    /// The lower end of the interval in which that lies in 95 of 100 cases, in requests a second;
-    /// null where the doubt is beyond all numbers.
+    /// The lower end of the interval in which the rate lies in 95 of 100 cases, in requests a
+    /// second; null where the doubt is beyond all numbers.
     low_per_second: Option<f64>,
     /// The upper end of it, in requests a second; null where the doubt is beyond all numbers.
     high_per_second: Option<f64>,

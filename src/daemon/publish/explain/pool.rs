@@ -20,9 +20,11 @@ pub(crate) struct Pool<'a> {
     copies: u32,
     /// Replicas that the adapter with the most copies needs, one for each copy.
     needed_for_copies: u32,
-    /// Replicas that have slots for all copies; null if the slots are unknown.
+    /// Replicas that have slots for all copies; null if the slots are unknown, and of a Seldon
+    /// server.
     needed_for_slots: Option<u32>,
-    /// Replicas that the load needs, whatever the adapters are; null if unknown.
+    /// Replicas that the load needs, whatever the adapters are; null if unknown, and 0 of a Seldon
+    /// server.
     needed_for_load: Option<u32>,
     /// Replicas that are needed beyond the maximum.
     unmet: u32,
@@ -54,7 +56,7 @@ struct PoolAdapter<'a> {
     /// Requests/s that arrive for it at the gateway: the highest rate within `idle_after`; null
     /// without a gateway or while its count is unknown.
     arriving: Option<f64>,
-    /// Replicas on which it has had a request in the window.
+    /// Replicas on which it has had a request in the window; 0 of a Seldon server.
     replicas: u32,
     /// Those of them on which it has waited for a slot for all of the window.
     starved: u32,

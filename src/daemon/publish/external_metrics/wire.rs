@@ -207,7 +207,7 @@ pub(crate) fn table(readings: &[MetricReading]) -> Response<Full<Bytes>> {
             column("Variant", "", "variant of the value", 0),
             column("Value", "", "desired replicas", 0),
             column("Age", "", "age of the data behind the decision", 0),
-            column("State", "", "state of the decision: fresh, held or expired", 0),
+            column("State", "", "state of the decision: fresh, hold, expired or cold", 0),
             column("Reason", "", "reason for a missing value", 1),
         ],
         "rows": rows,

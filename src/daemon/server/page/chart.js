@@ -170,7 +170,7 @@ class Chart {
     return path;
   }
 
-  /** The strip beyond now: straight lines to the values at the end of the start-up time. */
+  /** The strip beyond now: straight lines to the values at the end of the horizon. */
   drawAhead(picture, { name, points }, y, top, bottom) {
     const [from, to] = [this.width - this.right, this.width - 12];
     picture.append(svg('rect', { class: 'ahead', x: from, y: top, width: to - from, height: bottom - top }));
