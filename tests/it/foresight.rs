@@ -216,6 +216,21 @@ fn a_number_that_only_a_gateway_kept_up_stays_while_the_gateway_is_silent() {
 }
 
 #[test]
+fn a_silent_replica_frees_none_that_a_silent_gateway_keeps() {
+    let mut work = Work::with(quick(), vec![spec("a", 1.0, (1, 30))], Engine::default());
+    for second in 0..90 {
+        work.front = vec![holding(&work, 150.0 * f64::from(second))];
+        let _ = work.run(8, 20.0, 1);
+    }
+
+    work.failing.insert("a".to_owned(), 1);
+    for second in 0..600 {
+        let silent = work.run(8, 20.0, 1);
+        assert!(desired(&silent, "a") >= 8, "{second}: {:?}", of(&silent, "a").steps);
+    }
+}
+
+#[test]
 fn a_signal_that_goes_silent_and_comes_back_is_nothing_that_arrives() {
     let mut work = Work::with(quick(), vec![spec("a", 1.0, (1, 30))], Engine::default());
     let said = |work: &mut Work, loud: Option<f64>| {

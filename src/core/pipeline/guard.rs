@@ -35,6 +35,8 @@ struct GroupGuards {
     inputs_at: Timestamp,
     /// The reason why data is incomplete.
     incomplete: Option<Reason>,
+    /// The reason why the queue in front of the replicas is unknown.
+    unreported: Option<Reason>,
     /// The reason why peaks have not been measured for long enough.
     settling_peaks: Option<Reason>,
     /// The reason why demand has not been measured for long enough.
@@ -86,7 +88,8 @@ impl GroupGuards {
     fn of(tick: &Tick<'_>, sizer: &Sizer, group: &VariantGroup<'_>) -> Self {
         Self {
             inputs_at: group.inputs_at(tick.now),
-            incomplete: incomplete(tick.now, group).or_else(|| sizer.unreported(tick, group)),
+            incomplete: incomplete(tick.now, group),
+            unreported: sizer.unreported(tick, group),
             settling_peaks: tick.settling(group, ProposalBasis::Peaks),
             settling_need: tick.settling(group, ProposalBasis::Need),
         }
@@ -94,12 +97,13 @@ impl GroupGuards {
 
     /// The reasons that block a scale-down to a proposal, entirely or in part.
     fn reasons(&self, basis: ProposalBasis) -> impl Iterator<Item = &Reason> {
-        let (incomplete, settling) = match basis {
-            ProposalBasis::Peaks => (&self.incomplete, &self.settling_peaks),
-            ProposalBasis::Need => (&self.incomplete, &self.settling_need),
-            ProposalBasis::Copies => (&None, &None),
+        let of_basis = match basis {
+            ProposalBasis::Peaks => [&self.incomplete, &self.unreported, &self.settling_peaks],
+            ProposalBasis::Need => [&self.incomplete, &self.unreported, &self.settling_need],
+            ProposalBasis::Copies => [&None; 3],
         };
-        incomplete.iter().chain(settling)
+
+        of_basis.into_iter().flatten()
     }
 }
 
