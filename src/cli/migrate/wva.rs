@@ -59,8 +59,8 @@ pub(super) fn settings(objects: &[Manifest], migration: &mut Migration) -> Resul
 
     let texts = [
         "WVA decides every 15 s (GLOBAL_OPT_INTERVAL), and Plimsoll every second",
-        "missing, stale and NaN data is 0 in WVA and can scale down a model; Plimsoll never \
-         scales down without fresh data from all replicas",
+        "missing, stale and NaN data is 0 in WVA and can scale down a model; Plimsoll keeps \
+         replicas without fresh data",
         "WVA starts from the existing pods, and Plimsoll from the target's spec.replicas",
         "compatibility.wva_metrics is off so that both can run side by side; set it to true once \
          WVA is gone, and dashboards find wva_desired_replicas again",
