@@ -75,7 +75,8 @@ checks! {
         registration::registered, "helm upgrade the chart; docs/two-providers.md has the choices";
     "registration-available", "The API server reaches the metrics API", "APIService",
         registration::available, "kubectl describe apiservice; docs/external-metrics.md has the messages";
-    "ca-bundle", "The registration trusts a certificate authority that is valid", "APIService",
+    "ca-bundle", "The registration trusts a certificate authority that is valid",
+        "APIService, /api/v1/status",
         registration::ca_bundle, "Let Plimsoll or cert-manager write spec.caBundle";
     "service", "The registered Service exists and has ready endpoints", "Service, EndpointSlices",
         registration::service, "kubectl get pods,endpointslices in the Service's namespace";

@@ -111,7 +111,7 @@ pub struct AdapterShare {
     pub share: Fraction,
     /// The time at which its share begins, in each period of the model's rate.
     pub from: Micros,
-    /// The time at which its share ends and goes to the other adapters.
+    /// The time at which its share ends and goes to the other requests.
     pub until: Micros,
 }
 
