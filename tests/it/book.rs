@@ -82,8 +82,8 @@ const RBAC: &str = "docs/rbac.md";
 const RBAC_HEAD: &str = "\
 # RBAC permissions
 
-Plimsoll never writes replica counts. The table shows the permissions of
-[examples/cluster.yaml](../examples/cluster.yaml), whose roles the end-to-end tests use. The chart
+Plimsoll never writes replica counts. The table shows the roles of
+[examples/cluster.yaml](../examples/cluster.yaml), which the end-to-end tests use. The chart
 only grants the permissions that its values need, among them those named below the list.
 
 - `plimsoll-watch` is for variants that the configuration names. Bind it in each of their namespaces.
@@ -98,9 +98,9 @@ only grants the permissions that its values need, among them those named below t
   its metrics. The HPA controller may read them by a role of Kubernetes,
   `system:controller:horizontal-pod-autoscaler`.
 
-The chart binds one more role of Kubernetes, `extension-apiserver-authentication-reader` in
-`kube-system`. With `tls.mode: selfManaged`, it also grants reading and updating one Secret by name,
-and reading and patching each of its APIServices by name. `rbac.scaleTargets` replaces the rules for
+Both bind one more role of Kubernetes, `extension-apiserver-authentication-reader` in `kube-system`.
+With `tls.mode: selfManaged`, the chart also grants reading and updating one Secret by name, and
+reading and patching each of its APIServices by name. `rbac.scaleTargets` replaces the rules for
 scale targets. [Seldon](seldon.md#permissions) and `rbac.extraRules` add rules of their own.
 
 | role | API group | resources | names | verbs |
