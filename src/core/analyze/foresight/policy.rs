@@ -238,8 +238,8 @@ settings! {
         /// Time to work off the queued requests.
         drain: Seconds = secs(30), in DRAINS;
 
-        /// Most that this term adds, as a share of the present rate, or of a replica's capacity if
-        /// that is higher.
+        /// Most that this term adds while a replica serves, as a share of the present rate, or of a
+        /// replica's capacity if that is higher.
         cap: Fraction = 1.0, in FACTORS;
     }
 

@@ -21,8 +21,8 @@ pub struct Autoscaler {
     pub reaction: Reaction,
     /// Seconds until its first change, at most; null if there is none, or it is not known.
     pub first_change_seconds: Option<f64>,
-    /// Seconds until the desired replicas are asked for, at most; null if there is no change, or it
-    /// is not known.
+    /// Seconds until the desired replicas are asked for, at most; null without a change, or if its
+    /// policies take an unknown time or over an hour.
     pub done_seconds: Option<f64>,
     /// Its stabilization window for this change, in seconds; null if it makes no change.
     pub window_seconds: Option<f64>,
