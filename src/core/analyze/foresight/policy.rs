@@ -279,7 +279,8 @@ settings! {
         /// Share of the usual rate at this time that is prepared for.
         share: Fraction = 1.0, in FACTORS;
 
-        /// Most that growth may lead to, as a multiple of the usual load at this time.
+        /// Most that growth may lead to, as a multiple of the usual load at this time, scaled to
+        /// today.
         cap: Fraction = 1.1, in CAPS;
     }
 
