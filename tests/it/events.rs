@@ -126,7 +126,7 @@ pub(crate) fn write_kubeconfig(folder: &TempDir, fake: &FakeCluster) -> PathBuf 
     kubeconfig
 }
 
-/// A configuration for the variant of that cluster, with this beside `kubernetes.enabled`.
+/// A configuration for the variant of that cluster, with this next to `kubernetes.enabled`.
 pub(crate) fn configuration(
     folder: &TempDir,
     fake: &FakeCluster,

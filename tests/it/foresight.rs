@@ -225,7 +225,7 @@ fn a_silent_replica_frees_none_that_a_silent_gateway_keeps() {
 
     work.failing.insert("a".to_owned(), 1);
     for second in 0..600 {
-        let silent = work.run(8, 20.0, 1);
+        let silent = work.run(8, 5.0, 1);
         assert!(desired(&silent, "a") >= 8, "{second}: {:?}", of(&silent, "a").steps);
     }
 }
