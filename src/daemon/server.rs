@@ -28,6 +28,7 @@ pub(crate) mod runbooks;
 pub mod shed;
 pub mod stream;
 pub mod tls;
+mod unread;
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -61,6 +62,7 @@ use crate::server::backlog::{StreamBacklog, StreamExecutor};
 use crate::server::budget::{BudgetLimits, ConnectionBudget, ConnectionSlot, SlotLimits};
 use crate::server::shed::ShedConnections;
 use crate::server::stream::{GuardedStream, StreamLimits};
+use crate::server::unread::OpenResponses;
 
 /// The pause after a failed accept, which usually means that the process is out of file
 /// descriptors.
@@ -122,6 +124,8 @@ pub struct ServerLimits {
     /// Time without a request or an open response after which an HTTP/2 connection is asked to
     /// close. It happens at twice this time at the latest.
     pub idle_max: Duration,
+    /// Time in which an HTTP/2 peer must read a part of a response. It can be twice as long.
+    pub read_max: Duration,
     /// Time between pings of an HTTP/2 peer.
     pub ping_interval: Duration,
     /// Time in which a ping must be answered.
@@ -161,6 +165,8 @@ impl Default for ServerLimits {
             accepted_streams_max: 4_000,
             // Above the 90 s for which Go's client keeps an idle connection.
             idle_max: Duration::from_mins(2),
+            // Enough for 10,000 variants at 50 KB/s.
+            read_max: Duration::from_mins(1),
             ping_interval: Duration::from_secs(30),
             ping_max: Duration::from_secs(15),
             drain_max: Duration::from_secs(20),
@@ -317,7 +323,7 @@ impl<H: Handler> Server<H> {
         let builder = self.builder(session.is_h2, is_accepted);
         let requests = AtomicU64::new(0);
         // Each response holds a share until it is written, so a stream counts as activity.
-        let open = Arc::new(());
+        let open = Arc::new(OpenResponses::default());
         let service = service_fn(|request| {
             requests.fetch_add(1, Ordering::Relaxed);
             // The limit of an HTTP/1.1 buffer only applies while a head is incomplete.
@@ -341,6 +347,7 @@ impl<H: Handler> Server<H> {
 
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
         let mut draining = pin!(drained(self.phase.clone()));
+        let mut stalled = pin!(open.stalled(self.limits.read_max));
         let mut seen = 0;
         let mut closing = false;
         loop {
@@ -358,6 +365,10 @@ impl<H: Handler> Server<H> {
                 () = self.abort.cancelled() => return,
                 () = tokio::time::sleep(self.limits.drain_max), if closing => {
                     debug!("Responses were not read in time before closing");
+                    return;
+                }
+                () = &mut stalled, if session.is_h2 => {
+                    debug!("A response was not read in time");
                     return;
                 }
                 () = &mut draining, if !closing => closing = true,

@@ -141,6 +141,30 @@ async fn a_silent_http2_connection_is_told_to_go_away() {
 }
 
 #[tokio::test]
+async fn an_http2_peer_that_grants_a_response_no_window_is_cut_off() {
+    let limits = ServerLimits { read_max: Duration::from_millis(50), ..ServerLimits::default() };
+    let fixture = with_limits(limits).await;
+    let stream = connect(fixture.address, &fixture.tls(None, Http::Two)).await;
+    let executor = TokioExecutor::new();
+    let mut client = hyper::client::conn::http2::Builder::new(executor);
+    client.initial_stream_window_size(0);
+    let (mut sender, connection) = client.handshake(TokioIo::new(stream)).await.unwrap();
+    let tasks = TaskTracker::new();
+    let connection = tasks.spawn(connection);
+    assert_eq!(send(&mut sender).await, None, "the response never arrives");
+    tokio::time::timeout(NEVER, connection).await.expect("it ends").unwrap().unwrap_err();
+
+    // Responses that are read may be as many, and as far apart, as they like.
+    let stream = connect(fixture.address, &fixture.tls(None, Http::Two)).await;
+    let (mut sender, connection) = handshake(stream).await;
+    tasks.spawn(connection);
+    for _ in 0..4 {
+        assert!(send(&mut sender).await.is_some());
+        tokio::time::sleep(Duration::from_millis(60)).await;
+    }
+}
+
+#[tokio::test]
 async fn large_headers_are_refused_and_large_identities_are_not() {
     let fixture = Fixture::start(Options::default()).await;
     let filler = "a".repeat(10_000_000);

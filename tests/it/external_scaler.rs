@@ -455,7 +455,8 @@ async fn thousands_of_streams_share_a_connection_and_no_namespace_takes_all() {
 
 #[tokio::test]
 async fn a_connection_with_an_open_stream_is_not_idle() {
-    let limits = ServerLimits { idle_max: Duration::from_millis(20), ..limits() };
+    let short = Duration::from_millis(20);
+    let limits = ServerLimits { idle_max: short, read_max: short, ..limits() };
     let scaler = Scaler::start(Options { limits, ..Options::default() }).await;
     scaler.publish([scaler.decided("llama", 0)]);
     let (keda, _) = scaler.connect().await;

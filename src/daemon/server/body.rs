@@ -13,6 +13,7 @@ use hyper::Response;
 use hyper::body::{Body, Frame, SizeHint};
 
 use crate::server::budget::ConnectionSlot;
+use crate::server::unread::OpenResponses;
 
 /// The reason that a body ends early.
 type BodyError = Box<dyn Error + Send + Sync>;
@@ -22,7 +23,7 @@ type BodyError = Box<dyn Error + Send + Sync>;
 pub struct ResponseBody {
     kind: BodyKind,
     /// A share of its connection, which is not idle while a body holds one.
-    _open: Option<Arc<()>>,
+    open: Option<Arc<OpenResponses>>,
 }
 
 #[derive(Debug)]
@@ -41,7 +42,7 @@ impl ResponseBody {
     where
         B: Body<Data = Bytes, Error: Into<BodyError>> + Send + 'static,
     {
-        Self { kind: BodyKind::Messages(body.map_err(Into::into).boxed_unsync()), _open: None }
+        Self { kind: BodyKind::Messages(body.map_err(Into::into).boxed_unsync()), open: None }
     }
 
     /// Counts the bytes of a document as unwritten.
@@ -53,8 +54,8 @@ impl ResponseBody {
     }
 
     /// Holds a share of the connection until the body is written.
-    pub(super) fn held_by(self, share: Arc<()>) -> Self {
-        Self { _open: Some(share), ..self }
+    pub(super) fn held_by(self, share: Arc<OpenResponses>) -> Self {
+        Self { open: Some(share), ..self }
     }
 }
 
@@ -66,7 +67,7 @@ impl Default for ResponseBody {
 
 impl From<Full<Bytes>> for ResponseBody {
     fn from(body: Full<Bytes>) -> Self {
-        Self { kind: BodyKind::Whole(body), _open: None }
+        Self { kind: BodyKind::Whole(body), open: None }
     }
 }
 
@@ -78,14 +79,17 @@ impl Body for ResponseBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match &mut self.kind {
+        let polled = match &mut self.kind {
             BodyKind::Whole(body) => {
                 let frame = Pin::new(body).poll_frame(context);
                 frame
                     .map(|next| next.map(|frame| frame.map_err(|never: Infallible| match never {})))
             }
             BodyKind::Messages(body) => Pin::new(body).poll_frame(context),
-        }
+        };
+
+        let Some(open) = &self.open else { return polled };
+        polled.map_ok(|frame| frame.map_data(|bytes| open.numbered(bytes)))
     }
 
     fn is_end_stream(&self) -> bool {

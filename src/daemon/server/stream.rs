@@ -1,7 +1,7 @@
 //! A TCP connection that ends when its peer stops reading or falls silent.
 //!
 //! hyper limits the time in which a request must arrive, but not the time in which a response must
-//! be read. A peer that announces a window of zero would hold its connection and the response
+//! be read. A peer that announces a TCP window of zero would hold its connection and the response
 //! indefinitely. [`GuardedStream`] fails a write that makes no progress for a while, and a
 //! connection on which no byte arrives or leaves.
 
