@@ -180,7 +180,7 @@ impl Telemetry {
             tick_duration: registrar.histogram(
                 "plimsoll_tick_duration_seconds",
                 "Duration of a tick, from the inputs to the published values.",
-                vec![0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0])?,
+                vec![0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0, 4.0, 16.0])?,
             last_tick: registrar.gauge(
                 "plimsoll_last_tick_timestamp_seconds",
                 "End of the last tick, in seconds since the epoch.")?,
