@@ -186,7 +186,8 @@ pub fn causes(published: &Published, variant: &PublishedVariant) -> BTreeSet<Att
             let decision = &decided.decision;
             let codes = decision.steps.iter().map(|step| step.reason.code());
             causes.extend(codes.filter_map(of_code));
-            if decision.basis == Basis::Held {
+            // Decisions that are not published are held too, and no data is missing for them.
+            if decision.basis == Basis::Held && !causes.contains(&AttentionCause::Refused) {
                 causes.insert(AttentionCause::Held);
             }
             if decision.beyond_max().is_some() {

@@ -10,13 +10,13 @@ use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
 use std::path::Path;
 
-use aws_lc_rs::digest::{Context, SHA256};
+use aws_lc_rs::digest::{Context, Digest, SHA256};
 use serde_json::Value;
 
 use crate::study::traces;
 
-/// Digits of a hash that distinguish studies.
-const DIGITS: usize = 16;
+/// Bytes of a hash that distinguish studies and files.
+const BYTES: usize = 8;
 
 /// A text that is equal for equal options and for values that are equal except for the names of
 /// files with the same content. Relative names start from the folder.
@@ -34,15 +34,13 @@ pub(crate) fn fingerprint(
         add(&mut context, hashed.to_string().as_bytes());
     }
 
-    let mut text = written(context);
-    text.truncate(DIGITS);
-    Ok(text)
+    Ok(written(&context.finish()))
 }
 
-/// A hash as hexadecimal digits.
-fn written(hash: Context) -> String {
+/// The first hexadecimal digits of a hash.
+pub(crate) fn written(hash: &Digest) -> String {
     let mut text = String::new();
-    for byte in hash.finish().as_ref() {
+    for byte in &hash.as_ref()[..BYTES] {
         // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
     }
@@ -85,14 +83,14 @@ fn contents(path: &Path) -> io::Result<String> {
     let mut context = Context::new(&SHA256);
     if path.is_dir() {
         context.update(&traces::bytes(path)?);
-        return Ok(written(context));
+        return Ok(written(&context.finish()));
     }
 
     let mut file = BufReader::new(File::open(path)?);
     loop {
         let part = file.fill_buf()?;
         if part.is_empty() {
-            return Ok(written(context));
+            return Ok(written(&context.finish()));
         }
 
         context.update(part);

@@ -1,16 +1,13 @@
 //! The traces of a scenario: their locations and hashes.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use serde_json::Value;
 
+use crate::study::fingerprint::written;
 use crate::study::traces;
-
-/// Digits of a hash that distinguish files.
-const DIGITS: usize = 16;
 
 /// A file from which requests are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +39,7 @@ pub(crate) fn locate(
             .find_map(|path| Some((traces::bytes(&path).ok()?, path)))
             .ok_or_else(|| MissingFile(name.clone()))?;
         *file = Value::String(absolute(&path));
-        found.push(Trace { name, hash: hash(&bytes) });
+        found.push(Trace { name, hash: written(&digest(&SHA256, &bytes)) });
     }
 
     Ok(found)
@@ -82,16 +79,6 @@ fn files(scenario: &mut Value) -> Vec<&mut Value> {
 
 fn absolute(path: &Path) -> String {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()).to_string_lossy().into_owned()
-}
-
-fn hash(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for byte in digest(&SHA256, bytes).as_ref() {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text.truncate(DIGITS);
-    text
 }
 
 #[cfg(test)]
@@ -136,13 +123,17 @@ mod tests {
         }
 
         fs::write(folder.path().join("b.csv"), "").unwrap();
-        let mut scenario = json!({"models": [drawn("a.csv"), drawn("b.csv"), drawn("c.csv")]});
+        let batch = json!({"batch": {"drawn": {"lengths": {"file": "a.csv"}}}});
+        let mut scenario =
+            json!({"models": [drawn("a.csv"), drawn("b.csv"), drawn("c.csv"), batch]});
 
         look_elsewhere(&mut scenario, folder.path(), other.path());
 
         let found = fs::canonicalize(other.path().join("a.csv")).unwrap();
         assert_eq!(Path::new(file(&scenario, 0)), found);
         assert_eq!([file(&scenario, 1), file(&scenario, 2)], ["b.csv", "c.csv"]);
+        let of_batch = scenario.pointer("/models/3/batch/drawn/lengths/file").unwrap();
+        assert_eq!(Path::new(of_batch.as_str().unwrap()), found);
     }
 
     #[test]

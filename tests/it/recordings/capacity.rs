@@ -423,6 +423,7 @@ fn believed(
             pending: Replicas::ZERO,
             leaving: Replicas::ZERO,
             silent: Replicas::ZERO,
+            min: spec.bounds.min(),
             room: Replicas::LIMIT,
             unready: Vec::new(),
             startup: None,

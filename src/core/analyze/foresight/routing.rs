@@ -270,7 +270,7 @@ impl<'a> RoutedVariant<'a> {
         Self {
             key: &variant.spec.key,
             replicas: replicas.len() as f64,
-            min: f64::from(variant.spec.bounds.min().count()),
+            min: f64::from(variant.min.count()),
             max: f64::from(variant.current.count().saturating_add(variant.room.count())),
             cost: variant.spec.cost.per_hour(),
             came: came.map(Requests::requests).sum(),

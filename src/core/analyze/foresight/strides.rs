@@ -34,6 +34,8 @@ pub struct VariantStrides<'a> {
     pub leaving: Replicas,
     /// Replicas that serve and do not report their load.
     pub silent: Replicas,
+    /// The least replicas that it may have.
+    pub min: Replicas,
     /// Replicas that the variant may have in addition, and that can be relied on to start.
     pub room: Replicas,
     /// The measured start-up time of its replicas; `None` while none was measured.

@@ -78,6 +78,7 @@ impl<'a> VariantStrides<'a> {
             pending: Replicas::ZERO,
             leaving: Replicas::ZERO,
             silent: Replicas::ZERO,
+            min: spec.bounds.min(),
             room: Replicas::LIMIT,
             startup: None,
             slowest_start: None,

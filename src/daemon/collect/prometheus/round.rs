@@ -114,7 +114,7 @@ impl QueryRounds {
         let mut series = 0;
         let mut all_whole = true;
         let mut ahead = Vec::new();
-        let mut claimed = None;
+        let mut claimed: Option<(String, usize)> = None;
         for kind in kinds.keys() {
             let now = self.clock.now();
             let answers = self.ask(kind, wanted, now, tracker).await;
@@ -123,7 +123,9 @@ impl QueryRounds {
             all_whole &= answers.outcome.is_whole();
             let Some(mut grouped) = answers.grouped else { continue };
             ahead.append(&mut grouped.ahead);
-            claimed = claimed.or(grouped.claimed.take());
+            if let Some((example, count)) = grouped.claimed.take() {
+                claimed.get_or_insert((example, 0)).1 += count;
+            }
             scrapes.extend(self.take(kind, wanted, now, answers.outcome, grouped));
         }
 
@@ -135,6 +137,11 @@ impl QueryRounds {
         self.metrics.series.set(count(series));
         if all_whole {
             self.metrics.succeeded(self.clock.now());
+        }
+
+        let newest = self.replicas.values().filter_map(|known| known.newest).max();
+        if let Some(newest) = newest.and_then(|newest| Timestamp::from_millisecond(newest).ok()) {
+            self.metrics.saw(newest);
         }
 
         self.tell_ahead(&ahead);
@@ -235,11 +242,6 @@ impl QueryRounds {
         grouped: AnswerGroups,
     ) -> Vec<Scrape> {
         let AnswerGroups { taken, replicas, .. } = grouped;
-        let newest = replicas.values().filter_map(|known| known.newest).max();
-        if let Some(newest) = newest.and_then(|newest| Timestamp::from_millisecond(newest).ok()) {
-            self.metrics.saw(newest);
-        }
-
         self.replicas.extend(replicas);
         self.asked.extend(of_kind(wanted, kind).into_iter().map(|one| one.variant.clone()));
         if outcome.is_whole() {

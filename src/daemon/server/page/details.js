@@ -96,7 +96,7 @@ function makeDetails(row) {
 const STAGES = {
   analyze: 'The load asks for', share: 'Shared with other models', bridge: 'Until others serve', pool: 'The adapters ask for', hold: 'Kept from before', guard: 'Guard against incomplete data',
   stabilize: 'Stabilization window', dwell: 'Minimum dwell', flap_budget: 'Flap budget', panic: 'Panic window',
-  step_limit: 'Step limit', zero: 'To zero and back', bounds: 'Bounds', limit: 'What may be used', check: 'Final check',
+  step_limit: 'Step limit', zero: 'To zero and back', override: 'Pinned or paused', bounds: 'Bounds', limit: 'What may be used', check: 'Final check',
 };
 
 /** The details from the row alone, and from the whole variant once it is there. */
@@ -107,7 +107,7 @@ function updateDetails(row) {
   if (!whole) return;
   const notes = {
     fresh: `Decided on data that is ${ageText(whole.age_seconds)} old.`,
-    held: `Held, because data is missing. The last data is ${ageText(whole.age_seconds)} old.`,
+    held: `Held from an earlier decision. The last data is ${ageText(whole.age_seconds)} old.`,
     none: `Nothing was ever decided: ${whole.because}. An HPA that asks gets an error and keeps its replicas.`,
   };
   say(details.answer, notes[whole.basis]);

@@ -1,7 +1,7 @@
 //! Routing: the usable capacity of unlike variants behind one router.
 
 use super::*;
-use crate::fleet::{Bounds, VariantName};
+use crate::fleet::VariantName;
 use crate::units::CostPerHour;
 
 /// The way in which a router shares requests among replicas.
@@ -42,9 +42,6 @@ impl Unlike {
             let mut spec = VariantSpec::example("a");
             spec.key.variant = VariantName::new(["fast", "slow"][at]).unwrap();
             spec.cost = CostPerHour::new(self.costs[at]).unwrap();
-
-            let stays = at == 1 && self.slow_stays;
-            spec.bounds = Bounds::new(Replicas::saturating(u32::from(stays)), None).unwrap();
             spec
         })
     }
@@ -68,6 +65,7 @@ impl Unlike {
 
         let variants = [0, 1].map(|at| VariantStrides {
             current: Replicas::saturating(self.replicas[at]),
+            min: Replicas::saturating(u32::from(at == 1 && self.slow_stays)),
             replicas: keys[at]
                 .iter()
                 .map(|replica| ReplicaStrides {

@@ -36,6 +36,7 @@ impl Learner for Foresight {
                     pending: member.coming(),
                     leaving: member.leaving,
                     silent: member.silent(),
+                    min: member.bounds.min(),
                     room: member.room(),
                     startup: member.startup,
                     slowest_start: member.slowest_start,

@@ -1,10 +1,12 @@
 //! The inputs of the analyzer of latency at a request rate, and the learned state of its tuners.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::queueing::{self, MeanLengths, MeanRequest, QueueingRefusal, SizingFailure};
 use crate::analyze::tuner::{Latencies, OperatingPoint, SavedTuner, Tuner};
 use crate::decide::sized::UnmeetableTarget;
@@ -50,7 +52,8 @@ impl Learner for Tuners {
             .iter()
             .map(|member| {
                 let taught = self.0.entry(member.spec.key.clone()).or_default();
-                taught.learn(scene.tick, member);
+                let batch = scene.workloads.arguments(&member.spec.key).and_then(|it| batch(it));
+                taught.learn(scene.tick, member, batch.unwrap_or(queueing::BATCH_DEFAULT));
                 let estimate = taught.tuner.estimate();
 
                 queueing::QueueingVariantLoad {
@@ -60,7 +63,7 @@ impl Learner for Tuners {
                     replicas: member.staying().beyond(member.coming()),
                     pending: member.coming().min(member.staying()),
                     learned: estimate.map(|it| (it.coefficients, it.confidence)),
-                    loads: member.measured().filter_map(load).collect(),
+                    loads: member.measured().filter_map(|it| load(it, batch)).collect(),
                 }
             })
             .collect();
@@ -106,7 +109,7 @@ fn floor(variant: &queueing::VariantSizing) -> Option<UnmeetableTarget> {
 impl TrainedTuner {
     /// Learns from the replicas' observations, once per half window. Observations a second apart
     /// are nearly the same, and would count as independent.
-    fn learn(&mut self, tick: &Tick<'_>, member: &VariantInput<'_>) {
+    fn learn(&mut self, tick: &Tick<'_>, member: &VariantInput<'_>, batch: NonZeroU32) {
         let now = tick.now;
         let since = self.at.and_then(|at| Seconds::from_span(now.duration_since(at)));
         let half = tick.policy.window.seconds() / 2.0;
@@ -116,7 +119,7 @@ impl TrainedTuner {
 
         let mut learned = false;
         for replica in member.measured() {
-            let Some(point) = operating_point(replica) else { continue };
+            let Some(point) = operating_point(replica, batch) else { continue };
             let started = replica.work.and_then(|work| work.started);
             let served = started.and_then(|at| Seconds::from_span(now.duration_since(at)));
             let _lesson = self.tuner.learn(served, &point);
@@ -129,9 +132,19 @@ impl TrainedTuner {
     }
 }
 
-fn operating_point(replica: &ReplicaObservation) -> Option<OperatingPoint> {
+/// The requests in a batch that the engine's arguments set.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "it is a whole number, and the cast saturates"
+)]
+fn batch(arguments: &EngineArguments) -> Option<NonZeroU32> {
+    NonZeroU32::new(arguments.sequences?.requests() as u32)
+}
+
+fn operating_point(replica: &ReplicaObservation, batch: NonZeroU32) -> Option<OperatingPoint> {
     let latencies = Latencies { ttft: replica.ttft_mean?, itl: replica.itl_mean? };
-    OperatingPoint::new(replica.arrivals?, shape(replica)?, queueing::BATCH_DEFAULT, latencies)
+    OperatingPoint::new(replica.arrivals?, shape(replica)?, batch, latencies)
 }
 
 /// The shape of the queueing model. Tokens in the prefix cache are not computed again, but are
@@ -142,13 +155,33 @@ fn shape(replica: &ReplicaObservation) -> Option<MeanRequest> {
     MeanRequest::new(MeanLengths { input: work.prompt_length?, output: work.generation_length? })
 }
 
-fn load(replica: &ReplicaObservation) -> Option<queueing::QueueingReplicaLoad> {
+fn load(
+    replica: &ReplicaObservation,
+    batch: Option<NonZeroU32>,
+) -> Option<queueing::QueueingReplicaLoad> {
     Some(queueing::QueueingReplicaLoad {
         replica: replica.replica.clone(),
         arrival: replica.arrivals?,
         shape: shape(replica),
         ttft: replica.ttft_mean,
         itl: replica.itl_mean,
-        batch: None,
+        batch,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::engine::Engine;
+    use crate::units::Requests;
+
+    #[test]
+    fn the_batch_is_that_of_the_arguments() {
+        let unset = EngineArguments::default_of(Engine::Vllm);
+        assert_eq!(batch(&unset), None);
+        for (most, expected) in [(64.0, NonZeroU32::new(64)), (1e12, Some(NonZeroU32::MAX))] {
+            let set = EngineArguments { sequences: Requests::new(most), ..unset.clone() };
+            assert_eq!(batch(&set), expected, "{most}");
+        }
+    }
 }

@@ -349,6 +349,12 @@ mod tests {
             assert_eq!(doubts.len(), said.len(), "{doubts:?}");
             assert!(said.iter().all(|it| doubts.iter().any(|one| one.contains(it))), "{doubts:?}");
         }
+
+        // The default cost is no claim of the tenant.
+        let rules = AnnotationRules { costs: 2.0..=20.0, ..rules };
+        let (found, doubts) = doubts(&rules, &json!({"plimsoll.dev/model": "m"}));
+        assert_eq!(found.cost, CostPerHour::new(2.0).unwrap());
+        assert!(doubts.is_empty(), "{doubts:?}");
     }
 
     #[test]
