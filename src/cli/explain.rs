@@ -9,7 +9,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{Timestamp, Unit};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
@@ -159,8 +159,8 @@ fn words(key: &VariantKey, document: &Value) -> String {
     if let Some(model) = variant["model"].as_str() {
         line(&mut text, "Model", model);
     }
-    if let Some(now) = document["now"].as_str() {
-        line(&mut text, "Time", now);
+    if let Some(now) = document["now"].as_str().and_then(|now| now.parse::<Timestamp>().ok()) {
+        line(&mut text, "Time", &now.round(Unit::Millisecond).unwrap_or(now).to_string());
     }
     if let Some(age) = variant["age_seconds"].as_f64() {
         let basis = variant["basis"].as_str().unwrap_or_default();

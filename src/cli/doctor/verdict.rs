@@ -16,8 +16,8 @@ pub enum Verdict {
     NotApplicable,
     /// The check passes.
     Ok,
-    /// Something needs attention: desired replicas may be followed late, in part, or by nothing
-    /// that the check can see.
+    /// Something needs attention, such as desired replicas that are followed late, in part, or by
+    /// nothing that the check can see.
     Warning,
     /// Something that the check needs could not be read.
     Unknown,

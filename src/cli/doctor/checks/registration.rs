@@ -261,6 +261,10 @@ pub(super) fn numbers(evidence: &Evidence) -> Findings {
     let mut symptoms = Vec::new();
     for (key, answer) in &cluster.numbers {
         match answer.read() {
+            Ok(PathAnswer { status: 403, text }) => {
+                let reason = format!("you may not get its metric: {}", message(text));
+                symptoms.push(Symptom::unknown(reason).of(key));
+            }
             Ok(answer) => match problem(answer) {
                 None => served += 1,
                 Some(problem) => symptoms.push(number_of(key, problem)),

@@ -33,17 +33,19 @@ pub(super) struct Rates {
 // === impl RoleFleet ===
 
 impl<'a> RoleFleet<'a> {
-    /// Returns true if the capacity of some variant is known. While any variant has replicas, the
-    /// card of a variant without replicas does not count.
+    /// Returns true if the capacity of some variant is known. While others serve, a variant without
+    /// replicas does not count, because its capacity is no measure of the load on theirs. Its card
+    /// does not count while any variant has replicas.
     pub(super) fn is_known(
         &self,
         all: &[VariantStrides<'_>],
         cards: &BTreeMap<VariantKey, Arc<Card>>,
     ) -> bool {
         let staffed = all.iter().any(|it| it.current > Replicas::ZERO);
+        let serving = all.iter().any(|it| !it.replicas.is_empty());
         self.known().any(|(it, _)| {
-            let absent = staffed && it.current == Replicas::ZERO;
-            !(absent && cards.contains_key(&it.spec.key))
+            let by_card = cards.contains_key(&it.spec.key);
+            it.current > Replicas::ZERO || !(serving || (by_card && staffed))
         })
     }
 

@@ -143,3 +143,16 @@ fn who_switches_routing_off_counts_on_what_engines_carry() {
     unlike.policy.routing = None;
     assert_eq!(unlike.usable(), [Fraction::ONE, Fraction::ONE]);
 }
+
+#[test]
+fn a_known_variant_without_replicas_is_not_started_for_the_load_of_an_unknown_one() {
+    let mut unlike = Unlike::new(Sharing::Alike);
+    unlike.replicas = [0, 2];
+    (0..600).for_each(|_| drop(unlike.tick(truth())));
+    assert!(unlike.tick(truth()).estimates.contains_key(&unlike.specs()[1].key));
+
+    unlike.replicas = [2, 0];
+    let found = unlike.tick(truth());
+    assert_eq!(found.report.unit, Unit::RequestsInFlight, "nothing is known of those that serve");
+    assert_eq!(found.report.total.required, Amount::ZERO);
+}
