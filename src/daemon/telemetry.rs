@@ -328,10 +328,8 @@ impl ProcessCollector {
     }
 }
 
-/// Clock ticks per second and bytes per memory page. Linux fixes both values for user space on
-/// `x86_64` and `aarch64` (the page size only in its usual configuration).
+/// Clock ticks per second, which Linux fixes for user space on `x86_64` and `aarch64`.
 const TICKS_PER_SECOND: f64 = 100.0;
-const PAGE_BYTES: f64 = 4096.0;
 
 impl Collector for ProcessCollector {
     fn desc(&self) -> Vec<&Desc> {
@@ -361,17 +359,21 @@ struct ProcessNumbers {
     start_seconds: f64,
 }
 
-/// Reads `/proc/self/stat` (fields 14, 15, 22 and 24 of proc(5)) and the boot time.
+/// Reads `/proc/self/stat` (fields 14, 15 and 22 of proc(5)), `VmRSS` of `/proc/self/status`, and the
+/// boot time.
 fn read_process() -> Option<ProcessNumbers> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    let status = fs::read_to_string("/proc/self/status").ok()?;
     let kernel = fs::read_to_string("/proc/stat").ok()?;
     let boot: f64 = kernel.lines().find_map(|line| line.strip_prefix("btime "))?.parse().ok()?;
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: f64 = resident.trim().strip_suffix(" kB")?.parse().ok()?;
     // The second field is the command name in parentheses and may contain spaces.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
 
     Some(ProcessNumbers {
         cpu_seconds: (field(&fields, 14)? + field(&fields, 15)?) / TICKS_PER_SECOND,
-        resident_bytes: field(&fields, 24)? * PAGE_BYTES,
+        resident_bytes: kibibytes * 1024.0,
         start_seconds: boot + field(&fields, 22)? / TICKS_PER_SECOND,
     })
 }

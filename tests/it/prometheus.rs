@@ -31,6 +31,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::daemon::stats;
+use crate::external_metrics_harness::{Fixture, Options};
 use crate::pages;
 use crate::prometheus::server::{GLANCE, Play, Server, Target};
 
@@ -378,6 +379,12 @@ struct Running {
 impl Running {
     async fn start(more: &str) -> Self {
         let server = Server::start().await;
+        let url = server.url();
+        Self::asking(server, &url, more).await
+    }
+
+    /// A daemon that asks at this address.
+    async fn asking(server: Server, url: &str, more: &str) -> Self {
         server.show(replicas(FULL));
         let folder = TempDir::new().unwrap();
         let file = folder.path().join("plimsoll.yaml");
@@ -387,8 +394,7 @@ impl Running {
              enforce: {{scale_down: {{stabilization_window: 0s}}}}\n\
              analysis: saturation\n\
              saturation: {{transition_patience: 1s}}\n\
-             prometheus: {{url: \"{}\", interval: 200ms, timeout: 3s, stale_after: 3s{more}}}\n",
-            server.url(),
+             prometheus: {{url: \"{url}\", interval: 200ms, timeout: 3s, stale_after: 3s{more}}}\n",
         );
         text.push_str("variants:\n");
         writeln!(
@@ -508,6 +514,16 @@ async fn a_server_that_does_not_listen_changes_no_count() {
     running.until(refused, "counted", |count| count > 0.0).await;
     running.until("plimsoll_decision_held{", "1", |held| held > 0.0).await;
     assert_eq!(running.desired().await, Some(3.0));
+    running.daemon.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_whose_certificate_is_not_trusted_is_told_from_one_that_cannot_be_reached() {
+    let untrusted = Fixture::start(Options::default()).await;
+    let url = format!("https://{}", untrusted.address);
+    let running = Running::asking(Server::start().await, &url, "").await;
+    let counted = "plimsoll_prometheus_queries_total{outcome=\"tls\"}";
+    running.until(counted, "counted", |count| count > 0.0).await;
     running.daemon.shutdown().await;
 }
 

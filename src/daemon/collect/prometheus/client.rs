@@ -313,9 +313,10 @@ fn within_the_body(error: &reqwest::Error, received: usize) -> QueryFailure {
     QueryFailure::new(outcome, &format!("after {received} bytes: {}", chain(error)))
 }
 
+/// Returns true for an error of TLS, also below I/O errors, which are no sources of each other.
 fn is_tls(error: &(dyn Error + 'static)) -> bool {
     let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-    error.is::<rustls::Error>() || inner.is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>)
+    error.is::<rustls::Error>() || inner.is_some_and(|inner| is_tls(inner))
 }
 
 /// Returns the kind of the innermost I/O error, from the operating system or from a stream.

@@ -14,7 +14,7 @@ type Kinds = BTreeMap<String, Option<u32>>;
 settings! {
     /// Limits of all variants together; see docs/limits.md.
     pub struct LimitKeys {
-        /// Cost of all replicas per hour beyond which no model gets more than its minimum, in the
+        /// Cost of all replicas per hour beyond which nothing scales up above its minimum, in the
         /// currency of `cost`.
         budget_per_hour: Option<CostPerHour>, in 0.0..=1e12;
 
@@ -40,7 +40,7 @@ settings! {
 
     /// Limits of the variants of one namespace.
     pub struct NamespaceLimitKeys {
-        /// Cost of their replicas per hour beyond which no model gets more than its minimum.
+        /// Cost of their replicas per hour beyond which nothing scales up above its minimum.
         budget_per_hour: Option<CostPerHour>, in 0.0..=1e12;
 
         /// Accelerators by their kind; none of a kind that is not listed.

@@ -49,7 +49,8 @@ settings! {
     /// Copies of an adapter.
     #[derive(Copy)]
     pub struct CopyKeys {
-        /// The fewest, even without requests; of an undeclared adapter, from its first request on.
+        /// The fewest, even without requests; of an undeclared adapter, from its first request since
+        /// the daemon started.
         min: u32 = 0, in COUNTS;
 
         /// The most; without it, there is no limit.

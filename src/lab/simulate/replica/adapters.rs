@@ -154,6 +154,8 @@ impl Adapters {
             *count -= 1;
             if *count == 0 {
                 self.batch.remove(adapter);
+                self.loaded.retain(|it| it != adapter);
+                self.loaded.push_back(*adapter);
             }
         }
     }
