@@ -351,9 +351,10 @@ impl LateOfPhase {
             }
 
             count += 1.0;
-            let (gaps, seconds) = request.gaps;
-            if let Some(first) = request.first.filter(|_| gaps > 0.0 && request.ended < phase.end) {
-                itl.push(seconds / gaps);
+            let later = request.later_tokens();
+            if let Some(first) = request.first.filter(|_| later > 0.0 && request.ended < phase.end)
+            {
+                itl.push(request.gaps.1 / later);
                 ttft.push(first - request.sent);
             }
         }

@@ -129,7 +129,7 @@ fn likely_first(request: &Request, all: &[&Request]) -> Option<f64> {
     let (number, total) = all
         .iter()
         .filter(beside)
-        .fold((0.0, 0.0), |(number, total), it| (number + it.gaps.0, total + it.gaps.1));
+        .fold((0.0, 0.0), |(number, total), it| (number + it.later_tokens(), total + it.gaps.1));
     let gap = if number > 0.0 { total / number } else { 0.0 };
     let first = request.ended - request.tokens / request.completions * gap;
     Some(first.max(request.sent))

@@ -119,7 +119,7 @@ struct Case {
     options: Options,
 }
 
-fn cases() -> [Case; 7] {
+fn cases() -> [Case; 9] {
     let plain = Options::default();
     let drafts = Some(Speculation::with_mean(3, 3.5));
     [
@@ -138,6 +138,16 @@ fn cases() -> [Case; 7] {
         Case { recording: "three-tokens", step: [8.0, 0.1, 0.45], options: plain },
         Case { recording: "h100", step: [6.4, 0.023, 0.04], options: plain },
         Case { recording: "h100-long-prompts", step: [6.4, 0.023, 0.11], options: plain },
+        Case {
+            recording: "h100-api-servers-2",
+            step: [6.4, 0.023, 0.04],
+            options: Options { api_servers: 2, ..plain },
+        },
+        Case {
+            recording: "h100-speculative",
+            step: [9.2, 0.025, 0.1],
+            options: Options { speculation: Some(Speculation::with_mean(3, 3.72)), ..plain },
+        },
     ]
 }
 
@@ -205,7 +215,7 @@ impl Compared {
         }
 
         let steps = match (*recording, full) {
-            ("api-servers-2", _) => STEPS_OF_SERVERS,
+            ("api-servers-2" | "h100-api-servers-2", _) => STEPS_OF_SERVERS,
             (_, true) => STEPS,
             (_, false) => f64::INFINITY,
         };

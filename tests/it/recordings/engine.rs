@@ -25,8 +25,15 @@ const ROUNDS: usize = 5;
 /// Runs whose engines do what the simulated one does not: adapters of their own kind, several API
 /// servers that each count an iteration, several tokens in one, iterations that are not counted because
 /// they compute a piece of a prompt, and answers of so few tokens that nothing is learned of them.
-const UNLIKE: [&str; 6] =
-    ["d", "api-servers-2", "speculative", "long-prompts", "one-token", "three-tokens"];
+const UNLIKE: [&str; 7] = [
+    "d",
+    "api-servers-2",
+    "speculative",
+    "long-prompts",
+    "one-token",
+    "three-tokens",
+    "h100-speculative",
+];
 
 /// Requests of a phase below which a mean says little.
 const REQUESTS_MIN: usize = 25;

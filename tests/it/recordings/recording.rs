@@ -94,7 +94,8 @@ pub(crate) struct Request {
     pub(crate) wanted: f64,
     /// Tokens that it got.
     pub(crate) tokens: f64,
-    /// The number and the sum of the times between its tokens, of a streamed one.
+    /// The number and the sum of the times between its tokens, of a streamed one. With speculation,
+    /// they are between the tokens of one iteration and those of the next, as vLLM measures it.
     pub(crate) gaps: (f64, f64),
 }
 
@@ -168,10 +169,13 @@ impl Recording {
             let rows = series.iter().find(|(server, _)| *server == name).map(|(_, path)| path);
             Server { rows: table(rows.unwrap()), pages: pages(path), name }
         });
+        let servers: Vec<Server> = servers.collect();
+        let mut last_rows = servers.iter().filter_map(|server| server.rows.last());
+        let speculates = last_rows.any(|row| row.has("spec_drafts"));
         let mut requests: Vec<Request> = named("requests", ".csv")
             .iter()
             .flat_map(|(_, path)| table(path))
-            .map(|row| Request::read(&row))
+            .map(|row| Request::read(&row, speculates))
             .collect();
         requests.sort_by(|a, b| a.sent.total_cmp(&b.sent));
         let events = table(&folder.join("events.csv"));
@@ -182,7 +186,7 @@ impl Recording {
         Self {
             complete: !events.iter().any(unanswered),
             name: folder.file_name().unwrap().to_str().unwrap().to_owned(),
-            servers: servers.collect(),
+            servers,
             requests,
             phases: phases(&events),
             told: told(&folder.join("server.csv")),
@@ -210,7 +214,12 @@ impl Recording {
 }
 
 impl Request {
-    fn read(row: &Row) -> Self {
+    /// Tokens after the first of each completion.
+    pub(crate) fn later_tokens(&self) -> f64 {
+        (self.tokens - self.completions).max(0.0)
+    }
+
+    fn read(row: &Row, speculates: bool) -> Self {
         let number = |name| row.number(name);
         let sent = number("t_send").unwrap();
         let end = match (row.text("error"), row.text("status")) {
@@ -222,7 +231,7 @@ impl Request {
         let tokens = number("usage_completion").or(number("chunks")).unwrap_or(0.0);
         // Several tokens may reach the client as one chunk; of a whole answer the gaps are known.
         let gaps = match (number("itl_n"), end) {
-            (Some(_), End::Complete) => (tokens - completions).max(0.0),
+            (Some(_), End::Complete) if !speculates => (tokens - completions).max(0.0),
             (seen, _) => seen.unwrap_or(0.0),
         };
         Self {
@@ -245,6 +254,11 @@ impl Row {
     /// The names of the columns.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.header.iter().map(String::as_str)
+    }
+
+    /// Whether a column exists, and is not empty.
+    fn has(&self, name: &str) -> bool {
+        self.names().any(|column| column == name) && !self.text(name).is_empty()
     }
 
     /// A field as it is written.
