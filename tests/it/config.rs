@@ -1255,6 +1255,14 @@ fn what_foresight_cannot_judge_by_is_refused() {
         "capacity.slo.ttft_percentile",
         "has no effect, because capacity.analyzers does not name queueing",
     );
+    for key in ["scale_up_threshold: 0.9", "scale_down_boundary: 0.6"] {
+        let name = key.split(':').next().unwrap();
+        check_warning(
+            &format!("capacity: {{{key}}}\n{VARIANT}"),
+            &format!("capacity.{name}"),
+            "has no effect, because capacity.analyzers names neither tokens nor throughput",
+        );
+    }
 }
 
 #[test]

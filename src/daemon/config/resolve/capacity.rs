@@ -98,6 +98,19 @@ fn warn_of_unused(
         }
     }
 
+    let has_shares =
+        analyzers.iter().any(|it| [Analyzer::Tokens, Analyzer::Throughput].contains(it));
+    for (key, written) in [
+        ("scale_up_threshold", written.scale_up_threshold.is_some()),
+        ("scale_down_boundary", written.scale_down_boundary.is_some()),
+    ] {
+        if written && !has_shares {
+            let rule =
+                "has no effect, because capacity.analyzers names neither tokens nor throughput";
+            checks.problems.warning(join(PATH, key), rule);
+        }
+    }
+
     let shares = foresees || analyzers.contains(&Analyzer::Tokens);
     if written.share_cards.is_some() && !shares {
         let rule = "has no effect, because capacity.analyzers names neither foresight nor tokens";
