@@ -153,6 +153,8 @@ pub struct Observer {
     played: DemoSetup,
     length: Option<Micros>,
     next_sample: Micros,
+    /// The time of each sample, in seconds. Samples can be further apart than [`SAMPLE`].
+    sampled: Vec<f64>,
     arrived: Vec<Vec<u64>>,
     load: Vec<Vec<f64>>,
     variants: Vec<VariantHistory>,
@@ -211,6 +213,7 @@ impl Observer {
             load: vec![Vec::new(); models],
             variants: vec![VariantHistory::default(); played.scenario.variants.len()],
             next_sample: Micros::ZERO,
+            sampled: Vec::new(),
             changes: VecDeque::new(),
             length,
             played,
@@ -229,6 +232,7 @@ impl Observer {
         let result = self.played.result(&fleet.score());
         if elapsed >= self.next_sample {
             self.next_sample = elapsed + SAMPLE;
+            keep(&mut self.sampled, elapsed.seconds());
             self.sample(&views, &result, published);
         }
 
@@ -277,7 +281,7 @@ impl Observer {
             self.arrived.iter_mut().zip(&mut self.load).zip(&result.models)
         {
             keep(arrived, model.arrived);
-            keep(load, rate(arrived));
+            keep(load, rate(&self.sampled, arrived));
         }
 
         let variants = &self.played.scenario.variants;
@@ -300,7 +304,7 @@ impl Observer {
 
         ModelView {
             name: short_name(model).to_owned(),
-            rate: rate(&self.arrived[index]),
+            rate: rate(&self.sampled, &self.arrived[index]),
             load: self.load[index].clone(),
             load_max: model.load.rate().map_or(0.0, Rate::peak) * HEADROOM,
             ttft: served.ttft.p95,
@@ -332,7 +336,7 @@ impl Observer {
             cost: spec.cost.per_hour(),
             max: most(variant).count(),
             fleet,
-            rate: rate(&past.sent),
+            rate: rate(&self.sampled, &past.sent),
             desired: decision.map(|decision| decision.desired().count()),
             held: decision.is_some_and(|decision| decision.basis == Basis::Held),
             why,
@@ -374,14 +378,11 @@ fn keep<T>(values: &mut Vec<T>, value: T) {
 }
 
 /// The increase of a count over the last samples, per second.
-fn rate(counts: &[u64]) -> f64 {
-    let recent = &counts[counts.len().saturating_sub(RATE_SAMPLES + 1)..];
-    match recent {
-        [first, .., last] => {
-            let seconds = SAMPLE.seconds() * (recent.len() - 1) as f64;
-            (last - first) as f64 / seconds
-        }
-        [] | [_] => 0.0,
+fn rate(times: &[f64], counts: &[u64]) -> f64 {
+    let from = counts.len().saturating_sub(RATE_SAMPLES + 1);
+    match (&times[from..], &counts[from..]) {
+        ([began, .., ended], [first, .., last]) => (last - first) as f64 / (ended - began),
+        _ => 0.0,
     }
 }
 
@@ -446,6 +447,16 @@ mod tests {
         );
         assert_eq!(lines[1].why, "nothing decided yet");
         assert_eq!(view.attainment, None, "nothing was answered yet");
+    }
+
+    #[test]
+    fn a_rate_is_per_second_however_far_apart_the_samples_are() {
+        let times: Vec<f64> = (0..20).map(|sample| 1.5 * f64::from(sample)).collect();
+        let counts: Vec<u64> = (0..20).map(|sample| 6 * sample).collect();
+        for (samples, expected) in [(0, 0.0), (1, 0.0), (2, 4.0), (20, 4.0)] {
+            let found = rate(&times[..samples], &counts[..samples]);
+            assert!((found - expected).abs() < 1e-9, "{found} of {samples}");
+        }
     }
 
     #[test]
