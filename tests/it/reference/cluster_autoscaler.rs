@@ -15,7 +15,7 @@ use plimsoll::units::{Amount, CostPerHour, Replicas};
 /// [`PREFERRED_MOST`].
 ///
 /// The proposal has 80 and 300 in place of 60 and 200, and counts 20 and 80 in two rows each. The
-/// code follows its rule of thumb, by which nodes double when the cluster triples.
+/// code has a rule of thumb in a comment, by which nodes double when the cluster triples.
 const PREFERRED: [(u32, u32); 5] = [(2, 1), (6, 2), (20, 4), (60, 8), (200, 16)];
 
 /// Preferred CPUs of a node in a cluster above the table.
