@@ -19,7 +19,8 @@ const INDEX_HEAD: &str = "\
 One page per alert: its meaning, its impact on users, the first command, and causes from likely to
 unlikely, each with the command that shows it and the fix. The page of an early warning refers to
 the causes of its critical alert.
-[Monitoring](monitoring.md#alerts) describes how to load the alerts and how to route them.
+[Monitoring](monitoring.md#alerts) describes how to load the alerts.
+[examples/alertmanager.yml](../examples/alertmanager.yml) has routes for them.
 
 ## How to use these pages
 
