@@ -337,7 +337,8 @@ reasons! {
     CapacityServing "capacity_serving"
         = Reason::Sized(sized @ SizedReason { because: PlanReason::Serving { .. }, .. }) => [sized]
         "scale-down to {planned} waits until replacements serve";
-    /// Fewer replicas would be enough, but an analyzer blocks scale-down.
+    /// Fewer replicas would be enough, but an analyzer, an uncounted variant or a card blocks
+    /// scale-down.
     CapacityRefused "capacity_refused"
         = Reason::Sized(sized @ SizedReason { because: PlanReason::Refused { .. }, .. }) => [sized]
         "scale-down to {planned} blocked[: no recent {absent} data]";

@@ -235,7 +235,7 @@ fn error() -> Value {
         "description": "The reason for the error.",
         "properties": {"error": {
             "type": "string",
-            "description": "The problem and its fix, as a sentence.",
+            "description": "The problem, with its fix if one is known, as a sentence.",
         }},
         "required": ["error"],
     })

@@ -113,7 +113,7 @@ pub(crate) struct BalanceLine {
     need_per_second: f64,
     /// The highest need in the hold, on which the decision is based.
     held_per_second: f64,
-    /// Seconds until a replica that is requested now serves.
+    /// Seconds until a replica that is requested now serves, at most 3600.
     horizon_seconds: f64,
     /// Capacity of the replicas that serve; null if unknown.
     capacity_per_second: Option<f64>,

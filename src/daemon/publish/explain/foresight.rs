@@ -41,7 +41,7 @@ pub(super) struct ForeseenLine {
     /// first token), `seats` (places in the batch), `kv` (the KV cache) or `budget` (tokens in an
     /// iteration); null if it is unknown.
     bound_by: Option<&'static str>,
-    /// Seconds until a replica that is requested now serves load.
+    /// Seconds until a replica that is requested now serves load, at most 3600.
     horizon_seconds: f64,
     /// True if enough is known for scale-down.
     mature: bool,
