@@ -125,7 +125,7 @@ settings! {
         /// Models that may have no replicas, and when.
         scale_to_zero: ScaleToZeroKeys;
 
-        /// Variants whose replicas each serve several adapters, by `NAMESPACE/VARIANT`.
+        /// Variants whose replicas each serve several adapters or models, by `NAMESPACE/VARIANT`.
         pools: Option<BTreeMap<String, Option<Written<PoolKeys>>>>;
 
         /// Limits of all variants together.

@@ -139,8 +139,8 @@ pub(crate) struct Variant<'a> {
     min: u32,
     /// The upper bound that holds, in replicas; null without a limit.
     max: Option<u32>,
-    /// `fresh` if it was decided on fresh data, `held` if the last decision stays, usually because
-    /// data is missing, `none` without a decision.
+    /// `fresh` if it was decided on fresh data, `held` if the last decision stays within bounds
+    /// and pins, usually because data is missing, `none` without a decision.
     basis: &'static str,
     /// Time of the data behind the decision; null without a decision.
     at: Option<String>,

@@ -56,7 +56,7 @@ settings! {
         /// Models that may have no replicas, and when. Its signals are not read.
         scale_to_zero: Option<ScaleToZeroKeys>;
 
-        /// Variants whose replicas each serve several adapters.
+        /// Variants whose replicas each serve several adapters or models.
         pools: Option<BTreeMap<String, Option<Written<PoolKeys>>>>;
 
         /// Limits of all variants together.

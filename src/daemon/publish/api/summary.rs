@@ -63,8 +63,8 @@ struct VariantSummary<'a> {
     min: u32,
     /// The upper bound that holds, in replicas; null without a limit.
     max: Option<u32>,
-    /// `fresh` if it was decided on fresh data, `held` if the last decision stays, usually because
-    /// data is missing, `none` without a decision.
+    /// `fresh` if it was decided on fresh data, `held` if the last decision stays within bounds
+    /// and pins, usually because data is missing, `none` without a decision.
     basis: &'static str,
     /// The binding step in at most 80 characters; without a decision, the missing data.
     headline: String,
