@@ -83,7 +83,7 @@ pub struct Telemetry {
     pub reload_successful: IntGauge,
     /// The time when a configuration was last accepted, in seconds since the epoch.
     pub reload_success_time: Gauge,
-    /// Age from which the external metrics API refuses a decision, in seconds.
+    /// Age above which the external metrics API refuses a decision, in seconds.
     pub config_hold: Gauge,
     /// Configured time between two ticks, in seconds.
     pub config_tick_interval: Gauge,
@@ -179,7 +179,7 @@ impl Telemetry {
                 "Ticks of the decision loop.")?,
             tick_duration: registrar.histogram(
                 "plimsoll_tick_duration_seconds",
-                "Duration of a tick, from the inputs to the published values.",
+                "Duration of a tick of the decision loop.",
                 vec![0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0, 4.0, 16.0])?,
             last_tick: registrar.gauge(
                 "plimsoll_last_tick_timestamp_seconds",
@@ -208,14 +208,14 @@ impl Telemetry {
                 "Time of the last accepted configuration, in seconds since the epoch.")?,
             config_hold: registrar.gauge(
                 "plimsoll_config_hold_seconds",
-                "Age from which decisions are refused to HPAs: external_metrics.hold of the configuration.")?,
+                "Age above which decisions are refused to HPAs: external_metrics.hold of the configuration.")?,
             config_tick_interval: registrar.gauge(
                 "plimsoll_config_tick_interval_seconds",
                 "Time between two ticks: tick_interval of the configuration.")?,
             following: FollowingMetrics::register(registry)?,
             api_service: registrar.gauges(
                 "plimsoll_apiservice_state",
-                "1 for the current state of the external metrics API's APIService, otherwise 0.",
+                "1 for the current state of Plimsoll's APIService, otherwise 0.",
                 &["state"])?,
             leading: LeaderMetrics::register(registry)?,
             events: registrar.counters(

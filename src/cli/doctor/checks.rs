@@ -101,7 +101,8 @@ checks! {
     "registration-access", "The daemon may watch its registration", "SubjectAccessReview",
         access::registration, "Bind the ClusterRole NAME-registration of the chart";
     "certificate-access", "The daemon may renew its certificate", "SubjectAccessReview",
-        access::certificate, "Bind the Role NAME-certificate of the chart";
+        access::certificate,
+        "Bind the Role NAME-certificate and the ClusterRole NAME-registration of the chart";
     "review-access", "The daemon may ask who may read metrics", "SubjectAccessReview",
         access::reviews, "Bind the ClusterRole NAME-access-reviews of the chart";
     "front-proxy-access", "The daemon may read the front proxy's authorities",
@@ -112,7 +113,8 @@ checks! {
     "event-access", "The daemon may write Events", "SubjectAccessReview",
         access::events, "Allow create and patch of events.events.k8s.io, or set kubernetes.events: false";
     "limit-access", "The daemon may watch nodes and quotas", "SubjectAccessReview",
-        access::limits, "Bind the ClusterRole NAME-nodes of the chart, or switch the limits off";
+        access::limits,
+        "Bind the ClusterRoles NAME-nodes and NAME-watch of the chart, or switch the limits off";
     "flow-schema", "Access reviews of the daemon have a flow schema of their own", "FlowSchemas",
         access::flow_schema, "Apply the FlowSchema of the chart";
 
@@ -161,7 +163,8 @@ checks! {
         scalers::fallback, "Set fallback.behavior to currentReplicasIfHigher";
     "keda-paused", "KEDA is not paused", "ScaledObjects",
         scalers::paused, "Remove the annotations autoscaling.keda.sh/paused*";
-    "keda-ready", "KEDA works on every ScaledObject", "conditions of ScaledObjects",
+    "keda-ready", "KEDA works on the ScaledObjects that read desired replicas",
+        "conditions of ScaledObjects",
         scalers::keda_ready, "kubectl describe scaledobject shows the message";
 
     "daemon", "The daemon answers", "/api/v1/status",

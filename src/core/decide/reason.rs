@@ -325,7 +325,7 @@ reasons! {
     CapacityTried "capacity_tried"
         = Reason::Sized(sized @ SizedReason { because: PlanReason::Tried, .. }) => [sized]
         "trying one replica: its capacity is unknown";
-    /// The other replicas have the capacity that is required.
+    /// The plan has fewer replicas of this variant.
     CapacityRemoved "capacity_removed"
         = Reason::Sized(sized @ SizedReason { because: PlanReason::Removed, .. }) => [sized]
         "[{spare} of {capacity}|capacity] is spare";
@@ -380,7 +380,7 @@ reasons! {
         "{needed} needed; none is empty, nothing is packed";
     /// Data for a decision is missing, so the last desired replicas stay.
     NoData "no_data" = Reason::NoData(_) => [] "held: no fresh data";
-    /// Ready replicas without fresh data are kept.
+    /// Replicas that should report and do not are kept.
     IncompleteData "incomplete_data" = Reason::Incomplete { missing } => [missing]
         "scale-down blocked: no fresh data from {missing}";
     /// A signal that counts queued requests is not available, which blocks scale-down.
@@ -418,7 +418,7 @@ reasons! {
     /// Demand has jumped, so nothing is scaled down and no window delays scale-up.
     Burst "burst" = Reason::Restrained(Restraint::Burst { asked, mean, age, remaining })
         => [asked, mean, age, remaining] "demand burst to {asked}; no scale-down for {remaining}";
-    /// The scaling policy allows no further change in this period.
+    /// The scaling policy allows no larger change now.
     StepLimited "step_limited" = Reason::StepLimited { period } => [period]
         "limited by the scaling policy over {period}";
     /// The model is proved to be idle.

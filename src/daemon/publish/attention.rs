@@ -89,7 +89,7 @@ causes! {
     /// Pending replicas take too long to start.
     StuckStarts "stuck_starts" = Critical, "PlimsollReplicasStuck", "replicas do not start",
         "kubectl -n {namespace} get pods --field-selector status.phase=Pending";
-    /// A limit was never read, so nothing that it counts may scale up.
+    /// A limit was never read, so nothing that it counts may scale up above its minimum.
     LimitUnread "limit_unread" = Critical, "PlimsollLimitUnreadable", "a limit was never read",
         "plimsoll doctor";
     /// Replicas do not report.

@@ -30,9 +30,9 @@ pub struct CapacityBalance {
     pub forecast: f64,
     /// The need now: capacity that the forecast requires.
     pub need: f64,
-    /// The highest need in the hold, on which the decision is based.
+    /// The highest need that is held, which `foresight` compares with the capacity.
     pub held: f64,
-    /// Seconds until a replica that is requested now serves.
+    /// Start-up time plus reaction time, in seconds, at most 3600.
     pub horizon: f64,
     /// Capacity of the replicas that serve; `None` if unknown.
     pub ready: Option<f64>,

@@ -115,8 +115,8 @@ pub(crate) struct Variant<'a> {
     role: &'static str,
     /// Desired replicas; null without a decision.
     desired: Option<u32>,
-    /// Replicas that the analysis requests, before guards, windows and step limits; capacity plans
-    /// keep within bounds; null without a decision.
+    /// Replicas that the analysis requests, or that are held, before guards, windows and step
+    /// limits; capacity plans keep within bounds; null without a decision.
     unconstrained: Option<u32>,
     /// Replicas that exist, ready or not; null if unknown.
     current: Option<u32>,
@@ -146,15 +146,15 @@ pub(crate) struct Variant<'a> {
     at: Option<String>,
     /// Age of the data behind the decision, in seconds; null without a decision.
     age_seconds: Option<f64>,
-    /// The step that explains the decision best; without a decision, the missing data.
+    /// The step that explains the decision best; without a decision, why there is none.
     because: String,
     /// The same in at most 80 characters; null without a decision.
     headline: Option<String>,
     /// The steps of the decision, in their order; empty without a decision.
     steps: Vec<StepLine>,
-    /// Nearness of the replicas to saturation; 1 is the threshold; null without fresh data.
+    /// Nearness of the replicas to saturation; 1 is the threshold; null if unknown.
     saturation: Option<f64>,
-    /// Replicas at or above a saturation threshold; null without fresh data.
+    /// Replicas at or above a saturation threshold; null if unknown.
     saturated: Option<u32>,
     /// Mean KV cache usage of the replicas with fresh data over the window, as a share of the
     /// cache; null if unknown.
@@ -218,7 +218,7 @@ struct Shadow<'a> {
     policy: &'a str,
     /// Replicas that it would ask for; null while it has no number.
     desired: Option<u32>,
-    /// The step that explains it best; without a decision, the missing data.
+    /// The step that explains it best; without a decision, why there is none.
     because: &'a str,
 }
 
@@ -249,8 +249,8 @@ struct StepLine {
     reason: &'static str,
     /// The step in at most 80 characters.
     headline: String,
-    /// The values that the reason compares. Each has another name, except that `absent` is there
-    /// for each analyzer without a result.
+    /// The values that the reason states. Each has another name, except that `absent` is there for
+    /// each analyzer without a result.
     facts: Vec<FactLine>,
     /// Why, as a sentence with the numbers that were compared.
     text: String,
@@ -275,7 +275,7 @@ fn codes() -> Vec<&'static str> {
     ReasonCode::ALL.iter().map(|code| code.label()).collect()
 }
 
-/// A value that a reason compares.
+/// A value that a reason states.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Fact")]
 struct FactLine {
@@ -284,7 +284,7 @@ struct FactLine {
     /// The value; null for a text.
     value: Option<f64>,
     /// The unit of the value, such as `s`, `replicas`, `requests/s`, `KV tokens` or `ratio`; null
-    /// for a text, and for a count of events or copies.
+    /// for a text, and for a count of events or of copies to move.
     unit: Option<&'static str>,
     /// The text, such as the name of a variant; null of a number.
     text: Option<String>,
@@ -299,7 +299,8 @@ struct Replica<'a> {
     freshness: &'static str,
     /// Age of its last data at the tick, in seconds; null without any.
     age_seconds: Option<f64>,
-    /// The class of the last failed scrape; null while the data is fresh.
+    /// The class of the last failed scrape; null while the data is fresh, or without a failure
+    /// since.
     failure: Option<&'static str>,
     /// Details of the last scrape's failure; null if it succeeded.
     failure_detail: Option<&'a str>,

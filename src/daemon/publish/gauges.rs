@@ -45,7 +45,7 @@ families! {
     SHADOW = "plimsoll_shadow_desired_replicas", &["namespace", "model", "variant", "policy"],
         "Desired replicas of a shadow policy; absent without shadow policies.";
     UNCONSTRAINED = "plimsoll_unconstrained_desired_replicas", VARIANT,
-        "Replicas that the analysis requests, before guards, windows and step limits; capacity plans keep within bounds.";
+        "Replicas that the analysis requests, or that are held, before guards, windows and step limits; capacity plans keep within bounds.";
     CURRENT = "plimsoll_current_replicas", VARIANT,
         "Replicas that exist, ready or not.";
     READY = "plimsoll_ready_replicas", VARIANT,
@@ -83,7 +83,7 @@ families! {
     NEED_HELD = "plimsoll_need_held_per_second", MODEL,
         "The largest forecast demand that is held, in requests per second; decisions use it.";
     CARRIES = "plimsoll_replica_carries_per_second", CARRIED,
-        "Capacity per replica in requests per second, as learned by foresight.";
+        "Capacity per replica in requests per second, as foresight knows it.";
     CARRIES_LOW = "plimsoll_replica_carries_low_per_second", CARRIED,
         "Lower end of the 95% interval of plimsoll_replica_carries_per_second.";
     CARRIES_HIGH = "plimsoll_replica_carries_high_per_second", CARRIED,
@@ -137,7 +137,7 @@ families! {
     DECISION_AGE = "plimsoll_decision_age_seconds", VARIANT,
         "Age of the data behind the published desired replicas.";
     DECISION_HELD = "plimsoll_decision_held", VARIANT,
-        "1 while desired replicas are held because data is missing, otherwise 0.";
+        "1 while desired replicas are held, usually because data is missing, otherwise 0.";
     FLAP_BUDGET_SPENT = "plimsoll_flap_budget_spent", VARIANT,
         "1 while scale-down is blocked by too many changes of direction within an hour, otherwise 0.";
     PANICKING = "plimsoll_panicking", VARIANT,
@@ -147,7 +147,7 @@ families! {
     POOL_ADAPTERS = "plimsoll_pool_adapters", VARIANT,
         "Adapters of a pool that need a copy.";
     POOL_WAITING = "plimsoll_pool_adapters_waiting", VARIANT,
-        "Adapters of a pool that have waited for a slot on a replica for a whole window.";
+        "Adapters of a pool that have waited for a slot on a replica for a whole window; 0 of a Seldon server.";
     POOL_ARRIVALS = "plimsoll_pool_arrivals_per_second", VARIANT,
         "Requests per second for all adapters of a pool at its gateway: the sum of each one's highest rate within idle_after. Absent without a gateway or while its count is unknown.";
     POOL_PER_REPLICA = "plimsoll_pool_adapters_per_replica", VARIANT,
@@ -177,9 +177,9 @@ families! {
     PRICE = "plimsoll_limit_shadow_price", &["limit", "of", "namespace", "variant", "unit"],
         "Capacity that one more unit of the limit would add; absent if unknown or if the limit does not bind.";
     SOURCE_AGE = "plimsoll_limit_age_seconds", &["limit"],
-        "Time since the limit was last read, or 0 while it can be read; absent before the first reading.";
+        "Time since the limit was last read, and 0 up to a minute; absent before the first reading.";
     UNREAD = "plimsoll_limit_unread", &["limit"],
-        "1 until the limit is first read, which blocks scale-up of its variants; then 0.";
+        "1 until the limit is first read, which blocks scale-up of its variants above their minimum; then 0.";
     SLO_UNMEETABLE = "plimsoll_slo_unmeetable", VARIANT,
         "1 while no number of replicas meets a latency target, otherwise 0.";
     ACCELERATORS = "plimsoll_replica_accelerators", &["namespace", "model", "variant", "said_by"],

@@ -292,7 +292,7 @@ pub(super) fn limits(evidence: &Evidence) -> Findings {
     let mut symptoms = Vec::new();
     for sample in &unread {
         if sample.value > 0.0 {
-            let text = "it has never been read, which blocks scale-up of its variants";
+            let text = "it has never been read, which stops scale-up above the minimum";
             symptoms.push(Symptom::failure(text).of(label(&sample.labels)));
         }
     }

@@ -88,7 +88,7 @@ pub struct ReplicaQueue {
 }
 
 /// The required capacity in requests per second, with its terms. A term that is switched off or not
-/// known is `None`. A term that adds nothing is 0.
+/// known is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RequiredCapacity {
     /// The present rate of arrivals.

@@ -34,7 +34,7 @@ pub enum LimitReading {
     Known,
     /// The limit cannot be read, and its value of this age applies.
     Held(Seconds),
-    /// The limit has never been read, and nothing may scale up.
+    /// The limit has never been read, and nothing may scale up above its minimum.
     Unread,
 }
 

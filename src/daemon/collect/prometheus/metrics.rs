@@ -94,7 +94,7 @@ impl PrometheusMetrics {
             )?,
             success: registrar.gauges(
                 "plimsoll_prometheus_last_success_timestamp_seconds",
-                "Time of Prometheus's last complete responses, in seconds since the epoch.",
+                "Time of Prometheus's last complete responses with series, in seconds since the epoch.",
                 &[],
             )?,
             newest: registrar.gauges(

@@ -20,7 +20,7 @@ pub(crate) struct Desired {
     variant: String,
     /// Desired replicas.
     replicas: u32,
-    /// Age of the decision, in seconds.
+    /// Age of the data behind the decision, in seconds.
     age_seconds: f64,
     /// `fresh`, or `hold` while the last decision is served because nothing newer exists.
     state: &'static str,

@@ -28,7 +28,7 @@ pub(crate) struct History<'a> {
     kept_seconds: u64,
     /// The least time between two entries of `load`, in seconds.
     sample_interval_seconds: u64,
-    /// How long ago the history of this variant begins, in seconds; before that nothing is known.
+    /// How long ago the history of this variant begins, in seconds; before that not all is known.
     since_age_seconds: f64,
     /// How long ago the last tick was, in seconds; null before the first.
     tick_age_seconds: Option<f64>,
@@ -50,7 +50,7 @@ struct LevelLine {
     age_seconds: f64,
     /// Replicas that the variant should have; null when there was no number.
     desired: Option<u32>,
-    /// Replicas that the analysis alone asks for; null when there was no number.
+    /// Replicas that the analysis alone asks for, or that are held; null when there was no number.
     unconstrained: Option<u32>,
     /// Replicas that exist, ready or not; null if unknown.
     current: Option<u32>,
@@ -71,7 +71,7 @@ struct SampleLine {
     at: String,
     /// The same, as an age in seconds.
     age_seconds: f64,
-    /// Nearness of the replicas to saturation; 1 is the threshold; null without fresh data.
+    /// Nearness of the replicas to saturation; 1 is the threshold; null if unknown.
     saturation: Option<f64>,
     /// Mean KV cache usage of the replicas with fresh data over the window, as a share of the
     /// cache; null if unknown.
@@ -88,7 +88,8 @@ struct SampleLine {
     forecast_per_second: Option<f64>,
     /// The need of its model and role, in requests per second; null without a forecast.
     need_per_second: Option<f64>,
-    /// The highest need in the hold, on which the decision is based; null without a forecast.
+    /// The highest need that is held, which `foresight` compares with the capacity; null without a
+    /// forecast.
     held_per_second: Option<f64>,
     /// Capacity of the replicas that serve its model and role, in requests per second; null if
     /// unknown.

@@ -37,7 +37,7 @@ pub(crate) struct Status {
     fleet: Fleet,
     /// The sources of the data.
     sources: Sources,
-    /// The registration of the external metrics API; null where it is not watched.
+    /// The registration of the metrics API; null where it is not watched.
     api_service: Option<ApiService>,
     /// The election among the replicas of Plimsoll; null without leader election.
     leader: Option<Leader>,
@@ -48,7 +48,7 @@ pub(crate) struct Status {
 /// The election among the replicas of Plimsoll.
 #[derive(Serialize, JsonSchema)]
 struct Leader {
-    /// The replica that holds the Lease; null if none does.
+    /// The replica that holds the Lease, as last read; null if none is known.
     holder: Option<String>,
     /// The replica that answers.
     answered_by: String,
@@ -59,7 +59,7 @@ struct Leader {
 /// The last tick of the decision loop.
 #[derive(Serialize, JsonSchema)]
 struct TickStatus {
-    /// Number of the tick.
+    /// Number of the tick; on a replica that does not lead, of the leader's tick that it shows.
     generation: u64,
     /// When it was.
     at: String,
@@ -121,14 +121,15 @@ struct Fleet {
     desired_replicas: Option<u32>,
     /// Replicas that exist, of the variants for which that is known; null if it is known for none.
     current_replicas: Option<u32>,
-    /// Replicas that are ready, of the variants for which that is known; null if it is known for none.
+    /// Replicas that are ready, of the variants for which that is known; null if it is known for
+    /// none.
     ready_replicas: Option<u32>,
     /// Variants with an unknown number of replicas.
     current_unknown: usize,
     /// Cost of the current replicas per hour, in the configuration's currency; null if no count is
     /// known.
     cost_per_hour: Option<f64>,
-    /// Cost of the desired replicas per hour; null if no variant has any.
+    /// Cost of the desired replicas per hour; null if no variant has a number.
     desired_cost_per_hour: Option<f64>,
 }
 
@@ -143,7 +144,7 @@ struct Sources {
     replicas_never: usize,
     /// Age of the oldest data in use at the last tick, in seconds; null if there is none.
     oldest_page_age_seconds: Option<f64>,
-    /// Variants whose replicas have not been listed yet.
+    /// Variants outside of Kubernetes whose replicas have not been listed yet.
     unlisted: usize,
     /// Age of the oldest list of replicas, in seconds; null if there is none.
     oldest_list_age_seconds: Option<f64>,
@@ -151,13 +152,13 @@ struct Sources {
     scale_unknown: usize,
 }
 
-/// The registration of the external metrics API with its cluster.
+/// The registration of the metrics API with its cluster.
 #[derive(Serialize, JsonSchema)]
 struct ApiService {
     /// `ours`, `absent`, `foreign_service`, `foreign_ca_bundle`, `unavailable`, or `unknown` before
     /// the first answer of the cluster.
     state: &'static str,
-    /// The problem, as a sentence; null if the registration leads to Plimsoll.
+    /// The problem, as a sentence; null in the state `ours`.
     problem: Option<String>,
 }
 

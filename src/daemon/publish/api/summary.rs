@@ -66,7 +66,7 @@ struct VariantSummary<'a> {
     /// `fresh` if it was decided on fresh data, `held` if the last decision stays within bounds
     /// and pins, usually because data is missing, `none` without a decision.
     basis: &'static str,
-    /// The binding step in at most 80 characters; without a decision, the missing data.
+    /// The binding step in at most 80 characters; without a decision, why there is none.
     headline: String,
     /// Causes that need a person, by their names in `attention` of the status; empty without any.
     attention: Vec<&'static str>,
@@ -74,9 +74,9 @@ struct VariantSummary<'a> {
     replicas: usize,
     /// Replicas whose data is too old, and those without any beyond the pending ones.
     silent: usize,
-    /// Replicas at or above a saturation threshold; null without fresh data.
+    /// Replicas at or above a saturation threshold; null if unknown.
     saturated: Option<u32>,
-    /// Nearness of the replicas to saturation; 1 is the threshold; null without fresh data.
+    /// Nearness of the replicas to saturation; 1 is the threshold; null if unknown.
     saturation: Option<f64>,
     /// Mean KV cache usage of the replicas with fresh data over the window, as a share of the
     /// cache; null if unknown.
@@ -111,9 +111,9 @@ pub(crate) struct BalanceLine {
     forecast_per_second: f64,
     /// Capacity that the forecast requires.
     need_per_second: f64,
-    /// The highest need in the hold, on which the decision is based.
+    /// The highest need that is held, which `foresight` compares with the capacity.
     held_per_second: f64,
-    /// Seconds until a replica that is requested now serves, at most 3600.
+    /// Start-up time plus reaction time, in seconds, at most 3600.
     horizon_seconds: f64,
     /// Capacity of the replicas that serve; null if unknown.
     capacity_per_second: Option<f64>,

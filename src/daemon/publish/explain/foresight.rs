@@ -15,37 +15,38 @@ use plimsoll_core::units::Fraction;
 pub(super) struct ForeseenLine {
     /// The role: `both`, `prefill` or `decode`. All variants of the model and role have the same.
     role: &'static str,
-    /// The terms of the need. A term that is off or has no result is not listed; a term that adds
-    /// nothing is 0.
+    /// The terms of the need. A term that is off or has no result is not listed.
     terms: Vec<TermLine>,
     /// The share of the capacity that load may use.
     used: f64,
     /// Current need, in requests per second: the terms together, by the formula under the table of
     /// terms.
     total_per_second: f64,
-    /// The highest need in the hold, in requests per second, on which the decision is based.
+    /// The highest need that is held, in requests per second, which `foresight` compares with the
+    /// capacity.
     held_per_second: f64,
     /// Since when that is held.
     held_since: String,
-    /// Mean capacity of the replicas of the role, in requests per second.
+    /// Mean capacity of the measured replicas of the role, in requests per second;
+    /// `least_per_second` while none is measured.
     carries_per_second: f64,
     /// Capacity of a replica of the weakest variant, in requests per second.
     least_per_second: f64,
     /// The share of the capacity of their engines that the router leaves unused, because it fills
     /// another variant first.
     unused: f64,
-    /// The work of a request now, over that of one `horizon_seconds` ago; null where the lengths of
-    /// requests have not changed.
+    /// The work of a request now, over that of one `horizon_seconds` ago; null without a clear
+    /// change of the lengths of requests.
     drift: Option<f64>,
-    /// The limit of the capacity: `itl` (the time between tokens), `ttft` (the time to
-    /// first token), `seats` (places in the batch), `kv` (the KV cache) or `budget` (tokens in an
-    /// iteration); null if it is unknown.
+    /// The limit of the capacity of the first variant with a known one: `itl` (the time between
+    /// tokens), `ttft` (the time to first token), `seats` (places in the batch), `kv` (the KV
+    /// cache) or `budget` (tokens in an iteration); null if it is unknown.
     bound_by: Option<&'static str>,
-    /// Seconds until a replica that is requested now serves load, at most 3600.
+    /// Start-up time plus reaction time, in seconds, at most 3600.
     horizon_seconds: f64,
     /// True if enough is known for scale-down.
     mature: bool,
-    /// Seconds until standby serves; null without standby.
+    /// Start-up time of standby, in seconds; null without standby.
     standby_seconds: Option<f64>,
     /// Load of standby replicas until the others serve, in requests per second, not part of the
     /// need; null without standby.
@@ -62,7 +63,7 @@ pub(super) struct TermLine {
     words: &'static str,
     /// How much, in requests a second.
     per_second: f64,
-    /// Whether the need comes from this term.
+    /// Whether the need, without additions, comes from this term.
     decides: bool,
     /// The window in which a burst is the tightest, in seconds; null of every other term.
     window_seconds: Option<i64>,

@@ -67,7 +67,7 @@ struct PoolAdapter<'a> {
 struct PoolReplica<'a> {
     /// The replica: a pod's name, or the address of a target.
     replica: &'a str,
-    /// Whether its adapters are known; false for a ready replica that does not report them.
+    /// False for a ready replica whose adapters are unknown.
     known: bool,
     /// Adapters that it serves in one step; null if it does not report them.
     slots: Option<u32>,
@@ -75,7 +75,7 @@ struct PoolReplica<'a> {
     running: Vec<&'a str>,
     /// Adapters with a request that waits.
     waiting: Vec<&'a str>,
-    /// Adapters that it has loaded: the last used, up to its slots.
+    /// Adapters that count as loaded: the last used, up to its slots.
     loaded: Vec<&'a str>,
 }
 

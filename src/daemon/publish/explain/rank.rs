@@ -31,7 +31,8 @@ pub(super) struct RankedOption {
     theoretical_cost_per_hour: Option<f64>,
     /// The one over the other, both with the damper; null when it has no score.
     ratio: Option<f64>,
-    /// How far its size is from the preferred one, at least 1; null when it has no score.
+    /// Weighted distance of its size from the preferred one, a factor of at least 1; null when it
+    /// has no score.
     unfitness: Option<f64>,
     /// Replicas of the preferred size, as counted by the suppression; null if it has no score.
     counted: Option<f64>,

@@ -19,8 +19,8 @@ pub struct Autoscaler {
     /// replicas.
     #[schemars(with = "String")]
     pub reaction: Reaction,
-    /// Seconds until its first change, unless earlier changes used up its policies; null if there is
-    /// none, or it is not known.
+    /// Seconds until its first change, at most, unless earlier changes used up its policies; null
+    /// if there is none, or it is not known.
     pub first_change_seconds: Option<f64>,
     /// Seconds until the desired replicas are asked for, at most; null without a change, or if its
     /// policies take an unknown time or over an hour.

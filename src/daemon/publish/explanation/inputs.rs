@@ -17,8 +17,8 @@ pub(super) struct InputLine {
     input: &'static str,
     /// The name of a signal or a limit; null of the others.
     name: Option<String>,
-    /// `fresh` if it is used, `stale` if it is too old to be used or its last value is held, and
-    /// `never` if it was never read.
+    /// `fresh` if it may be used, `stale` if it is too old to be used or its last value is held,
+    /// and `never` if it was never read.
     state: &'static str,
     /// Its age in seconds; null if it was never read, and of a limit that is `fresh`.
     age_seconds: Option<f64>,

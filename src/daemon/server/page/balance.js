@@ -3,7 +3,7 @@
 /** Why need and capacity of a variant are not known. */
 function whyUnknown(variant) {
   const { leader } = state.status;
-  if (leader && !leader.leads) return 'need and capacity are known to the replica that leads';
+  if (leader && !leader.leads) return 'need and capacity are unknown to this replica, which does not lead';
   if (variant.basis !== 'fresh') return 'need and capacity are unknown, because no decision is fresh';
   return 'need and capacity are unknown: foresight has not learned yet, or is off';
 }

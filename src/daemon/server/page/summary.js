@@ -22,7 +22,7 @@ function renderLeader(leader) {
   const short = name => name.split('_')[0];
   say(box, leads ? `Leader: ${by} (this replica)`
     : holder === null ? `No leader; ${by} answers` : `Leader: ${short(holder)}; ${by} answers`);
-  box.title = leads ? '' : 'A replica that follows shows the decisions of the leader, without their forecast.';
+  box.title = leads ? '' : 'A replica that follows shows the decisions of the leader.';
 }
 
 function renderSummary({ fleet, sources, tick, config }) {
