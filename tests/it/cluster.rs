@@ -402,7 +402,8 @@ async fn a_selector_without_a_scale_target_takes_the_pods_as_they_are() {
     let llama = variant("llama");
     let target = WantedTarget::Selector("app=llama".to_owned());
     let mut watching = Watching::start(&fake, &[WatchedVariant { variant: llama.clone(), target }]);
-    watching.until_scale(&llama, &known(2, 2, 1, 1, None)).await;
+    let state = watching.until_scale(&llama, &known(2, 2, 1, 1, None)).await;
+    assert!(state.is_selected, "no autoscaler is looked for");
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context;
+use prometheus::IntGauge;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, error, info_span, warn};
@@ -16,9 +17,9 @@ use crate::daemon::context::DaemonContext;
 use crate::daemon::needs;
 use crate::daemon::registration::{self, RegistrationReport};
 use crate::daemon::sharing::{Channels, Sharing};
-use crate::leader;
 use crate::leader::elect::Elector;
 use crate::leader::share::DocumentWriter;
+use crate::leader::{self, Leadership};
 use crate::publish::events::{EventRecorder, EventReporter};
 use crate::server::auth::TrustAnchor;
 use crate::telemetry::Telemetry;
@@ -116,6 +117,7 @@ impl Cluster {
         );
 
         tasks.spawn(elector.run(retire.clone()).instrument(info_span!("election")));
+        tasks.spawn(show_losses(leadership.clone(), telemetry.leading.leader.clone()));
         tasks.spawn(desk.run(stop.clone()).instrument(info_span!("sharing")));
         let channels = Channels { leadership, seat, sightings, drafts };
         Ok(Sharing::new(*clock, channels, telemetry.leading.clone()))
@@ -150,6 +152,15 @@ impl Cluster {
         tasks.spawn(registration::report(name, registration, report, gauge, *clock, stop));
 
         shown
+    }
+}
+
+/// Shows that this replica no longer leads. A decision loop that stands still does not show it.
+async fn show_losses(mut leadership: watch::Receiver<Leadership>, leader: IntGauge) {
+    while leadership.changed().await.is_ok() {
+        if leadership.borrow_and_update().until.is_none() {
+            leader.set(0);
+        }
     }
 }
 
@@ -226,5 +237,30 @@ async fn follow_trust(
             Some(Ok(())) => {}
             Some(Err(_)) | None => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_loop_that_stands_still_is_not_shown_as_the_leader() {
+        let led = Leadership { until: Some(Duration::from_secs(9)), ..Leadership::default() };
+        let (elector, leadership) = watch::channel(led);
+        let leader = IntGauge::new("leader", "help").unwrap();
+        leader.set(1);
+
+        let shows = async {
+            elector.send_replace(Leadership::default());
+            while leader.get() == 1 {
+                tokio::task::yield_now().await;
+            }
+            drop(elector);
+        };
+        tokio::join!(show_losses(leadership, leader.clone()), shows);
+        assert_eq!(leader.get(), 0);
     }
 }

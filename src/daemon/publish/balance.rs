@@ -95,12 +95,14 @@ impl CapacityBalance {
         let sizing = fresh(variant).and_then(|decision| decision.sizing.as_ref());
         let rate = sizing.and_then(|it| it.carries);
         let pending = observation.pending;
-        let coming = pending.beyond(observation.startup.stuck);
+        let stuck = observation.startup.stuck;
+        let coming = pending.beyond(stuck);
+        let most = variant.bounds().max().map(|most| most.beyond(stuck));
         let ready = observation.current.map(|current| current.beyond(pending));
 
         add(&mut self.ready, ready, rate.as_ref());
         add(&mut self.with_pending, ready.map(|ready| ready + coming), rate.as_ref());
-        add(&mut self.at_maximum, variant.bounds().max(), rate.as_ref());
+        add(&mut self.at_maximum, most, rate.as_ref());
     }
 }
 

@@ -306,7 +306,7 @@ impl Hooks {
     }
 
     async fn api<B>(&self, get: bool, request: &Request<B>) -> Response<Full<Bytes>> {
-        let mut response = if get {
+        let response = if get {
             let answer = (self.api)(DocumentRequest::of(request)).await;
             of_type(answer.into_http(), JSON)
         } else {
@@ -316,9 +316,7 @@ impl Hooks {
             response
         };
 
-        // An answer is out of date one tick later, and must never be shown as current.
-        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        response
+        uncached(response)
     }
 
     fn readiness(&self) -> Response<Full<Bytes>> {
@@ -429,7 +427,7 @@ fn not_allowed(allowed: &'static str) -> Response<Full<Bytes>> {
 fn refused(path: &str, refusal: &AccessRefusal) -> Response<Full<Bytes>> {
     if under_api(path) {
         let body = serde_json::json!({"error": refusal.to_string()});
-        reply(StatusCode::FORBIDDEN, JSON, body.to_string())
+        uncached(reply(StatusCode::FORBIDDEN, JSON, body.to_string()))
     } else {
         text(StatusCode::FORBIDDEN, format!("This is refused: {refusal}.\n"))
     }
@@ -441,6 +439,12 @@ fn too_slow() -> Response<Full<Bytes>> {
     let body = format!("The body did not arrive within {} s.\n", BODY_TIME_MAX.as_secs());
     let mut response = text(StatusCode::REQUEST_TIMEOUT, body);
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+/// An answer is out of date one tick later, and must never be shown as current.
+fn uncached(mut response: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 
@@ -526,12 +530,14 @@ mod tests {
             let built = Request::get(path).header("host", "evil.example").header("origin", "null");
             let answer = hooks().answer(far, built.body(Full::<Bytes>::default()).unwrap()).await;
             let kind = answer.headers().get(CONTENT_TYPE).unwrap().clone();
-            (answer.status().as_u16(), kind.to_str().unwrap().to_owned())
+            let is_cached = answer.headers().get(CACHE_CONTROL).is_none();
+            (answer.status().as_u16(), kind.to_str().unwrap().to_owned(), is_cached)
         };
+        let text = "text/plain; charset=utf-8".to_owned();
         for path in ["/", "/metrics", "/help", "/nothing"] {
-            assert_eq!(ask(path).await, (403, "text/plain; charset=utf-8".to_owned()), "{path}");
+            assert_eq!(ask(path).await, (403, text.clone(), true), "{path}");
         }
-        assert_eq!(ask("/api/v1/status").await, (403, JSON.to_owned()));
+        assert_eq!(ask("/api/v1/status").await, (403, JSON.to_owned(), false));
         for path in ["/livez", "/healthz", "/readyz"] {
             assert_eq!(ask(path).await.0, 200, "{path}");
         }

@@ -43,6 +43,8 @@ pub struct VariantState {
     /// The HPA that follows its desired replicas, if there is exactly one and it reads them
     /// correctly.
     pub follower: Option<HpaFollower>,
+    /// True if its pods are listed by a label selector. No autoscaler is looked for then.
+    pub is_selected: bool,
     /// Problems that keep its HPA from following its desired replicas.
     pub findings: Vec<Finding>,
     /// The part of a request that its pods serve, if their labels state it.
@@ -113,6 +115,7 @@ impl VariantState {
             scale: Scale::Unknown(why),
             as_of,
             follower: None,
+            is_selected: false,
             findings: Vec::new(),
             role: None,
             template: None,

@@ -403,6 +403,7 @@ impl ClusterView {
             as_of,
             current: Some(existing),
             follower: None,
+            is_selected: true,
             findings: Vec::new(),
             role: None,
             template: None,

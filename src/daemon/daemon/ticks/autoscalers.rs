@@ -87,7 +87,7 @@ impl Ticks {
         let mut shown = BTreeSet::new();
         let mut problems = BTreeSet::new();
         for (key, state) in &cluster.variants {
-            if matches!(state.scale, Scale::Unknown(_)) {
+            if matches!(state.scale, Scale::Unknown(_)) || state.is_selected {
                 continue;
             }
             let variant = [key.namespace.as_str(), key.variant.as_str()];

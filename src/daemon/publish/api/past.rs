@@ -96,7 +96,8 @@ struct SampleLine {
     capacity_per_second: Option<f64>,
     /// The same once pending replicas serve, without stuck ones; null if unknown.
     capacity_pending_per_second: Option<f64>,
-    /// The same at the maximum of each variant; null if unknown or without a maximum.
+    /// The same at the maximum of each variant, without stuck replicas; null if unknown or without
+    /// a maximum.
     capacity_maximum_per_second: Option<f64>,
 }
 

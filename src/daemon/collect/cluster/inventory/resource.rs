@@ -126,11 +126,11 @@ fn label<'a>(labels: &'a BTreeMap<String, String>, name: &str) -> Option<&'a Str
 }
 
 /// Names an accelerator that no label names. The name is the last part of its resource, or the
-/// vendor if that part is generic.
+/// vendor if that part is generic: `intel` of `gpu.intel.com/i915`.
 pub(super) fn named_for(resource: &Resource) -> Accelerator {
     let text = resource.as_str();
-    let name = text.rsplit_once('/').map_or(text, |(_, last)| last);
-    let vendor = text.split_once('.').map_or("", |(first, _)| first);
+    let (domain, name) = text.rsplit_once('/').unwrap_or(("", text));
+    let vendor = domain.rsplit('.').nth(1).unwrap_or_default();
     let whole = if matches!(name, "gpu" | "i915" | "xe") { vendor } else { name };
     Accelerator::new(whole)
         .unwrap_or_else(|| Accelerator::new("unknown").expect("the text is not empty"))
@@ -143,4 +143,24 @@ pub(super) fn count(quantity: &Quantity) -> Gpus {
     let (digits, factor) = text.strip_suffix('k').map_or((text, 1), |digits| (digits, 1000));
     let count: Option<u32> = digits.parse().ok();
     Gpus::new(count.and_then(|count| count.checked_mul(factor)).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_accelerator_without_a_label_is_named_after_its_resource_or_its_vendor() {
+        for (resource, name) in [
+            ("nvidia.com/gpu", "nvidia"),
+            ("amd.com/gpu", "amd"),
+            ("gpu.intel.com/i915", "intel"),
+            ("gpu.intel.com/xe", "intel"),
+            ("habana.ai/gaudi", "gaudi"),
+            ("nvidia.com/mig-1g.10gb", "mig-1g.10gb"),
+        ] {
+            let named = named_for(&Resource::new(resource).unwrap());
+            assert_eq!(named.as_str(), name, "{resource}");
+        }
+    }
 }
