@@ -31,7 +31,7 @@ pub mod tls;
 mod unread;
 
 use std::convert::Infallible;
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -347,7 +347,7 @@ impl<H: Handler> Server<H> {
 
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
         let mut draining = pin!(drained(self.phase.clone()));
-        let mut stalled = pin!(open.stalled(self.limits.read_max));
+        let mut cut_off = pin!(self.cut_off(&open, session.is_h2));
         let mut seen = 0;
         let mut closing = false;
         loop {
@@ -362,13 +362,9 @@ impl<H: Handler> Server<H> {
                     }
                     return;
                 }
-                () = self.abort.cancelled() => return,
+                () = &mut cut_off => return,
                 () = tokio::time::sleep(self.limits.drain_max), if closing => {
                     debug!("Responses were not read in time before closing");
-                    return;
-                }
-                () = &mut stalled, if session.is_h2 => {
-                    debug!("A response was not read in time");
                     return;
                 }
                 () = &mut draining, if !closing => closing = true,
@@ -382,6 +378,23 @@ impl<H: Handler> Server<H> {
             if closing {
                 connection.as_mut().graceful_shutdown();
             }
+        }
+    }
+
+    /// Returns when a connection must end at once. Only HTTP/2 peers can leave a response unread and
+    /// still take bytes.
+    async fn cut_off(&self, open: &OpenResponses, is_h2: bool) {
+        let stalled = async {
+            if is_h2 {
+                open.stalled(self.limits.read_max).await;
+            } else {
+                pending::<()>().await;
+            }
+        };
+
+        tokio::select! {
+            () = self.abort.cancelled() => {}
+            () = stalled => debug!("A response was not read in time"),
         }
     }
 

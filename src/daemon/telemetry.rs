@@ -366,6 +366,7 @@ fn read_process() -> Option<ProcessNumbers> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let kernel = fs::read_to_string("/proc/stat").ok()?;
     let boot: f64 = kernel.lines().find_map(|line| line.strip_prefix("btime "))?.parse().ok()?;
+
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kibibytes: f64 = resident.trim().strip_suffix(" kB")?.parse().ok()?;
     // The second field is the command name in parentheses and may contain spaces.

@@ -253,6 +253,7 @@ mod tests {
             admissible: None,
             sizing: None,
         };
+
         let decided =
             PublishedDecision { decision, at: Timestamp::UNIX_EPOCH, elapsed: Duration::ZERO };
         let variant = PublishedVariant {
@@ -262,6 +263,7 @@ mod tests {
             decided: Some(decided),
             undecided: None,
         };
+
         causes(&Published::default(), &variant).into_iter().collect()
     }
 
@@ -269,6 +271,7 @@ mod tests {
     fn no_data_is_missing_for_a_decision_that_is_not_published() {
         let missing = Reason::NoData(NoData::NoFreshReplica);
         assert_eq!(of_held(missing), [AttentionCause::Held]);
+
         let key = crate::fixtures::variant("a").key;
         let refused = Reason::Refused(Violation::Twice(key));
         assert_eq!(of_held(refused), [AttentionCause::Refused]);

@@ -95,9 +95,10 @@ impl CapacityBalance {
         let sizing = fresh(variant).and_then(|decision| decision.sizing.as_ref());
         let rate = sizing.and_then(|it| it.carries);
         let pending = observation.pending;
+
         let stuck = observation.startup.stuck;
         let coming = pending.beyond(stuck);
-        let most = variant.bounds().max().map(|most| most.beyond(stuck));
+        let most = variant.bounds().max().map(|max| max.beyond(stuck));
         let ready = observation.current.map(|current| current.beyond(pending));
 
         add(&mut self.ready, ready, rate.as_ref());

@@ -38,6 +38,7 @@ impl OpenResponses {
         numbers.last += 1;
         let number = numbers.last;
         numbers.unread.insert(number);
+
         Bytes::from_owner(UnreadPart { open: Arc::clone(self), number, bytes })
     }
 
@@ -50,6 +51,7 @@ impl OpenResponses {
             if oldest.is_some() && oldest == before {
                 return;
             }
+
             before = oldest;
         }
     }
@@ -97,6 +99,7 @@ mod tests {
         assert_eq!(open.oldest(), Some(1), "some of it is kept");
         drop(rest);
         assert_eq!(open.oldest(), Some(2));
+
         drop(second);
         assert_eq!(open.oldest(), None);
         assert_eq!(Arc::strong_count(&open), 1);

@@ -453,6 +453,7 @@ mod tests {
     fn a_rate_is_per_second_and_over_the_last_samples_only() {
         let times: Vec<f64> = (0..20).map(|sample| 1.5 * f64::from(sample)).collect();
         let counts: Vec<u64> = (0..20).map(|sample| 6 * sample + 30 * sample.min(1)).collect();
+
         for (samples, expected) in [(0, 0.0), (1, 0.0), (2, 24.0), (20, 4.0)] {
             let found = rate(&times[..samples], &counts[..samples]);
             assert!((found - expected).abs() < 1e-9, "{found} of {samples}");

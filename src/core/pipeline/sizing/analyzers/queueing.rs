@@ -179,6 +179,7 @@ mod tests {
     fn the_batch_is_that_of_the_arguments() {
         let unset = EngineArguments::default_of(Engine::Vllm);
         assert_eq!(batch(&unset), None);
+
         for (most, expected) in [(64.0, NonZeroU32::new(64)), (1e12, Some(NonZeroU32::MAX))] {
             let set = EngineArguments { sequences: Requests::new(most), ..unset.clone() };
             assert_eq!(batch(&set), expected, "{most}");
