@@ -128,7 +128,7 @@ pub(crate) const FAULTS: [Fault; 100] = [
     test(
         "card-lies",
         "A capacity card promises too much",
-        "No replica goes before replicas have shown that capacity",
+        "No replica that had requests goes before replicas have shown that capacity",
         Suite::It,
         "cards::a_card_that_promises_too_much_takes_nothing_away_before_replicas_have_shown_it",
     ),

@@ -29,7 +29,7 @@ program; `plimsoll man FOLDER` writes the same as manual pages.
 | 64 | the command line or an input is invalid, or a configuration, scenario, policy, manifest or result to merge cannot be read |
 | 69 | a required service does not respond, or a trace, a state file or an output cannot be used |
 | 70 | internal error; please report it |
-| 130 | interrupted: `backtest`, `advise` and `report` at once, `simulate` and `scoreboard` by the second |
+| 130 | interrupted: `backtest`, `advise`, `report` and `explain --trace` at once, `simulate` and `scoreboard` by the second |
 
 The daemon never exits because a replica or an API server does not respond.
 ";

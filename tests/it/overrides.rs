@@ -75,6 +75,12 @@ fn a_pin_stays_within_the_bounds_and_the_limits() {
     let _ = world.run(3);
     let decisions = ordered(&mut world, Order::Pin(n(8)), until);
     assert_eq!(desired(&decisions, "a"), 4, "{:?}", last(&decisions).steps);
+
+    world.set("a", 3, (0.5, 0.0)).silent = vec![0, 1, 2];
+    let number = desired(&world.run(60), "a");
+    let decisions = ordered(&mut world, Order::Pin(n(8)), until + 60);
+    assert_eq!((last(&decisions).basis, number), (Basis::Held, 3));
+    assert_eq!(desired(&decisions, "a"), 4, "{:?}", last(&decisions).steps);
 }
 
 #[test]

@@ -183,7 +183,7 @@ checks! {
     "scrapes", "Every replica's metrics are read", "/api/v1/decisions",
         daemon::scrapes, "curl the replica's /metrics from the daemon's network; check port and NetworkPolicy";
     "cluster-watches", "The daemon sees every scale target", "/api/v1/decisions",
-        daemon::watches, "The checks watch-access and targets name the cause";
+        daemon::watches, "The checks watch-access, targets and owners name the cause";
     "prometheus", "Prometheus returns series", "/metrics",
         daemon::prometheus, "Check prometheus.url, its credentials, and that it scrapes the replicas";
     "wake-signals", "Wake signals are read", "/metrics",

@@ -316,10 +316,13 @@ impl<'a> TickLimits<'a> {
                 let desired = decision.desired();
                 self.want(spec, Numbers { bounds: decision.bounds, held, desired })
             }
-            // A decision that is held because data is missing uses all of its desired replicas.
+            // A held decision uses the replicas in force. A pin may ask for more.
             Some(decision) => {
-                let desired = held.max(decision.desired());
-                self.want(spec, Numbers { bounds: decision.bounds, held: desired, desired })
+                let desired = decision.desired();
+                let in_force = tick.in_force.get(&decision.variant).map(|it| it.desired);
+                let kept = held.max(in_force.unwrap_or(desired).min(desired));
+                let all = kept.max(desired);
+                self.want(spec, Numbers { bounds: decision.bounds, held: kept, desired: all })
             }
             None => self.want(spec, Numbers { bounds: spec.bounds, held, desired: held }),
         }

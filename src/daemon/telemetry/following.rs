@@ -32,7 +32,7 @@ impl FollowingMetrics {
         )?;
         let problems = registrar.gauges(
             "plimsoll_autoscaler_problem",
-            "1 for each problem that keeps an autoscaler from following the variant's desired replicas.",
+            "1 for each problem that keeps an autoscaler from following the variant's desired replicas, or that removes replicas on an error.",
             &["namespace", "variant", "problem"],
         )?;
         let cluster_age = registrar.gauges(

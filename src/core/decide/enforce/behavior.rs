@@ -52,7 +52,8 @@ settings! {
         /// replicas, the largest for fewer.
         stabilization_window: Seconds, in STABILIZATIONS;
 
-        /// The policy that counts if there are several.
+        /// The policy that counts if there are several; `disabled` permits no change in this
+        /// direction.
         select as "select_policy": Select = Select::Max;
 
         /// Most change in a period. An empty list limits nothing.

@@ -13,10 +13,10 @@ pub(super) fn window(section: Option<&Written<Behavior>>) -> ScaleDownWindow {
     if written.is_some() { ScaleDownWindow::Waited } else { ScaleDownWindow::Replaced }
 }
 
-/// The default of `capacity.foresight.replaces_steps`: configured policies apply.
+/// The default of `capacity.foresight.replaces_steps`: configured policies and their selection apply.
 pub(super) fn steps(section: Option<&Written<Behavior>>) -> Steps {
     let rules = section.and_then(|section| section.scale_up.as_ref());
-    let is_written = rules.is_some_and(|rules| rules.policies.is_some());
+    let is_written = rules.is_some_and(|it| it.policies.is_some() || it.select.is_some());
     if is_written { Steps::Limited } else { Steps::Unlimited }
 }
 

@@ -62,7 +62,7 @@ settings! {
         /// The share of the variant's other replicas whose nodes are taken back at the same time.
         interrupt_together: Fraction = 0.0, in 0.0..=1.0;
 
-        /// How long the replica drains until its node is gone.
+        /// How long the replica may drain before its node is gone; it ends sooner once it is empty.
         // The notice that the large clouds give before a spot instance ends.
         notice: Micros = minutes(2), in SPANS;
 
