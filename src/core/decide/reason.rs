@@ -383,7 +383,7 @@ reasons! {
     /// Replicas that should report and do not are kept.
     IncompleteData "incomplete_data" = Reason::Incomplete { missing } => [missing]
         "scale-down blocked: no fresh data from {missing}";
-    /// A signal that counts queued requests is not available, which blocks scale-down.
+    /// A signal that counts queued or rejected requests is not available, which blocks scale-down.
     SignalSilent "signal_silent" = Reason::Unheard { signal, why } => [signal, why]
         "scale-down blocked: no data from {signal}";
     /// The replicas of a variant of the model have not been listed, which blocks scale-down.

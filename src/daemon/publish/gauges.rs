@@ -151,7 +151,7 @@ families! {
     POOL_ARRIVALS = "plimsoll_pool_arrivals_per_second", VARIANT,
         "Requests per second for all adapters of a pool at its gateway: the sum of each one's highest rate within idle_after. Absent without a gateway or while its count is unknown.";
     POOL_PER_REPLICA = "plimsoll_pool_adapters_per_replica", VARIANT,
-        "Adapters with a running request per replica, a mean over reporting replicas.";
+        "Adapters with a running request per replica, a mean in which replicas that are not ready count as none. Ready ones of unknown adapters are left out.";
     POOL_SLOTS_USED = "plimsoll_pool_slots_used", VARIANT,
         "Slots with a running adapter, on all reporting replicas of a pool.";
     POOL_SLOTS_FREE = "plimsoll_pool_slots_free", VARIANT,

@@ -38,7 +38,8 @@ settings! {
         #[serde(skip_serializing_if = "Option::is_none")]
         gateway: Option<PoolGatewayKeys>;
 
-        /// Time for which an adapter without a request keeps its copies.
+        /// Time without a request after which an adapter needs no copy, unless `copies` or `min` asks
+        /// for one.
         // Long enough for an adapter that is requested a few times per hour.
         idle_after: Seconds = minutes(10), in secs(1)..=hours(24);
 
