@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use plimsoll::analyze::ballot::Analyzer;
-use plimsoll::analyze::foresight::policy::ScaleDownWindow;
+use plimsoll::analyze::foresight::policy::{ScaleDownWindow, Steps};
 use plimsoll::collect::targets::{Record, Scheme, TargetSource};
 use plimsoll::config::{
     Authorization, Files, LoadError, LoadedConfig, Problem, ReadBy, SelfManaged, ServerTls,
@@ -1262,6 +1262,20 @@ fn what_foresight_cannot_judge_by_is_refused() {
             &format!("capacity.{name}"),
             "has no effect, because capacity.analyzers names neither tokens nor throughput",
         );
+    }
+}
+
+#[test]
+fn a_configured_selection_of_policies_also_limits_foresight() {
+    for (written, steps) in [
+        ("", Steps::Unlimited),
+        ("enforce: {scale_up: {select_policy: disabled}}", Steps::Limited),
+        ("enforce: {scale_up: {policies: []}}", Steps::Limited),
+        ("enforce: {scale_down: {select_policy: disabled}}", Steps::Unlimited),
+    ] {
+        let policy = valid(&format!("{written}\n{VARIANT}")).config.policy;
+        let found = policy.sizing.map(|sizing| sizing.foresight.replaces_steps);
+        assert_eq!(found, Some(steps), "{written}");
     }
 }
 

@@ -70,12 +70,16 @@ fn a_pin_stays_within_the_bounds_and_the_limits() {
     let name = LimitName::new("quota").unwrap();
     let configured = vec![SupplyLimit { name, scope: LimitScope::Cluster, source }];
     let limits = LimitPolicy { configured, ..LimitPolicy::default() };
-    let mut world = alone((1, 9), Policy { limits, ..policy() });
+    let limited = Policy { limits, ..policy() };
+    let mut world = alone((1, 9), limited.clone());
     world.set("a", 3, (0.5, 0.0));
     let _ = world.run(3);
     let decisions = ordered(&mut world, Order::Pin(n(8)), until);
     assert_eq!(desired(&decisions, "a"), 4, "{:?}", last(&decisions).steps);
 
+    let mut world = alone((1, 9), limited);
+    world.set("a", 3, (0.5, 0.0));
+    let _ = world.run(5);
     world.set("a", 3, (0.5, 0.0)).silent = vec![0, 1, 2];
     let number = desired(&world.run(60), "a");
     let decisions = ordered(&mut world, Order::Pin(n(8)), until + 60);
