@@ -70,7 +70,7 @@ async fn day_of_churn() -> Result<Finding> {
         let hour = since.as_secs_f64() * f64::from(SPEED) / 3600.0;
         samples.push(Sample { hour, usage });
     }
-    // A busy machine has had 13, beside other faults, and a quiet one 125.
+    // A busy machine had 13 while other faults were played, and a quiet one 125.
     ensure!(reloads > 5, "only {reloads} reloads in a day of churn");
     let seen = scene.until_sample(0, "plimsoll_ticks_total ", |_| true).await? - ticks;
     ensure!(seen > 1000.0, "only {seen} decisions in a day");
