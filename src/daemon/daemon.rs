@@ -36,7 +36,7 @@ use anyhow::Context;
 use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};
 
-use crate::collect::cluster::{API_SERVICE, OBJECT_API_SERVICE, Registration};
+use crate::collect::cluster::{API_SERVICE, OBJECT_API_SERVICE};
 use crate::collect::prometheus;
 use crate::collect::scrape::{self, Scraper, Target, TargetBoard};
 use crate::config::{self, Authorization, Config, Files, LoadedConfig};
@@ -47,6 +47,7 @@ use crate::daemon::demand::WakeSignals;
 use crate::daemon::kubernetes::Cluster;
 use crate::daemon::listen::listen;
 use crate::daemon::liveness::LoopLiveness;
+use crate::daemon::registration::FollowedRegistration;
 use crate::daemon::reload::{ConfigOrigin, Reloader};
 use crate::daemon::sharing::Sharing;
 use crate::daemon::ticks::Ticks;
@@ -371,7 +372,7 @@ struct MetricsApiEndpoint {
 }
 
 /// The address of the external metrics API if it is served, and the state of its `APIService`.
-type ApiRegistration = (SocketAddr, Option<watch::Receiver<Option<Registration>>>);
+type ApiRegistration = (SocketAddr, Option<FollowedRegistration>);
 
 /// The `APIService` whose state is watched: with Object metrics, another provider may have the other.
 const fn registered_as(settings: &config::ExternalMetrics) -> &'static str {

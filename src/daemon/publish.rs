@@ -8,6 +8,8 @@ pub mod explain;
 pub mod explanation;
 pub mod external_metrics;
 pub mod external_scaler;
+#[cfg(test)]
+mod fixtures;
 pub mod gauges;
 pub mod history;
 pub mod load;

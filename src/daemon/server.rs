@@ -21,6 +21,7 @@ pub(crate) mod certificate_metrics;
 pub mod certificates;
 pub mod client_authority;
 pub mod document;
+mod kept;
 pub mod page;
 pub mod readiness;
 pub mod rendering;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use plimsoll::clock::Clock;
+
 /// How long the slowest step may take on a machine that does other things too.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
 
@@ -26,7 +28,9 @@ pub(crate) fn within<T>(patience: Duration, what: &str, mut look: impl FnMut() -
 
 /// Looks on for a while, and fails when what is seen is not so even once.
 pub(crate) fn stays(what: &str, time: Duration, mut look: impl FnMut() -> bool) {
-    for _ in 0..time.as_millis() / GLANCE.as_millis() {
+    let clock = Clock::start();
+    let began = clock.elapsed();
+    while clock.elapsed().saturating_sub(began) < time {
         assert!(look(), "{what} did not stay so");
         std::thread::sleep(GLANCE);
     }

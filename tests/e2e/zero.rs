@@ -19,7 +19,7 @@ fn a_an_idle_model_goes_to_zero_and_wakes_by_the_queue_in_front_of_it() {
         stage,
         "nightly",
         &format!(
-            "scale_to_zero: {{enabled: true, after: 20s, awake_for: 20s, \
+            "scale_to_zero: {{enabled: true, after: 20s, awake_for: 1m, \
              wake: [{{name: epp, url: \"{}\"}}]}}\n",
             picker.url
         ),

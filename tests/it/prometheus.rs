@@ -67,6 +67,7 @@ fn settings(url: String) -> PrometheusSettings {
 
 /// A source that runs alone.
 struct Alone {
+    registry: ::prometheus::Registry,
     scrapes: mpsc::Receiver<Scrape>,
     instances: watch::Receiver<Arc<Instances>>,
     _stop: DropGuard,
@@ -76,14 +77,22 @@ struct Alone {
 impl Alone {
     fn start(settings: PrometheusSettings, wanted: Vec<VariantQuery>) -> Self {
         let (inlet, scrapes) = mpsc::channel(10_000);
-        let metrics = PrometheusMetrics::register(&::prometheus::Registry::new()).unwrap();
+        let registry = ::prometheus::Registry::new();
+        let metrics = PrometheusMetrics::register(&registry).unwrap();
         let source =
             PrometheusSource::new(settings, Clock::start(), metrics, TargetBoard::default(), inlet);
         let (wanted, asked) = watch::channel(Arc::new(wanted));
         let (found, instances) = watch::channel(Arc::default());
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         tasks.spawn(source.run(asked, found, tasks.clone(), stop.clone()));
-        Self { scrapes, instances, _stop: stop.drop_guard(), wanted }
+        Self { registry, scrapes, instances, _stop: stop.drop_guard(), wanted }
+    }
+
+    /// The value of a gauge without labels, once it has one.
+    fn gauge(&self, name: &str) -> Option<f64> {
+        let families = self.registry.gather();
+        let family = families.iter().find(|family| family.name() == name)?;
+        Some(family.get_metric().first()?.get_gauge().get_value())
     }
 
     async fn next(&mut self) -> Scrape {
@@ -258,6 +267,13 @@ async fn pods_are_found_by_namespace_and_name_and_a_new_life_takes_no_samples_of
     assert!(first.at > born, "{} is of the life before {born}", first.at);
 }
 
+/// The claimed series of the last round of a source without a single scrape.
+async fn claimed_without_a_scrape(mut source: Alone) -> f64 {
+    let nothing = tokio::time::timeout(Duration::from_millis(500), source.scrapes.recv()).await;
+    assert!(nothing.is_err(), "{nothing:?}");
+    source.gauge("plimsoll_prometheus_claimed_series").unwrap()
+}
+
 #[tokio::test]
 async fn two_variants_that_claim_one_series_both_get_nothing() {
     let page = String::from_utf8(pages::page("vllm-v0.txt")).unwrap();
@@ -277,10 +293,11 @@ async fn two_variants_that_claim_one_series_both_get_nothing() {
         which: SeriesSelection::Match([("job".into(), one.into())].into()),
         ..any_of(two)
     };
-    let mut source =
-        Alone::start(settings(server.url()), vec![both("vllm", "a"), both("vllm", "b")]);
-    let nothing = tokio::time::timeout(Duration::from_millis(500), source.scrapes.recv()).await;
-    assert!(nothing.is_err(), "{nothing:?}");
+    let twice = vec![both("vllm", "a"), both("vllm", "b")];
+    let of_labels = Alone::start(settings(server.url()), twice.clone());
+    let of_one_kind = claimed_without_a_scrape(of_labels).await;
+    assert!(of_one_kind > 0.0);
+
     // Labels of another kind have queries of their own.
     let listed = ReplicaKey {
         variant: variant("c"),
@@ -288,6 +305,9 @@ async fn two_variants_that_claim_one_series_both_get_nothing() {
         incarnation: None,
     };
     let instances = VariantQuery { which: SeriesSelection::Instances(vec![listed]), ..any_of("c") };
+    let thrice = [twice, vec![instances.clone()]].concat();
+    let of_both = claimed_without_a_scrape(Alone::start(settings(server.url()), thrice)).await;
+    assert_eq!(of_both, 2.0 * of_one_kind, "each kind of query has its own");
     for other in [zone, instances] {
         let mut source = Alone::start(settings(server.url()), vec![job.clone(), other]);
         for _ in 0..10 {

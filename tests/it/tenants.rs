@@ -182,6 +182,13 @@ async fn the_namespace_of_a_declared_variant_may_have_what_that_variant_is_sent(
     daemon.until_desired("llama", Some(1.0)).await;
     let bearer = Some(format!("Bearer {TOKEN}"));
     assert!(tenant.received_next().await.iter().all(|it| *it == bearer));
+
+    // No autoscaler is looked for behind a selector.
+    let series =
+        |name: &str, variant: &str| format!("{name}{{namespace=\"shop\",variant=\"{variant}\"}}");
+    daemon.until_sample(&series("plimsoll_autoscaler_follows", "llama"), 1.0).await;
+    let other = series("plimsoll_autoscaler_follows", "other");
+    assert_eq!(daemon.sample(&other).await, None);
     daemon.end().await;
 }
 

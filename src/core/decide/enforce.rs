@@ -200,22 +200,22 @@ pub fn bound(decision: Decision) -> Decision {
 // === impl Rules ===
 
 impl Rules {
-    /// Returns the limit for the desired replicas and the period of the policy that sets it; `None`
-    /// without policies.
+    /// Returns the limit for the desired replicas and the period of the policy that sets it. Without
+    /// policies there is no limit. A disabled direction has no period.
     fn limit(
         &self,
         direction: ScalingDirection,
         now: Timestamp,
         in_force: Replicas,
         history: &ScalingHistory,
-    ) -> Option<(Replicas, Seconds)> {
+    ) -> Option<(Replicas, Option<Seconds>)> {
         let allowed = self.policies.iter().map(|policy| {
             let start = history.at_period_start(now, in_force, policy.period);
-            (policy.amount.from(start, direction), policy.period)
+            (policy.amount.from(start, direction), Some(policy.period))
         });
 
         match (self.select, direction) {
-            (Select::Disabled, _) => Some((in_force, Seconds::ZERO)),
+            (Select::Disabled, _) => Some((in_force, None)),
             (Select::Max, ScalingDirection::Up) | (Select::Min, ScalingDirection::Down) => {
                 allowed.max_by_key(|(limit, _)| *limit)
             }

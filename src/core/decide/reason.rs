@@ -103,10 +103,10 @@ pub enum Reason {
     /// A rule holds the value back or releases it.
     Restrained(Restraint),
     /// The value may not change further in this period.
-    #[display("limited by the scaling policy over {period:.0} s")]
+    #[display("{}", step_limited(*period))]
     StepLimited {
-        /// Length of the period.
-        period: Seconds,
+        /// Length of the period; `None` if the direction is disabled.
+        period: Option<Seconds>,
     },
     /// The model goes to zero, comes back, or stays.
     Zero(Move),
@@ -177,6 +177,14 @@ pub enum NoData {
     /// The scale target was brought back from zero, and its replicas are starting.
     #[display("brought back from zero, without data yet")]
     BroughtBack,
+}
+
+/// The text of [`Reason::StepLimited`].
+fn step_limited(period: Option<Seconds>) -> String {
+    period.map_or_else(
+        || "select_policy disables this direction".to_owned(),
+        |period| format!("limited by the scaling policy over {period:.0} s"),
+    )
 }
 
 impl From<SaturationOutcome> for Reason {
@@ -328,7 +336,7 @@ reasons! {
     /// The plan has fewer replicas of this variant.
     CapacityRemoved "capacity_removed"
         = Reason::Sized(sized @ SizedReason { because: PlanReason::Removed, .. }) => [sized]
-        "[{spare} of {capacity}|capacity] is spare";
+        "[{spare} of {capacity} is spare|the plan has fewer of this variant]";
     /// The replacements of these replicas serve load.
     CapacityReplaced "capacity_replaced"
         = Reason::Sized(sized @ SizedReason { because: PlanReason::Replaced, .. }) => [sized]
@@ -420,7 +428,7 @@ reasons! {
         => [asked, mean, age, remaining] "demand burst to {asked}; no scale-down for {remaining}";
     /// The scaling policy allows no larger change now.
     StepLimited "step_limited" = Reason::StepLimited { period } => [period]
-        "limited by the scaling policy over {period}";
+        "[limited by the scaling policy over {period}|select_policy disables this direction]";
     /// The model is proved to be idle.
     Idle "idle" = Reason::Zero(Move::ToZero(idleness)) => [idleness]
         "model is idle[ for {retention}]";
@@ -829,7 +837,8 @@ mod tests {
             }),
             Reason::Restrained(Restraint::FlapBudgetSpent { turned: 2, refills_in: remaining }),
             Reason::Restrained(Restraint::Burst { asked, mean: 2.5, age: remaining, remaining }),
-            Reason::StepLimited { period: seconds(60.0) },
+            Reason::StepLimited { period: Some(seconds(60.0)) },
+            Reason::StepLimited { period: None },
             Reason::Zero(Move::ToZero(Idleness::Proved { retention: seconds(600.0), evidence })),
             Reason::Zero(Move::Stays(Idleness::Unproved(too_short))),
             Reason::Zero(Move::Paired { with: key().variant, min: n(1) }),
@@ -930,6 +939,18 @@ mod tests {
             assert_eq!(text.contains(not_used), is_unused, "{text}");
             assert_eq!(text.contains("stuck in startup"), sized.stuck > n(0), "{text}");
         }
+    }
+
+    #[test]
+    fn replicas_removed_by_a_lower_maximum_are_not_called_spare() {
+        let Reason::Sized(SizedReason { sizing, .. }) = sized(PlanReason::Kept) else { panic!() };
+        let removed = Reason::Sized(SizedReason::new(PlanReason::Removed, sizing));
+        let text = removed.to_string();
+        assert!(text.contains("fewer of this variant"), "{text}");
+        assert!(!text.contains("enough capacity"), "{text}");
+
+        let step = Step { stage: Stage::Analyze, before: n(12), after: n(10), reason: removed };
+        assert_eq!(step.headline(), "Scale down 12 -> 10: the plan has fewer of this variant");
     }
 
     #[test]

@@ -123,6 +123,10 @@ impl fmt::Display for SizedReason {
         match because {
             // Its display names a shortfall.
             PlanReason::Added if !self.is_short() => write!(f, "{verdict}; more of this variant")?,
+            // After a lower maximum, the others don't have enough.
+            PlanReason::Removed if *short == Shortfall::Some => {
+                write!(f, "{verdict}; fewer of this variant")?;
+            }
             because => write!(f, "{verdict}; {because}")?,
         }
         if matches!(because, PlanReason::Added | PlanReason::Removed | PlanReason::Replaced) {

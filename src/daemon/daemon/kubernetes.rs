@@ -8,14 +8,12 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, error, info_span, warn};
 
-use crate::collect::cluster::{
-    self, ApiServiceFields, ClusterNeeds, ClusterState, Registration, WatchTiming,
-};
+use crate::collect::cluster::{self, ApiServiceFields, ClusterNeeds, ClusterState, WatchTiming};
 use crate::config::{Config, Kubernetes, LeaderElection};
 use crate::daemon::announce::Announcer;
 use crate::daemon::context::DaemonContext;
 use crate::daemon::needs;
-use crate::daemon::registration::{self, RegistrationReport};
+use crate::daemon::registration::{self, FollowedRegistration, RegistrationReport};
 use crate::daemon::sharing::{Channels, Sharing};
 use crate::leader::elect::Elector;
 use crate::leader::share::DocumentWriter;
@@ -128,14 +126,14 @@ impl Cluster {
     }
 
     /// Reports the Service that serves the external metrics, in a metric and, when it changes, in
-    /// the log. Returns a receiver of the registration.
+    /// the log. Returns the registration.
     pub(crate) fn follow_registration(
         &self,
         name: &'static str,
         expected: impl Fn() -> ApiServiceFields + Send + Sync + 'static,
         telemetry: &Telemetry,
         common: &DaemonContext,
-    ) -> watch::Receiver<Option<Registration>> {
+    ) -> FollowedRegistration {
         let DaemonContext { clock, tasks, stop, .. } = common;
         let registration = cluster::registration(
             self.client(),
@@ -145,13 +143,13 @@ impl Cluster {
             tasks,
             stop.clone(),
         );
-        let shown = registration.clone();
+        let followed = FollowedRegistration { name, seen: registration.clone() };
         let gauge = telemetry.api_service.clone();
         let report = RegistrationReport::new(clock.elapsed());
         let stop = stop.clone();
         tasks.spawn(registration::report(name, registration, report, gauge, *clock, stop));
 
-        shown
+        followed
     }
 }
 

@@ -13,9 +13,17 @@ use tracing::{error, info, warn};
 
 use crate::clock::Clock;
 use crate::collect::cluster::Registration;
+use crate::publish::api::ApiServiceVitals;
 
 /// Time for the API server to reach a new pod.
 const FIRST_REACH_MAX: Duration = Duration::from_mins(1);
+
+/// The registration of the served metrics, as the cluster reports it.
+pub(crate) struct FollowedRegistration {
+    /// The name of the `APIService`.
+    pub(crate) name: &'static str,
+    pub(crate) seen: watch::Receiver<Option<Registration>>,
+}
 
 /// The reported part of a registration's history.
 #[derive(Debug)]
@@ -32,6 +40,21 @@ enum ReportTime {
     Now,
     /// Only if it lasts for this time.
     After(Duration),
+}
+
+// === impl FollowedRegistration ===
+
+impl FollowedRegistration {
+    /// The facts that the status shows.
+    pub(crate) fn vitals(&self) -> ApiServiceVitals {
+        let Self { name, seen } = self;
+        let (state, problem) = match seen.borrow().as_ref() {
+            Some(registration) => (registration.label(), registration.problem()),
+            None => ("unknown", Some("the cluster has not reported yet".to_owned())),
+        };
+
+        ApiServiceVitals { name, state, problem }
+    }
 }
 
 // === impl RegistrationReport ===

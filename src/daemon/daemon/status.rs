@@ -8,12 +8,13 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use crate::collect::cluster::{ClusterState, Registration};
+use crate::collect::cluster::ClusterState;
 use crate::collect::scrape::TargetBoard;
 use crate::config;
 use crate::daemon::autoscalers;
 use crate::daemon::context::DaemonContext;
 use crate::daemon::kubernetes::identity;
+use crate::daemon::registration::FollowedRegistration;
 use crate::daemon::reload::{ConfigStatus, Reloader};
 use crate::daemon::ticks::scenes::{self, SceneRequest};
 use crate::leader::Leadership;
@@ -38,7 +39,7 @@ const EXPLAIN: &str = "/api/v1/explain";
 /// The sources of the API other than the shared state.
 pub(crate) struct ApiSources {
     pub(crate) board: TargetBoard,
-    pub(crate) registration: Option<watch::Receiver<Option<Registration>>>,
+    pub(crate) registration: Option<FollowedRegistration>,
     pub(crate) ready: Readiness,
     pub(crate) cluster: Option<watch::Receiver<Arc<ClusterState>>>,
     pub(crate) scenes: mpsc::Sender<SceneRequest>,
@@ -86,7 +87,7 @@ pub(crate) fn surface(
                 tick_interval,
                 checks: ready.checks(),
                 config,
-                api_service: registration.as_ref().map(|it| said(it.borrow().as_ref())),
+                api_service: registration.as_ref().map(FollowedRegistration::vitals),
                 election: leadership.as_ref().map(|it| election(&it.borrow(), clock.elapsed())),
             }
         }),
@@ -138,11 +139,4 @@ fn election(leadership: &Leadership, elapsed: Duration) -> ElectionStatus {
         identity: identity(),
         leads: leadership.leads(elapsed),
     }
-}
-
-fn said(registration: Option<&Registration>) -> (&'static str, Option<String>) {
-    let Some(registration) = registration else {
-        return ("unknown", Some("the cluster has not reported yet".to_owned()));
-    };
-    (registration.label(), registration.problem())
 }

@@ -22,7 +22,7 @@ pub(crate) mod status;
 mod summary;
 mod vitals;
 
-pub use crate::publish::api::vitals::{ConfigInForce, ElectionStatus, Vitals};
+pub use crate::publish::api::vitals::{ApiServiceVitals, ConfigInForce, ElectionStatus, Vitals};
 
 use std::hash::Hash;
 use std::sync::Arc;

@@ -222,47 +222,19 @@ pub fn silent(variant: &PublishedVariant) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use jiff::Timestamp;
     use plimsoll_core::decide::check::Violation;
     use plimsoll_core::decide::{NoData, Reason, Stage, Step};
-    use plimsoll_core::observe::Observation;
 
     use super::*;
-    use crate::publish::PublishedDecision;
+    use crate::fixtures;
+    use crate::publish::fixtures::decided;
     use crate::server::runbooks;
 
     /// The causes of a decision that is held for this reason.
     fn of_held(reason: Reason) -> Vec<AttentionCause> {
-        let spec = crate::fixtures::variant("a");
-        let observation = Observation::of_nothing(spec.bounds);
-        let decision = Decision {
-            variant: spec.key.clone(),
-            model: spec.model_key(),
-            current: None,
-            bounds: spec.bounds,
-            steps: vec![Step {
-                stage: Stage::Hold,
-                before: Replicas::ZERO,
-                after: Replicas::ZERO,
-                reason,
-            }],
-            inputs_at: Timestamp::UNIX_EPOCH,
-            basis: Basis::Held,
-            admissible: None,
-            sizing: None,
-        };
-
-        let decided =
-            PublishedDecision { decision, at: Timestamp::UNIX_EPOCH, elapsed: Duration::ZERO };
-        let variant = PublishedVariant {
-            spec,
-            observation,
-            report: None,
-            decided: Some(decided),
-            undecided: None,
-        };
+        let none = Replicas::ZERO;
+        let step = Step { stage: Stage::Hold, before: none, after: none, reason };
+        let variant = decided(Basis::Held, vec![step]);
 
         causes(&Published::default(), &variant).into_iter().collect()
     }
@@ -272,14 +244,14 @@ mod tests {
         let missing = Reason::NoData(NoData::NoFreshReplica);
         assert_eq!(of_held(missing), [AttentionCause::Held]);
 
-        let key = crate::fixtures::variant("a").key;
+        let key = fixtures::variant("a").key;
         let refused = Reason::Refused(Violation::Twice(key));
         assert_eq!(of_held(refused), [AttentionCause::Refused]);
     }
 
     #[test]
     fn every_cause_has_a_runbook_and_a_command_about_the_variant_or_its_namespace() {
-        let key = crate::fixtures::variant("a").key;
+        let key = fixtures::variant("a").key;
         for cause in AttentionCause::ALL {
             assert!(runbooks::text(cause.runbook()).is_some(), "{}", cause.label());
             assert!(!cause.command(&key).contains('{'), "{}", cause.command(&key));

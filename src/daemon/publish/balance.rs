@@ -116,3 +116,46 @@ fn add(sum: &mut Option<f64>, replicas: Option<Replicas>, rate: Option<&Capacity
     };
     *sum = sum.zip(capacity).map(|(sum, capacity)| sum + capacity);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::publish::fixtures::{decided, sizing};
+    use plimsoll_core::analyze::foresight::estimate::Teacher;
+    use plimsoll_core::decide::sized::{CapacityBound, SizingValues};
+    use plimsoll_core::units::{Fraction, RequestRate};
+
+    #[test]
+    fn stuck_replicas_are_in_no_capacity() {
+        let carries = CapacityEstimate {
+            rate: RequestRate::new(10.0).unwrap(),
+            usable: Fraction::ONE,
+            interval: None,
+            bound: CapacityBound::Itl,
+            said_by: Teacher::Replicas,
+        };
+        let mut variant = decided(Basis::Fresh, Vec::new());
+        variant.observation.pending = Replicas::saturating(2);
+        variant.observation.startup.stuck = Replicas::ONE;
+        let sizing = SizingValues { carries: Some(carries), ..sizing() };
+        variant.decided.as_mut().unwrap().decision.sizing = Some(Arc::new(sizing));
+
+        let none = Some(0.0);
+        let mut balance = CapacityBalance {
+            arriving: 0.0,
+            forecast: 0.0,
+            need: 0.0,
+            held: 0.0,
+            horizon: 0.0,
+            ready: none,
+            with_pending: none,
+            at_maximum: none,
+        };
+        balance.include(&variant);
+        // Of four replicas two are pending, of which one is stuck, and five are the maximum.
+        let found = [balance.ready, balance.with_pending, balance.at_maximum];
+        assert_eq!(found, [Some(20.0), Some(30.0), Some(40.0)]);
+    }
+}

@@ -28,6 +28,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::Response;
 use tokio_util::sync::CancellationToken;
 
+use crate::server::kept::kept_with;
 use crate::server::shed::{ShedConnections, ShedKind};
 
 /// Responses up to this size are not counted as unwritten, which keeps probes cheap. A thousand of
@@ -102,12 +103,11 @@ pub(crate) struct ConnectionSlot {
     shed: CancellationToken,
 }
 
-/// The bytes of a response, which count as unwritten until they are dropped.
+/// A response that counts as unwritten until this is dropped.
 #[derive(Debug)]
-struct CountedBody {
+struct CountedResponse {
     budget: Arc<ConnectionBudget>,
     number: u64,
-    bytes: Bytes,
 }
 
 // === impl ConnectionBudget ===
@@ -285,7 +285,7 @@ impl ConnectionSlot {
             self.budget.shed.count(ShedKind::SlowReader);
         }
 
-        Bytes::from_owner(CountedBody { budget: Arc::clone(&self.budget), number, bytes })
+        kept_with(CountedResponse { budget: Arc::clone(&self.budget), number }, bytes)
     }
 }
 
@@ -295,15 +295,9 @@ impl Drop for ConnectionSlot {
     }
 }
 
-// === impl CountedBody ===
+// === impl CountedResponse ===
 
-impl AsRef<[u8]> for CountedBody {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl Drop for CountedBody {
+impl Drop for CountedResponse {
     fn drop(&mut self) {
         let mut state = self.budget.lock();
         if let Some(response) = state.unwritten.remove(&self.number) {

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::server::kept::kept_with;
+
 /// The open responses of one connection, and their parts that are not written yet.
 #[derive(Debug, Default)]
 pub(super) struct OpenResponses(Mutex<PartNumbers>);
@@ -21,12 +23,11 @@ struct PartNumbers {
     unread: BTreeSet<u64>,
 }
 
-/// The bytes of a part, which is unread until they are dropped.
+/// A part that is unread until this is dropped.
 #[derive(Debug)]
 struct UnreadPart {
     open: Arc<OpenResponses>,
     number: u64,
-    bytes: Bytes,
 }
 
 // === impl OpenResponses ===
@@ -39,7 +40,7 @@ impl OpenResponses {
         let number = numbers.last;
         numbers.unread.insert(number);
 
-        Bytes::from_owner(UnreadPart { open: Arc::clone(self), number, bytes })
+        kept_with(UnreadPart { open: Arc::clone(self), number }, bytes)
     }
 
     /// Returns when a part has been unread for this time, or at twice this time at the latest.
@@ -68,12 +69,6 @@ impl OpenResponses {
 }
 
 // === impl UnreadPart ===
-
-impl AsRef<[u8]> for UnreadPart {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
 
 impl Drop for UnreadPart {
     fn drop(&mut self) {

@@ -86,35 +86,24 @@ fn warn_of_unused(
     analyzers: &[Analyzer],
     checks: &mut Checks<'_>,
 ) {
-    let foresees = analyzers.contains(&Analyzer::Foresight);
-    for (key, written) in [
-        ("foresight", written.foresight.is_some()),
-        ("cards", written.cards.is_some()),
-        ("card_files", written.card_files.is_some()),
+    const FORESIGHT: (&[Analyzer], &str) = (&[Analyzer::Foresight], "does not name foresight");
+    const SHARES: (&[Analyzer], &str) =
+        (&[Analyzer::Tokens, Analyzer::Throughput], "names neither tokens nor throughput");
+    const CARDS: (&[Analyzer], &str) =
+        (&[Analyzer::Foresight, Analyzer::Tokens], "names neither foresight nor tokens");
+
+    for (key, is_written, (readers, lack)) in [
+        ("foresight", written.foresight.is_some(), FORESIGHT),
+        ("cards", written.cards.is_some(), FORESIGHT),
+        ("card_files", written.card_files.is_some(), FORESIGHT),
+        ("scale_up_threshold", written.scale_up_threshold.is_some(), SHARES),
+        ("scale_down_boundary", written.scale_down_boundary.is_some(), SHARES),
+        ("share_cards", written.share_cards.is_some(), CARDS),
     ] {
-        if written && !foresees {
-            let rule = "has no effect, because capacity.analyzers does not name foresight";
+        if is_written && !readers.iter().any(|reader| analyzers.contains(reader)) {
+            let rule = format!("has no effect, because capacity.analyzers {lack}");
             checks.problems.warning(join(PATH, key), rule);
         }
-    }
-
-    let has_shares =
-        analyzers.iter().any(|it| [Analyzer::Tokens, Analyzer::Throughput].contains(it));
-    for (key, written) in [
-        ("scale_up_threshold", written.scale_up_threshold.is_some()),
-        ("scale_down_boundary", written.scale_down_boundary.is_some()),
-    ] {
-        if written && !has_shares {
-            let rule =
-                "has no effect, because capacity.analyzers names neither tokens nor throughput";
-            checks.problems.warning(join(PATH, key), rule);
-        }
-    }
-
-    let shares = foresees || analyzers.contains(&Analyzer::Tokens);
-    if written.share_cards.is_some() && !shares {
-        let rule = "has no effect, because capacity.analyzers names neither foresight nor tokens";
-        checks.problems.warning(join(PATH, "share_cards"), rule);
     }
 }
 

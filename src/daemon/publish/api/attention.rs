@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::publish::api::context::ResponseContext;
-use crate::publish::api::vitals::Vitals;
+use crate::publish::api::vitals::{ApiServiceVitals, Vitals};
 use crate::publish::attention::{AttentionCause, AttentionSeverity};
 use crate::publish::history::CauseStart;
 use plimsoll_core::fleet::VariantKey;
@@ -127,13 +127,13 @@ fn of_daemon(asked: &ResponseContext<'_>, vitals: &Vitals) -> Vec<Attention> {
         }
     }
 
-    if let Some((_, Some(problem))) = &vitals.api_service {
+    if let Some(ApiServiceVitals { name, problem: Some(problem), .. }) = &vitals.api_service {
         items.push(Attention::daemon(
             "api_service",
-            "the external metrics API is not registered to Plimsoll",
+            "the metrics API is not registered to Plimsoll",
             problem.clone(),
             Some("PlimsollApiServiceNotOurs"),
-            "kubectl get apiservice v1beta1.external.metrics.k8s.io".to_owned(),
+            format!("kubectl get apiservice {name}"),
         ));
     }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::publish::api::attention::{self, Attention};
 use crate::publish::api::context::ResponseContext;
-use crate::publish::api::vitals::{ConfigInForce, ElectionStatus, Vitals};
+use crate::publish::api::vitals::{ApiServiceVitals, ConfigInForce, ElectionStatus, Vitals};
 use crate::publish::{Published, PublishedVariant};
 use plimsoll_core::decide::Basis;
 use plimsoll_core::observe::Freshness;
@@ -198,7 +198,8 @@ impl Status {
             },
             fleet: Fleet::of(asked.published),
             sources: Sources::of(asked.published, asked.now),
-            api_service: api_service.map(|(state, problem)| ApiService { state, problem }),
+            api_service: api_service
+                .map(|ApiServiceVitals { name: _, state, problem }| ApiService { state, problem }),
             leader: election.map(|ElectionStatus { holder, identity, leads }| Leader {
                 holder,
                 answered_by: identity,

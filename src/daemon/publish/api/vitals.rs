@@ -17,11 +17,21 @@ pub struct Vitals {
     pub checks: Vec<(&'static str, Result<(), String>)>,
     /// The configuration in effect.
     pub config: ConfigInForce,
-    /// The state of the `APIService` and its problem, if any; `None` if the daemon does not watch
-    /// it.
-    pub api_service: Option<(&'static str, Option<String>)>,
+    /// The `APIService` of the served metrics; `None` if the daemon does not watch it.
+    pub api_service: Option<ApiServiceVitals>,
     /// The election among the replicas of Plimsoll; `None` with only one.
     pub election: Option<ElectionStatus>,
+}
+
+/// The registration of the served metrics at the API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiServiceVitals {
+    /// The name of the `APIService`.
+    pub name: &'static str,
+    /// Its state.
+    pub state: &'static str,
+    /// The problem, if any.
+    pub problem: Option<String>,
 }
 
 /// The election among the replicas of Plimsoll.

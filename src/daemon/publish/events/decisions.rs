@@ -230,9 +230,8 @@ mod tests {
     use super::*;
     use crate::fixtures;
     use crate::publish::PublishedDecision;
-    use plimsoll_core::analyze::ballot::BallotVerdict;
-    use plimsoll_core::decide::optimize::PlanMethod;
-    use plimsoll_core::decide::sized::{Shortfall, SizingValues, SlowestReplica};
+    use crate::publish::fixtures::sizing;
+    use plimsoll_core::decide::sized::{SizingValues, SlowestReplica};
     use plimsoll_core::decide::{NoData, NoDecision, RemoteReason, Stage};
     use plimsoll_core::fleet::ReplicaName;
     use plimsoll_core::observe::Observation;
@@ -346,20 +345,7 @@ mod tests {
             factor: Fraction::new(times).unwrap(),
             peers: 3,
         };
-        let sizing = SizingValues {
-            verdict: BallotVerdict::Held,
-            method: PlanMethod::Exact { steps: 1 },
-            stuck: Replicas::ZERO,
-            unplaced: Replicas::ZERO,
-            absent: Vec::new(),
-            short: Shortfall::None,
-            rank: None,
-            foreseen: None,
-            card: None,
-            carries: None,
-            slowest: Some(slowest),
-            starving: None,
-        };
+        let sizing = SizingValues { slowest: Some(slowest), ..sizing() };
 
         let variant = published.variants.values_mut().next().unwrap();
         variant.decided.as_mut().unwrap().decision.sizing = Some(Arc::new(sizing));

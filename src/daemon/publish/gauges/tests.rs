@@ -1,11 +1,11 @@
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::*;
 use crate::fixtures;
-use crate::publish::{PublishedDecision, ShadowResult};
+use crate::publish::ShadowResult;
+use crate::publish::fixtures::decided;
 use plimsoll_core::analyze::capacity::Unit;
 use plimsoll_core::analyze::foresight::budget::FirstTokens;
 use plimsoll_core::analyze::foresight::estimate::Teacher;
@@ -76,27 +76,6 @@ fn replica(name: &str, freshness: Freshness, completions: f64) -> ReplicaObserva
         unready: false,
         stopped: false,
     }
-}
-
-/// A variant that is decided by these steps.
-fn decided(basis: Basis, steps: Vec<Step>) -> PublishedVariant {
-    let mut spec = fixtures::variant("llama");
-    spec.cost = cost(2.5);
-    let decision = Decision {
-        variant: spec.key.clone(),
-        model: spec.model_key(),
-        current: Some(n(4)),
-        bounds: spec.bounds,
-        steps,
-        inputs_at: Timestamp::UNIX_EPOCH,
-        basis,
-        admissible: None,
-        sizing: None,
-    };
-    let decided =
-        PublishedDecision { decision, at: Timestamp::UNIX_EPOCH, elapsed: Duration::ZERO };
-    let observation = Observation { current: Some(n(4)), ..Observation::of_nothing(spec.bounds) };
-    PublishedVariant { spec, observation, report: None, decided: Some(decided), undecided: None }
 }
 
 fn step(stage: Stage, before: u32, after: u32, reason: Reason) -> Step {
