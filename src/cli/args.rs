@@ -38,7 +38,7 @@ Exit codes:
    0  All replayed decisions match.
    1  At least one replayed decision differs.
   64  The command line, a trace or a policy is invalid.
-  69  A required service does not respond, or a file cannot be read.
+  69  A required service does not respond, or a trace cannot be read.
   70  Internal error; please report it.";
 
 /// The examples in `advise --help`.
@@ -54,7 +54,7 @@ Examples:
 Exit codes:
    0  The advice was printed, even if it is to change nothing.
   64  The command line or a trace is invalid, or the trace is too short.
-  69  A required service does not respond, or a file cannot be read.
+  69  A required service does not respond, or a trace cannot be read.
   70  Internal error; please report it.";
 
 /// The examples in `migrate --help`.
@@ -125,9 +125,9 @@ pub struct Args {
 pub enum Command {
     /// Run the daemon
     ///
-    /// On SIGTERM or SIGINT, the daemon keeps serving for the configured delay and then exits.
-    /// Environment variables override keys of the configuration file: `PLIMSOLL__SERVER__LISTEN`
-    /// sets `server.listen`.
+    /// On SIGTERM or SIGINT, the daemon exits. With a cluster, it keeps serving for the configured
+    /// delay first. Environment variables override keys of the configuration file:
+    /// `PLIMSOLL__SERVER__LISTEN` sets `server.listen`.
     #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
     Run(RunArgs),
     /// Check a configuration file and list all of its problems

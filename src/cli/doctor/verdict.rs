@@ -12,7 +12,7 @@ const SYMPTOMS_MAX: usize = 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// The cluster or the configuration has nothing that the check is about, or an option skips it.
+    /// The check has nothing to judge, or an option skips it.
     NotApplicable,
     /// The check passes.
     Ok,

@@ -55,7 +55,7 @@ const CREDENTIALS_REFRESH: Duration = Duration::from_secs(10);
 pub struct SignalSettings {
     /// The readings of its values.
     pub read: ReadSettings,
-    /// Its models; if empty, all models that it names.
+    /// Its models; if empty, all models.
     pub models: Vec<ModelKey>,
     /// The namespaces of its models; if empty, all namespaces. A page names no namespace, so
     /// without models and namespaces, a model hears of the queue of its namesake in another

@@ -186,8 +186,8 @@ settings! {
         /// Age up to which a decision is served as it is.
         fresh: Duration = EXTERNAL_METRICS_FRESH, in AGES;
 
-        /// Age up to which a decision is still served while nothing newer exists; beyond it the
-        /// metric is absent and the HPA keeps its replicas.
+        /// Age up to which a decision is still served while nothing newer exists; beyond it
+        /// requests get an error, and the HPA keeps its replicas.
         hold: Duration = EXTERNAL_METRICS_HOLD, in AGES;
 
         /// Also serves desired replicas as Object metrics, in `custom.metrics.k8s.io`, for clusters

@@ -149,13 +149,13 @@ families! {
     POOL_WAITING = "plimsoll_pool_adapters_waiting", VARIANT,
         "Adapters of a pool that have waited for a slot on a replica for a whole window; 0 of a Seldon server.";
     POOL_ARRIVALS = "plimsoll_pool_arrivals_per_second", VARIANT,
-        "Requests per second for all adapters of a pool at its gateway: the sum of each one's highest rate within idle_after. Absent without a gateway or while its count is unknown.";
+        "Requests per second for all adapters of a pool at its gateway: the sum of each one's highest rate within idle_after. Absent without a gateway or adapters, or while a rate is unknown.";
     POOL_PER_REPLICA = "plimsoll_pool_adapters_per_replica", VARIANT,
-        "Adapters with a running request per replica, a mean in which replicas that are not ready count as none. Ready ones of unknown adapters are left out.";
+        "Adapters with a running request per replica, a mean. Ready replicas of unknown adapters are left out.";
     POOL_SLOTS_USED = "plimsoll_pool_slots_used", VARIANT,
-        "Slots with a running adapter, on all reporting replicas of a pool.";
+        "Slots with a running adapter, on replicas of a pool whose adapters are known.";
     POOL_SLOTS_FREE = "plimsoll_pool_slots_free", VARIANT,
-        "Slots without a running adapter, on all reporting replicas of a pool.";
+        "Slots without a running adapter, on replicas of a pool that are not ready or whose adapters are known.";
     POOL_UNMET = "plimsoll_pool_unmet_replicas", VARIANT,
         "Replicas that a pool needs beyond its maximum.";
     POOL_LOADS = "plimsoll_pool_plan_loads", VARIANT,

@@ -29,8 +29,8 @@ pub struct SourceArgs {
     /// Time between two decisions
     #[arg(verbatim_doc_comment, long, value_name = "DURATION", default_value = "15s", value_parser = positive_duration)]
     pub step: Duration,
-    /// Folder for the resulting trace. The same command resumes an interrupted query, and with a
-    /// relative `--from` adds newer data
+    /// Folder for the resulting trace. The same command resumes an interrupted query, and adds
+    /// newer data without `--to`
     #[arg(verbatim_doc_comment, long, value_name = "DIR", requires = "prometheus")]
     pub save: Option<PathBuf>,
 }

@@ -95,7 +95,7 @@ pub struct ScoreboardArgs {
     /// Print one world as a scenario for `simulate`, by its seed and its number, such as `1:37`
     #[arg(verbatim_doc_comment, long, value_name = "SEED:NUMBER", conflicts_with_all = OF_SCENARIOS, conflicts_with_all = ["worlds", "seed", "policy", "ablation", "out"])]
     pub world: Option<String>,
-    /// Policies to compare instead of all; see `simulate --help`
+    /// Policies to compare instead of the default; see `simulate --help`
     #[arg(verbatim_doc_comment, long, value_name = "POLICY", value_delimiter = ',')]
     pub policy: Vec<String>,
     /// Add a table with the effect of terms and constants of Plimsoll's own policy

@@ -90,7 +90,7 @@ settings! {
         hold: Option<Hold> = on();
 
         /// Lets a higher number that foresight alone finds pass `enforce.scale_up.policies`. On by
-        /// default, unless those are written.
+        /// default, unless those or `select_policy` are written.
         // Step limits bound how far a guess may overshoot, and a sized number is none.
         replaces_steps: Steps = Steps::Unlimited;
 

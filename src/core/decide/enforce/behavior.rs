@@ -53,7 +53,7 @@ settings! {
         stabilization_window: Seconds, in STABILIZATIONS;
 
         /// The policy that counts if there are several; `disabled` permits no change in this
-        /// direction.
+        /// direction, except by scale to zero, overrides, bounds and limits.
         select as "select_policy": Select = Select::Max;
 
         /// Most change in a period. An empty list limits nothing.

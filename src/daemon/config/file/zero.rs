@@ -63,7 +63,7 @@ settings! {
             required "is missing: explanations call the signal by it";
 
         /// The models that it is for, as `MODEL#NAMESPACE`. A picker needs none, and is then for
-        /// all that it names.
+        /// all.
         models: Option<Vec<String>>;
 
         /// The namespaces of its models; without it, all. A page of an endpoint picker has no
