@@ -22,9 +22,6 @@ use plimsoll_daemon::clock::Clock;
 /// The time between two looks at the keyboard and the daemon.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The lines of a table that is printed once.
-const LINES: u16 = 1000;
-
 /// The answer to a poll, or the reason why there is none.
 type Poll = Result<Value, String>;
 
@@ -45,7 +42,7 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
 
         table.show(clock.elapsed(), Ok(serde_json::from_str(&text)?));
         let mut out = io::stdout().lock();
-        out.write_all(table.text(clock.elapsed(), LINES).as_bytes())?;
+        out.write_all(table.text(clock.elapsed()).as_bytes())?;
         return Ok(out.flush()?);
     }
 

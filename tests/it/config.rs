@@ -501,8 +501,10 @@ fn the_external_metrics_api_needs_what_it_is_served_with() {
         ],
     );
     // What is not served needs nothing.
-    let off = valid(&format!("external_metrics: {{enabled: false}}\n{VARIANT}"));
+    let off = valid(&format!("external_metrics: {{enabled: false, hold: 1m}}\n{VARIANT}"));
     assert_eq!(off.config.keys.external_metrics, None);
+    let warnings: Vec<_> = off.warnings.iter().map(|it| it.path.as_str()).collect();
+    assert_eq!(warnings, ["external_metrics.hold"], "{:?}", off.warnings);
     let trusting = valid(&external("authorization: trust_front_proxy").replace("true", "false"));
     let served = trusting.config.keys.external_metrics.unwrap();
     assert_eq!(served.authorization, Authorization::TrustFrontProxy);

@@ -181,6 +181,33 @@ fn hpas_on_metrics_of_engines_follow_the_number_instead() {
 }
 
 #[test]
+fn an_annotation_names_the_variant_that_is_followed() {
+    for (source, sample, before, after) in [
+        (
+            "hpa",
+            "hpa/external-metric.yaml",
+            "{name: mistral, namespace: lab}",
+            "{name: mistral, namespace: lab, annotations: {plimsoll.dev/variant: g1}}",
+        ),
+        (
+            "wva",
+            "wva/hpa.yaml",
+            "    llm-d.ai/managed:",
+            "    plimsoll.dev/variant: g1\n    llm-d.ai/managed:",
+        ),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = Path::new("tests/data/migrate").join(sample);
+        let annotated = std::fs::read_to_string(path).unwrap().replacen(before, after, 1);
+        std::fs::write(folder.path().join("hpa.yaml"), annotated).unwrap();
+
+        let files = migrated(source, folder.path().to_str().unwrap());
+        let [name] = manifests(&files)[..] else { panic!("{files:?}") };
+        assert_follows(&manifest(&files, name), "g1");
+    }
+}
+
+#[test]
 fn a_fallback_to_zero_becomes_one_that_keeps_a_replica() {
     let folder = tempfile::tempdir().unwrap();
     let sample = std::fs::read_to_string("tests/data/migrate/keda/others.yaml").unwrap();

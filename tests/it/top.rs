@@ -102,6 +102,18 @@ fn rows_are_sorted_by_each_key_reversed_and_filtered_and_unknown_values_come_las
 }
 
 #[test]
+fn text_has_a_line_for_each_of_many_variants() {
+    let mut all = document();
+    let rows = all["variants"].as_array_mut().unwrap();
+    let first = rows[0].clone();
+    rows.resize(3000, first);
+
+    let mut table = new();
+    table.show(at(1), Ok(all));
+    assert_eq!(table.text(at(1)).lines().count(), 3001);
+}
+
+#[test]
 fn scrolling_ends_at_the_last_row() {
     let mut table = new();
     table.show(at(1), Ok(document()));

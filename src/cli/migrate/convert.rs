@@ -139,7 +139,8 @@ fn convert(objects: &[Manifest], kind: &str, migration: &mut Migration) {
             if let Some(port) = served.and_then(|it| it.port).filter(|port| *port != PORT_DEFAULT) {
                 annotate(&mut manifest.value, PORT, &port.to_string());
             }
-            follow(object, manifest, &target.name, &model, migration);
+            let variant = object.annotation(VARIANT).unwrap_or(&target.name);
+            follow(object, manifest, variant, &model, migration);
         }
     }
 }
@@ -223,7 +224,8 @@ fn managed(object: &Manifest, migration: &mut Migration) {
             "does not read wva_desired_replicas, so it did not follow WVA; now it follows Plimsoll";
         migration.differs_in(object, text);
     }
-    follow(object, object.clone(), object.name(), model, migration);
+    let variant = object.annotation(VARIANT).unwrap_or(object.name());
+    follow(object, object.clone(), variant, model, migration);
 }
 
 /// Migrates a `VariantAutoscaling`, with the HPA or `ScaledObject` that follows it. Without one,

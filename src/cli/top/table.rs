@@ -215,9 +215,9 @@ impl TopTable {
 
     /// The table as lines of text, for an output that is no terminal.
     #[must_use]
-    pub fn text(&self, now: Duration, lines: u16) -> String {
+    pub fn text(&self, now: Duration) -> String {
         let rows = u16::try_from(self.shown().len()).unwrap_or(u16::MAX);
-        let area = Rect::new(0, 0, TEXT_WIDTH, rows.saturating_add(1).min(lines));
+        let area = Rect::new(0, 0, TEXT_WIDTH, rows.saturating_add(1));
         let mut buffer = Buffer::empty(area);
         self.table(now, area.width).render(area, &mut buffer);
         lines_of(&buffer).iter().fold(String::new(), |text, line| text + line + "\n")

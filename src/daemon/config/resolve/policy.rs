@@ -22,6 +22,7 @@ use plimsoll_core::units::Seconds;
 /// shadows are resolved later, because they are merged over other sections.
 pub(crate) fn fill(file: &ConfigFile, wva: &WvaDefaults, checks: &mut Checks<'_>) -> FileKeys {
     let kubernetes = file.kubernetes.as_ref().map(kubernetes::effective);
+    warn_of_unserved_ages(file, checks);
     let served = file.external_metrics.clone();
     let external_metrics = served.filter(|section| section.enabled != Some(false));
     let served = file.external_scaler.clone();
@@ -36,6 +37,24 @@ pub(crate) fn fill(file: &ConfigFile, wva: &WvaDefaults, checks: &mut Checks<'_>
     };
     let usual = usual(file, wva, checks);
     settings::resolve_over(Some(&own), &usual, "", &mut checks.problems)
+}
+
+/// Warns of ages for an API that is not served. Other surfaces then have the usual ones.
+fn warn_of_unserved_ages(file: &ConfigFile, checks: &mut Checks<'_>) {
+    let Some(section) = &file.external_metrics else { return };
+    if section.enabled != Some(false) {
+        return;
+    }
+
+    for (path, is_written) in [
+        ("external_metrics.fresh", section.fresh.is_some()),
+        ("external_metrics.hold", section.hold.is_some()),
+    ] {
+        if is_written {
+            let rule = "has no effect, because external_metrics.enabled is false";
+            checks.problems.warning(path, rule);
+        }
+    }
 }
 
 /// The values of unset keys.
