@@ -8,12 +8,12 @@ use crate::study::worlds::priors::{
     DRIFT, DRIFT_FROM, DRIFT_MINUTES, DRIFTS, FAILED_SHARE, FAILED_STARTS, FAILURES, FLASH,
     FLASH_EVERY_MINUTES, FLASH_MINUTES, FOLLOWERS, GATEWAYS, HALF_MINUTES, HITS, HITS_AGENTS,
     HITS_SOME, HOURS, HOURS_MIN, ITL, JOB_FROM, JOB_LASTS, LOSS, LOSSES, MEMORY, MIXTURES, NEED,
-    NEED_OF_SEVERAL, NIGHT, NODE, NODES, NOISE, NOISES, OTHERS_MAX, OUTPUT_SIGMA, PER_REPLICA,
-    PROMPT_SIGMA, RAMP, RAMP_MINUTES, RELAY, ROLLOUTS, ROUTERS, SCRAPES, SEATS, SEATS_OTHERS,
-    SESSIONS, SHAPES, SILENCES, SILENT_FROM, SILENT_MINUTES, SLOW_FROM, SLOW_MINUTES, SLOWDOWNS,
-    SLOWNESS, SPECULATIONS, SPOT_HOURS, SPOT_PRICE, STAGE_WORK, STAGES, STARTUP, STARTUP_SIGMA,
-    STEP, SimulationBudget, TASKS, TIMEOUT, TOGETHER, TOKENS_PER_STEP, TTFT, Task, UNAVAILABLE,
-    UTILIZATION, VARIANTS, VARIATION, WARM, output_median, prompt_median,
+    NEED_MIN, NEED_OF_SEVERAL, NIGHT, NODE, NODES, NOISE, NOISES, OTHERS_MAX, OUTPUT_SIGMA,
+    PER_REPLICA, PROMPT_SIGMA, RAMP, RAMP_MINUTES, RELAY, ROLLOUTS, ROUTERS, SCRAPES, SEATS,
+    SEATS_OTHERS, SESSIONS, SHAPES, SILENCES, SILENT_FROM, SILENT_MINUTES, SLOW_FROM, SLOW_MINUTES,
+    SLOWDOWNS, SLOWNESS, SPECULATIONS, SPOT_HOURS, SPOT_PRICE, STAGE_WORK, STAGES, STARTUP,
+    STARTUP_SIGMA, STEP, SimulationBudget, TASKS, TIMEOUT, TOGETHER, TOKENS_PER_STEP, TTFT, Task,
+    UNAVAILABLE, UTILIZATION, VARIANTS, VARIATION, WARM, output_median, prompt_median,
 };
 
 /// A row of the table.
@@ -114,7 +114,7 @@ fn requests() -> Vec<Prior> {
             format!(
                 "TTFT {TTFT} s, and 1 ms for each token of a prompt beyond 4000; ITL {ITL} ms; at \
                  least {ALONE} times the latency of a request alone, also after a drift and in a \
-                 slowdown"
+                 slowdown of all"
             ),
             "From MLPerf's server scenarios to batch chat",
         ),
@@ -123,7 +123,8 @@ fn requests() -> Vec<Prior> {
             format!(
                 "{TASKS}. Medians of prompts and answers: chat {chat}; agent {agent}; classifier \
                  {classify}, without a spread of answers. Lognormal, with sigma {PROMPT_SIGMA} \
-                 and {OUTPUT_SIGMA}, clipped to a half and a quarter of the KV cache"
+                 and {OUTPUT_SIGMA}, clipped to a half and a quarter of the KV cache, and to 131072 \
+                 and 16384"
             ),
             "Azure 2023, Mooncake and ServeGen have medians from 40 to 6909 and from 3 to 792",
         ),
@@ -189,10 +190,10 @@ fn fleet() -> Vec<Prior> {
         prior(
             Aspect::Duration,
             format!(
-                "{HOURS} h. At most {requests} requests and {replica_hours} replica-hours are \
-                 simulated, of several variants {} and {}: the duration is cut down to \
-                 {HOURS_MIN} h for it, then the mean need. A stage of a pipeline counts as \
-                 {STAGE_WORK} replicas",
+                "{HOURS} h. The limit is {requests} requests and {replica_hours} replica-hours of \
+                 need, of several variants {} and {}. Beyond it, the duration is cut down to \
+                 {HOURS_MIN} h, then the mean need down to {NEED_MIN}. Batch work counts like \
+                 other requests, and a stage of a pipeline as {STAGE_WORK} replicas",
                 several.requests, several.replica_hours
             ),
             "200 worlds take ten minutes on one core",
@@ -200,8 +201,8 @@ fn fleet() -> Vec<Prior> {
         prior(
             Aspect::Variants,
             format!(
-                "{VARIANTS}: of the same model on other accelerators, or, without such a pair, on \
-                 spot nodes at {SPOT_PRICE} of the price. Variants after the first have at most \
+                "{VARIANTS}: of the same model on other accelerators, or, without such a pair, one \
+                 on spot nodes at {SPOT_PRICE} of the price. Variants after the first have at most \
                  {OTHERS_MAX} of the replicas for the peak"
             ),
             "Scarce accelerators next to common ones",
@@ -219,7 +220,8 @@ fn starts() -> Vec<Prior> {
         prior(
             Aspect::Nodes,
             format!(
-                "{NODES}: beyond {WARM} times the mean need a node comes first, after {NODE} s"
+                "{NODES}: beyond {WARM} times the mean need and beyond the first replicas, a node \
+                 comes first, after {NODE} s"
             ),
             "Cluster autoscalers and Karpenter",
         ),
@@ -261,7 +263,7 @@ fn surroundings() -> Vec<Prior> {
         prior(
             Aspect::Scrape,
             format!("{SCRAPES}; Prometheus' samples are {RELAY} s late"),
-            "Defaults of this project and of Prometheus",
+            "The default of this project, and usual intervals of Prometheus",
         ),
         prior(
             Aspect::ScrapeLoss,
