@@ -358,10 +358,13 @@ fn control(keys: &DaemonKeys, config: &Config) -> Control {
 }
 
 /// Sections of the daemon's configuration that do not affect its decisions.
-pub(crate) const NO_POLICY: [&str; 8] = [
+pub(crate) const NO_POLICY: [&str; 11] = [
     "server",
     "external_metrics",
+    "external_scaler",
+    "shadow",
     "shutdown",
+    "trace",
     "kubernetes",
     "compatibility",
     "state_file",

@@ -15,6 +15,7 @@ use crate::study::worlds::priors::{
     STARTUP_SIGMA, STEP, SimulationBudget, TASKS, TIMEOUT, TOGETHER, TOKENS_PER_STEP, TTFT, Task,
     UNAVAILABLE, UTILIZATION, VARIANTS, VARIATION, WARM, output_median, prompt_median,
 };
+use crate::study::worlds::requests::{OUTPUT_MAX, PROMPT_MAX};
 
 /// A row of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,8 +124,8 @@ fn requests() -> Vec<Prior> {
             format!(
                 "{TASKS}. Medians of prompts and answers: chat {chat}; agent {agent}; classifier \
                  {classify}, without a spread of answers. Lognormal, with sigma {PROMPT_SIGMA} \
-                 and {OUTPUT_SIGMA}, clipped to a half and a quarter of the KV cache, and to 131072 \
-                 and 16384"
+                 and {OUTPUT_SIGMA}, clipped to a half and a quarter of the KV cache, and to \
+                 {PROMPT_MAX} and {OUTPUT_MAX}"
             ),
             "Azure 2023, Mooncake and ServeGen have medians from 40 to 6909 and from 3 to 792",
         ),

@@ -350,8 +350,8 @@ pub(crate) const STARTUP_SIGMA: PriorDistribution =
 /// Shares of the phases of a start: image, load and warm-up.
 pub(crate) const PHASES: [f64; 3] = [0.15, 0.5, 0.35];
 
-/// The availability of nodes for all replicas.
-pub(crate) const NODES: Choice<bool> = Choice(&[(60, "warm", true), (40, "provisioned", false)]);
+/// True if nodes for some replicas are provisioned first.
+pub(crate) const NODES: Choice<bool> = Choice(&[(60, "warm", false), (40, "provisioned", true)]);
 
 /// Seconds until a node is available.
 pub(crate) const NODE: PriorDistribution = PriorDistribution::LogUniform { low: 60.0, high: 600.0 };

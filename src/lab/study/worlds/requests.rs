@@ -12,8 +12,8 @@ use crate::study::worlds::priors::{
 use plimsoll_core::settings::Written;
 
 /// The longest prompt of models in use, and the longest requested answer.
-const PROMPT_MAX: f64 = 131_072.0;
-const OUTPUT_MAX: f64 = 16_384.0;
+pub(crate) const PROMPT_MAX: f64 = 131_072.0;
+pub(crate) const OUTPUT_MAX: f64 = 16_384.0;
 
 /// Shares of the smallest KV cache that one prompt and one answer may take.
 const PROMPT_SHARE: f64 = 0.5;
