@@ -216,8 +216,8 @@ impl FleetPart<'_> {
         ListedReplicas { observed, ttft, measured, end }
     }
 
-    /// The scale of listed targets without an orchestrator: those that have answered and have not
-    /// stopped.
+    /// The scale of listed targets without an orchestrator, which exist unless they refuse
+    /// connections.
     fn targets(
         &self,
         now: Timestamp,
