@@ -76,6 +76,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["pipeline", "decide", "analyze", "observe", "fleet", "units", "clock", "settings"],
     ),
     ("daemon", &[]),
+    ("fixtures", &["fleet", "units"]),
     ("demo", &["simulate", "study"]),
     ("engine", &["simulate", "study"]),
     ("study", &["simulate"]),
