@@ -187,7 +187,7 @@ checks! {
     "prometheus", "Prometheus returns series", "/metrics",
         daemon::prometheus, "Check prometheus.url, its credentials, and that it scrapes the replicas";
     "wake-signals", "Wake signals are read", "/metrics",
-        daemon::wake_signals, "Check scale_to_zero and the signal's URL";
+        daemon::wake_signals, "Check the signal's URL, in scale_to_zero or pools";
     "limits", "Limits are known", "/metrics",
         daemon::limits, "The check limit-access names missing permissions";
     "certificate", "The serving certificate is valid for some time", "/metrics",
