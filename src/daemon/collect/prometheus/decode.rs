@@ -8,16 +8,21 @@
 //! The answer for a thousand replicas has a hundred thousand series, so no tree is built. Each
 //! series is passed to the caller as soon as it has been read, in two lists that all series share.
 //! Labels are slices of the body unless they contain an escape. Only the body grows with the
-//! answer. Unknown fields are skipped, because Prometheus, Thanos, Mimir and `VictoriaMetrics` each
-//! add their own.
+//! answer, and a number for each histogram. Unknown fields are skipped, because Prometheus, Thanos,
+//! Mimir and `VictoriaMetrics` each add their own.
 
 use std::borrow::Cow;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use crate::collect::prometheus::failure::{QueryFailure, QueryOutcome, cut, shown};
 use plimsoll_core::observe::engine::{Label, number};
+
+/// The label that has the name of a series.
+const NAME: &[u8] = b"__name__";
 
 /// Warnings that are kept for the log. An answer may have one for every unavailable store.
 const WARNINGS_MAX: usize = 3;
@@ -36,7 +41,7 @@ pub struct AnswerSummary {
     pub warnings: Vec<String>,
     /// True if the server reports that data is missing.
     pub is_partial: bool,
-    /// The name of a series with native histograms, if there is one.
+    /// The name of a histogram that has only native samples, if there is one.
     pub native_histogram: Option<String>,
 }
 
@@ -61,6 +66,8 @@ pub fn decode<'p>(
         limit,
         each,
         answer: AnswerSummary::default(),
+        natives: BTreeMap::new(),
+        classics: HashSet::new(),
         labels: Vec::new(),
         points: Vec::new(),
         status: None,
@@ -111,6 +118,10 @@ struct AnswerDecoder<'r, 'e, 'p> {
     limit: usize,
     each: &'r mut SeriesCallback<'e, 'p>,
     answer: AnswerSummary,
+    /// The names of histograms with native samples, by their hash.
+    natives: BTreeMap<u64, String>,
+    /// The hashes of classic histograms.
+    classics: HashSet<u64>,
     labels: Vec<Label<'p>>,
     points: Vec<Point>,
     status: Option<String>,
@@ -123,7 +134,8 @@ struct AnswerDecoder<'r, 'e, 'p> {
 
 impl AnswerDecoder<'_, '_, '_> {
     fn finish(self) -> Result<AnswerSummary, QueryFailure> {
-        let Self { answer, status, error_type, error, result_type, has_result, .. } = self;
+        let Self { answer, natives, classics, .. } = self;
+        let Self { status, error_type, error, result_type, has_result, .. } = self;
         match status.as_deref() {
             Some("success") => {}
             Some("error") => {
@@ -145,7 +157,11 @@ impl AnswerDecoder<'_, '_, '_> {
         }
 
         match result_type.as_deref() {
-            Some("matrix") if has_result => Ok(answer),
+            Some("matrix") if has_result => {
+                let mut only_native = natives.into_iter().filter(|it| !classics.contains(&it.0));
+                let native_histogram = only_native.next().map(|(_, name)| name);
+                Ok(AnswerSummary { native_histogram, ..answer })
+            }
             Some("matrix") => {
                 Err(QueryFailure::new(QueryOutcome::Malformed, "the response has no result"))
             }
@@ -165,12 +181,35 @@ impl AnswerDecoder<'_, '_, '_> {
         (self.each)(&self.labels, &self.points);
     }
 
+    /// Notes that the series has native samples.
     fn note_native(&mut self) {
-        if self.answer.native_histogram.is_none() {
-            let found = self.labels.iter().find(|label| *label.name == *b"__name__");
-            let name = found.map(|label| String::from_utf8_lossy(&label.value).into_owned());
-            self.answer.native_histogram = Some(cut(&name.unwrap_or_default(), TEXT_MAX));
+        let name = self.name();
+        let shown = cut(&String::from_utf8_lossy(name), TEXT_MAX);
+        let histogram = self.histogram(name);
+        self.natives.insert(histogram, shown);
+    }
+
+    /// Notes the histogram of a series that counts it classically.
+    fn note_classic(&mut self) {
+        let histogram = self.name().strip_suffix(b"_count").map(|base| self.histogram(base));
+        self.classics.extend(histogram);
+    }
+
+    fn name(&self) -> &[u8] {
+        let found = self.labels.iter().find(|label| *label.name == *NAME);
+        found.map(|label| &*label.value).unwrap_or_default()
+    }
+
+    /// A hash of the histogram with this name and the other labels of the series.
+    fn histogram(&self, name: &[u8]) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        for label in self.labels.iter().filter(|label| *label.name != *NAME) {
+            label.name.hash(&mut hasher);
+            label.value.hash(&mut hasher);
         }
+
+        hasher.finish()
     }
 }
 
@@ -320,6 +359,8 @@ impl<'p> Visitor<'p> for OneSeries<'_, '_, '_, 'p> {
 
         if is_native {
             reading.note_native();
+        } else {
+            reading.note_classic();
         }
 
         Ok(())
@@ -526,6 +567,24 @@ mod tests {
         let (seen, answer) = read(body.as_bytes(), 10);
         assert_eq!(answer.unwrap().native_histogram.as_deref(), Some("h"));
         assert!(seen[0].1.is_empty());
+    }
+
+    #[test]
+    fn a_native_histogram_with_classic_series_of_its_own_is_not_reported() {
+        let native = |pod: &str| {
+            format!(
+                r#"{{"metric":{{"__name__":"h","pod":"{pod}"}},"histograms":[[1,{{"count":"5"}}]]}}"#
+            )
+        };
+        let classic = r#"{"metric":{"__name__":"h_count","pod":"a"},"values":[[1,"5"]]}"#;
+        for (pod, expected) in [("a", None), ("b", Some("h"))] {
+            let series = [native(pod), classic.to_owned()].join(",");
+            let body = format!(
+                r#"{{"status":"success","data":{{"resultType":"matrix","result":[{series}]}}}}"#
+            );
+            let (_, answer) = read(body.as_bytes(), 10);
+            assert_eq!(answer.unwrap().native_histogram.as_deref(), expected, "{pod}");
+        }
     }
 
     #[test]
