@@ -12,7 +12,7 @@
 //! Mimir and `VictoriaMetrics` each add their own.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -67,7 +67,7 @@ pub fn decode<'p>(
         each,
         answer: AnswerSummary::default(),
         natives: BTreeMap::new(),
-        classics: HashSet::new(),
+        classics: BTreeSet::new(),
         labels: Vec::new(),
         points: Vec::new(),
         status: None,
@@ -121,7 +121,7 @@ struct AnswerDecoder<'r, 'e, 'p> {
     /// The names of histograms with native samples, by their hash.
     natives: BTreeMap<u64, String>,
     /// The hashes of classic histograms.
-    classics: HashSet<u64>,
+    classics: BTreeSet<u64>,
     labels: Vec<Label<'p>>,
     points: Vec<Point>,
     status: Option<String>,
