@@ -178,6 +178,7 @@ variants:
 policy:
   saturation: {kv_cache_threshold: 3}
   variants: []
+  shadow: []
 colour: red
 ";
     let said = refusal(scenario, &[]);
@@ -194,7 +195,8 @@ colour: red
         "scenario.yaml:17: error: variants[1].autoscaler.target is required",
         "scenario.yaml:19: error: policy.saturation.kv_cache_threshold must be above 0",
         "scenario.yaml:20: error: policy.variants does not affect decisions",
-        "scenario.yaml:21: error: colour is not a known key",
+        "scenario.yaml:21: error: policy.shadow does not affect decisions",
+        "scenario.yaml:22: error: colour is not a known key",
     ] {
         assert!(said.contains(line), "{line} is not in\n{said}");
     }
