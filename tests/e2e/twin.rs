@@ -4,8 +4,14 @@
 //! once in each sync of each HPA, so what it is asked counts the syncs, and what the scale target
 //! says when it is asked is what the sync before has come to. The scale target is a custom resource
 //! without pods, whose status follows its spec at once.
+//!
+//! Where windows or periods matter, the answers come at the beats of a clock, and every window and
+//! period ends halfway between two beats. So it makes no difference how busy the machine is, unless
+//! the controller takes half a beat to act on an answer. The others are answered at once: while the
+//! controller waits for an answer, its copy of the HPA ages, and the condition that an HPA is at zero
+//! may be lost in a conflict.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -39,19 +45,19 @@ use crate::wait::within;
 
 const NAMESPACE: &str = "twin";
 
-/// The slowest series takes its number of syncs, a second each, after the controller has learned of
-/// the custom resource, for which it looks every half minute.
+/// The slowest series takes a beat for each of its syncs, after the controller has learned of the
+/// custom resource, for which it looks every half minute.
 const PATIENCE: Duration = Duration::from_mins(4);
 
-/// How often the status of the scale targets follows their spec, many times in a sync.
+/// How often the status of the scale targets follows their spec, many times in a beat.
 const FOLLOWING: Duration = Duration::from_millis(100);
 
-/// How long an answer takes, at least. Windows are whole seconds, like the wait between two syncs:
-/// with this, no value is as old as a window.
-const THOUGHT: Duration = Duration::from_millis(120);
+/// The time between two answers, which is longer than the second that the controller waits between
+/// two syncs. In seconds it is even, and all windows and periods are odd.
+const BEAT: Duration = Duration::from_secs(2);
 
-/// How many of the 18 series are compared to their end, at least. A wrong window or period of the twin
-/// ends five of them early.
+/// How many of the 18 series are compared to their end, at least. A window or period of the twin that
+/// is wrong by a second ends five of them early.
 const WHOLE: usize = 14;
 
 /// Scale targets that are nothing but a number.
@@ -107,6 +113,8 @@ struct Series {
     initial: u32,
     /// How many more pods the target has than it asks for, as while it rolls out.
     surge: u32,
+    /// Whether the windows or periods matter, and the answers come at the beats.
+    timed: bool,
     answers: Vec<Answer>,
 }
 
@@ -115,6 +123,9 @@ struct Series {
 struct Asked {
     at: Micros,
     scale: ScaleCounts,
+    answered: Micros,
+    /// The status when it was answered.
+    status_then: Replicas,
 }
 
 type Log = Arc<Mutex<BTreeMap<String, Vec<Asked>>>>;
@@ -153,6 +164,15 @@ fn plain(min: u32, max: u32, milli: i64) -> ScalerSettings {
     settings
 }
 
+fn untimed(
+    name: &'static str,
+    settings: ScalerSettings,
+    initial: u32,
+    answers: Vec<Answer>,
+) -> Series {
+    Series { name, settings, initial, surge: 0, timed: false, answers }
+}
+
 fn about_tolerance() -> Vec<Series> {
     let tolerant = |up, down| {
         behaving(|settings| {
@@ -164,13 +184,11 @@ fn about_tolerance() -> Vec<Series> {
         let steps = [0, 1, 2, 3, 2, -1, -2, -3, -2, 4, -4, 0];
         steps.iter().map(|step| Answer::Sum((middle + step) * 1000)).collect::<Vec<_>>()
     };
-    let series =
-        |name, settings, initial, answers| Series { name, settings, initial, surge: 0, answers };
     vec![
-        series("exact", exact(100), 20, around(20)),
-        series("tolerant", tolerant(0.1, 0.1), 20, around(20)),
-        series("uneven", tolerant(0.05, 0.2), 30, around(30)),
-        series(
+        untimed("exact", exact(100), 20, around(20)),
+        untimed("tolerant", tolerant(0.1, 0.1), 20, around(20)),
+        untimed("uneven", tolerant(0.05, 0.2), 30, around(30)),
+        untimed(
             "fractions",
             behaving(|settings| settings.target = MilliValue(2_500)),
             4,
@@ -178,13 +196,13 @@ fn about_tolerance() -> Vec<Series> {
                 .map(Answer::Sum)
                 .into(),
         ),
-        series(
+        untimed(
             "halves",
             behaving(|settings| settings.target = MilliValue(500)),
             4,
             [2_000, 2_001, 3_250, 1_000, 499, 500, 501, 4_000].map(Answer::Sum).into(),
         ),
-        series(
+        untimed(
             "clamped",
             ScalerSettings { min: n(3), ..exact(6) },
             4,
@@ -192,18 +210,18 @@ fn about_tolerance() -> Vec<Series> {
         ),
         Series {
             surge: 2,
-            ..series("surge", tolerant(0.1, 0.1), 10, sums(&[10, 11, 12, 13, 14, 15, 9, 8, 12]))
+            ..untimed("surge", tolerant(0.1, 0.1), 10, sums(&[10, 11, 12, 13, 14, 15, 9, 8, 12]))
         },
     ]
 }
 
 fn about_windows() -> Vec<Series> {
     let down_window = behaving(|settings| settings.down.window = secs(5));
-    let up_window = behaving(|settings| settings.up.window = secs(4));
+    let up_window = behaving(|settings| settings.up.window = secs(5));
     let both = behaving(|settings| {
         settings.up.window = secs(3);
-        settings.down.window = secs(6);
-        settings.up.policies = vec![policy(Amount::Pods(3), 4)];
+        settings.down.window = secs(7);
+        settings.up.policies = vec![policy(Amount::Pods(3), 5)];
         settings.down.policies = vec![policy(Amount::Percent(30), 5)];
     });
     let waves = [8, 3, 3, 6, 2, 2, 2, 2, 2, 2, 9, 2, 2, 12, 2, 2, 2, 2, 2, 2, 2];
@@ -212,6 +230,7 @@ fn about_windows() -> Vec<Series> {
         settings,
         initial: 8,
         surge: 0,
+        timed: true,
         answers: sums(values),
     };
     vec![
@@ -230,8 +249,8 @@ fn about_rates() -> Vec<Series> {
     };
     let two = || {
         (
-            vec![policy(Amount::Pods(2), 3), policy(Amount::Percent(50), 4)],
-            vec![policy(Amount::Pods(3), 4), policy(Amount::Percent(40), 3)],
+            vec![policy(Amount::Pods(2), 3), policy(Amount::Percent(50), 5)],
+            vec![policy(Amount::Pods(3), 5), policy(Amount::Percent(40), 3)],
         )
     };
     let jump = [5, 40, 40, 40, 40, 40, 40, 40, 40, 1, 1, 1, 1, 1, 1, 1, 30, 1, 30, 1, 1];
@@ -240,8 +259,14 @@ fn about_rates() -> Vec<Series> {
         *settings = ScalerSettings::with_behavior(n(1), n(100), MilliValue(1000));
         settings.down.window = Micros::ZERO;
     });
-    let series =
-        |name, settings| Series { name, settings, initial: 5, surge: 0, answers: sums(&jump) };
+    let series = |name, settings| Series {
+        name,
+        settings,
+        initial: 5,
+        surge: 0,
+        timed: true,
+        answers: sums(&jump),
+    };
     vec![
         series("rates-max", of(Select::Max)),
         series("rates-min", of(Select::Min)),
@@ -277,14 +302,12 @@ fn about_what_is_missing() -> Vec<Series> {
         Answer::Refused(503),
         Answer::Sum(30_000),
     ];
-    let series =
-        |name, settings, initial, answers| Series { name, settings, initial, surge: 0, answers };
     vec![
-        series("gaps", exact(12), 6, gaps.clone()),
-        series("gaps-no-behavior", plain(1, 12, 1000), 6, gaps),
-        series("zero", zero.clone(), 2, zeroes),
+        untimed("gaps", exact(12), 6, gaps.clone()),
+        untimed("gaps-no-behavior", plain(1, 12, 1000), 6, gaps),
+        untimed("zero", zero.clone(), 2, zeroes),
         // What somebody else has taken to zero is left alone, and its metric not even asked for.
-        series("asleep", zero, 0, sums(&[3])),
+        untimed("asleep", zero, 0, sums(&[3])),
     ]
 }
 
@@ -388,6 +411,8 @@ async fn follow(crowds: Api<DynamicObject>, surges: BTreeMap<String, u32>) {
 #[derive(Clone)]
 struct Script {
     answers: Arc<BTreeMap<String, Vec<Answer>>>,
+    /// The series that are answered at the beats.
+    timed: Arc<BTreeSet<String>>,
     log: Log,
     crowds: Api<DynamicObject>,
     clock: Clock,
@@ -412,6 +437,21 @@ impl Script {
         }
     }
 
+    async fn scale(&self, name: &str) -> ScaleCounts {
+        let object = self.crowds.get(name).await.unwrap();
+        let [spec, status] = ["spec", "status"].map(|part| count(&object, part).unwrap_or(0));
+        ScaleCounts { spec: n(spec), status: n(status) }
+    }
+
+    /// Waits for the next beat.
+    async fn beat(&self) -> Micros {
+        let elapsed = self.clock.elapsed();
+        let beats = elapsed.as_millis() / BEAT.as_millis() + 1;
+        let next = BEAT * u32::try_from(beats).unwrap();
+        tokio::time::sleep(next.saturating_sub(elapsed)).await;
+        Micros::from_duration(self.clock.elapsed())
+    }
+
     async fn answer(&self, path: &str) -> Response<Full<Bytes>> {
         let name = path.split_once("/namespaces/twin/").map(|(_, name)| name);
         let Some(answers) = name.and_then(|name| self.answers.get(name)) else {
@@ -424,11 +464,14 @@ impl Script {
             return respond(200, &list);
         };
         let name = name.unwrap_or_default();
-        tokio::time::sleep(THOUGHT).await;
         let at = Micros::from_duration(self.clock.elapsed());
-        let object = self.crowds.get(name).await.unwrap();
-        let [spec, status] = ["spec", "status"].map(|part| count(&object, part).unwrap_or(0));
-        let asked = Asked { at, scale: ScaleCounts { spec: n(spec), status: n(status) } };
+        let scale = self.scale(name).await;
+        let (answered, status_then) = if self.timed.contains(name) {
+            (self.beat().await, self.scale(name).await.status)
+        } else {
+            (at, scale.status)
+        };
+        let asked = Asked { at, scale, answered, status_then };
         let number = {
             let mut log = self.log.lock().unwrap();
             let asked_before = log.entry(name.to_owned()).or_default();
@@ -482,9 +525,11 @@ fn play(stage: &Stage, series: &[Series]) -> BTreeMap<String, Vec<Asked>> {
         stage.run(targets.list(&ListParams::default())).ok().map(drop)
     });
     let answers = series.iter().map(|it| (it.name.to_owned(), it.answers.clone())).collect();
+    let timed = series.iter().filter(|it| it.timed).map(|it| it.name.to_owned()).collect();
     let log = Log::default();
     let script = Script {
         answers: Arc::new(answers),
+        timed: Arc::new(timed),
         log: Arc::clone(&log),
         crowds: targets.clone(),
         clock: Clock::start(),
@@ -535,12 +580,16 @@ fn compare(series: &Series, asked: &[Asked]) -> (Vec<u32>, Vec<u32>) {
         };
         let real = pair[1].scale.spec.count();
         let scale = pair[0].scale;
-        let before = ScaleCounts { status: asked[at.saturating_sub(1)].scale.status, ..scale };
-        let lagged = scaled(&mut twin.clone(), pair[0].at, before, metric);
-        let model = scaled(&mut twin, pair[0].at, scale, metric);
+        let before = ScaleCounts { status: asked[at.saturating_sub(1)].status_then, ..scale };
+        let mut lagged = twin.clone();
+        let after_lag = scaled(&mut lagged, pair[0].answered, before, metric);
+        let mut model = scaled(&mut twin, pair[0].answered, scale, metric);
         // The controller reads the status before it asks. On a busy machine the status can follow in
         // between.
-        if real != model && (real == lagged || blurred(&series.settings, &asked[..=at + 1])) {
+        if real != model && real == after_lag {
+            (twin, model) = (lagged, after_lag);
+        }
+        if real != model && blurred(&series.settings, &asked[..=at + 1]) {
             break;
         }
         theirs.push(real);
@@ -570,10 +619,7 @@ fn scaled(
 fn blurred(settings: &ScalerSettings, asked: &[Asked]) -> bool {
     let syncs: Vec<(Duration, Duration)> = asked
         .windows(2)
-        .map(|pair| {
-            let [first, next] = [pair[0].at.duration(), pair[1].at.duration()];
-            (first, next.saturating_sub(THOUGHT).max(first))
-        })
+        .map(|pair| (pair[0].answered.duration(), pair[1].at.max(pair[0].answered).duration()))
         .collect();
     let Some(((earliest, latest), before)) = syncs.split_last() else { return false };
 
@@ -611,7 +657,7 @@ fn a_the_twin_of_the_hpa_does_what_the_real_controller_does() {
         if ours != theirs {
             let gaps: Vec<u64> = asked
                 .windows(2)
-                .map(|pair| pair[1].at.since(pair[0].at).micros() / 1_000)
+                .map(|pair| pair[1].answered.since(pair[0].answered).micros() / 1_000)
                 .collect();
             let name = series.name;
             differences
