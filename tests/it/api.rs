@@ -270,6 +270,14 @@ async fn the_status_sums_up_the_fleet_and_says_what_was_refused() {
     assert_eq!(reload["accepted"], false);
     assert!(reload["problem"].as_str().unwrap().contains("shutdown.delay"), "{reload}");
     assert_eq!(status["config"]["hash"], hash, "the last good one is in force");
+
+    let refused = async || {
+        let items = get(&daemon, "/api/v1/status").await["attention"].clone();
+        items.as_array().unwrap().iter().find(|it| it["cause"] == "config_refused").unwrap().clone()
+    };
+    let first = refused().await;
+    assert_eq!(daemon.ask("POST", "/-/reload").await.0, StatusCode::BAD_REQUEST);
+    assert_eq!(refused().await["since"], first["since"], "a second attempt begins nothing");
     daemon.end().await;
 }
 

@@ -49,7 +49,13 @@ fn surface(published: Published) -> ApiSurface {
         started: loaded.1,
         tick_interval: loaded.1,
         checks: Vec::new(),
-        config: ConfigInForce { file: None, hash: String::new(), loaded, last_reload: None },
+        config: ConfigInForce {
+            file: None,
+            hash: String::new(),
+            loaded,
+            last_reload: None,
+            refused_since: None,
+        },
         api_service: None,
         election: None,
     };

@@ -128,6 +128,13 @@ impl Problems {
         }
     }
 
+    /// Warns about the written keys of a section that has no use for them.
+    pub fn unused(&mut self, section: &str, keys: &[(&str, bool)], because: &str) {
+        for (key, _) in keys.iter().filter(|(_, is_written)| *is_written) {
+            self.warning(join(section, key), format!("has no effect, because {because}"));
+        }
+    }
+
     /// Warns about a section that is switched off and has other keys.
     pub fn without_effect(&mut self, path: &str) {
         self.warning(path, "is not enabled, so its other keys have no effect");

@@ -97,9 +97,9 @@ fn check_state_file(keys: &FileKeys, checks: &mut Checks<'_>) {
 
 fn check_server(keys: &ServerKeys, checks: &mut Checks<'_>) {
     checks.file("server.admin_token_file", keys.admin_token_file.as_ref());
-    if keys.admin_token_file.is_some() && !keys.admin_enabled {
-        let rule = "has no effect, because server.admin_enabled is false";
-        checks.problems.warning("server.admin_token_file", rule);
+    if !keys.admin_enabled {
+        let token = [("admin_token_file", keys.admin_token_file.is_some())];
+        checks.problems.unused("server", &token, "server.admin_enabled is false");
     }
 }
 

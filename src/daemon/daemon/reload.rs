@@ -86,6 +86,7 @@ impl Reloader {
             hash: config.hash(),
             loaded: (clock.now(), clock.elapsed()),
             last_reload: None,
+            refused_since: None,
         };
 
         let shown = ConfigStatus { config: in_force, tick_interval: config.keys.tick_interval };
@@ -158,6 +159,7 @@ impl Reloader {
                     shown.config.hash = inner.config.hash();
                     shown.config.loaded = (self.clock.now(), self.clock.elapsed());
                     shown.config.last_reload = Some((self.clock.now(), Ok(())));
+                    shown.config.refused_since = None;
                 });
 
                 info!(config = inner.config.hash(), "The configuration was reloaded");
@@ -165,8 +167,11 @@ impl Reloader {
             }
             Err(why) => {
                 self.telemetry.reload_successful.set(0);
-                let refused = Some((self.clock.now(), Err(why.clone())));
-                self.shown.send_modify(|shown| shown.config.last_reload = refused);
+                let now = self.clock.now();
+                self.shown.send_modify(|shown| {
+                    shown.config.last_reload = Some((now, Err(why.clone())));
+                    shown.config.refused_since.get_or_insert(now);
+                });
                 error!(
                     error = why,
                     "The configuration was rejected; the last valid one stays in \

@@ -35,9 +35,9 @@ pub(crate) fn resolve(
 
     keys.analyzers = analyzers(written.analyzers.as_deref(), checks);
     let targets = targets(written.slo.as_ref(), keys, checks);
-    if written.rank.is_some() && keys.optimizer != file::Optimizer::Rank {
-        let rule = "has no effect, because capacity.optimizer is not rank";
-        checks.problems.warning(join(PATH, "rank"), rule);
+    if keys.optimizer != file::Optimizer::Rank {
+        let rank = [("rank", written.rank.is_some())];
+        checks.problems.unused(PATH, &rank, "capacity.optimizer is not rank");
     }
 
     let rule = match keys.optimizer {
@@ -86,23 +86,28 @@ fn warn_of_unused(
     analyzers: &[Analyzer],
     checks: &mut Checks<'_>,
 ) {
-    const FORESIGHT: (&[Analyzer], &str) = (&[Analyzer::Foresight], "does not name foresight");
-    const SHARES: (&[Analyzer], &str) =
-        (&[Analyzer::Tokens, Analyzer::Throughput], "names neither tokens nor throughput");
-    const CARDS: (&[Analyzer], &str) =
-        (&[Analyzer::Foresight, Analyzer::Tokens], "names neither foresight nor tokens");
+    let foresight = [
+        ("foresight", written.foresight.is_some()),
+        ("cards", written.cards.is_some()),
+        ("card_files", written.card_files.is_some()),
+    ];
+    let thresholds = [
+        ("scale_up_threshold", written.scale_up_threshold.is_some()),
+        ("scale_down_boundary", written.scale_down_boundary.is_some()),
+    ];
+    let sharing = [("share_cards", written.share_cards.is_some())];
 
-    for (key, is_written, (readers, lack)) in [
-        ("foresight", written.foresight.is_some(), FORESIGHT),
-        ("cards", written.cards.is_some(), FORESIGHT),
-        ("card_files", written.card_files.is_some(), FORESIGHT),
-        ("scale_up_threshold", written.scale_up_threshold.is_some(), SHARES),
-        ("scale_down_boundary", written.scale_down_boundary.is_some(), SHARES),
-        ("share_cards", written.share_cards.is_some(), CARDS),
+    for (keys, readers, lack) in [
+        (&foresight[..], &[Analyzer::Foresight][..], "does not name foresight"),
+        (
+            &thresholds,
+            &[Analyzer::Tokens, Analyzer::Throughput],
+            "names neither tokens nor throughput",
+        ),
+        (&sharing, &[Analyzer::Foresight, Analyzer::Tokens], "names neither foresight nor tokens"),
     ] {
-        if is_written && !readers.iter().any(|reader| analyzers.contains(reader)) {
-            let rule = format!("has no effect, because capacity.analyzers {lack}");
-            checks.problems.warning(join(PATH, key), rule);
+        if !readers.iter().any(|reader| analyzers.contains(reader)) {
+            checks.problems.unused(PATH, keys, &format!("capacity.analyzers {lack}"));
         }
     }
 }

@@ -46,17 +46,13 @@ pub(crate) fn complete(
         checks.problems.error_at(join(DISCOVERY, "enabled"), rule);
     }
 
-    for (key, written) in [
+    let others = [
         ("kubeconfig", written.kubeconfig.is_some()),
         ("context", written.context.is_some()),
         ("events", written.events.is_some()),
         ("leader_election", written.leader_election.is_some()),
-    ] {
-        if written {
-            let rule = "has no effect, because kubernetes.enabled is not true";
-            checks.problems.warning(join(PATH, key), rule);
-        }
-    }
+    ];
+    checks.problems.unused(PATH, &others, "kubernetes.enabled is not true");
 
     *keys = Kubernetes::default();
 }
@@ -109,10 +105,7 @@ fn complete_discovery(
         ("cost_max", cost_max != usual.cost_max),
         ("wva", !wva),
     ];
-    for (key, _) in written.iter().filter(|(_, written)| *written) {
-        let rule = "has no effect, because kubernetes.discovery.enabled is not true";
-        problems.warning(join(DISCOVERY, key), rule);
-    }
+    problems.unused(DISCOVERY, &written, "kubernetes.discovery.enabled is not true");
 }
 
 fn check_discovery(keys: &Discovery, checks: &mut Checks<'_>) {

@@ -46,15 +46,8 @@ fn warn_of_unserved_ages(file: &ConfigFile, checks: &mut Checks<'_>) {
         return;
     }
 
-    for (path, is_written) in [
-        ("external_metrics.fresh", section.fresh.is_some()),
-        ("external_metrics.hold", section.hold.is_some()),
-    ] {
-        if is_written {
-            let rule = "has no effect, because external_metrics.enabled is false";
-            checks.problems.warning(path, rule);
-        }
-    }
+    let ages = [("fresh", section.fresh.is_some()), ("hold", section.hold.is_some())];
+    checks.problems.unused("external_metrics", &ages, "external_metrics.enabled is false");
 }
 
 /// The values of unset keys.

@@ -96,18 +96,14 @@ fn check_server(
     }
 
     let Some(written) = written else { return };
-    for (key, is_written) in [
+    let others = [
         ("max_loras", written.max_loras.is_some()),
         ("copies", written.copies.is_some()),
         ("adapters", written.adapters.is_some()),
         ("gateway", written.gateway.is_some()),
         ("idle_after", written.idle_after.is_some()),
-    ] {
-        if is_written {
-            let rule = "has no effect, because source is seldon";
-            checks.problems.warning(join(path, key), rule);
-        }
-    }
+    ];
+    checks.problems.unused(path, &others, "source is seldon");
 }
 
 /// The readings of a pool's gateway; `None` if its URL is not valid. Completes the keys.
@@ -154,15 +150,14 @@ fn pool(
     }
 
     let section = written.and_then(|written| written.packing.as_ref());
-    for (key, is_written) in [
-        ("interval", section.is_some_and(|written| written.interval.is_some())),
-        ("max_moved", section.is_some_and(|written| written.max_moved.is_some())),
-    ] {
-        if !keys.packing.enabled && is_written {
-            let section_path = join(path, "packing");
-            let rule = format!("has no effect, because {section_path}.enabled is false");
-            checks.problems.warning(join(&section_path, key), rule);
-        }
+    if !keys.packing.enabled {
+        let section_path = join(path, "packing");
+        let limits = [
+            ("interval", section.is_some_and(|written| written.interval.is_some())),
+            ("max_moved", section.is_some_and(|written| written.max_moved.is_some())),
+        ];
+        let because = format!("{section_path}.enabled is false");
+        checks.problems.unused(&section_path, &limits, &because);
     }
 
     let PoolKeys {

@@ -35,8 +35,7 @@ pub(super) struct Attention {
     title: &'static str,
     /// More about it, as a phrase; of several variants, about the first.
     text: String,
-    /// Since when it holds, as far as this process knows, or the last refused reload; null if
-    /// unknown.
+    /// Since when it holds, as far as this process knows; null if unknown.
     since: Option<String>,
     /// The same, as an age in seconds.
     since_age_seconds: Option<f64>,
@@ -100,11 +99,12 @@ fn of_daemon(asked: &ResponseContext<'_>, vitals: &Vitals) -> Vec<Attention> {
         }
     }
 
-    if let Some((at, Err(problem))) = &vitals.config.last_reload {
+    if let Some((latest, Err(problem))) = &vitals.config.last_reload {
+        let at = vitals.config.refused_since.unwrap_or(*latest);
         let file = vitals.config.file.as_deref().unwrap_or("FILE");
         items.push(Attention {
             since: Some(at.to_string()),
-            since_age_seconds: Some(seconds_between(*at, asked.now)),
+            since_age_seconds: Some(seconds_between(at, asked.now)),
             ..Attention::daemon(
                 "config_refused",
                 "the new configuration was refused",

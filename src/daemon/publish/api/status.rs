@@ -167,7 +167,13 @@ impl Status {
         let attention = attention::items(asked, &vitals);
         let Vitals { version, started, tick_interval, checks, config, api_service, election } =
             vitals;
-        let ConfigInForce { file, hash, loaded: (loaded_at, loaded), last_reload } = config;
+        let ConfigInForce {
+            file,
+            hash,
+            loaded: (loaded_at, loaded),
+            last_reload,
+            refused_since: _,
+        } = config;
         let shown: Vec<_> = checks
             .into_iter()
             .map(|(name, it)| Check { name, ok: it.is_ok(), problem: it.err() })

@@ -56,4 +56,6 @@ pub struct ConfigInForce {
     pub loaded: (Timestamp, Duration),
     /// The last reload attempt with the reason for a rejection; `None` if there was no attempt.
     pub last_reload: Option<(Timestamp, Result<(), String>)>,
+    /// The first rejected attempt since the last accepted configuration; `None` if none followed it.
+    pub refused_since: Option<Timestamp>,
 }
