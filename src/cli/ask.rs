@@ -1,9 +1,10 @@
 //! Requests to a running daemon.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::Context;
-use reqwest::{Client, Method, Response, StatusCode};
+use reqwest::{Client, Method, Response, StatusCode, Url};
 use tokio::runtime::Runtime;
 
 use plimsoll_core::fleet::VariantKey;
@@ -119,8 +120,20 @@ fn runtime() -> anyhow::Result<Runtime> {
 }
 
 fn client(url: &str) -> Result<Client, AskError> {
-    let built = Client::builder().timeout(TIMEOUT).build();
-    built.map_err(|source| AskError::daemon(url, source))
+    // As in kubectl, a proxy is not asked for an address of this machine.
+    let mut builder = Client::builder().timeout(TIMEOUT);
+    if is_local(url) {
+        builder = builder.no_proxy();
+    }
+    builder.build().map_err(|source| AskError::daemon(url, source))
+}
+
+/// Returns true if a URL is of this machine.
+fn is_local(url: &str) -> bool {
+    let parsed = Url::parse(url).ok();
+    let host = parsed.as_ref().and_then(Url::host_str).unwrap_or_default();
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 /// Reads an answer.

@@ -1,5 +1,7 @@
 //! The command line, as its users see it.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -43,6 +45,28 @@ fn every_help_text_is_as_reviewed() {
         assert!(output.stderr.is_empty(), "{name}: help is a result");
         insta::assert_snapshot!(name, text(&output.stdout));
     }
+}
+
+#[test]
+fn a_daemon_on_this_machine_is_asked_without_a_proxy() {
+    let daemon = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", daemon.local_addr().unwrap());
+    let serving = std::thread::spawn(move || {
+        let (mut asked, _) = daemon.accept().unwrap();
+        let mut request = [0; 1024];
+        let _read = asked.read(&mut request).unwrap();
+        asked.write_all(b"HTTP/1.1 418 \r\nContent-Length: 0\r\n\r\n").unwrap();
+    });
+
+    let output = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(["explain", "shop/llama", "--url", &url])
+        .env_clear()
+        .env("http_proxy", "http://127.0.0.1:1")
+        .output()
+        .unwrap();
+    let said = text(&output.stderr);
+    assert!(said.contains("418"), "{said}");
+    serving.join().unwrap();
 }
 
 #[test]

@@ -11,7 +11,7 @@ use plimsoll::cli::doctor::evidence::{
     ApiServerVersion, ClusterEvidence, ConfigEvidence, DaemonEvidence, EndpointCounts, Evidence,
     Gathered, PathAnswer,
 };
-use plimsoll::cli::doctor::permission::{AccessPurpose, ReleaseNames, permissions};
+use plimsoll::cli::doctor::permission::{AccessPurpose, ReleaseNames, permissions, some_of_each};
 use plimsoll::cli::doctor::verdict::{CheckResult, Verdict};
 use plimsoll::collect::exposition::samples::samples;
 use plimsoll::config::{Files, Surroundings, parse};
@@ -363,8 +363,12 @@ fn a_daemon_that_is_late_or_of_another_release_is_found() {
 
 #[test]
 fn a_variant_that_its_maximum_keeps_small_is_found() {
-    let decided = |unconstrained: u32, saturated: u32| {
-        let mut evidence = running(json!({}), "a 1\n");
+    let decided = |unconstrained: u32, saturated: u32, short: u32| {
+        let short = format!(
+            "plimsoll_short_at_maximum{{namespace=\"shop\",model=\"m\",variant=\"llama\"}} {short}\n\
+             plimsoll_short_at_maximum{{namespace=\"lab\",model=\"m\",variant=\"llama\"}} 1\n"
+        );
+        let mut evidence = running(json!({}), &short);
         let Gathered::Read(daemon) = &mut evidence.daemon else { unreachable!() };
         daemon.decisions = Gathered::Read(json!({"variants": [{
             "namespace": "shop", "variant": "llama", "basis": "fresh", "max": 4, "desired": 4,
@@ -372,9 +376,25 @@ fn a_variant_that_its_maximum_keeps_small_is_found() {
         }]}));
         evidence
     };
-    expect(&decided(4, 0), "hpa-bounds", Verdict::Ok, "1 variant");
-    expect(&decided(6, 0), "hpa-bounds", Verdict::Warning, "needs 6 replicas");
-    expect(&decided(4, 3), "hpa-bounds", Verdict::Warning, "3 replicas are saturated");
+    expect(&decided(4, 0, 0), "hpa-bounds", Verdict::Ok, "1 variant");
+    expect(&decided(6, 0, 0), "hpa-bounds", Verdict::Warning, "needs 6 replicas");
+    expect(&decided(4, 3, 0), "hpa-bounds", Verdict::Warning, "3 replicas are saturated");
+    expect(&decided(4, 0, 1), "hpa-bounds", Verdict::Warning, "more than the maximum of 4");
+}
+
+#[test]
+fn of_many_permissions_some_of_each_purpose_are_asked_for() {
+    let namespaces = (0..200).map(|number| format!("n{number}")).collect::<Vec<_>>().join(", ");
+    let text = format!(
+        "{SERVED}kubernetes: {{discovery: {{enabled: true, namespaces: [{namespaces}]}}}}\n"
+    );
+    let all = permissions(&config(&text).config, &names());
+    let purposes = all.iter().map(|it| it.purpose).collect::<std::collections::BTreeSet<_>>();
+    assert!(all.len() > 1000, "{}", all.len());
+
+    let asked = some_of_each(all, 1000);
+    let found = asked.iter().map(|it| it.purpose).collect::<std::collections::BTreeSet<_>>();
+    assert_eq!((asked.len(), found), (1000, purposes));
 }
 
 #[test]

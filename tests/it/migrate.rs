@@ -208,6 +208,32 @@ fn an_annotation_names_the_variant_that_is_followed() {
 }
 
 #[test]
+fn settings_are_entries_of_the_main_config_map_or_are_in_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    for (file, data) in [
+        ("entries.yaml", "WATCH_NAMESPACE: lab, PROMETHEUS_BASE_URL: 'https://metrics:9090'"),
+        ("file.yaml", "config.yaml: 'WATCH_NAMESPACE: shop'"),
+    ] {
+        let name = "wva-variantautoscaling-config";
+        let map = format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{{data}}}\n"
+        );
+        std::fs::write(folder.path().join(file), map).unwrap();
+    }
+    let hpa = std::fs::read("tests/data/migrate/wva/hpa.yaml").unwrap();
+    std::fs::write(folder.path().join("hpa.yaml"), hpa).unwrap();
+
+    let files = migrated("wva", folder.path().to_str().unwrap());
+    assert!(
+        files["differences.md"].contains("PROMETHEUS_BASE_URL https://metrics:9090"),
+        "{files:?}"
+    );
+    let config = yaml::read(&files["plimsoll.yaml"]).unwrap();
+    let namespaces = &config["kubernetes"]["discovery"]["namespaces"];
+    assert_eq!(namespaces, &serde_json::json!(["lab", "shop"]));
+}
+
+#[test]
 fn a_fallback_to_zero_becomes_one_that_keeps_a_replica() {
     let folder = tempfile::tempdir().unwrap();
     let sample = std::fs::read_to_string("tests/data/migrate/keda/others.yaml").unwrap();

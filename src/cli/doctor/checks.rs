@@ -155,7 +155,7 @@ checks! {
         scalers::enabled, "kubectl scale the target to 1 replica";
     "hpa-tolerance", "HPAs follow changes by one replica", "HPAs, /api/v1/decisions",
         scalers::tolerance, "Set behavior.scaleUp.tolerance and scaleDown.tolerance to \"0\"";
-    "hpa-bounds", "Bounds leave room for the needed replicas", "/api/v1/decisions",
+    "hpa-bounds", "Bounds leave room for the needed replicas", "/api/v1/decisions, /metrics",
         scalers::bounds, "Raise maxReplicas, or the limit that the variant's steps name";
     "keda-triggers", "KEDA's triggers take the desired replicas as they are", "ScaledObjects",
         scalers::triggers, "docs/keda.md has the triggers";

@@ -2,7 +2,7 @@
 //!
 //! The roles of the chart grant them; its `rbac.yaml` has the reasons.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use plimsoll_daemon::collect::cluster::{
@@ -140,6 +140,24 @@ const WATCH: [&str; 2] = ["list", "watch"];
 #[must_use]
 pub const fn registration_name(served: &ExternalMetrics) -> &'static str {
     if served.object_metrics { OBJECT_API_SERVICE } else { API_SERVICE }
+}
+
+/// At most this many permissions, as evenly as possible of all purposes. Those for a namespace
+/// are as many as there are namespaces.
+#[must_use]
+pub fn some_of_each(all: BTreeSet<Permission>, most: usize) -> Vec<Permission> {
+    let mut counts = BTreeMap::new();
+    let mut numbered: Vec<(usize, Permission)> = all
+        .into_iter()
+        .map(|permission| {
+            let count = counts.entry(permission.purpose).or_insert(0);
+            *count += 1;
+            (*count, permission)
+        })
+        .collect();
+
+    numbered.sort_by_key(|(number, _)| *number);
+    numbered.into_iter().map(|(_, permission)| permission).take(most).collect()
 }
 
 /// Returns the permissions that a daemon with this configuration needs, and those of the HPA

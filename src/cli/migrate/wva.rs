@@ -87,9 +87,7 @@ fn read(map: &Manifest, migration: &mut Migration) -> Result<(), Vec<String>> {
     } else if name.ends_with("service-classes-config") {
         service_classes(map, &entries(map)?, migration);
     } else if name.ends_with("manager-config") || name.ends_with("variantautoscaling-config") {
-        for entry in entries(map)? {
-            controller(map, &entry.fields, migration);
-        }
+        controller(map, &main_settings(map)?, migration);
     }
 
     Ok(())
@@ -108,18 +106,34 @@ fn entries(map: &Manifest) -> Result<Vec<SettingsEntry<'_>>, Vec<String>> {
                 map.origin,
                 map.label_text()
             )),
-            Err(SyntaxError { line, message, .. }) => {
-                let line = line.map_or_else(String::new, |line| format!(" line {line}"));
-                problems.push(format!(
-                    "{} {} data.{name}{line} is not YAML: {message}",
-                    map.origin,
-                    map.label_text()
-                ));
-            }
+            Err(failure) => problems.push(not_yaml(map, name, &failure)),
         }
     }
 
     if problems.is_empty() { Ok(entries) } else { Err(problems) }
+}
+
+/// The settings of the main ConfigMap, which are its entries, or are in a file that is an entry.
+fn main_settings(map: &Manifest) -> Result<Map<String, Value>, Vec<String>> {
+    let data = map.value.get("data").and_then(Value::as_object);
+    let mut settings = Map::new();
+    let mut problems = Vec::new();
+
+    for (name, text) in data.into_iter().flatten() {
+        match yaml::read(text.as_str().unwrap_or_default()) {
+            Ok(Value::Object(fields)) => settings.extend(fields),
+            Ok(_) => drop(settings.insert(name.clone(), text.clone())),
+            Err(failure) => problems.push(not_yaml(map, name, &failure)),
+        }
+    }
+
+    if problems.is_empty() { Ok(settings) } else { Err(problems) }
+}
+
+fn not_yaml(map: &Manifest, name: &str, failure: &SyntaxError) -> String {
+    let SyntaxError { line, message, .. } = failure;
+    let line = line.map_or_else(String::new, |line| format!(" line {line}"));
+    format!("{} {} data.{name}{line} is not YAML: {message}", map.origin, map.label_text())
 }
 
 // === impl SettingsEntry ===

@@ -316,6 +316,16 @@ reasons! {
     /// No replica of the variant was measured.
     Unmeasured "unmeasured" = Reason::Load(SaturationOutcome::Unmeasured(_)) => []
         "no replica was measured";
+    /// Demand exceeds capacity, and the bounds allow no plan that covers it.
+    CapacityShort "capacity_short"
+        = Reason::Sized(sized @ SizedReason { because: PlanReason::Kept, .. })
+        if sized.is_short() && sized.leaves_demand() => [sized]
+        "demand[ {demand}] exceeds capacity[ {capacity}] within the bounds";
+    /// Demand exceeds capacity, and the plan adds replicas of other variants.
+    CapacityElsewhere "capacity_elsewhere"
+        = Reason::Sized(sized @ SizedReason { because: PlanReason::Kept, .. })
+        if sized.is_short() => [sized]
+        "demand[ {demand}] exceeds capacity[ {capacity}]; others are added";
     /// The plan keeps the current replicas.
     CapacityKept "capacity_kept"
         = Reason::Sized(sized @ SizedReason { because: PlanReason::Kept, .. }) => [sized]
@@ -766,7 +776,17 @@ mod tests {
             reason.because = PlanReason::Added;
         }
 
+        let mut short = sized(PlanReason::Added);
+        let mut elsewhere = sized(PlanReason::Added);
+        for (reason, left) in [(&mut short, Shortfall::Some), (&mut elsewhere, Shortfall::None)] {
+            let Reason::Sized(reason) = reason else { continue };
+            reason.because = PlanReason::Kept;
+            Arc::make_mut(&mut reason.sizing).short = left;
+        }
+
         vec![
+            short,
+            elsewhere,
             sized(PlanReason::Kept),
             unused,
             preferred,
@@ -938,6 +958,23 @@ mod tests {
             let is_unused = sized.carries.is_some_and(|it| it.usable == Fraction::ZERO);
             assert_eq!(text.contains(not_used), is_unused, "{text}");
             assert_eq!(text.contains("stuck in startup"), sized.stuck > n(0), "{text}");
+        }
+    }
+
+    #[test]
+    fn capacity_that_is_short_is_not_called_sufficient() {
+        let Reason::Sized(SizedReason { sizing, .. }) = sized(PlanReason::Added) else { panic!() };
+        for short in [Shortfall::Some, Shortfall::None] {
+            let sizing = Arc::new(SizingValues { short, ..SizingValues::clone(&sizing) });
+            let reason = Reason::Sized(SizedReason::new(PlanReason::Kept, sizing));
+            let has_remedy = reason.code().remedy().is_some();
+            let step = Step { stage: Stage::Analyze, before: n(3), after: n(3), reason };
+            let headline = step.headline();
+            assert!(
+                headline.contains("demand 37.6 req/s exceeds capacity 29.3 req/s"),
+                "{headline}"
+            );
+            assert_eq!(has_remedy, short == Shortfall::Some, "{headline}");
         }
     }
 

@@ -107,6 +107,11 @@ impl SizedReason {
         matches!(self.sizing.verdict, BallotVerdict::Grow(_))
     }
 
+    /// Returns true if the plan does not cover the demand.
+    pub(super) fn leaves_demand(&self) -> bool {
+        self.sizing.short == Shortfall::Some
+    }
+
     /// The same reason without the ranking of the model's variants.
     pub(super) fn without_rank(&self) -> Self {
         let sizing = SizingValues { rank: None, ..SizingValues::clone(&self.sizing) };

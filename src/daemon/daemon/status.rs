@@ -109,7 +109,7 @@ pub(crate) fn answers(surface: ApiSurface, tasks: TaskTracker) -> DocumentHook {
         Box::pin(async move {
             // The semaphore is never closed.
             let turn = permits.acquire_owned();
-            let _permit = if explains {
+            let permit = if explains {
                 match timeout(TURN_MAX, turn).await {
                     Ok(permit) => permit,
                     Err(_) => return busy(),
@@ -117,7 +117,11 @@ pub(crate) fn answers(surface: ApiSurface, tasks: TaskTracker) -> DocumentHook {
             } else {
                 turn.await
             };
-            let answer = tasks.spawn_blocking(move || surface.respond(&request));
+            // The work goes on when the client is gone, and so does its turn.
+            let answer = tasks.spawn_blocking(move || {
+                let _permit = permit;
+                surface.respond(&request)
+            });
             answer.await.unwrap_or_else(|ended| {
                 let error = serde_json::json!({"error": ended.to_string()});
                 DocumentResponse::plain(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
@@ -138,5 +142,57 @@ fn election(leadership: &Leadership, elapsed: Duration) -> ElectionStatus {
         holder: leadership.holder.clone(),
         identity: identity(),
         leads: leadership.leads(elapsed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::mpsc;
+
+    use futures_util::FutureExt as _;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::publish::Published;
+    use crate::publish::history::RecentHistory;
+    use crate::server::document::ContentEncoding;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_answer_keeps_its_turn_after_its_client_is_gone() {
+        let (release, released) = mpsc::channel::<()>();
+        let released = std::sync::Mutex::new(released);
+        let surface = ApiSurface {
+            published: watch::channel(Arc::new(Published::default())).1,
+            history: Arc::new(RecentHistory::default()),
+            clock: Clock::start(),
+            ages: DecisionAges { fresh: Duration::from_secs(45), hold: Duration::from_mins(5) },
+            details: Box::new(BTreeMap::new),
+            vitals: Box::new(|| unreachable!()),
+            cards: Box::new(move || {
+                let _ended = released.lock().unwrap().recv();
+                Value::Null
+            }),
+            scene: Box::new(|| None),
+            autoscaler: Box::new(|_, _, _| None),
+        };
+
+        let tasks = TaskTracker::new();
+        let answer = answers(surface, tasks.clone());
+        for _ in 0..10 {
+            let request = DocumentRequest {
+                path: "/api/v1/cards".to_owned(),
+                query: None,
+                known: None,
+                accepted: ContentEncoding::default(),
+            };
+            assert!(answer(request).now_or_never().is_none(), "it waits");
+        }
+        assert_eq!(tasks.len(), ANSWERS_MAX);
+
+        drop(release);
+        tasks.close();
+        tasks.wait().await;
     }
 }

@@ -99,7 +99,10 @@ impl CapacityBalance {
         let stuck = observation.startup.stuck;
         let coming = pending.beyond(stuck);
         let most = variant.bounds().max().map(|max| max.beyond(stuck));
-        let ready = observation.current.map(|current| current.beyond(pending));
+        // Requested replicas that do not exist yet are pending as well.
+        let all =
+            observation.current.map(|current| observation.wanted.unwrap_or(current).max(current));
+        let ready = all.map(|all| all.beyond(pending));
 
         add(&mut self.ready, ready, rate.as_ref());
         add(&mut self.with_pending, ready.map(|ready| ready + coming), rate.as_ref());
@@ -127,8 +130,9 @@ mod tests {
     use plimsoll_core::decide::sized::{CapacityBound, SizingValues};
     use plimsoll_core::units::{Fraction, RequestRate};
 
-    #[test]
-    fn stuck_replicas_are_in_no_capacity() {
+    /// The capacity of a variant of 10 requests/s per replica: of the ready replicas, of all, and at
+    /// the maximum.
+    fn capacity(change: impl FnOnce(&mut PublishedVariant)) -> [Option<f64>; 3] {
         let carries = CapacityEstimate {
             rate: RequestRate::new(10.0).unwrap(),
             usable: Fraction::ONE,
@@ -137,8 +141,7 @@ mod tests {
             said_by: Teacher::Replicas,
         };
         let mut variant = decided(Basis::Fresh, Vec::new());
-        variant.observation.pending = Replicas::saturating(2);
-        variant.observation.startup.stuck = Replicas::ONE;
+        change(&mut variant);
         let sizing = SizingValues { carries: Some(carries), ..sizing() };
         variant.decided.as_mut().unwrap().decision.sizing = Some(Arc::new(sizing));
 
@@ -154,8 +157,26 @@ mod tests {
             at_maximum: none,
         };
         balance.include(&variant);
+        [balance.ready, balance.with_pending, balance.at_maximum]
+    }
+
+    #[test]
+    fn stuck_replicas_are_in_no_capacity() {
+        let found = capacity(|variant| {
+            variant.observation.pending = Replicas::saturating(2);
+            variant.observation.startup.stuck = Replicas::ONE;
+        });
         // Of four replicas two are pending, of which one is stuck, and five are the maximum.
-        let found = [balance.ready, balance.with_pending, balance.at_maximum];
         assert_eq!(found, [Some(20.0), Some(30.0), Some(40.0)]);
+    }
+
+    #[test]
+    fn requested_replicas_that_do_not_exist_take_no_capacity_from_those_that_serve() {
+        let found = capacity(|variant| {
+            variant.observation.wanted = Some(Replicas::saturating(5));
+            variant.observation.current = Some(Replicas::saturating(3));
+            variant.observation.pending = Replicas::saturating(2);
+        });
+        assert_eq!(found, [Some(30.0), Some(50.0), Some(50.0)]);
     }
 }

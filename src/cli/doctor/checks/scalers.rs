@@ -31,6 +31,8 @@ enum ScalerCheck {
 }
 
 /// Names in the triggers of a `ScaledObject` that reads desired replicas.
+const SHORT_AT_MAXIMUM: &str = "plimsoll_short_at_maximum";
+
 const TRIGGER_NAMES: [&str; 2] = ["plimsoll", "wva_desired_replicas"];
 
 pub(super) fn reads(evidence: &Evidence) -> Findings {
@@ -233,15 +235,34 @@ fn desired(decisions: &Value, key: &VariantKey) -> Option<Replicas> {
 }
 
 pub(super) fn bounds(evidence: &Evidence) -> Findings {
-    let decisions = evidence.daemon.read()?.decisions.read()?;
+    let daemon = evidence.daemon.read()?;
+    let decisions = daemon.decisions.read()?;
+    let samples = daemon.samples(SHORT_AT_MAXIMUM).unwrap_or_default();
+    let is_short = |entry: &Value| {
+        let of_variant = samples.iter().filter(|sample| sample.value > 0.0);
+        of_variant.into_iter().any(|sample| {
+            ["namespace", "variant"].iter().all(|label| {
+                sample.labels.get(*label).map(String::as_str) == entry[*label].as_str()
+            })
+        })
+    };
+
     let short: Vec<Symptom> = entries(decisions)
         .iter()
-        .filter_map(|entry| Some(Symptom::warning(shortfall(entry)?).of(name(entry))))
+        .filter_map(|entry| {
+            let found = shortfall(entry).or_else(|| is_short(entry).then(|| beyond(entry)))?;
+            Some(Symptom::warning(found).of(name(entry)))
+        })
         .collect();
     if short.is_empty() {
         return Ok(vec![Symptom::ok(counted(entries(decisions).len(), "variant"))]);
     }
     Ok(short)
+}
+
+/// The shortfall of a variant whose analyzers plan within its maximum.
+fn beyond(entry: &Value) -> String {
+    format!("the load needs more than the maximum of {}", entry["max"])
 }
 
 /// The shortfall of a variant that is at its maximum; `None` if there is none.

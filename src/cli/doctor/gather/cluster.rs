@@ -13,7 +13,7 @@ use crate::cli::doctor::evidence::{ClusterEvidence, EndpointCounts, Gathered, Pa
 use crate::cli::doctor::gather::api::{ApiReader, get, list};
 use crate::cli::doctor::gather::watch::{self, AT_A_TIME};
 use crate::cli::doctor::permission::{
-    AccessPurpose, Permission, ReleaseNames, permissions, registration_name,
+    AccessPurpose, Permission, ReleaseNames, permissions, registration_name, some_of_each,
 };
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_daemon::collect::cluster::{API_SERVICE, ClusterState};
@@ -190,8 +190,8 @@ async fn permitted(
     let ReleaseNames { namespace, account, .. } = names;
     let daemon = format!("system:serviceaccount:{namespace}:{account}");
     let daemon = daemon.as_str();
-    let wanted = permissions(config, names).into_iter().take(PERMISSIONS_MAX);
-    let asking = wanted.map(|permission| async move {
+    let wanted = some_of_each(permissions(config, names), PERMISSIONS_MAX);
+    let asking = wanted.into_iter().map(|permission| async move {
         let is_controller = permission.purpose == AccessPurpose::Controller;
         let user = if is_controller { CONTROLLER } else { daemon };
         let answer = reader.may(user, &permission).await.into();

@@ -7,7 +7,7 @@ impl ReasonCode {
     #[must_use]
     pub const fn remedy(self) -> Option<&'static str> {
         Some(match self {
-            Self::SpareLowNoRoom | Self::AboveMax => {
+            Self::SpareLowNoRoom | Self::CapacityShort | Self::AboveMax => {
                 "Raise the maximum, or add a variant on other accelerators."
             }
             Self::CapacityUnknown => {
@@ -43,6 +43,7 @@ impl ReasonCode {
             | Self::SpareKept
             | Self::Transition
             | Self::Unmeasured
+            | Self::CapacityElsewhere
             | Self::CapacityKept
             | Self::CapacityPreferred
             | Self::CapacityAdded

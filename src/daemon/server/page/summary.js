@@ -60,7 +60,7 @@ function renderSummary({ fleet, sources, tick, config }) {
 }
 
 function renderEvents(list, events, named) {
-  const signature = events.map(it => it.number).join();
+  const signature = events.map(it => `${it.number}@${it.at}`).join();
   if (list.dataset.signature !== signature) {
     list.dataset.signature = signature;
     list.replaceChildren(...events.map(event => {
