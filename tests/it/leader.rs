@@ -436,6 +436,39 @@ async fn a_number_that_was_held_for_long_survives_a_failover() {
 }
 
 #[tokio::test]
+async fn a_leader_that_gets_the_lease_back_has_the_orders_that_it_had() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    let path = "/-/override?namespace=shop&variant=llama";
+    let leader = replica(&fake, &engine, "r0").await;
+    let lose_and_win = async || {
+        fake.refuse(LEASES);
+        leader.until_sample("plimsoll_leader ", 0.0).await;
+        let ticks = leader.sample("plimsoll_ticks_total").await.unwrap();
+        assert!(leader.until("plimsoll_ticks_total", |now| now > ticks + 5.0).await);
+        fake.allow(LEASES);
+        leader.until_sample("plimsoll_leader ", 1.0).await;
+        let ticks = leader.sample("plimsoll_ticks_total").await.unwrap();
+        assert!(leader.until("plimsoll_ticks_total", |now| now > ticks + 20.0).await);
+    };
+
+    leader.until_desired("llama", Some(1.0)).await;
+    leader.until_sample("plimsoll_leader ", 1.0).await;
+    let body = json!({"pin": 3, "until": later(3600)}).to_string();
+    let sent = leader.request("PUT", path).body(body).send().await.unwrap();
+    assert_eq!(sent.status(), StatusCode::OK, "{}", sent.text().await.unwrap());
+    leader.until_desired("llama", Some(3.0)).await;
+    lose_and_win().await;
+    let (_, kept) = variant(&leader).await;
+    assert_eq!((&kept["desired"], &kept["override"]["kind"]), (&json!(3), &json!("pin")), "{kept}");
+
+    assert_eq!(leader.ask("DELETE", path).await.0, StatusCode::OK);
+    lose_and_win().await;
+    let (_, ended) = variant(&leader).await;
+    assert_eq!(ended["override"], Value::Null, "{ended}");
+    leader.end().await;
+}
+
+#[tokio::test]
 async fn a_claim_makes_no_number_younger() {
     let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
     engine.show(None);

@@ -283,6 +283,7 @@ pub fn analyze(
         let work = foresight.work(policy, model, side);
         let demand = foresight.demands.entry((model.clone(), side.role)).or_default();
         let standby = Standby::of(side, policy);
+        let look = ModelLook { through: demand.known_through(through), ..look };
         let found = side.foresee(&look, policy, demand, &work, standby.as_ref());
 
         let bridge = demand.bridged(found.as_ref());
@@ -295,10 +296,10 @@ pub fn analyze(
         let judged = found.as_ref().map_or(supply, |found| found.judge(supply));
         totals.insert(side.role, judged);
 
-        match found {
-            Some(found) => drop(foreseen.insert(side.role, found)),
-            None => withheld = Some(SpareWithheld::DemandUnknown),
+        if found.is_none() || demand.is_uncounted(through) {
+            withheld = Some(SpareWithheld::DemandUnknown);
         }
+        foreseen.extend(found.map(|found| (side.role, found)));
     }
 
     let report = report_of(capacities, totals);

@@ -320,12 +320,12 @@ reasons! {
     CapacityShort "capacity_short"
         = Reason::Sized(sized @ SizedReason { because: PlanReason::Kept, .. })
         if sized.is_short() && sized.leaves_demand() => [sized]
-        "demand[ {demand}] exceeds capacity[ {capacity}] within the bounds";
+        "demand[ {demand}] exceeds capacity[ {capacity}] at the bounds";
     /// Demand exceeds capacity, and the plan adds replicas of other variants.
     CapacityElsewhere "capacity_elsewhere"
         = Reason::Sized(sized @ SizedReason { because: PlanReason::Kept, .. })
         if sized.is_short() => [sized]
-        "demand[ {demand}] exceeds capacity[ {capacity}]; others are added";
+        "demand[ {demand}] exceeds capacity[ {capacity}]; others grow";
     /// The plan keeps the current replicas.
     CapacityKept "capacity_kept"
         = Reason::Sized(sized @ SizedReason { because: PlanReason::Kept, .. }) => [sized]

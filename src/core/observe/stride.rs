@@ -2,7 +2,8 @@
 //!
 //! An [`IntervalDelta`] consists of differences of counters, its ranks added up. An [`Odometer`]
 //! remembers the previous scrape. It returns no delta if the two cannot be compared: at the first
-//! scrape, after a restart, and when ranks came or went.
+//! scrape, after a restart, and when ranks came or went. Of a scrape that lacks counters for now,
+//! the delta has no length and shows nothing.
 //!
 //! # Source
 //!
@@ -149,7 +150,7 @@ impl Odometer {
             && count.lacks(&before)
             && (0.0..=LATE_MAX).contains(&at.duration_since(then).as_secs_f64())
         {
-            return None;
+            return Some(IntervalDelta::over(at, Seconds::ZERO));
         }
 
         let (then, before) = self.before.replace((at, count))?;
@@ -482,6 +483,7 @@ mod tests {
         let mut odometer = Odometer::default();
         let mut arrived = |second: i64, stop: Option<f64>, length: Option<f64>| {
             let delta = odometer.take(at(second), &reading(stop, length))?;
+            assert!(delta.arrived.is_some() || delta.elapsed == Seconds::ZERO, "unknown");
             Some((delta.elapsed.seconds(), delta.arrived?.requests()))
         };
 

@@ -102,6 +102,7 @@ pub(crate) struct Sharing {
 struct SentDecisions {
     number: u64,
     decided: BTreeMap<VariantKey, PublishedDecision>,
+    memories: SharedMemories,
     body: DocumentBody,
 }
 
@@ -177,6 +178,7 @@ impl Sharing {
                 // Written decisions are in effect, even if this replica has lost the lead since.
                 while let Some(sent) = self.sent.pop_front_if(|sent| sent.number <= written) {
                     self.committed = sent.decided;
+                    self.memories = sent.memories;
                     self.strange.clear();
                     self.body = Some(sent.body);
                     self.place = Some(place.clone());
@@ -385,7 +387,8 @@ impl Sharing {
 
         self.is_awaited = false;
         self.sent_at = Some(elapsed);
-        let encoded = self.encode(elapsed, found.generation, &decided, &memories());
+        let own = memories();
+        let encoded = self.encode(elapsed, found.generation, &decided, &own);
         let packed = match encoded {
             Ok(document) => document,
             Err(problem) => return self.say(&problem),
@@ -401,7 +404,22 @@ impl Sharing {
             self.sent.pop_front();
         }
 
-        self.sent.push_back(SentDecisions { number: self.drafts, decided, body });
+        let memories = self.written_with(&decided, own);
+        self.sent.push_back(SentDecisions { number: self.drafts, decided, memories, body });
+    }
+
+    /// The memories in a draft: those of this replica, and of other variants the adopted ones.
+    fn written_with(
+        &self,
+        decided: &BTreeMap<VariantKey, PublishedDecision>,
+        mut own: VariantMemories,
+    ) -> SharedMemories {
+        let written = decided.iter().filter_map(|(key, decided)| {
+            let adopted = || self.memories.get(key).map(|(_, memory)| memory.clone());
+            let memory = own.remove(key).or_else(adopted)?;
+            Some((key.clone(), (decided.decision.model.clone(), memory)))
+        });
+        written.collect()
     }
 
     fn encode(

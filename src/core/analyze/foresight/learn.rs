@@ -116,11 +116,13 @@ impl Foresight {
         }
 
         let upstream = self.demands.get(&(model.clone(), Role::Prefill));
-        let prefill = upstream.map(|it| it.arrivals.clone());
+        let prefill = upstream.map(|it| (it.arrivals.clone(), it.known_through(through)));
         let Some(decode) = self.demands.get_mut(&(model.clone(), role)) else { return };
 
-        let own = decode.arrivals.rate(through).unwrap_or_default();
-        decode.upstream = prefill.filter(|it| it.rate(through).is_some_and(|rate| rate > own));
+        let own = decode.arrivals.rate(decode.known_through(through)).unwrap_or_default();
+        decode.upstream = prefill
+            .filter(|(history, known)| history.rate(*known).is_some_and(|rate| rate > own))
+            .map(|(history, _)| history);
     }
 }
 
@@ -163,6 +165,7 @@ impl RoleDemand {
             return;
         }
 
+        self.counted_until = Some(through);
         self.arrivals.note(through, serving);
         self.arrivals.close(through);
         self.mixes.close(self.arrivals.points().back(), &self.lengths);

@@ -18,6 +18,8 @@ use crate::analyze::foresight::standby::{Relief, Standby};
 #[derive(Clone, Debug, Default)]
 pub(super) struct RoleDemand {
     pub(super) arrivals: ArrivalHistory,
+    /// The instant up to which arrivals were counted. No replica has counted them since then.
+    pub(super) counted_until: Option<Timestamp>,
     /// Arrivals at prefill, while they are more than those at decode.
     pub(super) upstream: Option<ArrivalHistory>,
     pub(super) hold: HoldWindow,
@@ -35,6 +37,17 @@ pub(super) struct RoleDemand {
 // === impl RoleDemand ===
 
 impl RoleDemand {
+    /// Returns true if arrivals are not known up to this instant, although there are replicas.
+    pub(super) fn is_uncounted(&self, through: Timestamp) -> bool {
+        self.counted_until.is_none_or(|counted| counted < through)
+    }
+
+    /// The instant up to which arrivals are known, at most this one. While no replica counts them,
+    /// the last known ones stand for the present ones.
+    pub(super) fn known_through(&self, through: Timestamp) -> Timestamp {
+        self.counted_until.map_or(through, |counted| counted.min(through))
+    }
+
     /// Multiplies all past arrivals and the needs that are held. The schedule stays, because it is
     /// the load of other days.
     pub(super) fn scale(&mut self, factor: f64) {

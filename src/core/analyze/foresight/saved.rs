@@ -169,6 +169,7 @@ impl Foresight {
 
         for SavedDemand { role, arrivals, lengths, needs, raised, week } in demands {
             self.demands.entry((model.clone(), *role)).or_insert_with(|| RoleDemand {
+                counted_until: None,
                 arrivals: arrivals.restore(),
                 upstream: None,
                 hold: HoldWindow { needs: needs.iter().copied().collect::<VecDeque<_>>() },

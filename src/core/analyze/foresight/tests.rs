@@ -113,6 +113,8 @@ struct World {
     arguments: Option<Arc<EngineArguments>>,
     /// The incarnation of each replica, and the slowdown factor of its engine.
     engines: BTreeMap<u32, (u32, f64)>,
+    /// True while replicas do not show how many requests arrive.
+    uncounted: bool,
 }
 
 impl World {
@@ -141,6 +143,7 @@ impl World {
             waits_at: None,
             arguments: None,
             engines: BTreeMap::new(),
+            uncounted: false,
         }
     }
 
@@ -170,7 +173,8 @@ impl World {
             let waiting = if waits { self.waiting } else { 0.0 };
             let of = times_as_slow(slower);
             let stride = second_of(of, self.now, self.prompt, each, waiting);
-            strides.push([IntervalDelta { prompt_moments, ..stride }]);
+            let arrived = stride.arrived.filter(|_| !self.uncounted);
+            strides.push([IntervalDelta { arrived, prompt_moments, ..stride }]);
         }
 
         let replicas = keys
@@ -308,6 +312,23 @@ fn what_was_needed_is_held_for_the_time_of_the_hold_and_not_longer() {
     // Peaks count for 15 minutes, but a load that fell has not grown since.
     let later = world.run(1200, 1.0 * truth());
     assert!(later.foreseen[&Role::Both].held < 1.5 * truth(), "{:?}", later.foreseen);
+}
+
+#[test]
+fn arrivals_that_replicas_no_longer_count_stay_as_they_were_and_free_nothing() {
+    let mut world = World::new(4);
+    let counted = world.run(300, 2.0 * truth());
+    assert_eq!(counted.spare_withheld, None);
+
+    world.uncounted = true;
+    let unknown = world.run(1200, 2.0 * truth());
+    assert_eq!(unknown.spare_withheld, Some(SpareWithheld::DemandUnknown));
+    assert_eq!(unknown.report.total.spare, Amount::ZERO);
+    let arriving = unknown.foreseen[&Role::Both].need.arriving;
+    assert!((arriving - 2.0 * truth()).abs() < 0.1 * truth(), "{arriving}");
+
+    world.uncounted = false;
+    assert_eq!(world.run(60, 2.0 * truth()).spare_withheld, None);
 }
 
 #[test]
