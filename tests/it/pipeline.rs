@@ -366,6 +366,27 @@ fn an_unknown_scale_target_holds() {
 }
 
 #[test]
+fn a_gap_that_is_longer_than_the_window_restarts_it() {
+    let mut policy = policy();
+    policy.behavior.scale_down.stabilization_window = Seconds::new(20.0).unwrap();
+    let mut world = World::with(policy, vec![spec("a", 1.0, (1, 9))]);
+    world.set("a", 3, (0.6, 0.0));
+    assert_eq!(desired(&world.run(30), "a"), 3);
+
+    let why = WhyScaleUnknown::DuplicateOwners(vec!["hpa-1".into(), "hpa-2".into()]);
+    let variant = world.variants.get_mut("a").unwrap();
+    variant.scale = Scale::Unknown(why);
+    let _ = world.run(15);
+    world.variants.get_mut("a").unwrap().load = IDLE;
+    assert_eq!(of(&world.run(15), "a").basis, Basis::Held);
+
+    world.variants.get_mut("a").unwrap().scale = known(3, 3);
+    let after = world.run(1);
+    assert_eq!((of(&after, "a").basis, desired(&after, "a")), (Basis::Fresh, 3));
+    assert_eq!(desired(&world.run(20), "a"), 2);
+}
+
+#[test]
 fn an_old_list_of_replicas_keeps_the_model_from_shrinking() {
     let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
     world.set("a", 4, IDLE);

@@ -24,7 +24,6 @@ pub(crate) struct DecisionsInForce {
 pub(crate) struct DecisionInForce {
     pub(crate) desired: Replicas,
     pub(crate) inputs_at: Timestamp,
-    pub(crate) basis: Basis,
     pub(crate) restored: Option<Recall>,
     /// True if the decision was made while the variant had no replicas, so that no load supports
     /// it.
@@ -84,7 +83,6 @@ impl DecisionsInForce {
         let in_force = DecisionInForce {
             desired,
             inputs_at,
-            basis: Basis::Held,
             restored: Some(Recall::Number),
             at_zero: false,
             history: ScalingHistory::starting(now, desired),
@@ -150,7 +148,6 @@ impl DecisionsInForce {
             DecisionInForce {
                 desired: present,
                 inputs_at: decision.inputs_at,
-                basis: decision.basis,
                 restored: None,
                 at_zero: false,
                 history: ScalingHistory::starting(now, present),
@@ -161,11 +158,12 @@ impl DecisionsInForce {
         if decision.basis == Basis::Fresh {
             let published = PublishedReplicas { before, after: number.desired };
             known.record(now, decision, published, behavior);
+        } else {
+            known.hold(now, number.desired);
         }
 
         known.desired = number.desired;
         known.inputs_at = number.inputs_at;
-        known.basis = decision.basis;
         before
     }
 }
@@ -187,6 +185,23 @@ impl DecisionInForce {
         self.history = history;
     }
 
+    /// Restarts the windows while desired replicas are held. Recommendations from before the gap
+    /// are not evidence for the time after it. Windows from before a restart continue for a moment.
+    fn hold(&mut self, now: Timestamp, desired: Replicas) {
+        self.doubt_recall(now);
+        if self.restored != Some(Recall::History) {
+            self.history.begin_anew(now, desired);
+        }
+    }
+
+    /// Stops to rely on the windows from before a restart if the time since was not observed.
+    fn doubt_recall(&mut self, now: Timestamp) {
+        let passed = self.history.latest().map(|latest| now.duration_since(latest).as_secs_f64());
+        if passed.is_none_or(|passed| passed > PAUSE_MAX) {
+            self.restored = self.restored.map(|_| Recall::Number);
+        }
+    }
+
     /// Records a decision that rests on fresh data.
     fn record(
         &mut self,
@@ -196,11 +211,6 @@ impl DecisionInForce {
         behavior: &Behavior,
     ) {
         let recommended = self.recommended_by(now, decision);
-        if self.basis == Basis::Held && self.restored != Some(Recall::History) {
-            // Recommendations from before the gap are not evidence for the time after it.
-            self.history.begin_anew(now, published.before);
-        }
-
         self.history.record(now, recommended, published, behavior);
         self.restored = self.restored.filter(|_| decision.is_settling());
         self.at_zero = decision.steps.first().is_some_and(|step| step.before == Replicas::ZERO);
@@ -214,12 +224,7 @@ impl DecisionInForce {
     /// load requires more. If the desired replicas have changed just before, the wait would have
     /// happened without a restart too.
     fn recommended_by(&mut self, now: Timestamp, decision: &Decision) -> Replicas {
-        let passed = self.history.latest().map(|latest| now.duration_since(latest).as_secs_f64());
-        if passed.is_none_or(|passed| passed > PAUSE_MAX) {
-            // The time in between was not observed.
-            self.restored = self.restored.filter(|recall| *recall == Recall::Number);
-        }
-
+        self.doubt_recall(now);
         let moved_ago = self.history.moved().map(|it| now.duration_since(it.at).as_secs_f64());
         let moved = moved_ago.is_some_and(|ago| ago <= PAUSE_MAX);
         let by_restart = self.restored == Some(Recall::History) && decision.is_settling() && !moved;
