@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use plimsoll::analyze::ballot::Analyzer;
 use plimsoll::analyze::saturation::{Thresholds, TransitionRule};
-use plimsoll::decide::enforce::{Behavior, Rules, Select};
+use plimsoll::decide::enforce::{Amount, Behavior, Rules, Select, StepPolicy};
 use plimsoll::decide::{Basis, Decision, NoData, Reason, Stage};
 use plimsoll::fleet::{
     Bounds, Fleet, ModelName, Namespace, ReplicaKey, ReplicaName, Role, VariantKey, VariantName,
@@ -384,6 +384,29 @@ fn a_gap_that_is_longer_than_the_window_restarts_it() {
     let after = world.run(1);
     assert_eq!((of(&after, "a").basis, desired(&after, "a")), (Basis::Fresh, 3));
     assert_eq!(desired(&world.run(20), "a"), 2);
+}
+
+#[test]
+fn a_gap_allows_no_further_step_in_the_period_of_a_policy() {
+    let mut policy = policy();
+    let period = Seconds::new(600.0).unwrap();
+    policy.behavior.scale_down.policies = vec![StepPolicy { amount: Amount::Pods(1), period }];
+    let mut world = World::with(policy, vec![spec("a", 1.0, (1, 9))]);
+    world.set("a", 5, IDLE);
+    let lowered = (0..2 * WINDOW).any(|_| desired(&world.tick(), "a") == 4);
+    assert!(lowered);
+    world.set("a", 4, IDLE);
+    let limited = world.run(WINDOW + 3);
+    assert_eq!(desired(&limited, "a"), 4);
+    assert_eq!(of(&limited, "a").steps.last().unwrap().stage, Stage::StepLimit);
+
+    let failing = (0..4).map(|index| (index, ScrapeFailure::Timeout)).collect();
+    world.variants.get_mut("a").unwrap().failing = failing;
+    assert_eq!(of(&world.run(5), "a").basis, Basis::Held);
+    world.variants.get_mut("a").unwrap().failing.clear();
+    let after = world.run(WINDOW + 3);
+    assert_eq!((of(&after, "a").basis, desired(&after, "a")), (Basis::Fresh, 4));
+    assert_eq!(of(&after, "a").steps.last().unwrap().stage, Stage::StepLimit);
 }
 
 #[test]

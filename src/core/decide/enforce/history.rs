@@ -75,11 +75,19 @@ impl ScalingHistory {
         Self { recommendations: VecDeque::from([recommended]), latest, ..Self::default() }
     }
 
-    /// Restarts with the desired replicas in effect, after a gap for which no recommendation is
-    /// known. Direction changes are kept.
+    /// Restarts the windows with the desired replicas in effect, after a gap for which no
+    /// recommendation is known. Published changes and a burst are facts, and are kept. Those in the
+    /// future come from a clock that was set back, and are dropped.
     pub fn begin_anew(&mut self, now: Timestamp, in_force: Replicas) {
-        let turns = std::mem::take(&mut self.turns);
-        *self = Self { turns, ..Self::starting(now, in_force) };
+        self.recommendations.clear();
+        self.recommendations.push_back(Recommendation {
+            first: now,
+            last: now,
+            replicas: in_force,
+        });
+        self.changes.retain(|change| change.at <= now);
+        self.burst = self.burst.filter(|burst| burst.at <= now);
+        self.latest = Some(now);
     }
 
     /// Adds this tick's recommendation and the values published for it. Drops entries that no rule
@@ -274,6 +282,20 @@ mod tests {
         let kept: Vec<_> = history.recommendations.iter().map(|it| it.replicas).collect();
         assert_eq!(kept, [n(5), n(4)]);
         assert!(history.changes.is_empty());
+    }
+
+    #[test]
+    fn a_restart_of_the_windows_keeps_changes_and_a_burst_that_are_not_in_the_future() {
+        let mut history = ScalingHistory::starting(at(0), n(2));
+        record(&mut history, 10, 1000);
+        record(&mut history, 20, 1000);
+        history.burst = Some(Burst { at: at(15_000), asked: n(7), mean: 3.0 });
+        history.begin_anew(at(30_000), n(1));
+        assert_eq!(history.recommendations.len(), 1);
+        assert_eq!((history.changes.len(), history.burst.is_some()), (2, true));
+
+        history.begin_anew(at(12_000), n(1));
+        assert_eq!((history.changes.len(), history.burst), (1, None));
     }
 
     #[test]
