@@ -5,9 +5,10 @@ use plimsoll::analyze::ballot::Analyzer;
 use plimsoll::decide::zero::{Move, ZeroPolicy};
 use plimsoll::decide::{Reason, Stage};
 use plimsoll::fleet::{Fleet, Role, VariantSpec, ZeroPermission, ZeroPreference};
+use plimsoll::observe::engine::Engine;
 use plimsoll::observe::{
-    DemandSignal, FinishedReading, Inputs, Naming, Reading, ScrapeFailure, SignalQuantity,
-    SignalValue,
+    DemandSignal, FinishedReading, Inputs, Naming, RankReading, Reading, ScrapeFailure,
+    SignalQuantity, SignalValue,
 };
 use plimsoll::pipeline::zero::{Zero, ZeroRule};
 use plimsoll::pipeline::{Decisions, Policy};
@@ -209,6 +210,28 @@ fn a_model_that_had_nothing_to_do_for_the_retention_goes_to_zero_and_says_what_p
             whys(&decisions, "a"),
             "zero: 1 -> 0, idle: no request has finished, run, waited or queued for 60 s, according to 61 scrapes of 1 replica"
         );
+    }
+}
+
+#[test]
+fn an_idle_replica_with_several_ranks_goes_to_zero_where_only_the_first_counts_requests() {
+    for (engine, want) in [(Engine::Sglang, 0), (Engine::Vllm, 1)] {
+        let mut shop = Shop::idle(1);
+        let mut last = None;
+        for _ in 0..AFTER + 15 {
+            let mut inputs = shop.inputs();
+            for scrape in &mut inputs.scrapes {
+                let Ok(reading) = &mut scrape.outcome else { panic!("it answers") };
+                let first = reading.ranks[0].clone();
+                let finished = FinishedReading::default();
+                reading.engine = engine;
+                reading.ranks.push(RankReading { rank: 1, finished, ..first });
+            }
+            let decisions = shop.world.pipeline.tick(at(shop.world.second), &inputs);
+            shop.world.second += 1;
+            last = Some(desired(&decisions, "a"));
+        }
+        assert_eq!(last, Some(want), "{engine:?}");
     }
 }
 

@@ -317,7 +317,7 @@ fn counted(reading: &Reading) -> [Option<f64>; COUNTERS] {
     let http = [reading.http.success, reading.http.client_error, reading.http.server_error];
 
     [
-        finished(ranks),
+        finished(reading.engine.counting_ranks(ranks)),
         http.into_iter().flatten().map(Requests::requests).reduce(|a, b| a + b),
         reading.rejected.map(Requests::requests),
         tokens(ranks, |rank| rank.prompt_tokens),
@@ -330,7 +330,7 @@ fn tokens(ranks: &[RankReading], of: fn(&RankReading) -> Option<Tokens>) -> Opti
     ranks.iter().filter_map(of).map(Tokens::tokens).reduce(|a, b| a + b)
 }
 
-/// Requests that all ranks have finished; `None` if one does not report it.
+/// Requests that these ranks have finished; `None` if one does not report it.
 fn finished(ranks: &[RankReading]) -> Option<f64> {
     if ranks.is_empty() {
         return None;
