@@ -7,11 +7,13 @@ use plimsoll::decide::rank;
 use plimsoll::decide::{Basis, NoData, Reason};
 use plimsoll::fleet::{Role, VariantSpec};
 use plimsoll::observe::{Scale, ScrapeFailure};
-use plimsoll::pipeline::Policy;
 use plimsoll::pipeline::sizing::Sizing;
-use plimsoll::units::Fraction;
+use plimsoll::pipeline::{Decisions, Policy};
+use plimsoll::units::{Fraction, Seconds};
 
+use crate::foresight::quick;
 use crate::pipeline::{KV_CAPACITY, World, desired, key, known, n, of, policy, spec};
+use crate::working::{Engine, Work};
 
 pub(crate) fn sized(analyzers: &[Analyzer]) -> Policy {
     let sizing = Sizing { analyzers: analyzers.to_vec(), ..Sizing::default() };
@@ -239,6 +241,25 @@ fn while_no_analyzer_has_anything_to_say_saturation_moves_the_number_by_one() {
     let decisions = world.run(3);
     assert_eq!(desired(&decisions, "a"), 9);
     assert!(matches!(of(&decisions, "a").steps[0].reason, Reason::Load(_)));
+}
+
+#[test]
+fn a_target_that_nothing_meets_is_forgotten_with_the_analyzer_that_found_it() {
+    let mut strict = quick();
+    if let Some(sizing) = &mut strict.sizing {
+        sizing.foresight.itl = Seconds::new(0.001);
+    }
+    let is_unmeetable = |decisions: &Decisions| {
+        let steps = &of(decisions, "a").steps;
+        steps.iter().any(|step| matches!(step.reason, Reason::SloUnmeetable(_)))
+    };
+
+    for after in [policy(), sized(&[Analyzer::Tokens])] {
+        let mut work = Work::with(strict.clone(), vec![spec("a", 1.0, (1, 20))], Engine::default());
+        assert!(is_unmeetable(&work.run(4, 60.0, 200)));
+        work.world.pipeline.set_policy(after);
+        assert!(!is_unmeetable(&work.run(4, 60.0, 2)));
+    }
 }
 
 #[test]

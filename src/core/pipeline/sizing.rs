@@ -109,6 +109,7 @@ impl Sizer {
         self.leaving.retain(|key, _| tick.inputs.fleet.get(key).is_some());
         let mut proposals = vec![None; tick.members.len()];
         let Some(policy) = &tick.policy.sizing else {
+            self.floors.clear();
             return SizingResult {
                 proposals,
                 exchanges: Exchanges::default(),
@@ -116,7 +117,7 @@ impl Sizer {
             };
         };
 
-        self.forget(tick);
+        self.forget(tick, policy);
         let assessments: Vec<ModelAssessment<'_>> = tick
             .models()
             .filter_map(|(model, groups)| {
@@ -223,7 +224,7 @@ impl Sizer {
     }
 
     /// Forgets state that is of no further use, and variants that are gone.
-    fn forget(&mut self, tick: &Tick<'_>) {
+    fn forget(&mut self, tick: &Tick<'_>, policy: &Sizing) {
         let roster = Roster {
             models: tick.groups.iter().map(|group| group.model).collect(),
             variants: tick.members.iter().map(|member| &member.spec.key).collect(),
@@ -231,6 +232,9 @@ impl Sizer {
 
         self.informed.retain(|(model, _), _| roster.models.contains(model));
         self.floors.retain(|variant, _| roster.variants.contains(variant));
+        for floors in self.floors.values_mut() {
+            floors.retain(|analyzer, _| policy.analyzers.contains(analyzer));
+        }
         self.analyzers.forget(tick.now, &roster);
     }
 
