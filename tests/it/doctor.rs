@@ -26,14 +26,17 @@ fn names() -> ReleaseNames {
 }
 
 fn config(more: &str) -> ConfigEvidence {
-    let text = format!("kubernetes: {{enabled: true, discovery: {{enabled: true}}}}\n{more}");
+    parsed(&format!("kubernetes: {{enabled: true, discovery: {{enabled: true}}}}\n{more}"))
+}
+
+fn parsed(text: &str) -> ConfigEvidence {
     let surroundings = Surroundings {
         origin: "test".to_owned(),
         base: ".".into(),
         environment: BTreeMap::new(),
         files: Files::NotChecked,
     };
-    let config = parse(&text, &surroundings).unwrap().config;
+    let config = parse(text, &surroundings).unwrap().config;
     ConfigEvidence { origin: "test".to_owned(), config, warnings: Vec::new() }
 }
 
@@ -385,10 +388,9 @@ fn a_variant_that_its_maximum_keeps_small_is_found() {
 #[test]
 fn of_many_permissions_some_of_each_purpose_are_asked_for() {
     let namespaces = (0..200).map(|number| format!("n{number}")).collect::<Vec<_>>().join(", ");
-    let text = format!(
-        "{SERVED}kubernetes: {{discovery: {{enabled: true, namespaces: [{namespaces}]}}}}\n"
-    );
-    let all = permissions(&config(&text).config, &names());
+    let discovery = format!("{{enabled: true, namespaces: [{namespaces}]}}");
+    let text = format!("{SERVED}kubernetes: {{enabled: true, discovery: {discovery}}}\n");
+    let all = permissions(&parsed(&text).config, &names());
     let purposes = all.iter().map(|it| it.purpose).collect::<std::collections::BTreeSet<_>>();
     assert!(all.len() > 1000, "{}", all.len());
 

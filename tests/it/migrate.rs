@@ -230,7 +230,7 @@ fn settings_are_entries_of_the_main_config_map_or_are_in_its_file() {
     );
     let config = yaml::read(&files["plimsoll.yaml"]).unwrap();
     let namespaces = &config["kubernetes"]["discovery"]["namespaces"];
-    assert_eq!(namespaces, &serde_json::json!(["lab", "shop"]));
+    assert_eq!(namespaces, &serde_json::json!(["lab", "llm-d-sim", "shop"]));
 }
 
 #[test]
