@@ -191,8 +191,23 @@ fn panels_are_bounded_and_draw_no_line_without_data() {
     }
 }
 
+/// A panel may draw negative values downward, and still ranks variants by their size.
+#[test]
+fn panels_rank_by_the_values_themselves() {
+    let dashboards = dashboards();
+    let mut seen = 0;
+    for (name, panel) in panels(&dashboards) {
+        for target in list(panel, "targets") {
+            let expr = text(target, "expr");
+            assert!(!expr.contains("topk($top, -"), "{name}: {expr}");
+            seen += usize::from(expr.contains("topk($top, "));
+        }
+    }
+    assert!(seen > 10, "the rankings are found");
+}
+
 /// Two replicas of the daemon publish the same variants, so a gauge of theirs is never summed as it
-/// is.
+/// is. Only the leader counts decisions and their changes.
 #[test]
 fn gauges_of_variants_are_taken_once() {
     let dashboards = dashboards();
@@ -203,7 +218,12 @@ fn gauges_of_variants_are_taken_once() {
             for at in expr.match_indices("variant=~\"$variant\"").map(|(at, _)| at) {
                 let before = &expr[..at];
                 let aggregated = before.contains("max by (") || before.starts_with("max(");
-                let counted = before.contains("rate(plimsoll_decisions_total{");
+                let counted = [
+                    "rate(plimsoll_decisions_total{",
+                    "sum by (namespace, variant) (increase(plimsoll_desired_changes_total{",
+                ]
+                .iter()
+                .any(|counter| before.contains(counter));
                 assert!(aggregated || counted, "{name}: {expr}");
                 seen += 1;
             }
