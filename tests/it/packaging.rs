@@ -1,6 +1,8 @@
-//! The bill of materials and the provenance that `packaging/release` puts next to the binary.
+//! The bill of materials and the provenance that `packaging/release` puts next to the binary, and the
+//! kubectl plugin.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
@@ -186,4 +188,46 @@ fn the_provenance_binds_a_file_to_its_commit_lock_file_and_toolchain() {
     let source = &dirty["predicate"]["buildDefinition"]["resolvedDependencies"][0];
     assert_eq!(source["digest"]["gitCommit"], commit);
     assert_eq!(source["annotations"]["dirty"], true);
+}
+
+/// A kubectl that forwards a port by its name alone: `service.metricsPort` changes the Service's port,
+/// and `httpPort` the pod's.
+const KUBECTL: &str = r#"#!/bin/sh
+for port; do :; done
+[ "$port" = :http ] || {
+  printf 'error: Service plimsoll-metrics does not have a service port %s\n' "${port#:}" >&2
+  exit 1
+}
+printf 'Forwarding from 127.0.0.1:4711 -> 18080\n'
+exec sleep 60
+"#;
+
+#[test]
+fn the_kubectl_plugin_finds_the_port_of_the_daemon_by_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let commands = [("kubectl", KUBECTL), ("plimsoll", "#!/bin/sh\nprintf '%s\\n' \"$*\"\n")];
+    for (name, script) in commands {
+        let path = folder.path().join(name);
+        std::fs::write(&path, script).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let output = Command::new(root("packaging/kubectl-plimsoll"))
+        .args(["top", "--once"])
+        .env("PATH", path)
+        .env_remove("PLIMSOLL_TARGET")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let run = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(run, "top --url http://127.0.0.1:4711 --once\n");
+
+    let read = |path| std::fs::read_to_string(root(path)).unwrap();
+    let services = read("charts/plimsoll/templates/services.yaml");
+    assert!(services.contains("{name: http, port: {{ .Values.service.metricsPort }}, "));
+    let deployment = read("charts/plimsoll/templates/deployment.yaml");
+    assert!(deployment.contains("{name: http, containerPort: {{ .Values.httpPort }}}"));
+    let example = read("examples/cluster.yaml");
+    assert!(example.contains("{name: http, port: 8080}"));
+    assert!(example.contains("{name: http, containerPort: 8080}"));
 }
