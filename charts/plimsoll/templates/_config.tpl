@@ -116,7 +116,7 @@ variant that the values lack, so one without a namespace is taken for any.
 {{- end -}}
 {{- $found := .Values.rbac.namespaces | default list -}}
 {{- if not (or $found .Values.rbac.clusterWide) -}}
-{{- $discovered := dig "kubernetes" "discovery" "namespaces" list .Values.config -}}
+{{- $discovered := dig "kubernetes" "discovery" "namespaces" list .Values.config | default list -}}
 {{- $limited := or (not (include "plimsoll.discovers" .)) $discovered -}}
 {{- if $limited -}}
 {{- $found = $discovered -}}
