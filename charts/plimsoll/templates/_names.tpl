@@ -54,6 +54,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end -}}
 
 {{/*
+Labels of the pod of `helm test`. Services, budgets and policies select the daemon's pods by others.
+*/}}
+{{- define "plimsoll.testSelector" -}}
+app.kubernetes.io/part-of: {{ .Release.Name }}
+app.kubernetes.io/component: test
+{{- end -}}
+
+{{/*
 Name, annotations and labels of an object, from a list: the context, the name, the annotations. The
 labels are last, so that a template can go on with its own.
 */}}
