@@ -11,7 +11,7 @@
 //! capacity   = n * mu
 //! free       = n * mean of max(mu - max(w - usual, 0) / horizon, 0)
 //! admissible = max(free - q / horizon * capacity / (capacity of the role), FLOOR * capacity)
-//! horizon    = max(slo.ttft, time between two scrapes)
+//! horizon    = max(slo.ttft, min(time between two scrapes, 60 s))
 //! ```
 //!
 //! - `n`: serving replicas of the variant, including replicas that a plan replaces.
@@ -22,8 +22,10 @@
 //! - `q`: requests that wait at the gateway.
 //!
 //! Waiting requests are worked off within the time that a first token may take. A shorter horizon
-//! than the time between two scrapes would leave replicas idle until the next one. A queue is bound
-//! to its replica, so a long one takes nothing from the others.
+//! than the time between two scrapes would leave replicas idle until the next one. That time is the
+//! longest of all measured replicas, each with the time between its last two scrapes. Ticks between
+//! two scrapes use it as well. A queue is bound to its replica, so a long one takes nothing from the
+//! others.
 //!
 //! The rate of a model is the sum over the variants of a role. With prefill and decode apart, a
 //! request needs both, so the model has the smaller sum.
@@ -46,13 +48,17 @@ use serde::{Deserialize, Serialize};
 use crate::analyze::foresight::estimate::CapacityEstimate;
 use crate::analyze::foresight::gateway::GatewaySignals;
 use crate::analyze::foresight::policy::ForesightPolicy;
+use crate::analyze::foresight::state::Foresight;
 use crate::analyze::foresight::strides::VariantStrides;
 use crate::fleet::{Role, VariantKey};
-use crate::units::{Replicas, RequestRate};
+use crate::units::{Replicas, RequestRate, Seconds};
 
 /// The smallest admissible share of the capacity. A misread queue must not stop all traffic,
 /// because requests in service are the evidence of capacity.
 const FLOOR: f64 = 0.1;
+
+/// The longest time between two scrapes that counts. A longer one is a gap: scrapes failed.
+const APART_MAX: Seconds = Seconds::literal(60);
 
 /// The rate of requests that serving replicas can take in time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -90,15 +96,17 @@ struct CapacityLeft {
     free: f64,
 }
 
-/// Derives the admissible rate of each variant of a model from the capacity per replica.
+/// Derives the admissible rate of each variant of a model from the capacity per replica. The
+/// foresight has learned from these variants.
 #[must_use]
 pub fn admissible(
     policy: &ForesightPolicy,
     front: GatewaySignals,
     variants: &[VariantStrides<'_>],
     estimates: &BTreeMap<VariantKey, CapacityEstimate>,
+    foresight: &Foresight,
 ) -> BTreeMap<VariantKey, AdmissibleRate> {
-    let rule = QueueRule::of(policy, variants);
+    let rule = QueueRule::of(policy, foresight.apart(variants));
     let queued = front.queued.map_or(0.0, |queued| queued.requests.requests());
 
     let mut roles: BTreeMap<Role, Vec<ServingVariant>> = BTreeMap::new();
@@ -140,13 +148,10 @@ fn total(rates: &[Option<AdmissibleRate>]) -> Option<f64> {
 // === impl QueueRule ===
 
 impl QueueRule {
-    fn of(policy: &ForesightPolicy, variants: &[VariantStrides<'_>]) -> Self {
-        let replicas = variants.iter().flat_map(|variant| &variant.replicas);
-        let looks = replicas.filter_map(|replica| replica.strides.last());
-        let apart = looks.map(|stride| stride.elapsed.seconds()).fold(0.0, f64::max);
-
+    /// The parameters for replicas whose scrapes are this far apart.
+    fn of(policy: &ForesightPolicy, apart: Seconds) -> Self {
         let usual = policy.backlog.unwrap_or_default().usual.requests();
-        Self { usual, horizon: policy.ttft.seconds().max(apart) }
+        Self { usual, horizon: policy.ttft.max(apart.min(APART_MAX)).seconds() }
     }
 
     /// The part of a replica's capacity that remains while this many requests wait, in requests/s.
@@ -223,14 +228,14 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::analyze::foresight::ReplicaStrides;
+    use crate::analyze::foresight::batch::{ReplicaContext, UpstreamQueue};
     use crate::analyze::foresight::capacity::CapacityBound;
     use crate::analyze::foresight::estimate::Teacher;
     use crate::analyze::foresight::gateway::QueueReading;
+    use crate::analyze::foresight::{EngineLimits, ReplicaStrides};
     use crate::fleet::{ReplicaKey, ReplicaName, VariantSpec};
     use crate::observe::stride::IntervalDelta;
-    use crate::units::Fraction;
-    use crate::units::{Requests, Seconds};
+    use crate::units::{Fraction, Requests};
 
     /// A variant with a capacity of 10 requests/s per replica.
     struct FakeVariant {
@@ -314,15 +319,47 @@ mod tests {
         }
     }
 
+    /// Learns from the counters of replicas.
+    fn learn(foresight: &mut Foresight, policy: &ForesightPolicy, variants: &[VariantStrides<'_>]) {
+        let around = ReplicaContext {
+            behind: UpstreamQueue::Nothing,
+            told: EngineLimits::default(),
+            budget: 2048.0,
+            learning: &policy.learning,
+        };
+
+        for variant in variants {
+            let seen = foresight.variants.entry(variant.spec.key.clone()).or_default();
+            seen.meet(variant);
+            for ReplicaStrides { replica, strides, .. } in &variant.replicas {
+                for stride in *strides {
+                    seen.take(replica, stride, around);
+                }
+            }
+        }
+    }
+
     /// The rates of variants by name, and that of the model, with `queued` requests at the gateway.
     fn found(cases: &[FakeVariant], queued: f64) -> (BTreeMap<String, f64>, Option<f64>) {
+        found_next(&mut Foresight::default(), cases, queued)
+    }
+
+    /// The same at the next tick.
+    fn found_next(
+        foresight: &mut Foresight,
+        cases: &[FakeVariant],
+        queued: f64,
+    ) -> (BTreeMap<String, f64>, Option<f64>) {
+        let policy = ForesightPolicy::default();
         let variants: Vec<_> = cases.iter().map(FakeVariant::strides).collect();
+        learn(foresight, &policy, &variants);
+
         let estimates = cases.iter().filter_map(FakeVariant::estimate).collect();
         let requests = Requests::new(queued).unwrap();
         let waiting = QueueReading { requests, at: Timestamp::UNIX_EPOCH };
         let front = GatewaySignals { queued: Some(waiting), ..GatewaySignals::UNSEEN };
 
-        let found = admissible(&ForesightPolicy::default(), front, &variants, &estimates);
+        let found = admissible(&policy, front, &variants, &estimates, foresight);
         let model = found.values().next().and_then(|it| it.model);
         let mut rates = BTreeMap::new();
         for (key, it) in &found {
@@ -357,10 +394,25 @@ mod tests {
         let long = FakeVariant { reporting: Vec::new(), ..fake("a", 1).waiting(1000.0) };
         assert_eq!(found(&[long], 0.0).1, None, "no replica reports");
 
-        let mut slow = fake("a", 3).waiting(9.0);
-        slow.strides[0].elapsed = Seconds::literal(15);
-        let rate = found(&[slow], 0.0).1.unwrap();
-        assert!((rate - 29.0).abs() < 1e-9, "{rate}: until the next scrape");
+        assert!((rate_with_scrapes_of(15) - 29.0).abs() < 1e-9, "until the next scrape");
+        let gap = rate_with_scrapes_of(600);
+        assert!((gap - 29.75).abs() < 1e-9, "{gap}: a minute at most");
+    }
+
+    /// The admissible rate of three replicas with a backlog whose scrapes are so many seconds
+    /// apart, at a tick with a new scrape. Ticks without a new one must have the same.
+    fn rate_with_scrapes_of(seconds: u32) -> f64 {
+        let mut slow = [fake("a", 3).waiting(9.0)];
+        slow[0].strides[0].elapsed = Seconds::literal(seconds);
+
+        let mut foresight = Foresight::default();
+        let scraped = found_next(&mut foresight, &slow, 0.0);
+        slow[0].strides.clear();
+        for _ in 0..14 {
+            assert_eq!(found_next(&mut foresight, &slow, 0.0), scraped, "nothing has changed");
+        }
+
+        scraped.1.unwrap()
     }
 
     #[test]

@@ -65,6 +65,8 @@ struct ReplicaMeasurements {
     last: Option<IterationSample>,
     full: FullBatch,
     ratios: Ratios,
+    /// The time between its last two scrapes.
+    apart: Seconds,
 }
 
 /// The knowledge about one variant, in plain numbers.
@@ -194,6 +196,7 @@ impl VariantModel {
 
         let running = per_rank(stride.running, stride.ranks);
         let gathered = self.replicas.entry(replica.clone()).or_default();
+        gathered.apart = stride.elapsed;
         let full = if around.is_full(stride, gathered.last) {
             gathered.full.take(running)
         } else {
@@ -331,6 +334,11 @@ impl VariantModel {
     /// The throughput of its full replicas; `None` while none was full.
     pub(super) const fn throughput(&self) -> Option<&Throughput> {
         self.throughput.as_ref()
+    }
+
+    /// The longest time between the last two scrapes of a replica; zero while none is known.
+    pub(super) fn apart(&self) -> Seconds {
+        self.replicas.values().map(|it| it.apart).fold(Seconds::ZERO, Seconds::max)
     }
 
     /// The slowest of its replicas; `None` while there are too few to compare.

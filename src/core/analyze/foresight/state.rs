@@ -12,6 +12,7 @@ use crate::analyze::foresight::seen::VariantModel;
 use crate::analyze::foresight::starving::ArrivalShare;
 use crate::analyze::foresight::strides::VariantStrides;
 use crate::fleet::{ModelKey, ReplicaKey, Role, VariantKey};
+use crate::units::Seconds;
 
 /// Everything that is learned, for all models.
 #[derive(Clone, Debug, Default)]
@@ -69,6 +70,13 @@ impl Foresight {
                 demand.scale(factor);
             }
         }
+    }
+
+    /// The longest time between the last two scrapes of a replica of these variants; zero while none
+    /// is known.
+    pub(super) fn apart(&self, variants: &[VariantStrides<'_>]) -> Seconds {
+        let seen = variants.iter().filter_map(|it| self.variants.get(&it.spec.key));
+        seen.map(VariantModel::apart).fold(Seconds::ZERO, Seconds::max)
     }
 
     /// The slowest replica of each variant.

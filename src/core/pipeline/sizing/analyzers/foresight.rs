@@ -55,7 +55,7 @@ impl Learner for Foresight {
         let front = scene.queues.front(scene.tick, scene.model);
         let through = through(scene);
         let found = foresight::analyze(now, through, front, policy, scene.model, &variants, self);
-        let admissible = admissible(policy, front, &variants, &found.estimates);
+        let admissible = admissible(policy, front, &variants, &found.estimates, self);
 
         let floors =
             found.floors.into_iter().map(|(key, it)| (key, UnmeetableTarget::Foresight(it)));
