@@ -32,7 +32,7 @@ pub struct DemandForecast {
     /// another variant first.
     #[serde(default)]
     pub unused: f64,
-    /// The limit that binds the capacity of replicas.
+    /// The limit that binds most of the capacity.
     pub bound: Option<CapacityBound>,
     /// Seconds until what is asked for now carries load.
     pub horizon: f64,

@@ -57,7 +57,7 @@ impl RoleFleet<'_> {
         let gateway = rates.behind_gateway(policy, front, arrivals.rate(through));
 
         let Rates { least, carries, unused, .. } = rates;
-        let bound = self.variants.iter().find_map(|(_, it)| it.map(|it| it.bound));
+        let bound = self.bound();
         let at_zero = self.variants.iter().all(|(it, _)| it.current == Replicas::ZERO);
         let setting = DemandInputs {
             through,

@@ -71,12 +71,23 @@ impl<'a> RoleFleet<'a> {
         Some(Rates { least, carries, there, unused })
     }
 
+    /// The limit that binds most of the capacity.
+    pub(super) fn bound(&self) -> Option<CapacityBound> {
+        let bounds = self.loaded().into_iter().map(|(variant, it)| {
+            let capacity = variant.measured() * it.counts();
+            (capacity, it.bound)
+        });
+
+        // Of equal ones, the first.
+        bounds.rev().max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, bound)| bound)
+    }
+
     /// The mechanism that evens out unequal arrivals, given the limit that binds replicas.
     pub(super) fn smoothing(&self, bound: Option<CapacityBound>) -> Smoothing {
         match bound {
             Some(CapacityBound::Budget | CapacityBound::Ttft) => Smoothing::Queue,
             Some(CapacityBound::Itl | CapacityBound::Seats | CapacityBound::Kv) | None => {
-                let stays = self.known().map(|(_, it)| it.stay.seconds());
+                let stays = self.loaded().into_iter().map(|(_, it)| it.stay.seconds());
                 Smoothing::Stay(stays.fold(0.0, f64::max))
             }
         }
@@ -92,6 +103,13 @@ impl<'a> RoleFleet<'a> {
         }
 
         queues
+    }
+
+    /// The variants whose replicas get the load: the measured ones whose capacity counts. While
+    /// there are none, all variants with a known capacity.
+    fn loaded(&self) -> Vec<(&VariantStrides<'a>, ReplicaCapacity)> {
+        let measured: Vec<_> = self.used().filter(|(it, _)| it.measured() > 0.0).collect();
+        if measured.is_empty() { self.known().collect() } else { measured }
     }
 
     /// The variants whose capacity per replica is known.

@@ -38,9 +38,9 @@ pub(super) struct ForeseenLine {
     /// The work of a request now, over that of one `horizon_seconds` ago; null without a clear
     /// change of the lengths of requests.
     drift: Option<f64>,
-    /// The limit of the capacity of the first variant with a known one: `itl` (the time between
-    /// tokens), `ttft` (the time to first token), `seats` (places in the batch), `kv` (the KV
-    /// cache) or `budget` (tokens in an iteration); null if it is unknown.
+    /// The limit of the variant with the most measured capacity: `itl` (the time between tokens),
+    /// `ttft` (the time to first token), `seats` (places in the batch), `kv` (the KV cache) or
+    /// `budget` (tokens in an iteration); null if it is unknown.
     bound_by: Option<&'static str>,
     /// Start-up time plus reaction time, in seconds, at most 3600.
     horizon_seconds: f64,

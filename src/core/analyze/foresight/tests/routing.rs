@@ -1,8 +1,9 @@
 //! Routing: the usable capacity of unlike variants behind one router.
 
 use super::*;
+use crate::analyze::foresight::demand::Smoothing;
 use crate::fleet::VariantName;
-use crate::units::CostPerHour;
+use crate::units::{CostPerHour, RequestRate};
 
 /// The way in which a router shares requests among replicas.
 #[derive(Clone, Copy)]
@@ -155,4 +156,55 @@ fn a_known_variant_without_replicas_is_not_started_for_the_load_of_an_unknown_on
     let found = unlike.tick(truth());
     assert_eq!(found.report.unit, Unit::RequestsInFlight, "nothing is known of those that serve");
     assert_eq!(found.report.total.required, Amount::ZERO);
+}
+
+/// A replica with this limit, at which requests stay so many seconds.
+fn limited(bound: CapacityBound, stay: u32) -> ReplicaCapacity {
+    let rate = RequestRate::new(10.0).unwrap();
+    ReplicaCapacity {
+        rate,
+        by_formula: rate,
+        usable: Fraction::ONE,
+        bound,
+        alone: Seconds::ZERO,
+        stay: Seconds::literal(stay),
+    }
+}
+
+#[test]
+fn the_limit_that_binds_is_that_of_the_replicas_with_the_load() {
+    for names in [["a", "b"], ["b", "a"]] {
+        let [empty, used] = names.map(VariantSpec::example);
+        let keys = keys(&used, 3);
+        let replicas = keys
+            .iter()
+            .map(|replica| ReplicaStrides { replica, strides: &[], waiting: None, running: None })
+            .collect();
+
+        let without = VariantStrides::example(&empty);
+        let with = VariantStrides {
+            current: Replicas::saturating(3),
+            replicas,
+            ..VariantStrides::example(&used)
+        };
+        let mut variants = vec![
+            (&without, Some(limited(CapacityBound::Itl, 90))),
+            (&with, Some(limited(CapacityBound::Ttft, 2))),
+        ];
+        variants.sort_by(|(a, _), (b, _)| a.spec.key.cmp(&b.spec.key));
+        let side = RoleFleet { role: Role::Both, variants, by_card: false };
+
+        let mut demand = RoleDemand::default();
+        for second in 1..=60 {
+            demand.arrivals.add(at(second), Seconds::literal(1), 20.0);
+        }
+        let front = GatewaySignals::UNSEEN;
+        let look = ModelLook { now: at(60), through: at(60), front, unserved: None };
+        let policy = ForesightPolicy::default();
+        let found = side.foresee(&look, &policy, &mut demand, &[], None).unwrap();
+
+        assert_eq!(found.bound, Some(CapacityBound::Ttft), "{names:?}");
+        let smoothing = side.smoothing(Some(CapacityBound::Itl));
+        assert_eq!(smoothing, Smoothing::Stay(2.0), "{names:?}");
+    }
 }
