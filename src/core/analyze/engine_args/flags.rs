@@ -132,11 +132,12 @@ impl Flags {
             arguments.prefill = if size > 0 { Prefill::Chunked } else { Prefill::Whole };
         }
         if arguments.engine.syntax().steps_by_chunk {
-            let chunk = self
-                .chunk_size
-                .and_then(|size| Tokens::new(size as f64))
-                .filter(|size| *size > Tokens::ZERO);
-            arguments.step_tokens = chunk.or(self.prefill_tokens);
+            // Without a written size, the engine has a default chunk.
+            arguments.step_tokens = match self.chunk_size {
+                Some(size) if size > 0 => Tokens::new(size as f64),
+                Some(_) => self.prefill_tokens,
+                None => None,
+            };
         }
 
         let parallel = &mut arguments.parallel;
@@ -145,8 +146,23 @@ impl Flags {
         }
         if self.shares_attention {
             // The ranks divide the tensor-parallel GPUs instead of adding their own.
-            let each = parallel.tensor.get() / parallel.data.get();
+            let ranks = parallel.data.get();
+            let each = parallel.tensor.get() / ranks;
             parallel.tensor = NonZeroU32::new(each).unwrap_or(NonZeroU32::MIN);
+            self.divide(arguments, ranks);
+        }
+    }
+
+    /// Divides the sequences and the chunk of all ranks among them. The tokens of whole prompts are
+    /// for each rank.
+    fn divide(&self, arguments: &mut EngineArguments, ranks: u32) {
+        let share = |all: f64| (all / f64::from(ranks)).floor().max(1.0);
+        let sequences = arguments.sequences.and_then(|all| Requests::new(share(all.requests())));
+        arguments.sequences = sequences;
+
+        if self.chunk_size.is_some_and(|size| size > 0) {
+            let chunk = arguments.step_tokens.and_then(|all| Tokens::new(share(all.tokens())));
+            arguments.step_tokens = chunk;
         }
     }
 }

@@ -108,6 +108,37 @@ fn every_way_to_spread_an_engine_counts_its_gpus() {
     assert_eq!((gpus(&shared), shared.parallel.data.get()), (8, 4));
 }
 
+/// The sequences and the tokens of a step of one rank of `SGLang`.
+fn limits(words: &[&str]) -> (Option<f64>, Option<f64>) {
+    let arguments = read("lmsysorg/sglang:v0.5", words);
+    (arguments.sequences.map(Requests::requests), arguments.step_tokens.map(Tokens::tokens))
+}
+
+#[test]
+fn ranks_that_share_attention_divide_the_limits_of_the_engine() {
+    let spread = ["--tp", "8", "--dp", "8", "--max-running-requests", "256"];
+    let chunked = [&spread[..], &["--chunked-prefill-size", "65536"]].concat();
+    let shared = [&chunked[..], &["--enable-dp-attention"]].concat();
+    assert_eq!(limits(&shared), (Some(32.0), Some(8192.0)));
+    assert_eq!(limits(&chunked), (Some(256.0), Some(65_536.0)));
+
+    let few = ["--tp", "8", "--dp", "8", "--enable-dp-attention", "--max-running-requests", "4"];
+    assert_eq!(limits(&few), (Some(1.0), None));
+}
+
+#[test]
+fn tokens_of_prompts_bound_a_step_only_without_chunks() {
+    let prompts = ["--max-prefill-tokens", "32768"];
+    assert_eq!(limits(&prompts).1, None, "the engine has a default chunk");
+    let whole = [&prompts[..], &["--chunked-prefill-size", "-1"]].concat();
+    assert_eq!(limits(&whole).1, Some(32_768.0));
+    let both = [&prompts[..], &["--chunked-prefill-size", "2048"]].concat();
+    assert_eq!(limits(&both).1, Some(2048.0));
+
+    let shared = [&whole[..], &["--tp", "8", "--dp", "8", "--enable-dp-attention"]].concat();
+    assert_eq!(limits(&shared).1, Some(32_768.0), "of each rank");
+}
+
 fn drafts(words: &[&str]) -> Option<u32> {
     vllm(words).draft_tokens.map(NonZeroU32::get)
 }
