@@ -23,8 +23,9 @@
 //! `a` is the least rate of the last three times 5 s. A burst fills a queue without bringing a rate
 //! that lasts.
 //!
-//! While no capacity is known, the second term has the places of an engine instead of `mu L`: the
-//! configured places, or 256. So `q / places` replicas are needed.
+//! While no capacity is known, the second term has the places of a replica instead of `mu L`: the
+//! configured places, or 256, of each of its data-parallel ranks. So `q / places` replicas are
+//! needed.
 //!
 //! # Units
 //!
@@ -195,9 +196,11 @@ impl WakeQueue {
     }
 }
 
-/// The places in the batch of a replica: the configured ones, or otherwise the usual ones.
+/// The places in the batches of all ranks of a replica: the configured ones, or otherwise the usual
+/// ones.
 fn places(variant: &VariantStrides<'_>, policy: &ForesightPolicy) -> f64 {
-    variant.told.seats.unwrap_or(policy.seats).requests()
+    let ranks = variant.arguments.map_or(1.0, |it| f64::from(it.parallel.data.get()));
+    ranks * variant.told.seats.unwrap_or(policy.seats).requests()
 }
 
 /// The lasting rate of requests per second that join a queue.
@@ -211,5 +214,36 @@ fn arriving(arrivals: &ArrivalHistory, through: Timestamp) -> f64 {
             arrivals.rate(through).unwrap_or_default().max(0.0)
         }
         None => 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::analyze::engine_args::EngineArguments;
+    use crate::fleet::VariantSpec;
+    use crate::observe::engine::Engine;
+
+    /// Returns true if one replica with this many ranks holds a queue of 2000 requests.
+    fn one_holds_it(ranks: u32) -> bool {
+        let mut arguments = EngineArguments::default_of(Engine::Vllm);
+        arguments.parallel.data = NonZeroU32::new(ranks).unwrap();
+        let arguments = Arc::new(arguments);
+
+        let spec = VariantSpec::example("a");
+        let variant =
+            VariantStrides { arguments: Some(&arguments), ..VariantStrides::example(&spec) };
+        let queue = WakeQueue { requests: 2000.0, waited: 0.0 };
+        queue.by_places(&ForesightPolicy::default(), &[variant]).is_none()
+    }
+
+    #[test]
+    fn every_rank_of_a_replica_has_places_for_the_queue() {
+        assert!(one_holds_it(8), "2048 places");
+        assert!(!one_holds_it(7), "1792 places");
+        assert!(!one_holds_it(1), "256 places");
     }
 }
