@@ -59,7 +59,7 @@ enum Happening {
     /// A replica must end.
     Killed(usize),
     /// A replica's process ends.
-    Crashed(usize, u32),
+    Crashed(usize),
     /// A replica's node is about to be taken back.
     Interrupted(usize),
     /// The process of a crash-looping replica ends.
@@ -247,7 +247,7 @@ impl<'s> Simulation<'s> {
             Happening::Unready(pod, life) => self.fail_to_start(pod, life),
             Happening::Emptied(pod) => self.look_whether_empty(pod),
             Happening::Killed(pod) => self.kill(pod),
-            Happening::Crashed(pod, life) => self.crash(pod, life),
+            Happening::Crashed(pod) => self.crash(pod),
             Happening::Interrupted(pod) => self.interrupt(pod),
             Happening::Died(pod, life) => self.die(pod, life),
             Happening::Looped(variant) => self.begin_loop(variant),

@@ -83,6 +83,22 @@ fn a_replica_that_dies_again_and_again_waits_longer_each_time() {
 }
 
 #[test]
+fn replicas_crash_as_often_after_a_crash_loop_as_without_one() {
+    let mut scenario = steady(0.05, 10);
+    scenario.length = secs(12 * 3600);
+    (scenario.control.tick, scenario.control.scrape) = (secs(10), secs(10));
+    scenario.variants[0].lifecycle.crash_every = Some(secs(1800));
+    let without = f64::from(play(&scenario, 1).variants[0].crashes);
+    let (from, until) = (secs(1800), Some(secs(1801)));
+    scenario.variants[0].lifecycle.crash_loop =
+        Some(CrashLoop { from, until, serves: Micros::ZERO, replica: None });
+    let with = f64::from(play(&scenario, 1).variants[0].crashes);
+    // Ten replicas crash 24 times each; the standard deviation is 15.
+    assert!((180.0..300.0).contains(&without), "{without}");
+    assert!((with / without - 1.0).abs() < 0.3, "{with} with the loop, {without} without");
+}
+
+#[test]
 fn a_start_that_fails_is_tried_again_after_the_back_off() {
     let mut scenario = steady(0.01, 1);
     scenario.variants[0].actuator =

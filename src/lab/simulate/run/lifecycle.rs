@@ -83,7 +83,7 @@ impl Simulation<'_> {
         let exist = u32::try_from(crew.pods.len()).unwrap_or(u32::MAX);
         crew.score.peak = crew.score.peak.max(exist);
         if let Some(crash) = crash {
-            self.plan(self.now + crash, Happening::Crashed(pod, 0));
+            self.plan(self.now + crash, Happening::Crashed(pod));
         }
         if let Some(interruption) = interruption {
             self.plan(self.now + interruption, Happening::Interrupted(pod));
@@ -225,23 +225,23 @@ impl Simulation<'_> {
     }
 
     /// The process of a replica ends and restarts in place.
-    pub(crate) fn crash(&mut self, pod: usize, life: u32) {
+    pub(crate) fn crash(&mut self, pod: usize) {
         let variant = self.pods[pod].variant;
         let described = &self.scenario.variants[variant];
         let Some(mean) = described.lifecycle.crash_every else { return };
-        if self.pods[pod].life != life || self.pods[pod].state == PodState::Gone {
+        if self.pods[pod].state == PodState::Gone {
             return;
         }
 
         let crew = &mut self.crews[variant];
         let again = Micros::from_secs_f64(mean.seconds() * random::exponential(&mut crew.faults));
         if self.pods[pod].state != PodState::Ready {
-            self.plan(self.now + again, Happening::Crashed(pod, life));
+            self.plan(self.now + again, Happening::Crashed(pod));
             return;
         }
 
         let ready = self.restart(pod, Micros::ZERO);
-        self.plan(ready + again, Happening::Crashed(pod, life + 1));
+        self.plan(ready + again, Happening::Crashed(pod));
     }
 
     /// Ends the process of a replica, which restarts in place after `back_off`. Returns the time at
