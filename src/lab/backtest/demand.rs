@@ -287,6 +287,7 @@ impl RecordedVariant {
                 Some(state.current.count())
             }
             Scale::Targets => {
+                self.bounds = self.spec.bounds;
                 let count = u32::try_from(listing.replicas.len()).ok()?;
                 self.turn(Replicas::saturating(count));
                 Some(count)
@@ -448,35 +449,48 @@ mod tests {
         }
     }
 
+    fn replica(name: &str) -> ReplicaKey {
+        let replica = ReplicaName::new(name).unwrap();
+        ReplicaKey { variant: spec().key, replica, incarnation: None }
+    }
+
+    /// A tick of a fleet of one variant with two replicas.
+    fn tick(second: i64, spec: VariantSpec, scale: Option<Scale>) -> TraceTick {
+        let now = Timestamp::from_second(second).unwrap();
+        let listed = scale.map(|scale| ReplicaListing {
+            replicas: vec![replica("one"), replica("two")],
+            unready: Vec::new(),
+            scale,
+            way: ScrapeRoute::Relayed,
+            as_of: now,
+        });
+
+        let listings = listed.map(|listing| (spec.key.clone(), listing)).into_iter().collect();
+        let fleet = Arc::new(Fleet::new([spec]));
+        let inputs = Inputs { fleet, listings, ..Inputs::default() };
+        TraceTick { now, inputs, follows: None, said: BTreeMap::new() }
+    }
+
     /// Ticks of an hour, `step` apart, of a variant with this listing.
     fn hour(step: usize, listing: impl Fn(i64) -> Option<Scale>) -> RecordedVariant {
-        let spec = spec();
-        let replicas: Vec<ReplicaKey> = ["one", "two"]
-            .map(|name| ReplicaKey {
-                variant: spec.key.clone(),
-                replica: ReplicaName::new(name).unwrap(),
-                incarnation: None,
-            })
-            .into();
-        let fleet = Arc::new(Fleet::new([spec.clone()]));
         let mut gathered = TraceDemand::default();
         for second in (0..=3600).step_by(step) {
-            let now = Timestamp::from_second(second).unwrap();
-            let listed = listing(second).map(|scale| ReplicaListing {
-                replicas: replicas.clone(),
-                unready: Vec::new(),
-                scale,
-                way: ScrapeRoute::Relayed,
-                as_of: now,
-            });
-
-            let listings = listed.map(|listing| (spec.key.clone(), listing)).into_iter().collect();
-            let inputs = Inputs { fleet: Arc::clone(&fleet), listings, ..Inputs::default() };
-            let tick = TraceTick { now, inputs, follows: None, said: BTreeMap::new() };
-            gathered.take(&tick);
+            gathered.take(&tick(second, spec(), listing(second)));
         }
 
-        gathered.variants.remove(&spec.key).unwrap()
+        gathered.variants.remove(&spec().key).unwrap()
+    }
+
+    #[test]
+    fn the_bounds_of_listed_targets_are_those_of_the_last_configuration() {
+        let mut gathered = TraceDemand::default();
+        for (second, max) in [(0, 2), (60, 20)] {
+            let bounds = Bounds::new(Replicas::ONE, Replicas::new(max)).unwrap();
+            let spec = VariantSpec { bounds, ..spec() };
+            gathered.take(&tick(second, spec, Some(Scale::Targets)));
+        }
+
+        assert_eq!(gathered.variants[&spec().key].bounds.max(), Replicas::new(20));
     }
 
     #[test]
