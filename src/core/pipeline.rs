@@ -80,6 +80,7 @@ use crate::units::Replicas;
 
 pub use crate::pipeline::in_force::DesiredReplicas;
 pub use crate::pipeline::policy::Policy;
+pub use crate::pipeline::startup::{EARLIER_MAX, EARLIER_SPREAD};
 
 /// The observations, reports and decisions of one tick.
 #[must_use]

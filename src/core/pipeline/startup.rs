@@ -44,10 +44,10 @@ const SAVED_MAX: usize = 12;
 const STARTS_MIN: usize = 3;
 
 /// The longest earlier start that counts.
-const EARLIER_MAX: Seconds = Seconds::literal(30 * 60);
+pub const EARLIER_MAX: Seconds = Seconds::literal(30 * 60);
 
 /// The multiple of the shortest earlier start up to which others count.
-const EARLIER_SPREAD: f64 = 3.0;
+pub const EARLIER_SPREAD: f64 = 3.0;
 
 /// The multiple of the 90th percentile after which a replica is stuck.
 const STUCK_AFTER: f64 = 2.0;

@@ -23,6 +23,7 @@ use plimsoll_core::observe::histogram::{Histogram, ProcessLife};
 use plimsoll_core::observe::stride::{IntervalDelta, Odometer};
 use plimsoll_core::observe::template::PodTemplate;
 use plimsoll_core::observe::{Inputs, Reading, Scale, WhyScaleUnknown};
+use plimsoll_core::pipeline::EARLIER_MAX;
 use plimsoll_core::units::Replicas;
 use plimsoll_daemon::trace::TraceTick;
 
@@ -97,7 +98,7 @@ pub(crate) struct RecordedVariant {
     pub(crate) kv: Option<f64>,
     /// The most requests that ran in a replica at the same time.
     pub(crate) running: f64,
-    /// The seconds from creation to readiness, of each start.
+    /// The seconds from creation to the first readiness, of each start.
     pub(crate) starts: BTreeMap<ReplicaKey, f64>,
     pace: PaceFilter,
     /// The desired replicas, and whether the last change was up.
@@ -312,9 +313,10 @@ impl RecordedVariant {
         for (replica, start) in inputs.starts.iter().filter(|(it, _)| it.variant == self.spec.key) {
             if let Some(ready) = start.ready {
                 let took = ready.duration_since(start.created).as_secs_f64();
-                // A start that takes no time was not observed.
-                if took > 0.0 {
-                    self.starts.insert(replica.clone(), took);
+                // A start that takes no time was not observed. A replica that took too long was
+                // unready in between, and one with a known start is ready again.
+                if took > 0.0 && took <= EARLIER_MAX.seconds() {
+                    self.starts.entry(replica.clone()).or_insert(took);
                 }
             }
         }
@@ -427,7 +429,7 @@ mod tests {
     use super::*;
     use plimsoll_core::fleet::{Fleet, ModelName, Namespace, ReplicaName, VariantName};
     use plimsoll_core::observe::template::Container;
-    use plimsoll_core::observe::{ReplicaListing, ScrapeRoute};
+    use plimsoll_core::observe::{ReplicaListing, ReplicaStart, ScrapeRoute};
     use plimsoll_core::units::{CostPerHour, Fraction};
 
     /// A variant with at most two replicas.
@@ -513,6 +515,27 @@ mod tests {
         let both = ["--max-num-seqs=64", "--max-num-batched-tokens=4096"];
         assert_eq!(known(&both), (Some(64.0), Some(4096.0)));
         assert_eq!(known(&both[..1]), (Some(64.0), None));
+    }
+
+    /// Takes a tick at which a replica that was created at 0 has been ready since an instant.
+    fn take_start(variant: &mut RecordedVariant, name: &str, now: i64, ready: Option<i64>) {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let start = ReplicaStart { created: at(0), ready: ready.map(at), unschedulable: None };
+        let starts = [(replica(name), start)].into();
+        variant.take(at(now), &Inputs { starts, ..Inputs::default() });
+    }
+
+    #[test]
+    fn a_replica_that_is_ready_again_keeps_the_time_of_its_start() {
+        let mut variant = RecordedVariant::new(&spec());
+        for (now, ready) in [(100, None), (120, Some(110)), (900, None), (930, Some(920))] {
+            take_start(&mut variant, "one", now, ready);
+        }
+        take_start(&mut variant, "one", 2330, Some(2320));
+        // A replica that was unready before it was first seen.
+        take_start(&mut variant, "two", 2330, Some(2320));
+
+        assert_eq!(variant.starts, [(replica("one"), 110.0)].into());
     }
 
     #[test]

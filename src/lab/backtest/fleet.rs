@@ -21,8 +21,8 @@ use crate::simulate::workload::load::{self, ReplayLoad, Row};
 use crate::simulate::{Micros, scaler};
 use plimsoll_core::analyze::foresight::pace::IterationCost;
 use plimsoll_core::fleet::{Bounds, ModelKey, Role, VariantKey};
-use plimsoll_core::pipeline::Policy;
 use plimsoll_core::pipeline::limits::LimitSwitch;
+use plimsoll_core::pipeline::{EARLIER_SPREAD, Policy};
 use plimsoll_core::units::{Fraction, Replicas, Seconds};
 use plimsoll_daemon::config::EXTERNAL_METRICS_HOLD;
 
@@ -383,7 +383,8 @@ pub(crate) fn whole(value: f64) -> u32 {
     value.ceil() as u32
 }
 
-/// The seconds that a replica takes to start: as given, as seen, or from the policy.
+/// The seconds that a replica takes to start: as given, as seen, or from the policy. A start of more
+/// than three times the shortest includes a time in which the replica was unready again.
 fn start(crew: &RecordedVariant, given: &Given<'_>) -> f64 {
     if let Some(start) = given.args.start_time {
         return start.as_secs_f64();
@@ -391,6 +392,9 @@ fn start(crew: &RecordedVariant, given: &Given<'_>) -> f64 {
 
     let mut seen: Vec<f64> = crew.starts.values().copied().collect();
     seen.sort_by(f64::total_cmp);
+    if let Some(shortest) = seen.first().copied() {
+        seen.retain(|took| *took <= shortest * EARLIER_SPREAD);
+    }
 
     let sizing = given.candidates.config.policy.sizing.as_ref();
     let told = sizing.map_or(START, |sizing| sizing.foresight.startup.seconds());
