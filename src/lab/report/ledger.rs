@@ -106,15 +106,14 @@ impl WeekLedger {
         for spec in inputs.fleet.variants() {
             if self.specs.len() < VARIANTS_MAX || self.specs.contains_key(&spec.key) {
                 self.specs.insert(spec.key.clone(), spec.clone());
+                self.note(*now, &spec.key, inputs, said.get(&spec.key));
             } else {
                 self.is_cut = true;
             }
         }
 
-        let keys: Vec<VariantKey> = self.specs.keys().cloned().collect();
-        for key in keys {
-            self.note(*now, &key, inputs, said.get(&key));
-        }
+        // Variants that have left the fleet have no replicas to count.
+        self.states.retain(|key, _| inputs.fleet.get(key).is_some());
         for scrape in &inputs.scrapes {
             if let Ok(reading) = &scrape.outcome {
                 self.measure(*now, &scrape.replica, reading);
@@ -270,4 +269,84 @@ fn total(known: &Histogram, more: &Histogram) -> Histogram {
         return more.clone();
     }
     if more.count == 0.0 { known.clone() } else { known.plus(more) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    use plimsoll_core::fleet::{Bounds, Fleet, ModelName, Namespace, VariantName};
+    use plimsoll_core::observe::{ReplicaListing, ScrapeRoute};
+    use plimsoll_core::units::{CostPerHour, Fraction};
+
+    fn key(name: &str) -> VariantKey {
+        let namespace = Namespace::new("shop").unwrap();
+        VariantKey { namespace, variant: VariantName::new(name).unwrap() }
+    }
+
+    fn spec(name: &str) -> VariantSpec {
+        VariantSpec {
+            key: key(name),
+            model: ModelName::new("m").unwrap(),
+            accelerator: None,
+            gpus: None,
+            role: Role::Both,
+            cost: CostPerHour::ZERO,
+            list_price: None,
+            mismatch: Fraction::ONE,
+            start_time: None,
+            bounds: Bounds::new(Replicas::ONE, Replicas::new(2)).unwrap(),
+        }
+    }
+
+    /// A tick of a fleet whose replicas can be counted.
+    fn tick(second: i64, variants: &[&str]) -> TraceTick {
+        let now = Timestamp::from_second(second).unwrap();
+        let listing = ReplicaListing {
+            replicas: Vec::new(),
+            unready: Vec::new(),
+            scale: Scale::Targets,
+            way: ScrapeRoute::Scraped,
+            as_of: now,
+        };
+        let fleet = Arc::new(Fleet::new(variants.iter().map(|name| spec(name))));
+        let listings = variants.iter().map(|name| (key(name), listing.clone())).collect();
+        let inputs = Inputs { fleet, listings, ..Inputs::default() };
+        TraceTick { now, inputs, follows: None, said: BTreeMap::new() }
+    }
+
+    /// The known and the unknown seconds of a variant in each hour.
+    fn seconds(ledger: &WeekLedger, name: &str) -> Vec<(f64, f64)> {
+        let figures = ledger.hours.values().filter_map(|variants| variants.get(&key(name)));
+        figures.map(|figures| (figures.known, figures.unknown)).collect()
+    }
+
+    #[test]
+    fn a_variant_that_was_removed_is_not_unknown() {
+        let mut ledger = WeekLedger::new(7);
+        for minute in 0..120 {
+            let variants: &[&str] = if minute < 60 { &["a", "b"] } else { &["a"] };
+            ledger.take(&tick(minute * 60, variants));
+        }
+
+        assert_eq!(seconds(&ledger, "a"), [(3600.0, 0.0), (3540.0, 0.0)]);
+        assert_eq!(seconds(&ledger, "b"), [(3600.0, 0.0)]);
+    }
+
+    #[test]
+    fn a_gap_counts_in_each_of_its_hours_from_the_start_of_the_report_on() {
+        for (days, hours, total) in [(1, 24, 23.5 * 3600.0), (7, 49, 48.0 * 3600.0)] {
+            let mut ledger = WeekLedger::new(days);
+            // From half past zero on, for two days.
+            for second in [1800, 1800 + 48 * HOUR] {
+                ledger.take(&tick(second, &["a"]));
+            }
+
+            let seconds = seconds(&ledger, "a");
+            let unknown: f64 = seconds.iter().map(|(_, unknown)| unknown).sum();
+            assert_eq!((seconds.len(), unknown), (hours, total), "{days} days");
+            assert!(seconds.iter().all(|(_, unknown)| *unknown <= 3600.0), "{seconds:?}");
+        }
+    }
 }
