@@ -129,16 +129,17 @@ impl WeekLedger {
         let Some(before) = self.last.filter(|before| *before < now) else { return };
         let passed = now.duration_since(before);
         let seconds = passed.as_secs_f64();
+        let kept = before.max(self.begin(now));
         let keys: Vec<VariantKey> = self.states.keys().cloned().collect();
         for key in keys {
             let Some(state) = self.states.get(&key) else { continue };
             let cost = self.specs.get(&key).map_or(0.0, |spec| spec.cost.per_hour());
-            let figures = self.hours.entry(hour(before)).or_default().entry(key).or_default();
             let Some(existing) = state.existing.filter(|_| passed <= GAP) else {
-                figures.unknown += seconds;
+                miss(&mut self.hours, &key, kept, now);
                 continue;
             };
 
+            let figures = self.hours.entry(hour(before)).or_default().entry(key).or_default();
             let replicas = f64::from(existing);
             figures.known += seconds;
             figures.replicas += replicas * seconds;
@@ -210,13 +211,18 @@ impl WeekLedger {
 
     /// Forgets hours that are too old, and replicas that are gone.
     fn forget(&mut self, now: Timestamp) {
-        let oldest = hour(now) - self.kept + 1;
+        let begin = self.begin(now);
+        let oldest = hour(begin);
         while self.hours.first_key_value().is_some_and(|(hour, _)| *hour < oldest) {
             self.hours.pop_first();
         }
 
-        let begin = Timestamp::from_second(oldest * HOUR).unwrap_or(now);
         self.span = Some((self.span.map_or(now, |(first, _)| first.max(begin)), now));
+    }
+
+    /// The start of the hours that are kept.
+    fn begin(&self, now: Timestamp) -> Timestamp {
+        start(hour(now) - self.kept + 1).unwrap_or(now)
     }
 }
 
@@ -254,9 +260,30 @@ fn existing(inputs: &Inputs, key: &VariantKey) -> Option<u32> {
     }
 }
 
+/// Adds a time in which the replicas of a variant are not known to each of its hours.
+fn miss(
+    hours: &mut BTreeMap<i64, BTreeMap<VariantKey, WeekFigures>>,
+    key: &VariantKey,
+    mut from: Timestamp,
+    to: Timestamp,
+) {
+    while from < to {
+        let at = hour(from);
+        let end = start(at + 1).unwrap_or(to).min(to);
+        let figures = hours.entry(at).or_default().entry(key.clone()).or_default();
+        figures.unknown += end.duration_since(from).as_secs_f64();
+        from = end;
+    }
+}
+
 /// The hour of an instant, counted from 1970.
 fn hour(at: Timestamp) -> i64 {
     at.as_second().div_euclid(HOUR)
+}
+
+/// The start of an hour that is counted from 1970.
+fn start(hour: i64) -> Option<Timestamp> {
+    Timestamp::from_second(hour * HOUR).ok()
 }
 
 fn sum<'h>(histograms: impl Iterator<Item = &'h Histogram>) -> Option<Histogram> {
