@@ -9,6 +9,7 @@ use crate::advise::estimate::Estimate;
 use crate::advise::judge::{AdvisedChange, ModelToday, Verdict};
 use crate::advise::scene::AdvisedFleet;
 use crate::advise::span::hours;
+use crate::backtest::fleet::written_objectives;
 
 /// The version of the JSON output.
 const VERSION: u32 = 1;
@@ -47,8 +48,15 @@ pub(crate) struct Advice {
     seeds: usize,
     /// The objective for the time to first token, in seconds.
     slo_ttft: f64,
+    /// The additional time to first token for each token of a long prompt, in seconds.
+    slo_ttft_per_token: f64,
+    /// The prompt tokens beyond which that time is added.
+    slo_long_prompt: u32,
     /// The objective for the time between tokens, in seconds.
     slo_itl: f64,
+    /// The objectives in words.
+    #[serde(skip)]
+    objectives: String,
     /// The share of requests within their objectives that is good enough.
     attainment_target: f64,
     /// The models, or groups of models that share limits, today.
@@ -84,7 +92,10 @@ impl Advice {
             part_seconds: fleet.blocks.length.seconds(),
             seeds: fleet.seeds(),
             slo_ttft: fleet.slo.ttft.seconds(),
+            slo_ttft_per_token: fleet.slo.ttft_per_token.seconds(),
+            slo_long_prompt: fleet.slo.long_prompt,
             slo_itl: fleet.slo.itl.seconds(),
+            objectives: written_objectives(&fleet.slo),
             attainment_target: args.target(),
             models: Vec::new(),
             proposals: Vec::new(),
@@ -118,15 +129,14 @@ impl Advice {
         let mut text = String::new();
         let _ = writeln!(
             text,
-            "Simulated {} to {} with {} seeds, compared in {} parts of {}.\nObjectives: first \
-             token in {:.3} s, then {:.1} ms between tokens; {:.1}% within them is good enough.\n",
+            "Simulated {} to {} with {} seeds, compared in {} parts of {}.\nObjectives: {}; {:.1}% \
+             within them is good enough.\n",
             self.simulated[0],
             self.simulated[1],
             self.seeds,
             self.parts,
             hours(self.part_seconds),
-            self.slo_ttft,
-            self.slo_itl * 1e3,
+            self.objectives,
             self.attainment_target * 100.0
         );
         for model in &self.models {

@@ -55,7 +55,29 @@ pub(crate) fn objectives(candidates: &Candidates, args: &ObjectiveArgs) -> Slo {
     let ttft = targets.and_then(|it| it.ttft).map_or(TTFT.seconds(), |it| it.limit.seconds());
     let itl = targets.and_then(|it| it.itl).map_or(ITL, Seconds::seconds);
 
-    Slo::new(given_or(args.slo_ttft, ttft), given_or(args.slo_itl, itl))
+    let mut slo = Slo::new(given_or(args.slo_ttft, ttft), given_or(args.slo_itl, itl));
+    if let Some(sizing) = sizing {
+        slo.ttft_per_token = Micros::from_secs_f64(sizing.foresight.ttft_per_token.seconds());
+        slo.long_prompt = whole(sizing.foresight.long_prompt.tokens());
+    }
+
+    slo
+}
+
+/// The objectives of requests in words.
+pub(crate) fn written_objectives(slo: &Slo) -> String {
+    let allowance = if slo.ttft_per_token > Micros::ZERO {
+        let per_token = slo.ttft_per_token.seconds() * 1e3;
+        format!(", plus {per_token:.3} ms for each prompt token beyond {}", slo.long_prompt)
+    } else {
+        String::new()
+    };
+
+    let between = slo.itl.seconds() * 1e3;
+    format!(
+        "first token in {:.3} s{allowance}, then {between:.1} ms between tokens",
+        slo.ttft.seconds()
+    )
 }
 
 /// An option of the command line, or the seconds to use without it.
@@ -399,4 +421,38 @@ fn start(crew: &RecordedVariant, given: &Given<'_>) -> f64 {
     let sizing = given.candidates.config.policy.sizing.as_ref();
     let told = sizing.map_or(START, |sizing| sizing.foresight.startup.seconds());
     seen.get(seen.len() / 2).copied().unwrap_or(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    use crate::backtest::policies;
+
+    /// The objectives of a recorded configuration with these targets.
+    fn recorded(targets: &str) -> Slo {
+        let text = format!(
+            "analysis: capacity\ncapacity: {{slo: {{ttft: 500ms, itl: 100ms{targets}}}}}\n\
+             variants:\n- {{name: a, namespace: shop, model: m, cost: 2, replicas: {{max: 9}}, \
+             targets: {{static: ['h:1']}}}}\n"
+        );
+        let candidates = policies::resolve(&[], Path::new("trace"), &text).unwrap();
+        objectives(&candidates, &ObjectiveArgs::default())
+    }
+
+    #[test]
+    fn recorded_objectives_allow_more_time_for_long_prompts() {
+        let slo = recorded(", ttft_per_token: 1ms, long_prompt: 1000");
+        assert_eq!(slo.ttft_of(1_000), slo.ttft);
+        assert_eq!(slo.ttft_of(20_000), slo.ttft + Micros::from_secs(19));
+        let words = "first token in 0.500 s, plus 1.000 ms for each prompt token beyond 1000, then \
+                     100.0 ms between tokens";
+        assert_eq!(written_objectives(&slo), words);
+
+        let slo = recorded("");
+        assert_eq!(slo.ttft_of(20_000), slo.ttft);
+        let words = "first token in 0.500 s, then 100.0 ms between tokens";
+        assert_eq!(written_objectives(&slo), words);
+    }
 }

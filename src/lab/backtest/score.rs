@@ -54,7 +54,7 @@ pub(crate) fn table(
         lines.push(line(candidate, &scenario, &scored));
     }
 
-    Ok(written(&lines, slo, &notes))
+    Ok(written(&lines, &slo, &notes))
 }
 
 /// The row for the real fleet. It includes only the simulated variants, because others would make
@@ -108,7 +108,7 @@ fn line(candidate: &CandidatePolicy, scenario: &Scenario, outcome: &Outcome) -> 
 
 // Writing to a string cannot fail, so the result is dropped.
 
-fn written(lines: &[PolicyRow], slo: Slo, notes: &[String]) -> String {
+fn written(lines: &[PolicyRow], slo: &Slo, notes: &[String]) -> String {
     let mut text = String::new();
     let width = lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0).max(6);
     let _ = writeln!(
@@ -132,10 +132,8 @@ fn written(lines: &[PolicyRow], slo: Slo, notes: &[String]) -> String {
         "\nThe first line shows the recorded variants that can be simulated. The other lines are \
          simulated:\nrecorded arrivals and lengths on engines learned from recorded scrapes. Compare \
          them with each other,\nand \"recorded\" with the first line to judge the simulation. \
-         Requests that never reached an engine\nare not in the trace. Within SLO: first token in \
-         {:.3} s, then {:.1} ms between tokens.",
-        slo.ttft.seconds(),
-        slo.itl.seconds() * 1e3
+         Requests that never reached an engine\nare not in the trace. Within SLO: {}.",
+        fleet::written_objectives(slo)
     );
     for note in notes {
         let _ = writeln!(text, "- {note}");
