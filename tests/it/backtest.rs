@@ -33,6 +33,7 @@ use tempfile::TempDir;
 
 use crate::daemon::{Engine, Running, stats, text};
 use crate::pipeline::{BUSY, IDLE, World, at, key, n, replica, spec};
+use crate::study::simulate;
 
 const BOUNDS: TraceLimits = TraceLimits { file_size: 64 << 20, files: 16 };
 
@@ -149,6 +150,14 @@ fn ends(code: i32, arguments: &[&str]) -> (String, String) {
     let (stdout, stderr) = (text(stdout), text(stderr));
     assert_eq!(status.code(), Some(code), "{stdout}\n{stderr}");
     (stdout, stderr)
+}
+
+/// The numbers of a line of the table.
+fn row(said: &str, name: &str) -> Vec<f64> {
+    let line = said.lines().find(|line| line.starts_with(name));
+    let line = line.unwrap_or_else(|| panic!("no {name} in\n{said}"));
+    let cells = line[name.len()..].split_whitespace().map(|cell| cell.trim_end_matches('%'));
+    cells.filter_map(|cell| cell.parse().ok()).collect()
 }
 
 fn ticks_of(path: &Path) -> (Vec<TraceTick>, Option<FileEnd>) {
@@ -640,6 +649,54 @@ fn a_pool_is_scored_by_its_load_and_that_is_said() {
     };
     assert_eq!(line("pool"), line("plain"), "{said}");
     assert!(said.contains("shop/a is a pool: metrics don't show each request's adapter"), "{said}");
+}
+
+/// A model that is idle twice, for half an hour each.
+const SLEEPY: &str = "\
+seed: 1
+length: 90m
+models:
+- name: m
+  slo: {ttft: 2s, itl: 60ms}
+  gateway: {read: 1s}
+  workload:
+    drawn:
+      steps:
+      - {at: 0s, rate: 5}
+      - {at: 10m, rate: 0}
+      - {at: 40m, rate: 5}
+      - {at: 50m, rate: 0}
+      - {at: 80m, rate: 5}
+      prompt: {fixed: 1000}
+      output: {fixed: 100}
+variants:
+- name: v
+  cost: 3
+  replicas: {min: 0, max: 10, initial: 1}
+  engine: {alpha: 7.05ms, beta: 19.5us, delta: 25.4us, kv_tokens: 976000}
+  startup: {load: 30s}
+  autoscaler: {kind: keda}
+policy:
+  scale_to_zero: {enabled: true, after: 5m}
+";
+
+#[test]
+fn a_fleet_that_scales_to_zero_wakes_in_a_backtest() {
+    let folder = TempDir::new().unwrap();
+    let scenario = policy(&folder, "sleepy.yaml", SLEEPY);
+    let same = policy(&folder, "same.yaml", "{}\n");
+    let trace = folder.path().join("trace").display().to_string();
+    let run = [scenario.as_str(), "--policy", "plimsoll", "--trace", trace.as_str()];
+    let Output { status, stderr, .. } = simulate(&run);
+    assert_eq!(status.code(), Some(0), "{}", String::from_utf8_lossy(&stderr));
+
+    // The requests that wake it wait for a start, and are computed all at once.
+    let patient = ["--slo-ttft", "5m", "--slo-itl", "1s", "--policy", same.as_str()];
+    let (said, _) = ends(0, &[&[trace.as_str()][..], &patient[..]].concat());
+    assert!(said.contains("m#default: a wake signal every 5 s is assumed"), "{said}");
+    let recorded = row(&said, "recorded");
+    // Within the objectives, replica-hours, cost, and changes.
+    assert!(recorded[0] > 99.0 && recorded[3] >= 3.0, "{said}");
 }
 
 #[test]

@@ -1,12 +1,9 @@
 //! Changes of a scenario, and trials that are made of them.
 
-use crate::simulate::Micros;
+use crate::backtest::fleet::WAKE_READ;
 use crate::simulate::scenario::{Scenario, Transfer, Variant};
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_core::pipeline::Policy;
-
-/// The time between two reads of the count of requests that a gateway holds.
-const READ: Micros = Micros::from_secs(5);
 
 /// A change of a scenario.
 #[derive(Clone, Debug)]
@@ -95,7 +92,7 @@ impl ScenarioChange {
             }
             Self::WakeSignal => {
                 for model in &mut scenario.models {
-                    model.gateway.read = Some(READ);
+                    model.gateway.read = Some(WAKE_READ);
                 }
             }
         }

@@ -9,7 +9,7 @@
 //! counts once. Its arrival and its prompt length come from prefill replicas, its answer length
 //! from decode replicas.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -45,6 +45,8 @@ pub(crate) struct TraceDemand {
     pub(crate) span: Option<(Timestamp, Timestamp)>,
     /// Times without a successful scrape.
     pub(crate) gaps: Vec<(Timestamp, Timestamp)>,
+    /// Models with a wake signal.
+    pub(crate) signaled: BTreeSet<ModelKey>,
     heard: Option<Timestamp>,
     meters: BTreeMap<ReplicaKey, Meter>,
 }
@@ -124,6 +126,11 @@ impl TraceDemand {
         let first = self.span.map_or(*now, |span| span.0);
         self.span = Some((first, *now));
         self.note_gap(*now, inputs);
+        for (model, signals) in &inputs.demand {
+            if !signals.is_empty() && !self.signaled.contains(model) {
+                self.signaled.insert(model.clone());
+            }
+        }
         for spec in inputs.fleet.variants() {
             let known =
                 self.variants.entry(spec.key.clone()).or_insert_with(|| RecordedVariant::new(spec));

@@ -20,6 +20,7 @@ use crate::simulate::scenario::{
 use crate::simulate::workload::load::{self, ReplayLoad, Row};
 use crate::simulate::{Micros, scaler};
 use plimsoll_core::analyze::foresight::pace::IterationCost;
+use plimsoll_core::decide::zero::ZeroPolicy;
 use plimsoll_core::fleet::{Bounds, ModelKey, Role, VariantKey};
 use plimsoll_core::pipeline::limits::LimitSwitch;
 use plimsoll_core::pipeline::{EARLIER_SPREAD, Policy};
@@ -42,6 +43,8 @@ const START: f64 = 120.0;
 const QUEUE: usize = 100_000;
 /// The time between two samples of the variants at their maximum.
 const SAMPLE: Micros = Micros::from_secs(15);
+/// The time between two reads of the count of requests that a gateway holds.
+pub(crate) const WAKE_READ: Micros = Micros::from_secs(5);
 /// The daemon's default scrape interval.
 const SCRAPE: Micros = Micros::from_secs(1);
 /// The relative difference between the requests of two roles that gets a note. Requests in transit
@@ -127,7 +130,7 @@ pub(crate) fn scenario(
     let mut notes = Vec::new();
     let (first, last) = gathered.span.ok_or_else(|| unscored("it has no ticks"))?;
     let length = Micros::from_secs_f64(last.duration_since(first).as_secs_f64());
-    let models = models(gathered, slo, args, length, &mut notes);
+    let models = models(gathered, candidates, slo, args, length, &mut notes);
     if let (true, Some(why)) = (models.is_empty(), notes.last()) {
         return Err(unscored(why));
     }
@@ -188,6 +191,7 @@ fn unscored(why: &str) -> BacktestError {
 /// The models that got requests.
 fn models(
     gathered: &TraceDemand,
+    candidates: &Candidates,
     slo: Slo,
     args: &AssumptionArgs,
     length: Micros,
@@ -206,10 +210,26 @@ fn models(
         }
 
         let rows = requests::rows(load, args.seed, at, length);
-        models.push(model(key, rows, slo, args, length));
+        let mut described = model(key, rows, slo, args, length);
+        if is_woken(key, gathered, candidates) {
+            let every = WAKE_READ.seconds();
+            notes.push(format!("{key}: a wake signal every {every:.0} s is assumed"));
+            described.gateway.read = Some(WAKE_READ);
+        }
+
+        models.push(described);
     }
 
     models
+}
+
+/// Returns true if a wake signal counts the requests of a model that no replica takes. All of its
+/// replicas may go, and the trace has a wake signal for it, or a policy lets it scale to zero.
+fn is_woken(key: &ModelKey, gathered: &TraceDemand, candidates: &Candidates) -> bool {
+    let mut crews = gathered.variants.values().filter(|crew| crew.spec.model_key() == *key);
+    let mut rules = candidates.policies.iter().map(|candidate| candidate.policy.zero.of(key));
+    crews.any(|crew| crew.bounds.min() == Replicas::ZERO)
+        && (gathered.signaled.contains(key) || rules.any(|rule| rule.policy != ZeroPolicy::KeepOne))
 }
 
 /// Notes the assumptions about a model with separate roles.

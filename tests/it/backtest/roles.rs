@@ -7,7 +7,7 @@ use std::process::Output;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::backtest::ends;
+use crate::backtest::{ends, row};
 use crate::study::simulate;
 
 const EXAMPLE: &str = "examples/simulate-disaggregated.yaml";
@@ -20,14 +20,6 @@ fn traced(folder: &Path, more: &[&str]) -> Value {
     assert_eq!(status.code(), Some(0), "{}", String::from_utf8_lossy(&stderr));
     let results: Value = serde_json::from_slice(&stdout).unwrap();
     results["runs"][0].clone()
-}
-
-/// The numbers of a line of the table.
-fn row(said: &str, name: &str) -> Vec<f64> {
-    let line = said.lines().find(|line| line.starts_with(name));
-    let line = line.unwrap_or_else(|| panic!("no {name} in\n{said}"));
-    let cells = line[name.len()..].split_whitespace().map(|cell| cell.trim_end_matches('%'));
-    cells.filter_map(|cell| cell.parse().ok()).collect()
 }
 
 #[test]
