@@ -542,7 +542,7 @@ mod tests {
         // A replica that was unready before it was first seen.
         take_start(&mut variant, "two", 2330, Some(2320));
 
-        assert_eq!(variant.starts, [(replica("one"), 110.0)].into());
+        assert_eq!(variant.starts, BTreeMap::from([(replica("one"), 110.0)]));
     }
 
     #[test]
