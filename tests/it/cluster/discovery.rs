@@ -479,6 +479,25 @@ async fn the_bounds_of_a_scaled_object_hold_and_not_those_of_the_hpa_that_keda_m
 }
 
 #[tokio::test]
+async fn keda_that_is_uninstalled_ends_its_bounds_and_lets_nothing_grow_old() {
+    let fake = cluster_with_keda().await;
+    deploy(&fake, DEPLOYMENTS, "llama", 3, 3);
+    let spec = json!({"minReplicaCount": 1, "maxReplicaCount": 6});
+    fake.put(SCALED_OBJECTS, &scaled_object("llama", "llama", &spec));
+    let bounds = Bounds::new(Replicas::ONE, Some(Replicas::saturating(6)));
+    let llama = variant("llama");
+    let mut watching = Watching::start(&fake, &[deployment_of(&llama, "llama")]);
+    watching.until_scale(&llama, &known(3, 3, 0, 3, bounds)).await;
+
+    fake.uninstall(KEDA);
+    let state = watching.until_scale(&llama, &known(3, 3, 0, 3, None)).await;
+    watching.until(&llama, |later| later.as_of > state.as_of).await;
+
+    fake.install(KEDA);
+    watching.until_scale(&llama, &known(3, 3, 0, 3, bounds)).await;
+}
+
+#[tokio::test]
 async fn scaled_objects_that_may_not_be_seen_leave_the_hpa_to_say_the_bounds() {
     let fake = cluster_with_keda().await;
     fake.refuse(SCALED_OBJECTS);

@@ -60,6 +60,8 @@ struct Objects {
     documents: BTreeMap<String, Value>,
     events: Vec<Event>,
     refused: BTreeSet<String>,
+    /// The cluster has nothing below these paths.
+    uninstalled: BTreeSet<String>,
     /// How many requests below these paths are still refused.
     refused_in_passing: BTreeMap<String, u32>,
     requests: Vec<String>,
@@ -221,6 +223,16 @@ impl FakeCluster {
     /// Refuses, with 403, everything below the path.
     pub(crate) fn refuse(&self, path: &str) {
         self.objects.lock().unwrap().refused.insert(path.to_owned());
+    }
+
+    /// Has nothing below the path, as without its API group.
+    pub(crate) fn uninstall(&self, path: &str) {
+        self.objects.lock().unwrap().uninstalled.insert(path.to_owned());
+    }
+
+    /// Has everything below the path again.
+    pub(crate) fn install(&self, path: &str) {
+        self.objects.lock().unwrap().uninstalled.remove(path);
     }
 
     /// Refuses, with 403, the next few requests for the path.
@@ -404,6 +416,9 @@ fn answer(
     if known.refused.iter().any(|refused| path.starts_with(refused.as_str())) {
         return failure(StatusCode::FORBIDDEN, "Forbidden");
     }
+    if known.uninstalled.iter().any(|group| path.starts_with(group.as_str())) {
+        return no_such_path();
+    }
     if let Some(left) = known.refused_in_passing.get_mut(&path).filter(|left| **left > 0) {
         *left -= 1;
         return failure(StatusCode::FORBIDDEN, "Forbidden");
@@ -420,12 +435,8 @@ fn answer(
     if let Some(document) = known.documents.get(&path) {
         return whole(StatusCode::OK, document);
     }
-    // A group that it does not have is no object, and an API server says so in plain text.
     if path.starts_with("/apis/") && path.split('/').count() == 4 {
-        let body = Full::new(Bytes::from("404 page not found\n")).boxed_unsync();
-        let mut response = Response::new(body);
-        *response.status_mut() = StatusCode::NOT_FOUND;
-        return response;
+        return no_such_path();
     }
     if !is_collection(&path) {
         let object = path.rsplit_once('/').and_then(|(collection, name)| {
@@ -459,6 +470,14 @@ fn answer(
         .collect();
     let version = known.version.to_string();
     page(items, &query, &version, &mut known)
+}
+
+/// What an API server says of a group that it does not have, in plain text.
+fn no_such_path() -> Response<Body> {
+    let body = Full::new(Bytes::from("404 page not found\n")).boxed_unsync();
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    response
 }
 
 /// A list, or its next page where a limit is given. All pages are of the version of the first.

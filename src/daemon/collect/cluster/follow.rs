@@ -32,7 +32,8 @@ const PAUSE_MAX: Duration = Duration::from_mins(5);
 
 /// Consecutive refusals that are treated as temporary, once the API server has granted the same
 /// request. After a start, an API server does not know its own rules yet and refuses all clients
-/// for some seconds. With the default delays, these refusals span about ten seconds.
+/// for some seconds. It may also lack kinds that it had before. With the default delays, these
+/// refusals span about ten seconds.
 pub(crate) const REFUSALS_IN_PASSING: u32 = 6;
 
 /// Runs a task until `stop` or until its guard is dropped.
@@ -180,10 +181,11 @@ impl RetryDelay {
         Self { pace, next: pace.retry_min, lenient: 0 }
     }
 
-    /// Classifies a failure. A refusal of a request that was granted before may be temporary.
+    /// Classifies a failure. A refusal of a request that was granted before may be temporary, and
+    /// so may the absence of its resource.
     pub(crate) fn judge(&mut self, failure: WatchFailure) -> WatchFailure {
         match failure {
-            WatchFailure::Forbidden(error) if self.lenient > 0 => {
+            WatchFailure::Forbidden(error) | WatchFailure::Absent(error) if self.lenient > 0 => {
                 self.lenient -= 1;
                 WatchFailure::Away(error)
             }
@@ -249,8 +251,14 @@ pub(crate) async fn follow<K, T, F, Tell, Told>(
                     break;
                 }
                 WatchEnd::Failed(RequestFailure { failure, pause, gone: _ }) => {
-                    tell(WatchChange::Broken(retry.judge(failure))).await;
+                    let failure = retry.judge(failure);
+                    let is_absent = matches!(failure, WatchFailure::Absent(_));
+                    tell(WatchChange::Broken(failure)).await;
                     retry.wait(pause).await;
+                    // Its objects may have been forgotten, so only a new list is complete.
+                    if is_absent {
+                        break;
+                    }
                 }
             }
         }

@@ -453,6 +453,9 @@ fn take<T>(
     let Some(feed) = feeds.get_mut(key) else { return };
     let before = feed.health.clone();
     feed.absorb(now, change);
+    if key.is_optional() {
+        feed.forget_absent();
+    }
     log_health(key, &before, &feed.health);
 }
 
@@ -480,7 +483,7 @@ fn log_health(key: &WatchKey, before: &WatchHealth, after: &WatchHealth) {
             warn!(watch = %key, %error, "Watch is forbidden: grant list and watch");
         }
         (_, WatchHealth::Broken(WatchFailure::Absent(_))) if key.is_optional() => {
-            debug!(watch = %key, "The resource does not exist yet");
+            debug!(watch = %key, "The cluster lacks the resource");
         }
         (_, WatchHealth::Broken(WatchFailure::Absent(error))) => {
             warn!(watch = %key, %error, "The resource does not exist");

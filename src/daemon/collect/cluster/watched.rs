@@ -1,7 +1,8 @@
 //! The objects of one watch, and how far they can be trusted.
 //!
 //! If a watch breaks, its objects are kept, because losing sight of the cluster does not change it.
-//! Only the time of the watch stops.
+//! Only the time of the watch stops. The exception is a kind that not every cluster has: when it is
+//! uninstalled, its objects are gone.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -36,6 +37,7 @@ pub(crate) enum WatchHealth {
 pub(crate) struct WatchedObjects<T> {
     pub(super) items: BTreeMap<ObjectName, T>,
     pub(crate) health: WatchHealth,
+    /// True once the objects are listed, until the cluster no longer has their kind.
     pub(super) synced: bool,
     /// True once the API server has listed the objects, or has answered that it cannot.
     pub(super) answered: bool,
@@ -94,6 +96,15 @@ impl<T> WatchedObjects<T> {
     pub(crate) fn age(&mut self, now: ClockReading, quiet: Duration) {
         if self.health == WatchHealth::Live && now.elapsed.saturating_sub(self.heard) <= quiet {
             self.true_at = Some(now.wall);
+        }
+    }
+
+    /// Forgets the objects of a kind that the cluster no longer has. Until they are listed again,
+    /// this is the state of a kind that the cluster never had.
+    pub(super) fn forget_absent(&mut self) {
+        if matches!(self.health, WatchHealth::Broken(WatchFailure::Absent(_))) {
+            self.items.clear();
+            self.synced = false;
         }
     }
 

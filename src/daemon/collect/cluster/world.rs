@@ -313,7 +313,8 @@ impl ClusterView {
             hpas.and_then(|feed| feed.true_at),
             pods.and_then(GroupPods::true_at),
         ];
-        // Without KEDA in the cluster, there is no data here that could become outdated.
+        // Without KEDA in the cluster, from the start or no longer, there is no data here that could
+        // become outdated.
         let keda = scaled_objects.filter(|feed| feed.synced).map(|feed| feed.true_at);
         let oldest = ages.into_iter().chain(keda).map(|at| at.unwrap_or(since)).min();
         state.as_of = oldest.unwrap_or(since);
@@ -643,6 +644,39 @@ mod tests {
             world.targets.values_mut().for_each(|feed| feed.absorb(at(5), change.clone()));
             world.age(at(6), QUIET);
             assert_eq!(state(&world), before, "{change:?}");
+        }
+    }
+
+    #[test]
+    fn a_scaled_object_ends_with_its_kind_and_no_sooner() {
+        let object = serde_json::json!({"metadata": {"name": "llama"}, "spec": {
+            "minReplicaCount": 2, "scaleTargetRef": {"name": "llama"}}});
+        let object = ScaledObject::new(&serde_json::from_value(object).unwrap()).unwrap();
+        let objects = BTreeMap::from([(name(), object)]);
+        let mut world = world(at(0));
+        for feed in world.scaled_objects.values_mut() {
+            *feed = synced(at(0), objects.clone());
+        }
+
+        let text = || "text".to_owned();
+        for (second, failure, is_kept) in [
+            (1, WatchFailure::Away(text()), true),
+            (2, WatchFailure::Forbidden(text()), true),
+            (3, WatchFailure::Absent(text()), false),
+            // An API server that restarts later brings nothing back.
+            (4, WatchFailure::Away(text()), false),
+        ] {
+            for feed in world.scaled_objects.values_mut() {
+                feed.absorb(at(second), WatchChange::Broken(failure.clone()));
+                feed.forget_absent();
+            }
+
+            world.age(at(second), QUIET);
+            let state = state(&world);
+            let as_of = if is_kept { at(0) } else { at(second) };
+            assert_eq!(state.as_of, as_of.wall, "{failure:?}");
+            let Scale::Known(ScaleState { bounds, .. }) = state.scale else { panic!("{state:?}") };
+            assert_eq!(bounds.is_some(), is_kept, "{failure:?}");
         }
     }
 
