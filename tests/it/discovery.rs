@@ -98,6 +98,27 @@ async fn a_discovered_variant_outlives_a_reload_and_its_number_a_restart() {
 }
 
 #[tokio::test]
+async fn a_variant_whose_object_is_replaced_continues_from_its_number() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    annotate(&fake, &engine, "plimsoll.dev/cost", "2");
+    let folder = TempDir::new().unwrap();
+    let text = discovering(&folder, &fake, &engine).replace("state_file: state.json\n", "");
+    let daemon = Running::start_in(folder, &text).await;
+    daemon.until_desired("llama", Some(1.0)).await;
+    engine.show(Stats { waiting: 20, ..stats(950) });
+    daemon.until_desired("llama", Some(2.0)).await;
+
+    // Without a page there is nothing but the number of before.
+    engine.show(None);
+    let hpa = fake.objects(HPAS).remove(0);
+    fake.delete(HPAS, "llama-hpa");
+    daemon.until_desired("llama", None).await;
+    fake.put(HPAS, &hpa);
+    daemon.until_desired("llama", Some(2.0)).await;
+    daemon.end().await;
+}
+
+#[tokio::test]
 async fn a_cluster_that_first_refuses_costs_no_number_of_what_it_would_have_shown() {
     let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
     annotate(&fake, &engine, "plimsoll.dev/cost", "2");

@@ -161,8 +161,8 @@ impl Directory {
         self.put_together();
     }
 
-    /// Takes over the newly discovered variants.
-    pub(crate) fn discover(&mut self, cluster: &ClusterState) {
+    /// Takes over the newly discovered variants. Returns true if the variants may have changed.
+    pub(crate) fn discover(&mut self, cluster: &ClusterState) -> bool {
         let mut changed = !Arc::ptr_eq(&self.discovery, &cluster.discovery);
         self.discovery = Arc::clone(&cluster.discovery);
         self.roles.retain(|key, _| cluster.discovery.variants.contains_key(key));
@@ -173,10 +173,13 @@ impl Directory {
         }
 
         let units = units(cluster);
-        if changed || units != self.units {
+        changed |= units != self.units;
+        if changed {
             self.units = units;
             self.put_together();
         }
+
+        changed
     }
 
     /// All variants, declared and discovered.

@@ -189,12 +189,17 @@ impl Ticks {
 
         self.directory.replace(&config, &self.parts.surroundings);
         self.parts.signals.replace(&config);
-        let shown = self.parts.published.borrow().clone();
-        self.kept.put_by(&shown, self.directory.fleet(), &self.pipeline);
+        self.put_by();
         self.interval = config.keys.tick_interval;
         let file = config.keys.state_file.filter(|_| self.parts.sharing.is_none());
         self.kept.set_file(file);
         let _receiver_may_be_gone = done.send(());
+    }
+
+    /// Keeps the state of variants that have just left the fleet, in case they come back.
+    fn put_by(&mut self) {
+        let shown = self.parts.published.borrow().clone();
+        self.kept.put_by(&shown, self.directory.fleet(), &self.pipeline);
     }
 
     fn tick(&mut self) {
@@ -337,7 +342,10 @@ impl Ticks {
     fn take_inputs(&mut self, now: Timestamp, standing: Option<LeadershipRole>) -> Inputs {
         let cluster = self.parts.cluster.as_ref().map(|it| it.borrow().clone());
         if let Some(cluster) = &cluster {
-            self.directory.discover(cluster);
+            if self.directory.discover(cluster) {
+                self.put_by();
+            }
+
             let objections = self.directory.objections();
             self.said.say(&cluster.discovery, objections, self.parts.announcer.as_ref());
         }

@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use crate::clock::Clock;
+use crate::collect::cluster::discovery::ledger::VARIANTS_MAX;
 use crate::publish::Published;
 use crate::publish::state::{self, VariantMemories};
 use crate::telemetry::{StateDocument, Telemetry};
@@ -22,11 +23,16 @@ use plimsoll_core::units::Replicas;
 /// much too high, and at most this much learning is lost.
 pub(super) const SAVE_INTERVAL: Duration = Duration::from_secs(15);
 
+/// The maximum number of variants that have left and whose states are kept: as many as are
+/// discovered at once. Objects that are created and deleted without end must not fill the memory.
+const LEFT_MAX: usize = VARIANTS_MAX;
+
 /// The saved states, and the state file.
 pub(super) struct StateKeeper {
     /// The file; `None` if the shared document replaces it, or nothing survives a restart.
     file: Option<PathBuf>,
-    /// The saved states from before a restart whose variants have not been seen yet.
+    /// The saved states of variants that are not in the fleet: from before a restart and not seen
+    /// yet, or seen by this process and gone.
     saved: BTreeMap<VariantKey, state::SavedDecision>,
     /// The start time of this process.
     began: Timestamp,
@@ -96,14 +102,16 @@ impl StateKeeper {
         self.file = file;
     }
 
-    /// Restores the desired replicas from before a restart for variants that are seen for the first
-    /// time. Discovered variants are not there in the first tick. Returns the restored states.
+    /// Restores the desired replicas of variants that are seen for the first time after a restart, or
+    /// that come back. Discovered variants are not there in the first tick. Returns the restored
+    /// states.
     pub(super) fn restore(
         &mut self,
         now: Timestamp,
         fleet: &Fleet,
         pipeline: &mut Pipeline,
     ) -> Vec<state::SavedDecision> {
+        self.expire(now);
         let seen: Vec<VariantKey> =
             self.saved.keys().filter(|key| fleet.get(key).is_some()).cloned().collect();
         let found = seen.into_iter().filter_map(|key| self.saved.remove(&key));
@@ -116,7 +124,8 @@ impl StateKeeper {
     }
 
     /// Keeps the state of variants that have just left, in case they come back. A variant that is
-    /// no longer declared may be discovered in a moment.
+    /// no longer declared may be discovered in a moment, and an object that is replaced is gone for
+    /// a moment.
     pub(super) fn put_by(&mut self, shown: &Published, known: &Fleet, pipeline: &Pipeline) {
         let written = self.clock.now();
         for (key, variant) in shown.variants.iter().filter(|(key, _)| known.get(key).is_none()) {
@@ -132,11 +141,15 @@ impl StateKeeper {
             self.saved.insert(key.clone(), saved);
         }
 
-        // States from before the restart are kept longer: the file limits their count, and their
-        // variants may be discovered late.
+        self.expire(written);
+        drop_oldest(&mut self.saved, self.began, LEFT_MAX);
+    }
+
+    /// Drops the states that are too old. States from before the restart are kept longer: the file
+    /// limits their count, and their variants may be discovered late.
+    fn expire(&mut self, now: Timestamp) {
         let began = self.began;
-        self.saved
-            .retain(|_, it| it.is_recent(written) || (it.written < began && it.is_known(written)));
+        self.saved.retain(|_, it| it.is_recent(now) || (it.written < began && it.is_known(now)));
     }
 
     /// Writes the state file when desired replicas have changed, and at a fixed interval.
@@ -213,6 +226,22 @@ impl StateKeeper {
         if let Some(path) = self.file.take().filter(|_| published.generation > 0) {
             let _reported_in_the_log = self.start_saving(path, published, fleet, pipeline).await;
         }
+    }
+}
+
+/// Drops the states of the variants that left first, until at most `limit` have left since `began`.
+fn drop_oldest(
+    saved: &mut BTreeMap<VariantKey, state::SavedDecision>,
+    began: Timestamp,
+    limit: usize,
+) {
+    let here = saved.values().filter(|it| it.written >= began);
+    let mut left: Vec<(Timestamp, VariantKey)> =
+        here.map(|it| (it.written, it.variant.clone())).collect();
+    left.sort_unstable();
+    let excess = left.len().saturating_sub(limit);
+    for (_, variant) in left.into_iter().take(excess) {
+        saved.remove(&variant);
     }
 }
 
@@ -341,6 +370,32 @@ pub(super) fn take_over(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The state of a variant that left at this second.
+    fn left(name: &str, second: i64) -> state::SavedDecision {
+        let at = Timestamp::from_second(second).unwrap();
+        let text = format!(
+            r#"{{"version":3,"written":"{at}","decisions":[{{"namespace":"shop","variant":"{name}","model":"m","desired":3,"at":"{at}"}}]}}"#
+        );
+        state::parse(Path::new("state.json"), text.as_bytes()).unwrap().remove(0)
+    }
+
+    #[test]
+    fn of_too_many_states_those_of_the_variants_that_left_first_are_dropped() {
+        let states = [("before", 1), ("one", 1_003), ("three", 1_001), ("two", 1_002)];
+        let mut saved = BTreeMap::new();
+        for (name, second) in states {
+            let state = left(name, second);
+            saved.insert(state.variant.clone(), state);
+        }
+
+        let began = Timestamp::from_second(1_000).unwrap();
+        drop_oldest(&mut saved, began, 3);
+        assert_eq!(saved.len(), 4);
+        drop_oldest(&mut saved, began, 2);
+        let names: Vec<&str> = saved.keys().map(|key| key.variant.as_str()).collect();
+        assert_eq!(names, ["before", "one", "two"]);
+    }
 
     #[tokio::test]
     async fn a_save_that_hangs_is_counted_once_an_interval() {
