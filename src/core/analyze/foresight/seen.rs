@@ -196,7 +196,10 @@ impl VariantModel {
 
         let running = per_rank(stride.running, stride.ranks);
         let gathered = self.replicas.entry(replica.clone()).or_default();
-        gathered.apart = stride.elapsed;
+        if stride.elapsed > Seconds::ZERO {
+            gathered.apart = stride.elapsed;
+        }
+
         let full = if around.is_full(stride, gathered.last) {
             gathered.full.take(running)
         } else {
