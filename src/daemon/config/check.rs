@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use crate::config::sources::{ConfigSources, FILE_MAX};
+use crate::config::sources::{self, ConfigSources, FILE_MAX};
 use crate::config::surroundings::{Files, Surroundings};
 use crate::config::wva::entries::{self, Entries};
 use plimsoll_core::settings::problem::Problems;
@@ -86,6 +86,7 @@ impl<'a> Checks<'a> {
     pub fn readable(&mut self, path: &str, file: &Path) -> bool {
         let why = self.unreadable(file);
         if let Some(why) = &why {
+            self.sources.note_refused(file);
             let rule = format!("must be a readable file ({why})");
             self.problems.error(path, rule, file.display());
         }
@@ -185,10 +186,6 @@ impl<'a> Checks<'a> {
             return None;
         }
 
-        match std::fs::metadata(file) {
-            Ok(metadata) if metadata.is_dir() => Some("it is a folder".to_owned()),
-            Ok(_) => std::fs::File::open(file).err().map(|error| error.to_string()),
-            Err(error) => Some(error.to_string()),
-        }
+        sources::check_readable(file).err()
     }
 }

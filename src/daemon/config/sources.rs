@@ -41,6 +41,8 @@ enum SourceKind {
     File,
     /// A mounted `ConfigMap`.
     Folder,
+    /// A file that must be readable, and was not. Its content does not matter, and may be secret.
+    Refused,
 }
 
 // === impl ConfigSources ===
@@ -61,10 +63,19 @@ impl ConfigSources {
         self.note(path, SourceKind::Folder);
     }
 
+    /// Notes a file that cannot be read, so that it is noticed as soon as it can.
+    pub(crate) fn note_refused(&mut self, path: &Path) {
+        self.note(path, SourceKind::Refused);
+    }
+
     fn note(&mut self, path: &Path, kind: SourceKind) {
         // A file that is read twice may have changed since the first time.
         if !self.noted.iter().any(|source| source.path == path && source.kind == kind) {
-            let content = kind.read(path);
+            let content = match kind {
+                // The file may have become readable since it was refused.
+                SourceKind::Refused => None,
+                SourceKind::Main | SourceKind::File | SourceKind::Folder => kind.read(path),
+            };
             self.noted.push(SourceFile { path: path.to_owned(), kind, content });
         }
     }
@@ -116,11 +127,55 @@ impl SourceKind {
                 File::open(path).ok()?.take(FILE_MAX + 1).read_to_end(&mut bytes).ok()?;
                 Some(bytes)
             }
+            Self::Refused => check_readable(path).ok().map(|()| Vec::new()),
             Self::Folder => {
                 let entries = entries::read_folder(path).ok()?;
                 let texts = entries.iter().map(|(name, text)| format!("\0{name}\0{text}"));
                 Some(texts.collect::<String>().into_bytes())
             }
         }
+    }
+}
+
+/// Checks that a path is a readable file. The error is the reason why it is not.
+pub(super) fn check_readable(path: &Path) -> Result<(), String> {
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => Err("it is a folder".to_owned()),
+        Ok(_) => File::open(path).map(|_| ()).map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::config::{Files, load_noting};
+
+    #[test]
+    fn a_refused_file_is_noticed_when_it_is_there_and_its_content_is_not_compared() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, token) = (folder.path().join("plimsoll.yaml"), folder.path().join("token"));
+        let text = "scrape: {bearer_token_file: token}\n\
+            variants: [{name: a, model: m, targets: {static: ['127.0.0.1:1']}}]\n";
+        fs::write(&file, text).unwrap();
+        let read = || {
+            let mut sources = ConfigSources::default();
+            (load_noting(&file, Files::MustExist, &mut sources).is_ok(), sources)
+        };
+
+        let (loaded, mut sources) = read();
+        assert!(!loaded && (0..9).all(|_| !sources.have_changed()));
+        fs::create_dir(&token).unwrap();
+        assert!(!sources.have_changed(), "a folder is no file");
+        fs::remove_dir(&token).unwrap();
+        fs::write(&token, "one").unwrap();
+        assert!(sources.have_changed());
+
+        let (loaded, mut sources) = read();
+        assert!(loaded && !sources.have_changed());
+        fs::write(&token, "two").unwrap();
+        assert!(!sources.have_changed(), "its user reads it again");
     }
 }
