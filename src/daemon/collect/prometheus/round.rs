@@ -324,7 +324,9 @@ impl QueryRounds {
             QueryOutcome::Partial => tracing::warn!(
                 url,
                 outcome = label,
-                "Prometheus returns partial responses: {detail}. They block scale-down"
+                "Prometheus returns partial responses: {detail}. They block scale-down. Replicas \
+                 without an earlier reading get none, so after a restart, load causes no scale-up \
+                 either"
             ),
             QueryOutcome::NativeHistograms => tracing::warn!(
                 url,
