@@ -67,7 +67,8 @@ impl Foresight {
         sides
     }
 
-    /// The work of past requests, if their lengths have changed within a start-up time.
+    /// The work of the past requests that the forecast uses, if their lengths have changed within a
+    /// start-up time.
     pub(super) fn work(
         &self,
         policy: &ForesightPolicy,
@@ -93,7 +94,8 @@ impl Foresight {
             demand.mixes.drifted(strides(horizon), &known.requested, &demand.lengths, drift)?;
 
         let elasticity = known.elasticity(before)?;
-        Some(demand.mixes.weights(demand.arrivals.points(), elasticity))
+        let arrivals = demand.upstream.as_ref().unwrap_or(&demand.arrivals);
+        Some(demand.mixes.weights(arrivals.points(), elasticity))
     }
 
     /// The inputs for the capacity per replica of a variant.

@@ -1,6 +1,7 @@
 //! Terms of the need that look at late first tokens and at earlier days.
 
 use super::*;
+use crate::analyze::foresight::arrivals::{STRIDE, SavedArrivals};
 
 /// Times to first token, of which this share is late.
 fn late(share: f64) -> Histogram {
@@ -69,4 +70,31 @@ fn a_rise_that_days_have_seen_at_this_hour_is_asked_for_before_it_comes() {
     assert!(seen.to_string().contains("are usual in the next"), "{seen}");
     world.policy.schedule = None;
     assert_eq!(world.tick(2.0 * truth()).foreseen[&Role::Both].need.schedule, None);
+}
+
+#[test]
+fn past_requests_at_prefill_count_by_their_own_strides_at_decode() {
+    let mut world = World::new(4);
+    world.spec.role = Role::Decode;
+    drop(world.run(600, 2.0 * truth()));
+    world.prompt = 2.0 * PROMPT;
+    drop(world.run(60, 2.0 * truth()));
+
+    // Prefill has a shorter history, with more arrivals.
+    let closed = at(world.now).as_second().div_euclid(STRIDE);
+    let begun = (closed - 20) * STRIDE;
+    let rates = vec![3.0 * truth(); 20];
+    let prefill = SavedArrivals { begun, spacing: 1.0, closed, rates };
+
+    let (model, role) = (world.spec.model_key(), Role::Decode);
+    let demand = world.foresight.demands.get_mut(&(model.clone(), role)).unwrap();
+    assert!(demand.arrivals.points().len() > 30);
+    demand.upstream = Some(prefill.restore());
+
+    let current = Replicas::saturating(world.replicas);
+    let variants = [VariantStrides { current, ..VariantStrides::example(&world.spec) }];
+    let sides = world.foresight.sides(&world.policy, &model, &variants, &BTreeSet::new());
+    let work = world.foresight.work(&world.policy, &model, &sides[&role]);
+    assert_eq!(work.len(), 20, "{work:?}");
+    assert!(work[0] < 0.9 && (work[19] - 1.0).abs() < 1e-9, "{work:?}");
 }
