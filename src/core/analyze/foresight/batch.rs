@@ -95,10 +95,12 @@ impl Maxima {
         self.full_at = self.full_at.map(|full| full / kept);
     }
 
-    /// Takes in the requests that a rank runs, and the places of its batch if they fill it.
+    /// Takes in the requests that a rank runs, and the places of its batch if they fill it. Far fewer
+    /// places than requests that ran are not the limit of the engine, and replace no known one.
     pub(super) fn take(&mut self, running: f64, full: Option<f64>) {
         self.most_running = self.most_running.max(running);
-        self.full_at = full.or(self.full_at);
+        let near = full.filter(|full| *full >= NEAR * self.most_running);
+        self.full_at = near.or(self.full_at);
     }
 
     /// Places in the batch: the measured places if requests waited for one. Otherwise the
@@ -137,8 +139,12 @@ impl FullBatch {
 
 impl ReplicaContext<'_> {
     /// Returns true if requests wait only for a place in the batch, or for a place that a gateway
-    /// allows. If the places are configured, only those of a gateway are unknown.
+    /// allows. If the places are configured, only those of a gateway are unknown. A batch without a
+    /// request is never full.
     pub(super) fn is_full(self, stride: &IntervalDelta, last: Option<IterationSample>) -> bool {
+        if per_rank(stride.running, stride.ranks) < 1.0 {
+            return false;
+        }
         if self.behind == UpstreamQueue::FullGateway {
             return has_room_in_cache(stride);
         }
@@ -161,7 +167,11 @@ pub(super) fn per_rank(requests: Option<Requests>, ranks: u32) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
+    use crate::analyze::foresight::policy::ForesightPolicy;
+    use crate::units::Fraction;
 
     const DAY: Seconds = Seconds::literal(24 * 3600);
 
@@ -183,6 +193,44 @@ mod tests {
 
         (0..30).for_each(|_| maxima.age(DAY));
         assert!((maxima.seats(256.0, None) - 256.0).abs() < 1e-9, "no more than is usual");
+    }
+
+    #[test]
+    fn far_fewer_places_than_requests_that_ran_replace_no_known_limit() {
+        let mut maxima = Maxima::default();
+        maxima.take(100.0, Some(100.0));
+        maxima.take(20.0, Some(20.0));
+        assert!((maxima.seats(256.0, None) - 100.0).abs() < 1e-9, "{maxima:?}");
+
+        (0..7).for_each(|_| maxima.age(DAY));
+        maxima.take(20.0, Some(20.0));
+        assert!((maxima.seats(256.0, None) - 20.0).abs() < 1e-9, "{maxima:?}");
+    }
+
+    /// Returns true if a replica of two ranks that runs so many requests is full behind a gateway.
+    fn is_full_behind_gateway(running: f64) -> bool {
+        let policy = ForesightPolicy::default();
+        let around = ReplicaContext {
+            behind: UpstreamQueue::FullGateway,
+            told: EngineLimits::default(),
+            budget: 2048.0,
+            learning: &policy.learning,
+        };
+
+        let stride = IntervalDelta {
+            ranks: 2,
+            running: Requests::new(running),
+            kv_usage: Fraction::new(0.1),
+            ..IntervalDelta::over(Timestamp::UNIX_EPOCH, Seconds::literal(1))
+        };
+        around.is_full(&stride, None)
+    }
+
+    #[test]
+    fn a_batch_without_a_request_is_never_full() {
+        assert!(is_full_behind_gateway(2.0));
+        assert!(!is_full_behind_gateway(1.0));
+        assert!(!is_full_behind_gateway(0.0));
     }
 
     #[test]
