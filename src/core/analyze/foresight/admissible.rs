@@ -24,8 +24,8 @@
 //! Waiting requests are worked off within the time that a first token may take. A shorter horizon
 //! than the time between two scrapes would leave replicas idle until the next one. That time is the
 //! longest of all measured replicas, each with the time between its last two scrapes. Ticks between
-//! two scrapes use it as well. A queue is bound to its replica, so a long one takes nothing from the
-//! others.
+//! two scrapes use it as well. A queue is bound to its replica, so a long one takes nothing from
+//! the others.
 //!
 //! The rate of a model is the sum over the variants of a role. With prefill and decode apart, a
 //! request needs both, so the model has the smaller sum.

@@ -95,8 +95,9 @@ impl Maxima {
         self.full_at = self.full_at.map(|full| full / kept);
     }
 
-    /// Takes in the requests that a rank runs, and the places of its batch if they fill it. Far fewer
-    /// places than requests that ran are not the limit of the engine, and replace no known one.
+    /// Takes in the requests that a rank runs, and the places of its batch if they fill it. Far
+    /// fewer places than requests that ran are not the limit of the engine, and replace no known
+    /// one.
     pub(super) fn take(&mut self, running: f64, full: Option<f64>) {
         self.most_running = self.most_running.max(running);
         let near = full.filter(|full| *full >= NEAR * self.most_running);

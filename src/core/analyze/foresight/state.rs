@@ -72,8 +72,8 @@ impl Foresight {
         }
     }
 
-    /// The longest time between the last two scrapes of a replica of these variants; zero while none
-    /// is known.
+    /// The longest time between the last two scrapes of a replica of these variants; zero while
+    /// none is known.
     pub(super) fn apart(&self, variants: &[VariantStrides<'_>]) -> Seconds {
         let seen = variants.iter().filter_map(|it| self.variants.get(&it.spec.key));
         seen.map(VariantModel::apart).fold(Seconds::ZERO, Seconds::max)
