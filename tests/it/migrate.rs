@@ -211,7 +211,10 @@ fn an_annotation_names_the_variant_that_is_followed() {
 fn settings_are_entries_of_the_main_config_map_or_are_in_its_file() {
     let folder = tempfile::tempdir().unwrap();
     for (file, data) in [
-        ("entries.yaml", "WATCH_NAMESPACE: lab, PROMETHEUS_BASE_URL: 'https://metrics:9090'"),
+        (
+            "entries.yaml",
+            "V: '*', WATCH_NAMESPACE: lab, PROMETHEUS_BASE_URL: 'https://metrics:9090'",
+        ),
         ("file.yaml", "config.yaml: 'WATCH_NAMESPACE: shop'"),
     ] {
         let name = "wva-variantautoscaling-config";

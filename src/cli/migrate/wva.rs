@@ -4,6 +4,7 @@
 //!
 //! `config/base/manager` and `config/samples` of its repository, August 2026.
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -101,11 +102,7 @@ fn entries(map: &Manifest) -> Result<Vec<SettingsEntry<'_>>, Vec<String>> {
     for (name, text) in data.into_iter().flatten() {
         match yaml::read(text.as_str().unwrap_or_default()) {
             Ok(Value::Object(fields)) => entries.push(SettingsEntry { map, name, fields }),
-            Ok(_) => problems.push(format!(
-                "{} {} data.{name} must be a mapping of fields to values",
-                map.origin,
-                map.label_text()
-            )),
+            Ok(_) => problems.push(not_a_mapping(map, name)),
             Err(failure) => problems.push(not_yaml(map, name, &failure)),
         }
     }
@@ -120,14 +117,24 @@ fn main_settings(map: &Manifest) -> Result<Map<String, Value>, Vec<String>> {
     let mut problems = Vec::new();
 
     for (name, text) in data.into_iter().flatten() {
+        let is_file = Path::new(name).extension().is_some_and(|it| it == "yaml" || it == "yml");
+        if !is_file {
+            settings.insert(name.clone(), text.clone());
+            continue;
+        }
+
         match yaml::read(text.as_str().unwrap_or_default()) {
             Ok(Value::Object(fields)) => settings.extend(fields),
-            Ok(_) => drop(settings.insert(name.clone(), text.clone())),
+            Ok(_) => problems.push(not_a_mapping(map, name)),
             Err(failure) => problems.push(not_yaml(map, name, &failure)),
         }
     }
 
     if problems.is_empty() { Ok(settings) } else { Err(problems) }
+}
+
+fn not_a_mapping(map: &Manifest, name: &str) -> String {
+    format!("{} {} data.{name} must be a mapping of fields to values", map.origin, map.label_text())
 }
 
 fn not_yaml(map: &Manifest, name: &str, failure: &SyntaxError) -> String {

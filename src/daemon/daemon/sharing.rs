@@ -387,8 +387,8 @@ impl Sharing {
 
         self.is_awaited = false;
         self.sent_at = Some(elapsed);
-        let own = memories();
-        let encoded = self.encode(elapsed, found.generation, &decided, &own);
+        let memories = self.memories_of(&decided, memories());
+        let encoded = self.encode(elapsed, found.generation, &decided, &memories);
         let packed = match encoded {
             Ok(document) => document,
             Err(problem) => return self.say(&problem),
@@ -404,12 +404,11 @@ impl Sharing {
             self.sent.pop_front();
         }
 
-        let memories = self.written_with(&decided, own);
         self.sent.push_back(SentDecisions { number: self.drafts, decided, memories, body });
     }
 
     /// The memories in a draft: those of this replica, and of other variants the adopted ones.
-    fn written_with(
+    fn memories_of(
         &self,
         decided: &BTreeMap<VariantKey, PublishedDecision>,
         mut own: VariantMemories,
@@ -427,11 +426,10 @@ impl Sharing {
         elapsed: Duration,
         generation: u64,
         decided: &BTreeMap<VariantKey, PublishedDecision>,
-        memories: &VariantMemories,
+        memories: &SharedMemories,
     ) -> Result<PackedDecisions, shared::SharedError> {
         let entries = decided.iter().map(|(key, decided)| {
-            let adopted = self.memories.get(key).map(|(_, memory)| memory);
-            let memory = memories.get(key).or(adopted);
+            let memory = memories.get(key).map(|(_, memory)| memory);
             ShareEntry { decided, memory, in_effect: self.committed.contains_key(key) }
         });
 

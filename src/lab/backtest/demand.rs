@@ -100,8 +100,12 @@ pub(crate) struct RecordedVariant {
     pub(crate) kv: Option<f64>,
     /// The most requests that ran in a replica at the same time.
     pub(crate) running: f64,
-    /// The seconds from creation to the first readiness, of each start.
+    /// The seconds from creation to the first readiness, of each start in the trace.
     pub(crate) starts: BTreeMap<ReplicaKey, f64>,
+    /// The seconds from creation to the last readiness, of replicas that were ready before.
+    pub(crate) earlier_starts: BTreeMap<ReplicaKey, f64>,
+    /// The replicas that were seen before they were ready.
+    watched: BTreeSet<ReplicaKey>,
     pace: PaceFilter,
     /// The desired replicas, and whether the last change was up.
     asked: Option<(Replicas, Option<bool>)>,
@@ -280,6 +284,8 @@ impl RecordedVariant {
             kv: None,
             running: 0.0,
             starts: BTreeMap::new(),
+            earlier_starts: BTreeMap::new(),
+            watched: BTreeSet::new(),
             pace: PaceFilter::default(),
             asked: None,
             seen: None,
@@ -318,13 +324,21 @@ impl RecordedVariant {
 
         self.note_arguments(inputs);
         for (replica, start) in inputs.starts.iter().filter(|(it, _)| it.variant == self.spec.key) {
-            if let Some(ready) = start.ready {
-                let took = ready.duration_since(start.created).as_secs_f64();
-                // A start that takes no time was not observed. A replica that took too long was
-                // unready in between, and one with a known start is ready again.
-                if took > 0.0 && took <= EARLIER_MAX.seconds() {
-                    self.starts.entry(replica.clone()).or_insert(took);
+            let Some(ready) = start.ready else {
+                let age = now.duration_since(start.created).as_secs_f64();
+                if age <= EARLIER_MAX.seconds() {
+                    self.watched.insert(replica.clone());
                 }
+                continue;
+            };
+
+            // A start that takes no time was not observed. Of a replica that was ready before the
+            // trace, a long one includes a time in which it was unready again. The first is kept.
+            let took = ready.duration_since(start.created).as_secs_f64();
+            if took > 0.0 && self.watched.contains(replica) {
+                self.starts.entry(replica.clone()).or_insert(took);
+            } else if took > 0.0 && took <= EARLIER_MAX.seconds() {
+                self.earlier_starts.entry(replica.clone()).or_insert(took);
             }
         }
     }
@@ -539,10 +553,16 @@ mod tests {
             take_start(&mut variant, "one", now, ready);
         }
         take_start(&mut variant, "one", 2330, Some(2320));
-        // A replica that was unready before it was first seen.
+        // Replicas that were ready before they were first seen, one of them unready in between.
         take_start(&mut variant, "two", 2330, Some(2320));
+        take_start(&mut variant, "three", 2330, Some(140));
+        // However long a start takes, it counts if it was watched.
+        take_start(&mut variant, "four", 60, None);
+        take_start(&mut variant, "four", 2410, Some(2400));
 
-        assert_eq!(variant.starts, BTreeMap::from([(replica("one"), 110.0)]));
+        let watched = BTreeMap::from([(replica("one"), 110.0), (replica("four"), 2400.0)]);
+        assert_eq!(variant.starts, watched);
+        assert_eq!(variant.earlier_starts, BTreeMap::from([(replica("three"), 140.0)]));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 mod requests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
@@ -21,7 +21,7 @@ use crate::simulate::workload::load::{self, ReplayLoad, Row};
 use crate::simulate::{Micros, scaler};
 use plimsoll_core::analyze::foresight::pace::IterationCost;
 use plimsoll_core::decide::zero::ZeroPolicy;
-use plimsoll_core::fleet::{Bounds, ModelKey, Role, VariantKey};
+use plimsoll_core::fleet::{Bounds, ModelKey, ReplicaKey, Role, VariantKey};
 use plimsoll_core::pipeline::limits::LimitSwitch;
 use plimsoll_core::pipeline::{EARLIER_SPREAD, Policy};
 use plimsoll_core::units::{Fraction, Replicas, Seconds};
@@ -228,7 +228,7 @@ fn models(
 fn is_woken(key: &ModelKey, gathered: &TraceDemand, candidates: &Candidates) -> bool {
     let mut crews = gathered.variants.values().filter(|crew| crew.spec.model_key() == *key);
     let mut rules = candidates.policies.iter().map(|candidate| candidate.policy.zero.of(key));
-    crews.any(|crew| crew.bounds.min() == Replicas::ZERO)
+    crews.all(|crew| crew.bounds.min() == Replicas::ZERO)
         && (gathered.signaled.contains(key) || rules.any(|rule| rule.policy != ZeroPolicy::KeepOne))
 }
 
@@ -425,17 +425,25 @@ pub(crate) fn whole(value: f64) -> u32 {
     value.ceil() as u32
 }
 
-/// The seconds that a replica takes to start: as given, as seen, or from the policy. A start of more
-/// than three times the shortest includes a time in which the replica was unready again.
+/// The seconds that a replica takes to start: as given, as watched, as the replicas that were ready
+/// before the trace show it, or from the policy. Of the ready ones, a start of more than three times
+/// the shortest includes a time in which the replica was unready again.
 fn start(crew: &RecordedVariant, given: &Given<'_>) -> f64 {
     if let Some(start) = given.args.start_time {
         return start.as_secs_f64();
     }
 
-    let mut seen: Vec<f64> = crew.starts.values().copied().collect();
-    seen.sort_by(f64::total_cmp);
-    if let Some(shortest) = seen.first().copied() {
-        seen.retain(|took| *took <= shortest * EARLIER_SPREAD);
+    let sorted = |starts: &BTreeMap<ReplicaKey, f64>| {
+        let mut seen: Vec<f64> = starts.values().copied().collect();
+        seen.sort_by(f64::total_cmp);
+        seen
+    };
+    let mut seen = sorted(&crew.starts);
+    if seen.is_empty() {
+        seen = sorted(&crew.earlier_starts);
+        if let Some(shortest) = seen.first().copied() {
+            seen.retain(|took| *took <= shortest * EARLIER_SPREAD);
+        }
     }
 
     let sizing = given.candidates.config.policy.sizing.as_ref();

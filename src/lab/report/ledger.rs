@@ -18,6 +18,10 @@ use plimsoll_daemon::trace::{RecordedResult, ResultReason, TraceTick};
 /// The time between two ticks from which the time between them is not known.
 const GAP: SignedDuration = SignedDuration::from_mins(2);
 
+/// The time for which a variant may be missing from the fleet without being removed: its object is
+/// replaced, or it is not discovered yet after a restart.
+const RETURN: SignedDuration = SignedDuration::from_mins(15);
+
 const HOUR: i64 = 3600;
 
 /// The most variants of a report; the trace of a larger fleet is reported in part.
@@ -74,6 +78,8 @@ struct ReportedState {
     desired: Option<Replicas>,
     is_undecided: bool,
     held: BTreeSet<(ReasonCode, HeldDirection)>,
+    /// Since when it has been missing from the fleet.
+    left: Option<Timestamp>,
 }
 
 /// The last histograms of a replica.
@@ -112,8 +118,12 @@ impl WeekLedger {
             }
         }
 
-        // Variants that have left the fleet have no replicas to count.
-        self.states.retain(|key, _| inputs.fleet.get(key).is_some());
+        // Variants that have left the fleet have no replicas to count. They may come back.
+        for (key, state) in &mut self.states {
+            if inputs.fleet.get(key).is_none() {
+                state.left.get_or_insert(*now);
+            }
+        }
         for scrape in &inputs.scrapes {
             if let Ok(reading) = &scrape.outcome {
                 self.measure(*now, &scrape.replica, reading);
@@ -132,7 +142,9 @@ impl WeekLedger {
         let kept = before.max(self.begin(now));
         let keys: Vec<VariantKey> = self.states.keys().cloned().collect();
         for key in keys {
-            let Some(state) = self.states.get(&key) else { continue };
+            let Some(state) = self.states.get(&key).filter(|it| it.left.is_none()) else {
+                continue;
+            };
             let cost = self.specs.get(&key).map_or(0.0, |spec| spec.cost.per_hour());
             let Some(existing) = state.existing.filter(|_| passed <= GAP) else {
                 miss(&mut self.hours, &key, kept, now);
@@ -160,7 +172,11 @@ impl WeekLedger {
         inputs: &Inputs,
         said: Option<&RecordedResult>,
     ) {
+        let begin = self.begin(now);
         let state = self.states.entry(key.clone()).or_default();
+        if let Some(left) = state.left.take().filter(|left| now.duration_since(*left) <= RETURN) {
+            miss(&mut self.hours, key, left.max(begin), now);
+        }
         let figures = self.hours.entry(hour(now)).or_default().entry(key.clone()).or_default();
         state.existing = existing(inputs, key);
         let desired = said.and_then(|it| it.desired);
@@ -359,6 +375,20 @@ mod tests {
 
         assert_eq!(seconds(&ledger, "a"), [(3600.0, 0.0), (3540.0, 0.0)]);
         assert_eq!(seconds(&ledger, "b"), [(3600.0, 0.0)]);
+    }
+
+    #[test]
+    fn a_variant_that_comes_back_soon_was_unknown_in_between() {
+        for (minutes, unknown) in [(5, 300.0), (20, 0.0)] {
+            let mut ledger = WeekLedger::new(7);
+            for minute in 0..60 {
+                let is_gone = (10..10 + minutes).contains(&minute);
+                ledger.take(&tick(minute * 60, if is_gone { &["a"] } else { &["a", "b"] }));
+            }
+
+            let known = 59.0 * 60.0 - 60.0 * f64::from(i32::try_from(minutes).unwrap());
+            assert_eq!(seconds(&ledger, "b"), [(known, unknown)], "{minutes} min");
+        }
     }
 
     #[test]

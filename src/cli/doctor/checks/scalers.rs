@@ -30,9 +30,10 @@ enum ScalerCheck {
     Paused,
 }
 
-/// Names in the triggers of a `ScaledObject` that reads desired replicas.
+/// The gauge of variants whose load asks for more than their maximum.
 const SHORT_AT_MAXIMUM: &str = "plimsoll_short_at_maximum";
 
+/// Names in the triggers of a `ScaledObject` that reads desired replicas.
 const TRIGGER_NAMES: [&str; 2] = ["plimsoll", "wva_desired_replicas"];
 
 pub(super) fn reads(evidence: &Evidence) -> Findings {
@@ -237,10 +238,10 @@ fn desired(decisions: &Value, key: &VariantKey) -> Option<Replicas> {
 pub(super) fn bounds(evidence: &Evidence) -> Findings {
     let daemon = evidence.daemon.read()?;
     let decisions = daemon.decisions.read()?;
-    let samples = daemon.samples(SHORT_AT_MAXIMUM).unwrap_or_default();
+    let metrics = daemon.samples(SHORT_AT_MAXIMUM);
+    let samples = metrics.as_deref().unwrap_or_default();
     let is_short = |entry: &Value| {
-        let of_variant = samples.iter().filter(|sample| sample.value > 0.0);
-        of_variant.into_iter().any(|sample| {
+        samples.iter().filter(|sample| sample.value > 0.0).any(|sample| {
             ["namespace", "variant"].iter().all(|label| {
                 sample.labels.get(*label).map(String::as_str) == entry[*label].as_str()
             })
@@ -255,6 +256,7 @@ pub(super) fn bounds(evidence: &Evidence) -> Findings {
         })
         .collect();
     if short.is_empty() {
+        metrics?;
         return Ok(vec![Symptom::ok(counted(entries(decisions).len(), "variant"))]);
     }
     Ok(short)

@@ -315,23 +315,6 @@ fn what_was_needed_is_held_for_the_time_of_the_hold_and_not_longer() {
 }
 
 #[test]
-fn arrivals_that_replicas_no_longer_count_stay_as_they_were_and_free_nothing() {
-    let mut world = World::new(4);
-    let counted = world.run(300, 2.0 * truth());
-    assert_eq!(counted.spare_withheld, None);
-
-    world.uncounted = true;
-    let unknown = world.run(1200, 2.0 * truth());
-    assert_eq!(unknown.spare_withheld, Some(SpareWithheld::DemandUnknown));
-    assert_eq!(unknown.report.total.spare, Amount::ZERO);
-    let arriving = unknown.foreseen[&Role::Both].need.arriving;
-    assert!((arriving - 2.0 * truth()).abs() < 0.1 * truth(), "{arriving}");
-
-    world.uncounted = false;
-    assert_eq!(world.run(60, 2.0 * truth()).spare_withheld, None);
-}
-
-#[test]
 fn a_load_that_rises_steadily_is_met_before_it_is_there() {
     let mut world = World::new(8);
     drop(world.run(300, 2.0 * truth()));

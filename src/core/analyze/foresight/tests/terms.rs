@@ -98,3 +98,20 @@ fn past_requests_at_prefill_count_by_their_own_strides_at_decode() {
     assert_eq!(work.len(), 20, "{work:?}");
     assert!(work[0] < 0.9 && (work[19] - 1.0).abs() < 1e-9, "{work:?}");
 }
+
+#[test]
+fn arrivals_that_replicas_no_longer_count_stay_as_they_were_and_free_nothing() {
+    let mut world = World::new(4);
+    let counted = world.run(300, 2.0 * truth());
+    assert_eq!(counted.spare_withheld, None);
+
+    world.uncounted = true;
+    let unknown = world.run(1200, 2.0 * truth());
+    assert_eq!(unknown.spare_withheld, Some(SpareWithheld::DemandUnknown));
+    assert_eq!(unknown.report.total.spare, Amount::ZERO);
+    let arriving = unknown.foreseen[&Role::Both].need.arriving;
+    assert!((arriving - 2.0 * truth()).abs() < 0.1 * truth(), "{arriving}");
+
+    world.uncounted = false;
+    assert_eq!(world.run(60, 2.0 * truth()).spare_withheld, None);
+}
