@@ -110,7 +110,7 @@ fn entries(map: &Manifest) -> Result<Vec<SettingsEntry<'_>>, Vec<String>> {
     if problems.is_empty() { Ok(entries) } else { Err(problems) }
 }
 
-/// The settings of the main ConfigMap, which are its entries, or are in a file that is an entry.
+/// The settings of the main `ConfigMap`, which are its entries, or are in a file that is an entry.
 fn main_settings(map: &Manifest) -> Result<Map<String, Value>, Vec<String>> {
     let data = map.value.get("data").and_then(Value::as_object);
     let mut settings = Map::new();

@@ -283,7 +283,6 @@ pub fn analyze(
         let work = foresight.work(policy, model, side);
         let demand = foresight.demands.entry((model.clone(), side.role)).or_default();
         let standby = Standby::of(side, policy);
-        let look = ModelLook { through: demand.known_through(through), ..look };
         let found = side.foresee(&look, policy, demand, &work, standby.as_ref());
 
         let bridge = demand.bridged(found.as_ref());

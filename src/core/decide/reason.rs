@@ -321,11 +321,11 @@ reasons! {
         = Reason::Sized(sized @ SizedReason { because: PlanReason::Kept, .. })
         if sized.is_short() && sized.leaves_demand() => [sized]
         "demand[ {demand}] exceeds capacity[ {capacity}] at the bounds";
-    /// Demand exceeds capacity, and the plan adds replicas of other variants.
+    /// Demand exceeds capacity, and the plan has no more replicas of this variant.
     CapacityElsewhere "capacity_elsewhere"
         = Reason::Sized(sized @ SizedReason { because: PlanReason::Kept, .. })
         if sized.is_short() => [sized]
-        "demand[ {demand}] exceeds capacity[ {capacity}]; others grow";
+        "demand[ {demand}] exceeds capacity[ {capacity}]; kept here";
     /// The plan keeps the current replicas.
     CapacityKept "capacity_kept"
         = Reason::Sized(sized @ SizedReason { because: PlanReason::Kept, .. }) => [sized]

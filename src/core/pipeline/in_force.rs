@@ -194,7 +194,7 @@ impl DecisionInForce {
         }
     }
 
-    /// Stops to rely on the windows from before a restart if the time since was not observed.
+    /// Stops relying on the windows from before a restart if the time since was not observed.
     fn doubt_recall(&mut self, now: Timestamp) {
         let passed = self.history.latest().map(|latest| now.duration_since(latest).as_secs_f64());
         if passed.is_none_or(|passed| passed > PAUSE_MAX) {

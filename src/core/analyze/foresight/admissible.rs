@@ -57,7 +57,8 @@ use crate::units::{Replicas, RequestRate, Seconds};
 /// because requests in service are the evidence of capacity.
 const FLOOR: f64 = 0.1;
 
-/// The longest time between two scrapes that counts. A longer one is a gap: scrapes failed.
+/// The longest time between two scrapes that counts. Usual intervals are shorter, so a longer time
+/// is mostly a gap.
 const APART_MAX: Seconds = Seconds::literal(60);
 
 /// The rate of requests that serving replicas can take in time.

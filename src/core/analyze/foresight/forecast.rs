@@ -54,13 +54,15 @@ impl RoleFleet<'_> {
         let raised = self.raise(now, policy, &mut demand.budget);
         let ahead = policy.schedule.and_then(|_| demand.week.ahead(through, horizon));
         let arrivals = demand.upstream.as_ref().unwrap_or(&demand.arrivals);
-        let gateway = rates.behind_gateway(policy, front, arrivals.rate(through));
+        let known_through =
+            demand.upstream.as_ref().map_or_else(|| demand.known_through(through), |_| through);
+        let gateway = rates.behind_gateway(policy, front, arrivals.rate(known_through));
 
         let Rates { least, carries, unused, .. } = rates;
         let bound = self.bound();
         let at_zero = self.variants.iter().all(|(it, _)| it.current == Replicas::ZERO);
         let setting = DemandInputs {
-            through,
+            through: known_through,
             horizon,
             reserve,
             carries,
@@ -84,7 +86,7 @@ impl RoleFleet<'_> {
         // A need from before the scale to zero does not bring a replica back.
         let (since, held) = if at_zero { (now, need.total) } else { lasting };
 
-        let known = demand.arrivals.history(through);
+        let known = demand.arrivals.history(demand.known_through(through));
         let mature = known >= settles.seconds() && !self.by_card;
         let ForesightPolicy { used, rounding, .. } = *policy;
         Some(DemandForecast {

@@ -116,13 +116,11 @@ impl Foresight {
         }
 
         let upstream = self.demands.get(&(model.clone(), Role::Prefill));
-        let prefill = upstream.map(|it| (it.arrivals.clone(), it.known_through(through)));
+        let prefill = upstream.map(|it| it.arrivals.clone());
         let Some(decode) = self.demands.get_mut(&(model.clone(), role)) else { return };
 
         let own = decode.arrivals.rate(decode.known_through(through)).unwrap_or_default();
-        decode.upstream = prefill
-            .filter(|(history, known)| history.rate(*known).is_some_and(|rate| rate > own))
-            .map(|(history, _)| history);
+        decode.upstream = prefill.filter(|it| it.rate(through).is_some_and(|rate| rate > own));
     }
 }
 

@@ -183,6 +183,11 @@ impl VariantModel {
         stride: &IntervalDelta,
         around: ReplicaContext<'_>,
     ) {
+        // A scrape that lacks counters shows nothing.
+        if stride.elapsed <= Seconds::ZERO {
+            return;
+        }
+
         self.lengths.take(stride);
         if self.rollout.is_over_for(replica) {
             return;
@@ -196,10 +201,7 @@ impl VariantModel {
 
         let running = per_rank(stride.running, stride.ranks);
         let gathered = self.replicas.entry(replica.clone()).or_default();
-        if stride.elapsed > Seconds::ZERO {
-            gathered.apart = stride.elapsed;
-        }
-
+        gathered.apart = stride.elapsed;
         let full = if around.is_full(stride, gathered.last) {
             gathered.full.take(running)
         } else {

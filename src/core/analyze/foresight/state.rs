@@ -59,6 +59,7 @@ impl Foresight {
     pub fn rewind(&mut self, now: Timestamp) {
         for demand in self.demands.values_mut() {
             demand.arrivals.rewind(now);
+            demand.counted_until = demand.counted_until.map(|counted| counted.min(now));
         }
     }
 

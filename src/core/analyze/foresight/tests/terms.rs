@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::analyze::foresight::arrivals::{STRIDE, SavedArrivals};
+use crate::analyze::foresight::batch::{ReplicaContext, UpstreamQueue};
+use crate::analyze::foresight::seen::VariantModel;
 
 /// Times to first token, of which this share is late.
 fn late(share: f64) -> Histogram {
@@ -114,4 +116,27 @@ fn arrivals_that_replicas_no_longer_count_stay_as_they_were_and_free_nothing() {
 
     world.uncounted = false;
     assert_eq!(world.run(60, 2.0 * truth()).spare_withheld, None);
+}
+
+#[test]
+fn a_scrape_that_lacks_counters_changes_nothing_that_is_known() {
+    let spec = VariantSpec::example("a");
+    let replica = ReplicaKey {
+        variant: spec.key,
+        replica: ReplicaName::new("r0").unwrap(),
+        incarnation: None,
+    };
+    let policy = ForesightPolicy::default();
+    let around = ReplicaContext {
+        behind: UpstreamQueue::Nothing,
+        told: EngineLimits::default(),
+        budget: 2048.0,
+        learning: &policy.learning,
+    };
+
+    let mut seen = VariantModel::default();
+    let stride = IntervalDelta { ranks: 4, ..second(1, PROMPT, 20.0, 0.0) };
+    seen.take(&replica, &stride, around);
+    seen.take(&replica, &IntervalDelta::over(at(2), Seconds::ZERO), around);
+    assert_eq!((seen.ranks(), seen.apart()), (4, Seconds::literal(1)));
 }
