@@ -65,6 +65,7 @@ fn a_daemon_on_this_machine_is_asked_without_a_proxy() {
         .output()
         .unwrap();
     let said = text(&output.stderr);
+
     assert!(said.contains("418"), "{said}");
     serving.join().unwrap();
 }

@@ -392,6 +392,7 @@ fn of_many_permissions_some_of_each_purpose_are_asked_for() {
     let text = format!("{SERVED}kubernetes: {{enabled: true, discovery: {discovery}}}\n");
     let all = permissions(&parsed(&text).config, &names());
     let purposes = all.iter().map(|it| it.purpose).collect::<std::collections::BTreeSet<_>>();
+
     assert!(all.len() > 1000, "{}", all.len());
 
     let asked = some_of_each(all, 1000);

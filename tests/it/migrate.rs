@@ -223,8 +223,8 @@ fn settings_are_entries_of_the_main_config_map_or_are_in_its_file() {
         );
         std::fs::write(folder.path().join(file), map).unwrap();
     }
-    let hpa = std::fs::read("tests/data/migrate/wva/hpa.yaml").unwrap();
-    std::fs::write(folder.path().join("hpa.yaml"), hpa).unwrap();
+    let follower = std::fs::read("tests/data/migrate/wva/hpa.yaml").unwrap();
+    std::fs::write(folder.path().join("hpa.yaml"), follower).unwrap();
 
     let files = migrated("wva", folder.path().to_str().unwrap());
     assert!(
@@ -232,8 +232,8 @@ fn settings_are_entries_of_the_main_config_map_or_are_in_its_file() {
         "{files:?}"
     );
     let config = yaml::read(&files["plimsoll.yaml"]).unwrap();
-    let namespaces = &config["kubernetes"]["discovery"]["namespaces"];
-    assert_eq!(namespaces, &serde_json::json!(["lab", "llm-d-sim", "shop"]));
+    let found = &config["kubernetes"]["discovery"]["namespaces"];
+    assert_eq!(found, &serde_json::json!(["lab", "llm-d-sim", "shop"]));
 }
 
 #[test]

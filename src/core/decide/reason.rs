@@ -965,8 +965,8 @@ mod tests {
     fn capacity_that_is_short_is_not_called_sufficient() {
         let Reason::Sized(SizedReason { sizing, .. }) = sized(PlanReason::Added) else { panic!() };
         for short in [Shortfall::Some, Shortfall::None] {
-            let sizing = Arc::new(SizingValues { short, ..SizingValues::clone(&sizing) });
-            let reason = Reason::Sized(SizedReason::new(PlanReason::Kept, sizing));
+            let values = Arc::new(SizingValues { short, ..SizingValues::clone(&sizing) });
+            let reason = Reason::Sized(SizedReason::new(PlanReason::Kept, values));
             let has_remedy = reason.code().remedy().is_some();
             let step = Step { stage: Stage::Analyze, before: n(3), after: n(3), reason };
             let headline = step.headline();

@@ -414,10 +414,11 @@ impl Sharing {
         mut own: VariantMemories,
     ) -> SharedMemories {
         let written = decided.iter().filter_map(|(key, decided)| {
-            let adopted = || self.memories.get(key).map(|(_, memory)| memory.clone());
-            let memory = own.remove(key).or_else(adopted)?;
+            let adopted = self.memories.get(key).map(|(_, memory)| memory);
+            let memory = own.remove(key).or_else(|| adopted.cloned())?;
             Some((key.clone(), (decided.decision.model.clone(), memory)))
         });
+
         written.collect()
     }
 

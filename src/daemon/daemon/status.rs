@@ -162,7 +162,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn an_answer_keeps_its_turn_after_its_client_is_gone() {
         let (release, released) = mpsc::channel::<()>();
-        let released = std::sync::Mutex::new(released);
+        let waiting = std::sync::Mutex::new(released);
         let surface = ApiSurface {
             published: watch::channel(Arc::new(Published::default())).1,
             history: Arc::new(RecentHistory::default()),
@@ -171,7 +171,7 @@ mod tests {
             details: Box::new(BTreeMap::new),
             vitals: Box::new(|| unreachable!()),
             cards: Box::new(move || {
-                let _ended = released.lock().unwrap().recv();
+                let _ended = waiting.lock().unwrap().recv();
                 Value::Null
             }),
             scene: Box::new(|| None),
@@ -189,6 +189,7 @@ mod tests {
             };
             assert!(answer(request).now_or_never().is_none(), "it waits");
         }
+
         assert_eq!(tasks.len(), ANSWERS_MAX);
 
         drop(release);

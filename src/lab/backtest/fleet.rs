@@ -425,6 +425,12 @@ pub(crate) fn whole(value: f64) -> u32 {
     value.ceil() as u32
 }
 
+fn sorted(starts: &BTreeMap<ReplicaKey, f64>) -> Vec<f64> {
+    let mut seen: Vec<f64> = starts.values().copied().collect();
+    seen.sort_by(f64::total_cmp);
+    seen
+}
+
 /// The seconds that a replica takes to start: as given, as watched, as the replicas that were ready
 /// before the trace show it, or from the policy. Of the ready ones, a start of more than three times
 /// the shortest includes a time in which the replica was unready again.
@@ -433,12 +439,8 @@ fn start(crew: &RecordedVariant, given: &Given<'_>) -> f64 {
         return start.as_secs_f64();
     }
 
-    let sorted = |starts: &BTreeMap<ReplicaKey, f64>| {
-        let mut seen: Vec<f64> = starts.values().copied().collect();
-        seen.sort_by(f64::total_cmp);
-        seen
-    };
     let mut seen = sorted(&crew.starts);
+
     if seen.is_empty() {
         seen = sorted(&crew.earlier_starts);
         if let Some(shortest) = seen.first().copied() {

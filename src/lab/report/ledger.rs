@@ -401,7 +401,7 @@ mod tests {
             }
 
             let seconds = seconds(&ledger, "a");
-            let unknown: f64 = seconds.iter().map(|(_, unknown)| unknown).sum();
+            let unknown: f64 = seconds.iter().map(|(_, missed)| missed).sum();
             assert_eq!((seconds.len(), unknown), (hours, total), "{days} days");
             assert!(seconds.iter().all(|(_, unknown)| *unknown <= 3600.0), "{seconds:?}");
         }

@@ -12,6 +12,7 @@ use plimsoll_core::units::{NounCount, Replicas};
 use plimsoll_daemon::collect::cluster::{
     Finding, HpaFollower, IgnoredChange, ScaledObjectFault, VariantState,
 };
+use plimsoll_daemon::collect::exposition::samples::ExpositionSample;
 use plimsoll_daemon::config::counted;
 
 /// The check that a finding belongs to.
@@ -240,21 +241,15 @@ pub(super) fn bounds(evidence: &Evidence) -> Findings {
     let decisions = daemon.decisions.read()?;
     let metrics = daemon.samples(SHORT_AT_MAXIMUM);
     let samples = metrics.as_deref().unwrap_or_default();
-    let is_short = |entry: &Value| {
-        samples.iter().filter(|sample| sample.value > 0.0).any(|sample| {
-            ["namespace", "variant"].iter().all(|label| {
-                sample.labels.get(*label).map(String::as_str) == entry[*label].as_str()
-            })
-        })
-    };
 
     let short: Vec<Symptom> = entries(decisions)
         .iter()
         .filter_map(|entry| {
-            let found = shortfall(entry).or_else(|| is_short(entry).then(|| beyond(entry)))?;
+            let found = shortfall(entry).or_else(|| beyond(entry, samples))?;
             Some(Symptom::warning(found).of(name(entry)))
         })
         .collect();
+
     if short.is_empty() {
         metrics?;
         return Ok(vec![Symptom::ok(counted(entries(decisions).len(), "variant"))]);
@@ -262,9 +257,16 @@ pub(super) fn bounds(evidence: &Evidence) -> Findings {
     Ok(short)
 }
 
-/// The shortfall of a variant whose analyzers plan within its maximum.
-fn beyond(entry: &Value) -> String {
-    format!("the load needs more than the maximum of {}", entry["max"])
+/// The shortfall of a variant whose analyzers plan within its maximum; `None` if the gauge shows
+/// none.
+fn beyond(entry: &Value, samples: &[&ExpositionSample]) -> Option<String> {
+    let is_short = samples.iter().filter(|sample| sample.value > 0.0).any(|sample| {
+        ["namespace", "variant"]
+            .iter()
+            .all(|label| sample.labels.get(*label).map(String::as_str) == entry[*label].as_str())
+    });
+
+    is_short.then(|| format!("the load needs more than the maximum of {}", entry["max"]))
 }
 
 /// The shortfall of a variant that is at its maximum; `None` if there is none.

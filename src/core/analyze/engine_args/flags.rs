@@ -156,15 +156,18 @@ impl Flags {
     /// Divides the sequences and the chunk of all ranks among them. The tokens of whole prompts are
     /// for each rank.
     fn divide(&self, arguments: &mut EngineArguments, ranks: u32) {
-        let share = |all: f64| (all / f64::from(ranks)).floor().max(1.0);
-        let sequences = arguments.sequences.and_then(|all| Requests::new(share(all.requests())));
-        arguments.sequences = sequences;
+        let EngineArguments { sequences, step_tokens, .. } = arguments;
+        *sequences = sequences.and_then(|all| Requests::new(share(all.requests(), ranks)));
 
         if self.chunk_size.is_some_and(|size| size > 0) {
-            let chunk = arguments.step_tokens.and_then(|all| Tokens::new(share(all.tokens())));
-            arguments.step_tokens = chunk;
+            *step_tokens = step_tokens.and_then(|all| Tokens::new(share(all.tokens(), ranks)));
         }
     }
+}
+
+/// The part of one rank, rounded down to at least one.
+fn share(all: f64, ranks: u32) -> f64 {
+    (all / f64::from(ranks)).floor().max(1.0)
 }
 
 /// Sets a number of tokens. A number that is not above zero clears an earlier one; text that is not

@@ -53,9 +53,7 @@ impl RoleFleet<'_> {
 
         let raised = self.raise(now, policy, &mut demand.budget);
         let ahead = policy.schedule.and_then(|_| demand.week.ahead(through, horizon));
-        let arrivals = demand.upstream.as_ref().unwrap_or(&demand.arrivals);
-        let known_through =
-            demand.upstream.as_ref().map_or_else(|| demand.known_through(through), |_| through);
+        let (arrivals, known_through) = demand.arriving(through);
         let gateway = rates.behind_gateway(policy, front, arrivals.rate(known_through));
 
         let Rates { least, carries, unused, .. } = rates;

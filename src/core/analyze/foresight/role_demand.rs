@@ -48,6 +48,14 @@ impl RoleDemand {
         self.counted_until.map_or(through, |counted| counted.min(through))
     }
 
+    /// The arrivals that count, and the instant up to which they are known.
+    pub(super) fn arriving(&self, through: Timestamp) -> (&ArrivalHistory, Timestamp) {
+        match &self.upstream {
+            Some(upstream) => (upstream, through),
+            None => (&self.arrivals, self.known_through(through)),
+        }
+    }
+
     /// Multiplies all past arrivals and the needs that are held. The schedule stays, because it is
     /// the load of other days.
     pub(super) fn scale(&mut self, factor: f64) {
