@@ -112,11 +112,11 @@ fn entries(map: &Manifest) -> Result<Vec<SettingsEntry<'_>>, Vec<String>> {
 
 /// The settings of the main `ConfigMap`, which are its entries, or are in a file that is an entry.
 fn main_settings(map: &Manifest) -> Result<Map<String, Value>, Vec<String>> {
-    let data = map.value.get("data").and_then(Value::as_object);
+    let written = map.value.get("data").and_then(Value::as_object);
     let mut settings = Map::new();
     let mut problems = Vec::new();
 
-    for (name, text) in data.into_iter().flatten() {
+    for (name, text) in written.into_iter().flatten() {
         let is_file = Path::new(name).extension().is_some_and(|it| it == "yaml" || it == "yml");
         if !is_file {
             settings.insert(name.clone(), text.clone());

@@ -430,7 +430,7 @@ impl Sharing {
         memories: &SharedMemories,
     ) -> Result<PackedDecisions, shared::SharedError> {
         let entries = decided.iter().map(|(key, decided)| {
-            let memory = memories.get(key).map(|(_, memory)| memory);
+            let memory = memories.get(key).map(|(_, known)| known);
             ShareEntry { decided, memory, in_effect: self.committed.contains_key(key) }
         });
 

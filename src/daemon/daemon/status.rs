@@ -109,7 +109,7 @@ pub(crate) fn answers(surface: ApiSurface, tasks: TaskTracker) -> DocumentHook {
         Box::pin(async move {
             // The semaphore is never closed.
             let turn = permits.acquire_owned();
-            let permit = if explains {
+            let taken = if explains {
                 match timeout(TURN_MAX, turn).await {
                     Ok(permit) => permit,
                     Err(_) => return busy(),
@@ -119,7 +119,7 @@ pub(crate) fn answers(surface: ApiSurface, tasks: TaskTracker) -> DocumentHook {
             };
             // The work goes on when the client is gone, and so does its turn.
             let answer = tasks.spawn_blocking(move || {
-                let _permit = permit;
+                let _permit = taken;
                 surface.respond(&request)
             });
             answer.await.unwrap_or_else(|ended| {

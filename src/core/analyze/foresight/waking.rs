@@ -231,10 +231,10 @@ mod tests {
     fn one_holds_it(ranks: u32) -> bool {
         let mut arguments = EngineArguments::default_of(Engine::Vllm);
         arguments.parallel.data = NonZeroU32::new(ranks).unwrap();
-        let read = Arc::new(arguments);
+        let told = Arc::new(arguments);
 
         let spec = VariantSpec::example("a");
-        let variant = VariantStrides { arguments: Some(&read), ..VariantStrides::example(&spec) };
+        let variant = VariantStrides { arguments: Some(&told), ..VariantStrides::example(&spec) };
         let queue = WakeQueue { requests: 2000.0, waited: 0.0 };
         queue.by_places(&ForesightPolicy::default(), &[variant]).is_none()
     }

@@ -251,9 +251,9 @@ pub(crate) async fn follow<K, T, F, Tell, Told>(
                     break;
                 }
                 WatchEnd::Failed(RequestFailure { failure, pause, gone: _ }) => {
-                    let failure = retry.judge(failure);
-                    let is_absent = matches!(failure, WatchFailure::Absent(_));
-                    tell(WatchChange::Broken(failure)).await;
+                    let judged = retry.judge(failure);
+                    let is_absent = matches!(judged, WatchFailure::Absent(_));
+                    tell(WatchChange::Broken(judged)).await;
                     retry.wait(pause).await;
                     // Its objects may have been forgotten, so only a new list is complete.
                     if is_absent {

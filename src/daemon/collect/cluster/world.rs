@@ -649,9 +649,9 @@ mod tests {
 
     #[test]
     fn a_scaled_object_ends_with_its_kind_and_no_sooner() {
-        let object = serde_json::json!({"metadata": {"name": "llama"}, "spec": {
+        let written = serde_json::json!({"metadata": {"name": "llama"}, "spec": {
             "minReplicaCount": 2, "scaleTargetRef": {"name": "llama"}}});
-        let object = ScaledObject::new(&serde_json::from_value(object).unwrap()).unwrap();
+        let object = ScaledObject::new(&serde_json::from_value(written).unwrap()).unwrap();
         let objects = BTreeMap::from([(name(), object)]);
         let mut world = world(at(0));
         for feed in world.scaled_objects.values_mut() {

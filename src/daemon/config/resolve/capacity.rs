@@ -36,8 +36,8 @@ pub(crate) fn resolve(
     keys.analyzers = analyzers(written.analyzers.as_deref(), checks);
     let targets = targets(written.slo.as_ref(), keys, checks);
     if keys.optimizer != file::Optimizer::Rank {
-        let rank = [("rank", written.rank.is_some())];
-        checks.problems.unused(PATH, &rank, "capacity.optimizer is not rank");
+        let unused = [("rank", written.rank.is_some())];
+        checks.problems.unused(PATH, &unused, "capacity.optimizer is not rank");
     }
 
     let rule = match keys.optimizer {
@@ -86,7 +86,7 @@ fn warn_of_unused(
     analyzers: &[Analyzer],
     checks: &mut Checks<'_>,
 ) {
-    let foresight = [
+    let of_foresight = [
         ("foresight", written.foresight.is_some()),
         ("cards", written.cards.is_some()),
         ("card_files", written.card_files.is_some()),
@@ -98,7 +98,7 @@ fn warn_of_unused(
     let sharing = [("share_cards", written.share_cards.is_some())];
 
     for (keys, readers, lack) in [
-        (&foresight[..], &[Analyzer::Foresight][..], "does not name foresight"),
+        (&of_foresight[..], &[Analyzer::Foresight][..], "does not name foresight"),
         (
             &thresholds,
             &[Analyzer::Tokens, Analyzer::Throughput],
