@@ -56,8 +56,8 @@ const FOLLOWING: Duration = Duration::from_millis(100);
 /// two syncs. In seconds it is even, and all windows and periods are odd.
 const BEAT: Duration = Duration::from_secs(2);
 
-/// How many of the 18 series are compared to their end, at least. A window or period of the twin that
-/// is wrong by a second ends five of them early.
+/// How many of the 18 series are compared to their end, at least. A controller that acts too late
+/// ends some of them early.
 const WHOLE: usize = 14;
 
 /// Scale targets that are nothing but a number.
