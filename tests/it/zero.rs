@@ -369,6 +369,21 @@ fn the_cheapest_variant_wakes_and_is_not_sent_back() {
 }
 
 #[test]
+fn a_woken_variant_that_leaves_the_fleet_keeps_no_other_awake() {
+    let (cheap, dear) = (spec("cheap", 2.0, (0, 9)), spec("dear", 9.0, (0, 9)));
+    let mut shop = Shop::asleep(vec![cheap, dear.clone()]);
+    shop.demand = vec![("the gateway", Some(3.0))];
+    assert_eq!(desired(&shop.tick(), "cheap"), 1);
+
+    shop.world.specs = vec![dear];
+    shop.demand = vec![("the gateway", Some(0.0))];
+    shop.ready("dear", 1);
+    shop.finished = Some(0.0);
+    let decisions = shop.run(AWAKE + AFTER + 15);
+    assert_eq!(desired(&decisions, "dear"), 0, "{}", whys(&decisions, "dear"));
+}
+
+#[test]
 fn a_woken_number_leads_until_it_is_actuated() {
     let mut shop = Shop::asleep(vec![spec("a", 1.0, (0, 9))]);
     shop.demand = vec![("the gateway", Some(1.0))];

@@ -259,9 +259,12 @@ impl PoolState {
         let current = observation.current;
         let wanted = observation.wanted;
         let going = current.unwrap_or_default().beyond(wanted.unwrap_or_default());
+        // Replicas that an earlier decision has given up exist until the autoscaler has removed them.
+        let listed = u32::try_from(seen.replicas.len()).unwrap_or(u32::MAX);
+        let given_up = Replicas::saturating(listed).beyond(in_force);
         let present = PoolReplicas {
             asked: in_force,
-            empty: empty(&seen, policy.packing.window),
+            empty: empty(&seen, policy.packing.window).beyond(given_up),
             moving: observation.pending + going,
             moved: self.moved(&report, needed, in_force),
         };

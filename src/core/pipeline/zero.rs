@@ -139,6 +139,11 @@ impl Zeros {
             }
         }
 
+        // A variant that has left the fleet since serves nothing.
+        if let Some(woken) = self.woken.get_mut(case.model) {
+            woken.variants.retain(|key| case.knows(key));
+        }
+
         let Some(woken) = self.woken.get(case.model) else { return };
         let Some(ago) = Seconds::from_span(case.now.duration_since(woken.at)) else {
             // The clock went back, so the time since the wake-up is not known.
@@ -237,6 +242,11 @@ impl<'a> ZeroCandidate<'a> {
     /// The replicas that are starting or about to start.
     fn starting(&self) -> Replicas {
         self.members().map(|it| it.coming().beyond(self.stuck(it))).sum()
+    }
+
+    /// Returns true if the variant is in the fleet.
+    fn knows(&self, variant: &VariantKey) -> bool {
+        self.members().any(|it| it.spec.key == *variant)
     }
 
     /// Returns true if the variant has a replica whose load is known.

@@ -192,6 +192,7 @@ impl Sharing {
                 self.sent_at = None;
                 self.sent.clear();
                 self.left_out.clear();
+                self.absent.clear();
                 self.metrics.document_variants.reset();
                 LeadershipRole::Follows
             }

@@ -187,7 +187,7 @@ pub fn rank_variants(
     let Some(formula) = preferred.and_then(|size| policy.formula(size, &order)) else {
         return Residual { rounds, unserved: left.missing, preferred };
     };
-    let price = order.iter().map(|variant| variant.price()).fold(f64::INFINITY, f64::min);
+    let price = lowest_price(&order);
     while let Some(round) = left.round(&order, price, &formula) {
         rounds.push(round);
     }
@@ -195,11 +195,18 @@ pub fn rank_variants(
     Residual { rounds, unserved: left.missing, preferred }
 }
 
+/// The lowest list price of one unit of demand that is not free. Ratios to a price of zero would say
+/// nothing, so if all variants are free, the price is 1.
+fn lowest_price(variants: &[&RankedVariant<'_>]) -> f64 {
+    let prices = variants.iter().map(|variant| variant.price());
+    prices.filter(|price| *price > 0.0).reduce(f64::min).unwrap_or(1.0)
+}
+
 impl Policy {
     /// Returns the formula; `None` without variants.
     fn formula(&self, preferred: Amount, variants: &[&RankedVariant<'_>]) -> Option<Formula> {
         let smallest = variants.iter().map(|variant| variant.size).reduce(Amount::min)?;
-        let price = variants.iter().map(|variant| variant.price()).reduce(f64::min)?;
+        let price = lowest_price(variants);
         let damper = CostPerHour::new(self.damper.fraction() * smallest.amount() * price)?;
 
         Some(Formula {

@@ -268,6 +268,20 @@ fn packing_moves_copies_only_at_its_interval_and_holds_until_it_is_carried_out()
 }
 
 #[test]
+fn an_empty_replica_is_given_up_once_however_long_it_stays() {
+    let packing = PackingPolicy { interval: None, ..policy().packing };
+    let mut world = World::new(AdapterPool { packing, ..policy() }, &["p-0", "p-1", "p-2"]);
+    world.pages = vec![Some((&["a"], &[])), Some((&["b"], &[])), Some((&[], &[]))];
+    let (desired, text, _) = world.after(40);
+    assert_eq!(desired, 2, "{text}");
+
+    // The autoscaler has acted, and the pod takes long to end.
+    world.wanted = 2;
+    let (desired, text, _) = world.after(20);
+    assert_eq!(desired, 2, "two replicas are busy: {text}");
+}
+
+#[test]
 fn a_replica_that_does_not_say_what_it_serves_keeps_the_number() {
     let mut world = World::new(policy(), &["p-0", "p-1"]);
     world.pages = vec![Some((&["a"], &[])), None];
