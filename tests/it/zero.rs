@@ -375,7 +375,7 @@ fn a_woken_variant_that_leaves_the_fleet_keeps_no_other_awake() {
     shop.demand = vec![("the gateway", Some(3.0))];
     assert_eq!(desired(&shop.tick(), "cheap"), 1);
 
-    shop.world.specs = vec![dear];
+    shop.world.fleet = Fleet::new([dear]);
     shop.demand = vec![("the gateway", Some(0.0))];
     shop.ready("dear", 1);
     shop.finished = Some(0.0);

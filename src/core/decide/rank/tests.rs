@@ -309,3 +309,20 @@ proptest! {
         prop_assert!(less <= more);
     }
 }
+
+#[test]
+fn variants_that_cost_nothing_are_ranked_too() {
+    let question = Question { demand: 100.0, preferred: 24.0, weight: 0.25 };
+    let mut variants = variants();
+    variants[1].0.cost = CostPerHour::ZERO;
+    variants[1].0.list_price = CostPerHour::ZERO;
+    let one = ranked_of(&variants, Warmth::Warm, question, None);
+    assert_eq!(one.unserved, Amount::ZERO);
+    assert_eq!(one.rounds[0].taken.0, key("a100"), "what is free comes first");
+
+    for (candidate, _) in &mut variants {
+        candidate.cost = CostPerHour::ZERO;
+        candidate.list_price = CostPerHour::ZERO;
+    }
+    assert_eq!(ranked_of(&variants, Warmth::Warm, question, None).unserved, Amount::ZERO);
+}
