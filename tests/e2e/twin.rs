@@ -7,9 +7,9 @@
 //!
 //! Where windows or periods matter, the answers come at the beats of a clock, and every window and
 //! period ends halfway between two beats. So it makes no difference how busy the machine is, unless
-//! the controller takes half a beat to act on an answer. The others are answered at once: while the
-//! controller waits for an answer, its copy of the HPA ages, and the condition that an HPA is at zero
-//! may be lost in a conflict.
+//! the controller takes half a beat to act on an answer. A series in which it does is played again.
+//! The others are answered at once: while the controller waits for an answer, its copy of the HPA
+//! ages, and the condition that an HPA is at zero may be lost in a conflict.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -43,8 +43,6 @@ use crate::daemon::Daemon;
 use crate::stage::{Stage, stage};
 use crate::wait::within;
 
-const NAMESPACE: &str = "twin";
-
 /// The slowest series takes a beat for each of its syncs, after the controller has learned of the
 /// custom resource, for which it looks every half minute.
 const PATIENCE: Duration = Duration::from_mins(4);
@@ -56,16 +54,12 @@ const FOLLOWING: Duration = Duration::from_millis(100);
 /// two syncs. In seconds it is even, and all windows and periods are odd.
 const BEAT: Duration = Duration::from_secs(2);
 
-/// How many of the 18 series are compared to their end, at least. A controller that acts too late
-/// ends some of them early.
-const WHOLE: usize = 14;
+/// How often the series are played at most. Those that end early, because the controller acts too
+/// late on a busy machine, are played again in a namespace of their own.
+const ROUNDS: u32 = 5;
 
 /// Scale targets that are nothing but a number.
 const TARGETS: &str = r"
-apiVersion: v1
-kind: Namespace
-metadata: {name: twin}
----
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: crowds.plimsoll.test}
@@ -318,7 +312,7 @@ fn all() -> Vec<Series> {
         .collect()
 }
 
-fn hpa(series: &Series) -> Value {
+fn hpa(namespace: &str, series: &Series) -> Value {
     let ScalerSettings { min, max, target, behavior, up, down } = &series.settings;
     let rules = |rules: &plimsoll::simulate::scaler::Rules| {
         let policies: Vec<Value> = rules
@@ -358,7 +352,7 @@ fn hpa(series: &Series) -> Value {
     json!({
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": series.name, "namespace": NAMESPACE},
+        "metadata": {"name": series.name, "namespace": namespace},
         "spec": spec,
     })
 }
@@ -367,19 +361,19 @@ fn whole(time: Micros) -> u64 {
     time.micros() / 1_000_000
 }
 
-fn crowd(series: &Series) -> Value {
+fn crowd(namespace: &str, series: &Series) -> Value {
     json!({
         "apiVersion": "plimsoll.test/v1",
         "kind": "Crowd",
-        "metadata": {"name": series.name, "namespace": NAMESPACE},
+        "metadata": {"name": series.name, "namespace": namespace},
         "spec": {"replicas": series.initial},
     })
 }
 
-fn crowds(client: Client) -> Api<DynamicObject> {
+fn crowds(client: Client, namespace: &str) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("plimsoll.test", "v1", "Crowd");
     let resource = ApiResource::from_gvk_with_plural(&kind, "crowds");
-    Api::namespaced_with(client, NAMESPACE, &resource)
+    Api::namespaced_with(client, namespace, &resource)
 }
 
 fn count(object: &DynamicObject, part: &str) -> Option<u32> {
@@ -410,6 +404,7 @@ async fn follow(crowds: Api<DynamicObject>, surges: BTreeMap<String, u32>) {
 /// The metrics API.
 #[derive(Clone)]
 struct Script {
+    namespace: String,
     answers: Arc<BTreeMap<String, Vec<Answer>>>,
     /// The series that are answered at the beats.
     timed: Arc<BTreeSet<String>>,
@@ -453,7 +448,9 @@ impl Script {
     }
 
     async fn answer(&self, path: &str) -> Response<Full<Bytes>> {
-        let name = path.split_once("/namespaces/twin/").map(|(_, name)| name);
+        let named = path.split_once("/namespaces/").and_then(|(_, rest)| rest.split_once('/'));
+        let name =
+            named.filter(|(namespace, _)| *namespace == self.namespace).map(|(_, name)| name);
         let Some(answers) = name.and_then(|name| self.answers.get(name)) else {
             let list = json!({
                 "kind": "APIResourceList",
@@ -516,18 +513,21 @@ fn respond(status: u16, body: &Value) -> Response<Full<Bytes>> {
     response
 }
 
-/// Plays the script to the controller until every series is over.
-fn play(stage: &Stage, series: &[Series]) -> BTreeMap<String, Vec<Asked>> {
+/// Plays the script to the controller until every series is over, in a namespace of this round.
+fn play(stage: &Stage, round: u32, series: &[&Series]) -> BTreeMap<String, Vec<Asked>> {
+    let namespace = format!("twin-{round}");
     stage.apply(TARGETS);
-    let client = stage.client();
-    let targets = crowds(client);
+    stage.kubectl(&["create", "namespace", &namespace]).unwrap();
+    let targets = crowds(stage.client(), &namespace);
     within(PATIENCE, "the custom resource", || {
         stage.run(targets.list(&ListParams::default())).ok().map(drop)
     });
+
     let answers = series.iter().map(|it| (it.name.to_owned(), it.answers.clone())).collect();
     let timed = series.iter().filter(|it| it.timed).map(|it| it.name.to_owned()).collect();
     let log = Log::default();
     let script = Script {
+        namespace: namespace.clone(),
         answers: Arc::new(answers),
         timed: Arc::new(timed),
         log: Arc::clone(&log),
@@ -548,23 +548,29 @@ fn play(stage: &Stage, series: &[Series]) -> BTreeMap<String, Vec<Asked>> {
         let serving = tasks.spawn(script.serve(listener, acceptor));
         (serving, tasks.spawn(follow(targets, surges)))
     });
+
     Daemon::wait_until_registered(stage);
     let objects: Vec<String> = series
         .iter()
-        .flat_map(|series| [crowd(series), hpa(series)])
+        .flat_map(|series| [crowd(&namespace, series), hpa(&namespace, series)])
         .map(|object| object.to_string())
         .collect();
     stage.apply(&objects.join("\n---\n"));
     within(PATIENCE, "the end of every series", || {
         let log = log.lock().unwrap();
-        let over = |series: &Series| {
+        let over = |series: &&Series| {
             series.initial == 0
                 || log.get(series.name).is_some_and(|it| it.len() > series.answers.len())
         };
         series.iter().all(over).then_some(())
     });
-    serving.abort();
-    following.abort();
+
+    stage.kubectl(&["delete", "hpa", "--all", "--namespace", &namespace]).unwrap();
+    for task in [serving, following] {
+        task.abort();
+        // Its listener is closed when it has ended.
+        let _aborted = stage.run(task);
+    }
     std::mem::take(&mut log.lock().unwrap())
 }
 
@@ -636,38 +642,53 @@ fn blurred(settings: &ScalerSettings, asked: &[Asked]) -> bool {
     settings.behavior && spans.any(uncertain)
 }
 
+/// Compares what was seen of a series. Returns whether it was compared to its end.
+fn judge(series: &Series, asked: &[Asked], differences: &mut Vec<String>) -> bool {
+    if series.initial == 0 {
+        let nothing = ScaleCounts { spec: n(0), status: n(0) };
+        let outcome =
+            Scaler::new(series.settings.clone()).sync(secs(0), nothing, Ok(MilliValue(3_000)));
+        assert_eq!(outcome, SyncOutcome::Disabled);
+        assert!(asked.is_empty(), "{}: {asked:?}", series.name);
+        return true;
+    }
+
+    let (theirs, ours) = compare(series, asked);
+    println!("{:>18}: {theirs:?}", series.name);
+    if ours != theirs {
+        let gaps: Vec<u64> = asked
+            .windows(2)
+            .map(|pair| pair[1].answered.since(pair[0].answered).micros() / 1_000)
+            .collect();
+        let name = series.name;
+        differences.push(format!("{name}: {theirs:?}, and the twin {ours:?}, after {gaps:?} ms"));
+    }
+    theirs.len() == series.answers.len()
+}
+
 #[test]
 fn a_the_twin_of_the_hpa_does_what_the_real_controller_does() {
-    let series = all();
-    let seen = play(&stage(), &series);
-    let (mut whole, mut differences) = (0, Vec::new());
-    for series in &series {
-        let asked = seen.get(series.name).map(Vec::as_slice).unwrap_or_default();
-        if series.initial == 0 {
-            let nothing = ScaleCounts { spec: n(0), status: n(0) };
-            let outcome =
-                Scaler::new(series.settings.clone()).sync(secs(0), nothing, Ok(MilliValue(3_000)));
-            assert_eq!(outcome, SyncOutcome::Disabled);
-            assert!(asked.is_empty(), "{}: {asked:?}", series.name);
-            continue;
+    let stage = stage();
+    let all = all();
+    let mut left: Vec<&Series> = all.iter().collect();
+    let mut differences = Vec::new();
+    for round in 1..=ROUNDS {
+        let seen = play(&stage, round, &left);
+        left.retain(|series| {
+            let asked = seen.get(series.name).map(Vec::as_slice).unwrap_or_default();
+            !judge(series, asked, &mut differences)
+        });
+        if left.is_empty() {
+            break;
         }
-        let (theirs, ours) = compare(series, asked);
-        println!("{:>18}: {theirs:?}", series.name);
-        whole += usize::from(theirs.len() == series.answers.len());
-        if ours != theirs {
-            let gaps: Vec<u64> = asked
-                .windows(2)
-                .map(|pair| pair[1].answered.since(pair[0].answered).micros() / 1_000)
-                .collect();
-            let name = series.name;
-            differences
-                .push(format!("{name}: {theirs:?}, and the twin {ours:?}, after {gaps:?} ms"));
-        }
+        println!("round {round}: {} series ended early", left.len());
     }
+
     assert!(
         differences.is_empty(),
         "the controller and its twin differ:\n{}",
         differences.join("\n")
     );
-    assert!(whole >= WHOLE, "only {whole} series could be compared to their end");
+    let names: Vec<&str> = left.iter().map(|series| series.name).collect();
+    assert!(names.is_empty(), "never compared to their end: {names:?}");
 }
