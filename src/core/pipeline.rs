@@ -308,11 +308,12 @@ impl Pipeline {
         self.in_force.take_over(now, numbers, &self.policy.behavior);
     }
 
-    /// The memory of a variant; `None` while it has no desired replicas in effect.
+    /// The memory of a variant; `None` while it is empty.
     #[must_use]
     pub fn memory(&self, model: &ModelKey, variant: &VariantKey) -> Option<VariantMemory> {
-        Some(VariantMemory {
-            history: self.in_force.get(variant)?.history.save(),
+        let in_force = self.in_force.get(variant);
+        let memory = VariantMemory {
+            history: in_force.map(|it| it.history.save()).unwrap_or_default(),
             waits: self.supply.wait(variant),
             informed: self.sizer.informed(model),
             learned: self.sizer.learned(model, variant),
@@ -321,7 +322,9 @@ impl Pipeline {
             silence: self.zeros.saved(model, variant),
             named: self.sizer.named(model),
             overridden: self.overrides.get(variant).copied(),
-        })
+        };
+
+        (memory != VariantMemory::default()).then_some(memory)
     }
 
     /// Restores the memory of a variant whose desired replicas [have been restored](Self::restore).

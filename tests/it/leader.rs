@@ -436,6 +436,40 @@ async fn a_number_that_was_held_for_long_survives_a_failover() {
 }
 
 #[tokio::test]
+async fn what_was_learned_survives_an_outage_that_is_longer_than_numbers_are_in_effect() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    let gone = json!({"term": "7", "sequence": "90", "holder": "gone"});
+    let mut document = document(LONG, NOW, &gone);
+    let text = document["data"]["decisions.json"].as_str().unwrap();
+    let mut body: Value = serde_json::from_str(text).unwrap();
+    let pace = json!({"logarithms": [-5.0, -10.0, -9.5], "covariance": [[0.1, 0.0, 0.0],
+        [0.0, 0.1, 0.0], [0.0, 0.0, 0.1]], "lessons": 40});
+    let seen = json!({"iteration": pace, "lengths": [50_000.0, 10_000.0, 100.0],
+        "held": [5.5e6, 1e4], "ranks": 1, "kv": 16_000.0, "most_running": 31.0, "busiest": 300.0});
+    let foresight = json!({"learned_at": 1_795_253_460_000_i64, "seen": seen});
+    body["decisions"][0]["memory"] = json!({"learned": {"foresight": foresight}});
+    document["data"]["decisions.json"] = json!(body.to_string());
+    fake.put(CONFIG_MAPS, &document);
+
+    let daemon = replica(&fake, &engine, "next").await;
+    daemon.until_desired("llama", Some(1.0)).await;
+    fake.until(CONFIG_MAPS, |all| all[0]["data"]["sequence"] != "90").await;
+    let written = async {
+        loop {
+            let written = decided(&fake)["decisions"][0].clone();
+            if written["steps"][0]["after"] == 1 {
+                return written;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let written = tokio::time::timeout(PATIENCE, written).await.unwrap();
+    let kept = &written["memory"]["learned"]["foresight"]["seen"]["iteration"]["lessons"];
+    assert_eq!(kept, 40, "{written}");
+    daemon.end().await;
+}
+
+#[tokio::test]
 async fn a_leader_that_gets_the_lease_back_has_the_orders_that_it_had() {
     let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
     let path = "/-/override?namespace=shop&variant=llama";

@@ -122,26 +122,34 @@ fn a_need_that_is_known_is_asked_for_in_one_step_unless_limits_are_written() {
     assert!(free > 10 && limited <= 6, "{free} and {limited}");
 }
 
-/// Whether a day later, with this much remembered, the first seconds are decided by foresight.
-fn is_sized_a_day_later(knowledge: impl Fn(VariantMemory) -> VariantMemory) -> bool {
+/// Whether a day later, with this much remembered after so many ticks, the first seconds are decided
+/// by foresight.
+fn is_sized_a_day_later(
+    ticks_before: u32,
+    knowledge: impl Fn(VariantMemory) -> VariantMemory,
+) -> bool {
     let mut work = one();
     let _ = work.run(8, 100.0, 200);
     let spec = spec("a", 1.0, (1, 60));
     let memory = work.world.pipeline.memory(&spec.model_key(), &spec.key).unwrap();
 
-    let mut pipeline = Pipeline::new(quick());
+    work.world.pipeline = Pipeline::new(quick());
     work.world.second += 86_400;
-    pipeline.recall(at(work.world.second), &spec.model_key(), &spec.key, &knowledge(memory));
-    assert!(!pipeline.has_number(&key("a")));
-    work.world.pipeline = pipeline;
+    let _few = work.run(8, 100.0, ticks_before);
+    let now = at(work.world.second);
+    work.world.pipeline.recall(now, &spec.model_key(), &spec.key, &knowledge(memory));
+    assert_eq!(work.world.pipeline.has_number(&key("a")), ticks_before > 0);
     let said = work.run(8, 100.0, 10);
     of(&said, "a").sizing.is_some()
 }
 
 #[test]
 fn what_was_learned_is_of_use_long_after_the_number_is_not() {
-    assert!(is_sized_a_day_later(VariantMemory::knowledge));
-    assert!(!is_sized_a_day_later(|_| VariantMemory::default()), "ten seconds teach too little");
+    for ticks_before in [0, 3] {
+        assert!(is_sized_a_day_later(ticks_before, VariantMemory::knowledge), "{ticks_before}");
+        let forgotten = is_sized_a_day_later(ticks_before, |_| VariantMemory::default());
+        assert!(!forgotten, "some seconds teach too little");
+    }
 }
 
 #[test]

@@ -124,11 +124,14 @@ impl Absences {
         (seen.count > 0.0).then_some(seen)
     }
 
-    /// Restores saved losses, unless the variant was watched since.
+    /// Restores saved losses, unless the variant was watched for longer since.
     pub(crate) fn recall(&mut self, variant: &VariantKey, seen: Losses) {
         let Losses { count, hours } = seen;
-        let seen = Losses { count: count.max(0.0), hours: hours.max(0.0) };
-        self.watched.get_or_insert_at(0, variant, || Headcount { seen, ..Headcount::default() });
+        let before = Losses { count: count.max(0.0), hours: hours.max(0.0) };
+        let headcount = self.watched.get_or_insert_at(0, variant, Headcount::default);
+        if before.hours >= headcount.seen.hours {
+            headcount.seen = before;
+        }
     }
 }
 

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::observe::overrides::Override;
 
 pub use crate::analyze::ballot::Analyzer;
-pub use crate::analyze::foresight::arrivals::SavedArrivals;
+pub use crate::analyze::foresight::arrivals::saved::SavedArrivals;
 pub use crate::analyze::foresight::pace::SavedPace;
 pub use crate::analyze::foresight::saved::{
     LengthMoments, RequestWork, SavedDemand, SavedForesight, SavedVariantModel, SavedWeek,

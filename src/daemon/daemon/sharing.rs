@@ -9,9 +9,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::clock::Clock;
 use crate::collect::cluster::DocumentVersion;
@@ -24,7 +24,7 @@ use crate::publish::state::shared::{
     self, DocumentArrival, DocumentReceipt, PackedDecisions, ShareEntry, SharedDecisions,
     SharedMemories,
 };
-use crate::publish::state::{RESTORE_MAX, VariantMemories};
+use crate::publish::state::{RESTORE_MAX, SavedDecision, VariantMemories};
 use crate::publish::{Published, PublishedDecision};
 use crate::telemetry::LeaderMetrics;
 use plimsoll_core::decide::{NoData, NoDecision};
@@ -73,6 +73,8 @@ pub(crate) struct Sharing {
     committed: BTreeMap<VariantKey, PublishedDecision>,
     /// The memories of the replica that wrote them.
     memories: SharedMemories,
+    /// Decisions that were too old to be in effect when they were adopted, with their memories.
+    outlived: Vec<SavedDecision>,
     /// The names of the fields that only the writer's release knows.
     strange: BTreeSet<String>,
     generation: u64,
@@ -125,6 +127,7 @@ impl Sharing {
             metrics,
             committed: BTreeMap::new(),
             memories: SharedMemories::new(),
+            outlived: Vec::new(),
             strange: BTreeSet::new(),
             generation: 0,
             decided_by: None,
@@ -257,7 +260,10 @@ impl Sharing {
         self.place = Some(place.clone());
         self.body = Some(body.clone());
         if self.committed.is_empty() && !within_memory(lain) {
-            decided.clear();
+            let found = std::mem::take(&mut decided);
+            self.outlived = outlived(now, lain, found, &memories);
+            let learned = self.outlived.len();
+            warn!(?lain, learned, "The shared desired replicas are too old to be in effect");
         }
 
         let leads = self.channels.leadership.borrow().leads(elapsed);
@@ -297,6 +303,11 @@ impl Sharing {
     /// The memories of the deciding replica, by variant.
     pub(crate) fn memories(&self) -> &SharedMemories {
         &self.memories
+    }
+
+    /// The decisions that were too old to be in effect when they were adopted, once.
+    pub(crate) fn take_outlived(&mut self) -> Vec<SavedDecision> {
+        std::mem::take(&mut self.outlived)
     }
 
     /// The names of the fields in the adopted document that this release does not know.
@@ -507,6 +518,25 @@ const NOT_SHARED: NoDecision = NoDecision(NoData::NotShared);
 /// does not matter: held desired replicas are in effect.
 fn within_memory(absence: Duration) -> bool {
     SignedDuration::try_from(absence).is_ok_and(|absence| absence <= RESTORE_MAX)
+}
+
+/// The decisions of a document that was written this long ago, as far as they have memories.
+fn outlived(
+    now: Timestamp,
+    ago: Duration,
+    decided: BTreeMap<VariantKey, PublishedDecision>,
+    memories: &SharedMemories,
+) -> Vec<SavedDecision> {
+    let written = now.checked_sub(ago).unwrap_or(Timestamp::MIN);
+    let states = decided.into_iter().filter_map(|(variant, decided)| {
+        let (model, memory) = memories.get(&variant)?.clone();
+        let desired = desired(&decided);
+        let at = decided.at;
+        let memory = Some(memory);
+        Some(SavedDecision { variant, model, desired, at, written, memory, strange: Vec::new() })
+    });
+
+    states.collect()
 }
 
 fn desired(decided: &PublishedDecision) -> Replicas {

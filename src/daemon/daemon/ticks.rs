@@ -207,6 +207,10 @@ impl Ticks {
         let now = self.parts.clock.now();
         let checkpoint = self.checkpoint(now);
         let standing = self.parts.sharing.as_mut().map(Sharing::stand);
+        if let Some(sharing) = &mut self.parts.sharing {
+            self.kept.inherit(sharing.take_outlived());
+        }
+
         let inputs = self.take_inputs(now, standing);
         let decisions = self.decide(now, &inputs, standing);
         if let Some(violation) = &decisions.violation {

@@ -14,14 +14,14 @@
 //! A replica that serves and does not report is assumed to get as many requests as each of the
 //! others. Its next scrape replaces that assumption in the single seconds.
 
+pub mod saved;
+
 use std::collections::VecDeque;
 use std::iter::Sum;
 use std::ops::Range;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 
-use crate::analyze::capacity::are_amounts;
 use crate::units::Seconds;
 
 /// Seconds for which bins are kept.
@@ -108,79 +108,11 @@ struct Span {
     length: f64,
 }
 
-/// Past arrivals, in plain numbers.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SavedArrivals {
-    /// The second, since the epoch, from which arrivals are known.
-    pub begun: i64,
-    /// Seconds between scrapes.
-    pub spacing: f64,
-    /// The last known stride, in whole strides since the epoch.
-    pub closed: i64,
-    /// Requests per second in that stride and in those before it, in order of time.
-    pub rates: Vec<f64>,
-}
-
-impl SavedArrivals {
-    /// Returns true if all values are possible.
-    #[must_use]
-    pub fn is_sound(&self) -> bool {
-        let Self { begun, spacing, closed, rates } = self;
-        let most = (KEPT + HORIZON_MAX) / STRIDE + 1;
-        let fits = i64::try_from(rates.len()).is_ok_and(|length| length <= most);
-        let seconds = 0..=SECONDS_MAX;
-
-        fits && seconds.contains(begun)
-            && seconds.contains(&closed.saturating_mul(STRIDE))
-            && are_amounts(&[*spacing])
-            && are_amounts(rates)
-    }
-
-    /// Keeps only the last quarter of an hour.
-    pub(crate) fn shorten(&mut self) {
-        let kept = usize::try_from(KEPT / STRIDE).unwrap_or_default();
-        self.rates.drain(..self.rates.len().saturating_sub(kept));
-    }
-
-    pub(crate) fn restore(&self) -> ArrivalHistory {
-        let Self { begun, spacing, closed, rates } = self;
-        let behind = i64::try_from(rates.len()).unwrap_or_default();
-
-        ArrivalHistory {
-            points: (closed - behind + 1..)
-                .zip(rates)
-                .map(|(stride, &rate)| StrideRate { stride, rate })
-                .collect(),
-            closed: Some(*closed),
-            spacing: *spacing,
-            begun: Some(*begun),
-            ..ArrivalHistory::default()
-        }
-    }
-}
-
-/// The year 2255. A later instant is not a valid measurement.
-const SECONDS_MAX: i64 = 9_000_000_000;
-
 /// The most strides without measurements that are bridged: two minutes, in which a daemon is
 /// restarted. After a longer gap, earlier strides are dropped.
 const BRIDGED_MAX: i64 = 8;
 
-/// Rates are saved to 1/10,000 request per second. With more digits, a day of rates would not fit.
-const TOLD: f64 = 1e4;
-
 impl ArrivalHistory {
-    /// The past arrivals; `None` while no stride is known.
-    pub(crate) fn save(&self) -> Option<SavedArrivals> {
-        let rates = self.points.iter().map(|point| (point.rate * TOLD).round() / TOLD);
-        Some(SavedArrivals {
-            begun: self.begun?,
-            spacing: (self.spacing * TOLD).round() / TOLD,
-            closed: self.points.back()?.stride,
-            rates: rates.collect(),
-        })
-    }
-
     /// Multiplies all past arrivals.
     pub(super) fn scale(&mut self, factor: f64) {
         let bins = self.bins.iter_mut().chain(&mut self.queued).chain(&mut self.unserved);
@@ -587,6 +519,7 @@ fn whole(seconds: f64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analyze::foresight::arrivals::saved::SavedArrivals;
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_000_000 + seconds).unwrap()
@@ -739,6 +672,39 @@ mod tests {
             }
             arrivals.close(at(second));
         }
+    }
+
+    #[test]
+    fn arrivals_from_before_a_restart_can_be_read_late() {
+        let saved = fed(1, 7.0, 300).save().unwrap();
+        for read in [331, 340, 380] {
+            let mut again = ArrivalHistory::default();
+            for second in 331..=400 {
+                again.add(at(second), Seconds::literal(1), 9.0);
+                again.close(at(second));
+                if second == read {
+                    assert!(again.begin_after(&saved));
+                    again.precede(&saved);
+                    assert!(!again.begin_after(&saved));
+                }
+            }
+
+            assert!((again.rate(at(400)).unwrap() - 9.0).abs() < 1e-9);
+            assert!(again.history(at(400)) > 390.0, "read in second {read}");
+            let strides: Vec<i64> = again.points().iter().map(|point| point.stride).collect();
+            assert!(strides.windows(2).all(|pair| pair[1] == pair[0] + 1), "{strides:?}");
+            assert!(strides.len() > 20, "{strides:?}");
+            assert!(again.points().iter().all(|point| (7.0..=9.0).contains(&point.rate)));
+        }
+
+        let mut late = ArrivalHistory::default();
+        for second in 901..=960 {
+            late.add(at(second), Seconds::literal(1), 9.0);
+            late.close(at(second));
+        }
+        let alone = late.clone();
+        late.precede(&saved);
+        assert_eq!(late, alone, "the time between is too long");
     }
 
     #[test]

@@ -6,20 +6,16 @@
 //!
 //! [`ArrivalHistory`]: crate::analyze::foresight::arrivals::ArrivalHistory
 
-use std::collections::VecDeque;
-
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::capacity::are_amounts;
-use crate::analyze::foresight::arrivals::SavedArrivals;
+use crate::analyze::foresight::arrivals::saved::SavedArrivals;
 use crate::analyze::foresight::budget::BudgetAddition;
-use crate::analyze::foresight::drift::Mixes;
 use crate::analyze::foresight::held::HoldWindow;
 use crate::analyze::foresight::lengths::RequestLengths;
 pub use crate::analyze::foresight::lengths::{LengthMoments, RequestWork};
 use crate::analyze::foresight::role_demand::RoleDemand;
-use crate::analyze::foresight::routing::RouterWeights;
 pub use crate::analyze::foresight::schedule::SavedWeek;
 pub use crate::analyze::foresight::seen::SavedVariantModel;
 use crate::analyze::foresight::seen::VariantModel;
@@ -108,9 +104,45 @@ impl SavedDemand {
     }
 }
 
+// === impl RoleDemand ===
+
+impl RoleDemand {
+    /// Continues from the saved demand if that began earlier. The needs, the bridge and the backlog
+    /// of the last ticks stay.
+    fn recall(&mut self, saved: &SavedDemand, learned_at: Timestamp) {
+        let SavedDemand { role: _, arrivals, lengths, needs, raised, week } = saved;
+        if let Some(week) = week.as_ref().filter(|week| self.week.begins_after(week)) {
+            self.week = week.restore();
+        }
+        if !self.arrivals.begin_after(arrivals) {
+            return;
+        }
+
+        self.arrivals.precede(arrivals);
+        self.hold.precede(needs);
+        let before = RequestLengths::of(*lengths);
+        if before.count() > self.lengths.count() {
+            self.lengths = before;
+        }
+        if *raised >= self.budget.raised() {
+            self.budget = BudgetAddition::of(*raised, learned_at);
+        }
+    }
+}
+
 // === impl HoldWindow ===
 
 impl HoldWindow {
+    /// Takes in earlier needs, as far as no later need reached them.
+    fn precede(&mut self, earlier: &[(Timestamp, f64)]) {
+        let later = std::mem::take(&mut self.needs);
+        let first = later.front().copied();
+        let unreached = earlier.iter().copied().filter(|(at, need)| {
+            first.is_none_or(|(first_at, first_need)| *at < first_at && *need > first_need)
+        });
+        self.needs = unreached.chain(later).collect();
+    }
+
     fn save(&self) -> Vec<(Timestamp, f64)> {
         let needs: Vec<(Timestamp, f64)> = self
             .needs
@@ -150,8 +182,8 @@ impl Foresight {
         })
     }
 
-    /// Continues from a saved state. It does not replace existing state, and an invalid state is
-    /// ignored.
+    /// Continues from a saved state. Existing state stays unless it is shorter experience: it can be
+    /// from the few ticks before the saved state could be read. An invalid state is ignored.
     pub fn recall(&mut self, model: &ModelKey, variant: &VariantKey, saved: &SavedForesight) {
         if !saved.is_sound() {
             return;
@@ -160,28 +192,16 @@ impl Foresight {
         let SavedForesight { learned_at, seen, demands } = saved;
         self.learned.entry(model.clone()).or_insert(*learned_at);
         if let Some(seen) = seen {
-            let known = self.variants.entry(variant.clone()).or_insert_with(|| seen.restore());
+            let known = self.variants.entry(variant.clone()).or_default();
             // Measurements of the variant itself are better than the card of a similar variant.
-            if known.card().is_some() {
+            if known.card().is_some() || !known.has_learned_more_than(seen) {
                 *known = seen.restore();
             }
         }
 
-        for SavedDemand { role, arrivals, lengths, needs, raised, week } in demands {
-            self.demands.entry((model.clone(), *role)).or_insert_with(|| RoleDemand {
-                counted_until: None,
-                arrivals: arrivals.restore(),
-                upstream: None,
-                hold: HoldWindow { needs: needs.iter().copied().collect::<VecDeque<_>>() },
-                // The backlog is measured again at once.
-                queue: HoldWindow::default(),
-                bridge: HoldWindow::default(),
-                lengths: RequestLengths::of(*lengths),
-                mixes: Mixes::default(),
-                budget: BudgetAddition::of(*raised, *learned_at),
-                week: week.as_ref().map(SavedWeek::restore).unwrap_or_default(),
-                router: RouterWeights::default(),
-            });
+        for saved in demands {
+            let demand = self.demands.entry((model.clone(), saved.role)).or_default();
+            demand.recall(saved, *learned_at);
         }
     }
 }

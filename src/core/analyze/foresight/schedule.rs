@@ -189,6 +189,11 @@ impl Week {
         Some(ScheduleForecast { level, today: self.today.filter(|_| recent) })
     }
 
+    /// Returns true if no bin is known from as early as those of the saved week.
+    pub(super) fn begins_after(&self, saved: &SavedWeek) -> bool {
+        self.begun.is_none_or(|begun| begun > saved.begun)
+    }
+
     pub(crate) fn save(&self) -> Option<SavedWeek> {
         let peak = self.levels.iter().copied().flatten().reduce(f64::max)?;
 

@@ -169,6 +169,11 @@ impl VariantModel {
         saved.is_sound().then_some(saved)
     }
 
+    /// Returns true if the iterations were learned from more lessons than the saved ones.
+    pub(super) fn has_learned_more_than(&self, saved: &SavedVariantModel) -> bool {
+        self.pace.lessons() > saved.iteration.map_or(0, |iteration| iteration.lessons)
+    }
+
     /// Takes in the present replicas and the arguments of new ones, and forgets replicas that are
     /// gone.
     pub(crate) fn meet(&mut self, variant: &VariantStrides<'_>) {

@@ -31,11 +31,10 @@ const LEFT_MAX: usize = VARIANTS_MAX;
 pub(super) struct StateKeeper {
     /// The file; `None` if the shared document replaces it, or nothing survives a restart.
     file: Option<PathBuf>,
-    /// The saved states of variants that are not in the fleet: from before a restart and not seen
-    /// yet, or seen by this process and gone.
-    saved: BTreeMap<VariantKey, state::SavedDecision>,
-    /// The start time of this process.
-    began: Timestamp,
+    /// The states from before a restart or an outage whose variants were not seen yet.
+    outlived: BTreeMap<VariantKey, state::SavedDecision>,
+    /// The states of variants that have left the fleet of this process.
+    left: BTreeMap<VariantKey, state::SavedDecision>,
     saved_at: Option<Duration>,
     saving: Option<StateSave>,
     clock: Clock,
@@ -87,9 +86,15 @@ impl StateKeeper {
         telemetry: Telemetry,
         tracker: TaskTracker,
     ) -> Self {
-        let began = clock.now();
-        let saved = file.as_ref().map(|path| load(began, path, &telemetry)).unwrap_or_default();
-        Self { file, saved, began, saved_at: None, saving: None, clock, telemetry, tracker }
+        let now = clock.now();
+        let outlived = file.as_ref().map(|path| load(now, path, &telemetry)).unwrap_or_default();
+        let left = BTreeMap::new();
+        Self { file, outlived, left, saved_at: None, saving: None, clock, telemetry, tracker }
+    }
+
+    /// Keeps states from before an outage until their variants are seen.
+    pub(super) fn inherit(&mut self, states: Vec<state::SavedDecision>) {
+        self.outlived.extend(states.into_iter().map(|saved| (saved.variant.clone(), saved)));
     }
 
     /// Saves with the next tick.
@@ -112,11 +117,12 @@ impl StateKeeper {
         pipeline: &mut Pipeline,
     ) -> Vec<state::SavedDecision> {
         self.expire(now);
-        let seen: Vec<VariantKey> =
-            self.saved.keys().filter(|key| fleet.get(key).is_some()).cloned().collect();
-        let found = seen.into_iter().filter_map(|key| self.saved.remove(&key));
-        let known: Vec<state::SavedDecision> = found.filter(|saved| saved.is_known(now)).collect();
+        let mut seen = BTreeMap::new();
+        for states in [&mut self.outlived, &mut self.left] {
+            seen.extend(states.extract_if(.., |key, _| fleet.get(key).is_some()));
+        }
 
+        let known: Vec<state::SavedDecision> = seen.into_values().collect();
         for saved in &known {
             saved.resume(now, pipeline);
         }
@@ -138,18 +144,18 @@ impl StateKeeper {
             let strange = Vec::new();
             let saved =
                 state::SavedDecision { variant, model, desired, at, written, memory, strange };
-            self.saved.insert(key.clone(), saved);
+            self.left.insert(key.clone(), saved);
         }
 
         self.expire(written);
-        drop_oldest(&mut self.saved, self.began, LEFT_MAX);
+        drop_oldest(&mut self.left, LEFT_MAX);
     }
 
-    /// Drops the states that are too old. States from before the restart are kept longer: the file
-    /// limits their count, and their variants may be discovered late.
+    /// Drops the states that are too old. Outlived states are kept longer: their document limits
+    /// their count, and their variants may be discovered late.
     fn expire(&mut self, now: Timestamp) {
-        let began = self.began;
-        self.saved.retain(|_, it| it.is_recent(now) || (it.written < began && it.is_known(now)));
+        self.outlived.retain(|_, it| it.is_known(now));
+        self.left.retain(|_, it| it.is_recent(now));
     }
 
     /// Writes the state file when desired replicas have changed, and at a fixed interval.
@@ -207,8 +213,10 @@ impl StateKeeper {
     /// cluster shows them late, and later still while the API server refuses requests.
     fn unseen(&self, fleet: &Fleet) -> Vec<state::SavedDecision> {
         let now = self.clock.now();
-        let unseen = self.saved.values().filter(|it| fleet.get(&it.variant).is_none());
-        unseen.filter(|saved| saved.is_known(now)).cloned().collect()
+        let mut states = self.outlived.clone();
+        states.extend(self.left.clone());
+        states.retain(|key, saved| fleet.get(key).is_none() && saved.is_known(now));
+        states.into_values().collect()
     }
 
     /// Writes the state file one last time, after a running save, because two writers would mix
@@ -229,19 +237,14 @@ impl StateKeeper {
     }
 }
 
-/// Drops the states of the variants that left first, until at most `limit` have left since `began`.
-fn drop_oldest(
-    saved: &mut BTreeMap<VariantKey, state::SavedDecision>,
-    began: Timestamp,
-    limit: usize,
-) {
-    let here = saved.values().filter(|it| it.written >= began);
-    let mut left: Vec<(Timestamp, VariantKey)> =
-        here.map(|it| (it.written, it.variant.clone())).collect();
-    left.sort_unstable();
-    let excess = left.len().saturating_sub(limit);
-    for (_, variant) in left.into_iter().take(excess) {
-        saved.remove(&variant);
+/// Drops the states of the variants that left first, until there are at most `limit`.
+fn drop_oldest(left: &mut BTreeMap<VariantKey, state::SavedDecision>, limit: usize) {
+    let mut ages: Vec<(Timestamp, VariantKey)> =
+        left.values().map(|it| (it.written, it.variant.clone())).collect();
+    ages.sort_unstable();
+    let excess = ages.len().saturating_sub(limit);
+    for (_, variant) in ages.into_iter().take(excess) {
+        left.remove(&variant);
     }
 }
 
@@ -382,19 +385,17 @@ mod tests {
 
     #[test]
     fn of_too_many_states_those_of_the_variants_that_left_first_are_dropped() {
-        let states = [("before", 1), ("one", 1_003), ("three", 1_001), ("two", 1_002)];
-        let mut saved = BTreeMap::new();
-        for (name, second) in states {
+        let mut states = BTreeMap::new();
+        for (name, second) in [("one", 1_003), ("three", 1_001), ("two", 1_002)] {
             let state = left(name, second);
-            saved.insert(state.variant.clone(), state);
+            states.insert(state.variant.clone(), state);
         }
 
-        let began = Timestamp::from_second(1_000).unwrap();
-        drop_oldest(&mut saved, began, 3);
-        assert_eq!(saved.len(), 4);
-        drop_oldest(&mut saved, began, 2);
-        let names: Vec<&str> = saved.keys().map(|key| key.variant.as_str()).collect();
-        assert_eq!(names, ["before", "one", "two"]);
+        drop_oldest(&mut states, 3);
+        assert_eq!(states.len(), 3);
+        drop_oldest(&mut states, 2);
+        let names: Vec<&str> = states.keys().map(|key| key.variant.as_str()).collect();
+        assert_eq!(names, ["one", "two"]);
     }
 
     #[tokio::test]

@@ -1,7 +1,8 @@
 //! Terms of the need that look at late first tokens and at earlier days.
 
 use super::*;
-use crate::analyze::foresight::arrivals::{STRIDE, SavedArrivals};
+use crate::analyze::foresight::arrivals::STRIDE;
+use crate::analyze::foresight::arrivals::saved::SavedArrivals;
 use crate::analyze::foresight::batch::{ReplicaContext, UpstreamQueue};
 use crate::analyze::foresight::seen::VariantModel;
 
