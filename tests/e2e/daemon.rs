@@ -231,12 +231,13 @@ impl Drop for Daemon {
     }
 }
 
-/// The start of the section about the cluster, for one of several replicas.
+/// The start of the section about the cluster, for one of several replicas. A machine that stands
+/// still for some seconds costs no leader the Lease.
 pub(crate) fn election(identity: &str) -> String {
     format!(
         "kubernetes:
   leader_election: {{enabled: true, namespace: plimsoll, identity: {identity},
-                    lease_duration: 3s, renew_deadline: 2s, retry_period: 500ms}}"
+                    lease_duration: 15s, renew_deadline: 10s, retry_period: 500ms}}"
     )
 }
 

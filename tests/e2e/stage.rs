@@ -18,9 +18,20 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 use crate::engines::Engines;
-use crate::wait::{PATIENCE, within};
+use crate::wait::{PATIENCE, until, within};
 
 const TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/tools");
+
+/// Much longer than a busy machine stands still, so a page is missing only if none is served.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+/// The words of kubectl for an answer that the API server did not get, or that it did not give.
+const UNREACHED: [&str; 3] = [
+    "the server is currently unable to handle the request",
+    "the server was unable to return a response in the time allotted",
+    "Unable to connect to the server",
+];
+
 const PLIMSOLL: &str = include_str!("manifests/plimsoll.yaml");
 const VARIANT: &str = include_str!("manifests/variant.yaml");
 /// The Service of the manifests, and the one whose endpoints the API server picks.
@@ -197,6 +208,18 @@ impl Stage {
         if output.status.success() { Ok(text) } else { Err(errors) }
     }
 
+    /// The answer of Plimsoll to a request by way of the API server, or its error. On a busy machine
+    /// the API server may not reach Plimsoll in time, and is asked again.
+    pub(crate) fn raw(&self, path: &str) -> Result<String, String> {
+        until(&format!("an answer to {path}"), || {
+            let answer = self.kubectl(&["get", "--raw", path]);
+            let unreached = answer
+                .as_ref()
+                .is_err_and(|error| UNREACHED.iter().any(|words| error.contains(words)));
+            (!unreached).then_some(answer)
+        })
+    }
+
     fn kubectl_command(&self) -> Command {
         let mut command = Command::new(tools().join("kubectl"));
         command.arg("--kubeconfig").arg(self.cluster().join("admin.kubeconfig"));
@@ -289,7 +312,7 @@ impl Stage {
     /// The page at a URL; `None` while nothing answers there.
     pub(crate) fn page(&self, url: &str) -> Option<String> {
         let get = async {
-            let answer = self.browser.get(url).timeout(Duration::from_secs(5)).send();
+            let answer = self.browser.get(url).timeout(ANSWER_MAX).send();
             answer.await?.error_for_status()?.text().await
         };
         self.runtime.block_on(get).ok()

@@ -42,9 +42,10 @@ const CONFIG_MAPS: &str = "/api/v1/namespaces/plimsoll/configmaps";
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/shop/events";
 const PATIENCE: Duration = Duration::from_mins(1);
 
+/// A machine that stands still for some seconds costs no leader the Lease.
 const PACE: ElectionTiming = ElectionTiming {
-    lease_duration: Duration::from_secs(2),
-    renew_deadline: Duration::from_millis(1500),
+    lease_duration: Duration::from_secs(15),
+    renew_deadline: Duration::from_secs(10),
     retry_period: Duration::from_millis(100),
 };
 
@@ -52,7 +53,7 @@ const PACE: ElectionTiming = ElectionTiming {
 fn election(folder: &TempDir, fake: &FakeCluster, engine: &Engine, who: &str) -> String {
     let election = format!(
         ", leader_election: {{enabled: true, namespace: plimsoll, identity: {who}, \
-         lease_duration: 2s, renew_deadline: 1500ms, retry_period: 100ms}}"
+         lease_duration: 15s, renew_deadline: 10s, retry_period: 100ms}}"
     );
     configuration(folder, fake, engine, &election)
 }
