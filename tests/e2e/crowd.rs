@@ -46,7 +46,7 @@ const FIRST_PAGES: i64 = 3 << 20;
 const UNREAD: Duration = Duration::from_secs(45);
 
 /// Time without a request after which no more are expected.
-const SILENCE: Duration = Duration::from_secs(5);
+const SILENCE: Duration = Duration::from_secs(15);
 
 /// Longer than the minute after which an API server sends a bookmark.
 const QUIET: Duration = Duration::from_secs(75);

@@ -46,7 +46,7 @@ fn deploy(stage: &Stage, namespace: &str) {
 fn metric(stage: &Stage, namespace: &str, name: &str, selector: &str) -> Result<String, String> {
     let group = "/apis/external.metrics.k8s.io/v1beta1";
     let path = format!("{group}/namespaces/{namespace}/{name}?labelSelector={selector}");
-    stage.kubectl(&["get", "--raw", &path])
+    stage.raw(&path)
 }
 
 fn objects(stage: &Stage, daemon: &Daemon, standing: &str) -> Option<u32> {
@@ -115,8 +115,8 @@ fn an_annotated_hpa_alone_is_served_scaled_and_forgotten() {
     };
     annotate("plimsoll.dev/cost=cheap");
     until("a refusal", || (objects(stage, &daemon, "refused")? == 1).then_some(()));
-    let log = daemon.log();
-    assert!(log.contains("annotation plimsoll.dev/cost must be a number"), "{log}");
+    let reason = "annotation plimsoll.dev/cost must be a number";
+    until("the reason in the log", || daemon.log().contains(reason).then_some(()));
     assert_eq!(cost(), cost_before);
     let events = "jsonpath={range .items[*]}{.reason} {.note}{\"\\n\"}{end}";
     let of_hpa = "regarding.kind=HorizontalPodAutoscaler,reason=AnnotationsRefused";
@@ -136,7 +136,8 @@ fn an_annotated_hpa_alone_is_served_scaled_and_forgotten() {
         (info.is_none() && desired.is_none()).then_some(())
     });
     assert!(ours().unwrap_err().contains("no variant"));
-    assert_eq!(stage.replicas("found"), Some(4), "the replicas stay as they are");
+    let kept = until("an API server that answers", || stage.replicas("found"));
+    assert_eq!(kept, 4, "the replicas stay as they are");
 }
 
 #[test]

@@ -38,9 +38,8 @@ fn describing_the_hpa_shows_what_was_decided() {
     let ours = events.lines().filter_map(|line| line.strip_prefix("plimsoll "));
     let mut reasons: Vec<&str> = ours.map(str::trim).collect();
     reasons.sort_unstable();
-    // An HPA that asks before there is a number computes no replicas, which is said once as well.
-    if let Some(early) = reasons.iter().position(|reason| *reason == "HPANotScaling") {
-        reasons.remove(early);
-    }
+    // An HPA that gets no answer in time computes no replicas, which is reported as well: before
+    // the first decision, and on a busy machine.
+    reasons.retain(|reason| !reason.starts_with("HPANotScaling"));
     assert_eq!(reasons, ["DecisionHeld", "DecisionResumed", "ScaledUp"], "each once");
 }

@@ -114,7 +114,7 @@ impl Kubelet<'_> {
 
     /// Waits for a Job as its documentation does.
     fn completes(&self, job: &str) {
-        let wait = ["wait", "--for=condition=complete", "--timeout=1m", "-n", NAMESPACE];
+        let wait = ["wait", "--for=condition=complete", "--timeout=10m", "-n", NAMESPACE];
         self.stage.kubectl(&[&wait[..], &[&format!("job/{job}")]].concat()).unwrap();
     }
 }

@@ -249,7 +249,7 @@ fn f_a_namespace_is_deleted_while_plimsoll_has_no_data() {
     stage.kubectl(&["create", "namespace", "doomed"]).unwrap();
     let map = ["create", "configmap", "-n", "doomed", "something", "--from-literal=a=b"];
     stage.kubectl(&map).unwrap();
-    stage.kubectl(&["delete", "namespace", "doomed", "--timeout=120s"]).unwrap();
+    stage.kubectl(&["delete", "namespace", "doomed", "--timeout=10m"]).unwrap();
     keeps(stage, "cold", 2);
     drop(daemon);
 }
@@ -276,18 +276,20 @@ fn h_kubectl_finds_its_way() {
     let daemon = Daemon::start(stage, "tools");
     until("a first number", || daemon.desired(stage));
     let path = "/apis/external.metrics.k8s.io/v1beta1/namespaces/tools/plimsoll_desired_replicas";
-    let list = until("the metric", || stage.kubectl(&["get", "--raw", path]).ok());
+    let list = until("the metric", || stage.raw(path).ok());
     let list: serde_json::Value = serde_json::from_str(&list).unwrap();
     assert_eq!(list["items"][0]["value"], "1", "{list}");
     let query = format!("{path}?labelSelector=variant%3Dother");
-    let refusal = stage.kubectl(&["get", "--raw", &query]).expect_err("there is no such variant");
+    let refusal = stage.raw(&query).expect_err("there is no such variant");
     assert!(refusal.contains("(NotFound)"), "{refusal}");
     assert!(refusal.contains("no variant in namespace tools matches"), "{refusal}");
 
     let group = "--api-group=external.metrics.k8s.io";
-    let resources = stage.kubectl(&["api-resources", group, "--no-headers"]).unwrap();
+    let resources = ["api-resources", group, "--no-headers"];
+    let resources = until("the resources", || stage.kubectl(&resources).ok());
     assert_eq!(resources.lines().count(), 1, "{resources}");
-    let table = stage.kubectl(&["get", "externalmetrics", "-n", "tools"]).unwrap();
+    let table = ["get", "externalmetrics", "-n", "tools"];
+    let table = until("the table", || stage.kubectl(&table).ok());
     let lines: Vec<Vec<&str>> =
         table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(lines.len(), 2, "{table}");
