@@ -20,7 +20,7 @@ mod wait;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::release::{Handshake, release};
+use crate::release::{Handshake, Release, release};
 use crate::wait::{stays, until, within};
 
 const HPA: &str = include_str!("../../../examples/hpa.yaml");
@@ -58,6 +58,20 @@ fn b_a_second_replica_presents_the_same_certificate_and_writes_none() {
     }
 }
 
+/// Waits until the release's account may do this in a namespace, and no more. The API server reads
+/// roles a moment after they are made.
+fn permits(release: &Release, namespace: &str, rules: &BTreeSet<String>) {
+    let mut permitted = BTreeSet::new();
+    for _ in 0..60 {
+        permitted = release.permissions(namespace);
+        if permitted == *rules {
+            return;
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    assert_eq!(permitted, *rules, "in {namespace}");
+}
+
 #[test]
 fn c_the_account_may_do_what_is_listed_and_nothing_else() {
     let release = release();
@@ -87,30 +101,30 @@ fn c_the_account_may_do_what_is_listed_and_nothing_else() {
     };
     let with_variants =
         |more: &[&str]| -> BTreeSet<String> { rules(&[&watched[..], more].concat()) };
-    assert_eq!(release.permissions("production"), with_variants(&[]));
+    permits(release, "production", &with_variants(&[]));
     for (namespace, more) in
         [("plimsoll", &own[..]), ("kube-system", &system[..]), ("staging", &[])]
     {
-        assert_eq!(release.permissions(namespace), rules(more), "in {namespace}");
+        permits(release, namespace, &rules(more));
     }
 
     // The old leader keeps its Role until the new pod is ready.
     for more in [&[][..], &["replicas=2"]] {
         release.upgrade(&[&["leaderElection.enabled=false"][..], more].concat());
-        assert_eq!(release.permissions("plimsoll"), rules(&own), "{more:?}");
-        assert_eq!(release.permissions("production"), with_variants(&[]));
+        permits(release, "plimsoll", &rules(&own));
+        permits(release, "production", &with_variants(&[]));
     }
 
     release.upgrade(&["config.limits.nodes=true", "config.limits.quotas=true"]);
     let limits = ["nodes [list watch]", "resourcequotas [list watch]"];
-    assert_eq!(release.permissions("production"), with_variants(&limits));
+    permits(release, "production", &with_variants(&limits));
     release.upgrade(&["rbac.configMaps=true"]);
-    assert_eq!(release.permissions("production"), with_variants(&["configmaps [list watch]"]));
+    permits(release, "production", &with_variants(&["configmaps [list watch]"]));
 
     release.upgrade(&["config.external_metrics.authorization=trust_front_proxy"]);
     let mut trusting = with_variants(&[]);
     assert!(trusting.remove("subjectaccessreviews.authorization.k8s.io [create]"));
-    assert_eq!(release.permissions("production"), trusting);
+    permits(release, "production", &trusting);
     release.upgrade(&[]);
 }
 
@@ -119,8 +133,10 @@ fn d_a_restricted_account_sees_only_its_namespaces() {
     let release = release();
     release.upgrade(&["rbac.namespaces={production}"]);
     let sees = |namespace| release.permissions(namespace).contains("pods [list watch]");
-    assert!(sees("production"));
-    assert!(!sees("staging") && !sees("plimsoll") && !sees("kube-system"));
+    until("what it may see", || {
+        let others = ["staging", "plimsoll", "kube-system"];
+        (sees("production") && !others.into_iter().any(sees)).then_some(())
+    });
     let daemon = release.start("first");
     release.available();
     release.engines.load("production", 1.3);
@@ -186,8 +202,8 @@ fn f_changes_of_other_writers_are_fixed_or_reported() {
     let failures = "plimsoll_tls_failures_total{operation=\"use_secret\"}";
     until("a failure", || daemon.gauge(release, failures).filter(|count| *count > 0.0));
     assert_eq!(release.handshake(&daemon), Handshake::Trusted, "the last valid one stays");
-    let log = daemon.log();
-    assert!(log.contains("tls.key does not match its certificate"), "{log}");
+    let reason = "tls.key does not match its certificate";
+    until("the reason in the log", || daemon.log().contains(reason).then_some(()));
 
     let before = daemon.changes(release, "everything");
     release.forget_certificate();
@@ -210,8 +226,7 @@ fn g_viewers_of_a_namespace_list_its_metrics_and_no_others() {
     // The roles are aggregated a moment after they are made.
     let shown = until("the list", || list("production").ok());
     assert!(shown.contains("llama"), "{shown}");
-    let refused = list("staging").unwrap_err();
-    assert!(refused.contains("Forbidden"), "{refused}");
+    until("a refusal", || list("staging").unwrap_err().contains("Forbidden").then_some(()));
 
     release.upgrade(&["externalMetrics.viewerAccess.create=false"]);
     until("no permission", || list("production").err());

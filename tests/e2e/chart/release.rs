@@ -19,6 +19,9 @@ const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/plimsoll");
 const CONTROL_PLANE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/tools/control-plane");
 const API_SERVICE: &str = "v1beta1.external.metrics.k8s.io";
 
+/// Much longer than a busy machine stands still.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
 /// The release, and what it is played on.
 pub(crate) struct Release {
     folder: PathBuf,
@@ -180,7 +183,7 @@ impl Release {
 
     fn page(&self, url: &str) -> Option<String> {
         let get = async {
-            let answer = reqwest::Client::new().get(url).timeout(Duration::from_secs(5)).send();
+            let answer = reqwest::Client::new().get(url).timeout(ANSWER_MAX).send();
             answer.await?.error_for_status()?.text().await
         };
         self.runtime.block_on(get).ok()
@@ -197,7 +200,7 @@ impl Release {
             let client = reqwest::Client::builder()
                 .tls_certs_only(roots)
                 .resolve(name, daemon.api)
-                .timeout(Duration::from_secs(10))
+                .timeout(ANSWER_MAX)
                 .no_proxy()
                 .build()?;
             let url = format!("https://{name}:{}/livez", daemon.api.port());
@@ -368,7 +371,7 @@ impl Daemon {
 
     /// What it has written of this kind for the certificate; of all kinds, if none is named.
     pub(crate) fn changes(&self, release: &Release, change: &str) -> f64 {
-        let page = release.page(&format!("{}/metrics", self.url)).unwrap_or_default();
+        let page = until("its metrics", || release.page(&format!("{}/metrics", self.url)));
         let of =
             |line: &&str| line.starts_with("plimsoll_tls_changes_total{") && line.contains(change);
         let values = page.lines().filter(of).filter_map(|line| line.rsplit(' ').next());
