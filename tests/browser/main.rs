@@ -15,6 +15,9 @@ const VARIANT: &str = "demo/llama-l40s";
 const ROW: &str = "document.querySelector('[data-variant=\"demo/llama-l40s\"]')";
 const DETAILS: &str = "document.getElementById('details-demo/llama-l40s')";
 
+/// What the page shows while the daemon answers it in time.
+const LIVE: &str = "document.getElementById('live').dataset.state === 'live'";
+
 /// Opens the page and waits until it shows the fleet.
 async fn open(world: &World) -> Browser {
     world.until_decided().await;
@@ -37,7 +40,7 @@ async fn every_variant_is_shown_with_the_number_of_the_api_and_nothing_else_is_l
     let browser = open(&world).await;
     let mut agreed = false;
     // Between the two questions a number may change, so they are asked until they agree.
-    for _ in 0..50 {
+    for _ in 0..600 {
         let decisions = world.ask("decisions").await;
         let want = decisions["variants"].as_array().unwrap().iter().map(|variant| {
             let name = ["namespace", "variant"].map(|field| variant[field].as_str().unwrap());
@@ -56,8 +59,7 @@ async fn every_variant_is_shown_with_the_number_of_the_api_and_nothing_else_is_l
     assert!(names.as_array().unwrap().contains(&json!(HOSTILE)), "{names}");
     assert_eq!(browser.js("return document.querySelectorAll('main img').length;").await, 0);
     assert_eq!(browser.js("return window.owned ?? null;").await, Value::Null);
-    let live = browser.js("return document.getElementById('live').dataset.state;").await;
-    assert_eq!(live, "live");
+    browser.until(LIVE).await;
     browser.screenshot("light").await;
 
     let problems = browser.log("browser").await;
@@ -237,7 +239,7 @@ async fn the_page_fits_a_narrow_screen_and_is_legible_in_both_themes() {
 async fn a_daemon_that_is_gone_leaves_numbers_that_are_marked_as_old() {
     let world = World::start(0).await;
     let browser = open(&world).await;
-    assert_eq!(browser.js("return document.getElementById('stale').hidden;").await, true);
+    browser.until("document.getElementById('stale').hidden").await;
     world.daemon.shutdown().await;
     browser.until("!document.getElementById('stale').hidden").await;
     let banner = browser.js("return document.getElementById('stale').textContent;").await;
@@ -390,7 +392,7 @@ async fn an_answer_that_the_page_has_is_not_sent_again() {
             );
         }
     }
-    assert_eq!(browser.js("return document.getElementById('live').dataset.state;").await, "live");
+    browser.until(LIVE).await;
     world.daemon.shutdown().await;
 }
 
