@@ -78,7 +78,7 @@ impl Watching {
         is: impl Fn(&VariantState) -> bool,
     ) -> VariantState {
         let reached = self.state.wait_for(|state| state.variants.get(key).is_some_and(&is));
-        let reached = tokio::time::timeout(Duration::from_secs(30), reached).await;
+        let reached = tokio::time::timeout(Duration::from_mins(1), reached).await;
         let reached = reached.map(|state| state.unwrap().variants[key].clone());
         reached.unwrap_or_else(|_| panic!("never reached, but {:#?}", self.state.borrow()))
     }

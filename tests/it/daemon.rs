@@ -101,7 +101,7 @@ pub(crate) fn text(variants: &[(&str, SocketAddr)], more: &str) -> String {
     let analysis = if more.contains("analysis:") { "" } else { "analysis: saturation\n" };
     let mut text = format!(
         "server: {{listen: \"127.0.0.1:0\"}}\ntick_interval: 100ms\n\
-         observe: {{window: 2s, stale_after: 1s}}\n\
+         observe: {{window: 2s, stale_after: 5s}}\n\
          scrape: {{interval: 100ms, timeout: 100ms}}\n{analysis}{more}variants:\n"
     );
     for (name, address) in variants {

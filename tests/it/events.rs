@@ -140,7 +140,7 @@ pub(crate) fn configuration(
          external_metrics: {{enabled: false}}\n\
          shutdown: {{delay: 0s}}\n\
          kubernetes: {{enabled: true, kubeconfig: {kubeconfig}{kubernetes}}}\n\
-         observe: {{window: 2s, stale_after: 1s}}\n\
+         observe: {{window: 2s, stale_after: 5s}}\n\
          scrape: {{interval: 100ms, timeout: 100ms}}\n\
          analysis: saturation\n\
          variants:\n\

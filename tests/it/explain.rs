@@ -67,8 +67,10 @@ async fn a_number_is_explained_from_a_daemon_a_trace_and_a_state_file() {
     assert_eq!(data["complete"], true);
     assert!(data["solves"].as_u64().unwrap() > 3);
 
-    // Ticks are 100 ms apart, and the last one may be before the answer.
+    // Ticks are 100 ms apart, and there is one after the answer.
     let now = data["now"].as_str().unwrap().parse::<Timestamp>().unwrap();
+    let ticks = running.sample("plimsoll_ticks_total").await.unwrap();
+    assert!(running.until("plimsoll_ticks_total", |count| count > ticks).await);
     drop(running.end().await);
     let at = (now - SignedDuration::from_millis(200)).to_string();
     let arguments = ["default/a", "--trace", &trace, "--at", &at, "--output", "json"];

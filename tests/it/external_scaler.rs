@@ -455,7 +455,7 @@ async fn thousands_of_streams_share_a_connection_and_no_namespace_takes_all() {
 
 #[tokio::test]
 async fn a_connection_with_an_open_stream_is_not_idle() {
-    let short = Duration::from_millis(20);
+    let short = Duration::from_secs(1);
     let limits = ServerLimits { idle_max: short, read_max: short, ..limits() };
     let scaler = Scaler::start(Options { limits, ..Options::default() }).await;
     scaler.publish([scaler.decided("llama", 0)]);

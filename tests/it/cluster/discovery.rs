@@ -74,7 +74,7 @@ impl Watching {
     /// Waits until what is discovered is as it should be.
     async fn until_discovered(&mut self, is: impl Fn(&Discovery) -> bool) -> Arc<Discovery> {
         let reached = self.state.wait_for(|state: &Arc<ClusterState>| is(&state.discovery));
-        let reached = tokio::time::timeout(Duration::from_secs(30), reached).await;
+        let reached = tokio::time::timeout(Duration::from_mins(1), reached).await;
         let reached = reached.map(|state| Arc::clone(&state.unwrap().discovery));
         reached.unwrap_or_else(|_| panic!("never, but {:#?}", self.state.borrow().discovery))
     }

@@ -60,7 +60,7 @@ fn start(
 
 async fn until(watching: &mut Watching, is: impl Fn(&Inventory) -> bool) -> Arc<Inventory> {
     let reached = watching.state.wait_for(|state: &Arc<ClusterState>| is(&state.inventory));
-    let reached = tokio::time::timeout(Duration::from_secs(30), reached).await;
+    let reached = tokio::time::timeout(Duration::from_mins(1), reached).await;
     let reached = reached.map(|state| Arc::clone(&state.unwrap().inventory));
     reached
         .unwrap_or_else(|_| panic!("never reached, but {:#?}", watching.state.borrow().inventory))
