@@ -22,6 +22,9 @@ const API_SERVICE: &str = "v1beta1.external.metrics.k8s.io";
 /// Much longer than a busy machine stands still.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
+/// The words for a connection that took too long for one of its ends.
+const CUT_OFF: [&str; 3] = ["operation timed out", "tls handshake eof", "Connection reset by peer"];
+
 /// The release, and what it is played on.
 pub(crate) struct Release {
     folder: PathBuf,
@@ -189,8 +192,23 @@ impl Release {
         self.runtime.block_on(get).ok()
     }
 
-    /// A new connection, as a client makes it that trusts what the `APIService` says now.
+    /// A new connection, as a client makes it that trusts what the `APIService` says now. On a busy
+    /// machine the server may cut it off because it is slow, and then it is made again.
     pub(crate) fn handshake(&self, daemon: &Daemon) -> Handshake {
+        let is_cut_off = |outcome: &Handshake| match outcome {
+            Handshake::Trusted => false,
+            Handshake::Refused(why) => CUT_OFF.iter().any(|words| why.contains(words)),
+        };
+        let mut outcome = self.connect(daemon);
+        for _ in 0..3 {
+            if is_cut_off(&outcome) {
+                outcome = self.connect(daemon);
+            }
+        }
+        outcome
+    }
+
+    fn connect(&self, daemon: &Daemon) -> Handshake {
         let Some(bundle) = self.ca_bundle() else {
             return Handshake::Refused("no caBundle".to_owned());
         };
