@@ -98,14 +98,23 @@ impl LimitUse {
 // === impl SupplyLimit ===
 
 impl SupplyLimit {
-    /// Returns the free amount of a kind.
+    /// Returns the free amount of a kind, as far as the limit depends on kinds.
     pub(super) fn free(&self, kind: &Accelerator, used: &LimitUse) -> Headroom {
         match self.source.allowance() {
             None => Headroom::NONE,
-            Some(Allowance::Budget(_)) => Headroom::Unlimited,
-            Some(Allowance::Total(total)) => Headroom::Limited(*total).without(used.total),
+            Some(Allowance::Budget(_) | Allowance::Total(_)) => Headroom::Unlimited,
             Some(Allowance::Kinds(kinds)) => left_of_kind(kinds, kind, used),
             Some(Allowance::Nodes(nodes)) => left_of_kind(&nodes.kinds, kind, used),
+        }
+    }
+
+    /// Returns the free amount for variants of an unknown kind, as far as the limit depends on kinds.
+    pub(super) fn free_of_unknown(&self, used: &LimitUse) -> Headroom {
+        match self.source.allowance() {
+            Some(Allowance::Budget(_) | Allowance::Total(_)) => Headroom::Unlimited,
+            None | Some(Allowance::Kinds(_) | Allowance::Nodes(_)) => {
+                self.only_kind().map_or(Headroom::NONE, |kind| self.free(kind, used))
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::decide::limit::holdings::LimitUse;
 use crate::decide::limit::supply::{Allowance, LimitScope, SupplyLimit};
 use crate::decide::limit::want::Want;
-use crate::decide::optimize::room::{FreeBudget, Headroom, SupplyHeadroom};
+use crate::decide::optimize::room::{FreeBudget, FreeTotal, Headroom, SupplyHeadroom};
 use crate::fleet::{Accelerator, Namespace, VariantKey};
 use crate::units::Replicas;
 
@@ -68,17 +68,18 @@ impl<'a> AcceleratorLedger<'a> {
         }
     }
 
-    /// Returns the free accelerators for these variants, by their kinds, and the rest of the
-    /// budgets; `None` without limits.
+    /// Returns the free accelerators for these variants, by their kinds, and the rest of the totals
+    /// and budgets; `None` without limits.
     #[must_use]
     pub fn room(&self, wants: &[Want]) -> Option<SupplyHeadroom> {
         self.limits.first()?;
-        let purses = self.purses(wants);
-        let slots = self.slots(wants);
-        let mut room = SupplyHeadroom { purses, slots, ..SupplyHeadroom::default() };
-        if self.limits.iter().all(SupplyLimit::is_budget) {
-            room.unknown = Headroom::Unlimited;
-        }
+        let mut room = SupplyHeadroom {
+            unknown: self.free_of_unknown(wants),
+            totals: self.totals(wants),
+            purses: self.purses(wants),
+            slots: self.slots(wants),
+            ..SupplyHeadroom::default()
+        };
 
         let kinds: BTreeSet<(&Namespace, &Accelerator)> = wants
             .iter()
@@ -109,6 +110,31 @@ impl<'a> AcceleratorLedger<'a> {
     fn free(&self, kind: &Accelerator, holds: impl Fn(&LimitScope) -> bool) -> Option<Headroom> {
         let counted = self.limits.iter().zip(&self.used).filter(|(limit, _)| holds(&limit.scope));
         counted.map(|(limit, used)| limit.free(kind, used)).min()
+    }
+
+    /// Returns the smallest free amount for those of these variants whose kind is unknown.
+    fn free_of_unknown(&self, wants: &[Want]) -> Headroom {
+        let unknown = |limit: &SupplyLimit| {
+            wants.iter().any(|want| want.accelerator.is_none() && limit.counts(want))
+        };
+        let counted = self.limits.iter().zip(&self.used).filter(|(limit, _)| unknown(limit));
+        let free = counted.map(|(limit, used)| limit.free_of_unknown(used)).min();
+        free.unwrap_or(Headroom::Unlimited)
+    }
+
+    /// Returns the rest of each limit on accelerators of any kind that counts some of these
+    /// variants.
+    fn totals(&self, wants: &[Want]) -> Vec<FreeTotal> {
+        let counted = self.limits.iter().zip(&self.used);
+        counted
+            .filter_map(|(limit, used)| {
+                let Some(Allowance::Total(total)) = limit.source.allowance() else { return None };
+                let left = total.beyond(used.total);
+                let own = wants.iter().filter(|want| limit.counts(want));
+                Some(FreeTotal { left, counts: own.map(|want| want.key.clone()).collect() })
+            })
+            .filter(|total| !total.counts.is_empty())
+            .collect()
     }
 
     /// Returns the rest of each budget that counts some of these variants.

@@ -95,13 +95,9 @@ impl SupplyLimit {
     }
 
     /// Returns the kind of a limit with one kind only.
-    fn only_kind(&self) -> Option<&Accelerator> {
+    pub(super) fn only_kind(&self) -> Option<&Accelerator> {
         let kinds = self.source.allowance()?.kinds()?;
         kinds.keys().next().filter(|_| kinds.len() == 1)
-    }
-
-    pub(super) fn is_budget(&self) -> bool {
-        matches!(self.source.allowance(), Some(Allowance::Budget(_)))
     }
 }
 

@@ -103,9 +103,10 @@ fn what_cannot_be_read_holds_at_what_it_said_and_never_becomes_unlimited() {
 #[test]
 fn what_is_free_in_the_cluster_is_not_the_namespace_s_own() {
     let wants = [want("a", 1, 1, 9)];
-    let quota = LimitSource::Read(Allowance::Total(Gpus::new(5)));
+    let kinds = Allowance::Kinds(BTreeMap::from([(kind("H100"), Headroom::Limited(Gpus::new(5)))]));
     let shop = LimitScope::Namespace(Namespace::new("shop").unwrap());
-    let limits = [inventory_of(20), named("quota of shop", shop, quota)];
+    let own = named("list of shop", shop, LimitSource::Read(kinds));
+    let limits = [inventory_of(20), own];
     let room = AcceleratorLedger::new(&limits[..1]).room(&wants).unwrap();
     assert!(room.namespaces.is_empty(), "{room:?}");
     let free = |gpus| Headroom::Limited(Gpus::new(gpus));

@@ -69,9 +69,9 @@ pub(crate) struct Item {
 pub(crate) struct Stocks {
     /// The amount in each stock.
     pub(crate) left: Few<f64>,
-    /// Index of the first stock of money. Money has a bound of its own, because all items take from
-    /// it. Accelerators of one kind concern few items.
-    pub(crate) money: usize,
+    /// Index of the first stock that many items share: money, or accelerators of any kind. Such
+    /// stocks have a bound of their own. Accelerators of one kind concern few items.
+    pub(crate) shared: usize,
 }
 
 /// The amount that each started item takes from a stock: accelerators, or money.
@@ -84,8 +84,7 @@ pub(crate) struct StockUse {
 /// The amount of each want that one item covers. There are hardly more wants than analyzers.
 pub(crate) type CoverSizes = SmallVec<[f64; 5]>;
 
-/// The amounts that an item takes from stocks: accelerators of one kind, and money from a few
-/// budgets.
+/// The amounts that an item takes from stocks: accelerators of one kind, and a few shared stocks.
 pub(crate) type StockUses = SmallVec<[StockUse; 2]>;
 
 /// Amounts for each depth of the search and each want, one depth after the other.
@@ -181,8 +180,8 @@ struct CoverProblem<'a> {
     segments: SmallVec<[PriceSegment; 32]>,
     /// For each want, the end of its segments.
     ends: Few<usize>,
-    /// For each want and each stock of money, the parts by coverage for the money; empty without
-    /// money.
+    /// For each want and each shared stock, the parts by coverage for the amount that they take;
+    /// empty without shared stocks.
     parts: Vec<Vec<(usize, Vec<ItemPart>)>>,
     /// For each depth, the price of the minima from that depth on.
     base: Few<u64>,
@@ -259,11 +258,11 @@ impl<'a> CoverProblem<'a> {
             ends.push(segments.len());
         }
 
-        let money = given.money..stocks.len();
-        let paying = if money.is_empty() { 0 } else { wants.len() };
-        let mut parts_by_want = Vec::with_capacity(paying);
-        for want in 0..paying {
-            let by_stock = money.clone().map(|at| (at, parts(&ordered, want, at, &stocks)));
+        let shared = given.shared..stocks.len();
+        let bounded = if shared.is_empty() { 0 } else { wants.len() };
+        let mut parts_by_want = Vec::with_capacity(bounded);
+        for want in 0..bounded {
+            let by_stock = shared.clone().map(|at| (at, parts(&ordered, want, at, &stocks)));
             parts_by_want.push(by_stock.collect());
         }
 
@@ -392,8 +391,8 @@ fn add_segments(
     segments[start..].sort_by(|a, b| a.density.total_cmp(&b.density));
 }
 
-/// Returns the parts of all items for one want and one stock of money. Parts that take no money
-/// come first, the others follow by coverage for the money.
+/// Returns the parts of all items for one want and one shared stock. Parts that take nothing from it
+/// come first, the others follow by coverage for the amount that they take.
 fn parts(items: &[&Item], want: usize, stock: usize, stocks: &[f64]) -> Vec<ItemPart> {
     let mut parts: Vec<ItemPart> = items
         .iter()
@@ -416,11 +415,11 @@ fn parts(items: &[&Item], want: usize, stock: usize, stocks: &[f64]) -> Vec<Item
     parts
 }
 
-/// Returns the rest of a want that stays uncovered if this money is spent on fractions of these
+/// Returns the rest of a want that stays uncovered if this stock is spent on fractions of these
 /// parts.
-fn unpaid<'p>(missing: f64, money: f64, parts: impl Iterator<Item = &'p ItemPart>) -> f64 {
+fn unpaid<'p>(missing: f64, stock: f64, parts: impl Iterator<Item = &'p ItemPart>) -> f64 {
     let mut rest = missing;
-    let mut unspent = money * (1.0 + STOCK_SLACK);
+    let mut unspent = stock * (1.0 + STOCK_SLACK);
     for ItemPart { length, each, size, .. } in parts {
         if rest <= 0.0 {
             break;
@@ -657,7 +656,7 @@ mod tests {
             let items: Vec<Item> =
                 (0..count).map(|_| numbers.item(wants.len(), accelerators + purses)).collect();
             let left = (0..accelerators + purses).map(|_| f64::from(numbers.below(16)));
-            let stocks = Stocks { left: left.collect(), money: accelerators };
+            let stocks = Stocks { left: left.collect(), shared: accelerators };
             let choice = choose(&items, &wants, &stocks);
             let found = worth(&items, &wants, &choice.counts);
             assert_eq!(found, least(&items, &wants, &stocks), "{items:#?} {wants:?} {stocks:?}");

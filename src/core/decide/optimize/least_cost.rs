@@ -9,7 +9,7 @@
 //! The cost of starting and stopping replicas keeps the mix from following every small change: an
 //! exchange must save more than it costs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::decide::optimize::cover::{
     CoverChoice, CoverSizes, GRID, Item, SLACK, STEPS_MAX, SearchCompleteness, StockUse, StockUses,
@@ -327,7 +327,7 @@ fn ready(variant: &Candidate) -> Replicas {
 }
 
 /// Returns the amounts that each variant takes from the stocks for a replica that it starts, and
-/// the stocks: accelerators of a kind, and money.
+/// the stocks: accelerators of a kind, accelerators of any kind, and money.
 fn stocks(variants: &[&Candidate], room: Option<&SupplyHeadroom>) -> (Few<StockUses>, Stocks) {
     let mut all: Few<StockUses> = variants.iter().map(|_| StockUses::new()).collect();
     let Some(room) = room else { return (all, Stocks::default()) };
@@ -343,18 +343,32 @@ fn stocks(variants: &[&Candidate], room: Option<&SupplyHeadroom>) -> (Few<StockU
         takes.push(StockUse { stock, each: f64::from(variant.gpus.count()) });
     }
 
-    let money = stocks.len();
+    let shared = stocks.len();
+    for total in &room.totals {
+        take_from(stocks.len(), variants, &mut all, &total.counts, |it| f64::from(it.gpus.count()));
+        stocks.push(f64::from(total.left.count()));
+    }
     for purse in &room.purses {
-        let stock = stocks.len();
+        take_from(stocks.len(), variants, &mut all, &purse.counts, |it| it.cost.per_hour());
         stocks.push(purse.left.per_hour());
-        let counted =
-            variants.iter().zip(&mut all).filter(|(it, _)| purse.counts.contains(&it.key));
-        for (variant, takes) in counted {
-            takes.push(StockUse { stock, each: variant.cost.per_hour() });
-        }
     }
 
-    (all, Stocks { left: stocks, money })
+    (all, Stocks { left: stocks, shared })
+}
+
+/// Lets each of the counted variants take its amount from a stock.
+fn take_from(
+    stock: usize,
+    variants: &[&Candidate],
+    all: &mut [StockUses],
+    counts: &BTreeSet<VariantKey>,
+    each: fn(&Candidate) -> f64,
+) {
+    for (variant, takes) in variants.iter().zip(all) {
+        if counts.contains(&variant.key) {
+            takes.push(StockUse { stock, each: each(variant) });
+        }
+    }
 }
 
 /// The cost per replica on the grid of the search.

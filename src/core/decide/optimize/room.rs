@@ -1,4 +1,5 @@
-//! Free room: accelerators of each kind, in the cluster and in each namespace, and money.
+//! Free room: accelerators of each kind, in the cluster and in each namespace, accelerators of any
+//! kind, and money.
 //!
 //! A kind that is not listed has nothing free. A source that does not know a kind must not count as
 //! a source that does not limit it.
@@ -31,11 +32,22 @@ pub struct SupplyHeadroom {
     pub namespaces: BTreeMap<Namespace, BTreeMap<Accelerator, Headroom>>,
     /// For variants whose kind is unknown.
     pub unknown: Headroom,
+    /// The rest of each limit on accelerators of any kind.
+    pub totals: Vec<FreeTotal>,
     /// The rest of each budget.
     pub purses: Vec<FreeBudget>,
     /// Additional replicas of a variant that fit on nodes. For a variant without an entry they are
     /// unknown.
     pub slots: BTreeMap<VariantKey, Replicas>,
+}
+
+/// The rest of a limit on accelerators of any kind.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FreeTotal {
+    /// The most that all replicas to be started may take together.
+    pub left: Gpus,
+    /// The variants that it counts.
+    pub counts: BTreeSet<VariantKey>,
 }
 
 /// The rest of a budget.
@@ -110,20 +122,27 @@ impl SupplyHeadroom {
     pub(crate) fn fit(&self, candidate: &Candidate) -> Option<Replicas> {
         let purses = self.purses.iter().filter(|purse| purse.counts.contains(&candidate.key));
         let paid = purses.filter_map(|purse| purse.left.replicas_of(candidate.cost)).min();
+        let totals = self.totals.iter().filter(|total| total.counts.contains(&candidate.key));
+        let counted = totals.filter_map(|total| total.left.replicas_of(candidate.gpus)).min();
         let started = self.headroom(candidate).replicas(candidate.gpus);
         let placed = self.slots.get(&candidate.key).copied();
-        [started, paid, placed].into_iter().flatten().min()
+        [started, counted, paid, placed].into_iter().flatten().min()
     }
 
     /// Takes the accelerators, the places and the money for these replicas of a variant.
     pub(crate) fn start(&mut self, candidate: &Candidate, replicas: Replicas) {
-        if let Some(kind) = &candidate.accelerator {
-            self.take(&candidate.key.namespace, kind, candidate.gpus.times(replicas));
+        let gpus = candidate.gpus.times(replicas);
+        match &candidate.accelerator {
+            Some(kind) => self.take(&candidate.key.namespace, kind, gpus),
+            None => self.unknown = self.unknown.without(gpus),
         }
         if let Some(slots) = self.slots.get_mut(&candidate.key) {
             *slots = slots.beyond(replicas);
         }
 
+        for total in self.totals.iter_mut().filter(|it| it.counts.contains(&candidate.key)) {
+            total.left = total.left.beyond(gpus);
+        }
         for purse in self.purses.iter_mut().filter(|it| it.counts.contains(&candidate.key)) {
             purse.left = purse.left.beyond(candidate.cost.times(replicas));
         }

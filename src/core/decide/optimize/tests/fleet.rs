@@ -110,6 +110,43 @@ fn fifty_models_of_six_variants_stay_inside_what_they_share() {
     assert!(steps < 50_000, "{steps} steps");
 }
 
+fn limit(scope: LimitScope, allowance: Allowance) -> SupplyLimit {
+    let name = LimitName::new("limit").unwrap();
+    SupplyLimit { name, scope, source: LimitSource::Read(allowance) }
+}
+
+#[test]
+fn a_variant_of_unknown_kind_gets_what_is_free_of_the_limits_that_count_it() {
+    let mut part = part("m", &[("a", 2.0, 100.0, 1)], &[], 500.0);
+    part.candidates[0].accelerator = None;
+    let other = LimitScope::Namespace(Namespace::new("other").unwrap());
+    let elsewhere = SupplyLimit { scope: other, ..kinds(&[("L4", 1), ("H100", 1)]) };
+    let total = limit(LimitScope::Cluster, Allowance::Total(Gpus::new(4)));
+    for limits in [vec![kinds(&[("H100", 4)])], vec![total], vec![budget(8.0), elsewhere]] {
+        let plan = plan_all(&[contender(&part, 0)], &limits, &OptimizerPolicy::default(), &consent);
+        assert_eq!(numbers(&plan), [4], "{limits:?}");
+    }
+
+    let two_kinds = [kinds(&[("L4", 4), ("H100", 4)])];
+    let plan = plan_all(&[contender(&part, 0)], &two_kinds, &OptimizerPolicy::default(), &consent);
+    assert_eq!(numbers(&plan), [1], "of which kind it is makes a difference");
+}
+
+#[test]
+fn what_is_left_of_a_total_is_planned_once_and_not_for_each_kind() {
+    let offers = [("a-l4", 2.0, 20.0, 1), ("h100", 4.0, 100.0, 1)];
+    let part = part("m", &offers, &["L4", "H100"], 600.0);
+    let total = limit(LimitScope::Cluster, Allowance::Total(Gpus::new(6)));
+    let by_rank = OptimizerPolicy {
+        rule: GrowthRule::Ranked(rank::Policy::default()),
+        ..OptimizerPolicy::default()
+    };
+    for policy in [OptimizerPolicy::default(), by_rank] {
+        let plan = plan_all(&[contender(&part, 0)], &[total.clone()], &policy, &consent);
+        assert_eq!(numbers(&plan), [1, 5], "{policy:?}");
+    }
+}
+
 /// A budget per hour.
 fn budget(per_hour: f64) -> SupplyLimit {
     let budget = CostPerHour::new(per_hour).unwrap();
