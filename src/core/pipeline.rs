@@ -222,7 +222,7 @@ impl Pipeline {
         let mut pools = self.pools.run(&tick, &mut proposals);
         let guarded = guard::run(&tick, &self.sizer, proposals);
         let restrained = restrain::run(&tick, self.sizer.floors(), guarded.decisions);
-        let moved = self.zeros.run(&tick, &supply, restrained);
+        let moved = self.zeros.run(&tick, &supply, &limits, restrained);
         let ordered = overrides::run(&tick, moved);
         let capped = limits.cap(&tick, ordered.into_iter().map(enforce::bound).collect());
         self.pools.place(&tick, &capped.decisions, &mut pools);

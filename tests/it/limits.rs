@@ -26,7 +26,7 @@ use crate::pipeline::{BUSY, IDLE, KV_CAPACITY, World, at, desired, key, of, poli
 use crate::sizing::sized;
 
 /// A variant of a model on H100s or what else.
-fn on(variant: &str, model: &str, kind: &str, cost: f64) -> VariantSpec {
+pub(crate) fn on(variant: &str, model: &str, kind: &str, cost: f64) -> VariantSpec {
     VariantSpec {
         model: ModelName::new(model).unwrap(),
         accelerator: Accelerator::new(kind),
@@ -43,7 +43,7 @@ fn limit(name: &str, source: LimitSource) -> SupplyLimit {
     SupplyLimit { name: LimitName::new(name).unwrap(), scope: LimitScope::Cluster, source }
 }
 
-fn quota(kinds: &[(&str, u32)]) -> SupplyLimit {
+pub(crate) fn quota(kinds: &[(&str, u32)]) -> SupplyLimit {
     let kind = |&(kind, gpus): &(&str, u32)| (kind_of(kind), Headroom::Limited(Gpus::new(gpus)));
     limit("quota", LimitSource::Read(Allowance::Kinds(kinds.iter().map(kind).collect())))
 }
@@ -56,7 +56,7 @@ fn budget(per_hour: f64) -> SupplyLimit {
     limit("budget", LimitSource::Read(Allowance::Budget(CostPerHour::new(per_hour).unwrap())))
 }
 
-fn limited(policy: Policy, configured: Vec<SupplyLimit>) -> Policy {
+pub(crate) fn limited(policy: Policy, configured: Vec<SupplyLimit>) -> Policy {
     Policy { limits: LimitPolicy { configured, ..LimitPolicy::default() }, ..policy }
 }
 

@@ -14,7 +14,8 @@ use plimsoll::pipeline::zero::{Zero, ZeroRule};
 use plimsoll::pipeline::{Decisions, Policy};
 use plimsoll::units::{Requests, Seconds};
 
-use crate::pipeline::{IDLE, World, at, desired, known, of, policy, spec};
+use crate::limits::{limited, on, quota};
+use crate::pipeline::{BUSY, IDLE, World, at, desired, known, of, policy, spec};
 use crate::sizing::sized;
 
 /// For how long nothing must have happened.
@@ -366,6 +367,30 @@ fn the_cheapest_variant_wakes_and_is_not_sent_back() {
     }
     let decisions = shop.run(10);
     assert_eq!(desired(&decisions, "cheap"), 0, "idle is proved anew");
+}
+
+#[test]
+fn the_cheapest_variant_with_room_in_every_limit_wakes() {
+    for (h100s, want) in [(4, 1), (0, 0)] {
+        let policy = limited(opted_in(policy()), vec![quota(&[("L4", 2), ("H100", h100s)])]);
+        let specs = vec![
+            on("sleepy-l4", "sleepy", "L4", 1.0),
+            on("sleepy-h100", "sleepy", "H100", 9.0),
+            on("busy", "busy", "L4", 1.0),
+        ];
+        let mut shop = Shop::asleep_with(policy, specs);
+        shop.world.set("busy", 2, BUSY);
+        shop.demand = vec![("the gateway", Some(3.0))];
+        for _ in 0..3 {
+            let decisions = shop.tick();
+            let sleepy = (desired(&decisions, "sleepy-l4"), desired(&decisions, "sleepy-h100"));
+            assert_eq!(sleepy, (0, want), "{h100s}");
+            if want == 0 {
+                let said = whys(&decisions, "sleepy-l4");
+                assert!(said.contains("limited by quota"), "{said}");
+            }
+        }
+    }
 }
 
 #[test]

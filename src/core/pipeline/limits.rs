@@ -22,7 +22,7 @@ use jiff::Timestamp;
 use crate::analyze::capacity::Unit;
 use crate::decide::limit::{
     Allowance, Grant, GrantRefusal, Grants, LimitName, LimitReport, LimitScope, LimitShadow,
-    LimitSource, Nodes, SupplyLimit, Want, limit, report, without,
+    LimitSource, Nodes, SupplyLimit, Want, has_room, holdings, limit, report, without,
 };
 use crate::decide::limited::{LimitedReason, ScarceResource, ShadowPrice};
 use crate::decide::optimize::{
@@ -245,6 +245,18 @@ impl<'a> TickLimits<'a> {
         let together = plan_all(&contenders, &left, policy, check);
         self.shadows.clone_from(&together.contended.shadows);
         planned(together, self)
+    }
+
+    /// Returns, by place, true for each variant that may have one more replica by every limit.
+    pub(crate) fn roomy(&self, tick: &Tick<'_>) -> Vec<bool> {
+        if self.limits.is_empty() {
+            return vec![true; tick.members.len()];
+        }
+
+        // Without plans, no holding is counted already.
+        let wants = self.uncounted(tick, &[]);
+        let held = holdings(&wants, &self.limits);
+        wants.iter().map(|want| has_room(want, &self.limits, &held)).collect()
     }
 
     /// Cuts the decisions to the limits and reports the limits.

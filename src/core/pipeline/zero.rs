@@ -23,6 +23,7 @@ use crate::fleet::{ModelKey, Role, VariantKey};
 use crate::observe::{Inputs, Scrape};
 use crate::pipeline::group::{Member, VariantGroup};
 use crate::pipeline::guard::incomplete;
+use crate::pipeline::limits::TickLimits;
 use crate::pipeline::proposal::ProposalBasis;
 use crate::pipeline::silence::Silences;
 use crate::pipeline::silence::saved::SavedSilence;
@@ -55,6 +56,8 @@ struct ZeroCandidate<'a> {
     retention: Seconds,
     /// The supply of each variant, by place.
     supply: &'a [VariantSupply],
+    /// True for each variant with room in every limit, by place.
+    roomy: &'a [bool],
 }
 
 // === impl Zeros ===
@@ -65,6 +68,7 @@ impl Zeros {
         &mut self,
         tick: &Tick<'_>,
         supply: &[VariantSupply],
+        limits: &TickLimits<'_>,
         mut decisions: Vec<Decision>,
     ) -> Vec<Decision> {
         let Inputs { fleet, listings, .. } = tick.inputs;
@@ -74,12 +78,14 @@ impl Zeros {
         }
 
         let scrapes = by_variant(&tick.inputs.scrapes);
+        let roomy = &limits.roomy(tick);
         let mut models = BTreeSet::new();
         for (model, groups) in tick.models() {
             let rule = tick.policy.zero.in_fleet(fleet, model);
             let ZeroPolicy::AfterIdle(retention) = rule.policy else { continue };
             models.insert(model.clone());
-            let case = ZeroCandidate { now: tick.now, model, groups, rule, retention, supply };
+            let now = tick.now;
+            let case = ZeroCandidate { now, model, groups, rule, retention, supply, roomy };
             let (work, signal) =
                 self.silences.listen(tick, &scrapes, groups, model, case.starting());
             self.wake(&case, &work, signal.as_deref(), &mut decisions);
@@ -264,6 +270,7 @@ impl<'a> ZeroCandidate<'a> {
                 current: member.observation.wanted,
                 stuck: self.stuck(member),
                 bounds: member.observation.bounds,
+                has_room: self.roomy[member.place],
             })
             .collect()
     }

@@ -1,5 +1,6 @@
 //! The grants of all limits together, one replica at a time.
 
+use crate::decide::limit::holdings::LimitUse;
 use crate::decide::limit::ledger::Holdings;
 use crate::decide::limit::refusal::{Cut, GrantRefusal};
 use crate::decide::limit::supply::SupplyLimit;
@@ -140,10 +141,7 @@ impl<'a> GrantState<'a> {
             return None;
         }
 
-        let refusals = self.limits.iter().zip(&self.used).enumerate();
-        refusals
-            .filter(|(_, (limit, _))| limit.counts(want))
-            .find_map(|(position, (limit, used))| Some((position, limit.refuses(want, used)?)))
+        first_refusal(want, self.limits, &self.used)
     }
 
     pub(super) fn give(&mut self, at: usize) {
@@ -210,6 +208,23 @@ impl ModelShare {
     pub(super) fn is_below_guarantee(&self) -> bool {
         self.has < f64::from(self.priority.guaranteed.count())
     }
+}
+
+/// Returns true if no limit refuses one more replica next to these holdings.
+pub(crate) fn has_room(want: &Want, limits: &[SupplyLimit], held: &[LimitUse]) -> bool {
+    first_refusal(want, limits, held).is_none()
+}
+
+/// Returns the first limit that refuses one more replica next to these holdings, and the reason.
+fn first_refusal(
+    want: &Want,
+    limits: &[SupplyLimit],
+    held: &[LimitUse],
+) -> Option<(usize, GrantRefusal)> {
+    let refusals = limits.iter().zip(held).enumerate();
+    refusals
+        .filter(|(_, (limit, _))| limit.counts(want))
+        .find_map(|(position, (limit, used))| Some((position, limit.refuses(want, used)?)))
 }
 
 /// Converts replicas to accelerators; replicas without accelerators count as one each.

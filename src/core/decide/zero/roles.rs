@@ -2,7 +2,8 @@
 //!
 //! A variant that serves whole requests can answer alone. A prefill variant cannot answer without a
 //! decode variant, so such a model wakes with one of each. Of all sets that can answer, the
-//! cheapest is woken. Variants that are awake already cost nothing.
+//! cheapest is woken. A set for which every limit has room comes first. Variants that are awake
+//! already cost nothing.
 
 use std::fmt;
 
@@ -25,6 +26,8 @@ pub struct WakeCandidate {
     pub stuck: Replicas,
     /// The bounds of its replicas.
     pub bounds: Bounds,
+    /// True if every limit has room for one more replica.
+    pub has_room: bool,
 }
 
 /// The reaction to requests that queue in front of a model.
@@ -101,7 +104,7 @@ pub fn wake_whole(in_front: FrontQueue, sleepers: &[WakeCandidate]) -> Wake {
         return Wake::Asleep(in_front);
     }
 
-    let mut best: Option<(CostPerHour, Vec<&WakeCandidate>)> = None;
+    let mut best: Option<((bool, CostPerHour), Vec<&WakeCandidate>)> = None;
     for set in serving_sets(sleepers) {
         let missing: Vec<Role> =
             set.iter().copied().filter(|role| awake(sleepers, *role).is_none()).collect();
@@ -115,9 +118,10 @@ pub fn wake_whole(in_front: FrontQueue, sleepers: &[WakeCandidate]) -> Wake {
         let each = missing.into_iter().map(|role| cheapest(sleepers, role));
         let Some(woken) = each.collect::<Option<Vec<&WakeCandidate>>>() else { continue };
         let per_hour = woken.iter().map(|it| it.cost.per_hour()).sum();
-        let cost = CostPerHour::new(per_hour).unwrap_or_default();
-        if best.as_ref().is_none_or(|(known, _)| cost < *known) {
-            best = Some((cost, woken));
+        let lacks_room = !woken.iter().all(|it| it.has_room);
+        let rank = (lacks_room, CostPerHour::new(per_hour).unwrap_or_default());
+        if best.as_ref().is_none_or(|(known, _)| rank < *known) {
+            best = Some((rank, woken));
         }
     }
 
@@ -160,10 +164,14 @@ fn awake(sleepers: &[WakeCandidate], role: Role) -> Option<&WakeCandidate> {
 }
 
 /// Returns the cheapest variant of a role that may have a replica; of two that cost the same, the
-/// first by name.
+/// first by name. Variants with room in every limit come first. If none has room, the cheapest is
+/// returned anyway, so that its decision shows the limit.
 fn cheapest(sleepers: &[WakeCandidate], role: Role) -> Option<&WakeCandidate> {
     let wakeable = sleepers.iter().filter(|it| it.role == role && it.may_wake());
-    wakeable.min_by(|a, b| a.cost.compare(b.cost).then_with(|| a.variant.cmp(&b.variant)))
+    wakeable.min_by(|a, b| {
+        let by_room = b.has_room.cmp(&a.has_room);
+        by_room.then(a.cost.compare(b.cost)).then_with(|| a.variant.cmp(&b.variant))
+    })
 }
 
 #[cfg(test)]
@@ -179,6 +187,7 @@ mod tests {
             current: Replicas::new(current),
             stuck: Replicas::ZERO,
             bounds: Bounds::new(Replicas::ZERO, Replicas::new(4)).unwrap(),
+            has_room: true,
         }
     }
 
@@ -280,6 +289,21 @@ mod tests {
         fleet[0] = sleeper("cheap", Role::Both, 1.0, 0);
         fleet[0].bounds = Bounds::new(Replicas::ZERO, Some(Replicas::ZERO)).unwrap();
         assert_eq!(woken(&fleet), ["dear"]);
+
+        fleet[0] = sleeper("cheap", Role::Both, 1.0, 0);
+        fleet[0].has_room = false;
+        assert_eq!(woken(&fleet), ["dear"]);
+        fleet[1].has_room = false;
+        assert_eq!(woken(&fleet), ["cheap"], "no variant has room");
+    }
+
+    #[test]
+    fn variants_with_room_wake_before_a_cheaper_set_without() {
+        let mut fleet = fleet(4.0);
+        fleet[0].has_room = false;
+        assert_eq!(woken(&fleet), ["p", "d"]);
+        fleet[1].has_room = false;
+        assert_eq!(woken(&fleet), ["whole"], "neither set has room");
     }
 
     #[test]
