@@ -181,7 +181,7 @@ fn next(
 ) -> Option<SecretChange> {
     let CertificateSecret { authorities, leaf, signer, .. } = held;
     let newest = authorities.first()?;
-    if newest.is_due(now) {
+    if newest.is_due(now) || !newest.is_valid(now) {
         return Some(SecretChange::Authority);
     }
 
@@ -635,6 +635,19 @@ mod tests {
                 CertificatePlan { secret: Some(SecretChange::Everything), bundle: None }
             );
         }
+    }
+
+    #[test]
+    fn an_authority_from_a_clock_that_was_ahead_is_replaced() {
+        let policy = years();
+        let held = issue(start() + DAY, &policy, SecretChange::Everything, None).unwrap();
+        let registered = trusted(&held, DAY);
+        let planned = next_step(&policy, start(), &held, &registered);
+        assert_eq!(planned, (Some(SecretChange::Authority), false));
+
+        let next = issue(start(), &policy, SecretChange::Authority, Some(&held)).unwrap();
+        let planned = next_step(&policy, start(), &next, &trusted(&next, DAY));
+        assert_eq!(planned, (Some(SecretChange::Leaf), false));
     }
 
     #[test]
