@@ -129,6 +129,7 @@ impl Absences {
         let Losses { count, hours } = seen;
         let before = Losses { count: count.max(0.0), hours: hours.max(0.0) };
         let headcount = self.watched.get_or_insert_at(0, variant, Headcount::default);
+
         if before.hours >= headcount.seen.hours {
             headcount.seen = before;
         }

@@ -530,10 +530,16 @@ fn outlived(
     let written = now.checked_sub(ago).unwrap_or(Timestamp::MIN);
     let states = decided.into_iter().filter_map(|(variant, decided)| {
         let (model, memory) = memories.get(&variant)?.clone();
-        let desired = desired(&decided);
-        let at = decided.at;
-        let memory = Some(memory);
-        Some(SavedDecision { variant, model, desired, at, written, memory, strange: Vec::new() })
+
+        Some(SavedDecision {
+            variant,
+            model,
+            desired: desired(&decided),
+            at: decided.at,
+            written,
+            memory: Some(memory),
+            strange: Vec::new(),
+        })
     });
 
     states.collect()

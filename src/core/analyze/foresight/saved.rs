@@ -114,12 +114,14 @@ impl RoleDemand {
         if let Some(week) = week.as_ref().filter(|week| self.week.begins_after(week)) {
             self.week = week.restore();
         }
+
         if !self.arrivals.begin_after(arrivals) {
             return;
         }
 
         self.arrivals.precede(arrivals);
         self.hold.precede(needs);
+
         let before = RequestLengths::of(*lengths);
         if before.count() > self.lengths.count() {
             self.lengths = before;

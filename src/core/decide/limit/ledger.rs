@@ -114,10 +114,10 @@ impl<'a> AcceleratorLedger<'a> {
 
     /// Returns the smallest free amount for those of these variants whose kind is unknown.
     fn free_of_unknown(&self, wants: &[Want]) -> Headroom {
-        let unknown = |limit: &SupplyLimit| {
+        let counted = self.limits.iter().zip(&self.used).filter(|(limit, _)| {
             wants.iter().any(|want| want.accelerator.is_none() && limit.counts(want))
-        };
-        let counted = self.limits.iter().zip(&self.used).filter(|(limit, _)| unknown(limit));
+        });
+
         let free = counted.map(|(limit, used)| limit.free_of_unknown(used)).min();
         free.unwrap_or(Headroom::Unlimited)
     }

@@ -348,6 +348,7 @@ fn stocks(variants: &[&Candidate], room: Option<&SupplyHeadroom>) -> (Few<StockU
         take_from(stocks.len(), variants, &mut all, &total.counts, |it| f64::from(it.gpus.count()));
         stocks.push(f64::from(total.left.count()));
     }
+
     for purse in &room.purses {
         take_from(stocks.len(), variants, &mut all, &purse.counts, |it| it.cost.per_hour());
         stocks.push(purse.left.per_hour());

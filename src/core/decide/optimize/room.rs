@@ -124,6 +124,7 @@ impl SupplyHeadroom {
         let paid = purses.filter_map(|purse| purse.left.replicas_of(candidate.cost)).min();
         let totals = self.totals.iter().filter(|total| total.counts.contains(&candidate.key));
         let counted = totals.filter_map(|total| total.left.replicas_of(candidate.gpus)).min();
+
         let started = self.headroom(candidate).replicas(candidate.gpus);
         let placed = self.slots.get(&candidate.key).copied();
         [started, counted, paid, placed].into_iter().flatten().min()
@@ -136,6 +137,7 @@ impl SupplyHeadroom {
             Some(kind) => self.take(&candidate.key.namespace, kind, gpus),
             None => self.unknown = self.unknown.without(gpus),
         }
+
         if let Some(slots) = self.slots.get_mut(&candidate.key) {
             *slots = slots.beyond(replicas);
         }
@@ -143,6 +145,7 @@ impl SupplyHeadroom {
         for total in self.totals.iter_mut().filter(|it| it.counts.contains(&candidate.key)) {
             total.left = total.left.beyond(gpus);
         }
+
         for purse in self.purses.iter_mut().filter(|it| it.counts.contains(&candidate.key)) {
             purse.left = purse.left.beyond(candidate.cost.times(replicas));
         }

@@ -122,6 +122,7 @@ fn a_variant_of_unknown_kind_gets_what_is_free_of_the_limits_that_count_it() {
     let other = LimitScope::Namespace(Namespace::new("other").unwrap());
     let elsewhere = SupplyLimit { scope: other, ..kinds(&[("L4", 1), ("H100", 1)]) };
     let total = limit(LimitScope::Cluster, Allowance::Total(Gpus::new(4)));
+
     for limits in [vec![kinds(&[("H100", 4)])], vec![total], vec![budget(8.0), elsewhere]] {
         let plan = plan_all(&[contender(&part, 0)], &limits, &OptimizerPolicy::default(), &consent);
         assert_eq!(numbers(&plan), [4], "{limits:?}");
@@ -142,7 +143,8 @@ fn what_is_left_of_a_total_is_planned_once_and_not_for_each_kind() {
         ..OptimizerPolicy::default()
     };
     for policy in [OptimizerPolicy::default(), by_rank] {
-        let plan = plan_all(&[contender(&part, 0)], &[total.clone()], &policy, &consent);
+        let limits = std::slice::from_ref(&total);
+        let plan = plan_all(&[contender(&part, 0)], limits, &policy, &consent);
         assert_eq!(numbers(&plan), [1, 5], "{policy:?}");
     }
 }
