@@ -529,17 +529,12 @@ fn outlived(
 ) -> Vec<SavedDecision> {
     let written = now.checked_sub(ago).unwrap_or(Timestamp::MIN);
     let states = decided.into_iter().filter_map(|(variant, decided)| {
-        let (model, memory) = memories.get(&variant)?.clone();
-
-        Some(SavedDecision {
-            variant,
-            model,
-            desired: desired(&decided),
-            at: decided.at,
-            written,
-            memory: Some(memory),
-            strange: Vec::new(),
-        })
+        let (model, known) = memories.get(&variant)?.clone();
+        let DesiredReplicas { desired, .. } = number(&decided);
+        let at = decided.at;
+        let memory = Some(known);
+        let strange = Vec::new();
+        Some(SavedDecision { variant, model, desired, at, written, memory, strange })
     });
 
     states.collect()
