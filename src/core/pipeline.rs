@@ -327,8 +327,9 @@ impl Pipeline {
         (memory != VariantMemory::default()).then_some(memory)
     }
 
-    /// Restores the memory of a variant whose desired replicas [have been restored](Self::restore).
-    /// Existing state stays, and invalid state is skipped.
+    /// Restores the memory of a variant; its windows only if its desired replicas
+    /// [have been restored](Self::restore). Existing state stays unless it is shorter experience, and
+    /// invalid state is skipped.
     pub fn recall(
         &mut self,
         now: Timestamp,

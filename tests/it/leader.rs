@@ -458,7 +458,9 @@ async fn what_was_learned_survives_an_outage_that_is_longer_than_numbers_are_in_
     let written = async {
         loop {
             let written = decided(&fake)["decisions"][0].clone();
-            if written["steps"][0]["after"] == 1 {
+            // Its own recommendations show that the new leader has written its own memory.
+            let recommended = written["memory"]["history"]["recommended"].as_array();
+            if recommended.is_some_and(|all| !all.is_empty()) {
                 return written;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;

@@ -202,7 +202,7 @@ impl Sizer {
         self.queues.save(model)
     }
 
-    /// Restores the learned state of a variant. Existing state stays.
+    /// Restores the learned state of a variant. Existing state stays unless it is shorter experience.
     pub(crate) fn recall(
         &mut self,
         model: &ModelKey,

@@ -73,7 +73,7 @@ impl SupplyWatch {
         self.absences.save(variant)
     }
 
-    /// Restores the saved state of a variant. Existing state stays.
+    /// Restores the saved state of a variant. Existing state stays unless it is shorter experience.
     pub(crate) fn recall(
         &mut self,
         now: Timestamp,

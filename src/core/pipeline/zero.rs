@@ -132,7 +132,8 @@ impl Zeros {
         signal: Option<&str>,
         decisions: &mut [Decision],
     ) {
-        let wake = zero::wake_whole(work.in_front, &case.sleepers());
+        let sleepers = case.sleepers(self.woken.get(case.model));
+        let wake = zero::wake_whole(work.in_front, &sleepers);
         let mut queued = None;
         if let (Wake::Woken { variants: cheapest, queued: amount }, Some(signal)) = (wake, signal) {
             let variants = case.sized(decisions, cheapest);
@@ -261,7 +262,8 @@ impl<'a> ZeroCandidate<'a> {
         member.is_some_and(|member| member.measured > Replicas::ZERO)
     }
 
-    fn sleepers(&self) -> Vec<WakeCandidate> {
+    /// The variants that may wake, of which some have been woken.
+    fn sleepers(&self, woken: Option<&WokenModel>) -> Vec<WakeCandidate> {
         self.members()
             .map(|member| WakeCandidate {
                 variant: member.spec.key.clone(),
@@ -271,6 +273,7 @@ impl<'a> ZeroCandidate<'a> {
                 stuck: self.stuck(member),
                 bounds: member.observation.bounds,
                 has_room: self.roomy[member.place],
+                woken: woken.is_some_and(|woken| woken.variants.contains(&member.spec.key)),
             })
             .collect()
     }

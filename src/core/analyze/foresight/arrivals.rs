@@ -683,9 +683,9 @@ mod tests {
                 again.add(at(second), Seconds::literal(1), 9.0);
                 again.close(at(second));
                 if second == read {
-                    assert!(again.begin_after(&saved));
+                    assert!(again.is_shorter_than(&saved));
                     again.precede(&saved);
-                    assert!(!again.begin_after(&saved));
+                    assert!(!again.is_shorter_than(&saved));
                 }
             }
 

@@ -32,6 +32,8 @@ pub(super) struct RoleDemand {
     pub(super) budget: BudgetAddition,
     pub(super) week: Week,
     pub(super) router: RouterWeights,
+    /// True once saved demand was restored. It happens once, however often variants return.
+    pub(super) restored: bool,
 }
 
 // === impl RoleDemand ===

@@ -107,16 +107,17 @@ impl SavedDemand {
 // === impl RoleDemand ===
 
 impl RoleDemand {
-    /// Continues from the saved demand if that began earlier. The needs, the bridge and the backlog
-    /// of the last ticks stay.
-    fn recall(&mut self, saved: &SavedDemand, learned_at: Timestamp) {
+    /// Continues from the saved demand, once and if more of it is known. The needs, the bridge and
+    /// the backlog of the last ticks stay. Returns true if it continues.
+    fn recall(&mut self, saved: &SavedDemand, learned_at: Timestamp) -> bool {
         let SavedDemand { role: _, arrivals, lengths, needs, raised, week } = saved;
-        if let Some(week) = week.as_ref().filter(|week| self.week.begins_after(week)) {
-            self.week = week.restore();
+        if self.restored || !self.arrivals.is_shorter_than(arrivals) {
+            return false;
         }
 
-        if !self.arrivals.begin_after(arrivals) {
-            return;
+        self.restored = true;
+        if let Some(week) = week.as_ref().filter(|week| self.week.begins_after(week)) {
+            self.week = week.restore();
         }
 
         self.arrivals.precede(arrivals);
@@ -126,9 +127,10 @@ impl RoleDemand {
         if before.count() > self.lengths.count() {
             self.lengths = before;
         }
-        if *raised >= self.budget.raised() {
+        if *raised > self.budget.raised() {
             self.budget = BudgetAddition::of(*raised, learned_at);
         }
+        true
     }
 }
 
@@ -192,18 +194,22 @@ impl Foresight {
         }
 
         let SavedForesight { learned_at, seen, demands } = saved;
-        self.learned.entry(model.clone()).or_insert(*learned_at);
+        let mut known_at = self.learned.get(model).copied().unwrap_or(*learned_at);
         if let Some(seen) = seen {
-            let known = self.variants.entry(variant.clone()).or_default();
+            let known = self.variants.entry(variant.clone()).or_insert_with(|| seen.restore());
             // Measurements of the variant itself are better than the card of a similar variant.
-            if known.card().is_some() || !known.has_learned_more_than(seen) {
+            if known.card().is_some() || known.knows_less_than(seen) {
                 *known = seen.restore();
             }
         }
 
         for saved in demands {
             let demand = self.demands.entry((model.clone(), saved.role)).or_default();
-            demand.recall(saved, *learned_at);
+            if demand.recall(saved, *learned_at) {
+                // The next lesson ages everything by the whole time since.
+                known_at = known_at.min(*learned_at);
+            }
         }
+        self.learned.insert(model.clone(), known_at);
     }
 }

@@ -169,9 +169,13 @@ impl VariantModel {
         saved.is_sound().then_some(saved)
     }
 
-    /// Returns true if the iterations were learned from more lessons than the saved ones.
-    pub(super) fn has_learned_more_than(&self, saved: &SavedVariantModel) -> bool {
-        self.pace.lessons() > saved.iteration.map_or(0, |iteration| iteration.lessons)
+    /// Returns true if less was learned than the saved model knows: from fewer lessons, or without
+    /// any from fewer requests.
+    pub(super) fn knows_less_than(&self, saved: &SavedVariantModel) -> bool {
+        let lessons = saved.iteration.map_or(0, |iteration| iteration.lessons);
+        let requests = RequestLengths::of(saved.lengths).count();
+        let own = self.pace.lessons();
+        own < lessons || (own == 0 && lessons == 0 && self.lengths.count() < requests)
     }
 
     /// Takes in the present replicas and the arguments of new ones, and forgets replicas that are

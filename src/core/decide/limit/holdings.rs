@@ -109,11 +109,25 @@ impl SupplyLimit {
     }
 
     /// Returns the free amount for variants of an unknown kind, as far as the limit depends on kinds.
-    pub(super) fn free_of_unknown(&self, used: &LimitUse) -> Headroom {
+    /// A limit with one kind counts them with it, as a [total](Self::free_total).
+    pub(super) fn free_of_unknown(&self) -> Headroom {
         match self.source.allowance() {
             Some(Allowance::Budget(_) | Allowance::Total(_)) => Headroom::Unlimited,
-            None | Some(Allowance::Kinds(_) | Allowance::Nodes(_)) => {
-                self.only_kind().map_or(Headroom::NONE, |kind| self.free(kind, used))
+            Some(Allowance::Kinds(_) | Allowance::Nodes(_)) if self.only_kind().is_some() => {
+                Headroom::Unlimited
+            }
+            None | Some(Allowance::Kinds(_) | Allowance::Nodes(_)) => Headroom::NONE,
+        }
+    }
+
+    /// Returns the free amount that variants of known and of unknown kinds share, if there is such
+    /// an amount.
+    pub(super) fn free_total(&self, used: &LimitUse) -> Headroom {
+        match self.source.allowance() {
+            None | Some(Allowance::Budget(_)) => Headroom::Unlimited,
+            Some(Allowance::Total(total)) => Headroom::Limited(*total).without(used.total),
+            Some(Allowance::Kinds(_) | Allowance::Nodes(_)) => {
+                self.only_kind().map_or(Headroom::Unlimited, |kind| self.free(kind, used))
             }
         }
     }

@@ -118,19 +118,19 @@ impl<'a> AcceleratorLedger<'a> {
             wants.iter().any(|want| want.accelerator.is_none() && limit.counts(want))
         });
 
-        let free = counted.map(|(limit, used)| limit.free_of_unknown(used)).min();
+        let free = counted.map(|(limit, _)| limit.free_of_unknown()).min();
         free.unwrap_or(Headroom::Unlimited)
     }
 
-    /// Returns the rest of each limit on accelerators of any kind that counts some of these
-    /// variants.
+    /// Returns the rest of each limit that variants of several or of unknown kinds share.
     fn totals(&self, wants: &[Want]) -> Vec<FreeTotal> {
+        let all_known = wants.iter().all(|want| want.accelerator.is_some());
         let counted = self.limits.iter().zip(&self.used);
         counted
+            .filter(|(limit, _)| !(all_known && limit.only_kind().is_some()))
             .filter_map(|(limit, used)| {
-                let Some(Allowance::Total(total)) = limit.source.allowance() else { return None };
-                let left = total.beyond(used.total);
-                let own = wants.iter().filter(|want| limit.counts(want));
+                let Headroom::Limited(left) = limit.free_total(used) else { return None };
+                let own = wants.iter().filter(|want| limit.counts_in_total(want));
                 Some(FreeTotal { left, counts: own.map(|want| want.key.clone()).collect() })
             })
             .filter(|total| !total.counts.is_empty())

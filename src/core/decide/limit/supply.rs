@@ -88,6 +88,13 @@ impl SupplyLimit {
         }
     }
 
+    /// Returns true if a variant counts in the amount that all kinds share. A limit with one kind
+    /// counts its own kind there, and unknown kinds.
+    pub(super) fn counts_in_total(&self, want: &Want) -> bool {
+        let is_of_kind = self.only_kind().is_none_or(|kind| self.kind(want) == Some(kind));
+        self.counts(want) && is_of_kind
+    }
+
     /// Returns the kind of a variant. If it is unknown and the limit has one kind only, returns
     /// that kind.
     pub(super) fn kind<'a>(&'a self, want: &'a Want) -> Option<&'a Accelerator> {

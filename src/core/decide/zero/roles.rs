@@ -2,8 +2,8 @@
 //!
 //! A variant that serves whole requests can answer alone. A prefill variant cannot answer without a
 //! decode variant, so such a model wakes with one of each. Of all sets that can answer, the
-//! cheapest is woken. A set for which every limit has room comes first. Variants that are awake
-//! already cost nothing.
+//! cheapest is woken. A set in which each variant has room in every limit comes first, and then the
+//! set that has been woken before. Variants that are awake already cost nothing.
 
 use std::fmt;
 
@@ -28,6 +28,8 @@ pub struct WakeCandidate {
     pub bounds: Bounds,
     /// True if every limit has room for one more replica.
     pub has_room: bool,
+    /// True if it has been woken, which may not have been actuated yet.
+    pub woken: bool,
 }
 
 /// The reaction to requests that queue in front of a model.
@@ -97,6 +99,14 @@ impl WakeCandidate {
     }
 }
 
+/// The place of a set of variants among those that could wake; the least wakes.
+#[derive(PartialEq, PartialOrd)]
+struct WakeRank {
+    lacks_room: bool,
+    is_new: bool,
+    cost: CostPerHour,
+}
+
 /// Returns the variants to wake, so that the model can answer.
 pub fn wake_whole(in_front: FrontQueue, sleepers: &[WakeCandidate]) -> Wake {
     let FrontQueue::Queued(queued) = in_front else { return Wake::Asleep(in_front) };
@@ -104,7 +114,7 @@ pub fn wake_whole(in_front: FrontQueue, sleepers: &[WakeCandidate]) -> Wake {
         return Wake::Asleep(in_front);
     }
 
-    let mut best: Option<((bool, CostPerHour), Vec<&WakeCandidate>)> = None;
+    let mut best: Option<(WakeRank, Vec<&WakeCandidate>)> = None;
     for set in serving_sets(sleepers) {
         let missing: Vec<Role> =
             set.iter().copied().filter(|role| awake(sleepers, *role).is_none()).collect();
@@ -118,8 +128,11 @@ pub fn wake_whole(in_front: FrontQueue, sleepers: &[WakeCandidate]) -> Wake {
         let each = missing.into_iter().map(|role| cheapest(sleepers, role));
         let Some(woken) = each.collect::<Option<Vec<&WakeCandidate>>>() else { continue };
         let per_hour = woken.iter().map(|it| it.cost.per_hour()).sum();
-        let lacks_room = !woken.iter().all(|it| it.has_room);
-        let rank = (lacks_room, CostPerHour::new(per_hour).unwrap_or_default());
+        let rank = WakeRank {
+            lacks_room: !woken.iter().all(|it| it.has_room),
+            is_new: !woken.iter().all(|it| it.woken),
+            cost: CostPerHour::new(per_hour).unwrap_or_default(),
+        };
         if best.as_ref().is_none_or(|(known, _)| rank < *known) {
             best = Some((rank, woken));
         }
@@ -164,13 +177,13 @@ fn awake(sleepers: &[WakeCandidate], role: Role) -> Option<&WakeCandidate> {
 }
 
 /// Returns the cheapest variant of a role that may have a replica; of two that cost the same, the
-/// first by name. Variants with room in every limit come first. If none has room, the cheapest is
-/// returned anyway, so that its decision shows the limit.
+/// first by name. Variants with room in every limit come first, and of these the one that has been
+/// woken before. If none has room, one is returned anyway, so that its decision shows the limit.
 fn cheapest(sleepers: &[WakeCandidate], role: Role) -> Option<&WakeCandidate> {
     let wakeable = sleepers.iter().filter(|it| it.role == role && it.may_wake());
     wakeable.min_by(|a, b| {
-        let by_room = b.has_room.cmp(&a.has_room);
-        by_room.then(a.cost.compare(b.cost)).then_with(|| a.variant.cmp(&b.variant))
+        let by_state = (b.has_room, b.woken).cmp(&(a.has_room, a.woken));
+        by_state.then(a.cost.compare(b.cost)).then_with(|| a.variant.cmp(&b.variant))
     })
 }
 
@@ -188,6 +201,7 @@ mod tests {
             stuck: Replicas::ZERO,
             bounds: Bounds::new(Replicas::ZERO, Replicas::new(4)).unwrap(),
             has_room: true,
+            woken: false,
         }
     }
 
@@ -295,6 +309,12 @@ mod tests {
         assert_eq!(woken(&fleet), ["dear"]);
         fleet[1].has_room = false;
         assert_eq!(woken(&fleet), ["cheap"], "no variant has room");
+
+        fleet = vec![sleeper("cheap", Role::Both, 1.0, 0), sleeper("dear", Role::Both, 2.0, 0)];
+        fleet[1].woken = true;
+        assert_eq!(woken(&fleet), ["dear"], "its scaler may not have acted yet");
+        fleet[1].has_room = false;
+        assert_eq!(woken(&fleet), ["cheap"]);
     }
 
     #[test]

@@ -36,7 +36,8 @@ pub(crate) trait Learner {
     /// The state to save for one variant; `None` if nothing is known.
     fn save(&self, model: &ModelKey, variant: &VariantKey) -> Option<Self::Saved>;
 
-    /// Restores saved state. Existing state stays, and invalid state is skipped.
+    /// Restores saved state. Existing state stays unless it is shorter experience, and invalid state
+    /// is skipped.
     fn recall(&mut self, model: &ModelKey, variant: &VariantKey, saved: &Self::Saved);
 }
 

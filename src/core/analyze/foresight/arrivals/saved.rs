@@ -76,9 +76,9 @@ impl ArrivalHistory {
         })
     }
 
-    /// Returns true if no arrivals are known from as early as the saved ones.
-    pub(in crate::analyze::foresight) fn begin_after(&self, saved: &SavedArrivals) -> bool {
-        self.begun.is_none_or(|begun| begun > saved.begun)
+    /// Returns true if fewer strides are known than saved ones.
+    pub(in crate::analyze::foresight) fn is_shorter_than(&self, saved: &SavedArrivals) -> bool {
+        self.points.len() < saved.rates.len()
     }
 
     /// Takes in earlier arrivals, unless the time between is too long to bridge.

@@ -117,19 +117,31 @@ fn limit(scope: LimitScope, allowance: Allowance) -> SupplyLimit {
 
 #[test]
 fn a_variant_of_unknown_kind_gets_what_is_free_of_the_limits_that_count_it() {
-    let mut part = part("m", &[("a", 2.0, 100.0, 1)], &[], 500.0);
-    part.candidates[0].accelerator = None;
+    let mut alone = part("m", &[("a", 2.0, 100.0, 1)], &[], 500.0);
+    alone.candidates[0].accelerator = None;
     let other = LimitScope::Namespace(Namespace::new("other").unwrap());
     let elsewhere = SupplyLimit { scope: other, ..kinds(&[("L4", 1), ("H100", 1)]) };
     let total = limit(LimitScope::Cluster, Allowance::Total(Gpus::new(4)));
 
     for limits in [vec![kinds(&[("H100", 4)])], vec![total], vec![budget(8.0), elsewhere]] {
-        let plan = plan_all(&[contender(&part, 0)], &limits, &OptimizerPolicy::default(), &consent);
+        let plan =
+            plan_all(&[contender(&alone, 0)], &limits, &OptimizerPolicy::default(), &consent);
         assert_eq!(numbers(&plan), [4], "{limits:?}");
     }
 
+    let offers = [("a", 2.0, 20.0, 1), ("b", 4.0, 100.0, 1)];
+    let mut mixed = part("mixed", &offers, &["H100", "H100"], 600.0);
+    mixed.candidates[0].accelerator = None;
+    let plan = plan_all(
+        &[contender(&mixed, 0)],
+        &[kinds(&[("H100", 6)])],
+        &OptimizerPolicy::default(),
+        &consent,
+    );
+    assert_eq!(numbers(&plan), [1, 5], "both take from what is free of the only kind");
+
     let two_kinds = [kinds(&[("L4", 4), ("H100", 4)])];
-    let plan = plan_all(&[contender(&part, 0)], &two_kinds, &OptimizerPolicy::default(), &consent);
+    let plan = plan_all(&[contender(&alone, 0)], &two_kinds, &OptimizerPolicy::default(), &consent);
     assert_eq!(numbers(&plan), [1], "of which kind it is makes a difference");
 }
 
