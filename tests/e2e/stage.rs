@@ -25,6 +25,9 @@ const TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/tools");
 /// Much longer than a busy machine stands still, so a page is missing only if none is served.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
+/// How long a busy machine may keep the API server from reaching Plimsoll.
+const REACHED_WITHIN: Duration = Duration::from_secs(30);
+
 /// The words of kubectl for an answer that the API server did not get, or that it did not give.
 const UNREACHED: [&str; 3] = [
     "the server is currently unable to handle the request",
@@ -211,7 +214,7 @@ impl Stage {
     /// The answer of Plimsoll to a request by way of the API server, or its error. On a busy machine
     /// the API server may not reach Plimsoll in time, and is asked again.
     pub(crate) fn raw(&self, path: &str) -> Result<String, String> {
-        until(&format!("an answer to {path}"), || {
+        within(REACHED_WITHIN, &format!("an answer to {path}"), || {
             let answer = self.kubectl(&["get", "--raw", path]);
             let unreached = answer
                 .as_ref()

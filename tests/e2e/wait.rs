@@ -17,9 +17,15 @@ pub(crate) fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
 
 /// Waits for something, for so long.
 pub(crate) fn within<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let clock = Clock::start();
+    let began = clock.elapsed();
+    // Looks are counted, because a machine may stand still. Slow looks have an end as well.
     for _ in 0..patience.as_millis() / GLANCE.as_millis() {
         if let Some(seen) = look() {
             return seen;
+        }
+        if clock.elapsed().saturating_sub(began) > patience * 3 {
+            break;
         }
         std::thread::sleep(GLANCE);
     }

@@ -23,7 +23,7 @@ const API_SERVICE: &str = "v1beta1.external.metrics.k8s.io";
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// The words for a connection that took too long for one of its ends.
-const CUT_OFF: [&str; 3] = ["operation timed out", "tls handshake eof", "Connection reset by peer"];
+const CUT_OFF: [&str; 2] = ["operation timed out", "tls handshake eof"];
 
 /// The release, and what it is played on.
 pub(crate) struct Release {
@@ -200,10 +200,8 @@ impl Release {
             Handshake::Refused(why) => CUT_OFF.iter().any(|words| why.contains(words)),
         };
         let mut outcome = self.connect(daemon);
-        for _ in 0..3 {
-            if is_cut_off(&outcome) {
-                outcome = self.connect(daemon);
-            }
+        if is_cut_off(&outcome) {
+            outcome = self.connect(daemon);
         }
         outcome
     }

@@ -263,12 +263,15 @@ fn k_a_killed_leader_changes_no_count_and_the_one_that_follows_goes_on() {
     assert_eq!(follower.gauge(stage, "plimsoll_leader", &[]), Some(0));
 
     drop(leader);
-    stays("3 replicas", Duration::from_secs(15), || {
-        namespaces.iter().all(|namespace| stage.replicas(namespace) == Some(3))
-    });
+    let keeps_three = || {
+        let count = |namespace: &String| until("a count", || stage.replicas(namespace));
+        namespaces.iter().all(|namespace| count(namespace) == 3)
+    };
     until("the other one to lead", || {
+        assert!(keeps_three(), "a count did not stay at 3");
         (follower.gauge(stage, "plimsoll_leader", &[])? == 1).then_some(())
     });
+    stays("3 replicas", Duration::from_secs(15), keeps_three);
     all_follow(stage, &follower, &namespaces, 2.7, 4);
 }
 
