@@ -310,7 +310,7 @@ mod tests {
         fleet[1].has_room = false;
         assert_eq!(woken(&fleet), ["cheap"], "no variant has room");
 
-        fleet = vec![sleeper("cheap", Role::Both, 1.0, 0), sleeper("dear", Role::Both, 2.0, 0)];
+        fleet = [sleeper("cheap", Role::Both, 1.0, 0), sleeper("dear", Role::Both, 2.0, 0)];
         fleet[1].woken = true;
         assert_eq!(woken(&fleet), ["dear"], "its scaler may not have acted yet");
         fleet[1].has_room = false;
