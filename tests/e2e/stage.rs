@@ -18,7 +18,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 use crate::engines::Engines;
-use crate::wait::{PATIENCE, until, within};
+use crate::wait::{PATIENCE, within};
 
 const TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/tools");
 
