@@ -394,6 +394,27 @@ fn the_cheapest_variant_with_room_in_every_limit_wakes() {
 }
 
 #[test]
+fn prefill_and_decode_wake_only_where_both_have_room() {
+    for (gpus, want) in [(1, [1, 0, 0]), (2, [0, 1, 1]), (0, [0, 0, 0])] {
+        let policy = limited(opted_in(policy()), vec![quota(&[("L4", gpus)])]);
+        let part = |name: &str, role| VariantSpec { role, ..on(name, "sleepy", "L4", 1.0) };
+        let whole = on("whole", "sleepy", "L4", 9.0);
+        let specs = vec![whole, part("prefill", Role::Prefill), part("decode", Role::Decode)];
+        let mut shop = Shop::asleep_with(policy, specs);
+        shop.demand = vec![("the gateway", Some(3.0))];
+        for _ in 0..3 {
+            let decisions = shop.tick();
+            let found = ["whole", "prefill", "decode"].map(|name| desired(&decisions, name));
+            assert_eq!(found, want, "{gpus} free");
+            if gpus == 0 {
+                let said = whys(&decisions, "prefill");
+                assert!(said.contains("limited by quota"), "{said}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_woken_variant_that_leaves_the_fleet_keeps_no_other_awake() {
     let (cheap, dear) = (spec("cheap", 2.0, (0, 9)), spec("dear", 9.0, (0, 9)));
     let mut shop = Shop::asleep(vec![cheap, dear.clone()]);
@@ -431,6 +452,23 @@ fn a_wake_signal_that_is_unreadable_changes_nothing() {
     }
     shop.demand = vec![("broken", None), ("the gateway", Some(0.2))];
     assert_eq!(desired(&shop.tick(), "a"), 1, "another signal speaks for itself");
+}
+
+#[test]
+fn every_signal_must_be_zero_for_the_proof_and_any_of_them_wakes() {
+    let mut shop = Shop::idle(1);
+    shop.demand = vec![("one", Some(0.0)), ("the other", Some(0.5))];
+    assert_eq!(desired(&shop.run(AFTER * 2), "a"), 1);
+    shop.demand = vec![("one", Some(0.0)), ("the other", Some(0.0))];
+    assert_eq!(desired(&shop.run(AFTER - 1), "a"), 1, "the retention begins with the last queue");
+    let decisions = shop.run(5);
+    assert_eq!(desired(&decisions, "a"), 0);
+
+    shop.obey(&decisions);
+    assert_eq!(desired(&shop.run(5), "a"), 0);
+    shop.demand = vec![("one", Some(2.0)), ("the other", Some(5.0)), ("broken", None)];
+    let said = whys(&shop.tick(), "a");
+    assert_eq!(said, "zero: 0 -> 1, woken: the other reports 5", "the longest queue is named");
 }
 
 #[test]

@@ -44,7 +44,7 @@ mod tests;
 use crate::decide::limit::grants::GrantState;
 use crate::decide::limit::turns::TurnOrder;
 
-pub(crate) use crate::decide::limit::grants::has_room;
+pub(crate) use crate::decide::limit::grants::LimitRoom;
 pub use crate::decide::limit::grants::{Grant, Grants, LimitShadow};
 pub use crate::decide::limit::inventory::normalised;
 pub use crate::decide::limit::ledger::{AcceleratorLedger, without};

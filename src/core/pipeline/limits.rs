@@ -21,8 +21,8 @@ use jiff::Timestamp;
 
 use crate::analyze::capacity::Unit;
 use crate::decide::limit::{
-    Allowance, Grant, GrantRefusal, Grants, LimitName, LimitReport, LimitScope, LimitShadow,
-    LimitSource, Nodes, SupplyLimit, Want, has_room, holdings, limit, report, without,
+    Allowance, Grant, GrantRefusal, Grants, LimitName, LimitReport, LimitRoom, LimitScope,
+    LimitShadow, LimitSource, Nodes, SupplyLimit, Want, limit, report, without,
 };
 use crate::decide::limited::{LimitedReason, ScarceResource, ShadowPrice};
 use crate::decide::optimize::{
@@ -247,16 +247,11 @@ impl<'a> TickLimits<'a> {
         planned(together, self)
     }
 
-    /// Returns, by place, true for each variant that may have one more replica by every limit.
-    pub(crate) fn roomy(&self, tick: &Tick<'_>) -> Vec<bool> {
-        if self.limits.is_empty() {
-            return vec![true; tick.members.len()];
-        }
-
-        // Without plans, no holding is counted already.
-        let wants = self.uncounted(tick, &[]);
-        let held = holdings(&wants, &self.limits);
-        wants.iter().map(|want| has_room(want, &self.limits, &held)).collect()
+    /// The room next to the present replicas of all variants.
+    pub(crate) fn room(&self, tick: &Tick<'_>) -> LimitRoom<'_> {
+        // Without plans, no holding is counted already. Without limits, none counts.
+        let wants = if self.limits.is_empty() { Vec::new() } else { self.uncounted(tick, &[]) };
+        LimitRoom::new(wants, &self.limits)
     }
 
     /// Cuts the decisions to the limits and reports the limits.

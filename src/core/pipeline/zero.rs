@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
+use crate::decide::limit::LimitRoom;
 use crate::decide::zero::{
     self, Idleness, Move, ObservedWork, Wake, WakeCandidate, ZeroOutcome, ZeroPolicy, ZeroVariant,
 };
@@ -56,8 +57,8 @@ struct ZeroCandidate<'a> {
     retention: Seconds,
     /// The supply of each variant, by place.
     supply: &'a [VariantSupply],
-    /// True for each variant with room in every limit, by place.
-    roomy: &'a [bool],
+    /// The room in all limits.
+    room: &'a LimitRoom<'a>,
 }
 
 // === impl Zeros ===
@@ -78,14 +79,14 @@ impl Zeros {
         }
 
         let scrapes = by_variant(&tick.inputs.scrapes);
-        let roomy = &limits.roomy(tick);
+        let room = &limits.room(tick);
         let mut models = BTreeSet::new();
         for (model, groups) in tick.models() {
             let rule = tick.policy.zero.in_fleet(fleet, model);
             let ZeroPolicy::AfterIdle(retention) = rule.policy else { continue };
             models.insert(model.clone());
             let now = tick.now;
-            let case = ZeroCandidate { now, model, groups, rule, retention, supply, roomy };
+            let case = ZeroCandidate { now, model, groups, rule, retention, supply, room };
             let (work, signal) =
                 self.silences.listen(tick, &scrapes, groups, model, case.starting());
             self.wake(&case, &work, signal.as_deref(), &mut decisions);
@@ -133,7 +134,7 @@ impl Zeros {
         decisions: &mut [Decision],
     ) {
         let sleepers = case.sleepers(self.woken.get(case.model));
-        let wake = zero::wake_whole(work.in_front, &sleepers);
+        let wake = zero::wake_whole(work.in_front, &sleepers, &|set| case.room.fits(set));
         let mut queued = None;
         if let (Wake::Woken { variants: cheapest, queued: amount }, Some(signal)) = (wake, signal) {
             let variants = case.sized(decisions, cheapest);
@@ -272,7 +273,6 @@ impl<'a> ZeroCandidate<'a> {
                 current: member.observation.wanted,
                 stuck: self.stuck(member),
                 bounds: member.observation.bounds,
-                has_room: self.roomy[member.place],
                 woken: woken.is_some_and(|woken| woken.variants.contains(&member.spec.key)),
             })
             .collect()

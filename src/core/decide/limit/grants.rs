@@ -1,7 +1,7 @@
 //! The grants of all limits together, one replica at a time.
 
 use crate::decide::limit::holdings::LimitUse;
-use crate::decide::limit::ledger::Holdings;
+use crate::decide::limit::ledger::{Holdings, holdings};
 use crate::decide::limit::refusal::{Cut, GrantRefusal};
 use crate::decide::limit::supply::SupplyLimit;
 use crate::decide::limit::want::{Priority, Want};
@@ -44,6 +44,14 @@ pub struct Grants {
     pub grants: Vec<Grant>,
     /// One for each limit that cut, in the order of the limits.
     pub shadows: Vec<LimitShadow>,
+}
+
+/// The room in all limits, next to the holdings of all variants.
+pub(crate) struct LimitRoom<'a> {
+    /// In key order.
+    wants: Vec<Want>,
+    limits: &'a [SupplyLimit],
+    held: Holdings,
 }
 
 /// The state of granting.
@@ -158,12 +166,7 @@ impl<'a> GrantState<'a> {
             return;
         }
 
-        for (limit, used) in self.limits.iter().zip(&mut self.used) {
-            if limit.counts(want) {
-                used.add(limit, want, Replicas::ONE);
-                used.start(limit, want, Replicas::ONE);
-            }
-        }
+        start_one(want, self.limits, &mut self.used);
     }
 
     pub(super) fn cut(&mut self, at: usize, limit: usize, why: GrantRefusal) {
@@ -210,9 +213,41 @@ impl ModelShare {
     }
 }
 
-/// Returns true if no limit refuses one more replica next to these holdings.
-pub(crate) fn has_room(want: &Want, limits: &[SupplyLimit], held: &[LimitUse]) -> bool {
-    first_refusal(want, limits, held).is_none()
+// === impl LimitRoom ===
+
+impl<'a> LimitRoom<'a> {
+    /// Creates the room that the current replicas of these variants leave.
+    pub(crate) fn new(mut wants: Vec<Want>, limits: &'a [SupplyLimit]) -> Self {
+        wants.sort_by(|a, b| a.key.cmp(&b.key));
+        let held = holdings(&wants, limits);
+        Self { wants, limits, held }
+    }
+
+    /// Returns true if no limit refuses one more replica of each of these variants together.
+    /// Without a want, a variant counts in no limit.
+    pub(crate) fn fits(&self, variants: &[&VariantKey]) -> bool {
+        let mut held = self.held.clone();
+        variants.iter().filter_map(|key| self.want(key)).all(|want| {
+            let fits = first_refusal(want, self.limits, &held).is_none();
+            start_one(want, self.limits, &mut held);
+            fits
+        })
+    }
+
+    fn want(&self, variant: &VariantKey) -> Option<&Want> {
+        let place = self.wants.binary_search_by(|want| want.key.cmp(variant)).ok()?;
+        self.wants.get(place)
+    }
+}
+
+/// Adds one more replica of a variant, which has to be started, to the holdings.
+fn start_one(want: &Want, limits: &[SupplyLimit], held: &mut [LimitUse]) {
+    for (limit, used) in limits.iter().zip(held) {
+        if limit.counts(want) {
+            used.add(limit, want, Replicas::ONE);
+            used.start(limit, want, Replicas::ONE);
+        }
+    }
 }
 
 /// Returns the first limit that refuses one more replica next to these holdings, and the reason.

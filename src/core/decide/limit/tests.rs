@@ -60,6 +60,30 @@ fn what_does_not_suffice_is_shared_by_what_is_wanted_and_by_weight() {
 }
 
 #[test]
+fn replicas_that_fit_alone_may_not_fit_together() {
+    // One replica of `b` is being removed, and still holds its accelerator.
+    let wants = [want("b", 1, 1, 0), want("a", 1, 0, 0), want("large", 2, 0, 0)];
+    let [a, b, large] = [&wants[1].key, &wants[0].key, &wants[2].key];
+    let limits = [inventory_of(3)];
+    let room = LimitRoom::new(wants.to_vec(), &limits);
+    assert!(room.fits(&[]) && room.fits(&[a, b]) && room.fits(&[large]));
+    assert!(!room.fits(&[a, large]) && !room.fits(&[large, a]));
+    assert!(room.fits(&[a, b]), "asking holds nothing");
+    assert!(LimitRoom::new(Vec::new(), &[]).fits(&[a, large]), "nothing is limited");
+
+    // Two are free on one node, and one on another.
+    let free = BTreeMap::from([(kind("H100"), vec![Gpus::new(2), Gpus::ONE])]);
+    let kinds = BTreeMap::from([(kind("H100"), Headroom::Limited(Gpus::new(6)))]);
+    let pods = wants.iter().map(|want| (want.key.clone(), want.gpus)).collect();
+    let nodes = Nodes { kinds, free, pods };
+    let source = LimitSource::Read(Allowance::Nodes(nodes.into()));
+    let limits = [named("nodes", LimitScope::Cluster, source)];
+    let room = LimitRoom::new(wants.to_vec(), &limits);
+    assert!(room.fits(&[large, a]) && room.fits(&[a, large]) && room.fits(&[a, b]));
+    assert!(!room.fits(&[large, large]), "only one node has two");
+}
+
+#[test]
 fn the_tightest_of_several_limits_wins_and_is_named() {
     let budget = LimitSource::Read(Allowance::Budget(CostPerHour::new(30.0).unwrap()));
     let quota = LimitSource::Read(Allowance::Total(Gpus::new(5)));

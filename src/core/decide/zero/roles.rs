@@ -2,9 +2,10 @@
 //!
 //! A variant that serves whole requests can answer alone. A prefill variant cannot answer without a
 //! decode variant, so such a model wakes with one of each. Of all sets that can answer, the
-//! cheapest is woken. A set in which each variant has room in every limit comes first, and then the
-//! set that has been woken before. Variants that are awake already cost nothing.
+//! cheapest is woken. A set whose variants together have room in every limit comes first, and then
+//! the set that has been woken before. Variants that are awake already cost nothing.
 
+use std::cmp::Ordering;
 use std::fmt;
 
 use crate::decide::zero::idleness::FrontQueue;
@@ -26,8 +27,6 @@ pub struct WakeCandidate {
     pub stuck: Replicas,
     /// The bounds of its replicas.
     pub bounds: Bounds,
-    /// True if every limit has room for one more replica.
-    pub has_room: bool,
     /// True if it has been woken, which may not have been actuated yet.
     pub woken: bool,
 }
@@ -99,50 +98,66 @@ impl WakeCandidate {
     }
 }
 
-/// The place of a set of variants among those that could wake; the least wakes.
-#[derive(PartialEq, PartialOrd)]
-struct WakeRank {
-    lacks_room: bool,
-    is_new: bool,
-    cost: CostPerHour,
+/// Variants that can answer once they are woken together, one of each role that is not awake.
+#[derive(Default)]
+struct WakeSet<'a>(Vec<&'a WakeCandidate>);
+
+impl<'a> WakeSet<'a> {
+    /// The same set with one more variant.
+    fn with(&self, sleeper: &'a WakeCandidate) -> Self {
+        Self(self.0.iter().copied().chain([sleeper]).collect())
+    }
+
+    fn keys(&self) -> Vec<&'a VariantKey> {
+        self.0.iter().map(|it| &it.variant).collect()
+    }
+
+    /// Sorts the set with more woken variants first, and then the cheaper set.
+    fn compare(&self, other: &Self) -> Ordering {
+        other.woken().cmp(&self.woken()).then_with(|| self.cost().compare(other.cost()))
+    }
+
+    fn woken(&self) -> usize {
+        self.0.iter().filter(|it| it.woken).count()
+    }
+
+    fn cost(&self) -> CostPerHour {
+        self.0.iter().map(|it| it.cost).sum()
+    }
 }
 
-/// Returns the variants to wake, so that the model can answer.
-pub fn wake_whole(in_front: FrontQueue, sleepers: &[WakeCandidate]) -> Wake {
+/// Returns the variants to wake, so that the model can answer. `fits` returns true if every limit
+/// has room for one more replica of each of these variants together. If no set fits, one is
+/// returned anyway, so that its decisions show the limit.
+pub fn wake_whole(
+    in_front: FrontQueue,
+    sleepers: &[WakeCandidate],
+    fits: &dyn Fn(&[&VariantKey]) -> bool,
+) -> Wake {
     let FrontQueue::Queued(queued) = in_front else { return Wake::Asleep(in_front) };
     if queued == Requests::ZERO {
         return Wake::Asleep(in_front);
     }
 
-    let mut best: Option<(WakeRank, Vec<&WakeCandidate>)> = None;
-    for set in serving_sets(sleepers) {
+    let mut sets: Vec<WakeSet<'_>> = Vec::new();
+    for roles in serving_sets(sleepers) {
         let missing: Vec<Role> =
-            set.iter().copied().filter(|role| awake(sleepers, *role).is_none()).collect();
+            roles.iter().copied().filter(|role| awake(sleepers, *role).is_none()).collect();
         if missing.is_empty() {
-            let awake = set.first().and_then(|role| awake(sleepers, *role));
+            let awake = roles.first().and_then(|role| awake(sleepers, *role));
             let Some(WakeCandidate { variant, current, .. }) = awake else { continue };
             let replicas = current.unwrap_or(Replicas::ONE);
             return Wake::Awake { variant: variant.clone(), replicas };
         }
 
-        let each = missing.into_iter().map(|role| cheapest(sleepers, role));
-        let Some(woken) = each.collect::<Option<Vec<&WakeCandidate>>>() else { continue };
-        let per_hour = woken.iter().map(|it| it.cost.per_hour()).sum();
-        let rank = WakeRank {
-            lacks_room: !woken.iter().all(|it| it.has_room),
-            is_new: !woken.iter().all(|it| it.woken),
-            cost: CostPerHour::new(per_hour).unwrap_or_default(),
-        };
-        if best.as_ref().is_none_or(|(known, _)| rank < *known) {
-            best = Some((rank, woken));
-        }
+        sets.extend(wakeable_sets(sleepers, &missing));
     }
 
+    // The sort is stable: of equal sets, whole requests come first, and then the first names.
+    sets.sort_by(WakeSet::compare);
+    let best = sets.iter().find(|set| fits(&set.keys())).or(sets.first());
     match best {
-        Some((_, woken)) => {
-            let variants = woken.into_iter().map(|it| it.variant.clone()).collect();
-            Wake::Woken { variants, queued }
-        }
+        Some(set) => Wake::Woken { variants: set.keys().into_iter().cloned().collect(), queued },
         None => Wake::NoneAllowed(queued),
     }
 }
@@ -176,15 +191,20 @@ fn awake(sleepers: &[WakeCandidate], role: Role) -> Option<&WakeCandidate> {
     sleepers.iter().find(|it| it.role == role && it.is_awake())
 }
 
-/// Returns the cheapest variant of a role that may have a replica; of two that cost the same, the
-/// first by name. Variants with room in every limit come first, and of these the one that has been
-/// woken before. If none has room, one is returned anyway, so that its decision shows the limit.
-fn cheapest(sleepers: &[WakeCandidate], role: Role) -> Option<&WakeCandidate> {
-    let wakeable = sleepers.iter().filter(|it| it.role == role && it.may_wake());
-    wakeable.min_by(|a, b| {
-        let by_state = (b.has_room, b.woken).cmp(&(a.has_room, a.woken));
-        by_state.then(a.cost.compare(b.cost)).then_with(|| a.variant.cmp(&b.variant))
-    })
+/// Returns all sets with one variant of each of these roles that may have a replica, by name.
+fn wakeable_sets<'a>(sleepers: &'a [WakeCandidate], roles: &[Role]) -> Vec<WakeSet<'a>> {
+    let mut sets = vec![WakeSet::default()];
+    for role in roles {
+        let mut wakeable: Vec<&WakeCandidate> =
+            sleepers.iter().filter(|it| it.role == *role && it.may_wake()).collect();
+        wakeable.sort_by(|a, b| a.variant.cmp(&b.variant));
+        sets = sets
+            .iter()
+            .flat_map(|set| wakeable.iter().copied().map(move |it| set.with(it)))
+            .collect();
+    }
+
+    sets
 }
 
 #[cfg(test)]
@@ -200,7 +220,6 @@ mod tests {
             current: Replicas::new(current),
             stuck: Replicas::ZERO,
             bounds: Bounds::new(Replicas::ZERO, Replicas::new(4)).unwrap(),
-            has_room: true,
             woken: false,
         }
     }
@@ -215,8 +234,20 @@ mod tests {
     }
 
     fn woken(sleepers: &[WakeCandidate]) -> Vec<String> {
+        woken_within(sleepers, &|_| true)
+    }
+
+    /// The variants that are woken if limits have no room for some of them.
+    fn woken_without(sleepers: &[WakeCandidate], full: &[&str]) -> Vec<String> {
+        woken_within(sleepers, &|set| set.iter().all(|key| !full.contains(&key.variant.as_str())))
+    }
+
+    fn woken_within(
+        sleepers: &[WakeCandidate],
+        fits: &dyn Fn(&[&VariantKey]) -> bool,
+    ) -> Vec<String> {
         let queued = FrontQueue::Queued(Requests::new(3.0).unwrap());
-        match wake_whole(queued, sleepers) {
+        match wake_whole(queued, sleepers, fits) {
             Wake::Woken { variants, .. } => {
                 variants.iter().map(|key| key.variant.to_string()).collect()
             }
@@ -235,17 +266,17 @@ mod tests {
         let dear = sleeper("dear", Role::Both, 9.0, 0);
         let asleep = [dear, closed.clone(), sleeper("cheap", Role::Both, 1.0, 0)];
         assert_eq!(
-            wake_whole(queued, &asleep).to_string(),
+            wake_whole(queued, &asleep, &|_| true).to_string(),
             "shop/cheap woken: requests in the queue: 3"
         );
 
         let starting = [sleeper("dear", Role::Both, 9.0, 1), sleeper("cheap", Role::Both, 1.0, 0)];
         assert_eq!(
-            wake_whole(queued, &starting).to_string(),
+            wake_whole(queued, &starting, &|_| true).to_string(),
             "awake: shop/dear has 1 desired replicas"
         );
 
-        let none = wake_whole(queued, &[closed]);
+        let none = wake_whole(queued, &[closed], &|_| true);
         assert_eq!(none, Wake::NoneAllowed(Requests::new(3.0).unwrap()));
     }
 
@@ -305,25 +336,60 @@ mod tests {
         assert_eq!(woken(&fleet), ["dear"]);
 
         fleet[0] = sleeper("cheap", Role::Both, 1.0, 0);
-        fleet[0].has_room = false;
-        assert_eq!(woken(&fleet), ["dear"]);
-        fleet[1].has_room = false;
-        assert_eq!(woken(&fleet), ["cheap"], "no variant has room");
+        assert_eq!(woken_without(&fleet, &["cheap"]), ["dear"]);
+        assert_eq!(woken_without(&fleet, &["cheap", "dear"]), ["cheap"], "no variant has room");
 
         fleet = [sleeper("cheap", Role::Both, 1.0, 0), sleeper("dear", Role::Both, 2.0, 0)];
         fleet[1].woken = true;
         assert_eq!(woken(&fleet), ["dear"], "its scaler may not have acted yet");
-        fleet[1].has_room = false;
-        assert_eq!(woken(&fleet), ["cheap"]);
+        assert_eq!(woken_without(&fleet, &["dear"]), ["cheap"]);
     }
 
     #[test]
     fn variants_with_room_wake_before_a_cheaper_set_without() {
-        let mut fleet = fleet(4.0);
-        fleet[0].has_room = false;
-        assert_eq!(woken(&fleet), ["p", "d"]);
-        fleet[1].has_room = false;
-        assert_eq!(woken(&fleet), ["whole"], "neither set has room");
+        let fleet = fleet(4.0);
+        assert_eq!(woken_without(&fleet, &["whole"]), ["p", "d"]);
+        assert_eq!(woken_without(&fleet, &["whole", "p"]), ["whole"], "neither set has room");
+    }
+
+    #[test]
+    fn variants_that_fit_alone_and_not_together_do_not_wake_before_a_set_that_fits() {
+        let mut fleet = fleet(6.0);
+        assert_eq!(woken_within(&fleet, &|set| set.len() == 1), ["whole"]);
+        assert_eq!(woken_within(&fleet, &|_| false), ["p", "d"], "no set fits");
+
+        for part in &mut fleet[1..] {
+            part.woken = true;
+        }
+        assert_eq!(woken_within(&fleet, &|set| set.len() == 1), ["whole"]);
+        assert_eq!(woken_within(&fleet, &|_| false), ["p", "d"]);
+        fleet[1].current = Some(Replicas::ONE);
+        assert_eq!(woken_within(&fleet, &|set| set.len() == 1), ["d"], "the other half is awake");
+    }
+
+    #[test]
+    fn of_the_pairs_that_fit_together_the_cheapest_wakes() {
+        let parts = [
+            sleeper("p-dear", Role::Prefill, 9.0, 0),
+            sleeper("p", Role::Prefill, 2.0, 0),
+            sleeper("d-dear", Role::Decode, 8.0, 0),
+            sleeper("d", Role::Decode, 3.0, 0),
+        ];
+        // The two cheap ones share an accelerator, and so do the two dear ones.
+        let same = |key: &VariantKey| key.variant.as_str().ends_with("dear");
+        let found = woken_within(&parts, &|set| same(set[0]) != same(set[1]));
+        assert_eq!(found, ["p", "d-dear"]);
+    }
+
+    #[test]
+    fn a_half_that_was_woken_wakes_with_a_new_other_half() {
+        let mut parts = [
+            sleeper("p", Role::Prefill, 2.0, 0),
+            sleeper("d", Role::Decode, 3.0, 0),
+            sleeper("d-dear", Role::Decode, 8.0, 0),
+        ];
+        parts[2].woken = true;
+        assert_eq!(woken(&parts), ["p", "d-dear"]);
     }
 
     #[test]
@@ -332,11 +398,11 @@ mod tests {
         for in_front in
             [FrontQueue::NoQueue, FrontQueue::Unknown, FrontQueue::Queued(Requests::ZERO)]
         {
-            assert_eq!(wake_whole(in_front, &fleet), Wake::Asleep(in_front));
+            assert_eq!(wake_whole(in_front, &fleet, &|_| true), Wake::Asleep(in_front));
         }
 
         assert_eq!(
-            wake_whole(FrontQueue::Unknown, &fleet).to_string(),
+            wake_whole(FrontQueue::Unknown, &fleet, &|_| true).to_string(),
             "asleep: the queue could not be read"
         );
     }
