@@ -107,6 +107,24 @@ fn a_role_at_its_maximum_does_not_keep_the_other_from_growing() {
 }
 
 #[test]
+fn a_role_that_is_short_at_its_maximum_leaves_no_demand_of_the_other() {
+    let role = |name: &str, role| VariantSpec { role, ..spec(name, 1.0, (1, 8)) };
+    let mut world = world(vec![role("p", Role::Prefill), role("d", Role::Decode)]);
+    world.set("p", 8, (0.98, 0.0));
+    // 78% of what eight replicas carry: neither short nor spare.
+    world.set("d", 8, (0.62, 0.0));
+    let decisions = world.run(3);
+    for (name, is_short, label) in [("p", true, "capacity_short"), ("d", false, "capacity_kept")] {
+        let decision = of(&decisions, name);
+        assert_eq!(decision.is_short_at_max(), Some(is_short), "{name}");
+        let reason = &decision.steps[0].reason;
+        assert_eq!(reason.label(), label);
+        let said = reason.to_string();
+        assert_eq!(said.contains("demand exceeds capacity at max"), is_short, "{said}");
+    }
+}
+
+#[test]
 fn by_rank_what_is_cheap_for_its_list_price_grows_and_the_decision_keeps_every_option() {
     let mut by_rank = sized(&[Analyzer::Tokens]);
     let Some(sizing) = &mut by_rank.sizing else { panic!() };

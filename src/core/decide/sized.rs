@@ -41,7 +41,7 @@ pub struct SizingValues {
     pub unplaced: Replicas,
     /// Analyzers that vote and do not count, with the reason for each.
     pub absent: Vec<(Analyzer, VoterStanding)>,
-    /// The part of the demand that the plan leaves unserved, if any.
+    /// The result of comparing the plan with the demand on its model, or on its role.
     pub short: Shortfall,
     /// The variant's rank among the variants of its model, if they were ranked.
     #[serde(skip_serializing_if = "Option::is_none")]

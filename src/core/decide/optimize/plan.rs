@@ -119,6 +119,13 @@ pub struct DemandCover {
 }
 
 impl ModelPlan {
+    /// Returns true if the plan does not cover the demand on the variants of a role.
+    #[must_use]
+    pub fn is_short_of(&self, role: Role) -> bool {
+        let mut of_role = self.covers.iter().filter(|cover| cover.role.is_none_or(|it| it == role));
+        of_role.any(|cover| cover.missing().is_some())
+    }
+
     /// Returns the largest share of the demand that the plan does not cover; `None` if it covers
     /// all demand.
     #[must_use]

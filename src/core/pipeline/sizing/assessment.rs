@@ -7,7 +7,7 @@ use crate::analyze::capacity::{CapacityReport, Unit};
 use crate::decide::optimize::{Candidate, Consent, PlanModel, ReportFreshness, VotingReport};
 use crate::decide::sized::{Shortfall, SizedReason, SizingValues};
 use crate::decide::{Reason, Stage};
-use crate::fleet::{Bounds, ModelKey, Role, VariantKey};
+use crate::fleet::{Bounds, ModelKey, VariantKey};
 use crate::pipeline::limits::{PlannedModel, rank};
 use crate::pipeline::proposal::{Proposal, ProposalBasis};
 use crate::pipeline::sizing::input::VariantInput;
@@ -109,13 +109,11 @@ impl ModelAssessment<'_> {
         let Self { ballot, outlook, .. } = self;
         let plan = &planned.alone;
         let key = &member.spec.key;
-        let verdict = match member.spec.role {
-            Role::Both => None,
-            role @ (Role::Prefill | Role::Decode) => ballot.roles.get(&role).copied(),
-        };
+        let role = member.spec.role;
+        let is_short = plan.is_short_of(role);
 
         SizingValues {
-            verdict: verdict.unwrap_or(ballot.model),
+            verdict: ballot.roles.get(&role).copied().unwrap_or(ballot.model),
             method: plan.method,
             stuck: member.stuck,
             unplaced: member.unplaced,
@@ -125,9 +123,9 @@ impl ModelAssessment<'_> {
                 .filter(|(_, standing)| *standing != VoterStanding::Live)
                 .copied()
                 .collect(),
-            short: if plan.shortfall().is_some() { Shortfall::Some } else { Shortfall::None },
+            short: if is_short { Shortfall::Some } else { Shortfall::None },
             rank: rank(key, &plan.rankings),
-            foreseen: outlook.foreseen.get(&member.spec.role).copied(),
+            foreseen: outlook.foreseen.get(&role).copied(),
             card: outlook.cards.get(key).map(|card| card.title()),
             carries: outlook.estimates.get(key).copied(),
             slowest: outlook.slowest.get(key).cloned(),
