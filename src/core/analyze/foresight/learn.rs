@@ -8,7 +8,7 @@ use crate::analyze::foresight::arrivals::Serving;
 use crate::analyze::foresight::batch::{ReplicaContext, UpstreamQueue};
 use crate::analyze::foresight::gateway::{GatewaySignals, QueueReading};
 use crate::analyze::foresight::policy::ForesightPolicy;
-use crate::analyze::foresight::role_demand::RoleDemand;
+use crate::analyze::foresight::role_demand::{RoleDemand, UpstreamArrivals};
 use crate::analyze::foresight::schedule::ArrivalCoverage;
 use crate::analyze::foresight::state::Foresight;
 use crate::analyze::foresight::strides::VariantStrides;
@@ -116,11 +116,15 @@ impl Foresight {
         }
 
         let upstream = self.demands.get(&(model.clone(), Role::Prefill));
-        let prefill = upstream.map(|it| it.arrivals.clone());
+        let prefill = upstream.map(|it| UpstreamArrivals {
+            arrivals: it.arrivals.clone(),
+            known_through: it.known_through(through),
+        });
         let Some(decode) = self.demands.get_mut(&(model.clone(), role)) else { return };
 
         let own = decode.arrivals.rate(decode.known_through(through)).unwrap_or_default();
-        decode.upstream = prefill.filter(|it| it.rate(through).is_some_and(|rate| rate > own));
+        decode.upstream =
+            prefill.filter(|it| it.arrivals.rate(it.known_through).is_some_and(|rate| rate > own));
     }
 }
 
@@ -247,6 +251,36 @@ mod tests {
 
         let rates: Vec<f64> = demand.arrivals.points().iter().map(|point| point.rate).collect();
         assert!(rates.len() > 20 && rates.iter().all(|it| (it - 10.0).abs() < 1e-6), "{rates:?}");
+    }
+
+    #[test]
+    fn the_last_known_arrivals_at_prefill_count_for_decode_until_prefill_counts_again() {
+        let model = VariantSpec::example("a").model_key();
+        let counted = |rate: f64, until: i64| {
+            let mut demand = RoleDemand::default();
+            for second in 1..=until {
+                demand.arrivals.add(at(second), Seconds::literal(1), rate);
+                let serving = Serving { reporting: 2.0, silent: 0.0 };
+                demand.close(at(second), GatewaySignals::UNSEEN, serving, None);
+            }
+            demand
+        };
+
+        let mut foresight = Foresight::default();
+        foresight.demands.insert((model.clone(), Role::Prefill), counted(6.0, 300));
+        foresight.demands.insert((model.clone(), Role::Decode), counted(4.0, 400));
+        foresight.look_upstream(at(400), &model, Role::Decode);
+        let decode = &foresight.demands[&(model.clone(), Role::Decode)];
+        let (arrivals, known) = decode.arriving(at(400));
+        let rate = arrivals.rate(known).unwrap();
+        assert!((rate - 6.0).abs() < 1e-9 && known == at(300), "{rate} {known}");
+
+        foresight.demands.insert((model.clone(), Role::Prefill), counted(3.0, 400));
+        foresight.look_upstream(at(400), &model, Role::Decode);
+        let decode = &foresight.demands[&(model, Role::Decode)];
+        let (arrivals, known) = decode.arriving(at(400));
+        let rate = arrivals.rate(known).unwrap();
+        assert!((rate - 4.0).abs() < 1e-9 && known == at(400), "{rate} {known}");
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub(super) struct RoleDemand {
     /// The instant up to which arrivals were counted. No replica has counted them since then.
     pub(super) counted_until: Option<Timestamp>,
     /// Arrivals at prefill, while they are more than those at decode.
-    pub(super) upstream: Option<ArrivalHistory>,
+    pub(super) upstream: Option<UpstreamArrivals>,
     pub(super) hold: HoldWindow,
     /// The need with the backlog, which disappears once the backlog is worked off.
     pub(super) queue: HoldWindow,
@@ -34,6 +34,13 @@ pub(super) struct RoleDemand {
     pub(super) router: RouterWeights,
     /// True once saved demand was restored. It happens once, however often variants return.
     pub(super) restored: bool,
+}
+
+/// Arrivals at prefill, and the instant up to which they are known.
+#[derive(Clone, Debug)]
+pub(super) struct UpstreamArrivals {
+    pub(super) arrivals: ArrivalHistory,
+    pub(super) known_through: Timestamp,
 }
 
 // === impl RoleDemand ===
@@ -53,7 +60,7 @@ impl RoleDemand {
     /// The arrivals that count, and the instant up to which they are known.
     pub(super) fn arriving(&self, through: Timestamp) -> (&ArrivalHistory, Timestamp) {
         match &self.upstream {
-            Some(upstream) => (upstream, through),
+            Some(upstream) => (&upstream.arrivals, upstream.known_through),
             None => (&self.arrivals, self.known_through(through)),
         }
     }
@@ -63,7 +70,7 @@ impl RoleDemand {
     pub(super) fn scale(&mut self, factor: f64) {
         self.arrivals.scale(factor);
         if let Some(upstream) = &mut self.upstream {
-            upstream.scale(factor);
+            upstream.arrivals.scale(factor);
         }
 
         for window in [&mut self.hold, &mut self.queue, &mut self.bridge] {

@@ -94,7 +94,8 @@ impl Foresight {
             demand.mixes.drifted(strides(horizon), &known.requested, &demand.lengths, drift)?;
 
         let elasticity = known.elasticity(before)?;
-        let arrivals = demand.upstream.as_ref().unwrap_or(&demand.arrivals);
+        let upstream = demand.upstream.as_ref().map(|it| &it.arrivals);
+        let arrivals = upstream.unwrap_or(&demand.arrivals);
         Some(demand.mixes.weights(arrivals.points(), elasticity))
     }
 

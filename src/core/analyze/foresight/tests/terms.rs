@@ -4,6 +4,7 @@ use super::*;
 use crate::analyze::foresight::arrivals::STRIDE;
 use crate::analyze::foresight::arrivals::saved::SavedArrivals;
 use crate::analyze::foresight::batch::{ReplicaContext, UpstreamQueue};
+use crate::analyze::foresight::role_demand::UpstreamArrivals;
 use crate::analyze::foresight::seen::VariantModel;
 
 /// Times to first token, of which this share is late.
@@ -92,7 +93,8 @@ fn past_requests_at_prefill_count_by_their_own_strides_at_decode() {
     let (model, role) = (world.spec.model_key(), Role::Decode);
     let demand = world.foresight.demands.get_mut(&(model.clone(), role)).unwrap();
     assert!(demand.arrivals.points().len() > 30);
-    demand.upstream = Some(prefill.restore());
+    let known_through = at(world.now);
+    demand.upstream = Some(UpstreamArrivals { arrivals: prefill.restore(), known_through });
 
     let current = Replicas::saturating(world.replicas);
     let variants = [VariantStrides { current, ..VariantStrides::example(&world.spec) }];
@@ -112,6 +114,23 @@ fn arrivals_that_replicas_no_longer_count_stay_as_they_were_and_free_nothing() {
     let unknown = world.run(1200, 2.0 * truth());
     assert_eq!(unknown.spare_withheld, Some(SpareWithheld::DemandUnknown));
     assert_eq!(unknown.report.total.spare, Amount::ZERO);
+    let arriving = unknown.foreseen[&Role::Both].need.arriving;
+    assert!((arriving - 2.0 * truth()).abs() < 0.1 * truth(), "{arriving}");
+
+    world.uncounted = false;
+    assert_eq!(world.run(60, 2.0 * truth()).spare_withheld, None);
+}
+
+#[test]
+fn arrivals_after_an_instant_to_which_the_clock_went_back_are_unknown_until_they_are_counted() {
+    let mut world = World::new(4);
+    drop(world.run(300, 2.0 * truth()));
+
+    world.now -= 100;
+    world.foresight.rewind(at(world.now));
+    world.uncounted = true;
+    let unknown = world.run(60, 2.0 * truth());
+    assert_eq!(unknown.spare_withheld, Some(SpareWithheld::DemandUnknown));
     let arriving = unknown.foreseen[&Role::Both].need.arriving;
     assert!((arriving - 2.0 * truth()).abs() < 0.1 * truth(), "{arriving}");
 
