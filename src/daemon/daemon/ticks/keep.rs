@@ -156,6 +156,10 @@ impl StateKeeper {
     fn expire(&mut self, now: Timestamp) {
         self.outlived.retain(|_, it| it.is_known(now));
         self.left.retain(|_, it| it.is_recent(now));
+        // After the clock went back, a variant that left earlier has not left later than now.
+        for saved in self.left.values_mut() {
+            saved.written = saved.written.min(now);
+        }
     }
 
     /// Writes the state file when desired replicas have changed, and at a fixed interval.
@@ -396,6 +400,28 @@ mod tests {
         drop_oldest(&mut states, 2);
         let names: Vec<&str> = states.keys().map(|key| key.variant.as_str()).collect();
         assert_eq!(names, ["one", "two"]);
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_keeps_no_state_of_a_variant_that_left_for_longer() {
+        let telemetry = Telemetry::register(&prometheus::Registry::new()).unwrap();
+        let mut keeper = StateKeeper::load(None, Clock::start(), telemetry, TaskTracker::new());
+        let early = left("early", 10_000);
+        keeper.left.insert(early.variant.clone(), early);
+
+        // The clock went back by an hour, and another variant leaves a minute later.
+        keeper.expire(Timestamp::from_second(6_400).unwrap());
+        let late = left("late", 6_460);
+        let key = late.variant.clone();
+        keeper.left.insert(key.clone(), late);
+        let mut states = keeper.left.clone();
+        drop_oldest(&mut states, 1);
+        assert!(states.contains_key(&key), "it left last");
+
+        keeper.expire(Timestamp::from_second(6_400 + 15 * 60).unwrap());
+        assert_eq!(keeper.left.len(), 2);
+        keeper.expire(Timestamp::from_second(6_401 + 15 * 60).unwrap());
+        assert_eq!(keeper.left.keys().collect::<Vec<_>>(), [&key]);
     }
 
     #[tokio::test]
