@@ -307,11 +307,12 @@ fn limits_are_possible_and_of_what_is_there() {
     check_errors(&variant("gpus: 5000"), &[("variants[0].gpus", "must be from 0 to 4096")]);
     check_errors(
         &limits(
-            "accelerators: {H100: 1, NVIDIA-H100-PCIE: 2, L4: null}, budget_per_hour: -1, \
-             models: {m: {weight: 0}}, nodes: true",
+            "accelerators: {H100: 1, NVIDIA-H100-PCIE: 2, h100: 3, L4: null}, \
+             budget_per_hour: -1, models: {m: {weight: 0}}, nodes: true",
         ),
         &[
             ("limits.accelerators.NVIDIA-H100-PCIE", "is H100, which is already in the list"),
+            ("limits.accelerators.h100", "is in the list as H100, and names match exactly"),
             ("limits.accelerators.L4", "must be a number of accelerators"),
             ("limits.budget_per_hour", "must be from 0 to"),
             ("limits.nodes", "needs kubernetes.enabled"),

@@ -126,7 +126,7 @@ fn kinds(
     written: &BTreeMap<String, Option<u32>>,
     checks: &mut Checks<'_>,
 ) -> BTreeMap<Accelerator, u32> {
-    let mut kinds = BTreeMap::new();
+    let mut kinds: BTreeMap<Accelerator, u32> = BTreeMap::new();
     for (name, gpus) in written {
         let at = join(path, name);
         let rule = "must be the name of an accelerator, such as H100";
@@ -138,12 +138,25 @@ fn kinds(
         let count = checks.number(&at, *gpus, &GPUS);
         let Some((written, count)) = text.and_then(Accelerator::new).zip(count) else { continue };
         let kind = limits.named(&written);
-        if kinds.insert(kind.clone(), count).is_some() {
-            checks.problems.error_at(at, format!("is {kind}, which is already in the list"));
+        let mut known = kinds.keys();
+        let listed = known.find(|it| it.as_str().eq_ignore_ascii_case(kind.as_str()));
+        if let Some(listed) = listed {
+            checks.problems.error_at(at, repeated(&kind, listed));
         }
+
+        kinds.insert(kind, count);
     }
 
     kinds
+}
+
+/// The rule that a kind breaks if it is in the list already, perhaps in upper or lower case. Names
+/// match exactly, so a variant would be limited by one of the two numbers only.
+fn repeated(kind: &Accelerator, listed: &Accelerator) -> String {
+    if kind == listed {
+        return format!("is {kind}, which is already in the list");
+    }
+    format!("is in the list as {listed}, and names match exactly; keep the name that variants have")
 }
 
 fn priority(
