@@ -3,27 +3,57 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use plimsoll::analyze::ballot::Analyzer;
 use plimsoll::decide::limit::{Allowance, LimitName, LimitScope, LimitSource, SupplyLimit};
+use plimsoll::decide::zero::ZeroPolicy;
 use plimsoll::decide::{Basis, Decision, ReasonCode};
-use plimsoll::observe::Inputs;
+use plimsoll::fleet::{Role, VariantSpec};
 use plimsoll::observe::overrides::{OVERRIDE_MAX, Order, Override, OverrideSource};
+use plimsoll::observe::{DemandSignal, Inputs, Naming, SignalQuantity, SignalValue};
 use plimsoll::pipeline::limits::LimitPolicy;
+use plimsoll::pipeline::zero::{Zero, ZeroRule};
 use plimsoll::pipeline::{Decisions, Policy};
-use plimsoll::units::Gpus;
+use plimsoll::units::{Gpus, Requests, Seconds};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
 use crate::daemon::{Engine, Running, stats, text};
+use crate::limits::{limited, on};
 use crate::pipeline::{BUSY, IDLE, World, at, desired, key, n, of, policy, spec};
+use crate::sizing::sized;
 
 /// A tick of a world in which variant `a` has this order until a second.
 fn ordered(world: &mut World, order: Order, until: i64) -> Decisions {
+    let inputs = world.inputs();
+    ordered_on(world, inputs, order, until)
+}
+
+/// A tick on these inputs, in which variant `a` has this order until a second.
+fn ordered_on(world: &mut World, inputs: Inputs, order: Order, until: i64) -> Decisions {
     let given = Override { order, until: at(until), by: OverrideSource::Api };
-    let overrides = [(key("a"), given)].into();
-    let inputs = Inputs { overrides, ..world.inputs() };
+    let inputs = Inputs { overrides: [(key("a"), given)].into(), ..inputs };
     let decisions = world.pipeline.tick(at(world.second), &inputs);
     world.second += 1;
     decisions
+}
+
+/// Ticks once a second with this order for variant `a`, and returns the last decisions.
+fn run_ordered(world: &mut World, order: Order, seconds: i64) -> Decisions {
+    let until = world.second + seconds;
+    let mut decisions = Decisions::default();
+    for _ in 0..seconds {
+        decisions = ordered(world, order, until);
+    }
+    decisions
+}
+
+/// A world that analyzers size, with variant `a` and variant `b`.
+fn sized_pair(a: VariantSpec, b: VariantSpec) -> World {
+    World::with(sized(&[Analyzer::Tokens]), vec![a, b])
+}
+
+fn numbers(decisions: &Decisions) -> (u32, u32) {
+    (desired(decisions, "a"), desired(decisions, "b"))
 }
 
 fn alone(bounds: (u32, u32), policy: Policy) -> World {
@@ -119,6 +149,123 @@ fn a_pause_keeps_the_number_under_any_load() {
         }
         assert!(last(&decisions).steps.iter().any(|it| it.reason.code() == ReasonCode::Paused));
     }
+}
+
+/// At these loads the model needs five replicas, and `a` is the cheaper variant.
+#[test]
+fn what_a_pin_keeps_from_a_variant_another_one_provides() {
+    for (pin, bounds, expected) in [
+        (2, (1, 20), (2, 3)),
+        (3, (1, 20), (3, 2)),
+        (0, (0, 20), (0, 5)),
+        (1, (2, 20), (2, 3)),
+        (9, (1, 3), (3, 2)),
+    ] {
+        let mut world = sized_pair(spec("a", 6.0, bounds), spec("b", 10.0, (1, 20)));
+        world.set("a", 2, (0.75, 0.0));
+        world.set("b", 2, (0.75, 0.0));
+        let decisions = run_ordered(&mut world, Order::Pin(n(pin)), 3);
+        assert_eq!(numbers(&decisions), expected, "pinned to {pin} in {bounds:?}");
+        let pinned = last(&decisions).overridden().unwrap();
+        assert_eq!(pinned.order, Order::Pin(n(pin)));
+    }
+}
+
+#[test]
+fn after_a_pin_the_cheapest_variant_grows_again() {
+    let mut world = sized_pair(spec("a", 6.0, (1, 20)), spec("b", 10.0, (1, 20)));
+    world.set("a", 2, (0.75, 0.0));
+    world.set("b", 2, (0.75, 0.0));
+    let _ = run_ordered(&mut world, Order::Pin(n(2)), 3);
+    assert_eq!(desired(&world.run(3), "a"), 4);
+}
+
+#[test]
+fn what_a_pause_keeps_from_a_variant_another_one_provides() {
+    let mut world = sized_pair(spec("a", 6.0, (1, 20)), spec("b", 10.0, (1, 20)));
+    world.set("a", 2, (0.5, 0.0));
+    world.set("b", 2, (0.5, 0.0));
+    let in_effect = desired(&world.run(3), "a");
+    assert!(in_effect < 4, "{in_effect}");
+    world.set("a", 2, (0.98, 0.0));
+    world.set("b", 2, (0.98, 0.0));
+    let decisions = run_ordered(&mut world, Order::Pause, 20);
+    // 62,720 tokens in use need 73,788 at 85%: six replicas of 12,800.
+    assert_eq!(numbers(&decisions), (in_effect, 6 - in_effect));
+    assert_eq!(last(&decisions).because().unwrap().reason.code(), ReasonCode::Paused);
+}
+
+#[test]
+fn replicas_that_a_pin_keeps_count_for_the_others() {
+    let mut world = sized_pair(spec("a", 10.0, (1, 20)), spec("b", 6.0, (1, 20)));
+    world.set("a", 4, (0.3, 0.0));
+    world.set("b", 2, (0.3, 0.0));
+    let decisions = run_ordered(&mut world, Order::Pin(n(4)), 30);
+    assert_eq!(numbers(&decisions), (4, 1), "four replicas are enough");
+}
+
+#[test]
+fn a_pin_of_one_role_concerns_that_role_alone() {
+    let of_role = |name, cost, role| VariantSpec { role, ..spec(name, cost, (1, 20)) };
+    let specs = vec![
+        of_role("a", 6.0, Role::Prefill),
+        of_role("b", 10.0, Role::Prefill),
+        of_role("c", 6.0, Role::Decode),
+    ];
+    let mut world = World::with(sized(&[Analyzer::Tokens]), specs);
+    world.set("a", 2, (0.98, 0.0));
+    world.set("b", 2, (0.98, 0.0));
+    world.set("c", 4, (0.98, 0.0));
+    let decisions = run_ordered(&mut world, Order::Pin(n(2)), 3);
+    assert_eq!((numbers(&decisions), desired(&decisions, "c")), ((2, 4), 6));
+}
+
+#[test]
+fn saturation_adds_no_replica_where_a_pin_discards_it() {
+    let specs = vec![spec("a", 2.0, (1, 9)), spec("b", 9.0, (1, 9))];
+    let mut world = World::new(specs);
+    world.set("a", 2, BUSY);
+    world.set("b", 2, BUSY);
+    let decisions = run_ordered(&mut world, Order::Pin(n(2)), 3);
+    assert_eq!(numbers(&decisions), (2, 3));
+}
+
+#[test]
+fn limits_leave_to_other_models_what_a_pin_does_not_use() {
+    let source = LimitSource::Read(Allowance::Total(Gpus::new(8)));
+    let name = LimitName::new("quota").unwrap();
+    let quota = SupplyLimit { name, scope: LimitScope::Cluster, source };
+    let specs = vec![on("a", "a", "H100", 4.0), on("b", "b", "H100", 4.0)];
+    let policy = limited(sized(&[Analyzer::Tokens]), vec![quota]);
+    let mut world = World::with(policy, specs);
+    world.set("a", 3, (0.98, 0.0));
+    world.set("b", 3, (0.98, 0.0));
+    // Both models need five.
+    let decisions = run_ordered(&mut world, Order::Pin(n(3)), 3);
+    assert_eq!(numbers(&decisions), (3, 5), "{:?}", of(&decisions, "b").steps);
+    assert_eq!(last(&decisions).because().unwrap().reason.code(), ReasonCode::Pinned);
+}
+
+#[test]
+fn a_model_whose_cheapest_variant_is_pinned_to_zero_wakes_on_another() {
+    let idle = ZeroPolicy::AfterIdle(Seconds::literal(900));
+    let default = ZeroRule { policy: idle, awake_min: Seconds::literal(120) };
+    let policy = Policy { zero: Zero { default, ..Zero::default() }, ..policy() };
+    let specs = vec![spec("a", 1.0, (0, 9)), spec("b", 2.0, (0, 9))];
+    let model = specs[0].model_key();
+    let mut world = World::with(policy, specs);
+    world.set("a", 0, IDLE);
+    world.set("b", 0, IDLE);
+    let _ = world.run(3);
+
+    let seen = SignalValue::Number(Requests::new(3.0).unwrap(), at(world.second));
+    let (counts, naming) = (SignalQuantity::Requests, Naming::Named);
+    let signal = DemandSignal { signal: "gateway".to_owned(), seen, counts, naming };
+    let demand = [(model, vec![signal])].into();
+    let inputs = Inputs { demand, ..world.inputs() };
+    let until = world.second + 60;
+    let decisions = ordered_on(&mut world, inputs, Order::Pin(n(0)), until);
+    assert_eq!(numbers(&decisions), (0, 1), "{:?}", of(&decisions, "b").steps);
 }
 
 #[test]

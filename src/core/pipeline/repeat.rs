@@ -18,8 +18,6 @@ use crate::decide::enforce::{Behavior, Deference, Dwell, FLAP_BUDGET_MAX, Rules,
 use crate::fleet::{Bounds, Fleet, ModelKey, VariantKey};
 use crate::observe::record::FleetRecorder;
 use crate::observe::{GaugeSummary, Inputs, Observation, ReplicaObservation};
-use crate::pipeline::limits::LimitSwitch;
-use crate::pipeline::limits::policy::LimitPolicy;
 use crate::pipeline::limits::raised::RaisedLimit;
 use crate::pipeline::{Decisions, DesiredReplicas, Pipeline, Policy};
 use crate::units::{Fraction, Requests, Seconds};
@@ -96,7 +94,7 @@ impl TickScene {
 
 /// The inputs with the variants of one model only, unless limits let other models matter.
 fn without_others(inputs: Inputs, model: &ModelKey, pipeline: &Pipeline) -> Inputs {
-    if is_limited(&pipeline.policy.limits) {
+    if pipeline.policy.limits.is_limited() {
         return inputs;
     }
 
@@ -104,12 +102,6 @@ fn without_others(inputs: Inputs, model: &ModelKey, pipeline: &Pipeline) -> Inpu
     let wishes = inputs.fleet.wishes(model).to_vec();
     let fleet = Fleet::new(own).wishing(wishes.into_iter().map(|wish| (model.clone(), wish)));
     Inputs { fleet: Arc::new(fleet), ..inputs }
-}
-
-/// Returns true if variants share any limit.
-fn is_limited(limits: &LimitPolicy) -> bool {
-    let LimitPolicy { nodes, quotas, configured, .. } = limits;
-    *nodes == LimitSwitch::On || *quotas == LimitSwitch::On || !configured.is_empty()
 }
 
 /// The inputs without the overrides that changes take away; `None` if they take none.

@@ -14,6 +14,7 @@ use crate::analyze::saturation::{
 use crate::decide::{ModelReport, Reason, VariantReport};
 use crate::fleet::{ModelKey, ReplicaKey, Role, VariantKey};
 use crate::pipeline::group::{Member, VariantGroup};
+use crate::pipeline::overrides;
 use crate::pipeline::proposal::{Proposal, ProposalBasis, Proposals};
 use crate::pipeline::supply::VariantSupply;
 use crate::pipeline::tick::Tick;
@@ -144,7 +145,7 @@ fn state(
         desired,
         patience: if is_overdue { TransitionPatience::Exhausted } else { TransitionPatience::Left },
         cost: spec.cost,
-        bounds: observation.bounds,
+        bounds: overrides::bounds(tick, member),
     })
 }
 

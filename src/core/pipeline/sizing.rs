@@ -6,7 +6,8 @@
 //! far as all of them agree. The [ballot] names the binding analyzer.
 //!
 //! Replicas whose start takes twice the usual time are *stuck* (`pipeline/startup.rs`). They count
-//! neither as supply nor as pending, and stay on top of the planned replicas.
+//! neither as supply nor as pending, and stay on top of the planned replicas. A pin or a pause
+//! bounds its variant in the plan (`pipeline/overrides.rs`), so that the others provide the rest.
 //!
 //! # While foresight has learned nothing
 //!
@@ -254,7 +255,7 @@ impl Sizer {
             .clone()
             .filter_map(|member| {
                 let leaving = self.leaving.get(&member.spec.key).copied().unwrap_or_default();
-                VariantInput::of(member, &supply[member.place], leaving)
+                VariantInput::of(tick, member, &supply[member.place], leaving)
             })
             .collect();
         let all_counted = members.len() == with_target.count();

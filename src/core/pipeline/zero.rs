@@ -25,6 +25,7 @@ use crate::observe::{Inputs, Scrape};
 use crate::pipeline::group::{Member, VariantGroup};
 use crate::pipeline::guard::incomplete;
 use crate::pipeline::limits::TickLimits;
+use crate::pipeline::overrides;
 use crate::pipeline::proposal::ProposalBasis;
 use crate::pipeline::silence::Silences;
 use crate::pipeline::silence::saved::SavedSilence;
@@ -89,7 +90,7 @@ impl Zeros {
             let case = ZeroCandidate { now, model, groups, rule, retention, supply, room };
             let (work, signal) =
                 self.silences.listen(tick, &scrapes, groups, model, case.starting());
-            self.wake(&case, &work, signal.as_deref(), &mut decisions);
+            self.wake(tick, &case, &work, signal.as_deref(), &mut decisions);
             self.lower(tick, &case, &work, &mut decisions);
         }
 
@@ -128,12 +129,13 @@ impl Zeros {
     /// Wakes a model with a queue in front of it, and keeps a woken model awake.
     fn wake(
         &mut self,
+        tick: &Tick<'_>,
         case: &ZeroCandidate<'_>,
         work: &ObservedWork,
         signal: Option<&str>,
         decisions: &mut [Decision],
     ) {
-        let sleepers = case.sleepers(self.woken.get(case.model));
+        let sleepers = case.sleepers(tick, self.woken.get(case.model));
         let wake = zero::wake_whole(work.in_front, &sleepers, &|set| case.room.fits(set));
         let mut queued = None;
         if let (Wake::Woken { variants: cheapest, queued: amount }, Some(signal)) = (wake, signal) {
@@ -263,8 +265,9 @@ impl<'a> ZeroCandidate<'a> {
         member.is_some_and(|member| member.measured > Replicas::ZERO)
     }
 
-    /// The variants that may wake, of which some have been woken.
-    fn sleepers(&self, woken: Option<&WokenModel>) -> Vec<WakeCandidate> {
+    /// The variants that may wake, of which some have been woken. An override at zero keeps its
+    /// variant asleep, so that another one wakes.
+    fn sleepers(&self, tick: &Tick<'_>, woken: Option<&WokenModel>) -> Vec<WakeCandidate> {
         self.members()
             .map(|member| WakeCandidate {
                 variant: member.spec.key.clone(),
@@ -272,7 +275,7 @@ impl<'a> ZeroCandidate<'a> {
                 cost: member.spec.cost,
                 current: member.observation.wanted,
                 stuck: self.stuck(member),
-                bounds: member.observation.bounds,
+                bounds: overrides::narrowed(tick, member).unwrap_or(member.observation.bounds),
                 woken: woken.is_some_and(|woken| woken.variants.contains(&member.spec.key)),
             })
             .collect()

@@ -38,6 +38,12 @@ settings! { switch: LimitSwitch, LimitSwitch::On, LimitSwitch::Off }
 // === impl LimitPolicy ===
 
 impl LimitPolicy {
+    /// Returns true if variants share any limit.
+    pub(crate) fn is_limited(&self) -> bool {
+        let Self { nodes, quotas, configured, .. } = self;
+        *nodes == LimitSwitch::On || *quotas == LimitSwitch::On || !configured.is_empty()
+    }
+
     pub(crate) fn priority(&self, model: &ModelKey) -> Priority {
         self.priorities.get(model).copied().unwrap_or_default()
     }

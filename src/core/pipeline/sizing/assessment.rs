@@ -144,7 +144,7 @@ impl ModelAssessment<'_> {
             });
 
         let candidate = member.candidate();
-        let most = candidate.current.max(candidate.bounds.min());
+        let most = candidate.bounds.clamp(candidate.current);
         let bounds = Bounds::new(candidate.bounds.min(), Some(most));
         match bounds.filter(|_| is_replaced) {
             Some(bounds) => Candidate { bounds, ..candidate },

@@ -5,8 +5,10 @@ use crate::fleet::{Bounds, VariantSpec};
 use crate::observe::stride::IntervalDelta;
 use crate::observe::{Observation, ReplicaObservation};
 use crate::pipeline::group::Member;
+use crate::pipeline::overrides;
 use crate::pipeline::startup::Stalls;
 use crate::pipeline::supply::VariantSupply;
+use crate::pipeline::tick::Tick;
 use crate::units::{Gpus, Replicas, Seconds};
 
 /// One variant as the analyzers see it.
@@ -32,7 +34,7 @@ pub(crate) struct VariantInput<'a> {
     pub(crate) slowest_start: Option<Seconds>,
     /// Losses per replica and hour.
     pub(crate) losses: f64,
-    /// The bounds of its scaling.
+    /// The bounds between which the load may scale it.
     pub(crate) bounds: Bounds,
 }
 
@@ -42,6 +44,7 @@ impl<'a> VariantInput<'a> {
     /// A variant as the analyzers see it; `None` when its replicas cannot be counted. `leaving` are
     /// the replicas that an earlier plan removes.
     pub(crate) fn of(
+        tick: &Tick<'_>,
         member: &Member<'a>,
         supply: &VariantSupply,
         leaving: Replicas,
@@ -62,7 +65,7 @@ impl<'a> VariantInput<'a> {
             startup: supply.serves_after,
             slowest_start: supply.slowest_start,
             losses: supply.losses,
-            bounds: observation.bounds,
+            bounds: overrides::bounds(tick, member),
         })
     }
 
