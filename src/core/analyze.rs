@@ -4,6 +4,7 @@ pub mod analyzers;
 pub mod ballot;
 pub mod capacity;
 pub mod engine_args;
+pub(crate) mod experience;
 pub mod foresight;
 pub mod queueing;
 pub mod saturation;

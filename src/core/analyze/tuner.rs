@@ -56,6 +56,7 @@ mod window;
 mod tests;
 
 use crate::analyze::capacity::Confidence;
+use crate::analyze::experience::Experience;
 use crate::analyze::tuner::window::{PointWindow, WindowFit};
 use crate::units::Seconds;
 
@@ -246,6 +247,13 @@ impl Tuner {
 
         self.filter = Some(KalmanFilter::ours(&state, covariance, apart));
         self.apart = apart;
+    }
+}
+
+impl Experience for Tuner {
+    /// The points of the window count only if both accepted equally many observations.
+    fn knows_less_than(&self, other: &Self) -> bool {
+        (self.accepted, self.window.len()) < (other.accepted, other.window.len())
     }
 }
 

@@ -27,6 +27,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::analyze::experience::Experience;
 use crate::fleet::VariantKey;
 use crate::fleet::per_variant::PerVariant;
 use crate::observe::Scale;
@@ -130,9 +131,17 @@ impl Absences {
         let before = Losses { count: count.max(0.0), hours: hours.max(0.0) };
         let headcount = self.watched.get_or_insert_at(0, variant, Headcount::default);
 
-        if before.hours >= headcount.seen.hours {
+        if headcount.seen.knows_less_than(&before) {
             headcount.seen = before;
         }
+    }
+}
+
+// === impl Losses ===
+
+impl Experience for Losses {
+    fn knows_less_than(&self, other: &Self) -> bool {
+        self.hours < other.hours
     }
 }
 
@@ -267,6 +276,20 @@ mod tests {
         assert!(absences.per_hour(0, &variant) < 0.002, "hardly any before one was seen");
         assert!(rate(10) > 0.08 && rate(10) < 0.1, "{}", rate(10));
         assert!(rate(1440) < 0.006, "{}", rate(1440));
+    }
+
+    #[test]
+    fn losses_that_are_read_late_count_unless_the_own_watch_was_as_long() {
+        let (before, variant) = watched(&[(4, 4), (4, 3), (4, 4)]);
+        let saved = before.save(&variant).unwrap();
+        let (mut late, _) = watched(&[(4, 4), (4, 4)]);
+        late.recall(&variant, saved);
+        assert_eq!(late.save(&variant), Some(saved));
+
+        for hours in [saved.hours / 2.0, saved.hours] {
+            late.recall(&variant, Losses { count: 3.0, hours });
+            assert_eq!(late.save(&variant), Some(saved), "of {hours} hours");
+        }
     }
 
     #[test]

@@ -10,7 +10,9 @@ use plimsoll::analyze::engine_args::{
 };
 use plimsoll::analyze::sharing::CardSharing;
 use plimsoll::analyze::tokens::capacity::{RequestShape, SchedulerQueue};
-use plimsoll::analyze::tokens::knowledge::{CapacityRecord, Knowledge, RecordSource};
+use plimsoll::analyze::tokens::knowledge::{
+    CapacityRecord, Knowledge, RecordSource, SavedKnowledge,
+};
 use plimsoll::analyze::tokens::{
     CapacitySource, ReplicaTokens, TokenAnalysis, TokenPolicy, TokenReplicaLoad, TokenRules,
     TokenVariantLoad, analyze,
@@ -313,7 +315,8 @@ pub(super) fn knowledge(input: &Value) -> Knowledge {
                 other => panic!("a record learned from {other}"),
             },
         };
-        knowledge.restore(&model, key, record);
+        let saved = SavedKnowledge { record: Some(record), limits: Vec::new() };
+        knowledge.recall(&model, &key, &saved);
     }
     knowledge
 }

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::capacity::are_amounts;
+use crate::analyze::experience::continue_from;
 use crate::analyze::foresight::arrivals::saved::SavedArrivals;
 use crate::analyze::foresight::budget::BudgetAddition;
 use crate::analyze::foresight::held::HoldWindow;
@@ -186,8 +187,8 @@ impl Foresight {
         })
     }
 
-    /// Continues from a saved state. Existing state stays unless it is shorter experience: it can be
-    /// from the few ticks before the saved state could be read. An invalid state is ignored.
+    /// Continues from a saved state. Existing state stays unless it is shorter experience. An invalid
+    /// state is ignored.
     pub fn recall(&mut self, model: &ModelKey, variant: &VariantKey, saved: &SavedForesight) {
         if !saved.is_sound() {
             return;
@@ -196,11 +197,7 @@ impl Foresight {
         let SavedForesight { learned_at, seen, demands } = saved;
         let mut known_at = self.learned.get(model).copied().unwrap_or(*learned_at);
         if let Some(seen) = seen {
-            let known = self.variants.entry(variant.clone()).or_insert_with(|| seen.restore());
-            // Measurements of the variant itself are better than the card of a similar variant.
-            if known.card().is_some() || known.knows_less_than(seen) {
-                *known = seen.restore();
-            }
+            continue_from(&mut self.variants, variant, seen.restore());
         }
 
         for saved in demands {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::analyze::capacity::are_amounts;
 use crate::analyze::engine_args::EngineArguments;
+use crate::analyze::experience::Experience;
 use crate::analyze::foresight::batch::{FullBatch, Maxima, ReplicaContext, per_rank};
 use crate::analyze::foresight::card::{self, Card, EngineProfile};
 use crate::analyze::foresight::dispersion::Dispersion;
@@ -144,6 +145,20 @@ impl SavedVariantModel {
     }
 }
 
+impl Experience for VariantModel {
+    /// Less was learned from fewer lessons, or without any from fewer requests. Measurements of the
+    /// variant itself are better than the card of a similar variant.
+    fn knows_less_than(&self, other: &Self) -> bool {
+        let own = self.pace.lessons();
+        let lessons = other.pace.lessons();
+        let none = own == 0 && lessons == 0;
+
+        self.card().is_some()
+            || own < lessons
+            || (none && self.lengths.count() < other.lengths.count())
+    }
+}
+
 impl VariantModel {
     /// The knowledge to save; `None` if there is nothing sound. The values of a card are not saved,
     /// because they belong to another variant.
@@ -167,15 +182,6 @@ impl VariantModel {
         };
 
         saved.is_sound().then_some(saved)
-    }
-
-    /// Returns true if less was learned than the saved model knows: from fewer lessons, or without
-    /// any from fewer requests.
-    pub(super) fn knows_less_than(&self, saved: &SavedVariantModel) -> bool {
-        let lessons = saved.iteration.map_or(0, |iteration| iteration.lessons);
-        let requests = RequestLengths::of(saved.lengths).count();
-        let own = self.pace.lessons();
-        own < lessons || (own == 0 && lessons == 0 && self.lengths.count() < requests)
     }
 
     /// Takes in the present replicas and the arguments of new ones, and forgets replicas that are

@@ -1,6 +1,7 @@
 mod cards;
 mod engines;
 mod estimate;
+mod recall;
 mod routing;
 mod standby;
 mod terms;

@@ -10,6 +10,7 @@ use derive_more::Display;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::analyze::experience::{Experience, continue_from};
 use crate::analyze::throughput::pace::ReplicaPace;
 use crate::analyze::tokens::capacity::RequestShape;
 use crate::fleet::VariantKey;
@@ -153,12 +154,12 @@ impl Curves {
         self.curves.entry(variant.clone()).or_insert_with(|| Curve::new(now))
     }
 
-    /// Resumes from a variant's saved curve. Returns false and ignores the curve if it is not
-    /// sound.
-    pub fn restore(&mut self, variant: VariantKey, saved: &Curve) -> bool {
-        let sound = saved.is_sound();
-        self.curves.extend(sound.then(|| (variant, saved.clone())));
-        sound
+    /// Continues from a variant's saved curve. An existing curve stays unless it is shorter
+    /// experience, and a curve that is not sound is ignored.
+    pub fn recall(&mut self, variant: &VariantKey, saved: &Curve) {
+        if saved.is_sound() {
+            continue_from(&mut self.curves, variant, saved.clone());
+        }
     }
 
     /// Drops the curves of variants that have not been observed for an hour.
@@ -168,6 +169,15 @@ impl Curves {
 }
 
 // === impl Curve ===
+
+impl Experience for Curve {
+    /// An intercept of its own counts most, then a line, then the readings behind it. A curve that
+    /// has expired counts for nothing.
+    fn knows_less_than(&self, other: &Self) -> bool {
+        let is_expired = self.seen_at.duration_since(other.seen_at) > CURVE_AGE_MAX;
+        !is_expired && self.extent() < other.extent()
+    }
+}
 
 impl Curve {
     fn new(now: Timestamp) -> Self {
@@ -190,6 +200,11 @@ impl Curve {
             && self.readings.is_sorted_by(|a, b| a.at <= b.at)
             && self.intercept.is_none_or(f64::is_finite)
             && self.line.is_none_or(CurveLine::is_sound)
+    }
+
+    /// The known parts of the curve, in the order of their worth.
+    const fn extent(&self) -> (bool, bool, usize) {
+        (self.intercept.is_some(), self.line.is_some(), self.readings.len())
     }
 
     /// Drops the readings. The line stays, and new readings start another.

@@ -211,6 +211,30 @@ fn a_curve_is_forgotten_after_an_hour() {
     assert_eq!(bench.curves, Curves::default());
 }
 
+#[test]
+fn a_longer_curve_that_is_read_late_replaces_a_shorter_one_unless_it_has_expired() {
+    let key = VariantSpec::example("a").key;
+    let mut bench = Bench::default();
+    for reading in 0..10 {
+        let _ = bench.one(15 * reading, pace(0.2 + 0.05 * reading as f64), arriving(5.0));
+    }
+    let saved = bench.curves.get(&key).unwrap().clone();
+
+    let mut late = Bench::default();
+    let _ = late.one(150, pace(0.5), arriving(5.0));
+    let short = late.curves.get(&key).unwrap().clone();
+    assert_eq!(late.line().fit, LineFit::InterceptAssumed);
+    late.curves.recall(&key, &saved);
+    assert_eq!(late.curves.get(&key), Some(&saved));
+    late.curves.recall(&key, &short);
+    assert_eq!(late.curves.get(&key), Some(&saved));
+
+    let mut later = Bench::default();
+    let _ = later.one(7_200, pace(0.5), arriving(5.0));
+    later.curves.recall(&key, &saved);
+    assert_eq!(later.readings(), 1);
+}
+
 /// Tokens/s that a replica generates at this cache usage: one token per step for each request in
 /// the batch.
 fn generated_at(kv: f64, itl: f64) -> f64 {

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::analyze::engine_args::EngineArguments;
+use crate::analyze::experience::{Experience as _, continue_from};
 use crate::analyze::tokens::knowledge::evidence::{
     EvidenceConditions, EvidenceEngine, EvidenceSample, PIECES_MAX, is_older,
 };
@@ -55,11 +56,6 @@ impl Knowledge {
         self.models.entry(model.clone()).or_default()
     }
 
-    /// Sets the record of a variant and replaces an existing one, for example after a restart.
-    pub fn restore(&mut self, model: &ModelName, variant: VariantKey, record: CapacityRecord) {
-        self.of(model).records.insert(variant, record);
-    }
-
     /// The learned capacity of one variant, ready to be saved.
     #[must_use]
     pub fn save(&self, model: &ModelName, variant: &VariantKey) -> SavedKnowledge {
@@ -79,13 +75,12 @@ impl Knowledge {
         }
     }
 
-    /// Resumes from the saved capacity of one variant. Keeps values that are already known.
+    /// Continues from the saved capacity of one variant. Existing values stay unless they are shorter
+    /// experience.
     pub fn recall(&mut self, model: &ModelName, variant: &VariantKey, saved: &SavedKnowledge) {
         let SavedKnowledge { record, limits } = saved;
-        if let Some(record) = record
-            && self.of(model).record(variant).is_none()
-        {
-            self.restore(model, variant.clone(), record.clone());
+        if let Some(record) = record {
+            continue_from(&mut self.of(model).records, variant, record.clone());
         }
         for limit in limits.iter().take(LIMITS_MAX) {
             let SavedLimit { accelerator, gpus, output, pieces } = limit;
@@ -97,16 +92,17 @@ impl Knowledge {
                 output: *output,
             };
 
-            let known = &mut self.of(model).evidence;
-            if known.iter().any(|(known, _)| *known == conditions) {
-                continue;
-            }
-
             let mut sorted: Vec<EvidenceSample> =
                 pieces.iter().map(|&(at, tokens)| EvidenceSample { at, tokens }).collect();
             sorted.sort_by_key(|piece| piece.at);
             sorted.drain(..sorted.len().saturating_sub(PIECES_MAX));
-            known.push((conditions, ComputeEvidence { pieces: sorted }));
+            let saved = ComputeEvidence { pieces: sorted };
+            let all = &mut self.of(model).evidence;
+            match all.iter_mut().find(|(known, _)| *known == conditions) {
+                Some((_, ours)) if !ours.knows_less_than(&saved) => {}
+                Some((_, ours)) => *ours = saved,
+                None => all.push((conditions, saved)),
+            }
         }
     }
 

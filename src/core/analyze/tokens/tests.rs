@@ -7,7 +7,7 @@ use super::*;
 use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::sharing::CardSharing;
 use crate::analyze::tokens::capacity::{compute_bound, memory_bound, tokens_of_request};
-use crate::analyze::tokens::knowledge::PIECES_MIN;
+use crate::analyze::tokens::knowledge::{PIECES_MIN, RecordSource};
 use crate::fleet::{Accelerator, ModelName, Namespace};
 use crate::observe::GaugeSummary;
 use crate::observe::engine::Engine;
@@ -368,6 +368,41 @@ fn what_was_learned_before_the_arguments_were_known_goes_on_with_them_and_over_a
     assert_eq!(saved.limits.len(), 1);
 
     bench.knowledge = Knowledge::default();
+    bench.knowledge.recall(&model, &key, &saved);
+    assert_eq!(bench.capacity(at(75), load(1_000.0, 0.0)), tokens_of(3_000.0));
+}
+
+#[test]
+fn a_measured_record_that_is_read_late_replaces_a_derived_one_and_no_newer_measurement() {
+    let mut bench = Bench::new();
+    bench.arguments = Some(EngineArguments::default_of(Engine::Vllm));
+    let measured = bench.capacity(at(0), load(1_000.0, 0.0));
+    let model = bench.spec.model.clone();
+    let key = bench.spec.key.clone();
+    let saved = bench.knowledge.save(&model, &key);
+
+    // A tick without replicas derives a record from the arguments.
+    bench.knowledge = Knowledge::default();
+    assert_eq!(bench.analyze(at(15), 0, &[]).variants[0].capacity, None);
+    bench.knowledge.recall(&model, &key, &saved);
+    assert_eq!(bench.analyze(at(30), 0, &[]).variants[0].capacity, Some(measured));
+
+    bench.capacity(at(45), load(1_000.0, 0.0));
+    bench.knowledge.recall(&model, &key, &saved);
+    let record = bench.knowledge.save(&model, &key).record.unwrap();
+    assert_eq!(record.source, RecordSource::Measured(at(45)));
+}
+
+#[test]
+fn more_evidence_that_is_read_late_replaces_less() {
+    let mut bench = Bench::new();
+    bound_by_compute(&mut bench, 0);
+    let model = bench.spec.model.clone();
+    let key = bench.spec.key.clone();
+    let saved = bench.knowledge.save(&model, &key);
+
+    bench.knowledge = Knowledge::default();
+    assert_eq!(bench.capacity(at(60), load(3_000.0, 20.0)), tokens_of(12_800.0));
     bench.knowledge.recall(&model, &key, &saved);
     assert_eq!(bench.capacity(at(75), load(1_000.0, 0.0)), tokens_of(3_000.0));
 }

@@ -306,6 +306,23 @@ fn what_was_learned_survives_a_restart() {
     assert!(Tuner::restore(&wrong).is_none(), "a variance below zero");
 }
 
+#[test]
+fn fewer_accepted_observations_are_less_experience() {
+    let point = seen(truth(), shape(512.0, 128.0), 240.0, [1.0; 2]);
+    let mut short = Tuner::new();
+    let _ = short.learn(None, &point);
+    let mut long = short.clone();
+    for _ in 0..4 {
+        let _ = long.learn(None, &point);
+    }
+
+    assert!(Tuner::new().knows_less_than(&short) && short.knows_less_than(&long));
+    assert!(!long.knows_less_than(&short));
+    assert!(!long.knows_less_than(&long), "of equal experience the own stays");
+    let without_points = SavedTuner { points: Vec::new(), ..long.save() };
+    assert!(short.knows_less_than(&Tuner::restore(&without_points).unwrap()));
+}
+
 proptest! {
     #[test]
     fn any_sequence_leaves_a_finite_estimate(

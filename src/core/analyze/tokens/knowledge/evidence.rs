@@ -8,6 +8,7 @@ use std::num::NonZeroU32;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::analyze::engine_args::EngineArguments;
+use crate::analyze::experience::Experience;
 use crate::analyze::tokens::capacity::{OutputLength, tokens};
 use crate::analyze::tokens::knowledge::record::CapacityRecord;
 use crate::fleet::{Accelerator, Namespace, VariantKey};
@@ -150,6 +151,12 @@ impl From<ConditionsRef<'_>> for EvidenceConditions {
 }
 
 // === impl ComputeEvidence ===
+
+impl Experience for ComputeEvidence {
+    fn knows_less_than(&self, other: &Self) -> bool {
+        self.pieces.len() < other.pieces.len()
+    }
+}
 
 impl ComputeEvidence {
     /// Adds a piece, regardless of earlier pieces.

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::engine_args::EngineArguments;
+use crate::analyze::experience::Experience;
 use crate::fleet::Accelerator;
 use crate::units::Tokens;
 
@@ -35,6 +36,14 @@ pub enum RecordSource {
     Measured(#[serde(with = "crate::units::instants")] Timestamp),
     /// Derived from the engine's arguments.
     Declared(#[serde(with = "crate::units::instants")] Timestamp),
+}
+
+impl Experience for CapacityRecord {
+    /// A measured capacity counts more than a derived one. Of two measured ones, the own is newer.
+    fn knows_less_than(&self, other: &Self) -> bool {
+        let is_measured = matches!(self.source, RecordSource::Measured(_));
+        !is_measured && matches!(other.source, RecordSource::Measured(_))
+    }
 }
 
 impl RecordSource {

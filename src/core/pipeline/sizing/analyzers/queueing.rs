@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::engine_args::EngineArguments;
+use crate::analyze::experience::{Experience, continue_from};
 use crate::analyze::queueing::{self, MeanLengths, MeanRequest, QueueingRefusal, SizingFailure};
 use crate::analyze::tuner::{Latencies, OperatingPoint, SavedTuner, Tuner};
 use crate::decide::sized::UnmeetableTarget;
@@ -84,8 +85,7 @@ impl Learner for Tuners {
 
     fn recall(&mut self, _: &ModelKey, variant: &VariantKey, saved: &SavedTrainedTuner) {
         if let Some(tuner) = Tuner::restore(&saved.tuner) {
-            let taught = TrainedTuner { tuner, at: saved.at };
-            self.0.entry(variant.clone()).or_insert(taught);
+            continue_from(&mut self.0, variant, TrainedTuner { tuner, at: saved.at });
         }
     }
 }
@@ -103,6 +103,12 @@ fn floor(variant: &queueing::VariantSizing) -> Option<UnmeetableTarget> {
             floor @ QueueingRefusal::IdleFloor { .. },
         )) => Some(UnmeetableTarget::Queueing(floor)),
         queueing::Sizing::Sized { .. } | queueing::Sizing::Unsized(_) => None,
+    }
+}
+
+impl Experience for TrainedTuner {
+    fn knows_less_than(&self, other: &Self) -> bool {
+        self.tuner.knows_less_than(&other.tuner)
     }
 }
 
@@ -172,6 +178,7 @@ fn load(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::VariantSpec;
     use crate::observe::engine::Engine;
     use crate::units::Requests;
 
@@ -183,6 +190,25 @@ mod tests {
         for (most, expected) in [(64.0, NonZeroU32::new(64)), (1e12, Some(NonZeroU32::MAX))] {
             let set = EngineArguments { sequences: Requests::new(most), ..unset.clone() };
             assert_eq!(batch(&set), expected, "{most}");
+        }
+    }
+
+    /// A saved tuner with this many accepted observations.
+    fn saved(accepted: u32) -> SavedTrainedTuner {
+        let tuner = SavedTuner { accepted, ..SavedTuner::default() };
+        SavedTrainedTuner { tuner, at: Timestamp::from_second(90).ok() }
+    }
+
+    #[test]
+    fn a_tuner_of_a_few_ticks_continues_from_a_longer_one_that_is_read_late() {
+        let spec = VariantSpec::example("a");
+        let model = spec.model_key();
+        let mut tuners = Tuners::default();
+        tuners.0.insert(spec.key.clone(), TrainedTuner::default());
+
+        for (read, expected) in [(5, 5), (4, 5), (6, 6)] {
+            tuners.recall(&model, &spec.key, &saved(read));
+            assert_eq!(tuners.save(&model, &spec.key), Some(saved(expected)));
         }
     }
 }

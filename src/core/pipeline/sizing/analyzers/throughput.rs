@@ -44,9 +44,7 @@ impl Learner for Curves {
     }
 
     fn recall(&mut self, _: &ModelKey, variant: &VariantKey, saved: &Curve) {
-        if self.get(variant).is_none() {
-            let _sound = self.restore(variant.clone(), saved);
-        }
+        self.recall(variant, saved);
     }
 }
 
