@@ -19,7 +19,9 @@
 //! tells them that the leader has no decision for them, so they keep the numbers that they show.
 //!
 //! A new leader claims the document before it decides: it reads the document and writes it back
-//! with its own term. Documents are ordered by term and then by sequence.
+//! with its own term. Documents are ordered by term and then by sequence. If the document cannot be
+//! read, both continue from the version of the object, which is never below them: each write of the
+//! document raises it at least as much.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +59,8 @@ const HOLDER: &str = "holder";
 const BODY: &str = "decisions.json";
 const PACKED_BODY: &str = "decisions.json.zst";
 
-/// The number of claims of the document so far. A later leader has a higher term.
+/// The count of claims of the document so far, except after an unreadable one. A later leader has a
+/// higher term.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeaderTerm(pub u64);
 
@@ -161,6 +164,17 @@ pub struct DocumentWriter {
 enum PendingWrite {
     Claim,
     Write(DocumentDraft),
+}
+
+// === impl DocumentPosition ===
+
+impl DocumentPosition {
+    /// A position that no document of an object with this version exceeds. An object that doesn't
+    /// exist begins its history at the first position.
+    fn limit_of(version: Option<&str>) -> Self {
+        let sequence = version.and_then(|version| version.parse().ok()).unwrap_or_default();
+        Self { term: LeaderTerm(sequence), sequence }
+    }
 }
 
 // === impl DocumentBody ===
@@ -342,9 +356,11 @@ impl DocumentWriter {
             None => None,
         };
 
-        if let Some(document) = &inherited {
-            self.known = self.known.max(document.place.position);
-        }
+        let passed = match &inherited {
+            Some(document) => document.place.position,
+            None => DocumentPosition::limit_of(version.as_deref()),
+        };
+        self.known = self.known.max(passed);
 
         let DocumentPosition { term: LeaderTerm(term), sequence } = self.known;
         let position = DocumentPosition { term: LeaderTerm(term + 1), sequence: sequence + 1 };
@@ -563,6 +579,27 @@ mod tests {
         let expected = [("1", "1"), ("1", "2"), ("6", "51"), ("6", "52"), ("7", "52")];
         assert_eq!(places, expected);
         assert_eq!((log.count(REFUSED), log.count(AGAIN)), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unreadable_document_is_followed_by_one_that_every_replica_takes_for_newer() {
+        let api = ScriptedApi::default();
+        let client = api.client(|number, _| match number {
+            0 => {
+                let (status, mut broken) = document(812, 7);
+                broken["data"].as_object_mut().unwrap().remove("term");
+                (status, broken)
+            }
+            1 => document(813, 813),
+            // A writer without an end would leave the paused clock no time to advance.
+            _ => (500, Value::Null),
+        });
+        let mut writer = start(client);
+        writer.until_term(813).await;
+        let asked = api.asked();
+        let data = &asked[1].body["data"];
+        assert_eq!(data["term"], "813");
+        assert_eq!(data["sequence"], "813");
     }
 
     #[tokio::test(start_paused = true)]
