@@ -214,6 +214,12 @@ impl Sharing {
             Ok(read) => read,
             Err(problem) => return self.say(&problem),
         };
+        // The writer knows the current object. A sighting of another one is from before a deletion.
+        let current = self.place.as_ref().filter(|_| self.term.is_some());
+        if current.is_some_and(|it| it.history != document.place.history) {
+            return;
+        }
+
         let arrival = if sighting.prompt { DocumentArrival::Prompt } else { DocumentArrival::Late };
         self.adopt(&document, arrival, sighting.elapsed);
     }
@@ -528,13 +534,8 @@ fn outlived(
     memories: &SharedMemories,
 ) -> Vec<SavedDecision> {
     let written = now.checked_sub(ago).unwrap_or(Timestamp::MIN);
-    let states = decided.into_iter().filter_map(|(variant, decided)| {
-        let (model, known) = memories.get(&variant)?.clone();
-        let DesiredReplicas { desired, .. } = number(&decided);
-        let at = decided.at;
-        let memory = Some(known);
-        let strange = Vec::new();
-        Some(SavedDecision { variant, model, desired, at, written, memory, strange })
+    let states = decided.into_iter().filter_map(|(variant, it)| {
+        SavedDecision::shared(variant, desired(&it), it.at, written, memories)
     });
 
     states.collect()
@@ -599,10 +600,15 @@ impl NumberChange {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use plimsoll_core::decide::{Basis, Decision, Reason, Stage, Step};
+    use serde_json::json;
 
     use super::*;
     use crate::fixtures;
+    use crate::leader::share::DocumentPosition;
+    use crate::telemetry::Telemetry;
 
     /// The decisions of variants with these desired replicas.
     fn decided(numbers: &[(&str, u32)]) -> BTreeMap<VariantKey, PublishedDecision> {
@@ -642,5 +648,47 @@ mod tests {
         check(&[("a", 1), ("b", 3)], &[], 0);
         check(&[("a", 2), ("b", 2), ("new", 1)], &[], 0);
         check(&[("a", 2), ("b", 2), ("new", 1)], &["new"], 10);
+    }
+
+    /// A sighting of a document with desired replicas of one variant.
+    fn sighting(clock: Clock) -> DocumentVersion {
+        let now = clock.now();
+        let body = json!({"version": 2, "generation": 812, "written": now, "decisions": [{
+            "variant": {"namespace": "shop", "variant": "a"}, "model": "m", "at": now,
+            "age": 0.0, "basis": "held", "current": 3, "bounds": {"min": 1, "max": 8},
+            "steps": [{"stage": "hold", "before": 4, "after": 4, "code": "no_data",
+                       "reason": {"no_data": "no_fresh_replica"}}],
+        }]});
+        let object = json!({
+            "metadata": {"name": "plimsoll-decisions", "uid": "deleted"},
+            "data": {"term": "7", "sequence": "90", "holder": "gone",
+                     "decisions.json": body.to_string()},
+        });
+
+        let object = Arc::new(serde_json::from_value(object).unwrap());
+        DocumentVersion { object, elapsed: clock.elapsed(), now, prompt: true }
+    }
+
+    #[tokio::test]
+    async fn a_writer_does_not_go_back_to_a_document_from_before_a_deletion() {
+        let clock = Clock::start();
+        let (_elector, leadership) = watch::channel(Leadership::default());
+        let (_watcher, sightings) = watch::channel(Some(sighting(clock)));
+        let (drafts, _desk) = watch::channel(None);
+        let place =
+            HistoryPosition { history: "new".to_owned(), position: DocumentPosition::default() };
+        let term = LeaderTerm(1);
+        let writer = DocumentAccess::Writer { term, inherited: None, written: 0, place };
+        let (access, seat) = watch::channel(writer);
+        let channels = Channels { leadership, seat, sightings, drafts };
+        let registry = prometheus::Registry::new();
+        let metrics = Telemetry::register(&registry).unwrap().leading;
+        let mut sharing = Sharing::new(clock, channels, metrics);
+
+        sharing.stand();
+        assert!(sharing.numbers().is_empty());
+        access.send_replace(DocumentAccess::Reader);
+        sharing.stand();
+        assert_eq!(sharing.numbers().len(), 1, "a reader knows no newer one");
     }
 }

@@ -357,18 +357,13 @@ pub(super) fn take_over(
     pipeline.take_over(now, numbers);
 
     let mut recalled = Vec::new();
-    for (variant, DesiredReplicas { desired, inputs_at: at }) in new {
-        let Some((model, memory)) = shared.get(&variant) else { continue };
-        pipeline.recall(now, model, &variant, memory);
-        recalled.push(state::SavedDecision {
-            variant,
-            model: model.clone(),
-            desired,
-            at,
-            written: now,
-            memory: Some(memory.clone()),
-            strange: Vec::new(),
-        });
+    for (variant, DesiredReplicas { desired, inputs_at }) in new {
+        let saved = state::SavedDecision::shared(variant, desired, inputs_at, now, shared);
+        let Some(saved) = saved else { continue };
+        if let Some(memory) = &saved.memory {
+            pipeline.recall(now, &saved.model, &saved.variant, memory);
+        }
+        recalled.push(saved);
     }
 
     recalled

@@ -38,12 +38,13 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::publish::PublishedDecision;
-use crate::publish::state::DecodedMemory;
 use crate::publish::state::shared::error::VERSION;
 use crate::publish::state::shared::line::{SharedLine, SharedStep};
+use crate::publish::state::{DecodedMemory, SavedDecision};
 use plimsoll_core::decide::Decision;
 use plimsoll_core::fleet::{ModelKey, VariantKey};
 use plimsoll_core::pipeline::saved::VariantMemory;
+use plimsoll_core::units::Replicas;
 
 pub use crate::publish::state::shared::error::SharedError;
 pub use crate::publish::state::shared::fit::{PackedDecisions, ShareEntry};
@@ -69,6 +70,22 @@ pub struct SharedDecisions {
 
 /// The memory of each variant, with its model.
 pub type SharedMemories = BTreeMap<VariantKey, (ModelKey, VariantMemory)>;
+
+impl SavedDecision {
+    /// Creates the state of a variant from shared memories; `None` if they have none of it. Its
+    /// desired replicas were in effect until `written`, on data of the instant `at`.
+    pub(crate) fn shared(
+        variant: VariantKey,
+        desired: Replicas,
+        at: Timestamp,
+        written: Timestamp,
+        memories: &SharedMemories,
+    ) -> Option<Self> {
+        let (model, memory) = memories.get(&variant)?.clone();
+        let strange = Vec::new();
+        Some(Self { variant, model, desired, at, written, memory: Some(memory), strange })
+    }
+}
 
 #[derive(Serialize, Deserialize)]
 struct SharedDocument {
@@ -178,7 +195,7 @@ mod tests {
         MemoryLength, OutputLength, Recommendation, SavedAnalyzers, SavedHistory, SavedKnowledge,
         SavedLimit,
     };
-    use plimsoll_core::units::{Replicas, Tokens};
+    use plimsoll_core::units::Tokens;
 
     const NOW: Duration = Duration::from_secs(5000);
 
