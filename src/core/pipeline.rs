@@ -278,7 +278,7 @@ impl Pipeline {
         number: DesiredReplicas,
     ) {
         let before = self.in_force.record(now, place, decision, number, &self.policy.behavior);
-        self.pools.note_packing(now, decision, number.desired < before);
+        self.pools.note_packing(now, decision, before, number.desired);
     }
 }
 
@@ -319,6 +319,7 @@ impl Pipeline {
             learned: self.sizer.learned(model, variant),
             starts: self.supply.starts(variant),
             losses: self.supply.losses(variant),
+            packed: self.pools.packed(variant),
             silence: self.zeros.saved(model, variant),
             named: self.sizer.named(model),
             overridden: self.overrides.get(variant).copied(),
@@ -338,12 +339,15 @@ impl Pipeline {
         memory: &VariantMemory,
     ) {
         let VariantMemory { history, waits, informed, learned, .. } = memory;
-        let VariantMemory { starts, losses, silence, named, .. } = memory;
+        let VariantMemory { starts, losses, packed, silence, named, .. } = memory;
         self.in_force.recall(now, variant, history);
         self.supply.recall(now, variant, *waits, starts, *losses);
         self.sizer.recall(model, variant, informed, learned);
         self.sizer.recall_named(model, named);
 
+        if let Some(packed) = packed {
+            self.pools.recall(now, variant, *packed);
+        }
         if let Some(silence) = silence {
             self.zeros.recall(now, model, variant, silence);
         }

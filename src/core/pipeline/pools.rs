@@ -56,6 +56,8 @@ struct PoolState {
     /// The capacity per replica as last known. It changes slowly, so an old one is better than none.
     capacity: Option<CapacityEstimate>,
     packed: PackedNeeds,
+    /// The desired replicas of a packing that is not in effect yet.
+    packing: Option<Replicas>,
     /// Copies that each adapter required at the last tick.
     wanted: BTreeMap<ModelName, Replicas>,
     /// The last time when an adapter waited on all its replicas, and the count of those replicas.
@@ -177,17 +179,41 @@ impl Pools {
         }
     }
 
-    /// Records that a pool was packed, if the desired replicas in effect include packing.
-    pub(crate) fn note_packing(&mut self, now: Timestamp, decision: &Decision, lowered: bool) {
+    /// Records that a pool was packed, as soon as the desired replicas of a packing are in effect.
+    /// With leader election, that is a later tick. `before` and `number` are the desired replicas in
+    /// effect before and after this one.
+    pub(crate) fn note_packing(
+        &mut self,
+        now: Timestamp,
+        decision: &Decision,
+        before: Replicas,
+        number: Replicas,
+    ) {
         let Some(pool) = self.pools.get_mut(&decision.variant) else { return };
         let packs = decision.steps.iter().any(|step| match &step.reason {
             Reason::Pool(pooled) => matches!(pooled.lowering, Lowering::Packed { .. }),
             _ => false,
         });
-
-        if packs && lowered {
-            pool.packed.carried_out(now);
+        if packs && decision.desired() < before {
+            pool.packing = Some(decision.desired());
         }
+
+        if pool.packing == Some(number) {
+            pool.packed.carried_out(now);
+            pool.packing = None;
+        } else if !packs {
+            pool.packing = None;
+        }
+    }
+
+    /// The time of the last packing of a pool, to save.
+    pub(crate) fn packed(&self, variant: &VariantKey) -> Option<Timestamp> {
+        self.pools.get(variant)?.packed.packed()
+    }
+
+    /// Restores the time of the last packing, unless a later one is known.
+    pub(crate) fn recall(&mut self, now: Timestamp, variant: &VariantKey, packed: Timestamp) {
+        self.pools.entry(variant.clone()).or_default().packed.carried_out(packed.min(now));
     }
 
     /// After a gap, forgets for how long adapters have been watched.

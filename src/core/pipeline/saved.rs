@@ -8,7 +8,8 @@
 //!   [knowledge](VariantMemory::knowledge).
 //!
 //! Everything else starts empty: windows of observations, so a scale-down waits for one whole
-//! window, bridges of standby, exchanges of replicas, pools, and the history of the status page.
+//! window, bridges of standby, exchanges of replicas, pools except for their last packing, and the
+//! history of the status page.
 //!
 //! # Form
 //!
@@ -66,6 +67,9 @@ pub struct VariantMemory {
     /// Its lost replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub losses: Option<Losses>,
+    /// The last time when it was packed, if it is a pool.
+    #[serde(with = "crate::units::instants", skip_serializing_if = "Option::is_none")]
+    pub packed: Option<Timestamp>,
     /// The time since which its model has had no work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silence: Option<SavedSilence>,
@@ -100,18 +104,19 @@ impl VariantMemory {
             MemoryLength::Whole => {}
             MemoryLength::Conclusions => self.learned.shorten(),
             MemoryLength::Windows => {
-                let Self { history, waits, silence, named, overridden, .. } = self;
-                self = Self { history, waits, silence, named, overridden, ..Self::default() };
+                let Self { history, waits, packed, silence, named, overridden, .. } = self;
+                self =
+                    Self { history, waits, packed, silence, named, overridden, ..Self::default() };
             }
         }
         self
     }
 
-    /// The part that stays true during an absence: lessons about engines, loads and starts, each
-    /// with its own age. Windows, waits and silences do not.
+    /// The part that stays true during an absence: the last packing, and lessons about engines,
+    /// loads and starts, each with its own age. Windows, waits and silences do not.
     #[must_use]
     pub fn knowledge(self) -> Self {
-        let Self { learned, starts, losses, named, .. } = self;
-        Self { learned, starts, losses, named, ..Self::default() }
+        let Self { learned, starts, losses, packed, named, .. } = self;
+        Self { learned, starts, losses, packed, named, ..Self::default() }
     }
 }

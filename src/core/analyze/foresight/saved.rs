@@ -187,8 +187,8 @@ impl Foresight {
         })
     }
 
-    /// Continues from a saved state. Existing state stays unless it is shorter experience. An invalid
-    /// state is ignored.
+    /// Continues from a saved state. Existing state stays unless it is shorter experience. An
+    /// invalid state is ignored.
     pub fn recall(&mut self, model: &ModelKey, variant: &VariantKey, saved: &SavedForesight) {
         if !saved.is_sound() {
             return;

@@ -75,8 +75,8 @@ impl Knowledge {
         }
     }
 
-    /// Continues from the saved capacity of one variant. Existing values stay unless they are shorter
-    /// experience.
+    /// Continues from the saved capacity of one variant. Existing values stay unless they are
+    /// shorter experience.
     pub fn recall(&mut self, model: &ModelName, variant: &VariantKey, saved: &SavedKnowledge) {
         let SavedKnowledge { record, limits } = saved;
         if let Some(record) = record {

@@ -230,9 +230,15 @@ pub fn lower(
 }
 
 impl PackedNeeds {
-    /// Records that the last result is in effect, so that the next packing waits for its interval.
-    pub fn carried_out(&mut self, now: Timestamp) {
-        self.packed = Some(now);
+    /// Records that a packing is in effect since `at`, so that the next one waits for its interval.
+    pub fn carried_out(&mut self, at: Timestamp) {
+        self.packed = self.packed.max(Some(at));
+    }
+
+    /// The time of the last packing.
+    #[must_use]
+    pub const fn packed(&self) -> Option<Timestamp> {
+        self.packed
     }
 
     /// Adds the need at this tick. The window restarts if the clock goes back. It also restarts

@@ -16,7 +16,7 @@ use crate::observe::{
 };
 use crate::pipeline::limits::LimitPolicy;
 use crate::pipeline::zero::Zero;
-use crate::pipeline::{Decisions, Pipeline, Policy};
+use crate::pipeline::{Decisions, DesiredReplicas, Pipeline, Policy};
 use crate::units::{Fraction, RequestRate, Requests};
 
 /// A pool of replicas that each report their adapters.
@@ -29,6 +29,8 @@ struct World {
     wanted: u32,
     /// The last answer of the gateway; empty without a gateway.
     gateway: BTreeMap<VariantKey, Option<RoutedCounts>>,
+    /// The desired replicas in effect, if replicas of Plimsoll share them.
+    shared: Option<BTreeMap<VariantKey, DesiredReplicas>>,
 }
 
 fn n(count: u32) -> Replicas {
@@ -102,7 +104,28 @@ impl World {
             pages: vec![Some((&[], &[])); names.len()],
             wanted: u32::try_from(names.len()).unwrap(),
             gateway: BTreeMap::new(),
+            shared: None,
         }
+    }
+
+    /// Three replicas, each with an adapter, of which two have enough slots.
+    fn to_pack() -> Self {
+        let mut world = Self::new(policy(), &["p-0", "p-1", "p-2"]);
+        world.pages = vec![Some((&["a"], &[])), Some((&["b"], &[])), Some((&["c"], &[]))];
+        world
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::from_second(self.second).unwrap()
+    }
+
+    fn share(&mut self, desired: u32) {
+        let number = DesiredReplicas { desired: n(desired), inputs_at: self.now() };
+        self.shared = Some([(spec().key, number)].into());
+    }
+
+    fn packed(&self) -> Option<Timestamp> {
+        self.pipeline.pools.packed(&spec().key)
     }
 
     /// Lets a replica serve this many requests/s, of which half may be used.
@@ -203,7 +226,10 @@ impl World {
             ..Inputs::default()
         };
 
-        self.pipeline.tick(now, &inputs)
+        match &self.shared {
+            Some(numbers) => self.pipeline.follow(now, &inputs, numbers),
+            None => self.pipeline.tick(now, &inputs),
+        }
     }
 
     fn after(&mut self, ticks: usize) -> (u32, String, PoolReport) {
@@ -258,13 +284,42 @@ fn an_adapter_without_requests_keeps_its_copies_for_a_while_and_then_frees_its_r
 
 #[test]
 fn packing_moves_copies_only_at_its_interval_and_holds_until_it_is_carried_out() {
-    let mut world = World::new(policy(), &["p-0", "p-1", "p-2"]);
-    world.pages = vec![Some((&["a"], &[])), Some((&["b"], &[])), Some((&["c"], &[]))];
+    let mut world = World::to_pack();
     let (desired, text, _) = world.after(40);
     assert_eq!(desired, 2, "three copies fit into four slots: {text}");
     let (desired, text, report) = world.after(3);
     assert_eq!(desired, 2, "nobody has carried it out yet: {text}");
     assert_eq!(report.plan.leaving.len(), 1);
+}
+
+#[test]
+fn a_restart_does_not_shorten_the_interval_of_packing() {
+    let mut world = World::to_pack();
+    assert_eq!(world.after(40).0, 2);
+    let spec = spec();
+    let model = spec.model_key();
+    let memory = world.pipeline.memory(&model, &spec.key).unwrap();
+    assert_eq!(memory.packed, world.packed());
+
+    let now = world.now();
+    let mut again = World { second: world.second, ..World::to_pack() };
+    again.pipeline.restore(now, spec.key.clone(), n(3), now);
+    again.pipeline.recall(now, &model, &spec.key, &memory.knowledge());
+    assert_eq!(again.packed(), world.packed());
+    let (desired, text, _) = again.after(40);
+    assert_eq!(desired, 3, "{text}");
+}
+
+#[test]
+fn a_packing_that_is_shared_later_is_noted_once_it_is_in_effect() {
+    let mut world = World::to_pack();
+    world.share(3);
+    assert_eq!(world.after(40).0, 2);
+    assert_eq!(world.packed(), None, "it is not written yet");
+
+    world.share(2);
+    let _ = world.tick();
+    assert_eq!(world.packed(), Some(world.now()));
 }
 
 #[test]
