@@ -358,8 +358,8 @@ pub(super) fn take_over(
 
     let mut recalled = Vec::new();
     for (variant, DesiredReplicas { desired, inputs_at }) in new {
-        let saved = state::SavedDecision::shared(variant, desired, inputs_at, now, shared);
-        let Some(saved) = saved else { continue };
+        let known = state::SavedDecision::shared(variant, desired, inputs_at, now, shared);
+        let Some(saved) = known else { continue };
         if let Some(memory) = &saved.memory {
             pipeline.recall(now, &saved.model, &saved.variant, memory);
         }
