@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use plimsoll::decide::check::Violation;
+use plimsoll::decide::{NoData, Reason};
 use plimsoll::publish::Published;
 use plimsoll::publish::external_metrics::ExternalMetricsSettings;
 use plimsoll::publish::external_metrics::authorize::{Access, AccessVerdict, Authorize};
@@ -13,7 +15,7 @@ use plimsoll::server::ServerPhase;
 use plimsoll::server::auth::UserIdentity;
 use serde_json::json;
 
-use crate::external_metrics_harness::{BASE, Fixture, HPA, Http, Options, answer, variant};
+use crate::external_metrics_harness::{BASE, Fixture, HPA, Http, Options, answer, key, variant};
 
 const DESIRED: &str = "plimsoll_desired_replicas";
 
@@ -214,6 +216,50 @@ async fn a_variant_without_a_decision_is_unavailable_and_never_zero() {
     assert_eq!(sum, message);
     let usable = client.ask(&format!("{}?labelSelector=variant%3Da", path("chat"))).await;
     assert_eq!(usable.values().len(), 1);
+}
+
+#[tokio::test]
+async fn a_decision_that_is_not_published_names_the_cause_and_the_next_step() {
+    let fixture = fixture().await;
+    fixture.publish([
+        variant("chat", "a").undecided(NoData::NotShared),
+        variant("code", "a").undecided(NoData::Refused),
+        variant("pool", "a").undecided(NoData::NoModels),
+    ]);
+
+    let client = fixture.proxy(Http::Two);
+    for (namespace, told) in [
+        (
+            "chat",
+            "no decision yet for chat/a: the replicas of Plimsoll have not shared a decision yet; \
+             this one is waiting for data, the list of replicas has not arrived. Check that a \
+             replica of Plimsoll leads, and that it can write its decisions.",
+        ),
+        (
+            "code",
+            "no decision yet for code/a: the decisions break an invariant and are not published. \
+             Report a bug, with the trace of this tick.",
+        ),
+        (
+            "pool",
+            "no decision yet for pool/a: waiting for data, the list of replicas has not arrived",
+        ),
+    ] {
+        let message = client.ask(&path(namespace)).await.error(503, "ServiceUnavailable");
+        assert_eq!(message, told);
+    }
+}
+
+#[tokio::test]
+async fn an_old_decision_that_is_refused_in_each_tick_names_the_check() {
+    let fixture = with_ages(expired()).await;
+    let refused = Reason::Refused(Violation::Twice(key("chat", "a")));
+    fixture.publish([variant("chat", "a").desired(2, Duration::ZERO).because(refused)]);
+
+    let client = fixture.proxy(Http::Two);
+    let message = client.ask(&path("chat")).await.error(503, "ServiceUnavailable");
+    let told = "old (limit 0s): the decisions break an invariant and are not published. Report";
+    assert!(message.contains(told), "{message}");
 }
 
 #[tokio::test]

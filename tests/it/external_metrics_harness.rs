@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use plimsoll::clock::Clock;
 use plimsoll::decide::sized::AdmissibleRate;
-use plimsoll::decide::{Basis, Decision, Reason, Stage, Step};
+use plimsoll::decide::{Basis, Decision, NoData, NoDecision, Reason, Stage, Step};
 use plimsoll::fleet::{
     Accelerator, Bounds, ModelKey, ModelName, Namespace, Role, VariantKey, VariantName, VariantSpec,
 };
@@ -254,6 +254,20 @@ impl Variant {
             sizing: None,
         };
         self.0.decided = Some(PublishedDecision { decision, at: decided_at(), elapsed });
+        self
+    }
+
+    /// Has no decision to show, for this reason.
+    pub(crate) fn undecided(mut self, why: NoData) -> Self {
+        self.0.undecided = Some(NoDecision(why));
+        self
+    }
+
+    /// Gives its decision this reason.
+    pub(crate) fn because(mut self, reason: Reason) -> Self {
+        if let Some(step) = self.0.decided.as_mut().and_then(|it| it.decision.steps.last_mut()) {
+            step.reason = reason;
+        }
         self
     }
 

@@ -13,6 +13,7 @@ use hyper::header::HeaderMap;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use plimsoll::clock::Clock;
+use plimsoll::decide::NoData;
 use plimsoll::publish::Published;
 use plimsoll::publish::external_metrics::state::DecisionAges;
 use plimsoll::publish::external_scaler::messages::{
@@ -285,6 +286,11 @@ async fn unknown_desired_replicas_are_unavailable_and_never_zero_or_inactive() {
         assert_eq!((answer.status.as_str(), answer.data.len()), (UNAVAILABLE, 0), "{call}");
         assert!(answer.message.contains("no decision yet for shop/llama"), "{answer:?}");
     }
+
+    scaler.publish([variant("shop", "llama").undecided(NoData::Refused)]);
+    let answer = keda.call("IsActive", &encoded(&of)).await;
+    assert_eq!((answer.status.as_str(), answer.data.len()), (UNAVAILABLE, 0));
+    assert!(answer.message.contains("break an invariant and are not published"), "{answer:?}");
 
     // Without the specification KEDA makes no HPA, so it is known from the start.
     let spec = keda.call("GetMetricSpec", &encoded(&of)).await;

@@ -1,6 +1,6 @@
 //! Remedies: the next steps of a person for reasons that hold a variant back.
 
-use crate::decide::reason::ReasonCode;
+use crate::decide::reason::{NoData, ReasonCode};
 
 impl ReasonCode {
     /// The next step for a person; `None` if nothing needs to be done, or only waiting helps.
@@ -73,5 +73,25 @@ impl ReasonCode {
             | Self::Pinned
             | Self::Paused => return None,
         })
+    }
+}
+
+impl NoData {
+    /// The next step for a person if the variant itself has its data; `None` if it lacks them.
+    #[must_use]
+    pub const fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::NotShared => {
+                Some("Check that a replica of Plimsoll leads, and that it can write its decisions.")
+            }
+            Self::Refused => ReasonCode::Refused.remedy(),
+            Self::NoFreshReplica
+            | Self::ScaleUnknown(_)
+            | Self::NotListed
+            | Self::NotTried
+            | Self::NoModels
+            | Self::Restored
+            | Self::BroughtBack => None,
+        }
     }
 }

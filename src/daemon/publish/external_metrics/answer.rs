@@ -14,7 +14,8 @@ use crate::publish::external_metrics::route::MetricScope;
 use crate::publish::external_metrics::state::{DecisionAges, DecisionState};
 use crate::publish::quantity::Quantity;
 use crate::publish::selector::{Selector, is_label_value};
-use crate::publish::{Published, PublishedVariant};
+use crate::publish::{Published, PublishedDecision, PublishedVariant};
+use plimsoll_core::decide::{NoData, ReasonCode};
 use plimsoll_core::fleet::{Namespace, VariantKey, VariantName, VariantSpec};
 use plimsoll_core::observe::{Freshness, Observation};
 use plimsoll_core::units::{NounCount, Replicas};
@@ -127,6 +128,17 @@ pub struct MetricRequest<'a> {
     pub selector: &'a Selector,
 }
 
+/// A variant, and the state of its decision at one instant.
+#[derive(Clone, Copy, Debug)]
+struct Candidate<'a> {
+    key: &'a VariantKey,
+    variant: &'a PublishedVariant,
+    state: DecisionState,
+    ages: DecisionAges,
+    /// True if several replicas of the daemon share their decisions.
+    is_shared: bool,
+}
+
 /// Returns all variants that match the question, usable or not, ordered by metric and name.
 #[must_use]
 pub fn readings(
@@ -146,15 +158,14 @@ pub fn readings(
                 labels.insert("namespace", label_value(key.namespace.as_str()));
             }
             if selector.matches(&labels) {
-                let decided = variant.decided.as_ref().map(|it| it.elapsed);
-                let state = DecisionState::at(now, decided, ages);
+                let candidate = Candidate::new(now, published, ages, key, variant);
                 readings.push(MetricReading {
                     metric: *metric,
                     namespace: key.namespace.clone(),
                     variant: key.variant.clone(),
                     labels,
-                    state,
-                    value: value(*metric, key, variant, state, ages),
+                    state: candidate.state,
+                    value: candidate.value(*metric),
                 });
             }
         }
@@ -173,11 +184,9 @@ pub fn desired(
     key: &VariantKey,
 ) -> Option<DesiredReading> {
     let variant = published.variants.get(key)?;
-    let decided = variant.decided.as_ref();
-    let state = DecisionState::at(now, decided.map(|it| it.elapsed), ages);
-    let served = decided.and_then(|it| state.serves(it.decision.desired()));
-    let replicas = served.ok_or_else(|| refusal(key, variant, state, ages));
-    Some(DesiredReading { state, replicas })
+    let candidate = Candidate::new(now, published, ages, key, variant);
+    let replicas = candidate.served().map(|(_, replicas)| replicas);
+    Some(DesiredReading { state: candidate.state, replicas })
 }
 
 /// Returns the variants of the namespaces that can have this label value for their name; without a
@@ -218,49 +227,100 @@ fn variants<'a>(
         .take_while(move |(key, _)| key.namespace == *namespace)
 }
 
-fn value(
-    metric: ServedMetric,
-    key: &VariantKey,
-    variant: &PublishedVariant,
-    state: DecisionState,
-    ages: DecisionAges,
-) -> Result<ServedValue, String> {
-    let served = variant
-        .decided
-        .as_ref()
-        .and_then(|decided| Some((decided, state.serves(decided.decision.desired())?)));
-    let Some((decided, replicas)) = served else {
-        return Err(refusal(key, variant, state, ages));
-    };
+impl<'a> Candidate<'a> {
+    fn new(
+        now: Duration,
+        published: &Published,
+        ages: DecisionAges,
+        key: &'a VariantKey,
+        variant: &'a PublishedVariant,
+    ) -> Self {
+        let decided = variant.decided.as_ref().map(|it| it.elapsed);
+        let state = DecisionState::at(now, decided, ages);
+        Self { key, variant, state, ages, is_shared: published.decided_by.is_some() }
+    }
 
-    let quantity = match metric {
-        ServedMetric::Desired | ServedMetric::Wva => Some(Quantity::from(replicas)),
-        ServedMetric::Admissible => decided.decision.admissible.map(|it| it.variant.into()),
-    };
-    quantity.map(|quantity| ServedValue { quantity, at: decided.at }).ok_or_else(|| {
-        format!("the admissible rate of {key} is unknown: foresight has not sized its replicas")
-    })
+    /// Returns the decision with the desired replicas to serve, or the reason why there are none.
+    fn served(&self) -> Result<(&'a PublishedDecision, Replicas), String> {
+        let Self { variant, state, .. } = *self;
+        variant
+            .decided
+            .as_ref()
+            .and_then(|decided| Some((decided, state.serves(decided.decision.desired())?)))
+            .ok_or_else(|| self.refusal())
+    }
+
+    fn value(&self, metric: ServedMetric) -> Result<ServedValue, String> {
+        let (decided, replicas) = self.served()?;
+        let quantity = match metric {
+            ServedMetric::Desired | ServedMetric::Wva => Some(Quantity::from(replicas)),
+            ServedMetric::Admissible => decided.decision.admissible.map(|it| it.variant.into()),
+        };
+
+        quantity.map(|quantity| ServedValue { quantity, at: decided.at }).ok_or_else(|| {
+            let key = self.key;
+            format!("the admissible rate of {key} is unknown: foresight has not sized its replicas")
+        })
+    }
+
+    /// Returns the reason that a variant has no desired replicas to serve in its state.
+    fn refusal(&self) -> String {
+        let Self { key, variant, state, ages, .. } = *self;
+        let Some(decided) = &variant.decided else {
+            return format!("no decision yet for {key}: {}", self.cold());
+        };
+
+        let age = short(state.age().unwrap_or_default());
+        let limit = short(ages.hold.max(ages.fresh));
+        let number = decided.decision.desired().counted();
+        let cause = self.expired(decided);
+        format!("the decision for {key} ({number}) is {age} old (limit {limit}): {cause}")
+    }
+
+    /// Returns the cause that no decision can be shown.
+    fn cold(&self) -> String {
+        let missing = missing(&self.variant.observation);
+        let why = self.variant.undecided.as_ref().map(|undecided| &undecided.0);
+        match why {
+            Some(NoData::Refused) => with_remedy(NoData::Refused.to_string(), &NoData::Refused),
+            // The replica that leads may wait for the same data.
+            Some(NoData::NotShared) => {
+                let here = missing.map(|cause| format!("; this one is waiting for data, {cause}"));
+                let cause = format!("{}{}", NoData::NotShared, here.unwrap_or_default());
+                with_remedy(cause, &NoData::NotShared)
+            }
+            Some(_) | None => {
+                let told = missing.or_else(|| why.map(ToString::to_string));
+                let cause = told.unwrap_or_else(|| "the first decision".to_owned());
+                format!("waiting for data, {cause}")
+            }
+        }
+    }
+
+    /// Returns the cause that a decision has become too old.
+    fn expired(&self, decided: &PublishedDecision) -> String {
+        let binding = decided.decision.steps.last().map(|step| step.reason.code());
+        if binding == Some(ReasonCode::Refused) {
+            return with_remedy(NoData::Refused.to_string(), &NoData::Refused);
+        }
+
+        match missing(&self.variant.observation) {
+            Some(cause) => cause,
+            None if self.is_shared => {
+                let cause = "the replicas of Plimsoll have not shared a newer one".to_owned();
+                with_remedy(cause, &NoData::NotShared)
+            }
+            None => "nothing newer has been decided".to_owned(),
+        }
+    }
 }
 
-/// Returns the reason that a variant has no desired replicas to serve in this state.
-fn refusal(
-    key: &VariantKey,
-    variant: &PublishedVariant,
-    state: DecisionState,
-    ages: DecisionAges,
-) -> String {
-    let missing = missing(&variant.observation);
-    let Some(decided) = &variant.decided else {
-        let cause = missing.unwrap_or_else(|| "the first decision".to_owned());
-        return format!("no decision yet for {key}: waiting for data, {cause}");
-    };
-
-    let desired = decided.decision.desired();
-    let age = short(state.age().unwrap_or_default());
-    let limit = short(ages.hold.max(ages.fresh));
-    let cause = missing.unwrap_or_else(|| "nothing newer has been decided".to_owned());
-    let number = desired.counted();
-    format!("the decision for {key} ({number}) is {age} old (limit {limit}): {cause}")
+/// Appends the next step for a person to a cause.
+fn with_remedy(cause: String, why: &NoData) -> String {
+    match why.remedy() {
+        Some(remedy) => format!("{cause}. {remedy}"),
+        None => cause,
+    }
 }
 
 /// Returns the data that a variant lacks; `None` if it is complete.

@@ -23,7 +23,7 @@ pub struct DecisionAges {
 /// The state of a decision by its age. A variant that no longer exists has no state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecisionState {
-    /// No decision exists yet.
+    /// No decision exists yet, or none that may be shown.
     Cold,
     /// The decision is served as it is.
     Fresh {
