@@ -78,7 +78,7 @@ pub(crate) struct Ticks {
     ignored: BTreeMap<VariantKey, IgnoredChange>,
     findings: BTreeMap<VariantKey, Vec<Finding>>,
     /// Namespace, variant and name of each HPA that has a series.
-    followed: BTreeSet<[String; 3]>,
+    followed: BTreeSet<[String; 4]>,
     following: FollowingSeries,
 }
 

@@ -23,7 +23,7 @@ impl FollowingMetrics {
         let ignores = registrar.gauges(
             "plimsoll_hpa_ignores_desired",
             "1 while the HPA's tolerance makes it ignore desired replicas, otherwise 0.",
-            &["namespace", "variant", "hpa"],
+            &["namespace", "variant", "hpa", "scaled_object"],
         )?;
         let follows = registrar.gauges(
             "plimsoll_autoscaler_follows",

@@ -76,6 +76,8 @@ pub(crate) struct FollowedVariant<'a> {
 pub struct HpaFollower {
     /// The HPA's name.
     pub hpa: String,
+    /// The `ScaledObject` for which KEDA created it, if any. It then asks KEDA for its metrics.
+    pub scaled_object: Option<String>,
     /// Its tolerances.
     pub tolerances: Tolerances,
     /// Its stabilization windows.
@@ -178,6 +180,7 @@ impl HpaFacts {
 
         let follower = is_exact.then(|| HpaFollower {
             hpa: name.to_owned(),
+            scaled_object: self.made_for.clone(),
             tolerances: self.tolerances,
             windows: self.windows,
             pace: self.pace.clone(),
@@ -405,6 +408,27 @@ mod tests {
             assert_eq!(follower, None, "{name} {label} {average}");
             assert_eq!(findings, [Finding::NotRead { hpa: Some("keda-hpa-llama".to_owned()) }]);
         }
+    }
+
+    #[test]
+    fn an_hpa_that_keda_made_is_known_by_its_label_and_not_by_its_name() {
+        let labels = [json!({}), json!({MADE_FOR: "llama"})];
+        let made_for = labels.map(|labels| {
+            let object = json!({"metadata": {"labels": labels}, "spec": {
+                "maxReplicas": 9,
+                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "llama"},
+                "metrics": [{"type": "External", "external": {
+                    "metric": {"name": "s0-prometheus",
+                               "selector": {"matchLabels": {KEDA_LABEL: "llama"}}},
+                    "target": {"type": "AverageValue", "averageValue": "1"},
+                }}],
+            }});
+
+            let hpa = HpaFacts::new(serde_json::from_value(object).unwrap());
+            follow(&hpa, "custom", "llama").0.unwrap().scaled_object
+        });
+
+        assert_eq!(made_for, [None, Some("llama".to_owned())]);
     }
 
     #[test]

@@ -30,7 +30,9 @@ impl Ticks {
                 .map(|decided| decided.decision.desired());
             let ignored = desired.and_then(|desired| state.ignored(desired));
             if let Some(follower) = &state.follower {
-                let labels = [key.namespace.as_str(), key.variant.as_str(), follower.hpa.as_str()];
+                let variant = [key.namespace.as_str(), key.variant.as_str()];
+                let scaled_object = follower.scaled_object.as_deref().unwrap_or_default();
+                let labels = [variant[0], variant[1], follower.hpa.as_str(), scaled_object];
                 gauge.with_label_values(&labels).set(f64::from(u8::from(ignored.is_some())));
                 followed.insert(labels.map(str::to_owned));
             }
