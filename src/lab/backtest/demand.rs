@@ -43,7 +43,7 @@ pub(crate) struct TraceDemand {
     pub(crate) variants: BTreeMap<VariantKey, RecordedVariant>,
     /// The times of the first and the last tick.
     pub(crate) span: Option<(Timestamp, Timestamp)>,
-    /// Times without a successful scrape.
+    /// Times without a successful scrape, each up to the next one.
     pub(crate) gaps: Vec<(Timestamp, Timestamp)>,
     /// Models with a wake signal.
     pub(crate) signaled: BTreeSet<ModelKey>,
@@ -164,6 +164,14 @@ impl TraceDemand {
 
         self.gaps.retain(|(_, until)| *until > begin);
         self.span = Some((begin, last));
+    }
+
+    /// The gap from the last successful scrape to the last tick, if there is one. Its requests are
+    /// unknown, because no later counter has them.
+    pub(crate) fn last_gap(&self) -> Option<(Timestamp, Timestamp)> {
+        let (first, last) = self.span?;
+        let from = self.heard?.max(first);
+        (last.duration_since(from) > GAP).then_some((from, last))
     }
 
     fn note_gap(&mut self, now: Timestamp, inputs: &Inputs) {
@@ -449,8 +457,9 @@ fn total(known: &Histogram, more: &Histogram) -> Histogram {
 mod tests {
     use super::*;
     use plimsoll_core::fleet::{Fleet, ModelName, Namespace, ReplicaName, VariantName};
+    use plimsoll_core::observe::engine::Engine;
     use plimsoll_core::observe::template::Container;
-    use plimsoll_core::observe::{ReplicaListing, ReplicaStart, ScrapeRoute};
+    use plimsoll_core::observe::{HttpReading, ReplicaListing, ReplicaStart, Scrape, ScrapeRoute};
     use plimsoll_core::units::{CostPerHour, Fraction};
 
     /// A variant with at most two replicas.
@@ -494,6 +503,23 @@ mod tests {
         TraceTick { now, inputs, follows: None, said: BTreeMap::new() }
     }
 
+    /// A successful scrape of an engine without values.
+    fn scrape(second: i64) -> Scrape {
+        let reading = Reading {
+            engine: Engine::Vllm,
+            samples: 0,
+            started: None,
+            models: Vec::new(),
+            http: HttpReading::default(),
+            rejected: None,
+            lora: None,
+            ranks: Vec::new(),
+        };
+
+        let at = Timestamp::from_second(second).unwrap();
+        Scrape { replica: replica("one"), at, outcome: Ok(reading) }
+    }
+
     /// Ticks of an hour, `step` apart, of a variant with this listing.
     fn hour(step: usize, listing: impl Fn(i64) -> Option<Scale>) -> RecordedVariant {
         let mut gathered = TraceDemand::default();
@@ -502,6 +528,24 @@ mod tests {
         }
 
         gathered.variants.remove(&spec().key).unwrap()
+    }
+
+    #[test]
+    fn ticks_without_a_scrape_at_the_end_are_a_gap() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let mut gathered = TraceDemand::default();
+        for second in (0..=600).step_by(15) {
+            let mut taken = tick(second, spec(), Some(Scale::Targets));
+            if second <= 300 {
+                taken.inputs.scrapes = vec![scrape(second)];
+            }
+            gathered.take(&taken);
+            assert_eq!(gathered.last_gap().is_some(), second > 360, "at {second}");
+        }
+
+        assert_eq!((gathered.last_gap(), gathered.gaps.len()), (Some((at(300), at(600))), 0));
+        gathered.begin_at(at(500));
+        assert_eq!(gathered.last_gap(), Some((at(500), at(600))));
     }
 
     #[test]

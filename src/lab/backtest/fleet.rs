@@ -163,12 +163,7 @@ pub(crate) fn scenario(
     notes.append(&mut left_out);
     let pools = candidates.policies.iter().flat_map(|candidate| candidate.policy.pools.keys());
     notes.extend(pools.collect::<BTreeSet<_>>().into_iter().map(unplayed));
-    for (from, to) in &gathered.gaps {
-        notes.push(format!(
-            "no scrape of any replica from {from:.0} to {to:.0}: requests of this time are spread \
-             evenly"
-        ));
-    }
+    notes.extend(gaps(gathered));
 
     let control = Control {
         policy: candidates.config.policy.clone(),
@@ -182,6 +177,24 @@ pub(crate) fn scenario(
 
     let scenario = Scenario { length, models: complete, variants, control, sample: SAMPLE };
     Ok(TraceScenario { scenario, slo, notes })
+}
+
+/// Returns the notes about times without a successful scrape.
+fn gaps(gathered: &TraceDemand) -> Vec<String> {
+    let within = gathered.gaps.iter().map(|(from, to)| {
+        format!(
+            "no scrape of any replica from {from:.0} to {to:.0}: requests of this time are spread \
+             evenly"
+        )
+    });
+    let last = gathered.last_gap().map(|(from, to)| {
+        format!(
+            "no scrape of any replica from {from:.0} to the end at {to:.0}: this time has no \
+             requests"
+        )
+    });
+
+    within.chain(last).collect()
 }
 
 fn unscored(why: &str) -> BacktestError {
