@@ -44,7 +44,6 @@ use plimsoll_core::decide::check::Violation;
 use plimsoll_core::decide::{Basis, Decision};
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_core::observe::Inputs;
-use plimsoll_core::observe::overrides::Override;
 use plimsoll_core::pipeline::{Decisions, Pipeline};
 use plimsoll_core::units::Replicas;
 
@@ -403,22 +402,6 @@ impl Ticks {
             overrides,
             routed,
         }
-    }
-
-    /// The pins and pauses in effect. A replica that has not decided before takes over those that the
-    /// leader saved.
-    fn orders(
-        &mut self,
-        now: Timestamp,
-        standing: Option<LeadershipRole>,
-        discovery: Option<&Discovery>,
-    ) -> BTreeMap<VariantKey, Override> {
-        let led = self.term.is_some() && standing != Some(LeadershipRole::Follows);
-        if let Some(sharing) = self.parts.sharing.as_ref().filter(|_| !led) {
-            self.overrides.follow(sharing.memories());
-        }
-
-        self.overrides.in_effect(now, discovery)
     }
 
     /// Publishes the learned cards at an interval, because learning takes longer than a tick.

@@ -1,8 +1,15 @@
 //! Requests to pin or pause a variant, from their arrival until they are answered.
 
-use crate::daemon::sharing::Sharing;
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::collect::cluster::Discovery;
+use crate::daemon::sharing::{LeadershipRole, Sharing};
 use crate::daemon::ticks::Ticks;
 use crate::daemon::ticks::overrides::{OverrideRefusal, OverrideRequest, UnwrittenOrder};
+use plimsoll_core::fleet::VariantKey;
+use plimsoll_core::observe::overrides::Override;
 
 impl Ticks {
     /// Sets or ends a pin or a pause. Only the replica that decides can. If replicas share their
@@ -19,13 +26,44 @@ impl Ticks {
 
         match (&mut self.parts.sharing, outcome) {
             (Some(sharing), Ok(())) => {
-                self.unwritten.push(UnwrittenOrder { draft: sharing.hurry(), done });
+                // The draft of the next tick is the first that can contain the change.
+                sharing.hurry();
+                self.unwritten.push(UnwrittenOrder { variant, order, draft: None, done });
             }
             (_, outcome) => {
                 self.kept.hurry();
                 let _asker_may_be_gone = done.send(outcome);
             }
         }
+    }
+
+    /// The pins and pauses in effect. A replica that has not decided before takes over those that the
+    /// leader saved.
+    ///
+    /// A leader that lost the document for a moment still has requests that it has not answered.
+    /// They are not among the saved ones, and stay in effect.
+    pub(super) fn orders(
+        &mut self,
+        now: Timestamp,
+        standing: Option<LeadershipRole>,
+        discovery: Option<&Discovery>,
+    ) -> BTreeMap<VariantKey, Override> {
+        let Self { parts, overrides, unwritten, term, .. } = self;
+        let led = term.is_some() && standing != Some(LeadershipRole::Follows);
+
+        if let Some(sharing) = &mut parts.sharing {
+            if !led {
+                let kept: &[UnwrittenOrder] =
+                    if sharing.leads() { unwritten.as_slice() } else { &[] };
+                overrides.follow(sharing.memories(), kept);
+            }
+            // An earlier draft was decided without the change.
+            for order in unwritten.iter_mut().filter(|order| order.draft.is_none()) {
+                order.draft = Some(sharing.hurry());
+            }
+        }
+
+        overrides.in_effect(now, discovery)
     }
 
     /// Answers the requests whose changes are written by now, and all if this replica no longer
@@ -37,7 +75,7 @@ impl Ticks {
 
         for order in std::mem::take(&mut self.unwritten) {
             let outcome = match &refusal {
-                _ if order.draft <= written => Ok(()),
+                _ if order.draft.is_some_and(|draft| draft <= written) => Ok(()),
                 Some(refusal) => Err(refusal.clone()),
                 None => {
                     self.unwritten.push(order);

@@ -25,8 +25,11 @@ pub(crate) struct OverrideRequest {
 
 /// A request whose change is in effect, and not yet written for the next leader.
 pub(super) struct UnwrittenOrder {
-    /// The number of the draft that contains the change.
-    pub(super) draft: u64,
+    pub(super) variant: VariantKey,
+    /// The override; `None` to end the one in effect.
+    pub(super) order: Option<Override>,
+    /// The number of the first draft that can contain the change; `None` before the next tick.
+    pub(super) draft: Option<u64>,
     pub(super) done: oneshot::Sender<Result<(), OverrideRefusal>>,
 }
 
@@ -62,10 +65,11 @@ impl OverrideBook {
         }
 
         let Some(given) = order else {
-            if self.given.remove(variant).is_none() {
+            if !self.given.contains_key(variant) {
                 return Err(OverrideRefusal::Nothing { variant: variant.clone() });
             }
             info!(%variant, "An override was ended");
+            self.set(variant, None);
             return Ok(());
         };
 
@@ -76,9 +80,20 @@ impl OverrideBook {
             Order::Pause => None,
         };
         info!(%variant, kind, replicas, %until, "An override was set");
-        self.given.insert(variant.clone(), given);
+        self.set(variant, Some(given));
 
         Ok(())
+    }
+
+    fn set(&mut self, variant: &VariantKey, order: Option<Override>) {
+        match order {
+            Some(given) => {
+                self.given.insert(variant.clone(), given);
+            }
+            None => {
+                self.given.remove(variant);
+            }
+        }
     }
 
     /// Takes over the overrides from before a restart.
@@ -90,13 +105,17 @@ impl OverrideBook {
         }
     }
 
-    /// Takes over the overrides of the replica that decides.
-    pub(super) fn follow(&mut self, memories: &SharedMemories) {
+    /// Takes over the overrides of the replica that decides, and then these orders.
+    pub(super) fn follow(&mut self, memories: &SharedMemories, unwritten: &[UnwrittenOrder]) {
         self.given.clear();
         for (variant, (_, memory)) in memories {
             if let Some(given) = memory.overridden {
                 self.given.insert(variant.clone(), given);
             }
+        }
+
+        for UnwrittenOrder { variant, order, .. } in unwritten {
+            self.set(variant, *order);
         }
     }
 
@@ -115,5 +134,33 @@ impl OverrideBook {
         orders.extend(self.given.iter().map(|(key, given)| (key.clone(), *given)));
         orders.retain(|_, order| order.is_in_effect(now));
         orders
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_core::observe::overrides::OverrideSource;
+
+    use super::*;
+    use crate::fixtures;
+
+    #[test]
+    fn what_is_not_written_yet_outlives_the_saved_overrides() {
+        let a = fixtures::variant("a").key;
+        let b = fixtures::variant("b").key;
+        let until = Timestamp::from_second(100).unwrap();
+        let pause = Override { order: Order::Pause, until, by: OverrideSource::Api };
+        let unwritten = [(&a, Some(pause)), (&b, Some(pause)), (&b, None)].map(|(key, order)| {
+            let (done, _asker) = oneshot::channel();
+            UnwrittenOrder { variant: key.clone(), order, draft: Some(7), done }
+        });
+
+        let mut book = OverrideBook::default();
+        book.follow(&SharedMemories::new(), &unwritten);
+        let kept = book.in_effect(Timestamp::UNIX_EPOCH, None);
+        assert_eq!(kept, BTreeMap::from([(a, pause)]));
+
+        book.follow(&SharedMemories::new(), &[]);
+        assert!(book.in_effect(Timestamp::UNIX_EPOCH, None).is_empty());
     }
 }
