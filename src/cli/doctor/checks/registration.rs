@@ -279,10 +279,10 @@ pub(super) fn numbers(evidence: &Evidence) -> Findings {
         return Err(Unseen::NotApplicable("there are no variants".to_owned()));
     }
     if served > 0 {
-        symptoms.push(Symptom::ok(format!(
-            "desired replicas for {served} of {}",
-            counted(all, "variant")
-        )));
+        let asked = cluster.numbers.len();
+        let of = if asked < all { format!("{asked} asked, of ") } else { String::new() };
+        let variants = counted(all, "variant");
+        symptoms.push(Symptom::ok(format!("desired replicas for {served} of {of}{variants}")));
     }
     Ok(symptoms)
 }
