@@ -19,7 +19,13 @@ use crate::units::Seconds;
 /// The form of a duration, for messages.
 const DURATION: &str = "a duration in h, m, s or ms, such as 900ms, 30s, 5m or 1h30m";
 
-/// The units of durations.
+/// The unit of whole days, each of 24 hours, which come first.
+const DAYS: char = 'd';
+
+/// The seconds of a day.
+const DAY: u64 = 24 * 60 * 60;
+
+/// The other units of durations.
 const UNITS: [&str; 7] = ["h", "m", "s", "ms", "us", "µs", "ns"];
 
 /// The form of a size, for messages.
@@ -70,6 +76,17 @@ impl WrittenDuration {
     /// Reads a duration that is not negative. Of the forms that the parser knows, configurations have
     /// one, so that the schema accepts the same.
     pub fn parse(text: &str) -> Option<Self> {
+        let Some((count, rest)) = text.split_once(DAYS) else { return Self::below_days(text) };
+        if !count.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+
+        let days = Duration::from_secs(count.parse::<u64>().ok()?.checked_mul(DAY)?);
+        let below = if rest.is_empty() { Duration::ZERO } else { Self::below_days(rest)?.0 };
+        days.checked_add(below).map(Self)
+    }
+
+    fn below_days(text: &str) -> Option<Self> {
         let mut units = text.split(|c: char| c.is_ascii_digit() || c == '.');
         if !units.all(|unit| unit.is_empty() || UNITS.contains(&unit)) {
             return None;
@@ -104,7 +121,7 @@ impl JsonSchema for WrittenDuration {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "type": "string",
-            "pattern": format!(r"^([0-9]+(\.[0-9]+)?({}))+$", UNITS.join("|")),
+            "pattern": format!(r"^([0-9]+{DAYS}|[0-9]+(\.[0-9]+)?({}))+$", UNITS.join("|")),
         })
     }
 }
@@ -202,6 +219,8 @@ mod tests {
             ("1.5s", 1.5, "1s500ms"),
             ("300us", 0.0003, "300µs"),
             ("0s", 0.0, "0s"),
+            ("1d", 86_400.0, "24h"),
+            ("3d12h", 302_400.0, "84h"),
         ] {
             let read = WrittenDuration::parse(text).unwrap();
             assert_eq!(read.0, Duration::from_secs_f64(seconds), "{text}");
@@ -209,9 +228,12 @@ mod tests {
             assert_eq!(WrittenDuration::parse(printed), Some(read));
         }
 
-        for refused in
-            ["30", "", "5 parsecs", "-5s", "s", "1d", "NaN", "inf", "30 s s", "60 ms", "2sec"]
+        for refused in ["30", "", "5 parsecs", "-5s", "s", "NaN", "inf", "30 s s", "60 ms", "2sec"]
         {
+            assert_eq!(WrittenDuration::parse(refused), None, "{refused}");
+        }
+
+        for refused in ["d", "1.5d", "-1d", "+1d", "1h1d", "1d1d", "1d5", "213503982334602d"] {
             assert_eq!(WrittenDuration::parse(refused), None, "{refused}");
         }
     }
