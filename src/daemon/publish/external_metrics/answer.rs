@@ -130,7 +130,7 @@ pub struct MetricRequest<'a> {
 
 /// A variant, and the state of its decision at one instant.
 #[derive(Clone, Copy, Debug)]
-struct Candidate<'a> {
+struct VariantAnswer<'a> {
     key: &'a VariantKey,
     variant: &'a PublishedVariant,
     state: DecisionState,
@@ -158,14 +158,14 @@ pub fn readings(
                 labels.insert("namespace", label_value(key.namespace.as_str()));
             }
             if selector.matches(&labels) {
-                let candidate = Candidate::new(now, published, ages, key, variant);
+                let answer = VariantAnswer::new(now, published, ages, key, variant);
                 readings.push(MetricReading {
                     metric: *metric,
                     namespace: key.namespace.clone(),
                     variant: key.variant.clone(),
                     labels,
-                    state: candidate.state,
-                    value: candidate.value(*metric),
+                    state: answer.state,
+                    value: answer.value(*metric),
                 });
             }
         }
@@ -184,9 +184,9 @@ pub fn desired(
     key: &VariantKey,
 ) -> Option<DesiredReading> {
     let variant = published.variants.get(key)?;
-    let candidate = Candidate::new(now, published, ages, key, variant);
-    let replicas = candidate.served().map(|(_, replicas)| replicas);
-    Some(DesiredReading { state: candidate.state, replicas })
+    let answer = VariantAnswer::new(now, published, ages, key, variant);
+    let replicas = answer.served().map(|(_, replicas)| replicas);
+    Some(DesiredReading { state: answer.state, replicas })
 }
 
 /// Returns the variants of the namespaces that can have this label value for their name; without a
@@ -227,7 +227,7 @@ fn variants<'a>(
         .take_while(move |(key, _)| key.namespace == *namespace)
 }
 
-impl<'a> Candidate<'a> {
+impl<'a> VariantAnswer<'a> {
     fn new(
         now: Duration,
         published: &Published,
