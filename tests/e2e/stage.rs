@@ -18,12 +18,9 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 use crate::engines::Engines;
-use crate::wait::{PATIENCE, within};
+use crate::wait::{ANSWER_MAX, PATIENCE, within};
 
 const TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/tools");
-
-/// Much longer than a busy machine stands still, so a page is missing only if none is served.
-const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// How long a busy machine may keep the API server from reaching Plimsoll.
 const REACHED_WITHIN: Duration = Duration::from_secs(30);

@@ -41,7 +41,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::daemon::Daemon;
 use crate::stage::{Stage, stage};
-use crate::wait::within;
+use crate::wait::{seen_within, within};
 
 /// The slowest series takes a beat for each of its syncs, after the controller has learned of the
 /// custom resource, for which it looks every half minute.
@@ -557,17 +557,14 @@ fn play(stage: &Stage, round: u32, series: &[&Series]) -> BTreeMap<String, Vec<A
         .collect();
     stage.apply(&objects.join("\n---\n"));
     // A series that the controller gives up is short, and is played again.
-    for _ in 0..PATIENCE.as_millis() / FOLLOWING.as_millis() {
-        let log = log.lock().unwrap().clone();
+    let _over = seen_within(PATIENCE, || {
+        let asked = log.lock().unwrap();
         let over = |series: &&Series| {
             series.initial == 0
-                || log.get(series.name).is_some_and(|it| it.len() > series.answers.len())
+                || asked.get(series.name).is_some_and(|it| it.len() > series.answers.len())
         };
-        if series.iter().all(over) {
-            break;
-        }
-        std::thread::sleep(FOLLOWING);
-    }
+        series.iter().all(over).then_some(())
+    });
 
     stage.kubectl(&["delete", "hpa", "--all", "--namespace", &namespace]).unwrap();
     for task in [serving, following] {

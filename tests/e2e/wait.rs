@@ -7,6 +7,9 @@ use plimsoll::clock::Clock;
 /// How long the slowest step may take on a machine that does other things too.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
 
+/// Much longer than a busy machine stands still, so a page is missing only if none is served.
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(30);
+
 /// How often a condition is looked at.
 const GLANCE: Duration = Duration::from_millis(200);
 
@@ -16,20 +19,25 @@ pub(crate) fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Waits for something, for so long.
-pub(crate) fn within<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn within<T>(patience: Duration, what: &str, look: impl FnMut() -> Option<T>) -> T {
+    seen_within(patience, look).unwrap_or_else(|| panic!("never saw {what}"))
+}
+
+/// The same; `None` if it does not come.
+pub(crate) fn seen_within<T>(patience: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let clock = Clock::start();
     let began = clock.elapsed();
     // Looks are counted, because a machine may stand still. Slow looks have an end as well.
     for _ in 0..patience.as_millis() / GLANCE.as_millis() {
         if let Some(seen) = look() {
-            return seen;
+            return Some(seen);
         }
         if clock.elapsed().saturating_sub(began) > patience * 3 {
             break;
         }
         std::thread::sleep(GLANCE);
     }
-    panic!("never saw {what}");
+    None
 }
 
 /// Looks on for a while, and fails when what is seen is not so even once.

@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::release::{Handshake, Release, release};
-use crate::wait::{stays, until, within};
+use crate::wait::{seen_within, stays, until, within};
 
 const HPA: &str = include_str!("../../../examples/hpa.yaml");
 
@@ -62,13 +62,10 @@ fn b_a_second_replica_presents_the_same_certificate_and_writes_none() {
 /// roles a moment after they are made.
 fn permits(release: &Release, namespace: &str, rules: &BTreeSet<String>) {
     let mut permitted = BTreeSet::new();
-    for _ in 0..60 {
+    let _settled = seen_within(Duration::from_mins(1), || {
         permitted = release.permissions(namespace);
-        if permitted == *rules {
-            return;
-        }
-        std::thread::sleep(Duration::from_secs(1));
-    }
+        (permitted == *rules).then_some(())
+    });
     assert_eq!(permitted, *rules, "in {namespace}");
 }
 

@@ -13,14 +13,11 @@ use tokio::runtime::Runtime;
 
 use crate::engines::{self, Engines};
 use crate::page::MODEL;
-use crate::wait::until;
+use crate::wait::{ANSWER_MAX, until};
 
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/plimsoll");
 const CONTROL_PLANE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/tools/control-plane");
 const API_SERVICE: &str = "v1beta1.external.metrics.k8s.io";
-
-/// Much longer than a busy machine stands still.
-const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// The words for a connection that took too long for one of its ends.
 const CUT_OFF: [&str; 2] = ["operation timed out", "tls handshake eof"];

@@ -8,6 +8,7 @@
 mod asker;
 mod cluster;
 mod process;
+#[expect(dead_code, reason = "its answers have limits of their own")]
 #[path = "../wait.rs"]
 mod wait;
 
