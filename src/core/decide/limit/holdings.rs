@@ -108,26 +108,14 @@ impl SupplyLimit {
         }
     }
 
-    /// Returns the free amount for variants of an unknown kind, as far as the limit depends on kinds.
-    /// A limit with one kind counts them with it, as a [total](Self::free_total).
-    pub(super) fn free_of_unknown(&self) -> Headroom {
-        match self.source.allowance() {
-            Some(Allowance::Budget(_) | Allowance::Total(_)) => Headroom::Unlimited,
-            Some(Allowance::Kinds(_) | Allowance::Nodes(_)) if self.only_kind().is_some() => {
-                Headroom::Unlimited
-            }
-            None | Some(Allowance::Kinds(_) | Allowance::Nodes(_)) => Headroom::NONE,
-        }
-    }
-
-    /// Returns the free amount that variants of known and of unknown kinds share, if there is such
-    /// an amount.
-    pub(super) fn free_total(&self, used: &LimitUse) -> Headroom {
-        match self.source.allowance() {
-            None | Some(Allowance::Budget(_)) => Headroom::Unlimited,
-            Some(Allowance::Total(total)) => Headroom::Limited(*total).without(used.total),
-            Some(Allowance::Kinds(_) | Allowance::Nodes(_)) => {
-                self.only_kind().map_or(Headroom::Unlimited, |kind| self.free(kind, used))
+    /// Returns the free amount that variants of known and of unknown kinds share. A limit with one
+    /// kind counts unknown kinds with it. `None` if the limit gives nothing without a kind.
+    pub(super) fn free_without_kind(&self, used: &LimitUse) -> Option<Headroom> {
+        match self.source.allowance()? {
+            Allowance::Budget(_) => Some(Headroom::Unlimited),
+            Allowance::Total(total) => Some(Headroom::Limited(*total).without(used.total)),
+            Allowance::Kinds(_) | Allowance::Nodes(_) => {
+                self.only_kind().map(|kind| self.free(kind, used))
             }
         }
     }

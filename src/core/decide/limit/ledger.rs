@@ -112,14 +112,15 @@ impl<'a> AcceleratorLedger<'a> {
         counted.map(|(limit, used)| limit.free(kind, used)).min()
     }
 
-    /// Returns the smallest free amount for those of these variants whose kind is unknown.
+    /// Returns the free amount for variants of an unknown kind among these, as far as limits depend
+    /// on kinds.
     fn free_of_unknown(&self, wants: &[Want]) -> Headroom {
-        let counted = self.limits.iter().zip(&self.used).filter(|(limit, _)| {
-            wants.iter().any(|want| want.accelerator.is_none() && limit.counts(want))
+        let needs_kind = self.limits.iter().zip(&self.used).any(|(limit, used)| {
+            limit.free_without_kind(used).is_none()
+                && wants.iter().any(|want| want.accelerator.is_none() && limit.counts(want))
         });
 
-        let free = counted.map(|(limit, _)| limit.free_of_unknown()).min();
-        free.unwrap_or(Headroom::Unlimited)
+        if needs_kind { Headroom::NONE } else { Headroom::Unlimited }
     }
 
     /// Returns the rest of each limit that variants of several or of unknown kinds share.
@@ -129,7 +130,7 @@ impl<'a> AcceleratorLedger<'a> {
         counted
             .filter(|(limit, _)| !(all_known && limit.only_kind().is_some()))
             .filter_map(|(limit, used)| {
-                let Headroom::Limited(left) = limit.free_total(used) else { return None };
+                let Headroom::Limited(left) = limit.free_without_kind(used)? else { return None };
                 let own = wants.iter().filter(|want| limit.counts_in_total(want));
                 Some(FreeTotal { left, counts: own.map(|want| want.key.clone()).collect() })
             })
