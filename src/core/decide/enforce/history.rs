@@ -79,15 +79,12 @@ impl ScalingHistory {
     /// recommendation is known. Published changes and a burst are facts, and are kept. Those in the
     /// future come from a clock that was set back, and are dropped.
     pub fn begin_anew(&mut self, now: Timestamp, in_force: Replicas) {
-        self.recommendations.clear();
-        self.recommendations.push_back(Recommendation {
-            first: now,
-            last: now,
-            replicas: in_force,
-        });
+        let restarted = Self::starting(now, in_force);
+        self.recommendations = restarted.recommendations;
+        self.latest = restarted.latest;
+
         self.changes.retain(|change| change.at <= now);
         self.burst = self.burst.filter(|burst| burst.at <= now);
-        self.latest = Some(now);
     }
 
     /// Adds this tick's recommendation and the values published for it. Drops entries that no rule
