@@ -229,11 +229,11 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::analyze::foresight::batch::{ReplicaContext, UpstreamQueue};
+    use crate::analyze::foresight::ReplicaStrides;
+    use crate::analyze::foresight::batch::ReplicaContext;
     use crate::analyze::foresight::capacity::CapacityBound;
     use crate::analyze::foresight::estimate::Teacher;
     use crate::analyze::foresight::gateway::QueueReading;
-    use crate::analyze::foresight::{EngineLimits, ReplicaStrides};
     use crate::fleet::{ReplicaKey, ReplicaName, VariantSpec};
     use crate::observe::stride::IntervalDelta;
     use crate::units::{Fraction, Requests};
@@ -322,13 +322,7 @@ mod tests {
 
     /// Learns from the counters of replicas.
     fn learn(foresight: &mut Foresight, policy: &ForesightPolicy, variants: &[VariantStrides<'_>]) {
-        let around = ReplicaContext {
-            behind: UpstreamQueue::Nothing,
-            told: EngineLimits::default(),
-            budget: 2048.0,
-            learning: &policy.learning,
-        };
-
+        let around = ReplicaContext::example(policy);
         for variant in variants {
             let seen = foresight.variants.entry(variant.spec.key.clone()).or_default();
             seen.meet(variant);

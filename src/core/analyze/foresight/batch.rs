@@ -208,15 +208,23 @@ mod tests {
         assert!((maxima.seats(256.0, None) - 20.0).abs() < 1e-9, "{maxima:?}");
     }
 
+    impl<'a> ReplicaContext<'a> {
+        /// A replica without configured limits and without a queue in front of it.
+        pub(in crate::analyze::foresight) fn example(policy: &'a ForesightPolicy) -> Self {
+            Self {
+                behind: UpstreamQueue::Nothing,
+                told: EngineLimits::default(),
+                budget: 2048.0,
+                learning: &policy.learning,
+            }
+        }
+    }
+
     /// Returns true if a replica of two ranks that runs so many requests is full behind a gateway.
     fn is_full_behind_gateway(running: f64) -> bool {
         let policy = ForesightPolicy::default();
-        let around = ReplicaContext {
-            behind: UpstreamQueue::FullGateway,
-            told: EngineLimits::default(),
-            budget: 2048.0,
-            learning: &policy.learning,
-        };
+        let behind = UpstreamQueue::FullGateway;
+        let around = ReplicaContext { behind, ..ReplicaContext::example(&policy) };
 
         let stride = IntervalDelta {
             ranks: 2,

@@ -3,7 +3,7 @@
 use super::*;
 use crate::analyze::foresight::arrivals::STRIDE;
 use crate::analyze::foresight::arrivals::saved::SavedArrivals;
-use crate::analyze::foresight::batch::{ReplicaContext, UpstreamQueue};
+use crate::analyze::foresight::batch::ReplicaContext;
 use crate::analyze::foresight::role_demand::UpstreamArrivals;
 use crate::analyze::foresight::seen::VariantModel;
 
@@ -147,12 +147,7 @@ fn a_scrape_that_lacks_counters_changes_nothing_that_is_known() {
         incarnation: None,
     };
     let policy = ForesightPolicy::default();
-    let around = ReplicaContext {
-        behind: UpstreamQueue::Nothing,
-        told: EngineLimits::default(),
-        budget: 2048.0,
-        learning: &policy.learning,
-    };
+    let around = ReplicaContext::example(&policy);
 
     let mut seen = VariantModel::default();
     let stride = IntervalDelta { ranks: 4, ..second(1, PROMPT, 20.0, 0.0) };
