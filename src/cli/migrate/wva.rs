@@ -100,10 +100,9 @@ fn entries(map: &Manifest) -> Result<Vec<SettingsEntry<'_>>, Vec<String>> {
     let mut problems = Vec::new();
 
     for (name, text) in data.into_iter().flatten() {
-        match yaml::read(text.as_str().unwrap_or_default()) {
-            Ok(Value::Object(fields)) => entries.push(SettingsEntry { map, name, fields }),
-            Ok(_) => problems.push(not_a_mapping(map, name)),
-            Err(failure) => problems.push(not_yaml(map, name, &failure)),
+        match mapping(map, name, text) {
+            Ok(fields) => entries.push(SettingsEntry { map, name, fields }),
+            Err(problem) => problems.push(problem),
         }
     }
 
@@ -123,24 +122,27 @@ fn main_settings(map: &Manifest) -> Result<Map<String, Value>, Vec<String>> {
             continue;
         }
 
-        match yaml::read(text.as_str().unwrap_or_default()) {
-            Ok(Value::Object(fields)) => settings.extend(fields),
-            Ok(_) => problems.push(not_a_mapping(map, name)),
-            Err(failure) => problems.push(not_yaml(map, name, &failure)),
+        match mapping(map, name, text) {
+            Ok(fields) => settings.extend(fields),
+            Err(problem) => problems.push(problem),
         }
     }
 
     if problems.is_empty() { Ok(settings) } else { Err(problems) }
 }
 
-fn not_a_mapping(map: &Manifest, name: &str) -> String {
-    format!("{} {} data.{name} must be a mapping of fields to values", map.origin, map.label_text())
-}
+/// Reads the fields of an entry.
+fn mapping(map: &Manifest, name: &str, text: &Value) -> Result<Map<String, Value>, String> {
+    let entry = format!("{} {} data.{name}", map.origin, map.label_text());
 
-fn not_yaml(map: &Manifest, name: &str, failure: &SyntaxError) -> String {
-    let SyntaxError { line, message, .. } = failure;
-    let line = line.map_or_else(String::new, |line| format!(" line {line}"));
-    format!("{} {} data.{name}{line} is not YAML: {message}", map.origin, map.label_text())
+    match yaml::read(text.as_str().unwrap_or_default()) {
+        Ok(Value::Object(fields)) => Ok(fields),
+        Ok(_) => Err(format!("{entry} must be a mapping of fields to values")),
+        Err(SyntaxError { line, message, .. }) => {
+            let place = line.map_or_else(String::new, |line| format!(" line {line}"));
+            Err(format!("{entry}{place} is not YAML: {message}"))
+        }
+    }
 }
 
 // === impl SettingsEntry ===
