@@ -15,3 +15,6 @@ pub mod report;
 pub mod demo;
 
 pub mod engine;
+
+#[cfg(test)]
+mod fixtures;

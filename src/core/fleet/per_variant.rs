@@ -105,11 +105,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::fleet::{Namespace, VariantName};
+    use crate::fleet::VariantSpec;
 
     fn key(name: u8) -> VariantKey {
-        let namespace = Namespace::new("shop").unwrap();
-        VariantKey { namespace, variant: VariantName::new(&format!("v{name}")).unwrap() }
+        VariantSpec::example(&format!("v{name}")).key
     }
 
     proptest! {

@@ -456,29 +456,15 @@ fn total(known: &Histogram, more: &Histogram) -> Histogram {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_core::fleet::{Fleet, ModelName, Namespace, ReplicaName, VariantName};
+    use crate::fixtures;
+    use plimsoll_core::fleet::{Fleet, ReplicaName};
     use plimsoll_core::observe::engine::Engine;
     use plimsoll_core::observe::template::Container;
     use plimsoll_core::observe::{HttpReading, ReplicaListing, ReplicaStart, Scrape, ScrapeRoute};
-    use plimsoll_core::units::{CostPerHour, Fraction};
 
     /// A variant with at most two replicas.
     fn spec() -> VariantSpec {
-        VariantSpec {
-            key: VariantKey {
-                namespace: Namespace::new("shop").unwrap(),
-                variant: VariantName::new("a").unwrap(),
-            },
-            model: ModelName::new("m").unwrap(),
-            accelerator: None,
-            gpus: None,
-            role: Role::Both,
-            cost: CostPerHour::ZERO,
-            list_price: None,
-            mismatch: Fraction::ONE,
-            start_time: None,
-            bounds: Bounds::new(Replicas::ONE, Replicas::new(2)).unwrap(),
-        }
+        fixtures::variant("a")
     }
 
     fn replica(name: &str) -> ReplicaKey {

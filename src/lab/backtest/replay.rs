@@ -433,8 +433,8 @@ impl fmt::Display for SaidPart<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures;
     use plimsoll_core::decide::{Reason, Stage, Step};
-    use plimsoll_core::fleet::{Namespace, VariantName};
     use plimsoll_core::units::{Replicas, Seconds};
 
     /// A decision of one replica that is held for so many seconds.
@@ -451,10 +451,7 @@ mod tests {
         let difference = Difference {
             tick: 6,
             at: Timestamp::UNIX_EPOCH,
-            variant: VariantKey {
-                namespace: Namespace::new("shop").unwrap(),
-                variant: VariantName::new("a").unwrap(),
-            },
+            variant: fixtures::variant("a").key,
             then: Some(said(9.25)),
             now: Some(said(9.5)),
         };

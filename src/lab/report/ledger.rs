@@ -319,28 +319,12 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    use plimsoll_core::fleet::{Bounds, Fleet, ModelName, Namespace, VariantName};
+    use crate::fixtures;
+    use plimsoll_core::fleet::Fleet;
     use plimsoll_core::observe::{ReplicaListing, ScrapeRoute};
-    use plimsoll_core::units::{CostPerHour, Fraction};
 
     fn key(name: &str) -> VariantKey {
-        let namespace = Namespace::new("shop").unwrap();
-        VariantKey { namespace, variant: VariantName::new(name).unwrap() }
-    }
-
-    fn spec(name: &str) -> VariantSpec {
-        VariantSpec {
-            key: key(name),
-            model: ModelName::new("m").unwrap(),
-            accelerator: None,
-            gpus: None,
-            role: Role::Both,
-            cost: CostPerHour::ZERO,
-            list_price: None,
-            mismatch: Fraction::ONE,
-            start_time: None,
-            bounds: Bounds::new(Replicas::ONE, Replicas::new(2)).unwrap(),
-        }
+        fixtures::variant(name).key
     }
 
     /// A tick of a fleet whose replicas can be counted.
@@ -353,7 +337,7 @@ mod tests {
             way: ScrapeRoute::Scraped,
             as_of: now,
         };
-        let fleet = Arc::new(Fleet::new(variants.iter().map(|name| spec(name))));
+        let fleet = Arc::new(Fleet::new(variants.iter().map(|name| fixtures::variant(name))));
         let listings = variants.iter().map(|name| (key(name), listing.clone())).collect();
         let inputs = Inputs { fleet, listings, ..Inputs::default() };
         TraceTick { now, inputs, follows: None, said: BTreeMap::new() }

@@ -8,7 +8,7 @@ use proptest::prelude::{prop_assert, proptest};
 
 use super::*;
 use crate::analyze::capacity::Confidence;
-use crate::fleet::{Namespace, ReplicaKey, ReplicaName, Role, VariantKey, VariantName};
+use crate::fleet::{ReplicaKey, ReplicaName, Role, VariantSpec};
 use crate::units::{CostPerHour, Replicas, RequestRate, Seconds, TimePerToken, Tokens};
 
 fn seconds(value: f64) -> Seconds {
@@ -119,8 +119,7 @@ fn a_replica_with_one_place_has_a_latency() {
 // === variants of a model ===
 
 fn variant(name: &str, arrivals: &[f64], replicas: u32) -> QueueingVariantLoad {
-    let namespace = Namespace::new("shop").unwrap();
-    let key = VariantKey { namespace, variant: VariantName::new(name).unwrap() };
+    let key = VariantSpec::example(name).key;
     let loads = arrivals.iter().enumerate().map(|(index, arrival)| QueueingReplicaLoad {
         replica: ReplicaKey {
             variant: key.clone(),

@@ -8,7 +8,7 @@ use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::sharing::CardSharing;
 use crate::analyze::tokens::capacity::{compute_bound, memory_bound, tokens_of_request};
 use crate::analyze::tokens::knowledge::{PIECES_MIN, RecordSource};
-use crate::fleet::{Accelerator, ModelName, Namespace};
+use crate::fleet::{Accelerator, Namespace};
 use crate::observe::GaugeSummary;
 use crate::observe::engine::Engine;
 use crate::units::{Seconds, TokenRate};
@@ -26,8 +26,7 @@ fn n(count: u32) -> Replicas {
 }
 
 fn model() -> ModelKey {
-    let namespace = Namespace::new("shop").unwrap();
-    ModelKey { namespace, model: ModelName::new("m").unwrap() }
+    VariantSpec::example("a").model_key()
 }
 
 fn steady<Q: Copy>(value: Q) -> GaugeSummary<Q> {

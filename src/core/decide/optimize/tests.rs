@@ -8,9 +8,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::analyze::capacity::{CapacityReport, Confidence, Totals, Unit, VariantCapacity};
-use crate::fleet::{
-    Accelerator, Bounds, ModelKey, ModelName, Namespace, Role, VariantKey, VariantName,
-};
+use crate::fleet::{Accelerator, Bounds, Role, VariantKey, VariantSpec};
 use crate::units::{Amount, CostPerHour, Fraction, Gpus, Replicas};
 
 /// One variant: `(name, cost, capacity per replica, replicas)`.
@@ -25,10 +23,7 @@ pub(super) fn replicas(count: u32) -> Replicas {
 }
 
 pub(super) fn key(name: &str) -> VariantKey {
-    VariantKey {
-        namespace: Namespace::new("shop").unwrap(),
-        variant: VariantName::new(name).unwrap(),
-    }
+    VariantSpec::example(name).key
 }
 
 pub(super) fn candidate(offer: Offer<'_>) -> Candidate {
@@ -80,10 +75,7 @@ pub(super) fn report(offers: &[Offer<'_>], required: f64, spare: f64) -> Capacit
 
 pub(super) fn model(candidates: Vec<Candidate>, report: &CapacityReport) -> PlanModel<'_> {
     PlanModel {
-        key: ModelKey {
-            namespace: Namespace::new("shop").unwrap(),
-            model: ModelName::new("m").unwrap(),
-        },
+        key: VariantSpec::example("a").model_key(),
         candidates,
         sizing: report,
         voices: vec![VotingReport { report, standing: ReportFreshness::Live }],

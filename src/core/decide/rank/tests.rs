@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::decide::optimize::{Candidate, Headroom, SupplyHeadroom};
-use crate::fleet::{Accelerator, Bounds, Namespace, Role, VariantKey, VariantName};
+use crate::fleet::{Accelerator, Bounds, Role, VariantKey, VariantSpec};
 use crate::units::{Amount, CostPerHour, Fraction, Gpus, Replicas};
 
 fn cost(cost: f64) -> CostPerHour {
@@ -98,10 +98,7 @@ fn variants() -> Vec<(Candidate, Amount)> {
 }
 
 fn key(name: &str) -> VariantKey {
-    VariantKey {
-        namespace: Namespace::new("shop").unwrap(),
-        variant: VariantName::new(name).unwrap(),
-    }
+    VariantSpec::example(name).key
 }
 
 /// The rounds for this demand, with this preferred size and weight.

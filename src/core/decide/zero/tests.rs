@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::fleet::{Namespace, VariantName};
+use crate::fleet::VariantSpec;
 use crate::units::Requests;
 
 const RETENTION: f64 = 600.0;
@@ -15,10 +15,7 @@ fn requests(number: f64) -> Requests {
 }
 
 fn key(name: &str) -> VariantKey {
-    VariantKey {
-        namespace: Namespace::new("shop").unwrap(),
-        variant: VariantName::new(name).unwrap(),
-    }
+    VariantSpec::example(name).key
 }
 
 fn candidate(name: &str, cost: f64, current: u32, target: u32) -> ZeroVariant {

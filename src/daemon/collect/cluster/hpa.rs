@@ -321,7 +321,7 @@ mod tests {
 
     use super::*;
     use crate::collect::cluster::hpa::metrics::KEDA_LABEL;
-    use plimsoll_core::fleet::{Namespace, VariantName};
+    use crate::fixtures;
 
     fn hpa(target: &Value, behavior: &Value) -> HpaFacts {
         let object = json!({
@@ -345,10 +345,7 @@ mod tests {
     }
 
     fn variant(name: &str) -> VariantKey {
-        VariantKey {
-            namespace: Namespace::new("shop").unwrap(),
-            variant: VariantName::new(name).unwrap(),
-        }
+        fixtures::variant(name).key
     }
 
     /// Follows the HPA for this variant, while there is another one.

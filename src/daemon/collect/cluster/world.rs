@@ -512,7 +512,7 @@ fn scale(
 }
 
 fn count<'a>(pods: impl Iterator<Item = &'a ClusterPod>) -> Replicas {
-    Replicas::saturating(u32::try_from(pods.count()).unwrap_or(u32::MAX))
+    Replicas::capped(pods.count())
 }
 
 // === impl TargetObject ===
@@ -542,6 +542,7 @@ mod tests {
     use super::*;
     use crate::collect::cluster::follow::{WatchChange, WatchFailure};
     use crate::collect::cluster::keys::WatchScope;
+    use crate::fixtures;
     use plimsoll_core::fleet::VariantName;
 
     const QUIET: Duration = Duration::from_secs(35);
@@ -555,10 +556,7 @@ mod tests {
 
     fn want() -> WatchedVariant {
         WatchedVariant {
-            variant: VariantKey {
-                namespace: Namespace::new("shop").unwrap(),
-                variant: VariantName::new("llama").unwrap(),
-            },
+            variant: fixtures::variant("llama").key,
             target: WantedTarget::Scale {
                 api_version: "apps/v1".to_owned(),
                 kind: "Deployment".to_owned(),

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::decide::limit::{Allowance, LimitName, LimitScope, LimitSource, Priority, SupplyLimit};
 use crate::decide::rank;
+use crate::fleet::{ModelName, Namespace};
 
 /// A limit on accelerators of each kind.
 fn kinds(rows: &[(&str, u32)]) -> SupplyLimit {
