@@ -8,6 +8,9 @@ pub mod prometheus;
 pub mod scrape;
 pub mod targets;
 
+use std::error::Error;
+use std::io;
+
 use tokio::sync::watch;
 
 /// Replaces the value of a channel. Receivers are notified only if the value differs.
@@ -22,19 +25,26 @@ pub(crate) fn replace<T: PartialEq>(channel: &watch::Sender<T>, new: T) {
 }
 
 /// Formats an error and its sources on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let next = error.to_string();
+    for source in sources(error) {
+        let next = source.to_string();
         // Some libraries repeat the source in the error's own text.
         if !text.ends_with(&next) {
             text.push_str(": ");
             text.push_str(&next);
         }
-
-        source = error.source();
     }
 
     text
+}
+
+/// Returns the kind of the innermost I/O error, from the operating system or from a stream.
+pub(crate) fn io_kind(error: &dyn Error) -> Option<io::ErrorKind> {
+    sources(error).filter_map(|source| source.downcast_ref()).last().map(io::Error::kind)
+}
+
+/// Returns the causes of an error, outermost first.
+pub(crate) fn sources<'a>(error: &'a dyn Error) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(error.source(), |&source| source.source())
 }

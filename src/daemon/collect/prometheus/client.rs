@@ -15,7 +15,6 @@ use reqwest::redirect::Policy;
 use reqwest::{RequestBuilder, Response, StatusCode};
 use rustls::ClientConfig;
 
-use crate::collect::chain;
 use crate::collect::file;
 use crate::collect::prometheus::failure::{QueryFailure, QueryOutcome, shown};
 use crate::collect::prometheus::query::QueryPlacement;
@@ -24,6 +23,7 @@ use crate::collect::scrape::clients::{
     ClientPool, HttpClientError, IDLE_TIMEOUT, PING_INTERVAL, PING_TIMEOUT, ReadyClient, Session,
     USER_AGENT,
 };
+use crate::collect::{chain, io_kind, sources};
 
 /// The largest file with a header or a password.
 const FILE_LIMIT: u64 = 64 << 10;
@@ -317,14 +317,4 @@ fn within_the_body(error: &reqwest::Error, received: usize) -> QueryFailure {
 fn is_tls(error: &(dyn Error + 'static)) -> bool {
     let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
     error.is::<rustls::Error>() || inner.is_some_and(|inner| is_tls(inner))
-}
-
-/// Returns the kind of the innermost I/O error, from the operating system or from a stream.
-fn io_kind(error: &dyn Error) -> Option<io::ErrorKind> {
-    sources(error).filter_map(|source| source.downcast_ref()).last().map(io::Error::kind)
-}
-
-/// Returns the causes of an error, outermost first.
-fn sources<'a>(error: &'a dyn Error) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    std::iter::successors(error.source(), |&source| source.source())
 }

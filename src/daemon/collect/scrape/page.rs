@@ -12,6 +12,7 @@ use hyper::body::{Body, Incoming};
 use hyper::http::uri::Scheme;
 use hyper::{HeaderMap, Request, Response, StatusCode, Uri, header};
 
+use crate::collect::io_kind;
 use crate::collect::scrape::clients::{IDLE_TIMEOUT, ReadyClient, USER_AGENT};
 use crate::collect::scrape::health::ScrapeError;
 use crate::collect::scrape::http::HttpClient;
@@ -220,14 +221,4 @@ fn within_the_body(error: &hyper::Error, received: usize) -> ScrapeError {
     };
     let failure = ScrapeError::from_error(class, error);
     ScrapeError::new(class, &format!("after {received} bytes: {}", failure.detail))
-}
-
-/// Returns the kind of the innermost I/O error, from the operating system or from a stream.
-fn io_kind(error: &dyn Error) -> Option<io::ErrorKind> {
-    sources(error).filter_map(|source| source.downcast_ref()).last().map(io::Error::kind)
-}
-
-/// Returns the causes of an error, outermost first.
-fn sources<'a>(error: &'a dyn Error) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    std::iter::successors(error.source(), |&source| source.source())
 }
