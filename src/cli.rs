@@ -222,8 +222,12 @@ fn check(args: &CheckArgs) -> anyhow::Result<()> {
 fn schema() -> anyhow::Result<()> {
     let text =
         serde_json::to_string_pretty(&config::schema()).context("cannot write the schema")?;
+    print(&format!("{text}\n"))
+}
+
+/// Prints a text on standard output.
+fn print(text: &str) -> anyhow::Result<()> {
     let mut output = io::stdout().lock();
-    writeln!(output, "{text}")?;
-    output.flush()?;
-    Ok(())
+    output.write_all(text.as_bytes())?;
+    Ok(output.flush()?)
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::cli::args::{CardCheckArgs, CardCommand, CardExportArgs, CardFormat};
 use crate::cli::ask::{self, AskError};
+use crate::cli::print;
 use plimsoll_core::analyze::foresight::card::Card;
 use plimsoll_core::analyze::foresight::cards;
 use plimsoll_daemon::config::{self, Files, LoadError, LoadedConfig};
@@ -123,10 +124,4 @@ fn check(args: &CardCheckArgs) -> anyhow::Result<()> {
 
 fn unread(path: &Path, source: io::Error) -> LoadError {
     LoadError::Read { path: path.to_owned(), source }
-}
-
-fn print(text: &str) -> anyhow::Result<()> {
-    let mut output = io::stdout().lock();
-    output.write_all(text.as_bytes())?;
-    Ok(output.flush()?)
 }

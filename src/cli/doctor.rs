@@ -10,7 +10,6 @@ pub mod permission;
 pub mod verdict;
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 
 use anyhow::Context;
 use schemars::JsonSchema;
@@ -20,6 +19,7 @@ use crate::cli::args::{DoctorArgs, OutputFormat};
 use crate::cli::doctor::checks::CHECKS;
 use crate::cli::doctor::evidence::Evidence;
 use crate::cli::doctor::verdict::{CheckResult, Symptom, Verdict};
+use crate::cli::print;
 
 /// The results of all checks.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -70,12 +70,6 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
         return Err(DoctorError { worst: diagnosis.verdict }.into());
     }
     Ok(())
-}
-
-fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
 }
 
 // === impl DoctorError ===

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::cli::args::{ExplainArgs, OutputFormat};
 use crate::cli::ask::{self, AskError};
+use crate::cli::print;
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_daemon::publish::explanation::{self, ExplainedVariant, Explanation};
 use plimsoll_daemon::publish::state::{self, SavedDecision, StateError};
@@ -63,9 +63,7 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
         OutputFormat::Json => serde_json::to_string_pretty(&document)? + "\n",
         OutputFormat::Text => words(key, &document),
     };
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()?;
+    print(&text)?;
 
     if document["variant"]["desired"].is_null() {
         return Err(ExplainError::NoNumber { key: key.clone() }.into());

@@ -194,11 +194,7 @@ fn print(config: &str, migration: &Migration) -> anyhow::Result<()> {
         writeln!(text, "#{separator}{line}")?;
     }
 
-    let mut output = io::stdout().lock();
-    output.write_all(text.as_bytes())?;
-    output.flush()?;
-
-    Ok(())
+    crate::cli::print(&text)
 }
 
 /// Writes everything into a folder, and prints the names of the files.

@@ -6,7 +6,7 @@
 mod row;
 pub mod table;
 
-use std::io::{self, IsTerminal, Write as _};
+use std::io::{self, IsTerminal};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use crate::cli::args::TopArgs;
 use crate::cli::ask::{self, AskError};
+use crate::cli::print;
 use crate::cli::top::table::{Key, TopTable};
 use plimsoll_daemon::clock::Clock;
 
@@ -41,9 +42,7 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
         }
 
         table.show(clock.elapsed(), Ok(serde_json::from_str(&text)?));
-        let mut out = io::stdout().lock();
-        out.write_all(table.text(clock.elapsed()).as_bytes())?;
-        return Ok(out.flush()?);
+        return print(&table.text(clock.elapsed()));
     }
 
     let polls = poll(url.clone(), *interval);

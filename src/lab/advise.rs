@@ -15,8 +15,6 @@ mod play;
 mod scene;
 mod span;
 
-use std::io::Write as _;
-
 use rayon::prelude::*;
 
 use crate::advise::args::{AdviceFormat, AdviseArgs};
@@ -27,6 +25,7 @@ use crate::advise::play::{TrialOutcome, play};
 use crate::advise::scene::{AdvisedFleet, ModelScene};
 use crate::backtest::demand::TraceDemand;
 use crate::backtest::interrupt::Interrupt;
+use crate::backtest::print;
 use crate::backtest::screen::Progress;
 use crate::backtest::source::TraceSource;
 
@@ -57,12 +56,10 @@ pub fn run(args: &AdviseArgs) -> anyhow::Result<()> {
     let advice = advise(&fleet, args, &interrupt)?;
 
     let text = match args.output {
-        AdviceFormat::Text => advice.text(),
+        AdviceFormat::Text => advice.text(&fleet.slo),
         AdviceFormat::Json => serde_json::to_string_pretty(&advice)? + "\n",
     };
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
+    print(&text)
 }
 
 fn advise(

@@ -128,7 +128,8 @@ fn changed(report: &ReplayReport) -> Option<BacktestError> {
     (changed > 0).then_some(BacktestError::Changed { changed, compared })
 }
 
-fn print(text: &str) -> anyhow::Result<()> {
+/// Prints a text on standard output.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)

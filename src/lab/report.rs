@@ -8,12 +8,11 @@ mod html;
 mod ledger;
 mod summary;
 
-use std::io::Write as _;
-
 use anyhow::Context as _;
 
 use crate::backtest::fleet::objectives;
 use crate::backtest::interrupt::Interrupt;
+use crate::backtest::print;
 use crate::backtest::source::TraceSource;
 use crate::report::args::{ReportArgs, ReportFormat};
 use crate::report::ledger::WeekLedger;
@@ -42,7 +41,5 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
             .with_context(|| format!("cannot write {}", path.display()));
     }
 
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
+    print(&text)
 }

@@ -10,6 +10,7 @@ use crate::advise::judge::{AdvisedChange, ModelToday, Verdict};
 use crate::advise::scene::AdvisedFleet;
 use crate::advise::span::hours;
 use crate::backtest::fleet::written_objectives;
+use crate::simulate::scenario::Slo;
 
 /// The version of the JSON output.
 const VERSION: u32 = 1;
@@ -54,9 +55,6 @@ pub(crate) struct Advice {
     slo_long_prompt: u32,
     /// The objective for the time between tokens, in seconds.
     slo_itl: f64,
-    /// The objectives in words.
-    #[serde(skip)]
-    objectives: String,
     /// The share of requests within their objectives that is good enough.
     attainment_target: f64,
     /// The models, or groups of models that share limits, today.
@@ -95,7 +93,6 @@ impl Advice {
             slo_ttft_per_token: fleet.slo.ttft_per_token.seconds(),
             slo_long_prompt: fleet.slo.long_prompt,
             slo_itl: fleet.slo.itl.seconds(),
-            objectives: written_objectives(&fleet.slo),
             attainment_target: args.target(),
             models: Vec::new(),
             proposals: Vec::new(),
@@ -125,7 +122,7 @@ impl Advice {
     }
 
     /// The advice for people. Writing to a string cannot fail, so the result is dropped.
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn text(&self, objectives: &Slo) -> String {
         let mut text = String::new();
         let _ = writeln!(
             text,
@@ -136,7 +133,7 @@ impl Advice {
             self.seeds,
             self.parts,
             hours(self.part_seconds),
-            self.objectives,
+            written_objectives(objectives),
             self.attainment_target * 100.0
         );
         for model in &self.models {

@@ -10,7 +10,6 @@ mod score;
 
 use std::cmp::Reverse;
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -22,6 +21,7 @@ use crate::study::ablation;
 use crate::study::args::ScoreboardArgs;
 use crate::study::execute::{self, ExecutedRuns, PreparedRun};
 use crate::study::file::Kind;
+use crate::study::outputs;
 use crate::study::plan::{self, Plan, PlanError, Shard};
 use crate::study::policies::{once, peer};
 use crate::study::recorded::{self, Trace};
@@ -120,9 +120,7 @@ pub fn run(args: &ScoreboardArgs) -> anyhow::Result<()> {
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
 
-    let mut out = std::io::stdout().lock();
-    out.write_all(page::summary(&board).as_bytes())?;
-    Ok(out.flush()?)
+    outputs::print(&page::summary(&board))
 }
 
 /// The runs of a scenario, as one workload per combination of its sweep.
