@@ -178,6 +178,12 @@ impl Seconds {
     pub fn from_span(span: jiff::SignedDuration) -> Option<Self> {
         Self::new(span.as_secs_f64())
     }
+
+    /// The time from one instant to another; zero if the other one is earlier.
+    #[must_use]
+    pub fn between(from: jiff::Timestamp, to: jiff::Timestamp) -> Self {
+        Self::from_span(to.duration_since(from)).unwrap_or_default()
+    }
 }
 
 impl CostPerHour {
@@ -270,6 +276,12 @@ impl Replicas {
     #[must_use]
     pub const fn saturating(count: u32) -> Self {
         if count <= Self::LIMIT.0 { Self(count) } else { Self::LIMIT }
+    }
+
+    /// The same for other unsigned types, such as the length of a list.
+    #[must_use]
+    pub fn capped(count: impl TryInto<u32>) -> Self {
+        Self::saturating(count.try_into().unwrap_or(u32::MAX))
     }
 
     /// The count.

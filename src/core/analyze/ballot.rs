@@ -214,7 +214,7 @@ impl Vote<'_> {
     fn standing(&self, now: Timestamp, patience: Seconds) -> VoterStanding {
         let Some(at) = self.informed_at else { return VoterStanding::Uninformed };
         // A clock that was set back does not change the age.
-        let age = Seconds::from_span(now.duration_since(at)).unwrap_or_default();
+        let age = Seconds::between(at, now);
         if age > patience { VoterStanding::Stale(age) } else { VoterStanding::Live }
     }
 

@@ -182,7 +182,7 @@ fn analyze_variant<K: Borrow<ReplicaKey>, L: Borrow<SaturationReplicaLoad<K>>>(
     loads: &[L],
     thresholds: &Thresholds,
 ) -> VariantAnalysis {
-    let measured = count(loads.len());
+    let measured = Replicas::capped(loads.len());
     let mut saturated = Vec::new();
     let mut rest = 0;
     let mut spare_kv = Fraction::ZERO;
@@ -204,7 +204,7 @@ fn analyze_variant<K: Borrow<ReplicaKey>, L: Borrow<SaturationReplicaLoad<K>>>(
         }
     }
 
-    let non_saturated = count(rest);
+    let non_saturated = Replicas::capped(rest);
     VariantAnalysis {
         measured,
         saturated,
@@ -302,9 +302,4 @@ fn fraction(value: f64) -> Fraction {
 /// The closest valid number of requests, as for [`fraction`].
 fn requests(value: f64) -> Requests {
     Requests::new(value.clamp(0.0, f64::MAX)).unwrap_or_default()
-}
-
-/// The length of a list as a replica count.
-fn count(length: usize) -> Replicas {
-    Replicas::saturating(u32::try_from(length).unwrap_or(u32::MAX))
 }

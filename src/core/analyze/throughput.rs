@@ -222,8 +222,7 @@ fn generated_by(replica: &ReplicaPace) -> Option<TokenRate> {
 fn withheld_for(variant: &VariantPace<'_>, curve: Option<&Curve>) -> Option<SpareWithheld> {
     let key = &variant.spec.key;
     let ready = variant.current.beyond(variant.pending);
-    let measured = u32::try_from(variant.replicas.len()).unwrap_or(u32::MAX);
-    if ready > Replicas::saturating(measured) {
+    if ready > Replicas::capped(variant.replicas.len()) {
         return Some(SpareWithheld::Silent(key.clone()));
     }
 

@@ -56,7 +56,7 @@ use crate::analyze::capacity::{
 };
 use crate::analyze::tokens::capacity::{RequestShape, SchedulerQueue, tokens};
 use crate::analyze::tokens::knowledge::{Knowledge, ModelKnowledge, median};
-use crate::analyze::tokens::load::{TokenContext, count};
+use crate::analyze::tokens::load::TokenContext;
 use crate::analyze::tokens::memory::{declared_size, remember, remembered};
 use crate::analyze::tokens::replica::now_or_on_average;
 use crate::fleet::{ModelKey, Role, VariantSpec};
@@ -223,7 +223,7 @@ fn analyze_variant(context: &TokenContext<'_>, known: &mut ModelKnowledge) -> Va
         }
     }
 
-    let measured = count(replicas.len());
+    let measured = Replicas::capped(replicas.len());
     let Some(capacity) = median_by(&replicas, ReplicaTokens::capacity) else {
         return without_replicas(context, known, ready);
     };

@@ -166,7 +166,7 @@ impl AdapterRecorder {
         horizon: AdapterHorizon,
     ) -> AdapterObservation {
         self.replicas.retain(|key, _| listed.iter().any(|replica| replica.replica == *key));
-        self.seen.retain(|_, seen| span(*seen, now) <= horizon.idle_after);
+        self.seen.retain(|_, seen| Seconds::between(*seen, now) <= horizon.idle_after);
         let replicas: Vec<ReplicaAdapters> =
             listed.iter().map(|replica| self.replica(now, replica, horizon)).collect();
         let lost = replicas
@@ -181,16 +181,17 @@ impl AdapterRecorder {
             let found = self.replicas.values().filter_map(|served| {
                 let sighting = served.adapters.get(adapter)?;
                 let is_short = served.starves(now, adapter, *sighting, horizon.window);
-                (is_short || span(sighting.seen, now) <= horizon.window).then_some(is_short)
+                (is_short || Seconds::between(sighting.seen, now) <= horizon.window)
+                    .then_some(is_short)
             });
             let hosts: Vec<bool> = found.collect();
-            let starved = count(hosts.iter().filter(|is_short| **is_short).count());
-            (adapter.clone(), AdapterHosts { hosts: count(hosts.len()), starved })
+            let starved = Replicas::capped(hosts.iter().filter(|is_short| **is_short).count());
+            (adapter.clone(), AdapterHosts { hosts: Replicas::capped(hosts.len()), starved })
         });
 
         AdapterObservation {
             adapters: adapters.collect(),
-            watched: if lost { Seconds::ZERO } else { span(since, now) },
+            watched: if lost { Seconds::ZERO } else { Seconds::between(since, now) },
             replicas,
         }
     }
@@ -221,7 +222,9 @@ impl AdapterRecorder {
             };
         };
 
-        served.adapters.retain(|_, sighting| span(sighting.seen, now) <= horizon.idle_after);
+        served
+            .adapters
+            .retain(|_, sighting| Seconds::between(sighting.seen, now) <= horizon.idle_after);
         let ListedAdapters { running, waiting } = match &served.last {
             Some(Ok(listed)) if replica.freshness.is_fresh() => listed.clone(),
             Some(_) | None => ListedAdapters::default(),
@@ -240,7 +243,7 @@ impl AdapterRecorder {
             running,
             waiting,
             loaded: served.loaded(),
-            idle: served.worked.map(|worked| span(worked, now)).unwrap_or_default(),
+            idle: served.worked.map(|worked| Seconds::between(worked, now)).unwrap_or_default(),
         }
     }
 }
@@ -296,10 +299,12 @@ impl ServedAdapters {
         let slots = self.slots.map_or(0, |it| usize::try_from(it.number()).unwrap_or(0));
         if waiting.contains(adapter) {
             let full = slots > 0 && running.len() >= slots;
-            return full && !running.contains(adapter) && span(sighting.ran, now) >= window;
+            return full
+                && !running.contains(adapter)
+                && Seconds::between(sighting.ran, now) >= window;
         }
 
-        let absent = !running.contains(adapter) && span(sighting.seen, now) >= window;
+        let absent = !running.contains(adapter) && Seconds::between(sighting.seen, now) >= window;
         absent && self.deferred_since.is_some_and(|since| since <= sighting.seen)
     }
 
@@ -336,14 +341,6 @@ fn listed(
 fn requests(ranks: &[RankReading], of: impl Fn(&RankReading) -> Option<f64>) -> Option<Requests> {
     let all: Option<Vec<f64>> = ranks.iter().map(of).collect();
     all.filter(|all| !all.is_empty()).and_then(|all| Requests::new(all.iter().sum()))
-}
-
-fn span(from: Timestamp, to: Timestamp) -> Seconds {
-    Seconds::from_span(to.duration_since(from)).unwrap_or_default()
-}
-
-fn count(number: usize) -> Replicas {
-    Replicas::saturating(u32::try_from(number).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]

@@ -87,10 +87,12 @@ impl RoutedRecorder {
 
         let surplus = self.spans.len().saturating_sub(SPANS_MAX);
         self.spans.drain(..surplus);
-        self.spans.retain(|it| it.to <= now && span(it.to, now) < horizon.window);
+        self.spans.retain(|it| it.to <= now && Seconds::between(it.to, now) < horizon.window);
 
         for peaks in self.peaks.values_mut() {
-            peaks.retain(|it| it.until <= now && span(it.until, now) <= horizon.idle_after);
+            peaks.retain(|it| {
+                it.until <= now && Seconds::between(it.until, now) <= horizon.idle_after
+            });
         }
         self.peaks.retain(|_, peaks| !peaks.is_empty());
 
@@ -98,11 +100,12 @@ impl RoutedRecorder {
     }
 
     fn traffic(&mut self, now: Timestamp, horizon: AdapterHorizon) -> RoutedTraffic {
-        let measured: f64 = self.spans.iter().map(|it| span(it.from, it.to).seconds()).sum();
+        let measured: f64 =
+            self.spans.iter().map(|it| Seconds::between(it.from, it.to).seconds()).sum();
         let fresh = self
             .last
             .as_ref()
-            .filter(|it| it.at <= now && span(it.at, now) <= DemandSignal::STALE)
+            .filter(|it| it.at <= now && Seconds::between(it.at, now) <= DemandSignal::STALE)
             .filter(|_| measured * 2.0 >= horizon.window.seconds());
         let Some(last) = fresh else {
             return RoutedTraffic::default();
@@ -133,7 +136,7 @@ impl RoutedRecorder {
 impl MeasuredSpan {
     /// Returns the requests between two counts; `None` if their difference is not the traffic.
     fn new(before: &RoutedCounts, after: &RoutedCounts) -> Option<Self> {
-        let passed = span(before.at, after.at);
+        let passed = Seconds::between(before.at, after.at);
         if before.process != after.process
             || passed == Seconds::ZERO
             || passed > DemandSignal::STALE
@@ -183,16 +186,12 @@ impl RoutedTraffic {
 /// Adds a rate to the peaks, of which each is that of a part of the horizon.
 fn note(peaks: &mut VecDeque<PeakRate>, now: Timestamp, rate: f64, part: f64) {
     match peaks.back_mut() {
-        Some(last) if span(last.since, now).seconds() < part => {
+        Some(last) if Seconds::between(last.since, now).seconds() < part => {
             last.until = if rate >= last.rate { now } else { last.until };
             last.rate = last.rate.max(rate);
         }
         _ => peaks.push_back(PeakRate { since: now, until: now, rate }),
     }
-}
-
-fn span(from: Timestamp, to: Timestamp) -> Seconds {
-    Seconds::from_span(to.duration_since(from)).unwrap_or_default()
 }
 
 #[cfg(test)]

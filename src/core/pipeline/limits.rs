@@ -130,7 +130,7 @@ fn source<T>(
     allowance: impl Fn(&T) -> Allowance,
 ) -> LimitSource {
     let Some(TimedValue { value, as_of }) = known else { return LimitSource::Unread };
-    let age = Seconds::from_span(now.duration_since(*as_of)).unwrap_or_default();
+    let age = Seconds::between(*as_of, now);
     let allowance = allowance(value);
 
     if age.seconds() > LISTING_STALE {

@@ -286,8 +286,7 @@ impl PoolState {
         let wanted = observation.wanted;
         let going = current.unwrap_or_default().beyond(wanted.unwrap_or_default());
         // Replicas that an earlier decision has given up exist until the autoscaler has removed them.
-        let listed = u32::try_from(seen.replicas.len()).unwrap_or(u32::MAX);
-        let given_up = Replicas::saturating(listed).beyond(in_force);
+        let given_up = Replicas::capped(seen.replicas.len()).beyond(in_force);
         let present = PoolReplicas {
             asked: in_force,
             empty: empty(&seen, policy.packing.window).beyond(given_up),
@@ -310,7 +309,8 @@ impl PoolState {
         slots: Option<Slots>,
     ) -> Vec<AdapterState> {
         let seen = &evidence.seen;
-        self.raised.retain(|_, (at, _)| *at <= now && span(*at, now) <= policy.idle_after);
+        self.raised
+            .retain(|_, (at, _)| *at <= now && Seconds::between(*at, now) <= policy.idle_after);
         let known = policy.adapters.keys().chain(seen.adapters.keys()).chain(self.wanted.keys());
         let names: BTreeSet<ModelName> = known.cloned().collect();
         let plain: Vec<Copies> = names
@@ -423,7 +423,7 @@ fn unsure(
 ) -> Option<PoolUncertainty> {
     let mut unlisted = seen.replicas.iter().filter_map(|it| Some((it, it.known.err()?)));
     if let Some((first, why)) = unlisted.next() {
-        let replicas = Replicas::ONE + count(unlisted.count());
+        let replicas = Replicas::ONE + Replicas::capped(unlisted.count());
         return Some(PoolUncertainty::Unlisted {
             replica: first.replica.replica.clone(),
             replicas,
@@ -457,11 +457,11 @@ fn replica(seen: &ReplicaAdapters) -> PoolReplicaState {
 fn empty(seen: &AdapterObservation, window: Seconds) -> Replicas {
     let names = seen.replicas.iter().map(|it| &it.replica.replica);
     match ordinals(names) {
-        None => count(seen.replicas.iter().filter(|it| is_empty(it, window)).count()),
+        None => Replicas::capped(seen.replicas.iter().filter(|it| is_empty(it, window)).count()),
         Some(ordinals) => {
             let mut placed: Vec<_> = ordinals.into_iter().zip(&seen.replicas).collect();
             placed.sort_by_key(|(ordinal, _)| std::cmp::Reverse(*ordinal));
-            count(placed.iter().take_while(|(_, it)| is_empty(it, window)).count())
+            Replicas::capped(placed.iter().take_while(|(_, it)| is_empty(it, window)).count())
         }
     }
 }
@@ -535,14 +535,6 @@ fn names(report: &PoolReport) -> impl Iterator<Item = &ReplicaName> {
 
 fn index(replicas: Replicas) -> usize {
     usize::try_from(replicas.count()).unwrap_or(usize::MAX)
-}
-
-fn count(number: usize) -> Replicas {
-    Replicas::saturating(u32::try_from(number).unwrap_or(u32::MAX))
-}
-
-fn span(from: Timestamp, to: Timestamp) -> Seconds {
-    Seconds::from_span(to.duration_since(from)).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -113,7 +113,7 @@ impl<'a> GroupLoads<'a> {
             let key = &member.spec.key;
             let saturation = saturation_of(&self.replicas[start..*end], thresholds)?;
             let count = analysis.variants.get(key).map_or(0, |it| it.saturated.len());
-            let saturated = Replicas::saturating(u32::try_from(count).unwrap_or(u32::MAX));
+            let saturated = Replicas::capped(count);
             Some((key.clone(), VariantReport { saturation, saturated }))
         })
     }

@@ -181,7 +181,7 @@ impl Silences {
             *silence = Silence::beginning(now);
         }
 
-        let seen_for = Seconds::from_span(now.duration_since(silence.since)).unwrap_or_default();
+        let seen_for = Seconds::between(silence.since, now);
         let evidence = IdleEvidence { replicas: said.heard, pages: silence.pages };
         (ObservedWork { finished, on_replicas, in_front, seen_for, starting, evidence }, signal)
     }

@@ -365,7 +365,7 @@ impl VariantStarts<'_> {
     /// The report on the variant's starts.
     pub(crate) fn report(&self, stuck: Replicas) -> Startup {
         let without_node = self.open.iter().filter(|it| it.unschedulable.is_some()).count();
-        let unschedulable = Replicas::saturating(u32::try_from(without_node).unwrap_or(u32::MAX));
+        let unschedulable = Replicas::capped(without_node);
         let begun = Startup { stuck, unschedulable, ..Startup::default() };
         let Some(measured) = self.measured else { return begun };
 

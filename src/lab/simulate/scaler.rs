@@ -365,7 +365,7 @@ fn changed(events: &[(Micros, i64)], now: Micros, period: Micros) -> i64 {
 }
 
 fn replicas(count: i64) -> Replicas {
-    Replicas::saturating(u32::try_from(count.max(0)).unwrap_or(u32::MAX))
+    Replicas::capped(count.max(0))
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the cast saturates")]

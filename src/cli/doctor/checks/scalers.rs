@@ -233,7 +233,7 @@ fn desired(decisions: &Value, key: &VariantKey) -> Option<Replicas> {
     let wanted = key.to_string();
     let entry = entries(decisions).iter().find(|entry| name(entry) == wanted)?;
     let desired = entry["desired"].as_u64()?;
-    Some(Replicas::saturating(u32::try_from(desired).unwrap_or(u32::MAX)))
+    Some(Replicas::capped(desired))
 }
 
 pub(super) fn bounds(evidence: &Evidence) -> Findings {

@@ -64,8 +64,3 @@ impl TokenContext<'_> {
         self.policy.sharing.within(&self.variant.spec.key.namespace)
     }
 }
-
-/// The length of a list as a replica count.
-pub(super) fn count(length: usize) -> Replicas {
-    Replicas::saturating(u32::try_from(length).unwrap_or(u32::MAX))
-}

@@ -21,7 +21,7 @@ use crate::analyze::tokens::explain::{
 use crate::analyze::tokens::knowledge::{
     CapacityRecord, ComputeEvidence, ConditionsRef, EngineRef, ModelKnowledge, RecordSource,
 };
-use crate::analyze::tokens::load::{TokenContext, TokenReplicaLoad, count};
+use crate::analyze::tokens::load::{TokenContext, TokenReplicaLoad};
 use crate::analyze::tokens::policy::TokenRules;
 use crate::fleet::Role;
 use crate::units::{Fraction, Replicas, Requests, Tokens};
@@ -61,7 +61,7 @@ pub(super) fn analyze_variant(
     let capacity = whole(f64::midpoint(lower.capacity().tokens(), upper.capacity().tokens()));
     let source = lower.source;
 
-    let measured = count(replicas.len());
+    let measured = Replicas::capped(replicas.len());
     let engines = measured.count().checked_div(ready.count()).unwrap_or(0).max(1);
     VariantTokens {
         capacity: Some(capacity),

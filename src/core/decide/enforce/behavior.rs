@@ -261,6 +261,6 @@ impl Amount {
             }
         };
 
-        Replicas::saturating(u32::try_from(moved).unwrap_or(u32::MAX))
+        Replicas::capped(moved)
     }
 }

@@ -41,7 +41,7 @@ pub fn panic(
 
     let remaining = remaining(now, burst.at, panic.stable_window).unwrap_or_default();
     let Burst { at, asked, mean } = burst;
-    let age = Seconds::from_span(now.duration_since(at)).unwrap_or_default();
+    let age = Seconds::between(at, now);
 
     let after = decision.desired().max(in_force).max(recommended);
     let why = Restraint::Burst { asked, mean, age, remaining };

@@ -205,7 +205,7 @@ pub fn lower(
         return Lowering::Needed(needed);
     }
 
-    let seen = memory.since.map_or(Seconds::ZERO, |since| span(since, now));
+    let seen = memory.since.map_or(Seconds::ZERO, |since| Seconds::between(since, now));
     let largest = memory.largest();
     if largest >= asked || seen < policy.window {
         let remaining = memory.remaining(now, asked, policy.window);
@@ -247,8 +247,9 @@ impl PackedNeeds {
     fn remember(&mut self, now: Timestamp, needed: Replicas, window: Seconds) {
         let latest = self.needs.back().map(|(at, _)| *at);
         let back = latest.max(self.packed).is_some_and(|at| at > now);
-        let gap = latest
-            .is_some_and(|at| span(at, now).seconds() > PAUSE_MAX.max(window.seconds() / 4.0));
+        let gap = latest.is_some_and(|at| {
+            Seconds::between(at, now).seconds() > PAUSE_MAX.max(window.seconds() / 4.0)
+        });
         if back || gap {
             *self = Self { packed: self.packed.map(|packed| packed.min(now)), ..Self::default() };
         }
@@ -260,7 +261,10 @@ impl PackedNeeds {
 
         self.needs.push_back((now, needed));
         while self.needs.len() > WINDOW_MAX
-            || self.needs.front().is_some_and(|(at, _)| span(*at, now) >= window && *at < now)
+            || self
+                .needs
+                .front()
+                .is_some_and(|(at, _)| Seconds::between(*at, now) >= window && *at < now)
         {
             self.needs.pop_front();
         }
@@ -275,7 +279,7 @@ impl PackedNeeds {
     fn remaining(&self, now: Timestamp, asked: Replicas, window: Seconds) -> Seconds {
         let high = self.needs.iter().rev().find(|(_, needed)| *needed >= asked).map(|(at, _)| *at);
         let from = high.max(self.since).unwrap_or(now);
-        Seconds::new(window.seconds() - span(from, now).seconds()).unwrap_or_default()
+        Seconds::new(window.seconds() - Seconds::between(from, now).seconds()).unwrap_or_default()
     }
 
     /// Checks whether copies that are in use may be moved.
@@ -296,7 +300,7 @@ impl PackedNeeds {
 
         let interval = policy.interval.ok_or(NoPacking::Off)?;
         if let Some(packed) = self.packed {
-            let left = Seconds::new(interval.seconds() - span(packed, now).seconds());
+            let left = Seconds::new(interval.seconds() - Seconds::between(packed, now).seconds());
             if let Some(remaining) = left.filter(|left| *left > Seconds::ZERO) {
                 return Err(NoPacking::Recent { remaining });
             }
@@ -308,10 +312,6 @@ impl PackedNeeds {
 
         Ok(())
     }
-}
-
-fn span(from: Timestamp, to: Timestamp) -> Seconds {
-    Seconds::from_span(to.duration_since(from)).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ impl LayoutPlan {
     #[must_use]
     pub fn loads(&self) -> Replicas {
         let loads = self.replicas.values().map(|replica| replica.load.len()).sum();
-        count(loads)
+        Replicas::capped(loads)
     }
 
     /// Lets replicas keep their adapters while slots are free and no adapter exceeds `most` copies.
@@ -98,7 +98,7 @@ impl LayoutPlan {
         for ReplicaPlan { keep, load, unload } in self.replicas.values_mut() {
             for adapter in unload.clone() {
                 let known = copies.entry(adapter.clone()).or_default();
-                let allowed = most(&adapter).is_none_or(|most| count(*known) < most);
+                let allowed = most(&adapter).is_none_or(|most| Replicas::capped(*known) < most);
                 if keep.len() + load.len() < room && allowed {
                     *known += 1;
                     unload.remove(&adapter);
@@ -351,11 +351,12 @@ impl<'a> SlotFlow<'a> {
 
         let unmet = (0..self.adapters.len()).filter_map(|adapter| {
             let copies = self.placed.range((adapter, 0)..(adapter + 1, 0)).count();
-            let missing = Replicas::saturating(self.wanted[adapter]).beyond(count(copies));
+            let missing =
+                Replicas::saturating(self.wanted[adapter]).beyond(Replicas::capped(copies));
             (missing > Replicas::ZERO).then(|| (self.name(adapter), missing))
         });
 
-        let stays = count(self.used.len());
+        let stays = Replicas::capped(self.used.len());
         let leaving = current.iter().filter(|(ordinal, _)| !ordinal.is_below(stays));
         LayoutPlan {
             replicas: replicas.collect(),
@@ -363,10 +364,6 @@ impl<'a> SlotFlow<'a> {
             unmet: unmet.collect(),
         }
     }
-}
-
-fn count(number: usize) -> Replicas {
-    Replicas::saturating(u32::try_from(number).unwrap_or(u32::MAX))
 }
 
 /// A replica that may be removed, and the cost of its removal.
@@ -424,7 +421,7 @@ fn displaced_by(
         let most = wanted.get(adapter).map_or(0, |wanted| wanted.count());
         copies.get(adapter).is_some_and(|copies| *copies <= most)
     });
-    count(needed.count())
+    Replicas::capped(needed.count())
 }
 
 #[cfg(test)]

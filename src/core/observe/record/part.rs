@@ -294,5 +294,5 @@ impl ArrivedScrapes<'_> {
 
 /// The number of items.
 pub(super) fn count(items: impl Iterator) -> Replicas {
-    Replicas::saturating(u32::try_from(items.count()).unwrap_or(u32::MAX))
+    Replicas::capped(items.count())
 }

@@ -219,7 +219,7 @@ impl ReplicaRecord {
 
         // A scrape from the future means that the clock went back. Its age is not known, but it is
         // not old.
-        let age = Seconds::from_span(view.now.duration_since(last)).unwrap_or(Seconds::ZERO);
+        let age = Seconds::between(last, view.now);
         if age <= view.stale_after {
             Freshness::Fresh { age }
         } else {

@@ -36,7 +36,7 @@ use crate::units::{Replicas, Seconds};
 /// Returns the models of a server if they are known and recent.
 pub(crate) fn recent(now: Timestamp, hosted: Option<&HostedModels>) -> Option<&HostedModels> {
     hosted.filter(|hosted| {
-        let age = Seconds::from_span(now.duration_since(hosted.as_of)).unwrap_or_default();
+        let age = Seconds::between(hosted.as_of, now);
         age.seconds() <= LISTING_STALE
     })
 }

@@ -93,7 +93,7 @@ impl<'a> VariantInput<'a> {
         let unmeasured = ready.unwrap_or_default().beyond(*unheard).beyond(measured);
         let lost = replicas.iter().filter(|replica| replica.is_lost()).count();
 
-        unmeasured.max(Replicas::saturating(u32::try_from(lost).unwrap_or(u32::MAX)))
+        unmeasured.max(Replicas::capped(lost))
     }
 
     /// Counters of replicas that are not ready but may still receive requests.

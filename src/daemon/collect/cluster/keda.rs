@@ -155,8 +155,7 @@ fn text(reference: &Value, key: &str, default: &str) -> String {
 }
 
 fn count(spec: &Value, key: &str) -> Option<Replicas> {
-    let written = spec.get(key).and_then(Value::as_u64)?;
-    Some(Replicas::saturating(u32::try_from(written).unwrap_or(u32::MAX)))
+    spec.get(key).and_then(Value::as_u64).map(Replicas::capped)
 }
 
 fn paused(object: &DynamicObject) -> Option<ScaledObjectPause> {
@@ -219,7 +218,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use plimsoll_core::fleet::{Namespace, VariantName};
+    use crate::fixtures;
 
     fn read(spec: &Value, annotations: &Value) -> Option<ScaledObject> {
         let object = json!({
@@ -269,10 +268,7 @@ mod tests {
     }
 
     fn variant(name: &str) -> VariantKey {
-        VariantKey {
-            namespace: Namespace::new("shop").unwrap(),
-            variant: VariantName::new(name).unwrap(),
-        }
+        fixtures::variant(name).key
     }
 
     fn prometheus(change: impl FnOnce(&mut Value)) -> Value {

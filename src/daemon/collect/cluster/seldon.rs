@@ -151,9 +151,7 @@ fn word(spec: &Value, key: &str) -> Option<String> {
 }
 
 fn count(spec: &Value, key: &str) -> Option<Replicas> {
-    let written = spec.get(key).and_then(Value::as_u64)?;
-
-    Some(Replicas::saturating(u32::try_from(written).unwrap_or(u32::MAX)))
+    spec.get(key).and_then(Value::as_u64).map(Replicas::capped)
 }
 
 #[cfg(test)]

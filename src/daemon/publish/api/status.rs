@@ -294,7 +294,7 @@ impl Sources {
 
             match observation.listed_at {
                 Some(at) => {
-                    let age = Seconds::from_span(now.duration_since(at)).unwrap_or_default();
+                    let age = Seconds::between(at, now);
                     raise(&mut sources.oldest_list_age_seconds, age);
                 }
                 None => sources.unlisted += 1,

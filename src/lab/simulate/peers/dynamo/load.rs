@@ -73,7 +73,7 @@ impl LoadPlanner {
 
         let change = self.change(&usual, sight.replicas);
         let wanted = i64::from(sight.scale.spec.count()) + change;
-        Some(Replicas::saturating(u32::try_from(wanted.max(1)).unwrap_or(u32::MAX)))
+        Some(Replicas::capped(wanted.max(1)))
     }
 
     /// The typical request so far; `None` before a request has finished.
