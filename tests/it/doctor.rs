@@ -383,6 +383,15 @@ fn a_variant_that_its_maximum_keeps_small_is_found() {
     expect(&decided(6, 0, 0), "hpa-bounds", Verdict::Warning, "needs 6 replicas");
     expect(&decided(4, 3, 0), "hpa-bounds", Verdict::Warning, "3 replicas are saturated");
     expect(&decided(4, 0, 1), "hpa-bounds", Verdict::Warning, "more than the maximum of 4");
+
+    let without_metrics = |unconstrained| {
+        let mut evidence = decided(unconstrained, 0, 0);
+        let Gathered::Read(daemon) = &mut evidence.daemon else { unreachable!() };
+        daemon.metrics = Gathered::Unread("the metrics were not read".to_owned());
+        evidence
+    };
+    expect(&without_metrics(4), "hpa-bounds", Verdict::Unknown, "the metrics were not read");
+    expect(&without_metrics(6), "hpa-bounds", Verdict::Warning, "needs 6 replicas");
 }
 
 #[test]

@@ -191,8 +191,9 @@ fn the_provenance_binds_a_file_to_its_commit_lock_file_and_toolchain() {
 }
 
 /// A kubectl that forwards a port by its name alone: `service.metricsPort` changes the Service's port,
-/// and `httpPort` the pod's.
+/// and `httpPort` the pod's. It keeps its arguments next to itself.
 const KUBECTL: &str = r#"#!/bin/sh
+printf '%s\n' "$*" >"$0.asked"
 for port; do :; done
 [ "$port" = :http ] || {
   printf 'error: Service plimsoll-metrics does not have a service port %s\n' "${port#:}" >&2
@@ -202,8 +203,8 @@ printf 'Forwarding from 127.0.0.1:4711 -> 18080\n'
 exec sleep 60
 "#;
 
-#[test]
-fn the_kubectl_plugin_finds_the_port_of_the_daemon_by_its_name() {
+/// Runs the kubectl plugin. Returns the arguments of kubectl, and those of plimsoll.
+fn plugin(arguments: &[&str]) -> [String; 2] {
     let folder = tempfile::tempdir().unwrap();
     let commands = [("kubectl", KUBECTL), ("plimsoll", "#!/bin/sh\nprintf '%s\\n' \"$*\"\n")];
     for (name, script) in commands {
@@ -213,13 +214,33 @@ fn the_kubectl_plugin_finds_the_port_of_the_daemon_by_its_name() {
     }
     let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
     let output = Command::new(root("packaging/kubectl-plimsoll"))
-        .args(["top", "--once"])
+        .args(arguments)
         .env("PATH", path)
+        .env_remove("PLIMSOLL_NAMESPACE")
         .env_remove("PLIMSOLL_TARGET")
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let run = String::from_utf8(output.stdout).unwrap();
+    let asked = std::fs::read_to_string(folder.path().join("kubectl.asked")).unwrap();
+    [asked, String::from_utf8(output.stdout).unwrap()]
+}
+
+#[test]
+fn the_kubectl_plugin_reaches_the_daemon_of_the_cluster_that_doctor_checks() {
+    let [asked, run] = plugin(&["doctor", "--context", "b", "--kubeconfig=f"]);
+    let forwarding = "port-forward --address 127.0.0.1 service/plimsoll-metrics :http\n";
+    assert_eq!(asked, format!("--kubeconfig=f --context=b --namespace plimsoll {forwarding}"));
+    let checked = "doctor --url http://127.0.0.1:4711 --namespace plimsoll";
+    assert_eq!(run, format!("{checked} --context b --kubeconfig=f\n"));
+
+    let [other, _] = plugin(&["doctor", "--context=b"]);
+    assert_eq!(other, format!("--context=b --namespace plimsoll {forwarding}"));
+}
+
+#[test]
+fn the_kubectl_plugin_finds_the_port_of_the_daemon_by_its_name() {
+    let [asked, run] = plugin(&["top", "--once"]);
+    assert!(asked.starts_with("--namespace plimsoll port-forward "), "{asked}");
     assert_eq!(run, "top --url http://127.0.0.1:4711 --once\n");
 
     let read = |path| std::fs::read_to_string(root(path)).unwrap();

@@ -603,12 +603,12 @@ mod tests {
     use std::sync::Arc;
 
     use plimsoll_core::decide::{Basis, Decision, Reason, Stage, Step};
+    use prometheus::Registry;
     use serde_json::json;
 
     use super::*;
     use crate::fixtures;
     use crate::leader::share::DocumentPosition;
-    use crate::telemetry::Telemetry;
 
     /// The decisions of variants with these desired replicas.
     fn decided(numbers: &[(&str, u32)]) -> BTreeMap<VariantKey, PublishedDecision> {
@@ -681,8 +681,7 @@ mod tests {
         let writer = DocumentAccess::Writer { term, inherited: None, written: 0, place };
         let (access, seat) = watch::channel(writer);
         let channels = Channels { leadership, seat, sightings, drafts };
-        let registry = prometheus::Registry::new();
-        let metrics = Telemetry::register(&registry).unwrap().leading;
+        let metrics = LeaderMetrics::register(&Registry::new()).unwrap();
         let mut sharing = Sharing::new(clock, channels, metrics);
 
         sharing.stand();
@@ -690,5 +689,29 @@ mod tests {
         access.send_replace(DocumentAccess::Reader);
         sharing.stand();
         assert_eq!(sharing.numbers().len(), 1, "a reader knows no newer one");
+    }
+
+    /// The variants that a replica keeps at an instant at which it knows none.
+    fn kept(sharing: &mut Sharing, elapsed: Duration) -> usize {
+        let mut decided = BTreeMap::new();
+        sharing.carry(elapsed, &Published::default(), &mut decided);
+        decided.len()
+    }
+
+    #[test]
+    fn the_time_without_a_variant_begins_again_after_another_replica_has_led() {
+        let (_, leadership) = watch::channel(Leadership::default());
+        let (_, seat) = watch::channel(DocumentAccess::Reader);
+        let (_, sightings) = watch::channel(None);
+        let (drafts, _) = watch::channel(None);
+        let channels = Channels { leadership, seat, sightings, drafts };
+        let metrics = LeaderMetrics::register(&Registry::new()).unwrap();
+        let mut sharing = Sharing::new(Clock::start(), channels, metrics);
+        sharing.committed = decided(&[("a", 2)]);
+
+        let late = RESTORE_MAX.unsigned_abs() + Duration::from_secs(1);
+        assert_eq!([kept(&mut sharing, Duration::ZERO), kept(&mut sharing, late)], [1, 0]);
+        assert_eq!(sharing.stand(), LeadershipRole::Follows);
+        assert_eq!(kept(&mut sharing, late), 1);
     }
 }

@@ -208,3 +208,48 @@ impl Attention {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::publish::Published;
+    use crate::publish::api::vitals::ConfigInForce;
+    use crate::publish::external_metrics::state::DecisionAges;
+    use crate::publish::history::RecentHistory;
+
+    #[test]
+    fn the_command_about_a_registration_names_the_served_one() {
+        let now = Timestamp::UNIX_EPOCH;
+        let elapsed = Duration::ZERO;
+        let asked = ResponseContext {
+            published: &Published::default(),
+            history: &RecentHistory::default(),
+            now,
+            elapsed,
+            ages: DecisionAges { fresh: elapsed, hold: elapsed },
+        };
+
+        for name in ["v1beta1.external.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io"] {
+            let problem = Some("it belongs to KEDA".to_owned());
+            let vitals = Vitals {
+                version: "0",
+                started: elapsed,
+                tick_interval: elapsed,
+                checks: Vec::new(),
+                config: ConfigInForce {
+                    file: None,
+                    hash: String::new(),
+                    loaded: (now, elapsed),
+                    last_reload: None,
+                    refused_since: None,
+                },
+                api_service: Some(ApiServiceVitals { name, state: "foreign", problem }),
+                election: None,
+            };
+
+            let found = items(&asked, &vitals);
+            assert_eq!(found.len(), 1);
+            assert_eq!(found[0].command, format!("kubectl get apiservice {name}"));
+        }
+    }
+}
