@@ -469,6 +469,13 @@ mod tests {
     }
 
     #[test]
+    fn an_adapter_that_only_waits_is_not_used() {
+        let pages: [Page<'_>; 3] =
+            [(1.0, 0.0, &["a"], &[], 0), (1.0, 0.0, &["b"], &[], 0), (1.0, 1.0, &["c"], &["a"], 0)];
+        assert_eq!(after(&pages.map(Some)).replicas[0].loaded, names(&["b", "c"]));
+    }
+
+    #[test]
     fn an_adapter_starves_when_it_waits_for_a_slot_for_a_whole_window() {
         let page: Option<Page<'_>> = Some((2.0, 1.0, &["a", "b"], &["c"], 0));
         for (ticks, starved) in [(4, [0, 0]), (5, [0, 1])] {
