@@ -87,6 +87,7 @@ fn source(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_core::decide::Stage;
 
     #[test]
     fn the_page_is_whole_and_its_policy_names_what_is_on_it() {
@@ -121,6 +122,34 @@ mod tests {
     fn the_script_puts_text_into_the_document_as_text_only() {
         for word in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("] {
             assert!(!SCRIPT.contains(word), "{word}");
+        }
+    }
+
+    #[test]
+    fn every_stage_of_a_decision_has_a_name_on_the_page() {
+        let (_, rest) = SCRIPT.split_once("const STAGES = {").unwrap();
+        let (named, _) = rest.split_once("};").unwrap();
+        let stages = [
+            Stage::Analyze,
+            Stage::Share,
+            Stage::Bridge,
+            Stage::Pool,
+            Stage::Hold,
+            Stage::Guard,
+            Stage::Stabilize,
+            Stage::Dwell,
+            Stage::FlapBudget,
+            Stage::Panic,
+            Stage::StepLimit,
+            Stage::Zero,
+            Stage::Override,
+            Stage::Bounds,
+            Stage::Limit,
+            Stage::Check,
+        ];
+
+        for stage in stages {
+            assert!(named.contains(&format!(" {}: '", stage.label())), "{stage:?}");
         }
     }
 
