@@ -11,6 +11,7 @@ pub mod doctor;
 mod explain;
 mod manual;
 mod migrate;
+mod output;
 mod overrides;
 pub mod top;
 
@@ -27,6 +28,7 @@ use crate::cli::card::CardError;
 use crate::cli::doctor::DoctorError;
 use crate::cli::explain::ExplainError;
 use crate::cli::migrate::MigrateError;
+use crate::cli::output::print;
 use crate::cli::overrides::OverrideError;
 use plimsoll_daemon::config::{self, Files, LoadError, LoadedConfig};
 use plimsoll_daemon::publish::state::StateError;
@@ -223,11 +225,4 @@ fn schema() -> anyhow::Result<()> {
     let text =
         serde_json::to_string_pretty(&config::schema()).context("cannot write the schema")?;
     print(&format!("{text}\n"))
-}
-
-/// Prints a text on standard output.
-fn print(text: &str) -> anyhow::Result<()> {
-    let mut output = io::stdout().lock();
-    output.write_all(text.as_bytes())?;
-    Ok(output.flush()?)
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::cli::args::{CardCheckArgs, CardCommand, CardExportArgs, CardFormat};
 use crate::cli::ask::{self, AskError};
-use crate::cli::print;
+use crate::cli::output::print;
 use plimsoll_core::analyze::foresight::card::Card;
 use plimsoll_core::analyze::foresight::cards;
 use plimsoll_daemon::config::{self, Files, LoadError, LoadedConfig};

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::cli::args::{ExplainArgs, OutputFormat};
 use crate::cli::ask::{self, AskError};
-use crate::cli::print;
+use crate::cli::output::print;
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_daemon::publish::explanation::{self, ExplainedVariant, Explanation};
 use plimsoll_daemon::publish::state::{self, SavedDecision, StateError};

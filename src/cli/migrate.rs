@@ -24,6 +24,7 @@ use crate::cli::args::{MigrateArgs, MigrateSource};
 use crate::cli::migrate::cluster::ClusterError;
 use crate::cli::migrate::migration::{Deviation, Migration};
 use crate::cli::migrate::object::Manifest;
+use crate::cli::output;
 use plimsoll_daemon::config::{self, Files, Surroundings, counted, yaml};
 
 /// The namespace of objects in files that have none.
@@ -194,7 +195,7 @@ fn print(config: &str, migration: &Migration) -> anyhow::Result<()> {
         writeln!(text, "#{separator}{line}")?;
     }
 
-    crate::cli::print(&text)
+    output::print(&text)
 }
 
 /// Writes everything into a folder, and prints the names of the files.

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::cli::args::TopArgs;
 use crate::cli::ask::{self, AskError};
-use crate::cli::print;
+use crate::cli::output::print;
 use crate::cli::top::table::{Key, TopTable};
 use plimsoll_daemon::clock::Clock;
 

@@ -1,0 +1,10 @@
+//! Standard output.
+
+use std::io::{self, Write as _};
+
+/// Prints a text on standard output.
+pub(super) fn print(text: &str) -> anyhow::Result<()> {
+    let mut output = io::stdout().lock();
+    output.write_all(text.as_bytes())?;
+    Ok(output.flush()?)
+}
