@@ -193,6 +193,7 @@ fn prepared(variants: u32) -> Vec<Prepared> {
             key: spec.key.clone(),
             current: Replicas::saturating(REPLICAS),
             pending: Replicas::ZERO,
+            asleep: Replicas::ZERO,
             desired: None,
             patience: TransitionPatience::Left,
             cost: spec.cost,

@@ -25,6 +25,7 @@
 
 mod absence;
 pub mod counterfactual;
+mod dormant;
 mod group;
 mod guard;
 mod in_force;

@@ -12,7 +12,9 @@ use plimsoll::pipeline::{Decisions, Policy};
 use plimsoll::units::{Fraction, Seconds};
 
 use crate::foresight::quick;
-use crate::pipeline::{KV_CAPACITY, World, desired, key, known, n, of, policy, spec};
+use crate::pipeline::{
+    BUSY, IDLE, KV_CAPACITY, World, at, desired, key, known, n, of, policy, spec,
+};
 use crate::working::{Engine, Work};
 
 pub(crate) fn sized(analyzers: &[Analyzer]) -> Policy {
@@ -64,6 +66,53 @@ fn replicas_that_never_start_are_not_counted_on() {
     assert_eq!(desired(&decisions, "a"), asked + (asked - 8), "as many again");
     let said = of(&decisions, "a").steps[0].to_string();
     assert!(said.contains("are stuck in startup and do not count as capacity"), "{said}");
+}
+
+/// Ticks once a second while the first replicas of a variant sleep.
+fn sleeping(world: &mut World, replicas: usize, seconds: i64) -> Decisions {
+    let mut last = Decisions::default();
+    for _ in 0..seconds {
+        let mut inputs = world.inputs();
+        for scrape in inputs.scrapes.iter_mut().take(replicas) {
+            if let Ok(reading) = &mut scrape.outcome {
+                reading.ranks[0].asleep = Some(true);
+            }
+        }
+        last = world.pipeline.tick(at(world.second), &inputs);
+        world.second += 1;
+    }
+    last
+}
+
+#[test]
+fn replicas_that_sleep_have_no_load_and_no_capacity_and_stay_on_top() {
+    let mut world = world(vec![spec("a", 1.0, (1, 20))]);
+    world.set("a", 8, (0.1, 0.0));
+    let needed = whole(4.0 * 0.1 * KV_CAPACITY / 0.70 / CARRIES);
+    let waking = sleeping(&mut world, 4, 40);
+    assert!(desired(&waking, "a") >= needed + 4, "{:?}", of(&waking, "a").steps);
+    let dormant = sleeping(&mut world, 4, 40);
+    assert_eq!(desired(&dormant, "a"), needed + 4, "{:?}", of(&dormant, "a").steps);
+    let said = of(&dormant, "a").steps[0].to_string();
+    assert!(said.contains("4 replicas sleep and do not count as capacity"), "{said}");
+
+    world.variants.get_mut("a").unwrap().load = (0.98, 0.0);
+    let busy = sleeping(&mut world, 4, 15);
+    let needed = whole(4.0 * 0.98 * KV_CAPACITY / 0.85 / CARRIES);
+    assert_eq!(desired(&busy, "a"), needed + 4, "{:?}", of(&busy, "a").steps);
+
+    let awake = whole(8.0 * 0.98 * KV_CAPACITY / 0.85 / CARRIES);
+    assert_eq!(desired(&world.run(15), "a"), awake, "all of them serve");
+}
+
+#[test]
+fn under_saturation_a_replica_that_sleeps_blocks_nothing() {
+    for (load, after) in [(IDLE, 3), (BUSY, 5)] {
+        let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
+        world.set("a", 4, load);
+        let decisions = sleeping(&mut world, 1, 80);
+        assert_eq!(desired(&decisions, "a"), after, "{:?}", of(&decisions, "a").steps);
+    }
 }
 
 #[test]

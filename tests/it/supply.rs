@@ -37,6 +37,37 @@ fn a_fleet_grows_for_what_its_silent_replicas_get() {
     }
 }
 
+#[test]
+fn no_arrivals_are_assumed_for_replicas_that_sleep() {
+    let mut work = one();
+    let _ = work.run(10, 100.0, 90);
+    work.asleep.insert("a".to_owned(), 8);
+    let decisions = work.run_all(&[("a", 10, 26.0)], 90);
+    let sizing = of(&decisions, "a").sizing.as_ref().unwrap();
+    let arriving = sizing.foreseen.as_ref().unwrap().need.arriving;
+    assert!((40.0..60.0).contains(&arriving), "26 requests/s at each of two: {arriving}");
+    assert_eq!(sizing.asleep.count(), 8);
+}
+
+#[test]
+fn listed_targets_that_never_answer_are_no_capacity_and_stay_on_top_of_the_need() {
+    let asked = |never: u32, rate: f64, seconds: u32| {
+        let mut work = one();
+        work.listed = true;
+        work.failing.insert("a".to_owned(), never);
+        let _ = work.run_all(&[("a", 4 + never, 10.0)], 90);
+        desired(&work.run_all(&[("a", 4 + never, rate)], seconds), "a")
+    };
+
+    // Before and after what does not start is stuck. A lower number might take one that serves.
+    for seconds in [120, 700] {
+        let (need, some) = (asked(0, 1.0, seconds), asked(2, 1.0, seconds));
+        assert!(some >= need + 2, "{some} instead of {need} after {seconds} s");
+    }
+    let (need, some) = (asked(0, 26.0, 700), asked(2, 26.0, 700));
+    assert!(some > need, "two of {some} never answer, and {need} are needed");
+}
+
 /// Numbers of `a` while what it lacks never starts, each half a minute for an hour.
 fn never_starting(work: &mut Work, rate: f64) -> Vec<u32> {
     let mut asked = 4;

@@ -51,6 +51,10 @@ pub(crate) struct Work {
     pub(crate) failing: BTreeMap<String, u32>,
     /// Replicas of each variant that were asked for and do not serve.
     pub(crate) starting: BTreeMap<String, u32>,
+    /// Replicas of each variant that sleep.
+    pub(crate) asleep: BTreeMap<String, u32>,
+    /// Whether replicas are known by their answers alone.
+    pub(crate) listed: bool,
     /// Since which second no node has room for those of a variant.
     pub(crate) unschedulable: BTreeMap<String, i64>,
     /// Replicas beyond those that were asked for, while some start in a rollout.
@@ -100,6 +104,8 @@ impl Work {
             rotation: 0,
             failing: BTreeMap::new(),
             starting: BTreeMap::new(),
+            asleep: BTreeMap::new(),
+            listed: false,
             unschedulable: BTreeMap::new(),
             surge: 0,
             mute: Vec::new(),
@@ -141,6 +147,8 @@ impl Work {
                 if self.mute.iter().any(|mute| mute == name) {
                     said.ranks[0].itl = None;
                 }
+                let asleep = self.asleep.get(name).copied().unwrap_or_default();
+                said.ranks[0].asleep = Some(index < asleep);
                 pages.push(said);
                 load = (kv, waiting);
             }
@@ -156,6 +164,9 @@ impl Work {
             if let Scale::Known(state) = &mut variant.scale {
                 state.current += n(self.surge);
             }
+        }
+        for variant in self.world.variants.values_mut().filter(|_| self.listed) {
+            variant.scale = Scale::Targets;
         }
         let mut inputs = self.world.inputs();
         for (name, second) in &self.unschedulable {

@@ -39,6 +39,9 @@ pub struct SizingValues {
     /// The replicas among them for which no node has room.
     #[serde(default)]
     pub unplaced: Replicas,
+    /// Replicas that sleep and are not counted on.
+    #[serde(default)]
+    pub asleep: Replicas,
     /// Analyzers that vote and do not count, with the reason for each.
     pub absent: Vec<(Analyzer, VoterStanding)>,
     /// The result of comparing the plan with the demand on its model, or on its role.
@@ -122,8 +125,9 @@ impl SizedReason {
 impl fmt::Display for SizedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { because, sizing } = self;
-        let SizingValues { verdict, method, stuck, unplaced, absent, short, .. } = &**sizing;
-        let SizingValues { rank, foreseen, card, carries, slowest, starving, .. } = &**sizing;
+        let SizingValues { verdict, method, stuck, unplaced, asleep, absent, .. } = &**sizing;
+        let SizingValues { short, rank, foreseen, card, carries, slowest, starving, .. } =
+            &**sizing;
 
         match because {
             // Its display names a shortfall.
@@ -150,6 +154,14 @@ impl fmt::Display for SizedReason {
         }
         if *unplaced > Replicas::ZERO {
             write!(f, ", {unplaced} of them because no node has room")?;
+        }
+        if *asleep > Replicas::ZERO {
+            let asleep = NounCount(
+                asleep.count(),
+                "replica sleeps and does not count as capacity",
+                "replicas sleep and do not count as capacity",
+            );
+            write!(f, "; {asleep}")?;
         }
         for (analyzer, standing) in absent {
             write!(f, "; {analyzer} is ignored, because {standing}")?;

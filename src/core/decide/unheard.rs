@@ -7,6 +7,10 @@
 //!   before, or is listed and not scraped yet (`Member::missing` in `pipeline/group.rs`).
 //! - A *silent* replica is missing and has answered before (`VariantInput::silent` in
 //!   `pipeline/sizing/input.rs`).
+//! - A *sleeping* replica answers that it sleeps (`ReplicaObservation::sleeps`), and is none of
+//!   these.
+//! - A listed target that refuses no connection and has never answered counts as pending, because
+//!   no orchestrator reports that it is ready (`Observation::pending`).
 //! - A wake signal is *unreported*, or unheard, while it has counted requests of a model and has no
 //!   usable count now (`QueueSignals::unreported`, [`Reason::Unheard`]).
 //! - An analyzer that is *not heard* votes and has no usable data (`StayReason::NotHeard`).

@@ -168,6 +168,12 @@ impl ReplicaObservation {
         Some((self.kv_hottest?.peak, self.waiting_hottest?.peak))
     }
 
+    /// Returns true if the replica answers, and reports that its engine sleeps.
+    #[must_use]
+    pub const fn sleeps(&self) -> bool {
+        self.asleep && self.freshness.is_fresh() && !self.unready
+    }
+
     /// Returns true if the replica has answered before and no longer does.
     #[must_use]
     pub const fn is_lost(&self) -> bool {
@@ -188,6 +194,20 @@ impl Observation {
     #[must_use]
     pub fn measured(&self) -> Replicas {
         count(self.replicas.iter().filter(|replica| replica.load().is_some()))
+    }
+
+    /// Replicas that report that their engines sleep.
+    #[must_use]
+    pub fn asleep(&self) -> Replicas {
+        count(self.replicas.iter().filter(|replica| replica.sleeps()))
+    }
+
+    /// Replicas that leave, or will once the scale target requests no more than the desired ones.
+    #[must_use]
+    pub fn leaving(&self, desired: Replicas) -> Replicas {
+        let wanted = self.wanted.unwrap_or_default();
+        let current = self.current.unwrap_or_default();
+        current.max(wanted).beyond(wanted.min(desired))
     }
 
     /// The age of the oldest scrape among the replicas whose load is known.

@@ -45,6 +45,8 @@ pub(crate) struct Member<'a> {
     pub(crate) measured: Replicas,
     /// The age of the oldest scrape among them.
     oldest_measured: Option<Seconds>,
+    /// Replicas that report that their engines sleep.
+    asleep: Replicas,
     /// Replicas that have reported before and no longer do, and those without a scrape.
     silent: Replicas,
 }
@@ -74,6 +76,7 @@ impl<'a> Member<'a> {
     fn new(place: usize, spec: &'a VariantSpec, observation: &'a Observation) -> Self {
         let mut measured = Replicas::ZERO;
         let mut oldest_measured = None;
+        let mut asleep = Replicas::ZERO;
         let mut silent = Replicas::ZERO;
         for replica in &observation.replicas {
             if replica.load().is_some() {
@@ -81,26 +84,36 @@ impl<'a> Member<'a> {
                 let ages = oldest_measured.into_iter().chain(replica.freshness.fresh_age());
                 oldest_measured = ages.reduce(Seconds::max);
             }
+            if replica.sleeps() {
+                asleep += Replicas::ONE;
+            }
             if replica.is_lost() || replica.is_untried() {
                 silent += Replicas::ONE;
             }
         }
 
-        Self { place, spec, observation, measured, oldest_measured, silent }
+        Self { place, spec, observation, measured, oldest_measured, asleep, silent }
     }
 
     /// Replicas that should report and do not: ready ones without fresh data, and those that have
-    /// reported before.
+    /// reported before. A sleeping replica reports that it sleeps.
     pub(crate) fn missing(&self) -> Replicas {
-        let unheard = self.observation.ready.unwrap_or_default().beyond(self.measured);
+        let known = self.measured + self.asleep;
+        let unheard = self.observation.ready.unwrap_or_default().beyond(known);
         unheard.max(self.silent)
     }
 
-    /// The requested replicas that do not serve yet.
+    /// The requested replicas that sleep. Sleeping replicas beyond the requested ones are spare.
+    pub(crate) fn asleep(&self) -> Replicas {
+        let wanted = self.observation.wanted.unwrap_or_default();
+        self.asleep.min(wanted.beyond(self.measured))
+    }
+
+    /// The requested replicas that do not serve yet, without those that sleep.
     pub(crate) fn coming(&self) -> Replicas {
         let observation = self.observation;
         let wanted = observation.wanted.unwrap_or_default();
-        observation.pending.min(wanted.beyond(self.measured))
+        observation.pending.min(wanted.beyond(self.measured + self.asleep()))
     }
 
     /// Returns true if the variant may have replicas that are not listed and may handle any load. A

@@ -126,7 +126,7 @@ fn state(
     member: &Member<'_>,
 ) -> Option<SaturationVariant> {
     let Member { place, spec, observation, measured, .. } = *member;
-    let is_overdue = supply[place].is_overdue;
+    let VariantSupply { is_overdue, waking, dormant, .. } = supply[place];
     let desired = match tick.policy.transition {
         // This rule needs no memory; see its documentation.
         TransitionRule::PendingOnly => None,
@@ -136,12 +136,19 @@ fn state(
     let current = observation.wanted?;
     // Pods that never answer count as pending like those that are not ready, but not forever.
     let given_up = if is_overdue { observation.unheard } else { Replicas::ZERO };
+    // A target that has never answered may be no replica, and nothing shows that it starts.
+    let starting = if tick.is_counted_by_answers(member) {
+        Replicas::ZERO
+    } else {
+        observation.pending.beyond(given_up)
+    };
     // A pod in addition to the wanted ones, as in a rollout, does not fill a deficit.
     let coming = current.beyond(measured);
     Some(SaturationVariant {
         key: spec.key.clone(),
         current,
-        pending: observation.pending.beyond(given_up).min(coming),
+        pending: (starting + waking).min(coming),
+        asleep: dormant,
         desired,
         patience: if is_overdue { TransitionPatience::Exhausted } else { TransitionPatience::Left },
         cost: spec.cost,

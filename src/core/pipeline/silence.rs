@@ -17,9 +17,7 @@ use jiff::Timestamp;
 use crate::decide::zero::{FrontQueue, IdleEvidence, ObservedWork};
 use crate::fleet::{ModelKey, ReplicaKey, VariantKey};
 use crate::observe::PAUSE_MAX;
-use crate::observe::{
-    DemandSignal, Freshness, RankReading, Reading, Scale, Scrape, SignalQuantity,
-};
+use crate::observe::{DemandSignal, Freshness, RankReading, Reading, Scrape, SignalQuantity};
 use crate::pipeline::group::{Member, VariantGroup};
 use crate::pipeline::tick::Tick;
 use crate::units::{Replicas, Requests, Seconds, Tokens};
@@ -210,7 +208,7 @@ impl Silences {
             said.on_replicas_unknown = true;
         }
 
-        let counted_by_answers = listing.is_some_and(|listing| listing.scale == Scale::Targets);
+        let counted_by_answers = tick.is_counted_by_answers(member);
         for replica in &observation.replicas {
             match replica.freshness {
                 Freshness::Fresh { .. } if self.replicas.contains_key(&replica.replica) => {

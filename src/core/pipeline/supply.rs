@@ -1,10 +1,11 @@
-//! The supply of each variant: which of its requested replicas start, are late, or get lost.
+//! The supply of each variant: which of its requested replicas start, are late, sleep, or get lost.
 
 use jiff::Timestamp;
 
 use crate::fleet::VariantKey;
 use crate::observe::Startup;
 use crate::pipeline::absence::{Absences, Losses};
+use crate::pipeline::dormant::Dormancy;
 use crate::pipeline::group::Member;
 use crate::pipeline::startup::{
     Stalls, StartDurations, Startups, VariantStarts, patience_unmeasured, twice,
@@ -19,6 +20,7 @@ pub(crate) struct SupplyWatch {
     startups: Startups,
     absences: Absences,
     waits: Waits,
+    dormancy: Dormancy,
 }
 
 /// The supply of one variant in one tick.
@@ -29,6 +31,14 @@ pub(crate) struct VariantSupply {
     pub(crate) is_overdue: bool,
     /// The replicas that do not count, because they take too long to start.
     pub(crate) stalls: Stalls,
+    /// The requested replicas that sleep and may be about to wake.
+    pub(crate) waking: Replicas,
+    /// The pending replicas that a lower number keeps, because a replica that serves might be
+    /// removed in their place. They may be about to wake, or have never answered without an
+    /// orchestrator.
+    pub(crate) kept: Replicas,
+    /// The requested replicas that sleep and do not count.
+    pub(crate) dormant: Replicas,
     /// The measured time from start to serving, if known.
     pub(crate) serves_after: Option<Seconds>,
     /// The longest start in progress, or measured while `serves_after` has too few samples.
@@ -47,6 +57,7 @@ impl SupplyWatch {
         self.startups.run(tick.now, tick.inputs);
         self.absences.run(tick);
         self.waits.run(tick);
+        self.dormancy.run(tick);
 
         let open = self.startups.open();
         tick.members
@@ -107,10 +118,17 @@ impl SupplyWatch {
         let patience = measured.unwrap_or_else(|| patience_unmeasured(member.spec, twice(usual)));
         let overdue = measured.unwrap_or_else(|| patience_unmeasured(member.spec, usual));
         let stalls = starts.stalls(tick.now, member.coming(), waited, patience);
+        let dormant = self.dormancy.of(key);
+        let waking = member.asleep().beyond(dormant);
+        let is_counted_by_answers = tick.is_counted_by_answers(member);
+        let unanswered = if is_counted_by_answers { member.coming() } else { Replicas::ZERO };
 
         VariantSupply {
             is_overdue: waited.is_some_and(|waited| waited >= overdue.seconds()),
             stalls,
+            waking,
+            kept: waking + unanswered.beyond(stalls.all),
+            dormant,
             serves_after: starts.serves_after(),
             slowest_start: starts.slowest(tick.now, patience),
             losses: self.absences.per_hour(member.place, key),

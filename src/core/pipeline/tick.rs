@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use crate::decide::Reason;
 use crate::decide::enforce;
 use crate::fleet::{ModelKey, VariantKey};
-use crate::observe::{Inputs, Observation};
+use crate::observe::{Inputs, Observation, Scale};
 use crate::pipeline::group::{FleetGroups, Member, VariantGroup, members};
 use crate::pipeline::in_force::{DecisionInForce, DecisionsInForce};
 use crate::pipeline::policy::Policy;
@@ -58,6 +58,12 @@ impl<'a> Tick<'a> {
     /// The desired replicas in effect of a variant.
     pub(crate) fn desired(&self, member: &Member<'_>) -> Option<Replicas> {
         self.in_force(member).map(|in_force| in_force.desired)
+    }
+
+    /// Returns true if no orchestrator counts the replicas of a variant, so that their answers do.
+    pub(crate) fn is_counted_by_answers(&self, member: &Member<'_>) -> bool {
+        let listing = self.inputs.listings.get(&member.spec.key);
+        listing.is_some_and(|listing| listing.scale == Scale::Targets)
     }
 
     /// The reason why the group has not been measured for long enough to scale down; `None` if it

@@ -52,8 +52,9 @@ impl Waits {
     fn update(&mut self, tick: &Tick<'_>, member: &Member<'_>) {
         let Member { spec, observation, measured, .. } = *member;
         let desired = tick.desired(member);
+        // Nothing that Plimsoll waits for wakes a replica.
         let is_settled = observation.pending == Replicas::ZERO
-            && observation.wanted == Some(measured)
+            && observation.wanted == Some(measured + member.asleep())
             && desired.is_none_or(|desired| Some(desired) == observation.wanted);
         if is_settled {
             self.open.remove(&spec.key);

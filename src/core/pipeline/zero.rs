@@ -244,14 +244,19 @@ impl<'a> ZeroCandidate<'a> {
         })
     }
 
-    /// The replicas of a variant that do not start.
+    /// The replicas of a variant that do not start, or sleep on.
     fn stuck(&self, member: &Member<'_>) -> Replicas {
-        self.supply[member.place].stalls.all
+        let VariantSupply { stalls, dormant, .. } = self.supply[member.place];
+        stalls.all + dormant
     }
 
-    /// The replicas that are starting or about to start.
+    /// The replicas that are starting, waking, or about to start.
     fn starting(&self) -> Replicas {
-        self.members().map(|it| it.coming().beyond(self.stuck(it))).sum()
+        let each = self.members().map(|member| {
+            let VariantSupply { stalls, waking, .. } = self.supply[member.place];
+            member.coming().beyond(stalls.all) + waking
+        });
+        each.sum()
     }
 
     /// Returns true if the variant is in the fleet.

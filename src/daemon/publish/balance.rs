@@ -95,14 +95,15 @@ impl CapacityBalance {
         let sizing = fresh(variant).and_then(|decision| decision.sizing.as_ref());
         let rate = sizing.and_then(|it| it.carries);
         let pending = observation.pending;
+        let asleep = sizing.map_or(Replicas::ZERO, |it| it.asleep);
 
         let stuck = observation.startup.stuck;
         let coming = pending.beyond(stuck);
-        let most = variant.bounds().max().map(|max| max.beyond(stuck));
+        let most = variant.bounds().max().map(|max| max.beyond(stuck + asleep));
         // Requested replicas that do not exist yet are pending as well.
         let all =
             observation.current.map(|current| observation.wanted.unwrap_or(current).max(current));
-        let ready = all.map(|all| all.beyond(pending));
+        let ready = all.map(|all| all.beyond(pending + asleep));
 
         add(&mut self.ready, ready, rate.as_ref());
         add(&mut self.with_pending, ready.map(|ready| ready + coming), rate.as_ref());

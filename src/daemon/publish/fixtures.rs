@@ -45,6 +45,7 @@ pub(crate) const fn sizing() -> SizingValues {
         method: PlanMethod::Exact { steps: 1 },
         stuck: Replicas::ZERO,
         unplaced: Replicas::ZERO,
+        asleep: Replicas::ZERO,
         absent: Vec::new(),
         short: Shortfall::None,
         rank: None,

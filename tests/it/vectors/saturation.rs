@@ -332,6 +332,7 @@ impl Role {
                     key: key(&self.namespace, &state.variant),
                     current: Replicas::new(state.current)?,
                     pending: Replicas::new(state.pending)?,
+                    asleep: Replicas::ZERO,
                     desired: (state.desired > 0).then(|| Replicas::saturating(state.desired)),
                     patience: TransitionPatience::Left,
                     cost: CostPerHour::new(state.cost)?,

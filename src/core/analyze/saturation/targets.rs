@@ -29,6 +29,8 @@ pub struct SaturationVariant {
     pub current: Replicas,
     /// Replicas that exist or are requested, and are not ready to be measured yet.
     pub pending: Replicas,
+    /// Current replicas that sleep. They are known not to serve, and are not waited for.
+    pub asleep: Replicas,
     /// The earlier decision that is not actuated yet; `None` if there is none, or if it no longer
     /// counts.
     pub desired: Option<Replicas>,
@@ -223,8 +225,8 @@ impl MeasuredVariant<'_> {
 
     /// The transition of this variant that blocks the whole model, if any.
     fn blocks(&self, rule: TransitionRule) -> Option<Transition> {
-        let MeasuredVariant { state: SaturationVariant { key, current, pending, .. }, measured } =
-            *self;
+        let MeasuredVariant { state, measured } = *self;
+        let SaturationVariant { key, current, pending, asleep, .. } = state;
 
         match rule {
             TransitionRule::PerVariant => None,
@@ -232,7 +234,7 @@ impl MeasuredVariant<'_> {
                 Some(Transition::NotActuated(key.clone()))
             }
             TransitionRule::ModelWide => {
-                (measured != *current).then(|| Transition::NotReporting(key.clone()))
+                (measured + *asleep != *current).then(|| Transition::NotReporting(key.clone()))
             }
             TransitionRule::PendingOnly if measured == Replicas::ZERO => None,
             TransitionRule::PendingOnly if self.keeps_wish() => {
@@ -293,9 +295,9 @@ impl MeasuredVariant<'_> {
         }
     }
 
-    /// Returns true if the variant has replicas that were not measured.
+    /// Returns true if the variant has replicas that were not measured and do not sleep.
     fn is_partly_silent(&self) -> bool {
-        self.measured < self.state.current
+        self.measured + self.state.asleep < self.state.current
     }
 
     /// Compares by cost, then by key.

@@ -63,6 +63,7 @@ fn state(variant: &str, current: u32, cost: f64) -> SaturationVariant {
         key: key(variant),
         current: Replicas::saturating(current),
         pending: Replicas::ZERO,
+        asleep: Replicas::ZERO,
         desired: None,
         patience: TransitionPatience::Left,
         cost: CostPerHour::new(cost).unwrap(),

@@ -254,7 +254,7 @@ impl Stated for BallotVerdict {
 impl Stated for SizedReason {
     fn state(&self, name: &'static str, facts: &mut Vec<ReasonFact>) {
         let Self { because, sizing } = self;
-        let SizingValues { verdict, stuck, unplaced, absent, .. } = &**sizing;
+        let SizingValues { verdict, stuck, unplaced, asleep, absent, .. } = &**sizing;
         let SizingValues { foreseen, carries, card, starving, .. } = &**sizing;
         verdict.state(name, facts);
 
@@ -266,6 +266,9 @@ impl Stated for SizedReason {
         }
         if *unplaced > Replicas::ZERO {
             unplaced.state("unschedulable", facts);
+        }
+        if *asleep > Replicas::ZERO {
+            asleep.state("asleep", facts);
         }
         for (analyzer, _) in absent {
             analyzer.state("absent", facts);

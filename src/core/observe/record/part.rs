@@ -13,7 +13,7 @@ use crate::observe::record::records::{RecordsPart, Serials};
 use crate::observe::record::replica::{ObservationTimes, ReplicaRecord, span};
 use crate::observe::{
     Freshness, MeasuredSince, Observation, ReplicaListing, ReplicaObservation, Scale, ScaleState,
-    Scrape, ScrapeRoute, Startup,
+    Scrape, ScrapeFailure, ScrapeRoute, Startup,
 };
 use crate::units::{Replicas, Seconds};
 
@@ -217,7 +217,7 @@ impl FleetPart<'_> {
     }
 
     /// The scale of listed targets without an orchestrator, which exist unless they refuse
-    /// connections.
+    /// connections. Those that have never answered serve nothing that is known.
     fn targets(
         &self,
         now: Timestamp,
@@ -226,12 +226,16 @@ impl FleetPart<'_> {
     ) -> ScaleState {
         let known = keys.iter().filter_map(|key| self.records.get(key));
         let exist = count(known.filter(|record| record.exists(now)));
+        let never_answered = replicas.iter().filter(|replica| match replica.freshness {
+            Freshness::Never { why } => why.is_some_and(|why| why != ScrapeFailure::Refused),
+            Freshness::Fresh { .. } | Freshness::Stale { .. } => false,
+        });
 
         ScaleState {
             wanted: exist,
             current: exist,
             ready: count(replicas.iter().filter(|replica| replica.freshness.is_fresh())),
-            pending: Replicas::ZERO,
+            pending: count(never_answered),
             bounds: None,
         }
     }

@@ -78,8 +78,8 @@ impl ModelAssessment<'_> {
         }
 
         if let Some(bridge) = self.outlook.bridges.get(key).copied() {
-            // Replicas that do not start have no capacity, and stay on top.
-            let after = bridge.replicas + member.stuck;
+            // Replicas that do not start or sleep have no capacity, and stay on top.
+            let after = bridge.replicas + member.uncounted();
             if after > proposal.desired() {
                 proposal.push(Stage::Bridge, after, Reason::Bridged(bridge));
             }
@@ -117,6 +117,7 @@ impl ModelAssessment<'_> {
             method: plan.method,
             stuck: member.stuck,
             unplaced: member.unplaced,
+            asleep: member.dormant,
             absent: ballot
                 .voters
                 .iter()

@@ -29,7 +29,7 @@ struct ExchangeMember {
     /// The capacity per replica for each entry of `wanted`; 0 if it is not known or belongs to
     /// another role.
     carries: Vec<f64>,
-    stuck: Replicas,
+    uncounted: Replicas,
     counted: Replicas,
     leaves: LeavingReplicas,
 }
@@ -50,7 +50,7 @@ impl ExchangeMember {
     /// actuated.
     fn there(&self, decisions: &[Decision]) -> Replicas {
         let asked = Decision::find(decisions, &self.key).map(Decision::desired);
-        asked.map_or(self.counted, |it| it.beyond(self.stuck)).max(self.counted)
+        asked.map_or(self.counted, |it| it.beyond(self.uncounted)).max(self.counted)
     }
 }
 
@@ -75,7 +75,7 @@ impl Exchange {
                 key: key.clone(),
                 cost: member.spec.cost,
                 carries: carries(assessment, member, &plan.covers),
-                stuck: member.stuck,
+                uncounted: member.uncounted(),
                 counted: member.counted(),
                 leaves,
             });

@@ -20,13 +20,17 @@ pub(crate) struct VariantInput<'a> {
     pub(crate) observation: &'a Observation,
     /// The replicas that its scale target requests.
     pub(crate) wanted: Replicas,
-    /// The wanted replicas that are not there yet.
+    /// The wanted replicas that are not there yet, and those that may be about to wake.
     pub(crate) pending: Replicas,
     /// The pending replicas that take too long to start.
     pub(crate) stuck: Replicas,
     /// The stuck replicas for which no node has room.
     pub(crate) unplaced: Replicas,
-    /// The replicas, not counting stuck ones, that an earlier plan removes.
+    /// The pending replicas that a lower number keeps.
+    pub(crate) kept: Replicas,
+    /// The wanted replicas that sleep on (`pipeline/dormant.rs`). They have no capacity and no load.
+    pub(crate) dormant: Replicas,
+    /// The replicas, not counting stuck and dormant ones, that an earlier plan removes.
     pub(crate) leaving: Replicas,
     /// The measured time from start to serving, if known.
     pub(crate) startup: Option<Seconds>,
@@ -52,16 +56,19 @@ impl<'a> VariantInput<'a> {
         let Member { place, spec, observation, .. } = *member;
         let wanted = observation.wanted?;
         let Stalls { all: stuck, unplaced } = supply.stalls;
+        let VariantSupply { waking, kept, dormant, .. } = *supply;
 
         Some(Self {
             place,
             spec,
             observation,
             wanted,
-            pending: member.coming(),
+            pending: member.coming() + waking,
             stuck,
             unplaced,
-            leaving: leaving.min(wanted.beyond(stuck)),
+            kept,
+            dormant,
+            leaving: leaving.min(wanted.beyond(stuck + dormant)),
             startup: supply.serves_after,
             slowest_start: supply.slowest_start,
             losses: supply.losses,
@@ -74,23 +81,28 @@ impl<'a> VariantInput<'a> {
         self.observation.replicas.iter().filter(|replica| replica.load().is_some())
     }
 
-    /// The planned replicas, plus those that do not start. The shortfall is requested at most
-    /// twice: if the replacements do not start either, more of them do not help. Replicas that no
-    /// node has room for are not replaced, because the replacements would have no node either.
+    /// The planned replicas, plus those that do not start, and those that sleep. The shortfall is
+    /// requested at most twice: if the replacements do not start either, more of them do not help.
+    /// Replicas that no node has room for are not replaced, because the replacements would have no
+    /// node either. A lower number keeps all of them, because a replica that serves might be removed
+    /// in their place.
     pub(crate) fn with_stuck(&self, planned: Replicas) -> Replicas {
+        let awake = self.wanted.beyond(self.dormant);
         let serving = self.counted().beyond(self.coming());
         let replaced = planned + self.stuck.min(planned.beyond(serving));
 
-        let all = (planned + self.stuck).min(replaced.max(self.wanted));
+        let all = (planned + self.stuck).min(replaced.max(awake));
         let grown = planned.beyond(self.counted());
-        all.beyond(self.unplaced.min(grown)).max(all.min(self.wanted))
+        let placed = all.beyond(self.unplaced.min(grown)).max(all.min(awake));
+        let kept = (planned + self.kept + self.uncounted()).min(self.wanted);
+        (placed + self.dormant).max(kept)
     }
 
-    /// Replicas that have served and are not reporting their load.
+    /// Replicas that have served and are not reporting their load. Sleeping ones have none.
     pub(crate) fn silent(&self) -> Replicas {
         let Observation { ready, unheard, replicas, .. } = self.observation;
-        let measured = self.observation.measured();
-        let unmeasured = ready.unwrap_or_default().beyond(*unheard).beyond(measured);
+        let known = self.observation.measured() + self.observation.asleep();
+        let unmeasured = ready.unwrap_or_default().beyond(*unheard).beyond(known);
         let lost = replicas.iter().filter(|replica| replica.is_lost()).count();
 
         unmeasured.max(Replicas::capped(lost))
@@ -103,9 +115,9 @@ impl<'a> VariantInput<'a> {
     }
 
     pub(crate) fn candidate(&self) -> Candidate {
-        let stuck = self.stuck;
-        let max = self.bounds.max().map(|it| it.beyond(stuck));
-        let min = self.bounds.min().beyond(stuck);
+        let uncounted = self.uncounted();
+        let max = self.bounds.max().map(|it| it.beyond(uncounted));
+        let min = self.bounds.min().beyond(uncounted);
 
         Candidate {
             key: self.spec.key.clone(),
@@ -125,7 +137,12 @@ impl<'a> VariantInput<'a> {
 
     /// The replicas that count: those that are present, and those that are starting.
     pub(crate) fn counted(&self) -> Replicas {
-        self.wanted.beyond(self.stuck)
+        self.wanted.beyond(self.uncounted())
+    }
+
+    /// The wanted replicas that do not count, and stay on top of the planned ones.
+    pub(crate) fn uncounted(&self) -> Replicas {
+        self.stuck + self.dormant
     }
 
     /// The counted replicas that no earlier plan removes.
@@ -152,6 +169,6 @@ impl<'a> VariantInput<'a> {
             return Replicas::ZERO;
         }
         let most = self.bounds.max().unwrap_or(Replicas::LIMIT);
-        most.beyond(self.counted())
+        most.beyond(self.wanted)
     }
 }

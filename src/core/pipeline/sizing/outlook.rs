@@ -19,7 +19,7 @@ impl VariantInput<'_> {
         let replicas = CountedReplicas {
             serving: self.counted().beyond(self.coming()),
             soon: self.staying(),
-            most: self.observation.bounds.max().map(|most| most.beyond(self.stuck)),
+            most: self.observation.bounds.max().map(|most| most.beyond(self.uncounted())),
         };
 
         let budget = policy.error_budget.unwrap_or_default();

@@ -342,6 +342,17 @@ fn a_replica_that_never_reports_does_not_block_for_ever() {
 }
 
 #[test]
+fn a_replica_that_sleeps_blocks_nothing() {
+    let dozing = SaturationVariant { asleep: Replicas::ONE, ..state("v", 2, 5.0) };
+    let tired = SaturationVariant { patience: TransitionPatience::Exhausted, ..dozing.clone() };
+    for rule in [ModelWide, PerVariant, PendingOnly] {
+        for it in [&dozing, &tired] {
+            check(&fleet(&[("v", 1)], LOW), std::slice::from_ref(it), rule, &[("v", 3)]);
+        }
+    }
+}
+
+#[test]
 fn a_number_that_is_not_followed_is_dropped_in_the_end() {
     let wish = SaturationVariant {
         desired: Some(replicas(3)),
