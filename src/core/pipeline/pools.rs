@@ -282,15 +282,12 @@ impl PoolState {
             departures: Vec::new(),
         };
 
-        let current = observation.current;
-        let wanted = observation.wanted;
-        let going = current.unwrap_or_default().beyond(wanted.unwrap_or_default());
         // Replicas that an earlier decision has given up exist until the autoscaler has removed them.
         let given_up = Replicas::capped(seen.replicas.len()).beyond(in_force);
         let present = PoolReplicas {
             asked: in_force,
             empty: empty(&seen, policy.packing.window).beyond(given_up),
-            moving: observation.pending + going,
+            moving: observation.pending + observation.leaving(in_force),
             moved: self.moved(&report, needed, in_force),
         };
 

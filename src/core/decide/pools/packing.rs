@@ -17,7 +17,7 @@
 //! ```
 //!
 //! While a replica is starting or leaving, nothing is packed, because its copies are not in their
-//! final place.
+//! final place. A replica is also leaving while an earlier scale-down has not been carried out.
 
 use std::collections::VecDeque;
 use std::fmt;

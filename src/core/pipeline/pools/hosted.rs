@@ -76,7 +76,7 @@ pub(super) fn propose(
     let present = PoolReplicas {
         asked,
         empty: asked.beyond(hosted.models.iter().map(|model| model.copies).sum()),
-        moving: moving(observation),
+        moving: moving(observation, asked),
         moved: hosted.models.iter().map(|model| model.copies.min(going)).sum(),
     };
     let lowering = lower(now, packed, needed, present, &policy.packing);
@@ -96,11 +96,11 @@ fn most(models: &[HostedModel], counts: impl Fn(&HostedModel) -> bool) -> Option
         .min_by_key(|model| (std::cmp::Reverse(model.copies), &model.name))
 }
 
-/// Replicas that are asked for and do not exist, or exist and are no longer asked for.
-fn moving(observation: &Observation) -> Replicas {
+/// Replicas that are requested and do not exist, or that are leaving.
+fn moving(observation: &Observation, in_force: Replicas) -> Replicas {
     let current = observation.current.unwrap_or_default();
     let wanted = observation.wanted.unwrap_or_default();
-    current.beyond(wanted).max(wanted.beyond(current))
+    observation.leaving(in_force).max(wanted.beyond(current))
 }
 
 fn report(

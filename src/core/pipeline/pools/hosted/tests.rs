@@ -192,6 +192,20 @@ fn replicas_that_must_be_empty_go_without_packing() {
 }
 
 #[test]
+fn nothing_is_packed_before_an_earlier_number_is_followed() {
+    let mut world = World::new(6, &[("a", 3, Certain)]);
+    let emptied = world.settle(WINDOW + 1);
+    assert_eq!((emptied.desired(), label(&emptied)), (n(3), "pool_emptied"));
+
+    world.host(&[("a", 1, Certain), ("b", 1, Certain), ("c", 1, Certain)]);
+    for _ in 0..2 * WINDOW {
+        world.wanted = 6;
+        assert_eq!(world.settle(1).desired(), n(3), "the autoscaler has not acted yet");
+    }
+    assert_eq!(world.settle(1).desired(), n(1));
+}
+
+#[test]
 fn a_server_without_models_keeps_one_replica() {
     let mut world = World::new(3, &[]);
     assert_eq!(world.settle(2 * WINDOW).desired(), n(1));
