@@ -120,7 +120,7 @@ pub struct ReplicaAdapters {
 pub struct AdapterHosts {
     /// Replicas on which it has had a request in the window.
     pub hosts: Replicas,
-    /// The hosts on which it has had no slot for all of the window.
+    /// The hosts with fresh data on which it has had no slot for all of the window.
     pub starved: Replicas,
 }
 
@@ -177,10 +177,14 @@ impl AdapterRecorder {
         }
 
         let since = *self.since.get_or_insert(now);
+        // The last list of a silent replica does not show that an adapter waits on it now.
+        let fresh = listed.iter().filter(|replica| replica.freshness.is_fresh());
+        let answering: BTreeSet<&ReplicaKey> = fresh.map(|replica| &replica.replica).collect();
         let adapters = self.seen.keys().map(|adapter| {
-            let found = self.replicas.values().filter_map(|served| {
+            let found = self.replicas.iter().filter_map(|(replica, served)| {
                 let sighting = served.adapters.get(adapter)?;
-                let is_short = served.starves(now, adapter, *sighting, horizon.window);
+                let is_short = answering.contains(replica)
+                    && served.starves(now, adapter, *sighting, horizon.window);
                 (is_short || Seconds::between(sighting.seen, now) <= horizon.window)
                     .then_some(is_short)
             });
@@ -406,14 +410,21 @@ mod tests {
 
     /// The observation after these scrapes, one every five seconds.
     fn after(pages: &[Option<Page<'_>>]) -> AdapterObservation {
+        after_silence(pages, 0)
+    }
+
+    /// The observation after these scrapes, and this many seconds without one.
+    fn after_silence(pages: &[Option<Page<'_>>], silence: i64) -> AdapterObservation {
         let mut adapters = AdapterRecorder::default();
         let mut recorder = FleetRecorder::new();
         let spec = VariantSpec::example("pool");
         let horizon =
             AdapterHorizon { idle_after: Seconds::literal(600), window: Seconds::literal(20) };
         let mut found = AdapterObservation::default();
-        for (second, page) in (0..).step_by(5).zip(pages) {
-            let scrape = scrape(second, *page);
+        let last = i64::try_from(pages.len()).unwrap() * 5 - 5;
+        let scrapes =
+            (0..).step_by(5).zip(pages).map(|(second, page)| (second, Some(scrape(second, *page))));
+        for (second, scrape) in scrapes.chain([(last + silence, None)]) {
             let listing = ReplicaListing {
                 replicas: vec![key()],
                 unready: Vec::new(),
@@ -425,7 +436,7 @@ mod tests {
             let inputs = Inputs {
                 fleet: Arc::new(Fleet::new([spec.clone()])),
                 listings: [(spec.key.clone(), listing)].into(),
-                scrapes: vec![scrape.clone()],
+                scrapes: scrape.iter().cloned().collect(),
                 ..Inputs::default()
             };
 
@@ -434,7 +445,7 @@ mod tests {
                 Horizon { window: length, stale_after: length, detail: RecordDetail::Load };
             let mut all = recorder.observe(at(second), &inputs, |_| of_load);
             let Observation { replicas, .. } = all.remove(&spec.key).unwrap();
-            adapters.take(&scrape);
+            scrape.iter().for_each(|scrape| adapters.take(scrape));
             found = adapters.observe(at(second), &replicas, horizon);
         }
 
@@ -482,6 +493,17 @@ mod tests {
             let found = after(&vec![page; ticks]);
             let names = ["a", "c"].map(|name| ModelName::new(name).unwrap());
             assert_eq!(names.map(|name| found.adapters[&name].starved.count()), starved);
+        }
+    }
+
+    #[test]
+    fn the_last_list_of_a_silent_replica_does_not_show_that_an_adapter_starves() {
+        let page: Option<Page<'_>> = Some((2.0, 1.0, &["a", "b"], &["c"], 0));
+        let c = ModelName::new("c").unwrap();
+        // Its data is stale after a minute.
+        for (silence, starved) in [(15, 1), (61, 0)] {
+            let found = after_silence(&[page; 3], silence);
+            assert_eq!(found.adapters[&c].starved.count(), starved, "{silence} s");
         }
     }
 
