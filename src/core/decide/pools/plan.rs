@@ -78,7 +78,7 @@ impl LayoutPlan {
     /// Returns the copies that have to be loaded.
     #[must_use]
     pub fn loads(&self) -> Replicas {
-        let loads = self.replicas.values().map(|replica| replica.load.len()).sum();
+        let loads: usize = self.replicas.values().map(|replica| replica.load.len()).sum();
         Replicas::capped(loads)
     }
 
