@@ -6,8 +6,9 @@ use plimsoll::simulate::Micros;
 use plimsoll::simulate::run::{Simulation, run_with};
 use plimsoll::simulate::scaler;
 use plimsoll::simulate::scenario::{
-    Actuator, CrashLoop, Router, Scenario, Signal, Silence, Slowdown, Startup,
+    Actuator, Client, CrashLoop, Router, Scenario, Signal, Silence, Slowdown, Startup,
 };
+use plimsoll::simulate::workload::load::{Lengths, Load, RateLoad, Sizes};
 use plimsoll::simulate::workload::rate::Rate;
 use plimsoll::units::Fraction;
 
@@ -80,6 +81,29 @@ fn a_replica_that_dies_again_and_again_waits_longer_each_time() {
     let forever = CrashLoop { from: Micros::ZERO, replica: None, ..crash_loop };
     scenario.variants[0].lifecycle.crash_loop = Some(forever);
     assert_eq!(play(&scenario, 1).models[0].finished, 0, "none ever serves");
+}
+
+#[test]
+fn a_client_whose_answer_was_cut_waits_for_the_first_token_of_its_next_attempt_as_for_any() {
+    let mut scenario = steady(0.5, 1);
+    // Answers take about 20 s. After its death, the replica loads for 200 s.
+    let (prompt, output) = (Lengths::Fixed(100), Lengths::Fixed(800));
+    let rate = Rate::constant(0.5).unwrap();
+    let sizes = Sizes::Apart { prompt, output };
+    let load = RateLoad { rate, variation: 1.0, sizes, drift: None };
+    scenario.models[0].load = Load::Drawn(load);
+    scenario.models[0].client = Client { timeout: Some(secs(5)), retries: 1, backoff: secs(1) };
+    scenario.variants[0].startup.load = secs(200);
+    let (from, until) = (Micros::new(100_500_000), Some(secs(101)));
+    scenario.variants[0].lifecycle.crash_loop =
+        Some(CrashLoop { from, until, serves: Micros::ZERO, replica: None });
+
+    let outcome = play(&scenario, 1);
+    let service = &outcome.models[0];
+    assert_eq!((outcome.variants[0].crashes, accounted(service)), (1, service.arrived));
+    assert!(service.timed_out > 50 && service.finished > 100, "{service:?}");
+    let longest = service.e2e.quantile(0.99).unwrap();
+    assert!(longest < secs(60), "{longest:?}");
 }
 
 #[test]

@@ -111,6 +111,7 @@ impl Simulation<'_> {
             class,
             arrived,
             first_token: None,
+            answers: false,
             size,
             prompt,
             adapter,
@@ -254,7 +255,7 @@ impl Simulation<'_> {
                         | RequestPlace::Moving
                         | RequestPlace::Handed
                 ) && open.attempts == attempt
-                    && open.first_token.is_none()
+                    && !open.answers
             });
             let place = waits.map(|open| open.place);
             if place.is_some() && at > self.now {
@@ -277,10 +278,7 @@ impl Simulation<'_> {
     fn abandon(&mut self, model: usize, id: u64, place: RequestPlace) {
         if let RequestPlace::Pod(pod) = place {
             self.advance(pod);
-            let Some(open) = self.traffic[model].get(id).filter(|it| it.first_token.is_none())
-            else {
-                return;
-            };
+            let Some(open) = self.traffic[model].get(id).filter(|it| !it.answers) else { return };
             // Its prompt may already have been computed.
             if open.place == place {
                 let replica = self.pods[pod].replica.as_mut();
@@ -322,6 +320,7 @@ impl Simulation<'_> {
         let Open { class, arrived, attempts, .. } = *open;
         if attempts <= client.retries {
             open.place = RequestPlace::Client;
+            open.answers = false;
             self.service(model, class).retries += 1;
             self.plan(self.now + client.backoff, Happening::Retry(model, id));
             return;

@@ -50,6 +50,7 @@ impl Simulation<'_> {
         match *event {
             EngineEvent::FirstToken { id, at, .. } => {
                 let Some(open) = self.traffic[model].get(id) else { return };
+                open.answers = true;
                 if open.first_token.is_none() {
                     open.first_token = Some(at);
                     let Open { class, arrived, .. } = *open;
@@ -106,7 +107,7 @@ impl Simulation<'_> {
                 }
 
                 let allowed = slo.map(|slo| slo.ttft_of(open.size.prompt));
-                if open.first_token.is_none()
+                if !open.answers
                     && allowed.is_some_and(|allowed| self.now.since(open.arrived) > allowed)
                 {
                     service.overdue += 1;

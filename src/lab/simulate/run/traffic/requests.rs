@@ -84,7 +84,10 @@ pub(super) enum Part {
 pub(super) struct Open {
     pub(super) class: Class,
     pub(super) arrived: Micros,
+    /// The time of its first token, even if the attempt has failed since.
     pub(super) first_token: Option<Micros>,
+    /// True if the present attempt has its first token.
+    pub(super) answers: bool,
     pub(super) size: Size,
     pub(super) prompt: Option<PromptId>,
     pub(super) adapter: Option<AdapterId>,
