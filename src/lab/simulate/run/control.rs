@@ -370,6 +370,7 @@ impl Simulation<'_> {
                 self.scale(variant, keda.hpa.settings.min.max(Replicas::ONE));
             }
         } else if keda.to_zero && wanted > Replicas::ZERO {
+            // Replicas at the start show that a trigger was active until then.
             let since = *autoscaler.active.get_or_insert(Micros::ZERO);
             if self.now.since(since) >= keda.cooldown {
                 self.scale(variant, Replicas::ZERO);
