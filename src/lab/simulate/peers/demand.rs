@@ -1,7 +1,7 @@
 //! The future requests of a workload, for peers that know them beforehand.
 
 use crate::simulate::Micros;
-use crate::simulate::peers::profile::{self, MeanSize};
+use crate::simulate::peers::profile::{self, MeanSize, SizeSums};
 use crate::simulate::scenario::{Model, Scenario, Variant};
 use crate::simulate::workload::load::{self, Load};
 use plimsoll_core::fleet::ModelName;
@@ -50,10 +50,12 @@ pub(crate) fn requests(
 
 /// The mean size of requests.
 pub(crate) fn mean(requests: &[(Micros, load::Size)]) -> MeanSize {
-    let count = requests.len().max(1) as f64;
-    let prompts: f64 = requests.iter().map(|(_, size)| f64::from(size.prompt)).sum();
-    let outputs: f64 = requests.iter().map(|(_, size)| f64::from(size.output)).sum();
-    MeanSize { prompt: prompts / count, output: outputs / count }
+    let mut sums = SizeSums::default();
+    for (_, size) in requests {
+        sums.add(*size);
+    }
+
+    sums.mean()
 }
 
 /// The variants of a model, in ascending order of cost per unit of capacity for requests of this

@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 
 use crate::simulate::Micros;
 use crate::simulate::peers::demand::{self, Unplannable};
-use crate::simulate::peers::profile::{self, MeanSize};
+use crate::simulate::peers::profile::{self, SizeSums};
 use crate::simulate::peers::sight::whole;
 use crate::simulate::scenario::{Actuator, Scenario};
 use crate::simulate::workload::load;
@@ -41,14 +41,6 @@ const OUTPUT_EDGES: [u32; 6] = [25, 100, 250, 500, 1_000, 2_000];
 /// `slice_factor`.
 const SLICES: usize = 8;
 const MINUTE: Micros = Micros::from_secs(60);
-
-/// Requests of similar size.
-#[derive(Clone, Copy, Debug, Default)]
-struct SizeBucket {
-    count: f64,
-    prompt: f64,
-    output: f64,
-}
 
 /// A slice's load on each of two variants, in replicas.
 type Slice = (f64, f64);
@@ -86,9 +78,9 @@ fn mix(
     let variants: Vec<(usize, f64, Vec<f64>)> = of
         .map(|(at, variant)| {
             let mut loads = Vec::with_capacity(buckets.len());
-            for &SizeBucket { count, prompt, output } in &buckets {
-                let size = MeanSize { prompt: prompt / count, output: output / count };
-                loads.push(rate * count / profile::sustained(variant, itl, size).max(1e-9));
+            for bucket in &buckets {
+                let tput = profile::sustained(variant, itl, bucket.mean());
+                loads.push(rate * bucket.count / tput.max(1e-9));
             }
 
             (at, variant.spec.cost.per_hour(), loads)
@@ -154,15 +146,13 @@ fn price(numbers: (Replicas, Replicas), cost: f64, other: f64) -> f64 {
     f64::from(numbers.0.count()) * cost + f64::from(numbers.1.count()) * other
 }
 
-fn buckets(requests: &[(Micros, load::Size)]) -> Vec<SizeBucket> {
-    let mut buckets: BTreeMap<(usize, usize), SizeBucket> = BTreeMap::new();
+/// The requests of each bucket.
+fn buckets(requests: &[(Micros, load::Size)]) -> Vec<SizeSums> {
+    let mut buckets: BTreeMap<(usize, usize), SizeSums> = BTreeMap::new();
     for (_, size) in requests {
         let prompt = PROMPT_EDGES.partition_point(|&edge| edge < size.prompt);
         let output = OUTPUT_EDGES.partition_point(|&edge| edge < size.output);
-        let bucket = buckets.entry((prompt, output)).or_default();
-        bucket.count += 1.0;
-        bucket.prompt += f64::from(size.prompt);
-        bucket.output += f64::from(size.output);
+        buckets.entry((prompt, output)).or_default().add(*size);
     }
 
     buckets.into_values().collect()

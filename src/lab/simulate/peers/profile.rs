@@ -2,11 +2,15 @@
 //!
 //! # Model
 //!
-//! A request has `I` computed prompt tokens and `O` answer tokens. It decodes in `D = O / s` steps,
-//! each of which gives it `s` tokens on average: 1, or more with speculation. With `L` such
-//! requests per second and `k` pipeline stages, a step takes `T = alpha / (1 - L w / k)`, where
-//! `w = beta I + delta D + gamma D (P + O / 2)`, and `n = L D T` requests decode. `P` also counts
-//! the prompt tokens that the prefix cache holds.
+//! On average, a request has `I` computed prompt tokens and `O` answer tokens. It decodes in
+//! `D = O / s` steps, each of which gives it `s` tokens on average: 1, or more with speculation.
+//! With `L` such requests per second and `k` pipeline stages, a step takes
+//! `T = alpha / (1 - L w / k)`, where `w = beta I + delta D + gamma D C`, and `n = L D T` requests
+//! decode.
+//!
+//! `C` is the mean of the tokens that a decoding request has in the cache: its prompt tokens,
+//! including cached ones, and half of its answer. A long answer decodes for longer, so it counts
+//! for more: with `P` prompt tokens, `C` is the mean of `O (P + O / 2)` divided by the mean of `O`.
 //!
 //! The largest `L` keeps `T / s` within the objective, `n` within the seats, and their tokens
 //! within the cache. It also keeps the tokens that a step computes within its budget, drafts
@@ -19,6 +23,7 @@
 
 use crate::simulate::replica::settings::{Options, Settings};
 use crate::simulate::scenario::{Prefix, Variant};
+use crate::simulate::workload::load::Size;
 
 /// Bisections of the rate's search interval: down to a millionth of it.
 const HALVINGS: u32 = 40;
@@ -26,11 +31,29 @@ const HALVINGS: u32 = 40;
 /// The work per second up to which the batches of a pipeline stay about equal in size.
 const BALANCED: f64 = 0.8;
 
-/// Requests of one size.
+/// The mean size of requests, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct MeanSize {
     pub(crate) prompt: f64,
     pub(crate) output: f64,
+    /// The mean over the requests that decode at one time, with half of their answers.
+    pub(crate) context: f64,
+}
+
+/// Sums over requests.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SizeSums {
+    pub(crate) count: f64,
+    prompt: f64,
+    output: f64,
+    /// The tokens that their steps read.
+    read: f64,
+}
+
+/// The tokens in the cache that the steps of a request read, with one step for each answer token.
+pub(crate) fn tokens_read(size: Size) -> f64 {
+    let output = f64::from(size.output);
+    output * (f64::from(size.prompt) + output / 2.0)
 }
 
 /// The requests/s of this size that one replica of a variant sustains, with `itl` seconds between
@@ -54,14 +77,13 @@ pub(crate) fn sustained_by(
 ) -> f64 {
     let Settings { step, max_num_seqs, max_num_batched_tokens, block_size, kv_blocks, .. } =
         *engine;
-    let MeanSize { prompt, output } = size;
+    let MeanSize { prompt, output, context } = size;
     let stages = f64::from(options.stages);
     let (per_step, verified) = match options.speculation {
         Some(speculation) => (speculation.mean(), f64::from(speculation.most())),
         None => (1.0, 1.0),
     };
     let computed = prompt * (1.0 - hits);
-    let context = prompt + output / 2.0;
     let steps = output / per_step;
     let micros = step.beta * computed + step.delta * steps + step.gamma * steps * context;
     let work = micros * 1e-6 / stages;
@@ -88,4 +110,42 @@ pub(crate) fn sustained_by(
     }
 
     low
+}
+
+// === impl SizeSums ===
+
+impl SizeSums {
+    pub(crate) fn add(&mut self, size: Size) {
+        self.count += 1.0;
+        self.prompt += f64::from(size.prompt);
+        self.output += f64::from(size.output);
+        self.read += tokens_read(size);
+    }
+
+    /// The mean size; zero without requests.
+    pub(crate) fn mean(&self) -> MeanSize {
+        let count = self.count.max(1.0);
+        MeanSize {
+            prompt: self.prompt / count,
+            output: self.output / count,
+            context: self.read / self.output.max(1.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_counts_for_as_long_as_it_decodes() {
+        let mut sums = SizeSums::default();
+        assert_eq!(sums.mean(), MeanSize::default());
+        sums.add(Size { prompt: 300, output: 100 });
+        assert_eq!(sums.mean(), MeanSize { prompt: 300.0, output: 100.0, context: 350.0 });
+
+        // It decodes for three times as long as the first.
+        sums.add(Size { prompt: 100, output: 300 });
+        assert_eq!(sums.mean(), MeanSize { prompt: 200.0, output: 200.0, context: 275.0 });
+    }
 }

@@ -23,8 +23,8 @@ const OUTPUT_SHARE: f64 = 0.25;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LengthPrior {
     pub(crate) median: f64,
-    sigma: f64,
-    max: f64,
+    pub(super) sigma: f64,
+    pub(super) max: f64,
 }
 
 /// The lengths of requests, and the share of prompts in a prefix cache.
@@ -50,14 +50,19 @@ impl LengthPrior {
         Self { median: self.median * factor, ..*self }
     }
 
-    /// The mean, by the trapezoidal rule over five standard deviations on each side.
     fn mean(&self) -> f64 {
+        self.moment(1)
+    }
+
+    /// The mean of a power of the length, by the trapezoidal rule over five standard deviations on
+    /// each side.
+    fn moment(&self, power: i32) -> f64 {
         let mut sum = 0.0;
         let mut weights = 0.0;
         for step in -100..=100 {
             let deviations = f64::from(step) / 20.0;
             let weight = (-deviations * deviations / 2.0).exp();
-            sum += weight * self.at(deviations);
+            sum += weight * self.at(deviations).powi(power);
             weights += weight;
         }
 
@@ -128,7 +133,11 @@ impl Requests {
     /// The mean size of requests that are scaled by these factors.
     pub(crate) fn mean(&self, factors: Factors) -> MeanSize {
         let Self { prompt, output, .. } = self.stretched(factors);
-        MeanSize { prompt: prompt.mean(), output: output.mean() }
+        let prompt_mean = prompt.mean();
+        let output_mean = output.mean();
+        // A long answer decodes for longer. Its length does not depend on that of its prompt.
+        let context = prompt_mean + output.moment(2) / (2.0 * output_mean);
+        MeanSize { prompt: prompt_mean, output: output_mean, context }
     }
 
     /// Other requests with these medians and this spread, within the same limits.

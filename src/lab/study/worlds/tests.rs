@@ -16,6 +16,7 @@ use crate::study::worlds::course::{Course, Need};
 use crate::study::worlds::distribution::{Choice, PriorDistribution};
 use crate::study::worlds::documented::{Prior, table};
 use crate::study::worlds::draw::{WorldScenario, draw};
+use crate::study::worlds::drift::Factors;
 use crate::study::worlds::lot::Lot;
 use crate::study::worlds::play;
 use crate::study::worlds::priors::{
@@ -23,6 +24,7 @@ use crate::study::worlds::priors::{
     FAILURES, FOLLOWERS, GATEWAYS, HITS, LOSSES, NODES, NOISES, ROLLOUTS, ROUTERS, SCRAPES, SEATS,
     SHAPES, SILENCES, SLOWDOWNS, SPECULATIONS, STAGES, TASKS, UNAVAILABLE, VARIANTS,
 };
+use crate::study::worlds::requests::{LengthPrior, Requests};
 use crate::study::worlds::written;
 use plimsoll_daemon::config::yaml;
 
@@ -226,7 +228,7 @@ variants:
 
 #[test]
 fn an_engine_meets_its_objective_with_what_it_sustains_and_with_half_as_much_again_does_not() {
-    let size = MeanSize { prompt: 500.0, output: 200.0 };
+    let size = MeanSize { prompt: 500.0, output: 200.0, context: 600.0 };
     let engine = Settings {
         step: StepTime::dense(10_000.0, 20.0, 100.0, 0.05),
         max_num_seqs: 1024,
@@ -250,6 +252,35 @@ fn an_engine_meets_its_objective_with_what_it_sustains_and_with_half_as_much_aga
         let [enough, much] = [1.0, 1.5].map(|times| itl_at(times * rate, keys) / itl);
         assert!(enough < 1.15 && much > 1.0, "{keys}: {enough}, then {much} at {rate}/s");
     }
+}
+
+#[test]
+fn answers_of_many_lengths_take_more_of_the_cache_than_answers_of_their_mean_length() {
+    let engine = Settings {
+        step: StepTime::dense(10_000.0, 20.0, 30.0, 0.05),
+        max_num_seqs: 1024,
+        max_num_batched_tokens: 8192,
+        block_size: 16,
+        kv_blocks: 6_250,
+        admission: Admission::WholePrompt,
+    };
+    let requests = Requests {
+        task: "chat",
+        prompt: LengthPrior { median: 500.0, sigma: 0.0, max: 50_000.0 },
+        output: LengthPrior { median: 500.0, sigma: 1.2, max: 25_000.0 },
+        hits: 0.0,
+    };
+
+    let size = requests.mean(Factors::NONE);
+    let means = MeanSize { context: size.prompt + size.output / 2.0, ..size };
+    let doubled = requests.mean(Factors { prompt: 1.0, output: 2.0 });
+    for (size, capacity) in [(means, 5.0..5.2), (size, 2.4..2.5), (doubled, 0.8..0.85)] {
+        let rate = profile::sustained_by(&engine, &Options::default(), 0.0, 0.06, size);
+        assert!(capacity.contains(&rate), "{rate} for {size:?}");
+    }
+
+    let fixed = Requests { output: LengthPrior { sigma: 0.0, ..requests.output }, ..requests };
+    assert!((fixed.mean(Factors::NONE).context - 750.0).abs() < 1e-9);
 }
 
 #[test]
