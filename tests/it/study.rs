@@ -759,6 +759,35 @@ variants:
 }
 
 #[test]
+fn the_clairvoyant_schedule_pays_for_no_variant_that_it_does_not_need() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("two.yaml");
+    let two = "\
+length: 10m
+models:
+- name: m
+  slo: {ttft: 2s, itl: 60ms}
+  workload: {drawn: {rate: 4, prompt: {fixed: 1000}, output: {fixed: 100}}}
+variants:
+- name: cheap
+  cost: 2
+  replicas: {min: 1, max: 4}
+  engine: {alpha: 20ms, beta: 60us, delta: 60us, kv_tokens: 60000, seats: 64}
+- name: dear
+  cost: 10
+  replicas: {min: 0, max: 2}
+  engine: {alpha: 20ms, beta: 60us, delta: 60us, kv_tokens: 60000, seats: 64}
+";
+    fs::write(&path, two).unwrap();
+    let policies = ["--policy", "static:best,oracle", "--json", "-"];
+    let output = simulate(&[&[path.to_str().unwrap()], &policies[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let [fixed, oracle] = [0, 1].map(|run| results["runs"][run]["cost"].as_f64().unwrap());
+    assert!(oracle <= fixed + 1e-9, "{results}");
+}
+
+#[test]
 fn shards_put_together_are_the_whole_whatever_the_cores() {
     let folder = tempfile::tempdir().unwrap();
     let whole = in_folder(folder.path(), &[&WHOLE[..], &["--json", "-"]].concat());

@@ -80,8 +80,27 @@ impl Law {
             Self::Schedule(schedule) => Some(schedule.at(sight.now)),
         }?;
 
-        // No rule can scale up from zero, because its input comes from replicas.
-        let min = bounds.min().max(Replicas::ONE);
-        Some(wanted.max(min).min(bounds.max().unwrap_or(wanted.max(min))))
+        // Rules whose input comes from replicas cannot scale up from zero.
+        let is_schedule = matches!(self, Self::Schedule(_));
+        let least = if is_schedule { Replicas::ZERO } else { Replicas::ONE };
+        Some(bounds.clamp(wanted.max(least)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulate::scaler::ScaleCounts;
+    use crate::simulate::score::Service;
+
+    #[test]
+    fn a_schedule_may_have_no_replica_at_a_time() {
+        let bounds = Bounds::new(Replicas::ZERO, Some(Replicas::saturating(6))).unwrap();
+        let scale = ScaleCounts { spec: Replicas::ONE, status: Replicas::ONE };
+        let service = Service::default();
+        let sight = Sight { now: Micros::ZERO, scale, replicas: &[], sent: 0, service: &service };
+        let mut law = Law::Schedule(schedule::ReplicaSchedule::new(vec![Replicas::ZERO]));
+        assert_eq!(law.decide(&sight, bounds), Some(Replicas::ZERO));
+        assert_eq!(law.decide(&sight, Bounds::default()), Some(Replicas::ONE));
     }
 }

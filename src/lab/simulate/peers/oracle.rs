@@ -19,8 +19,8 @@
 //! The cheapest schedule that meets the goal wins. If none does, the one that serves the most wins.
 //!
 //! A replica is requested one start-up time ahead, and kept if it is needed again within one
-//! start-up time. Replicas that exist at time zero were requested before it, and their cost counts
-//! from zero on.
+//! start-up time. Beyond the warm nodes, this time includes the wait for a node. Replicas that
+//! exist at time zero were requested before it, and their cost counts from zero on.
 //!
 //! # Limits
 //!
@@ -31,6 +31,7 @@ use crate::simulate::Micros;
 use crate::simulate::peers::demand;
 use crate::simulate::peers::goal::{self, GOAL};
 use crate::simulate::peers::law::Rule;
+use crate::simulate::peers::profile;
 use crate::simulate::peers::schedule::{ReplicaSchedule, STEP};
 use crate::simulate::peers::sight::whole;
 use crate::simulate::peers::unplayable::Unplayable;
@@ -115,10 +116,8 @@ pub(crate) fn apply(
 /// The work of a request, without the fixed part of its steps; one without coefficients.
 fn work(size: Size, time: Option<StepTime>) -> f64 {
     let Some(step) = time else { return 1.0 };
-    let prompt = f64::from(size.prompt);
-    let output = f64::from(size.output);
-    let read = step.gamma * output * (prompt + output / 2.0);
-    step.beta * prompt + step.delta * output + read
+    let prompt = step.beta * f64::from(size.prompt);
+    prompt + step.delta * f64::from(size.output) + step.gamma * profile::tokens_read(size)
 }
 
 impl<W: Watch> ScheduleSearch<'_, W> {
@@ -273,7 +272,7 @@ fn share(minute: &Minute) -> Option<f64> {
 }
 
 fn follow(variant: &mut Variant, numbers: Vec<Replicas>) {
-    variant.initial = numbers.first().copied().unwrap_or(Replicas::ONE).max(Replicas::ONE);
+    variant.initial = numbers.first().copied().unwrap_or(Replicas::ONE);
     variant.actuator = Actuator::Law(Rule::Schedule(ReplicaSchedule::new(numbers)));
 }
 
@@ -298,13 +297,18 @@ fn smoothed(steps: &[f64], scale: f64) -> Vec<f64> {
         .collect()
 }
 
-/// Requests the needed replicas one start-up time ahead.
+/// Requests the needed replicas one start-up time ahead. Beyond the warm nodes, that time includes
+/// the wait for a node.
 fn ahead(numbers: &mut [Replicas], startup: &Startup) {
-    let median = startup.image + startup.load + startup.warmup;
-    let lead = index(median) + 1;
+    let process = startup.image + startup.load + startup.warmup;
+    let leads = [process, process + startup.node].map(|start| index(start) + 1);
     for at in 0..numbers.len() {
-        let end = (at + lead + 1).min(numbers.len());
-        numbers[at] = numbers[at..end].iter().copied().max().unwrap_or(numbers[at]);
+        let [near, far] = leads.map(|lead| (at + lead + 1).min(numbers.len()));
+        let beyond_warm = numbers[near..far]
+            .iter()
+            .filter(|number| !startup.has_warm_node(number.count() as usize));
+        let needed = numbers[at..near].iter().chain(beyond_warm);
+        numbers[at] = needed.copied().max().unwrap_or(numbers[at]);
     }
 }
 
@@ -334,6 +338,25 @@ mod tests {
         // 29 s fit within two steps, so the replicas for step 4 are requested at step 2.
         ahead(&mut numbers, &startup);
         assert_eq!(numbers, [1, 1, 3, 3, 3, 3, 3, 3, 1, 1].map(n));
+    }
+
+    #[test]
+    fn replicas_beyond_the_warm_nodes_are_asked_for_by_the_wait_for_a_node_earlier() {
+        for (warm, asked) in [(Some(1), 2), (Some(3), 6), (None, 6)] {
+            let startup = Startup {
+                warm_nodes: warm,
+                node: Micros::from_secs(60),
+                load: Micros::from_secs(29),
+                ..Startup::default()
+            };
+
+            let n = Replicas::saturating;
+            let mut numbers: Vec<Replicas> = [1, 1, 1, 1, 1, 1, 1, 1, 3, 1].map(n).to_vec();
+            ahead(&mut numbers, &startup);
+            let first = numbers.iter().position(|number| *number == n(3));
+            assert_eq!(first, Some(asked), "{warm:?}: {numbers:?}");
+            assert_eq!(numbers[9], n(1), "{warm:?}");
+        }
     }
 
     #[test]

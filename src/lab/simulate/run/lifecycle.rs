@@ -151,7 +151,7 @@ impl Simulation<'_> {
         let startup = self.scenario.variants[variant].startup;
         let PodSet { starts, pods, .. } = &mut self.crews[variant];
         let node = startup.draw(startup.node, starts);
-        let warm = startup.warm_nodes.is_none_or(|nodes| pods.len() <= nodes as usize);
+        let warm = startup.has_warm_node(pods.len());
         self.pods[pod].scheduled = if warm { self.now } else { self.now + node };
 
         let process = self.pods[pod].scheduled + startup.draw(startup.image, starts);

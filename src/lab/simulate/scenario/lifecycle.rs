@@ -144,6 +144,11 @@ impl Startup {
         }
         Micros::from_secs_f64(median.seconds() * (self.sigma * normal(random)).exp())
     }
+
+    /// Returns true if the last of this many replicas need not wait for a node.
+    pub(crate) fn has_warm_node(&self, replicas: usize) -> bool {
+        self.warm_nodes.is_none_or(|nodes| replicas <= nodes as usize)
+    }
 }
 
 // === impl Slowdown, CrashLoop, Silence ===
