@@ -390,6 +390,7 @@ fn a_variant_that_its_maximum_keeps_small_is_found() {
         daemon.metrics = Gathered::Unread("the metrics were not read".to_owned());
         evidence
     };
+
     expect(&without_metrics(4), "hpa-bounds", Verdict::Unknown, "the metrics were not read");
     expect(&without_metrics(6), "hpa-bounds", Verdict::Warning, "needs 6 replicas");
 }

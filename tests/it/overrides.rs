@@ -31,8 +31,9 @@ fn ordered(world: &mut World, order: Order, until: i64) -> Decisions {
 /// A tick on these inputs, in which variant `a` has this order until a second.
 fn ordered_on(world: &mut World, inputs: Inputs, order: Order, until: i64) -> Decisions {
     let given = Override { order, until: at(until), by: OverrideSource::Api };
-    let inputs = Inputs { overrides: [(key("a"), given)].into(), ..inputs };
-    let decisions = world.pipeline.tick(at(world.second), &inputs);
+    let with_order = Inputs { overrides: [(key("a"), given)].into(), ..inputs };
+    let decisions = world.pipeline.tick(at(world.second), &with_order);
+
     world.second += 1;
     decisions
 }

@@ -156,12 +156,12 @@ impl fmt::Display for SizedReason {
             write!(f, ", {unplaced} of them because no node has room")?;
         }
         if *asleep > Replicas::ZERO {
-            let asleep = NounCount(
+            let sleepers = NounCount(
                 asleep.count(),
                 "replica sleeps and does not count as capacity",
                 "replicas sleep and do not count as capacity",
             );
-            write!(f, "; {asleep}")?;
+            write!(f, "; {sleepers}")?;
         }
         for (analyzer, standing) in absent {
             write!(f, "; {analyzer} is ignored, because {standing}")?;

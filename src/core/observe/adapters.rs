@@ -445,7 +445,10 @@ mod tests {
                 Horizon { window: length, stale_after: length, detail: RecordDetail::Load };
             let mut all = recorder.observe(at(second), &inputs, |_| of_load);
             let Observation { replicas, .. } = all.remove(&spec.key).unwrap();
-            scrape.iter().for_each(|scrape| adapters.take(scrape));
+            if let Some(scrape) = &scrape {
+                adapters.take(scrape);
+            }
+
             found = adapters.observe(at(second), &replicas, horizon);
         }
 

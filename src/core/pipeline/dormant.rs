@@ -102,6 +102,7 @@ mod tests {
             // The clock went back.
             (100, 2, 2),
         ];
+
         for (second, asleep, dormant) in steps {
             sleeping.update(at(second), Replicas::saturating(asleep));
             assert_eq!(sleeping.dormant.count(), dormant, "{second} s: {asleep} asleep");

@@ -142,6 +142,7 @@ fn state(
     } else {
         observation.pending.beyond(given_up)
     };
+
     // A pod in addition to the wanted ones, as in a rollout, does not fill a deficit.
     let coming = current.beyond(measured);
     Some(SaturationVariant {

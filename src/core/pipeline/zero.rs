@@ -256,6 +256,7 @@ impl<'a> ZeroCandidate<'a> {
             let VariantSupply { stalls, waking, .. } = self.supply[member.place];
             member.coming().beyond(stalls.all) + waking
         });
+
         each.sum()
     }
 

@@ -659,13 +659,13 @@ mod tests {
             "steps": [{"stage": "hold", "before": 4, "after": 4, "code": "no_data",
                        "reason": {"no_data": "no_fresh_replica"}}],
         }]});
-        let object = json!({
+        let config_map = json!({
             "metadata": {"name": "plimsoll-decisions", "uid": "deleted"},
             "data": {"term": "7", "sequence": "90", "holder": "gone",
                      "decisions.json": body.to_string()},
         });
 
-        let object = Arc::new(serde_json::from_value(object).unwrap());
+        let object = Arc::new(serde_json::from_value(config_map).unwrap());
         DocumentVersion { object, elapsed: clock.elapsed(), now, prompt: true }
     }
 

@@ -360,6 +360,7 @@ impl DocumentWriter {
             Some(document) => document.place.position,
             None => DocumentPosition::limit_of(version.as_deref()),
         };
+
         self.known = self.known.max(passed);
 
         let DocumentPosition { term: LeaderTerm(term), sequence } = self.known;

@@ -66,6 +66,7 @@ fn permits(release: &Release, namespace: &str, rules: &BTreeSet<String>) {
         permitted = release.permissions(namespace);
         (permitted == *rules).then_some(())
     });
+
     assert_eq!(permitted, *rules, "in {namespace}");
 }
 

@@ -280,9 +280,9 @@ pub(super) fn numbers(evidence: &Evidence) -> Findings {
     }
     if served > 0 {
         let asked = cluster.numbers.len();
-        let of = if asked < all { format!("{asked} asked, of ") } else { String::new() };
+        let sampled = if asked < all { format!("{asked} asked, of ") } else { String::new() };
         let variants = counted(all, "variant");
-        symptoms.push(Symptom::ok(format!("desired replicas for {served} of {of}{variants}")));
+        symptoms.push(Symptom::ok(format!("desired replicas for {served} of {sampled}{variants}")));
     }
     Ok(symptoms)
 }

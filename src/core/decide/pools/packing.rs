@@ -250,6 +250,7 @@ impl PackedNeeds {
         let gap = latest.is_some_and(|at| {
             Seconds::between(at, now).seconds() > PAUSE_MAX.max(window.seconds() / 4.0)
         });
+
         if back || gap {
             *self = Self { packed: self.packed.map(|packed| packed.min(now)), ..Self::default() };
         }

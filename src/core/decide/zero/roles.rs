@@ -375,6 +375,7 @@ mod tests {
             sleeper("d-dear", Role::Decode, 8.0, 0),
             sleeper("d", Role::Decode, 3.0, 0),
         ];
+
         // The two cheap ones share an accelerator, and so do the two dear ones.
         let same = |key: &VariantKey| key.variant.as_str().ends_with("dear");
         let found = woken_within(&parts, &|set| same(set[0]) != same(set[1]));
@@ -388,6 +389,7 @@ mod tests {
             sleeper("d", Role::Decode, 3.0, 0),
             sleeper("d-dear", Role::Decode, 8.0, 0),
         ];
+
         parts[2].woken = true;
         assert_eq!(woken(&parts), ["p", "d-dear"]);
     }
