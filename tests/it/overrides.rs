@@ -45,6 +45,7 @@ fn run_ordered(world: &mut World, order: Order, seconds: i64) -> Decisions {
     for _ in 0..seconds {
         decisions = ordered(world, order, until);
     }
+
     decisions
 }
 

@@ -398,10 +398,11 @@ fn prefill_and_decode_wake_only_where_both_have_room() {
     for (gpus, want) in [(1, [1, 0, 0]), (2, [0, 1, 1]), (0, [0, 0, 0])] {
         let policy = limited(opted_in(policy()), vec![quota(&[("L4", gpus)])]);
         let part = |name: &str, role| VariantSpec { role, ..on(name, "sleepy", "L4", 1.0) };
-        let whole = on("whole", "sleepy", "L4", 9.0);
-        let specs = vec![whole, part("prefill", Role::Prefill), part("decode", Role::Decode)];
+        let single = on("whole", "sleepy", "L4", 9.0);
+        let specs = vec![single, part("prefill", Role::Prefill), part("decode", Role::Decode)];
         let mut shop = Shop::asleep_with(policy, specs);
         shop.demand = vec![("the gateway", Some(3.0))];
+
         for _ in 0..3 {
             let decisions = shop.tick();
             let found = ["whole", "prefill", "decode"].map(|name| desired(&decisions, name));
