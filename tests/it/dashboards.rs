@@ -248,6 +248,7 @@ fn a_difference_is_taken_within_one_daemon() {
             seen += usize::from(expr.contains("} - plimsoll_"));
         }
     }
+
     assert!(seen > 4, "the differences are found");
 }
 

@@ -361,6 +361,7 @@ mod tests {
         for part in &mut fleet[1..] {
             part.woken = true;
         }
+
         assert_eq!(woken_within(&fleet, &|set| set.len() == 1), ["whole"]);
         assert_eq!(woken_within(&fleet, &|_| false), ["p", "d"]);
         fleet[1].current = Some(Replicas::ONE);

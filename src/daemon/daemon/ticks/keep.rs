@@ -363,6 +363,7 @@ pub(super) fn take_over(
         if let Some(memory) = &saved.memory {
             pipeline.recall(now, &saved.model, &saved.variant, memory);
         }
+
         recalled.push(saved);
     }
 
@@ -401,14 +402,14 @@ mod tests {
     fn a_clock_that_goes_back_keeps_no_state_of_a_variant_that_left_for_longer() {
         let telemetry = Telemetry::register(&prometheus::Registry::new()).unwrap();
         let mut keeper = StateKeeper::load(None, Clock::start(), telemetry, TaskTracker::new());
-        let early = left("early", 10_000);
-        keeper.left.insert(early.variant.clone(), early);
+        let future = left("early", 10_000);
+        keeper.left.insert(future.variant.clone(), future);
 
         // The clock went back by an hour, and another variant leaves a minute later.
         keeper.expire(Timestamp::from_second(6_400).unwrap());
-        let late = left("late", 6_460);
-        let key = late.variant.clone();
-        keeper.left.insert(key.clone(), late);
+        let leaver = left("late", 6_460);
+        let key = leaver.variant.clone();
+        keeper.left.insert(key.clone(), leaver);
         let mut states = keeper.left.clone();
         drop_oldest(&mut states, 1);
         assert!(states.contains_key(&key), "it left last");

@@ -202,6 +202,7 @@ fn nothing_is_packed_before_an_earlier_number_is_followed() {
         world.wanted = 6;
         assert_eq!(world.settle(1).desired(), n(3), "the autoscaler has not acted yet");
     }
+
     assert_eq!(world.settle(1).desired(), n(1));
 }
 
