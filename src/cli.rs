@@ -11,7 +11,6 @@ pub mod doctor;
 mod explain;
 mod manual;
 mod migrate;
-mod output;
 mod overrides;
 pub mod top;
 
@@ -28,12 +27,12 @@ use crate::cli::card::CardError;
 use crate::cli::doctor::DoctorError;
 use crate::cli::explain::ExplainError;
 use crate::cli::migrate::MigrateError;
-use crate::cli::output::print;
 use crate::cli::overrides::OverrideError;
 use plimsoll_daemon::config::{self, Files, LoadError, LoadedConfig};
 use plimsoll_daemon::publish::state::StateError;
 use plimsoll_daemon::trace::TraceError;
 use plimsoll_lab::backtest::{BacktestError, EXIT_INTERRUPTED};
+use plimsoll_lab::output::print;
 use plimsoll_lab::study::{MergeError, PlanError, ScenarioError};
 
 /// The command succeeded.

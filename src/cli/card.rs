@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use crate::cli::args::{CardCheckArgs, CardCommand, CardExportArgs, CardFormat};
 use crate::cli::ask::{self, AskError};
-use crate::cli::output::print;
 use plimsoll_core::analyze::foresight::card::Card;
 use plimsoll_core::analyze::foresight::cards;
 use plimsoll_daemon::config::{self, Files, LoadError, LoadedConfig};
 use plimsoll_daemon::publish::state::{self, SavedDecision, StateError};
+use plimsoll_lab::output::print;
 
 /// The path at which a daemon serves its cards.
 const PATH: &str = "/api/v1/cards";

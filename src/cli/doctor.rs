@@ -19,7 +19,7 @@ use crate::cli::args::{DoctorArgs, OutputFormat};
 use crate::cli::doctor::checks::CHECKS;
 use crate::cli::doctor::evidence::Evidence;
 use crate::cli::doctor::verdict::{CheckResult, Symptom, Verdict};
-use crate::cli::output::print;
+use plimsoll_lab::output::print;
 
 /// The results of all checks.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]

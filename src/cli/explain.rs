@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 
 use crate::cli::args::{ExplainArgs, OutputFormat};
 use crate::cli::ask::{self, AskError};
-use crate::cli::output::print;
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_daemon::publish::explanation::{self, ExplainedVariant, Explanation};
 use plimsoll_daemon::publish::state::{self, SavedDecision, StateError};
 use plimsoll_lab::backtest::scene;
+use plimsoll_lab::output::print;
 
 /// The width of the first column.
 const LABEL: usize = 14;

@@ -24,8 +24,8 @@ use crate::cli::args::{MigrateArgs, MigrateSource};
 use crate::cli::migrate::cluster::ClusterError;
 use crate::cli::migrate::migration::{Deviation, Migration};
 use crate::cli::migrate::object::Manifest;
-use crate::cli::output;
 use plimsoll_daemon::config::{self, Files, Surroundings, counted, yaml};
+use plimsoll_lab::output::print;
 
 /// The namespace of objects in files that have none.
 const NAMESPACE: &str = "default";
@@ -195,7 +195,7 @@ fn print(config: &str, migration: &Migration) -> anyhow::Result<()> {
         writeln!(text, "#{separator}{line}")?;
     }
 
-    output::print(&text)
+    print(&text)
 }
 
 /// Writes everything into a folder, and prints the names of the files.

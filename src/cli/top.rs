@@ -16,9 +16,9 @@ use serde_json::Value;
 
 use crate::cli::args::TopArgs;
 use crate::cli::ask::{self, AskError};
-use crate::cli::output::print;
 use crate::cli::top::table::{Key, TopTable};
 use plimsoll_daemon::clock::Clock;
+use plimsoll_lab::output::print;
 
 /// The time between two looks at the keyboard and the daemon.
 const LOOK: Duration = Duration::from_millis(100);

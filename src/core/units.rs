@@ -278,7 +278,7 @@ impl Replicas {
         if count <= Self::LIMIT.0 { Self(count) } else { Self::LIMIT }
     }
 
-    /// The same for other unsigned types, such as the length of a list.
+    /// The same for other types, such as the length of a list. A negative count becomes the limit.
     #[must_use]
     pub fn capped(count: impl TryInto<u32>) -> Self {
         Self::saturating(count.try_into().unwrap_or(u32::MAX))

@@ -25,9 +25,9 @@ use crate::advise::play::{TrialOutcome, play};
 use crate::advise::scene::{AdvisedFleet, ModelScene};
 use crate::backtest::demand::TraceDemand;
 use crate::backtest::interrupt::Interrupt;
-use crate::backtest::print;
 use crate::backtest::screen::Progress;
 use crate::backtest::source::TraceSource;
+use crate::output::print;
 
 /// The most trials in one run, over all models.
 const TRIALS_MAX: usize = 60;

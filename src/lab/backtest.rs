@@ -18,7 +18,6 @@ pub(crate) mod screen;
 pub(crate) mod source;
 mod tally;
 
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use crate::backtest::args::BacktestArgs;
@@ -29,6 +28,7 @@ use crate::backtest::interrupt::Interrupt;
 use crate::backtest::policies::{Candidates, PolicyFile};
 use crate::backtest::replay::{ReplayReport, TraceReplay};
 use crate::backtest::screen::Progress;
+use crate::output::print;
 use plimsoll_daemon::clock::Clock;
 use plimsoll_daemon::trace::{self, TraceFiles, TraceReader, TraceRecord};
 
@@ -126,11 +126,4 @@ fn candidates(
 fn changed(report: &ReplayReport) -> Option<BacktestError> {
     let ReplayReport { changed, compared, .. } = *report;
     (changed > 0).then_some(BacktestError::Changed { changed, compared })
-}
-
-/// Prints a text on standard output.
-pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
 }

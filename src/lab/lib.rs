@@ -16,5 +16,7 @@ pub mod demo;
 
 pub mod engine;
 
+pub mod output;
+
 #[cfg(test)]
 mod fixtures;

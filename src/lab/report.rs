@@ -12,8 +12,8 @@ use anyhow::Context as _;
 
 use crate::backtest::fleet::objectives;
 use crate::backtest::interrupt::Interrupt;
-use crate::backtest::print;
 use crate::backtest::source::TraceSource;
+use crate::output::print;
 use crate::report::args::{ReportArgs, ReportFormat};
 use crate::report::ledger::WeekLedger;
 use crate::report::summary::Report;

@@ -36,6 +36,7 @@ pub use crate::study::results::MergeError;
 pub use crate::study::scoreboard::run as scoreboard;
 pub use crate::study::wrong::ScenarioError;
 
+use crate::output::print;
 use crate::simulate::scenario::Scenario;
 use crate::study::args::SimulateArgs;
 use crate::study::execute::ExecutedRuns;
@@ -53,7 +54,7 @@ use crate::study::wrong::StudyProblems;
 pub fn run(args: &SimulateArgs) -> anyhow::Result<()> {
     if let Some(of) = args.schema {
         let schema = serde_json::to_string_pretty(&schema::schema(of))?;
-        return outputs::print(&format!("{schema}\n"));
+        return print(&format!("{schema}\n"));
     }
 
     outputs::check(args)?;

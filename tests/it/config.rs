@@ -132,7 +132,7 @@ fn a_wrong_type_is_refused_with_what_was_found() {
 #[test]
 fn a_duration_or_size_needs_a_unit_and_a_range() {
     for (text, path, said) in [
-        ("tick_interval: 30\n", "tick_interval", "a duration in h, m, s or ms"),
+        ("tick_interval: 30\n", "tick_interval", "a duration in d, h, m, s or ms"),
         ("tick_interval: \"30\"\n", "tick_interval", "found \"30\""),
         ("tick_interval: 5 parsecs\n", "tick_interval", "found \"5 parsecs\""),
         ("tick_interval: -1s\n", "tick_interval", "found \"-1s\""),

@@ -31,6 +31,9 @@ pub(crate) struct VariantSupply {
     pub(crate) is_overdue: bool,
     /// The replicas that do not count, because they take too long to start.
     pub(crate) stalls: Stalls,
+    /// The replicas that are starting. A listed target that has never answered may be no replica,
+    /// and nothing shows that it starts.
+    pub(crate) starting: Replicas,
     /// The requested replicas that sleep and may be about to wake.
     pub(crate) waking: Replicas,
     /// The pending replicas that a lower number keeps, because a replica that serves might be
@@ -120,14 +123,16 @@ impl SupplyWatch {
         let stalls = starts.stalls(tick.now, member.coming(), waited, patience);
         let dormant = self.dormancy.of(key);
         let waking = member.asleep().beyond(dormant);
-        let is_counted_by_answers = tick.is_counted_by_answers(member);
-        let unanswered = if is_counted_by_answers { member.coming() } else { Replicas::ZERO };
+        let coming = member.coming().beyond(stalls.all);
+        let is_listed = tick.is_counted_by_answers(member);
+        let starting = if is_listed { Replicas::ZERO } else { coming };
 
         VariantSupply {
             is_overdue: waited.is_some_and(|waited| waited >= overdue.seconds()),
             stalls,
+            starting,
             waking,
-            kept: waking + unanswered.beyond(stalls.all),
+            kept: waking + coming.beyond(starting),
             dormant,
             serves_after: starts.serves_after(),
             slowest_start: starts.slowest(tick.now, patience),

@@ -253,8 +253,8 @@ impl<'a> ZeroCandidate<'a> {
     /// The replicas that are starting, waking, or about to start.
     fn starting(&self) -> Replicas {
         let each = self.members().map(|member| {
-            let VariantSupply { stalls, waking, .. } = self.supply[member.place];
-            member.coming().beyond(stalls.all) + waking
+            let VariantSupply { starting, waking, .. } = self.supply[member.place];
+            starting + waking
         });
 
         each.sum()

@@ -17,7 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::units::Seconds;
 
 /// The form of a duration, for messages.
-const DURATION: &str = "a duration in h, m, s or ms, such as 900ms, 30s, 5m or 1h30m";
+const DURATION: &str = "a duration in d, h, m, s or ms, such as 900ms, 30s, 1h30m or 2d";
 
 /// The unit of whole days, each of 24 hours, which come first.
 const DAYS: char = 'd';
@@ -119,9 +119,10 @@ impl JsonSchema for WrittenDuration {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let below_days = format!(r"([0-9]+(\.[0-9]+)?({}))", UNITS.join("|"));
         json_schema!({
             "type": "string",
-            "pattern": format!(r"^([0-9]+{DAYS}|[0-9]+(\.[0-9]+)?({}))+$", UNITS.join("|")),
+            "pattern": format!("^([0-9]+{DAYS}{below_days}*|{below_days}+)$"),
         })
     }
 }

@@ -131,9 +131,9 @@ mod tests {
     use plimsoll_core::decide::sized::{CapacityBound, SizingValues};
     use plimsoll_core::units::{Fraction, RequestRate};
 
-    /// The capacity of a variant of 10 requests/s per replica: of the ready replicas, of all, and at
-    /// the maximum.
-    fn capacity(change: impl FnOnce(&mut PublishedVariant)) -> [Option<f64>; 3] {
+    /// The capacity of a variant of 10 requests/s per replica, of which some sleep: of the ready
+    /// replicas, of all, and at the maximum.
+    fn capacity(asleep: u32, change: impl FnOnce(&mut PublishedVariant)) -> [Option<f64>; 3] {
         let carries = CapacityEstimate {
             rate: RequestRate::new(10.0).unwrap(),
             usable: Fraction::ONE,
@@ -143,7 +143,8 @@ mod tests {
         };
         let mut variant = decided(Basis::Fresh, Vec::new());
         change(&mut variant);
-        let sizing = SizingValues { carries: Some(carries), ..sizing() };
+        let asleep = Replicas::saturating(asleep);
+        let sizing = SizingValues { carries: Some(carries), asleep, ..sizing() };
         variant.decided.as_mut().unwrap().decision.sizing = Some(Arc::new(sizing));
 
         let none = Some(0.0);
@@ -163,7 +164,7 @@ mod tests {
 
     #[test]
     fn stuck_replicas_are_in_no_capacity() {
-        let found = capacity(|variant| {
+        let found = capacity(0, |variant| {
             variant.observation.pending = Replicas::saturating(2);
             variant.observation.startup.stuck = Replicas::ONE;
         });
@@ -173,11 +174,20 @@ mod tests {
 
     #[test]
     fn requested_replicas_that_do_not_exist_take_no_capacity_from_those_that_serve() {
-        let found = capacity(|variant| {
+        let found = capacity(0, |variant| {
             variant.observation.wanted = Some(Replicas::saturating(5));
             variant.observation.current = Some(Replicas::saturating(3));
             variant.observation.pending = Replicas::saturating(2);
         });
         assert_eq!(found, [Some(30.0), Some(50.0), Some(50.0)]);
+    }
+
+    #[test]
+    fn replicas_that_sleep_are_in_no_capacity() {
+        let found = capacity(2, |variant| {
+            variant.observation.current = Some(Replicas::saturating(5));
+            variant.observation.pending = Replicas::ONE;
+        });
+        assert_eq!(found, [Some(20.0), Some(30.0), Some(30.0)]);
     }
 }

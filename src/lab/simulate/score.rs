@@ -71,8 +71,7 @@ pub struct Service {
     /// Requests that the chosen engine refuses at once, because its KV cache could never hold them.
     /// A larger engine might have served them.
     pub unservable: u64,
-    /// Requests whose last attempt has no first token at the end although the objective for it has
-    /// passed.
+    /// Requests without a first token at the end although the objective for it has passed.
     pub overdue: u64,
     /// Requests that were being answered in time at the end.
     pub open: u64,

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
+use crate::output::print;
 use crate::study::args::SimulateArgs;
 use crate::study::execute::FirstRun;
 use crate::study::results::Results;
@@ -107,11 +108,4 @@ fn write_files(
 
 fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(path, text).with_context(|| cannot(path))
-}
-
-/// Prints a text on standard output.
-pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
 }

@@ -16,12 +16,12 @@ use anyhow::Context as _;
 use serde::Deserialize as _;
 use serde_json::{Map, Value};
 
+use crate::output::print;
 use crate::simulate::peers::Peer;
 use crate::study::ablation;
 use crate::study::args::ScoreboardArgs;
 use crate::study::execute::{self, ExecutedRuns, PreparedRun};
 use crate::study::file::Kind;
-use crate::study::outputs;
 use crate::study::plan::{self, Plan, PlanError, Shard};
 use crate::study::policies::{once, peer};
 use crate::study::recorded::{self, Trace};
@@ -120,7 +120,7 @@ pub fn run(args: &ScoreboardArgs) -> anyhow::Result<()> {
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
 
-    outputs::print(&page::summary(&board))
+    print(&page::summary(&board))
 }
 
 /// The runs of a scenario, as one workload per combination of its sweep.

@@ -43,7 +43,9 @@ use std::path::Path;
 use anyhow::Context as _;
 use rayon::prelude::*;
 
+use crate::output::print;
 use crate::simulate::peers::Peer;
+use crate::study::ablation;
 use crate::study::args::ScoreboardArgs;
 use crate::study::plan::PlanError;
 use crate::study::policies::{once, peer};
@@ -53,7 +55,6 @@ use crate::study::worlds::figures::{FIXED, OWN};
 use crate::study::worlds::lot::Lot;
 use crate::study::worlds::page::WorldsReport;
 use crate::study::worlds::play::{WorldOutcomes, WorldRuns};
-use crate::study::{ablation, outputs};
 
 /// The policies that are compared by default.
 const POLICIES: [&str; 7] = [
@@ -101,7 +102,7 @@ pub(crate) fn run(args: &ScoreboardArgs, count: u32) -> anyhow::Result<()> {
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
 
-    outputs::print(&page::terminal(&report))
+    print(&page::terminal(&report))
 }
 
 /// Prints a world, named by its seed and its number, as a scenario file.
@@ -112,7 +113,7 @@ pub(crate) fn run(args: &ScoreboardArgs, count: u32) -> anyhow::Result<()> {
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let lot = Lot::parse(text)
         .ok_or_else(|| PlanError(format!("--world {text} must be SEED:NUMBER, such as 1:37")))?;
-    outputs::print(&play::text(&draw::draw(lot)))
+    print(&play::text(&draw::draw(lot)))
 }
 
 /// The compared policies, with the best fixed replica count first.

@@ -102,7 +102,7 @@ fn a_keda_scales_by_the_gauge_up_and_down_and_plimsoll_takes_its_bounds() {
     follows(stage, &daemon, "tide", 2.0, 3);
     stays("3 replicas", Duration::from_secs(10), || stage.replicas("tide") == Some(3));
     follows(stage, &daemon, "tide", 0.3, 1);
-    let follower = ["variant=\"llama\"", "hpa=\"keda-hpa-llama\""];
+    let follower = ["hpa=\"keda-hpa-llama\"", "scaled_object=\"llama\""];
     let ignores = daemon.gauge(stage, "plimsoll_hpa_ignores_desired", &follower);
     assert_eq!(ignores, Some(0), "KEDA's HPA is known to read the number");
     let log = daemon.log();

@@ -217,7 +217,8 @@ impl FleetPart<'_> {
     }
 
     /// The scale of listed targets without an orchestrator, which exist unless they refuse
-    /// connections. Those that have never answered serve nothing that is known.
+    /// connections. Those that have never answered serve nothing that is known. They may be
+    /// starting, unless Prometheus reports them as down.
     fn targets(
         &self,
         now: Timestamp,
@@ -227,7 +228,10 @@ impl FleetPart<'_> {
         let known = keys.iter().filter_map(|key| self.records.get(key));
         let exist = count(known.filter(|record| record.exists(now)));
         let never_answered = replicas.iter().filter(|replica| match replica.freshness {
-            Freshness::Never { why } => why.is_some_and(|why| why != ScrapeFailure::Refused),
+            Freshness::Never { why: None | Some(ScrapeFailure::Refused | ScrapeFailure::Down) } => {
+                false
+            }
+            Freshness::Never { why: Some(_) } => true,
             Freshness::Fresh { .. } | Freshness::Stale { .. } => false,
         });
 

@@ -18,7 +18,8 @@ pub(crate) struct VariantInput<'a> {
     pub(crate) place: usize,
     pub(crate) spec: &'a VariantSpec,
     pub(crate) observation: &'a Observation,
-    /// The replicas that its scale target requests.
+    /// The replicas that its scale target requests. Of listed targets, those that may exist: not
+    /// those that have not answered for longer than a start may take.
     pub(crate) wanted: Replicas,
     /// The wanted replicas that are not there yet, and those that may be about to wake.
     pub(crate) pending: Replicas,
@@ -28,6 +29,9 @@ pub(crate) struct VariantInput<'a> {
     pub(crate) unplaced: Replicas,
     /// The pending replicas that a lower number keeps.
     pub(crate) kept: Replicas,
+    /// The replicas that they may keep at most: listed targets that have never answered raise
+    /// nothing.
+    pub(crate) kept_up_to: Replicas,
     /// The wanted replicas that sleep on (`pipeline/dormant.rs`). They have no capacity and no load.
     pub(crate) dormant: Replicas,
     /// The replicas, not counting stuck and dormant ones, that an earlier plan removes.
@@ -54,19 +58,25 @@ impl<'a> VariantInput<'a> {
         leaving: Replicas,
     ) -> Option<Self> {
         let Member { place, spec, observation, .. } = *member;
-        let wanted = observation.wanted?;
-        let Stalls { all: stuck, unplaced } = supply.stalls;
-        let VariantSupply { waking, kept, dormant, .. } = *supply;
+        let requested = observation.wanted?;
+        let VariantSupply { stalls, waking, kept, dormant, .. } = *supply;
+
+        let is_listed = tick.is_counted_by_answers(member);
+        let absent = if is_listed { stalls.all } else { Replicas::ZERO };
+        let wanted = requested.beyond(absent);
+        let Stalls { all: stuck, unplaced } = if is_listed { Stalls::default() } else { stalls };
+        let kept_up_to = if is_listed { tick.desired(member).unwrap_or_default() } else { wanted };
 
         Some(Self {
             place,
             spec,
             observation,
             wanted,
-            pending: member.coming() + waking,
+            pending: member.coming().beyond(absent) + waking,
             stuck,
             unplaced,
             kept,
+            kept_up_to,
             dormant,
             leaving: leaving.min(wanted.beyond(stuck + dormant)),
             startup: supply.serves_after,
@@ -94,7 +104,7 @@ impl<'a> VariantInput<'a> {
         let all = (planned + self.stuck).min(replaced.max(awake));
         let grown = planned.beyond(self.counted());
         let placed = all.beyond(self.unplaced.min(grown)).max(all.min(awake));
-        let kept = (planned + self.kept + self.uncounted()).min(self.wanted);
+        let kept = (planned + self.kept + self.uncounted()).min(self.kept_up_to);
         (placed + self.dormant).max(kept)
     }
 

@@ -107,7 +107,7 @@ impl Simulation<'_> {
                 }
 
                 let allowed = slo.map(|slo| slo.ttft_of(open.size.prompt));
-                if !open.answers
+                if open.first_token.is_none()
                     && allowed.is_some_and(|allowed| self.now.since(open.arrived) > allowed)
                 {
                     service.overdue += 1;

@@ -3,7 +3,11 @@
 use std::io::{self, Write as _};
 
 /// Prints a text on standard output.
-pub(super) fn print(text: &str) -> anyhow::Result<()> {
+///
+/// # Errors
+///
+/// The output cannot be written.
+pub fn print(text: &str) -> anyhow::Result<()> {
     let mut output = io::stdout().lock();
     output.write_all(text.as_bytes())?;
     Ok(output.flush()?)
