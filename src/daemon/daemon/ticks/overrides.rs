@@ -85,7 +85,7 @@ impl OverrideBook {
         Ok(())
     }
 
-    fn set(&mut self, variant: &VariantKey, order: Option<Override>) {
+    pub(super) fn set(&mut self, variant: &VariantKey, order: Option<Override>) {
         match order {
             Some(given) => {
                 self.given.insert(variant.clone(), given);
@@ -105,17 +105,26 @@ impl OverrideBook {
         }
     }
 
-    /// Takes over the overrides of the replica that decides, and then these orders.
-    pub(super) fn follow(&mut self, memories: &SharedMemories, unwritten: &[UnwrittenOrder]) {
-        self.given.clear();
+    /// Takes over the overrides of the replica that decides. A replica that leads also keeps those
+    /// that the memories cannot contain, and its unwritten orders.
+    pub(super) fn follow(
+        &mut self,
+        memories: &SharedMemories,
+        leads: bool,
+        unwritten: &[UnwrittenOrder],
+    ) {
+        // There is no shared memory of a variant without a decision.
+        self.given.retain(|variant, _| leads && !memories.contains_key(variant));
         for (variant, (_, memory)) in memories {
             if let Some(given) = memory.overridden {
                 self.given.insert(variant.clone(), given);
             }
         }
 
-        for UnwrittenOrder { variant, order, .. } in unwritten {
-            self.set(variant, *order);
+        if leads {
+            for UnwrittenOrder { variant, order, .. } in unwritten {
+                self.set(variant, *order);
+            }
         }
     }
 
@@ -140,6 +149,7 @@ impl OverrideBook {
 #[cfg(test)]
 mod tests {
     use plimsoll_core::observe::overrides::OverrideSource;
+    use plimsoll_core::pipeline::saved::VariantMemory;
 
     use super::*;
     use crate::fixtures;
@@ -156,11 +166,29 @@ mod tests {
         });
 
         let mut book = OverrideBook::default();
-        book.follow(&SharedMemories::new(), &unwritten);
+        book.follow(&SharedMemories::new(), true, &unwritten);
         let kept = book.in_effect(Timestamp::UNIX_EPOCH, None);
         assert_eq!(kept, BTreeMap::from([(a, pause)]));
 
-        book.follow(&SharedMemories::new(), &[]);
+        book.follow(&SharedMemories::new(), false, &unwritten);
+        assert!(book.in_effect(Timestamp::UNIX_EPOCH, None).is_empty());
+    }
+
+    #[test]
+    fn a_leader_keeps_the_overrides_that_the_document_cannot_contain() {
+        let spec = fixtures::variant("a");
+        let until = Timestamp::from_second(100).unwrap();
+        let pause = Override { order: Order::Pause, until, by: OverrideSource::Api };
+        let mut book = OverrideBook::default();
+        book.set(&spec.key, Some(pause));
+
+        let undecided = SharedMemories::new();
+        book.follow(&undecided, true, &[]);
+        assert_eq!(book.in_effect(Timestamp::UNIX_EPOCH, None).len(), 1);
+
+        let memory = (spec.model_key(), VariantMemory::default());
+        let ended = SharedMemories::from([(spec.key.clone(), memory)]);
+        book.follow(&ended, true, &[]);
         assert!(book.in_effect(Timestamp::UNIX_EPOCH, None).is_empty());
     }
 }
