@@ -15,7 +15,9 @@ use plimsoll::server::ServerPhase;
 use plimsoll::server::auth::UserIdentity;
 use serde_json::json;
 
-use crate::external_metrics_harness::{BASE, Fixture, HPA, Http, Options, answer, key, variant};
+use crate::external_metrics_harness::{
+    BASE, Fixture, HPA, Http, Options, answer, key, published, variant,
+};
 
 const DESIRED: &str = "plimsoll_desired_replicas";
 
@@ -260,6 +262,36 @@ async fn an_old_decision_that_is_refused_in_each_tick_names_the_check() {
     let message = client.ask(&path("chat")).await.error(503, "ServiceUnavailable");
     let told = "old (limit 0s): the decisions break an invariant and are not published. Report";
     assert!(message.contains(told), "{message}");
+}
+
+#[tokio::test]
+async fn an_old_decision_of_another_replica_names_its_cause_before_the_missing_data_of_this_one() {
+    let fixture = with_ages(expired()).await;
+    let variants = [
+        variant("chat", "a").desired(2, Duration::ZERO).held(),
+        variant("code", "a").desired(2, Duration::ZERO),
+    ];
+    let decided_by = Some("plimsoll-0".to_owned());
+    let shared = Published { decided_by, ..Published::clone(&published(variants)) };
+    let _ = fixture.published.send_replace(Arc::new(shared));
+
+    let client = fixture.proxy(Http::Two);
+    for (namespace, told) in [
+        (
+            "chat",
+            "old (limit 0s): the replica that leads has no newer data; this one is waiting for \
+             data, the list of replicas has not arrived",
+        ),
+        (
+            "code",
+            "old (limit 0s): the replicas of Plimsoll have not shared a newer one; this one is \
+             waiting for data, the list of replicas has not arrived. Check that a replica of \
+             Plimsoll leads, and that it can write its decisions.",
+        ),
+    ] {
+        let message = client.ask(&path(namespace)).await.error(503, "ServiceUnavailable");
+        assert!(message.ends_with(told), "{message}");
+    }
 }
 
 #[tokio::test]

@@ -271,6 +271,14 @@ impl Variant {
         self
     }
 
+    /// Holds its decision, without fresh data.
+    pub(crate) fn held(mut self) -> Self {
+        if let Some(decided) = &mut self.0.decided {
+            decided.decision.basis = Basis::Held;
+        }
+        self
+    }
+
     /// Decides as `foresight`, with this admissible rate.
     pub(crate) fn admissible(mut self, per_second: Option<f64>) -> Self {
         let rate = per_second.and_then(RequestRate::new);

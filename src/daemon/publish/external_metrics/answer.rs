@@ -15,7 +15,7 @@ use crate::publish::external_metrics::state::{DecisionAges, DecisionState};
 use crate::publish::quantity::Quantity;
 use crate::publish::selector::{Selector, is_label_value};
 use crate::publish::{Published, PublishedDecision, PublishedVariant};
-use plimsoll_core::decide::{NoData, ReasonCode};
+use plimsoll_core::decide::{Basis, NoData, ReasonCode};
 use plimsoll_core::fleet::{Namespace, VariantKey, VariantName, VariantSpec};
 use plimsoll_core::observe::{Freshness, Observation};
 use plimsoll_core::units::{NounCount, Replicas};
@@ -285,8 +285,7 @@ impl<'a> VariantAnswer<'a> {
             Some(NoData::Refused) => with_remedy(NoData::Refused.to_string(), &NoData::Refused),
             // The replica that leads may wait for the same data.
             Some(NoData::NotShared) => {
-                let here = missing.map(|cause| format!("; this one is waiting for data, {cause}"));
-                let cause = format!("{}{}", NoData::NotShared, here.unwrap_or_default());
+                let cause = format!("{}{}", NoData::NotShared, waiting_here(missing));
                 with_remedy(cause, &NoData::NotShared)
             }
             Some(_) | None => {
@@ -304,15 +303,26 @@ impl<'a> VariantAnswer<'a> {
             return with_remedy(NoData::Refused.to_string(), &NoData::Refused);
         }
 
-        match missing(&self.variant.observation) {
-            Some(cause) => cause,
-            None if self.is_shared => {
-                let cause = "the replicas of Plimsoll have not shared a newer one".to_owned();
+        let missing = missing(&self.variant.observation);
+        if !self.is_shared {
+            return missing.unwrap_or_else(|| "nothing newer has been decided".to_owned());
+        }
+
+        let here = waiting_here(missing);
+        match decided.decision.basis {
+            // Each refresh of the document shares the held decision again.
+            Basis::Held => format!("the replica that leads has no newer data{here}"),
+            Basis::Fresh => {
+                let cause = format!("the replicas of Plimsoll have not shared a newer one{here}");
                 with_remedy(cause, &NoData::NotShared)
             }
-            None => "nothing newer has been decided".to_owned(),
         }
     }
+}
+
+/// Returns the end of a cause in shared decisions: the data that this replica of Plimsoll lacks.
+fn waiting_here(missing: Option<String>) -> String {
+    missing.map(|cause| format!("; this one is waiting for data, {cause}")).unwrap_or_default()
 }
 
 /// Appends the next step for a person to a cause.
