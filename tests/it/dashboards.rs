@@ -244,7 +244,7 @@ fn a_difference_is_taken_within_one_daemon() {
     for (name, panel) in panels(&dashboards) {
         for target in list(panel, "targets") {
             let expr = text(target, "expr");
-            assert!(!expr.contains(") - max by ("), "{name}: {expr}");
+            assert!(!expr.contains("}) - max by ("), "{name}: {expr}");
             seen += usize::from(expr.contains("} - plimsoll_"));
         }
     }
