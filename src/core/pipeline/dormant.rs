@@ -5,8 +5,11 @@
 //!
 //! A requested replica that sleeps may be about to wake, so at first it counts as one that starts.
 //! After [`WAKING_MAX`] it is *dormant*: it has no capacity, and stays on top of the planned
-//! replicas. The time goes on while other replicas are requested. Otherwise each scale-up would
-//! count the same sleeping replicas as supply again.
+//! replicas. So the dormant replicas are the fewest that slept at any time of the last minute. The
+//! time goes on while other replicas are requested or fall asleep. Otherwise each of them would let
+//! the same sleeping replicas count as supply again.
+
+use std::collections::VecDeque;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -26,12 +29,12 @@ pub(crate) struct Dormancy {
 }
 
 /// The requested replicas of one variant that sleep.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 struct SleepingReplicas {
-    all: Replicas,
+    /// Each count of the last [`WAKING_MAX`], with the time at which it began. The first one may
+    /// have begun before.
+    seen: VecDeque<(Timestamp, Replicas)>,
     dormant: Replicas,
-    /// The last time at which more of them slept than before.
-    since: Timestamp,
 }
 
 // === impl Dormancy ===
@@ -48,8 +51,8 @@ impl Dormancy {
                 continue;
             }
 
-            let first = SleepingReplicas::beginning(tick.now);
-            self.sleeping.get_or_insert_at(0, key, || first).update(tick.now, asleep);
+            let sleeping = self.sleeping.get_or_insert_at(0, key, SleepingReplicas::default);
+            sleeping.update(tick.now, asleep);
         }
     }
 
@@ -62,18 +65,25 @@ impl Dormancy {
 // === impl SleepingReplicas ===
 
 impl SleepingReplicas {
-    const fn beginning(now: Timestamp) -> Self {
-        Self { all: Replicas::ZERO, dormant: Replicas::ZERO, since: now }
-    }
-
     fn update(&mut self, now: Timestamp, asleep: Replicas) {
         // The clock may have gone back.
-        self.since = if asleep > self.all { now } else { self.since.min(now) };
-        self.all = asleep;
+        self.seen.retain(|(at, _)| *at <= now);
+        if self.seen.back().is_none_or(|(_, latest)| *latest != asleep) {
+            self.seen.push_back((now, asleep));
+        }
+        while self.seen.get(1).is_some_and(|(at, _)| is_over(now, *at)) {
+            self.seen.pop_front();
+        }
 
-        let is_over = now.duration_since(self.since) >= WAKING_MAX;
-        self.dormant = if is_over { asleep } else { self.dormant.min(asleep) };
+        let is_whole = self.seen.front().is_some_and(|(at, _)| is_over(now, *at));
+        let least = self.seen.iter().map(|(_, count)| *count).min().unwrap_or_default();
+        self.dormant = if is_whole { least } else { self.dormant.min(asleep) };
     }
+}
+
+/// Returns true if a replica that sleeps since an instant is no longer about to wake.
+fn is_over(now: Timestamp, since: Timestamp) -> bool {
+    now.duration_since(since) >= WAKING_MAX
 }
 
 #[cfg(test)]
@@ -84,10 +94,18 @@ mod tests {
         Timestamp::from_second(1_795_000_000 + second).unwrap()
     }
 
+    /// Checks the dormant replicas at each second, at which so many sleep.
+    fn assert_dormant(steps: &[(i64, u32, u32)]) {
+        let mut sleeping = SleepingReplicas::default();
+        for &(second, asleep, dormant) in steps {
+            sleeping.update(at(second), Replicas::saturating(asleep));
+            assert_eq!(sleeping.dormant.count(), dormant, "{second} s: {asleep} asleep");
+        }
+    }
+
     #[test]
     fn a_replica_that_sleeps_is_dormant_after_a_minute_whatever_else_is_requested() {
-        let mut sleeping = SleepingReplicas::beginning(at(0));
-        let steps = [
+        assert_dormant(&[
             (0, 2, 0),
             (59, 2, 0),
             (60, 2, 2),
@@ -101,11 +119,11 @@ mod tests {
             (210, 2, 2),
             // The clock went back.
             (100, 2, 2),
-        ];
+        ]);
+    }
 
-        for (second, asleep, dormant) in steps {
-            sleeping.update(at(second), Replicas::saturating(asleep));
-            assert_eq!(sleeping.dormant.count(), dormant, "{second} s: {asleep} asleep");
-        }
+    #[test]
+    fn replicas_that_sleep_become_dormant_while_others_fall_asleep() {
+        assert_dormant(&[(0, 1, 0), (50, 2, 0), (100, 3, 1), (150, 4, 2)]);
     }
 }
