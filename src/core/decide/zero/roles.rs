@@ -4,6 +4,9 @@
 //! decode variant, so such a model wakes with one of each. Of all sets that can answer, the
 //! cheapest is woken. A set whose variants together have room in every limit comes first, and then
 //! the set that has been woken before. Variants that are awake already cost nothing.
+//!
+//! The sets of a model with hundreds of variants are too many for each tick. So at most
+//! [`WAKEABLE_MAX`] variants of each role are combined: the first that have room alone.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -11,6 +14,9 @@ use std::fmt;
 use crate::decide::zero::idleness::FrontQueue;
 use crate::fleet::{Bounds, Role, VariantKey};
 use crate::units::{CostPerHour, Replicas, Requests};
+
+/// The most variants of a role that are combined with others into sets.
+const WAKEABLE_MAX: usize = 32;
 
 /// A variant that may have to be woken.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,6 +102,13 @@ impl WakeCandidate {
     fn may_wake(&self) -> bool {
         self.current == Some(Replicas::ZERO) && self.bounds.allow_up(Replicas::ZERO)
     }
+
+    /// Sorts a woken variant first, and then the cheaper one.
+    fn compare(&self, other: &Self) -> Ordering {
+        let by_woken = other.woken.cmp(&self.woken);
+        let by_cost = by_woken.then_with(|| self.cost.compare(other.cost));
+        by_cost.then_with(|| self.variant.cmp(&other.variant))
+    }
 }
 
 /// Variants that can answer once they are woken together, one of each role that is not awake.
@@ -112,9 +125,16 @@ impl<'a> WakeSet<'a> {
         self.0.iter().map(|it| &it.variant).collect()
     }
 
-    /// Sorts the set with more woken variants first, and then the cheaper set.
+    /// Sorts the set with more woken variants first, and then the cheaper set. Of equal sets, whole
+    /// requests come first, and then the first names.
     fn compare(&self, other: &Self) -> Ordering {
-        other.woken().cmp(&self.woken()).then_with(|| self.cost().compare(other.cost()))
+        let by_woken = other.woken().cmp(&self.woken());
+        let by_cost = by_woken.then_with(|| self.cost().compare(other.cost()));
+        by_cost.then_with(|| self.names().cmp(other.names()))
+    }
+
+    fn names(&self) -> impl Iterator<Item = (Role, &'a VariantKey)> {
+        self.0.iter().map(|it| (it.role, &it.variant))
     }
 
     fn woken(&self) -> usize {
@@ -150,10 +170,9 @@ pub fn wake_whole(
             return Wake::Awake { variant: variant.clone(), replicas };
         }
 
-        sets.extend(wakeable_sets(sleepers, &missing));
+        sets.extend(wakeable_sets(sleepers, &missing, fits));
     }
 
-    // The sort is stable: of equal sets, whole requests come first, and then the first names.
     sets.sort_by(WakeSet::compare);
     let best = sets.iter().find(|set| fits(&set.keys())).or(sets.first());
     match best {
@@ -191,24 +210,48 @@ fn awake(sleepers: &[WakeCandidate], role: Role) -> Option<&WakeCandidate> {
     sleepers.iter().find(|it| it.role == role && it.is_awake())
 }
 
-/// Returns all sets with one variant of each of these roles that may have a replica, by name.
-fn wakeable_sets<'a>(sleepers: &'a [WakeCandidate], roles: &[Role]) -> Vec<WakeSet<'a>> {
+/// Returns the sets with one variant of each of these roles.
+fn wakeable_sets<'a>(
+    sleepers: &'a [WakeCandidate],
+    roles: &[Role],
+    fits: &dyn Fn(&[&VariantKey]) -> bool,
+) -> Vec<WakeSet<'a>> {
     let mut sets = vec![WakeSet::default()];
     for role in roles {
-        let mut wakeable: Vec<&WakeCandidate> =
-            sleepers.iter().filter(|it| it.role == *role && it.may_wake()).collect();
-        wakeable.sort_by(|a, b| a.variant.cmp(&b.variant));
+        let variants = wakeable(sleepers, *role, fits);
         sets = sets
             .iter()
-            .flat_map(|set| wakeable.iter().copied().map(move |it| set.with(it)))
+            .flat_map(|set| variants.iter().copied().map(move |it| set.with(it)))
             .collect();
     }
 
     sets
 }
 
+/// Returns the first variants of a role that may have a replica and have room alone, or the first
+/// one if none has room.
+fn wakeable<'a>(
+    sleepers: &'a [WakeCandidate],
+    role: Role,
+    fits: &dyn Fn(&[&VariantKey]) -> bool,
+) -> Vec<&'a WakeCandidate> {
+    let mut sorted: Vec<&WakeCandidate> =
+        sleepers.iter().filter(|it| it.role == role && it.may_wake()).collect();
+    sorted.sort_by(|a, b| a.compare(b));
+
+    let with_room = sorted.iter().copied().filter(|it| fits(&[&it.variant]));
+    let mut first: Vec<&WakeCandidate> = with_room.take(WAKEABLE_MAX).collect();
+    if first.is_empty() {
+        first.extend(sorted.first().copied());
+    }
+
+    first
+}
+
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
     use crate::fleet::VariantSpec;
 
@@ -381,6 +424,33 @@ mod tests {
         let same = |key: &VariantKey| key.variant.as_str().ends_with("dear");
         let found = woken_within(&parts, &|set| same(set[0]) != same(set[1]));
         assert_eq!(found, ["p", "d-dear"]);
+    }
+
+    #[test]
+    fn hundreds_of_variants_of_both_parts_are_compared_in_few_steps() {
+        let mut parts: Vec<WakeCandidate> = [("p", Role::Prefill), ("d", Role::Decode)]
+            .into_iter()
+            .flat_map(|(name, role)| {
+                let costs = 0_u32..300;
+                costs.map(move |cost| sleeper(&format!("{name}{cost}"), role, f64::from(cost), 0))
+            })
+            .collect();
+
+        let asked = Cell::new(0_u32);
+        let found = woken_within(&parts, &|set| {
+            asked.set(asked.get() + 1);
+            set.len() == 1
+        });
+
+        assert_eq!(found, ["p0", "d0"], "no pair has room");
+        assert!(asked.get() < 2_000, "{} questions", asked.get());
+
+        let full: Vec<String> = (0..200).map(|cost| format!("p{cost}")).collect();
+        let full_names: Vec<&str> = full.iter().map(String::as_str).collect();
+        assert_eq!(woken_without(&parts, &full_names), ["p200", "d0"]);
+
+        parts[299].woken = true;
+        assert_eq!(woken(&parts), ["p299", "d0"], "its scaler may not have acted yet");
     }
 
     #[test]
