@@ -173,6 +173,33 @@ fn what_a_pin_keeps_from_a_variant_another_one_provides() {
     }
 }
 
+/// At these loads the model needs six replicas, and `b` is the cheaper variant.
+#[test]
+fn replicas_that_a_pin_adds_count_before_the_scale_target_asks_for_them() {
+    for (pin, expected) in [(3, (3, 3)), (4, (4, 2)), (10, (10, 2))] {
+        let mut world = sized_pair(spec("a", 10.0, (1, 20)), spec("b", 6.0, (1, 20)));
+        world.set("a", 2, (0.98, 0.0));
+        world.set("b", 2, (0.98, 0.0));
+        let decisions = run_ordered(&mut world, Order::Pin(n(pin)), 3);
+        assert_eq!(numbers(&decisions), expected, "pinned to {pin}");
+    }
+}
+
+#[test]
+fn replicas_that_a_pin_does_not_remove_without_data_are_not_replaced() {
+    let mut world = sized_pair(spec("a", 6.0, (1, 20)), spec("b", 6.0, (1, 20)));
+    world.set("a", 5, (0.6, 0.0));
+    world.set("b", 8, (0.6, 0.0));
+    assert_eq!(numbers(&world.run(5)), (5, 8));
+
+    world.set("a", 5, (0.6, 0.0)).silent = vec![0, 1, 2, 3, 4];
+    let _ = world.run(60);
+    // The load of `b` needs twelve replicas.
+    world.set("b", 8, (0.98, 0.0));
+    let decisions = run_ordered(&mut world, Order::Pin(n(2)), 3);
+    assert_eq!((last(&decisions).basis, numbers(&decisions)), (Basis::Held, (5, 8)));
+}
+
 #[test]
 fn after_a_pin_the_cheapest_variant_grows_again() {
     let mut world = sized_pair(spec("a", 6.0, (1, 20)), spec("b", 10.0, (1, 20)));

@@ -9,13 +9,14 @@
 //! discards. Without such variants and without limits, a variant is analyzed as if it had no
 //! override. Its steps then show the replicas that the load asks for.
 //!
-//! Nothing else changes: windows go on remembering the recommendations of the analysis. Once an
-//! override has ended, the number follows the load again by the usual rules.
+//! Windows go on remembering recommendations. While an override bounds the plan, these are the
+//! bounded replicas, so a scale-down after it waits for a whole window. Once an override has ended,
+//! desired replicas follow the load again by the usual rules.
 
 use crate::decide::{Basis, Decision, Reason, Stage, Step};
-use crate::fleet::{Bounds, VariantKey};
+use crate::fleet::{Bounds, ModelKey, VariantKey, VariantSpec};
 use crate::observe::overrides::{Order, Override};
-use crate::pipeline::group::Member;
+use crate::pipeline::group::{Member, VariantGroup};
 use crate::pipeline::tick::Tick;
 
 /// Applies the override of each variant that has one.
@@ -32,19 +33,25 @@ pub(crate) fn bounds(tick: &Tick<'_>, member: &Member<'_>) -> Bounds {
 
 /// The bounds of a variant with an override; `None` without an override.
 ///
-/// No more replicas are planned than the override leaves. The replicas among them that the scale
-/// target already asks for stay. Those that it does not ask for yet are no minimum, because a limit
-/// may refuse them.
+/// Exactly the replicas that the override leaves are planned. Where limits apply, only the replicas
+/// among them that the scale target already asks for are a minimum. A limit may refuse the others.
 pub(crate) fn narrowed(tick: &Tick<'_>, member: &Member<'_>) -> Option<Bounds> {
-    let replicas = match in_effect(tick, &member.spec.key)?.order {
-        Order::Pin(replicas) => replicas,
-        Order::Pause => tick.desired(member)?,
+    let order = in_effect(tick, &member.spec.key)?.order;
+    let in_force = tick.desired(member);
+    let replicas = match order {
+        // Without data, a pin does not lower the desired replicas.
+        Order::Pin(replicas) => {
+            let kept = in_force.filter(|_| member.blind().is_some());
+            replicas.max(kept.unwrap_or_default())
+        }
+        Order::Pause => in_force?,
     };
 
     let bounds = member.observation.bounds;
     let most = bounds.clamp(replicas);
     let there = member.observation.wanted.unwrap_or_default();
-    Bounds::new(bounds.min().max(most.min(there)), Some(most))
+    let sure = if tick.policy.limits.is_limited() { most.min(there) } else { most };
+    Bounds::new(bounds.min().max(sure), Some(most))
 }
 
 /// Returns true if models share limits, or if a variant of the same role has no override.
@@ -53,10 +60,19 @@ fn concerns_others(tick: &Tick<'_>, member: &Member<'_>) -> bool {
         return true;
     }
 
-    let mut groups = tick.groups.iter();
-    let own = groups.find(|group| group.members.iter().any(|it| it.place == member.place));
-    let mut members = own.into_iter().flat_map(|group| &group.members);
+    let mut members = group_of(tick, member).into_iter().flat_map(|group| &group.members);
     members.any(|it| it.has_target() && in_effect(tick, &it.spec.key).is_none())
+}
+
+/// The group of a variant. Groups are in the order of model and role.
+fn group_of<'t, 'a>(tick: &'t Tick<'a>, member: &Member<'_>) -> Option<&'t VariantGroup<'a>> {
+    let VariantSpec { key, model, role, .. } = member.spec;
+    let place = tick.groups.binary_search_by(|group| {
+        let ModelKey { namespace, model: known } = group.model;
+        (namespace, known, group.role).cmp(&(&key.namespace, model, *role))
+    });
+
+    tick.groups.get(place.ok()?)
 }
 
 /// The override of a variant, if it has one that is in effect.
