@@ -243,9 +243,9 @@ fn a_difference_is_taken_within_one_daemon() {
     let mut seen = 0;
     for (name, panel) in panels(&dashboards) {
         for target in list(panel, "targets") {
-            let expr = text(target, "expr");
-            assert!(!expr.contains("}) - max by ("), "{name}: {expr}");
-            seen += usize::from(expr.contains("} - plimsoll_"));
+            let query = text(target, "expr");
+            assert!(!query.contains("}) - max by ("), "{name}: {query}");
+            seen += usize::from(query.contains("} - plimsoll_"));
         }
     }
 
