@@ -133,7 +133,7 @@ mod tests {
 
     /// The capacity of a variant of 10 requests/s per replica, of which some sleep: of the ready
     /// replicas, of all, and at the maximum.
-    fn capacity(asleep: u32, change: impl FnOnce(&mut PublishedVariant)) -> [Option<f64>; 3] {
+    fn capacity(sleepers: u32, change: impl FnOnce(&mut PublishedVariant)) -> [Option<f64>; 3] {
         let carries = CapacityEstimate {
             rate: RequestRate::new(10.0).unwrap(),
             usable: Fraction::ONE,
@@ -143,7 +143,7 @@ mod tests {
         };
         let mut variant = decided(Basis::Fresh, Vec::new());
         change(&mut variant);
-        let asleep = Replicas::saturating(asleep);
+        let asleep = Replicas::saturating(sleepers);
         let sizing = SizingValues { carries: Some(carries), asleep, ..sizing() };
         variant.decided.as_mut().unwrap().decision.sizing = Some(Arc::new(sizing));
 
