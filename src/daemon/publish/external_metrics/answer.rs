@@ -185,7 +185,7 @@ pub fn desired(
 ) -> Option<DesiredReading> {
     let variant = published.variants.get(key)?;
     let answer = VariantAnswer::new(now, published, ages, key, variant);
-    let replicas = answer.served().map(|(_, replicas)| replicas);
+    let replicas = answer.served().map(|(_, served)| served);
     Some(DesiredReading { state: answer.state, replicas })
 }
 
