@@ -25,7 +25,7 @@ use crate::cli::migrate::cluster::ClusterError;
 use crate::cli::migrate::migration::{Deviation, Migration};
 use crate::cli::migrate::object::Manifest;
 use plimsoll_daemon::config::{self, Files, Surroundings, counted, yaml};
-use plimsoll_lab::output::print;
+use plimsoll_lab::output;
 
 /// The namespace of objects in files that have none.
 const NAMESPACE: &str = "default";
@@ -195,7 +195,7 @@ fn print(config: &str, migration: &Migration) -> anyhow::Result<()> {
         writeln!(text, "#{separator}{line}")?;
     }
 
-    print(&text)
+    output::print(&text)
 }
 
 /// Writes everything into a folder, and prints the names of the files.

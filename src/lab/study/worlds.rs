@@ -43,7 +43,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use rayon::prelude::*;
 
-use crate::output::print;
+use crate::output;
 use crate::simulate::peers::Peer;
 use crate::study::ablation;
 use crate::study::args::ScoreboardArgs;
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &ScoreboardArgs, count: u32) -> anyhow::Result<()> {
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
 
-    print(&page::terminal(&report))
+    output::print(&page::terminal(&report))
 }
 
 /// Prints a world, named by its seed and its number, as a scenario file.
@@ -113,7 +113,7 @@ pub(crate) fn run(args: &ScoreboardArgs, count: u32) -> anyhow::Result<()> {
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let lot = Lot::parse(text)
         .ok_or_else(|| PlanError(format!("--world {text} must be SEED:NUMBER, such as 1:37")))?;
-    print(&play::text(&draw::draw(lot)))
+    output::print(&play::text(&draw::draw(lot)))
 }
 
 /// The compared policies, with the best fixed replica count first.
