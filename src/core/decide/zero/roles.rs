@@ -422,7 +422,7 @@ mod tests {
 
         // The two cheap ones share an accelerator, and so do the two dear ones.
         let same = |key: &VariantKey| key.variant.as_str().ends_with("dear");
-        let found = woken_within(&parts, &|set| same(set[0]) != same(set[1]));
+        let found = woken_within(&parts, &|set| set.len() == 1 || same(set[0]) != same(set[1]));
         assert_eq!(found, ["p", "d-dear"]);
     }
 
