@@ -28,7 +28,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "fixtures",
         ],
     ),
-    ("lab", &["simulate", "study", "backtest", "advise", "report", "demo", "engine"]),
+    ("lab", &["output", "simulate", "study", "backtest", "advise", "report", "demo", "engine"]),
 ];
 
 /// The modules that put others together, and may name all of the core and the daemon.
@@ -79,11 +79,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("fixtures", &["fleet", "units"]),
     ("demo", &["simulate", "study"]),
     ("engine", &["simulate", "study"]),
-    ("study", &["simulate"]),
-    ("backtest", &["simulate"]),
-    ("advise", &["backtest", "simulate"]),
-    ("report", &["backtest", "simulate", "study"]),
-    ("cli", &["advise", "backtest", "demo", "engine", "report", "study"]),
+    ("output", &[]),
+    ("study", &["simulate", "output"]),
+    ("backtest", &["simulate", "output"]),
+    ("advise", &["backtest", "simulate", "output"]),
+    ("report", &["backtest", "simulate", "study", "output"]),
+    ("cli", &["advise", "backtest", "demo", "engine", "report", "study", "output"]),
 ];
 
 /// Of another module, what a module may name only in part: the module, the other, and the paths.
