@@ -228,11 +228,12 @@ impl FleetPart<'_> {
         let known = keys.iter().filter_map(|key| self.records.get(key));
         let exist = count(known.filter(|record| record.exists(now)));
         let never_answered = replicas.iter().filter(|replica| match replica.freshness {
-            Freshness::Never { why: None | Some(ScrapeFailure::Refused | ScrapeFailure::Down) } => {
+            Freshness::Never { why: Some(why) } => {
+                !matches!(why, ScrapeFailure::Refused | ScrapeFailure::Down)
+            }
+            Freshness::Never { why: None } | Freshness::Fresh { .. } | Freshness::Stale { .. } => {
                 false
             }
-            Freshness::Never { why: Some(_) } => true,
-            Freshness::Fresh { .. } | Freshness::Stale { .. } => false,
         });
 
         ScaleState {
