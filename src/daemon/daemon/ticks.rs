@@ -76,7 +76,7 @@ pub(crate) struct Ticks {
     counted: BTreeSet<(VariantKey, &'static str)>,
     ignored: BTreeMap<VariantKey, IgnoredChange>,
     findings: BTreeMap<VariantKey, Vec<Finding>>,
-    /// Namespace, variant and name of each HPA that has a series, and its ScaledObject.
+    /// Namespace, variant and name of each HPA that has a series, and its `ScaledObject`.
     followed: BTreeSet<[String; 4]>,
     following: FollowingSeries,
 }
