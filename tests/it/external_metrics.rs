@@ -279,8 +279,9 @@ async fn an_old_decision_of_another_replica_names_its_cause_before_the_missing_d
     for (namespace, told) in [
         (
             "chat",
-            "old (limit 0s): the replica that leads has no newer data; this one is waiting for \
-             data, the list of replicas has not arrived",
+            "old (limit 0s): the replica that leads had no newer data, or has shared none since; \
+             this one is waiting for data, the list of replicas has not arrived. Check that a \
+             replica of Plimsoll leads, and that it can write its decisions.",
         ),
         (
             "code",

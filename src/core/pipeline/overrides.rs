@@ -81,6 +81,12 @@ fn in_effect(tick: &Tick<'_>, variant: &VariantKey) -> Option<Override> {
     known.filter(|known| known.is_in_effect(tick.now))
 }
 
+/// Returns true if no replica of a variant shows its load. Variants are in the order of their keys.
+fn is_blind(tick: &Tick<'_>, variant: &VariantKey) -> bool {
+    let place = tick.members.binary_search_by(|member| member.spec.key.cmp(variant));
+    place.is_ok_and(|place| tick.members[place].blind().is_some())
+}
+
 fn overridden(tick: &Tick<'_>, mut decision: Decision) -> Decision {
     let Some(Override { order, until, by }) = in_effect(tick, &decision.variant) else {
         return decision;
@@ -90,7 +96,8 @@ fn overridden(tick: &Tick<'_>, mut decision: Decision) -> Decision {
     let in_force = tick.in_force.get(&decision.variant).map(|it| it.desired);
     let (after, reason) = match order {
         Order::Pin(replicas) => {
-            let least = in_force.filter(|_| decision.basis == Basis::Held).unwrap_or_default();
+            let is_unsure = decision.basis == Basis::Held || is_blind(tick, &decision.variant);
+            let least = in_force.filter(|_| is_unsure).unwrap_or_default();
             (replicas.max(least), Reason::Pinned { replicas, until, by })
         }
         Order::Pause => (in_force.unwrap_or(before), Reason::Paused { until, by }),

@@ -217,8 +217,7 @@ impl FleetPart<'_> {
     }
 
     /// The scale of listed targets without an orchestrator, which exist unless they refuse
-    /// connections. Those that have never answered serve nothing that is known. They may be
-    /// starting, unless Prometheus reports them as down.
+    /// connections. Those that have never answered serve nothing that is known.
     fn targets(
         &self,
         now: Timestamp,
@@ -228,12 +227,8 @@ impl FleetPart<'_> {
         let known = keys.iter().filter_map(|key| self.records.get(key));
         let exist = count(known.filter(|record| record.exists(now)));
         let never_answered = replicas.iter().filter(|replica| match replica.freshness {
-            Freshness::Never { why: Some(why) } => {
-                !matches!(why, ScrapeFailure::Refused | ScrapeFailure::Down)
-            }
-            Freshness::Never { why: None } | Freshness::Fresh { .. } | Freshness::Stale { .. } => {
-                false
-            }
+            Freshness::Never { why } => why.is_some_and(|why| why != ScrapeFailure::Refused),
+            Freshness::Fresh { .. } | Freshness::Stale { .. } => false,
         });
 
         ScaleState {

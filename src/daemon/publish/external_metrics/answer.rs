@@ -309,14 +309,11 @@ impl<'a> VariantAnswer<'a> {
         }
 
         let here = waiting_here(missing);
-        match decided.decision.basis {
-            // Each refresh of the document shares the held decision again.
-            Basis::Held => format!("the replica that leads has no newer data{here}"),
-            Basis::Fresh => {
-                let cause = format!("the replicas of Plimsoll have not shared a newer one{here}");
-                with_remedy(cause, &NoData::NotShared)
-            }
-        }
+        let cause = match decided.decision.basis {
+            Basis::Held => "the replica that leads had no newer data, or has shared none since",
+            Basis::Fresh => "the replicas of Plimsoll have not shared a newer one",
+        };
+        with_remedy(format!("{cause}{here}"), &NoData::NotShared)
     }
 }
 
