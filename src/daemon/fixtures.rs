@@ -7,11 +7,14 @@ use std::time::Duration;
 
 use http_body_util::BodyExt as _;
 use hyper::{Method, Request, Response};
+use jiff::Timestamp;
 use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::subscriber::DefaultGuard;
 
+use crate::publish::PublishedDecision;
+use plimsoll_core::decide::{Basis, Decision, NoData, Reason, Stage, Step};
 use plimsoll_core::fleet::{
     Bounds, ModelName, Namespace, Role, VariantKey, VariantName, VariantSpec,
 };
@@ -33,6 +36,31 @@ pub(crate) fn variant(name: &str) -> VariantSpec {
         start_time: None,
         bounds: Bounds::new(Replicas::ONE, Replicas::new(5)).unwrap(),
     }
+}
+
+/// A decision of the epoch with these steps, for a variant whose replicas are unknown.
+pub(crate) fn decided(spec: &VariantSpec, basis: Basis, steps: Vec<Step>) -> PublishedDecision {
+    let at = Timestamp::UNIX_EPOCH;
+    let decision = Decision {
+        variant: spec.key.clone(),
+        model: spec.model_key(),
+        current: None,
+        bounds: spec.bounds,
+        steps,
+        inputs_at: at,
+        basis,
+        admissible: None,
+        sizing: None,
+    };
+    PublishedDecision { decision, at, elapsed: Duration::ZERO }
+}
+
+/// A decision of the epoch that holds these desired replicas, because there is no data.
+pub(crate) fn held(spec: &VariantSpec, desired: u32) -> PublishedDecision {
+    let after = Replicas::saturating(desired);
+    let reason = Reason::NoData(NoData::NoFreshReplica);
+    let step = Step { stage: Stage::Hold, before: after, after, reason };
+    decided(spec, Basis::Held, vec![step])
 }
 
 /// The time of a test's paused clock.

@@ -76,7 +76,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["pipeline", "decide", "analyze", "observe", "fleet", "units", "clock", "settings"],
     ),
     ("daemon", &[]),
-    ("fixtures", &["fleet", "units"]),
+    ("fixtures", &["publish", "decide", "fleet", "units"]),
     ("demo", &["simulate", "study"]),
     ("engine", &["simulate", "study"]),
     ("output", &[]),

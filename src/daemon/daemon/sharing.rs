@@ -602,7 +602,6 @@ impl NumberChange {
 mod tests {
     use std::sync::Arc;
 
-    use plimsoll_core::decide::{Basis, Decision, Reason, Stage, Step};
     use prometheus::Registry;
     use serde_json::json;
 
@@ -612,26 +611,8 @@ mod tests {
 
     /// The decisions of variants with these desired replicas.
     fn decided(numbers: &[(&str, u32)]) -> BTreeMap<VariantKey, PublishedDecision> {
-        let mut all = BTreeMap::new();
-        for (name, desired) in numbers {
-            let spec = fixtures::variant(name);
-            let after = Replicas::saturating(*desired);
-            let reason = Reason::NoData(NoData::NoFreshReplica);
-            let decision = Decision {
-                variant: spec.key.clone(),
-                model: spec.model_key(),
-                current: None,
-                bounds: spec.bounds,
-                steps: vec![Step { stage: Stage::Hold, before: after, after, reason }],
-                inputs_at: jiff::Timestamp::UNIX_EPOCH,
-                basis: Basis::Fresh,
-                admissible: None,
-                sizing: None,
-            };
-            let at = decision.inputs_at;
-            all.insert(spec.key, PublishedDecision { decision, at, elapsed: Duration::ZERO });
-        }
-        all
+        let specs = numbers.iter().map(|(name, desired)| (fixtures::variant(name), *desired));
+        specs.map(|(spec, desired)| (spec.key.clone(), fixtures::held(&spec, desired))).collect()
     }
 
     #[test]

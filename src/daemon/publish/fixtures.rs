@@ -1,15 +1,11 @@
 //! Decided variants that several unit tests of this folder share.
 
-use std::time::Duration;
-
-use jiff::Timestamp;
-
 use crate::fixtures;
-use crate::publish::{PublishedDecision, PublishedVariant};
+use crate::publish::PublishedVariant;
 use plimsoll_core::analyze::ballot::BallotVerdict;
 use plimsoll_core::decide::optimize::PlanMethod;
 use plimsoll_core::decide::sized::{Shortfall, SizingValues};
-use plimsoll_core::decide::{Basis, Decision, Step};
+use plimsoll_core::decide::{Basis, Step};
 use plimsoll_core::observe::Observation;
 use plimsoll_core::units::{CostPerHour, Replicas};
 
@@ -19,20 +15,8 @@ pub(crate) fn decided(basis: Basis, steps: Vec<Step>) -> PublishedVariant {
     spec.cost = CostPerHour::new(2.5).unwrap();
     let current = Some(Replicas::saturating(4));
 
-    let decision = Decision {
-        variant: spec.key.clone(),
-        model: spec.model_key(),
-        current,
-        bounds: spec.bounds,
-        steps,
-        inputs_at: Timestamp::UNIX_EPOCH,
-        basis,
-        admissible: None,
-        sizing: None,
-    };
-
-    let decided =
-        PublishedDecision { decision, at: Timestamp::UNIX_EPOCH, elapsed: Duration::ZERO };
+    let mut decided = fixtures::decided(&spec, basis, steps);
+    decided.decision.current = current;
     let observation = Observation { current, ..Observation::of_nothing(spec.bounds) };
 
     PublishedVariant { spec, observation, report: None, decided: Some(decided), undecided: None }

@@ -116,11 +116,9 @@ fn answer(unwritten: &mut Vec<UnwrittenOrder>, written: u64, refusal: Option<&Ov
 mod tests {
     use std::time::Duration;
 
-    use plimsoll_core::decide::{Basis, Decision, NoData, Reason, Stage, Step};
     use plimsoll_core::observe::Observation;
     use plimsoll_core::observe::overrides::{Order, OverrideSource};
     use plimsoll_core::pipeline::saved::VariantMemory;
-    use plimsoll_core::units::Replicas;
     use prometheus::Registry;
     use tokio::sync::oneshot::{self, error::TryRecvError};
     use tokio::sync::watch;
@@ -132,7 +130,7 @@ mod tests {
     use crate::leader::Leadership;
     use crate::leader::share::{DocumentAccess, DocumentPosition, HistoryPosition};
     use crate::publish::state::VariantMemories;
-    use crate::publish::{Published, PublishedDecision, PublishedVariant};
+    use crate::publish::{Published, PublishedVariant};
     use crate::telemetry::LeaderMetrics;
 
     const TERM: LeaderTerm = LeaderTerm(1);
@@ -225,28 +223,13 @@ mod tests {
     /// The result of a tick that decides on `a`.
     fn found(desired: u32) -> Published {
         let spec = fixtures::variant("a");
-        let after = Replicas::saturating(desired);
-        let reason = Reason::NoData(NoData::NoFreshReplica);
-        let at = Timestamp::UNIX_EPOCH;
-        let decision = Decision {
-            variant: spec.key.clone(),
-            model: spec.model_key(),
-            current: None,
-            bounds: spec.bounds,
-            steps: vec![Step { stage: Stage::Hold, before: after, after, reason }],
-            inputs_at: at,
-            basis: Basis::Held,
-            admissible: None,
-            sizing: None,
-        };
-
         let key = spec.key.clone();
         let variant = PublishedVariant {
             observation: Observation::of_nothing(spec.bounds),
-            spec,
             report: None,
-            decided: Some(PublishedDecision { decision, at, elapsed: Duration::ZERO }),
+            decided: Some(fixtures::held(&spec, desired)),
             undecided: None,
+            spec,
         };
         Published { variants: [(key, variant)].into(), ..Published::default() }
     }

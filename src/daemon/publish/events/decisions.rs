@@ -225,11 +225,8 @@ fn slow(
 mod tests {
     use std::sync::Arc;
 
-    use jiff::Timestamp;
-
     use super::*;
     use crate::fixtures;
-    use crate::publish::PublishedDecision;
     use crate::publish::fixtures::sizing;
     use plimsoll_core::decide::sized::{SizingValues, SlowestReplica};
     use plimsoll_core::decide::{NoData, NoDecision, RemoteReason, Stage};
@@ -249,19 +246,8 @@ mod tests {
                 Basis::Fresh => (Stage::Bounds, Reason::BelowMin(n(desired))),
                 Basis::Held => (Stage::Hold, Reason::NoData(NoData::NoFreshReplica)),
             };
-            let decision = Decision {
-                variant: spec.key.clone(),
-                model: spec.model_key(),
-                current: None,
-                bounds: spec.bounds,
-                steps: vec![Step { stage, before: n(desired), after: n(desired), reason }],
-                inputs_at: Timestamp::UNIX_EPOCH,
-                basis,
-                admissible: None,
-                sizing: None,
-            };
-
-            PublishedDecision { decision, at: Timestamp::UNIX_EPOCH, elapsed: Duration::ZERO }
+            let step = Step { stage, before: n(desired), after: n(desired), reason };
+            fixtures::decided(&spec, basis, vec![step])
         });
 
         let undecided = decided.is_none().then_some(NoDecision(NoData::NotListed));

@@ -4,7 +4,6 @@ use plimsoll_core::fleet::Bounds;
 use plimsoll_core::units::Fraction;
 
 use crate::fixtures;
-use crate::publish::PublishedDecision;
 use crate::publish::history::packed::PackedQuantity;
 use plimsoll_core::observe::Observation;
 
@@ -20,23 +19,17 @@ fn variant(desired: u32, basis: Basis) -> PublishedVariant {
         reason: Reason::NoData(NoData::NotTried),
     };
 
-    let decision = Decision {
-        variant: spec.key.clone(),
-        model: spec.model_key(),
-        current: observation.current,
-        bounds: spec.bounds,
-        steps: vec![step],
-        inputs_at: Timestamp::UNIX_EPOCH,
-        basis,
-        admissible: None,
-        sizing: None,
-    };
-
-    let at = Timestamp::UNIX_EPOCH;
-    let decided = Some(PublishedDecision { decision, at, elapsed: Duration::ZERO });
+    let mut decided = fixtures::decided(&spec, basis, vec![step]);
+    decided.decision.current = observation.current;
     let report =
         VariantReport { saturation: Fraction::new(0.5).unwrap(), saturated: Replicas::ZERO };
-    PublishedVariant { spec, observation, report: Some(report), decided, undecided: None }
+    PublishedVariant {
+        spec,
+        observation,
+        report: Some(report),
+        decided: Some(decided),
+        undecided: None,
+    }
 }
 
 fn record(history: &RecentHistory, second: u64, variant: Option<PublishedVariant>) {
