@@ -27,7 +27,7 @@ use jiff::Timestamp;
 use crate::fleet::per_variant::PerVariant;
 use crate::fleet::{Bounds, VariantKey};
 use crate::observe::record::part::{
-    ArrivedScrapes, FleetPart, LookupCursor, RecordInputs, SteadyReplicas, count,
+    ArrivedScrapes, FleetPart, LookupCursor, RecordInputs, SteadyReplicas,
 };
 use crate::observe::record::records::Records;
 use crate::observe::{Freshness, Inputs, Observation, ReplicaObservation, ScrapeRoute, Startup};
@@ -193,13 +193,13 @@ impl Observation {
     /// Replicas whose load is known.
     #[must_use]
     pub fn measured(&self) -> Replicas {
-        count(self.replicas.iter().filter(|replica| replica.load().is_some()))
+        Replicas::capped(self.replicas.iter().filter(|replica| replica.load().is_some()).count())
     }
 
     /// Replicas that report that their engines sleep.
     #[must_use]
     pub fn asleep(&self) -> Replicas {
-        count(self.replicas.iter().filter(|replica| replica.sleeps()))
+        Replicas::capped(self.replicas.iter().filter(|replica| replica.sleeps()).count())
     }
 
     /// Replicas that leave, or will once the scale target requests no more than the desired ones.

@@ -158,9 +158,12 @@ impl FleetPart<'_> {
 
         // A ready pod that has never reported is as new as one that is not ready yet.
         let unheard = match listing.map(|listing| &listing.scale) {
-            Some(Scale::Known(_)) => count(replicas.iter().filter(|replica| {
-                !replica.unready && matches!(replica.freshness, Freshness::Never { .. })
-            })),
+            Some(Scale::Known(_)) => {
+                let never_answered = replicas.iter().filter(|replica| {
+                    !replica.unready && matches!(replica.freshness, Freshness::Never { .. })
+                });
+                Replicas::capped(never_answered.count())
+            }
             Some(Scale::Targets | Scale::Unknown(_)) | None => Replicas::ZERO,
         };
 
@@ -225,7 +228,8 @@ impl FleetPart<'_> {
         replicas: &[ReplicaObservation],
     ) -> ScaleState {
         let known = keys.iter().filter_map(|key| self.records.get(key));
-        let exist = count(known.filter(|record| record.exists(now)));
+        let exist = Replicas::capped(known.filter(|record| record.exists(now)).count());
+        let fresh = replicas.iter().filter(|replica| replica.freshness.is_fresh());
         let never_answered = replicas.iter().filter(|replica| match replica.freshness {
             Freshness::Never { why } => why.is_some_and(|why| why != ScrapeFailure::Refused),
             Freshness::Fresh { .. } | Freshness::Stale { .. } => false,
@@ -234,8 +238,8 @@ impl FleetPart<'_> {
         ScaleState {
             wanted: exist,
             current: exist,
-            ready: count(replicas.iter().filter(|replica| replica.freshness.is_fresh())),
-            pending: count(never_answered),
+            ready: Replicas::capped(fresh.count()),
+            pending: Replicas::capped(never_answered.count()),
             bounds: None,
         }
     }
@@ -294,9 +298,4 @@ impl ArrivedScrapes<'_> {
             self.reached += 1;
         }
     }
-}
-
-/// The number of items.
-pub(super) fn count(items: impl Iterator) -> Replicas {
-    Replicas::capped(items.count())
 }
