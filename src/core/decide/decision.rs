@@ -206,42 +206,63 @@ impl fmt::Display for Step {
     }
 }
 
-/// The stages of a decision, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stage {
+/// Declares the stages with their labels.
+macro_rules! stages {
+    ($($(#[$doc:meta])* $stage:ident = $label:literal;)*) => {
+        /// The stages of a decision, in order.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum Stage {
+            $($(#[$doc])* #[serde(rename = $label)] $stage,)*
+        }
+
+        impl Stage {
+            /// Every stage.
+            pub const ALL: [Self; [$($label),*].len()] = [$(Self::$stage),*];
+
+            /// The stage as a label value.
+            #[must_use]
+            pub const fn label(self) -> &'static str {
+                match self {
+                    $(Self::$stage => $label,)*
+                }
+            }
+        }
+    };
+}
+
+stages! {
     /// The analysis of the model's load.
-    Analyze,
+    Analyze = "analyze";
     /// A new plan with the replicas that the limits leave for the model.
-    Share,
+    Share = "share";
     /// Standby replicas that serve load until slower variants have started.
-    Bridge,
+    Bridge = "bridge";
     /// Replicas that the adapters of a pool need in addition to its load.
-    Pool,
+    Pool = "pool";
     /// Keeping the last desired replicas, because there is no data to decide on.
-    Hold,
+    Hold = "hold";
     /// The scale-down guard, which blocks scale-down on incomplete data.
-    Guard,
+    Guard = "guard";
     /// Stabilization windows.
-    Stabilize,
+    Stabilize = "stabilize";
     /// The dwell time before a change of direction.
-    Dwell,
+    Dwell = "dwell";
     /// The flap budget: direction changes per hour.
-    FlapBudget,
+    FlapBudget = "flap_budget";
     /// A burst of demand, which overrides the earlier rules.
-    Panic,
+    Panic = "panic";
     /// Limits on the change per period.
-    StepLimit,
+    StepLimit = "step_limit";
     /// Scale to zero and wake-up.
-    Zero,
+    Zero = "zero";
     /// A pin or a pause.
-    Override,
+    Override = "override";
     /// Minimum and maximum.
-    Bounds,
+    Bounds = "bounds";
     /// Limits: inventories, quotas and budgets.
-    Limit,
+    Limit = "limit";
     /// The final check of the invariants.
-    Check,
+    Check = "check";
 }
 
 impl Stage {
@@ -261,29 +282,6 @@ impl Stage {
             | Self::Zero
             | Self::Override
             | Self::Check => false,
-        }
-    }
-
-    /// The stage as a label value.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Analyze => "analyze",
-            Self::Pool => "pool",
-            Self::Hold => "hold",
-            Self::Share => "share",
-            Self::Bridge => "bridge",
-            Self::Limit => "limit",
-            Self::Guard => "guard",
-            Self::Bounds => "bounds",
-            Self::Stabilize => "stabilize",
-            Self::Dwell => "dwell",
-            Self::FlapBudget => "flap_budget",
-            Self::Panic => "panic",
-            Self::StepLimit => "step_limit",
-            Self::Zero => "zero",
-            Self::Override => "override",
-            Self::Check => "check",
         }
     }
 }

@@ -129,26 +129,8 @@ mod tests {
     fn every_stage_of_a_decision_has_a_name_on_the_page() {
         let (_, rest) = SCRIPT.split_once("const STAGES = {").unwrap();
         let (named, _) = rest.split_once("};").unwrap();
-        let stages = [
-            Stage::Analyze,
-            Stage::Share,
-            Stage::Bridge,
-            Stage::Pool,
-            Stage::Hold,
-            Stage::Guard,
-            Stage::Stabilize,
-            Stage::Dwell,
-            Stage::FlapBudget,
-            Stage::Panic,
-            Stage::StepLimit,
-            Stage::Zero,
-            Stage::Override,
-            Stage::Bounds,
-            Stage::Limit,
-            Stage::Check,
-        ];
 
-        for stage in stages {
+        for stage in Stage::ALL {
             assert!(named.contains(&format!(" {}: '", stage.label())), "{stage:?}");
         }
     }
