@@ -1,15 +1,19 @@
 //! Supply and demand under `foresight`, as far as some of it is not seen: replicas that are silent,
 //! that do not start, or of which the capacity is unknown.
 
+use std::collections::BTreeMap;
+
+use plimsoll::analyze::ballot::Analyzer;
 use plimsoll::analyze::foresight::policy::Steps;
 use plimsoll::decide::enforce::Behavior;
 use plimsoll::fleet::{Role, VariantSpec};
-use plimsoll::observe::{Scale, WhyScaleUnknown};
+use plimsoll::observe::{Scale, ScrapeFailure, ScrapeRoute, WhyScaleUnknown};
 use plimsoll::pipeline::saved::VariantMemory;
 use plimsoll::pipeline::{Pipeline, Policy};
 
 use crate::foresight::quick;
-use crate::pipeline::{at, desired, key, of, spec};
+use crate::pipeline::{World, at, desired, key, n, of, spec};
+use crate::sizing::sized;
 use crate::working::{Beside, Engine, Work};
 
 fn one() -> Work {
@@ -68,6 +72,27 @@ fn listed_targets_that_never_answer_are_no_capacity_and_no_replicas_after_a_star
         let [without, with] = [asked(0, rate, 700), asked(never, rate, 700)];
         assert_eq!(with, without, "{rate} requests/s");
     }
+}
+
+#[test]
+fn a_listed_target_that_is_down_in_prometheus_may_be_starting_and_is_no_replica_later() {
+    let mut world = World::with(sized(&[Analyzer::Tokens]), vec![spec("a", 1.0, (1, 20))]);
+    let variant = world.set("a", 10, (0.5, 0.0));
+    variant.scale = Scale::Targets;
+    variant.way = ScrapeRoute::Relayed;
+    variant.failing = BTreeMap::from([(8, ScrapeFailure::Down), (9, ScrapeFailure::Down)]);
+
+    // The other eight are needed. A start may take ten minutes.
+    for second in 0..595 {
+        let decisions = world.tick();
+        let seen = &decisions.observations[&key("a")];
+        assert_eq!((seen.current, seen.pending), (Some(n(10)), n(2)), "{second} s");
+        assert_eq!((desired(&decisions, "a"), seen.startup.stuck), (10, n(0)), "{second} s");
+    }
+
+    let decisions = world.run(65);
+    assert_eq!(decisions.observations[&key("a")].startup.stuck, n(2));
+    assert_eq!(desired(&decisions, "a"), 8, "{:?}", of(&decisions, "a").steps);
 }
 
 /// Numbers of `a` while what it lacks never starts, each half a minute for an hour.

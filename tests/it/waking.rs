@@ -4,10 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use plimsoll::decide::zero::{Move, ZeroPolicy};
-use plimsoll::decide::{Basis, Reason, Stage};
+use plimsoll::decide::{Basis, Decision, Reason, Stage};
 use plimsoll::observe::{DemandSignal, SignalQuantity, SignalValue};
-use plimsoll::pipeline::Policy;
 use plimsoll::pipeline::zero::{Zero, ZeroRule};
+use plimsoll::pipeline::{Decisions, Policy};
 use plimsoll::units::Seconds;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -136,6 +136,30 @@ fn replicas_that_are_silent_are_not_taken_for_some_that_start() {
     let (held, basis) = numbers[59];
     assert_eq!(basis, Basis::Held, "{numbers:?}");
     assert_eq!(held, numbers[15].0, "{numbers:?}");
+}
+
+/// The decision after so many seconds in which two replicas sleep and 600 requests queue.
+fn sleeping(work: &mut Work, seconds: u32) -> Decision {
+    work.asleep.insert("a".to_owned(), 2);
+    let mut last = Decisions::default();
+    for _ in 0..seconds {
+        work.front = vec![holding(work, 600.0)];
+        last = work.run_all(&[("a", 2, 0.0)], 1);
+    }
+    of(&last, "a").clone()
+}
+
+#[test]
+fn replicas_that_all_sleep_take_part_of_a_queue_for_a_minute_and_none_of_it_later() {
+    let mut work = Work::with(quick(), vec![spec("a", 1.0, (1, 60))], Engine::default());
+    let waking = sleeping(&mut work, 55);
+    assert_eq!(waking.sizing.as_ref().unwrap().asleep.count(), 0);
+    assert_eq!(waking.desired().count(), 3, "256 places each: {:?}", waking.steps);
+
+    let dormant = sleeping(&mut work, 10);
+    assert_eq!(dormant.sizing.as_ref().unwrap().asleep.count(), 2);
+    assert_eq!(dormant.desired().count(), 3 + 2, "{:?}", dormant.steps);
+    assert_eq!([waking.basis, dormant.basis], [Basis::Fresh; 2]);
 }
 
 #[test]
