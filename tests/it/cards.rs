@@ -95,7 +95,7 @@ fn a_card_alone_without_a_fresh_page_moves_nothing() {
     work.failing.insert("a".to_owned(), 8);
     for _ in 0..400 {
         let found = work.run(8, 10.0, 1);
-        assert!(found.decisions.iter().all(|it| it.desired().count() == 8), "{found:?}");
+        assert!(found.decisions.is_empty(), "{found:?}");
     }
 }
 

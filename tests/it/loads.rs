@@ -132,7 +132,7 @@ fn clients_with_mistakes_are_refused_with_all_their_files_and_lines() {
     ] {
         assert!(said.contains(line), "{line} is not in\n{said}");
     }
-    assert!(!said.contains("must say how long requests are"), "{said}");
+    assert!(!said.contains("need the lengths of requests"), "{said}");
     let none = refusal(&scenario, &[]);
     assert!(none.contains("has no chunk-*-trace.csv"), "{none}");
     let silent = refusal(&scenario, &[("chunk-0-trace.csv", "0,0,0,,0,0\n")]);
