@@ -172,12 +172,14 @@ impl Startups {
         measured.into_iter().flatten().skip(before).copied().collect()
     }
 
-    /// Restores saved starts, unless newer ones were seen.
+    /// Restores saved starts, unless at least as many were seen since.
     pub(crate) fn recall(&mut self, variant: &VariantKey, starts: &[StartDurations]) {
-        if !starts.is_empty() {
-            self.measured.get_or_insert_at(0, variant, || {
-                starts.iter().rev().take(STARTS_MAX).rev().copied().collect()
-            });
+        let saved: VecDeque<StartDurations> =
+            starts.iter().rev().take(STARTS_MAX).rev().copied().collect();
+
+        let known = self.measured.get(variant);
+        if known.map_or(0, VecDeque::len) < saved.len() {
+            self.measured.insert(variant.clone(), saved);
         }
     }
 
@@ -567,6 +569,21 @@ mod tests {
         startups.run(at(51), &inputs);
         assert!(startups.replicas.values().all(|it| !it.is_open()));
         assert_eq!(slowest(&startups, -10), Some(seconds(50)), "that of the new one alone");
+    }
+
+    #[test]
+    fn starts_that_are_read_late_count_unless_as_many_were_seen() {
+        let [new, old] =
+            [10, 60].map(seconds).map(|took| StartDurations { to_ready: took, to_serving: took });
+        let mut startups = Startups::default();
+        startups.measured.insert(variant(), VecDeque::from([new]));
+
+        startups.recall(&variant(), &[]);
+        assert_eq!(startups.save(&variant()), [new]);
+        startups.recall(&variant(), &[old; STARTS_MIN]);
+        assert_eq!(startups.save(&variant()), [old; STARTS_MIN]);
+        startups.recall(&variant(), &[new; STARTS_MIN]);
+        assert_eq!(startups.save(&variant()), [old; STARTS_MIN]);
     }
 
     #[test]
