@@ -387,11 +387,14 @@ impl Sizer {
     }
 }
 
-/// The consent of each variant's model to remove replicas.
+/// The consent of each variant's role to remove replicas.
 fn consents<'a>(assessments: &[&'a ModelAssessment<'_>]) -> BTreeMap<&'a VariantKey, Consent> {
     assessments
         .iter()
-        .flat_map(|it| it.members.iter().map(|member| (&member.spec.key, it.consent())))
+        .flat_map(|it| {
+            let members = it.members.iter();
+            members.map(|member| (&member.spec.key, it.consent(member.spec.role)))
+        })
         .collect()
 }
 

@@ -88,20 +88,27 @@ impl ModelAssessment<'_> {
         Some(proposal)
     }
 
-    /// Decides if replicas that the plan removes may go.
-    pub(crate) fn consent(&self) -> Consent {
-        let agreed = match self.ballot.model {
-            BallotVerdict::Grow(_)
-            | BallotVerdict::Shrink(_)
-            | BallotVerdict::Stay(StayReason::NothingSpare(_)) => Consent::Given,
-            BallotVerdict::Stay(StayReason::NotHeard(_)) | BallotVerdict::Held => Consent::Refused,
-        };
+    /// Decides if replicas of a role that the plan removes may go. The model's verdict counts too,
+    /// because a report without roles is only part of that.
+    pub(crate) fn consent(&self, role: Role) -> Consent {
+        let is_heard =
+            [self.ballot.model, self.verdict(role)].iter().all(|verdict| match verdict {
+                BallotVerdict::Grow(_)
+                | BallotVerdict::Shrink(_)
+                | BallotVerdict::Stay(StayReason::NothingSpare(_)) => true,
+                BallotVerdict::Stay(StayReason::NotHeard(_)) | BallotVerdict::Held => false,
+            });
 
         let all_live = self.ballot.voters.iter().all(|(_, it)| *it == VoterStanding::Live);
         match self.shrinking {
-            ScaleDownPermission::Allowed if all_live => agreed,
+            ScaleDownPermission::Allowed if all_live && is_heard => Consent::Given,
             ScaleDownPermission::Allowed | ScaleDownPermission::Forbidden => Consent::Refused,
         }
+    }
+
+    /// The verdict on a role; that on the model if it serves all roles together.
+    fn verdict(&self, role: Role) -> BallotVerdict {
+        self.ballot.roles.get(&role).copied().unwrap_or(self.ballot.model)
     }
 
     /// The values behind a variant's planned replicas.
@@ -113,7 +120,7 @@ impl ModelAssessment<'_> {
         let is_short = plan.is_short_of(role);
 
         SizingValues {
-            verdict: ballot.roles.get(&role).copied().unwrap_or(ballot.model),
+            verdict: self.verdict(role),
             method: plan.method,
             stuck: member.stuck,
             unplaced: member.unplaced,
@@ -177,4 +184,43 @@ pub(crate) fn sizes(model: &PlanModel<'_>) -> impl Iterator<Item = (VariantKey, 
     let unit = model.sizing.unit;
     let variants = model.sizing.variants.iter();
     variants.filter_map(move |it| Some((it.key.clone(), (it.per_replica?, unit))))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::analyze::ballot::BindingVote;
+    use crate::fleet::VariantSpec;
+
+    #[test]
+    fn an_analyzer_that_is_not_heard_keeps_one_role_while_another_one_grows() {
+        let amount = Amount::new(10.0).unwrap();
+        let unit = Unit::RequestsPerSecond;
+        let short = BindingVote { analyzer: Analyzer::Foresight, unit, amount, supply: amount };
+        let grow = BallotVerdict::Grow(short);
+        let unheard = BallotVerdict::Stay(StayReason::NotHeard(Analyzer::Queueing));
+        let spare = BallotVerdict::Shrink(short);
+
+        let cases = [
+            (spare, spare, Consent::Given),
+            (grow, spare, Consent::Given),
+            (grow, unheard, Consent::Refused),
+            (unheard, spare, Consent::Refused),
+        ];
+        for (model, decode, consent) in cases {
+            let voters = vec![(Analyzer::Foresight, VoterStanding::Live)];
+            let roles = BTreeMap::from([(Role::Prefill, grow), (Role::Decode, decode)]);
+            let assessment = ModelAssessment {
+                model: VariantSpec::example("llama").model_key(),
+                members: Vec::new(),
+                reports: Vec::new(),
+                ballot: Ballot { voters, model, roles },
+                outlook: ForesightFindings::default(),
+                shrinking: ScaleDownPermission::Allowed,
+            };
+            assert_eq!(assessment.consent(Role::Decode), consent, "{model} {decode}");
+        }
+    }
 }
