@@ -312,6 +312,12 @@ fn the_registration_is_judged_as_the_daemon_judges_it() {
     expect(&ours, "ca-bundle", Verdict::Failure, "no certificate");
     expect(&ours, "service", Verdict::Failure, "0 of 2 endpoints");
     expect(&ours, "metrics-path", Verdict::Failure, "503: service unavailable");
+    let mut refused = registered("plimsoll", "True");
+    if let Gathered::Read(cluster) = &mut refused.cluster {
+        let text = json!({"message": "forbidden: User \"jane\" cannot get path"}).to_string();
+        cluster.path = Gathered::Read(PathAnswer { status: 403, text });
+    }
+    expect(&refused, "metrics-path", Verdict::Unknown, "you may not read it: forbidden");
     let away = registered("plimsoll", "False");
     expect(&away, "registration-available", Verdict::Failure, "MissingEndpoints: no addresses");
     let foreign = registered("keda", "True");

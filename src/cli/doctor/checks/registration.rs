@@ -238,6 +238,8 @@ pub(super) fn path(evidence: &Evidence) -> Findings {
     let PathAnswer { status, text } = RegistrationView::ours(evidence)?.cluster.path.read()?;
     Ok(vec![match status {
         200 => Symptom::ok("200"),
+        // The metrics API lets everyone read this path, so the API server refused.
+        403 => Symptom::unknown(format!("you may not read it: {}", message(text))),
         _ => Symptom::failure(format!("the API server returned {status}: {}", message(text))),
     }])
 }

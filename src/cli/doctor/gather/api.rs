@@ -69,7 +69,8 @@ impl ApiReader {
         let (PathAnswer { status, text }, date) = self.send("/version").await?;
         let read: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
         let Some(version) = read["gitVersion"].as_str() else {
-            return Err(format!("/version answers with {status}: {}", head(&text)));
+            let cause = read["message"].as_str().unwrap_or_else(|| head(&text));
+            return Err(format!("/version answers with {status}: {cause}"));
         };
 
         let minor = read["minor"].as_str().unwrap_or_default();

@@ -55,7 +55,16 @@ async fn get(url: &str, path: &str) -> Result<String, String> {
     if status == StatusCode::OK {
         Ok(text)
     } else {
-        Err(format!("{url}{path} answers with {status}"))
+        Err(refusal(&format!("{url}{path} answers with {status}"), &text))
+    }
+}
+
+/// An answer that is not the expected one, with the cause that the daemon gives, if it gives one.
+fn refusal(answer: &str, text: &str) -> String {
+    let read: Value = serde_json::from_str(text).unwrap_or_default();
+    match read["error"].as_str() {
+        Some(cause) => format!("{answer}: {cause}"),
+        None => answer.to_owned(),
     }
 }
 
@@ -66,4 +75,20 @@ fn json(text: Result<String, String>) -> Result<Value, String> {
         {error}"
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_the_cause_that_the_daemon_gives() {
+        let answer = "http://daemon.example/api/v1/status answers with 403 Forbidden";
+        let cause = r#"{"error": "the host name \"daemon.example\" is not allowed"}"#;
+        let expected = format!("{answer}: the host name \"daemon.example\" is not allowed");
+        assert_eq!(refusal(answer, cause), expected);
+        for text in ["", "<html>", "{}", "[1]"] {
+            assert_eq!(refusal(answer, text), answer);
+        }
+    }
 }
