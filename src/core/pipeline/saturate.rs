@@ -136,13 +136,7 @@ fn state(
     let current = observation.wanted?;
     // Pods that never answer count as pending like those that are not ready, but not forever.
     let given_up = if is_overdue { observation.unheard } else { Replicas::ZERO };
-    // A target that has never answered may be no replica, and nothing shows that it starts.
-    let starting = if tick.is_counted_by_answers(member) {
-        Replicas::ZERO
-    } else {
-        observation.pending.beyond(given_up)
-    };
-
+    let starting = tick.starting(member, observation.pending.beyond(given_up));
     // A pod in addition to the wanted ones, as in a rollout, does not fill a deficit.
     let coming = current.beyond(measured);
     Some(SaturationVariant {

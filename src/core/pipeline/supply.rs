@@ -31,8 +31,7 @@ pub(crate) struct VariantSupply {
     pub(crate) is_overdue: bool,
     /// The replicas that do not count, because they take too long to start.
     pub(crate) stalls: Stalls,
-    /// The replicas that are starting. A listed target that has never answered may be no replica,
-    /// and nothing shows that it starts.
+    /// The replicas that are [starting](Tick::starting).
     pub(crate) starting: Replicas,
     /// The requested replicas that sleep and may be about to wake.
     pub(crate) waking: Replicas,
@@ -124,8 +123,7 @@ impl SupplyWatch {
         let dormant = self.dormancy.of(key);
         let waking = member.asleep().beyond(dormant);
         let coming = member.coming().beyond(stalls.all);
-        let is_listed = tick.is_counted_by_answers(member);
-        let starting = if is_listed { Replicas::ZERO } else { coming };
+        let starting = tick.starting(member, coming);
 
         VariantSupply {
             is_overdue: waited.is_some_and(|waited| waited >= overdue.seconds()),

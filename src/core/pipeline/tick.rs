@@ -66,6 +66,12 @@ impl<'a> Tick<'a> {
         listing.is_some_and(|listing| listing.scale == Scale::Targets)
     }
 
+    /// The replicas among these pending ones that are starting. A listed target that has never
+    /// answered may be no replica, and nothing shows that it starts.
+    pub(crate) fn starting(&self, member: &Member<'_>, pending: Replicas) -> Replicas {
+        if self.is_counted_by_answers(member) { Replicas::ZERO } else { pending }
+    }
+
     /// The reason why the group has not been measured for long enough to scale down; `None` if it
     /// has.
     ///
