@@ -29,6 +29,7 @@ mod dormant;
 mod group;
 mod guard;
 mod in_force;
+mod lasting;
 pub mod limits;
 mod overrides;
 mod policy;

@@ -9,32 +9,20 @@
 //! time goes on while other replicas are requested or fall asleep. Otherwise each of them would let
 //! the same sleeping replicas count as supply again.
 
-use std::collections::VecDeque;
-
-use jiff::{SignedDuration, Timestamp};
-
 use crate::fleet::VariantKey;
 use crate::fleet::per_variant::PerVariant;
+use crate::pipeline::lasting::LastingReplicas;
 use crate::pipeline::tick::Tick;
-use crate::units::Replicas;
+use crate::units::{Replicas, Seconds};
 
 /// The time for which a requested replica that sleeps may be about to wake. Engines that keep their
 /// weights in memory wake within seconds.
-const WAKING_MAX: SignedDuration = SignedDuration::from_mins(1);
+const WAKING_MAX: Seconds = Seconds::literal(60);
 
 /// The requested replicas that sleep, of all variants.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Dormancy {
-    sleeping: PerVariant<SleepingReplicas>,
-}
-
-/// The requested replicas of one variant that sleep.
-#[derive(Clone, Debug, Default)]
-struct SleepingReplicas {
-    /// Each count of the last [`WAKING_MAX`], with the time at which it began. The first one may
-    /// have begun before.
-    seen: VecDeque<(Timestamp, Replicas)>,
-    dormant: Replicas,
+    sleeping: PerVariant<LastingReplicas>,
 }
 
 // === impl Dormancy ===
@@ -51,43 +39,21 @@ impl Dormancy {
                 continue;
             }
 
-            let sleeping = self.sleeping.get_or_insert_at(0, key, SleepingReplicas::default);
-            sleeping.update(tick.now, asleep);
+            let sleeping = self.sleeping.get_or_insert_at(0, key, LastingReplicas::default);
+            sleeping.update(tick.now, asleep, WAKING_MAX);
         }
     }
 
     /// The dormant replicas of a variant.
     pub(crate) fn of(&self, variant: &VariantKey) -> Replicas {
-        self.sleeping.get(variant).map_or(Replicas::ZERO, |it| it.dormant)
+        self.sleeping.get(variant).map_or(Replicas::ZERO, LastingReplicas::count)
     }
-}
-
-// === impl SleepingReplicas ===
-
-impl SleepingReplicas {
-    fn update(&mut self, now: Timestamp, asleep: Replicas) {
-        // The clock may have gone back.
-        self.seen.retain(|(at, _)| *at <= now);
-        if self.seen.back().is_none_or(|(_, latest)| *latest != asleep) {
-            self.seen.push_back((now, asleep));
-        }
-        while self.seen.get(1).is_some_and(|(at, _)| is_over(now, *at)) {
-            self.seen.pop_front();
-        }
-
-        let is_whole = self.seen.front().is_some_and(|(at, _)| is_over(now, *at));
-        let least = self.seen.iter().map(|(_, count)| *count).min().unwrap_or_default();
-        self.dormant = if is_whole { least } else { self.dormant.min(asleep) };
-    }
-}
-
-/// Returns true if a replica that sleeps since an instant is no longer about to wake.
-fn is_over(now: Timestamp, since: Timestamp) -> bool {
-    now.duration_since(since) >= WAKING_MAX
 }
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
 
     fn at(second: i64) -> Timestamp {
@@ -96,10 +62,10 @@ mod tests {
 
     /// Checks the dormant replicas at each second, at which so many sleep.
     fn assert_dormant(steps: &[(i64, u32, u32)]) {
-        let mut sleeping = SleepingReplicas::default();
+        let mut sleeping = LastingReplicas::default();
         for &(second, asleep, dormant) in steps {
-            sleeping.update(at(second), Replicas::saturating(asleep));
-            assert_eq!(sleeping.dormant.count(), dormant, "{second} s: {asleep} asleep");
+            sleeping.update(at(second), Replicas::saturating(asleep), WAKING_MAX);
+            assert_eq!(sleeping.count().count(), dormant, "{second} s: {asleep} asleep");
         }
     }
 
