@@ -28,6 +28,7 @@ pub mod counterfactual;
 mod dormant;
 mod group;
 mod guard;
+mod hung;
 mod in_force;
 mod lasting;
 pub mod limits;

@@ -68,10 +68,48 @@ fn listed_targets_that_never_answer_are_no_capacity_and_no_replicas_after_a_star
     let kept = asked(2, 1.0, 120);
     assert_eq!(kept, need + 2);
 
-    for (never, rate) in [(2, 1.0), (6, 10.0), (2, 26.0)] {
+    for (never, rate) in [(2, 1.0), (6, 10.0)] {
         let [without, with] = [asked(0, rate, 700), asked(never, rate, 700)];
         assert_eq!(with, without, "{rate} requests/s");
     }
+
+    // Replicas that are needed all the time are requested once more.
+    let [without, with] = [asked(0, 26.0, 900), asked(2, 26.0, 900)];
+    assert!(with > without && with <= without + 2, "{with} instead of {without}");
+}
+
+/// Two listed variants. Of the targets of the cheaper one, two never answer.
+fn listed_two() -> Work {
+    let mut work = two(3.0);
+    work.listed = true;
+    work.failing.insert("a".to_owned(), 2);
+    let _ = work.run_all(&[("a", 6, 15.0), ("b", 2, 15.0)], 90);
+    work
+}
+
+#[test]
+fn another_variant_takes_the_place_of_listed_targets_that_hang() {
+    let mut work = listed_two();
+    let busy = [("a", 6, 25.0), ("b", 2, 25.0)];
+    let before = work.run_all(&busy, 300);
+    assert!(desired(&before, "a") >= 6 && desired(&before, "b") <= 2, "{before:?}");
+
+    for _ in 0..2 {
+        let said = work.run_all(&busy, 900);
+        assert!(desired(&said, "a") >= 6, "as long as it is needed: {:?}", of(&said, "a").steps);
+        assert!(desired(&said, "b") > 2, "{:?}", of(&said, "b").steps);
+    }
+}
+
+#[test]
+fn listed_targets_that_none_requested_leave_their_variant_to_grow() {
+    let mut work = listed_two();
+    let idle = work.run_all(&[("a", 6, 3.0), ("b", 2, 3.0)], 900);
+    assert!(desired(&idle, "a") <= 4, "{:?}", of(&idle, "a").steps);
+
+    let said = work.run_all(&[("a", 6, 25.0), ("b", 2, 25.0)], 60);
+    assert!(desired(&said, "a") > 4, "{:?}", of(&said, "a").steps);
+    assert!(desired(&said, "b") <= 2, "{:?}", of(&said, "b").steps);
 }
 
 #[test]

@@ -10,7 +10,8 @@
 //! - A *sleeping* replica answers that it sleeps (`ReplicaObservation::sleeps`), and is none of
 //!   these.
 //! - A listed target that refuses no connection and has never answered counts as pending, because
-//!   no orchestrator reports that it is ready (`Observation::pending`).
+//!   no orchestrator reports that it is ready (`Observation::pending`). It is *hung* if it was
+//!   requested for as long as a start may take (`pipeline/hung.rs`).
 //! - A wake signal is *unreported*, or unheard, while it has counted requests of a model and has no
 //!   usable count now (`QueueSignals::unreported`, [`Reason::Unheard`]).
 //! - An analyzer that is *not heard* votes and has no usable data (`StayReason::NotHeard`).

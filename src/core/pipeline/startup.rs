@@ -317,6 +317,11 @@ impl VariantStarts<'_> {
         Some(twice(self.serves_after()?))
     }
 
+    /// The time after which a replica of the variant is stuck. `usual` is the general patience.
+    pub(crate) fn stuck_after(&self, spec: &VariantSpec, usual: Seconds) -> Seconds {
+        self.patience().unwrap_or_else(|| patience_unmeasured(spec, twice(usual)))
+    }
+
     /// The time within which nine in ten replicas of the variant serve; `None` while too few starts
     /// were seen.
     pub(crate) fn serves_after(&self) -> Option<Seconds> {
@@ -433,7 +438,7 @@ pub(crate) fn patience_unmeasured(spec: &VariantSpec, least: Seconds) -> Seconds
 }
 
 /// The longest time for a start whose usual time is `usual`.
-pub(crate) fn twice(usual: Seconds) -> Seconds {
+fn twice(usual: Seconds) -> Seconds {
     Seconds::new(usual.seconds() * STUCK_AFTER).unwrap_or(usual)
 }
 

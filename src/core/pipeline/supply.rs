@@ -7,8 +7,9 @@ use crate::observe::Startup;
 use crate::pipeline::absence::{Absences, Losses};
 use crate::pipeline::dormant::Dormancy;
 use crate::pipeline::group::Member;
+use crate::pipeline::hung::HungTargets;
 use crate::pipeline::startup::{
-    Stalls, StartDurations, Startups, VariantStarts, patience_unmeasured, twice,
+    Stalls, StartDurations, Startups, VariantStarts, patience_unmeasured,
 };
 use crate::pipeline::tick::Tick;
 use crate::pipeline::waits::{Wait, Waits};
@@ -21,6 +22,7 @@ pub(crate) struct SupplyWatch {
     absences: Absences,
     waits: Waits,
     dormancy: Dormancy,
+    hung: HungTargets,
 }
 
 /// The supply of one variant in one tick.
@@ -31,6 +33,9 @@ pub(crate) struct VariantSupply {
     pub(crate) is_overdue: bool,
     /// The replicas that do not count, because they take too long to start.
     pub(crate) stalls: Stalls,
+    /// The requested replicas among them, which are given up: others may take their place. Only of
+    /// listed targets, not all are requested (`pipeline/hung.rs`).
+    pub(crate) given_up: Replicas,
     /// The replicas that are [starting](Tick::starting).
     pub(crate) starting: Replicas,
     /// The requested replicas that sleep and may be about to wake.
@@ -62,6 +67,7 @@ impl SupplyWatch {
         self.dormancy.run(tick);
 
         let open = self.startups.open();
+        self.hung.run(tick, &self.startups, &open);
         tick.members
             .iter()
             .map(|member| {
@@ -116,10 +122,13 @@ impl SupplyWatch {
         let waited =
             self.waits.get(key).map(|wait| tick.now.duration_since(wait.since).as_secs_f64());
 
-        let measured = starts.patience();
-        let patience = measured.unwrap_or_else(|| patience_unmeasured(member.spec, twice(usual)));
-        let overdue = measured.unwrap_or_else(|| patience_unmeasured(member.spec, usual));
-        let stalls = starts.stalls(tick.now, member.coming(), waited, patience);
+        let patience = starts.stuck_after(member.spec, usual);
+        let overdue = starts.patience().unwrap_or_else(|| patience_unmeasured(member.spec, usual));
+        let late = starts.stalls(tick.now, member.coming(), waited, patience);
+        let hung = self.hung.of(member);
+        let stalls = Stalls { all: late.all.max(hung), ..late };
+        let is_listed = tick.is_counted_by_answers(member);
+
         let dormant = self.dormancy.of(key);
         let waking = member.asleep().beyond(dormant);
         let coming = member.coming().beyond(stalls.all);
@@ -128,6 +137,7 @@ impl SupplyWatch {
         VariantSupply {
             is_overdue: waited.is_some_and(|waited| waited >= overdue.seconds()),
             stalls,
+            given_up: if is_listed { hung } else { stalls.all },
             starting,
             waking,
             kept: waking + coming.beyond(starting),

@@ -122,7 +122,7 @@ impl ModelAssessment<'_> {
         SizingValues {
             verdict: self.verdict(role),
             method: plan.method,
-            stuck: member.stuck,
+            stuck: member.given_up,
             unplaced: member.unplaced,
             asleep: member.dormant,
             absent: ballot
@@ -144,7 +144,7 @@ impl ModelAssessment<'_> {
     /// A variant as the optimizer sees it. A variant whose replicas do not start gets no additional
     /// ones while another variant can scale up.
     fn candidate(&self, sizing: &CapacityReport, member: &VariantInput<'_>) -> Candidate {
-        let is_replaced = member.stuck > Replicas::ZERO
+        let is_replaced = member.given_up > Replicas::ZERO
             && self.members.iter().any(|other| {
                 other.spec.role == member.spec.role
                     && other.room() > Replicas::ZERO

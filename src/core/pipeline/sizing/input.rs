@@ -27,6 +27,11 @@ pub(crate) struct VariantInput<'a> {
     pub(crate) stuck: Replicas,
     /// The stuck replicas for which no node has room.
     pub(crate) unplaced: Replicas,
+    /// The listed targets that count as no replica, because they have not answered for longer than
+    /// a start may take.
+    pub(crate) absent: Replicas,
+    /// The requested replicas among the stuck or absent ones. Others may take their place.
+    pub(crate) given_up: Replicas,
     /// The pending replicas that a lower number keeps.
     pub(crate) kept: Replicas,
     /// The replicas that they may keep at most: listed targets that have never answered raise
@@ -59,7 +64,7 @@ impl<'a> VariantInput<'a> {
     ) -> Option<Self> {
         let Member { place, spec, observation, .. } = *member;
         let requested = observation.wanted?;
-        let VariantSupply { stalls, waking, kept, dormant, .. } = *supply;
+        let VariantSupply { stalls, given_up, waking, kept, dormant, .. } = *supply;
 
         let is_listed = tick.is_counted_by_answers(member);
         let absent = if is_listed { stalls.all } else { Replicas::ZERO };
@@ -75,6 +80,8 @@ impl<'a> VariantInput<'a> {
             pending: member.coming().beyond(absent) + waking,
             stuck,
             unplaced,
+            absent,
+            given_up,
             kept,
             kept_up_to,
             dormant,
@@ -95,16 +102,18 @@ impl<'a> VariantInput<'a> {
     /// requested at most twice: if the replacements do not start either, more of them do not help.
     /// Replicas that no node has room for are not replaced, because the replacements would have no
     /// node either. A lower number keeps all of them, because a replica that serves might be removed
-    /// in their place.
+    /// in their place. Absent targets may be no replicas. So they never raise the desired
+    /// replicas in effect, and are kept only while the plan needs all replicas that count.
     pub(crate) fn with_stuck(&self, planned: Replicas) -> Replicas {
         let awake = self.wanted.beyond(self.dormant);
         let serving = self.counted().beyond(self.coming());
-        let replaced = planned + self.stuck.min(planned.beyond(serving));
+        let replaced = planned + self.given_up.min(planned.beyond(serving));
 
-        let all = (planned + self.stuck).min(replaced.max(awake));
+        let all = (planned + self.stuck).min(replaced.max(awake)).max(replaced);
         let grown = planned.beyond(self.counted());
         let placed = all.beyond(self.unplaced.min(grown)).max(all.min(awake));
-        let kept = (planned + self.kept + self.uncounted()).min(self.kept_up_to);
+        let absent = if planned < self.counted() { Replicas::ZERO } else { self.absent };
+        let kept = (planned + self.kept + self.uncounted() + absent).min(self.kept_up_to);
         (placed + self.dormant).max(kept)
     }
 
@@ -175,7 +184,7 @@ impl<'a> VariantInput<'a> {
     /// Replicas that the variant may add. Zero while some of its replicas do not start, because
     /// more of them would not be reliable.
     pub(crate) fn room(&self) -> Replicas {
-        if self.stuck > Replicas::ZERO {
+        if self.given_up > Replicas::ZERO {
             return Replicas::ZERO;
         }
         let most = self.bounds.max().unwrap_or(Replicas::LIMIT);
