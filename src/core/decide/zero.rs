@@ -37,7 +37,7 @@ pub use crate::decide::zero::idleness::{
     FrontQueue, IdleEvidence, Idleness, ObservedWork, UnknownIdleness, idleness,
 };
 pub use crate::decide::zero::moves::Move;
-pub use crate::decide::zero::roles::{Wake, WakeCandidate, wake_whole};
+pub use crate::decide::zero::roles::{Wake, WakeCandidate, WakeRoom, wake_whole};
 
 /// The policy for scaling a model to zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

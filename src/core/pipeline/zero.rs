@@ -17,7 +17,8 @@ use jiff::Timestamp;
 
 use crate::decide::limit::LimitRoom;
 use crate::decide::zero::{
-    self, Idleness, Move, ObservedWork, Wake, WakeCandidate, ZeroOutcome, ZeroPolicy, ZeroVariant,
+    self, Idleness, Move, ObservedWork, Wake, WakeCandidate, WakeRoom, ZeroOutcome, ZeroPolicy,
+    ZeroVariant,
 };
 use crate::decide::{Basis, Decision, Reason, Stage, Step};
 use crate::fleet::{ModelKey, Role, VariantKey};
@@ -136,7 +137,11 @@ impl Zeros {
         decisions: &mut [Decision],
     ) {
         let sleepers = case.sleepers(tick, self.woken.get(case.model));
-        let wake = zero::wake_whole(work.in_front, &sleepers, &|set| case.room.fits(set));
+        let room = WakeRoom {
+            fits: &|set| case.room.fits(set),
+            alike: &|one, other| case.room.is_alike(one, other),
+        };
+        let wake = zero::wake_whole(work.in_front, &sleepers, room);
         let mut queued = None;
         if let (Wake::Woken { variants: cheapest, queued: amount }, Some(signal)) = (wake, signal) {
             let variants = case.sized(decisions, cheapest);

@@ -234,6 +234,18 @@ impl<'a> LimitRoom<'a> {
         })
     }
 
+    /// Returns true if a replica of either variant takes the same from every limit, except for its
+    /// cost.
+    pub(crate) fn is_alike(&self, one: &VariantKey, other: &VariantKey) -> bool {
+        match (self.want(one), self.want(other)) {
+            (Some(first), Some(second)) => {
+                self.limits.iter().all(|limit| limit.takes_alike(first, second))
+            }
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        }
+    }
+
     fn want(&self, variant: &VariantKey) -> Option<&Want> {
         let place = self.wants.binary_search_by(|want| want.key.cmp(variant)).ok()?;
         self.wants.get(place)

@@ -88,6 +88,16 @@ impl SupplyLimit {
         }
     }
 
+    /// Returns true if a replica of either variant takes the same, except for its cost.
+    pub(super) fn takes_alike(&self, one: &Want, other: &Want) -> bool {
+        let have_same_pods = match self.source.allowance() {
+            Some(Allowance::Nodes(nodes)) => nodes.pods.get(&one.key) == nodes.pods.get(&other.key),
+            Some(Allowance::Kinds(_) | Allowance::Total(_) | Allowance::Budget(_)) | None => true,
+        };
+        let have_same_size = one.accelerator == other.accelerator && one.gpus == other.gpus;
+        have_same_pods && have_same_size && self.counts(one) == self.counts(other)
+    }
+
     /// Returns true if a variant counts in the amount that all kinds share. A limit with one kind
     /// counts its own kind there, and unknown kinds.
     pub(super) fn counts_in_total(&self, want: &Want) -> bool {

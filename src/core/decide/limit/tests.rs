@@ -84,6 +84,28 @@ fn replicas_that_fit_alone_may_not_fit_together() {
 }
 
 #[test]
+fn variants_are_alike_if_they_take_the_same_from_every_limit_whatever_they_cost() {
+    let dear = Want { cost: CostPerHour::new(9.0).unwrap(), ..want("b", 1, 1, 0) };
+    let elsewhere = Want { accelerator: Some(kind("A100")), ..want("other", 1, 0, 0) };
+    let wants = [want("a", 1, 0, 0), dear, elsewhere, want("large", 2, 0, 0)];
+    let [a, b, other, large] = wants.each_ref().map(|want| &want.key);
+    let limits = [inventory_of(3)];
+    let room = LimitRoom::new(wants.to_vec(), &limits);
+    assert!(room.is_alike(a, b));
+    assert!(!room.is_alike(a, other) && !room.is_alike(a, large));
+    assert!(LimitRoom::new(Vec::new(), &[]).is_alike(a, large), "nothing is limited");
+
+    // A limit counts one of them only, or their pods differ.
+    let scope = LimitScope::Variants([a.clone()].into());
+    let only_a = [named("a", scope, LimitSource::Read(Allowance::Total(Gpus::new(1))))];
+    assert!(!LimitRoom::new(wants.to_vec(), &only_a).is_alike(a, b));
+    let nodes = Nodes { pods: [(a.clone(), Gpus::ONE)].into(), ..Nodes::default() };
+    let source = LimitSource::Read(Allowance::Nodes(nodes.into()));
+    let limits = [named("nodes", LimitScope::Cluster, source)];
+    assert!(!LimitRoom::new(wants.to_vec(), &limits).is_alike(a, b));
+}
+
+#[test]
 fn the_tightest_of_several_limits_wins_and_is_named() {
     let budget = LimitSource::Read(Allowance::Budget(CostPerHour::new(30.0).unwrap()));
     let quota = LimitSource::Read(Allowance::Total(Gpus::new(5)));

@@ -5,8 +5,9 @@
 //! cheapest is woken. A set whose variants together have room in every limit comes first, and then
 //! the set that has been woken before. Variants that are awake already cost nothing.
 //!
-//! The sets of a model with hundreds of variants are too many for each tick. So at most
-//! [`WAKEABLE_MAX`] variants of each role are combined: the first that have room alone.
+//! The sets of a model with hundreds of variants are too many for each tick. Of variants that take
+//! the same from every limit, only the first can be in the best set. So only these are combined, as
+//! far as they have room alone, and at most [`WAKEABLE_MAX`] of each role.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -17,6 +18,16 @@ use crate::units::{CostPerHour, Replicas, Requests};
 
 /// The most variants of a role that are combined with others into sets.
 const WAKEABLE_MAX: usize = 32;
+
+/// The limits, as a wake-up asks them.
+#[derive(Clone, Copy)]
+pub struct WakeRoom<'a> {
+    /// Returns true if every limit has room for one more replica of each of these variants together.
+    pub fits: &'a dyn Fn(&[&VariantKey]) -> bool,
+    /// Returns true if a replica of either variant takes the same from every limit, except for its
+    /// cost.
+    pub alike: &'a dyn Fn(&VariantKey, &VariantKey) -> bool,
+}
 
 /// A variant that may have to be woken.
 #[derive(Clone, Debug, PartialEq)]
@@ -146,14 +157,9 @@ impl<'a> WakeSet<'a> {
     }
 }
 
-/// Returns the variants to wake, so that the model can answer. `fits` returns true if every limit
-/// has room for one more replica of each of these variants together. If no set fits, one is
-/// returned anyway, so that its decisions show the limit.
-pub fn wake_whole(
-    in_front: FrontQueue,
-    sleepers: &[WakeCandidate],
-    fits: &dyn Fn(&[&VariantKey]) -> bool,
-) -> Wake {
+/// Returns the variants to wake, so that the model can answer. If no set fits, one is returned
+/// anyway, so that its decisions show the limit.
+pub fn wake_whole(in_front: FrontQueue, sleepers: &[WakeCandidate], room: WakeRoom<'_>) -> Wake {
     let FrontQueue::Queued(queued) = in_front else { return Wake::Asleep(in_front) };
     if queued == Requests::ZERO {
         return Wake::Asleep(in_front);
@@ -170,11 +176,11 @@ pub fn wake_whole(
             return Wake::Awake { variant: variant.clone(), replicas };
         }
 
-        sets.extend(wakeable_sets(sleepers, &missing, fits));
+        sets.extend(wakeable_sets(sleepers, &missing, room));
     }
 
     sets.sort_by(WakeSet::compare);
-    let best = sets.iter().find(|set| fits(&set.keys())).or(sets.first());
+    let best = sets.iter().find(|set| (room.fits)(&set.keys())).or(sets.first());
     match best {
         Some(set) => Wake::Woken { variants: set.keys().into_iter().cloned().collect(), queued },
         None => Wake::NoneAllowed(queued),
@@ -214,11 +220,11 @@ fn awake(sleepers: &[WakeCandidate], role: Role) -> Option<&WakeCandidate> {
 fn wakeable_sets<'a>(
     sleepers: &'a [WakeCandidate],
     roles: &[Role],
-    fits: &dyn Fn(&[&VariantKey]) -> bool,
+    room: WakeRoom<'_>,
 ) -> Vec<WakeSet<'a>> {
     let mut sets = vec![WakeSet::default()];
     for role in roles {
-        let variants = wakeable(sleepers, *role, fits);
+        let variants = wakeable(sleepers, *role, room);
         sets = sets
             .iter()
             .flat_map(|set| variants.iter().copied().map(move |it| set.with(it)))
@@ -228,19 +234,31 @@ fn wakeable_sets<'a>(
     sets
 }
 
-/// Returns the first variants of a role that may have a replica and have room alone, or the first
-/// one if none has room.
+/// Returns the variants of a role that may have a replica and have room alone, or the first one if
+/// none has room. Of several that take the same from every limit, returns the first that has been
+/// woken, and the first of the others.
 fn wakeable<'a>(
     sleepers: &'a [WakeCandidate],
     role: Role,
-    fits: &dyn Fn(&[&VariantKey]) -> bool,
+    room: WakeRoom<'_>,
 ) -> Vec<&'a WakeCandidate> {
     let mut sorted: Vec<&WakeCandidate> =
         sleepers.iter().filter(|it| it.role == role && it.may_wake()).collect();
     sorted.sort_by(|a, b| a.compare(b));
 
-    let with_room = sorted.iter().copied().filter(|it| fits(&[&it.variant]));
-    let mut first: Vec<&WakeCandidate> = with_room.take(WAKEABLE_MAX).collect();
+    let mut first: Vec<&WakeCandidate> = Vec::new();
+    for &sleeper in &sorted {
+        let is_behind = first
+            .iter()
+            .any(|it| it.woken == sleeper.woken && (room.alike)(&it.variant, &sleeper.variant));
+        if !is_behind && (room.fits)(&[&sleeper.variant]) {
+            first.push(sleeper);
+        }
+        if first.len() == WAKEABLE_MAX {
+            break;
+        }
+    }
+
     if first.is_empty() {
         first.extend(sorted.first().copied());
     }
@@ -280,6 +298,11 @@ mod tests {
         woken_within(sleepers, &|_| true)
     }
 
+    /// The reaction without limits.
+    fn wake(in_front: FrontQueue, sleepers: &[WakeCandidate]) -> Wake {
+        wake_whole(in_front, sleepers, WakeRoom { fits: &|_| true, alike: &|_, _| true })
+    }
+
     /// The variants that are woken if limits have no room for some of them.
     fn woken_without(sleepers: &[WakeCandidate], full: &[&str]) -> Vec<String> {
         woken_within(sleepers, &|set| set.iter().all(|key| !full.contains(&key.variant.as_str())))
@@ -290,7 +313,12 @@ mod tests {
         fits: &dyn Fn(&[&VariantKey]) -> bool,
     ) -> Vec<String> {
         let queued = FrontQueue::Queued(Requests::new(3.0).unwrap());
-        match wake_whole(queued, sleepers, fits) {
+        let room = WakeRoom { fits, alike: &|one, other| one == other };
+        woken_by(&wake_whole(queued, sleepers, room))
+    }
+
+    fn woken_by(wake: &Wake) -> Vec<String> {
+        match wake {
             Wake::Woken { variants, .. } => {
                 variants.iter().map(|key| key.variant.to_string()).collect()
             }
@@ -308,18 +336,12 @@ mod tests {
 
         let dear = sleeper("dear", Role::Both, 9.0, 0);
         let asleep = [dear, closed.clone(), sleeper("cheap", Role::Both, 1.0, 0)];
-        assert_eq!(
-            wake_whole(queued, &asleep, &|_| true).to_string(),
-            "shop/cheap woken: requests in the queue: 3"
-        );
+        assert_eq!(wake(queued, &asleep).to_string(), "shop/cheap woken: requests in the queue: 3");
 
         let starting = [sleeper("dear", Role::Both, 9.0, 1), sleeper("cheap", Role::Both, 1.0, 0)];
-        assert_eq!(
-            wake_whole(queued, &starting, &|_| true).to_string(),
-            "awake: shop/dear has 1 desired replicas"
-        );
+        assert_eq!(wake(queued, &starting).to_string(), "awake: shop/dear has 1 desired replicas");
 
-        let none = wake_whole(queued, &[closed], &|_| true);
+        let none = wake(queued, &[closed]);
         assert_eq!(none, Wake::NoneAllowed(Requests::new(3.0).unwrap()));
     }
 
@@ -454,6 +476,36 @@ mod tests {
     }
 
     #[test]
+    fn a_pair_that_fits_is_found_behind_many_variants_on_one_accelerator() {
+        let mut parts: Vec<WakeCandidate> = [("p", Role::Prefill), ("d", Role::Decode)]
+            .into_iter()
+            .flat_map(|(name, role)| {
+                let costs = 0_u32..100;
+                costs.map(move |cost| sleeper(&format!("{name}{cost}"), role, f64::from(cost), 0))
+            })
+            .collect();
+        parts.push(sleeper("p-other", Role::Prefill, 200.0, 0));
+        parts.push(sleeper("d-other", Role::Decode, 300.0, 0));
+
+        // One replica fits on either accelerator.
+        let asked = Cell::new(0_u32);
+        let is_other = |key: &VariantKey| key.variant.as_str().ends_with("other");
+        let fits = |set: &[&VariantKey]| {
+            asked.set(asked.get() + 1);
+            set.len() == 1 || is_other(set[0]) != is_other(set[1])
+        };
+        let alike = |one: &VariantKey, other: &VariantKey| is_other(one) == is_other(other);
+        let room = WakeRoom { fits: &fits, alike: &alike };
+        let queued = FrontQueue::Queued(Requests::new(3.0).unwrap());
+        assert_eq!(woken_by(&wake_whole(queued, &parts, room)), ["p-other", "d0"]);
+        assert!(asked.get() < 10, "{} questions", asked.get());
+
+        // Of variants that are alike, one that has been woken comes first if it fits.
+        parts[99].woken = true;
+        assert_eq!(woken_by(&wake_whole(queued, &parts, room)), ["p99", "d-other"]);
+    }
+
+    #[test]
     fn a_half_that_was_woken_wakes_with_a_new_other_half() {
         let mut parts = [
             sleeper("p", Role::Prefill, 2.0, 0),
@@ -471,11 +523,11 @@ mod tests {
         for in_front in
             [FrontQueue::NoQueue, FrontQueue::Unknown, FrontQueue::Queued(Requests::ZERO)]
         {
-            assert_eq!(wake_whole(in_front, &fleet, &|_| true), Wake::Asleep(in_front));
+            assert_eq!(wake(in_front, &fleet), Wake::Asleep(in_front));
         }
 
         assert_eq!(
-            wake_whole(FrontQueue::Unknown, &fleet, &|_| true).to_string(),
+            wake(FrontQueue::Unknown, &fleet).to_string(),
             "asleep: the queue could not be read"
         );
     }
