@@ -6,6 +6,8 @@
 //! one replica and older ones from its successor. Unchanged desired replicas are published with
 //! their new ages and reasons at once.
 
+mod change;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -15,6 +17,7 @@ use tracing::{error, info, warn};
 
 use crate::clock::Clock;
 use crate::collect::cluster::DocumentVersion;
+use crate::daemon::sharing::change::{PAUSE, change, desired};
 use crate::leader::Leadership;
 use crate::leader::share::{
     BODY_MAX, DocumentAccess, DocumentBody, DocumentDraft, HistoryPosition, LeaderDocument,
@@ -30,15 +33,6 @@ use crate::telemetry::LeaderMetrics;
 use plimsoll_core::decide::{NoData, NoDecision};
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_core::pipeline::DesiredReplicas;
-use plimsoll_core::units::Replicas;
-
-/// The interval at which unchanged decisions are written, so that their ages stay correct. It is
-/// well below the 45 s after which a decision is no longer fresh.
-const REFRESH: Duration = Duration::from_secs(10);
-
-/// The shortest time between two drafts if no desired replicas have risen. In a large fleet some
-/// number changes in every tick, and each draft goes through the store of the whole cluster.
-const PAUSE: Duration = Duration::from_secs(2);
 
 /// The label of variants that found no room in the document.
 const LEFT_OUT: &str = "left_out";
@@ -81,6 +75,8 @@ pub(crate) struct Sharing {
     decided_by: Option<String>,
     /// The place of the document that this state is from.
     place: Option<HistoryPosition>,
+    /// The time at which this replica last learned, as the writer, that its object exists.
+    placed_at: Option<Duration>,
     /// The body that was adopted last. The next leader repeats it when it claims the document.
     body: Option<DocumentBody>,
     /// The variants that found no room in the last draft.
@@ -108,17 +104,6 @@ struct SentDecisions {
     body: DocumentBody,
 }
 
-/// The difference between two sets of desired replicas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum NumberChange {
-    /// There is none.
-    Unchanged,
-    /// Some fall or end.
-    Falling,
-    /// Some rise or are new.
-    Rising,
-}
-
 impl Sharing {
     pub(crate) fn new(clock: Clock, channels: Channels, metrics: LeaderMetrics) -> Self {
         Self {
@@ -132,6 +117,7 @@ impl Sharing {
             generation: 0,
             decided_by: None,
             place: None,
+            placed_at: None,
             body: None,
             left_out: BTreeSet::new(),
             absent: BTreeMap::new(),
@@ -175,7 +161,7 @@ impl Sharing {
                         self.adopt(&document, DocumentArrival::Late, self.clock.elapsed());
                     }
 
-                    self.place = Some(place.clone());
+                    self.hold_place(&place);
                 }
 
                 // Written decisions are in effect, even if this replica has lost the lead since.
@@ -184,7 +170,7 @@ impl Sharing {
                     self.memories = sent.memories;
                     self.strange.clear();
                     self.body = Some(sent.body);
-                    self.place = Some(place.clone());
+                    self.hold_place(&place);
                 }
 
                 if leads { LeadershipRole::Leads(term) } else { LeadershipRole::Follows }
@@ -209,14 +195,22 @@ impl Sharing {
         standing
     }
 
+    /// Continues from the object that this replica writes.
+    fn hold_place(&mut self, place: &HistoryPosition) {
+        self.place = Some(place.clone());
+        self.placed_at = Some(self.clock.elapsed());
+    }
+
     fn see(&mut self, sighting: &DocumentVersion) {
         let document = match LeaderDocument::read(&sighting.object) {
             Ok(read) => read,
             Err(problem) => return self.say(&problem),
         };
         // The writer knows the current object. A sighting of another one is from before a deletion.
-        let current = self.place.as_ref().filter(|_| self.term.is_some());
-        if current.is_some_and(|it| it.history != document.place.history) {
+        // So is an earlier sighting after this replica has stopped writing.
+        let is_other = self.place.as_ref().is_some_and(|it| it.history != document.place.history);
+        let is_early = self.placed_at.is_some_and(|at| sighting.elapsed <= at);
+        if is_other && (self.term.is_some() || is_early) {
             return;
         }
 
@@ -328,7 +322,11 @@ impl Sharing {
 
     /// The desired replicas in effect, for a pipeline that follows.
     pub(crate) fn numbers(&self) -> BTreeMap<VariantKey, DesiredReplicas> {
-        self.committed.iter().map(|(key, decided)| (key.clone(), number(decided))).collect()
+        let numbers = self.committed.iter().map(|(key, decided)| {
+            let inputs_at = decided.decision.inputs_at;
+            (key.clone(), DesiredReplicas { desired: desired(decided), inputs_at })
+        });
+        numbers.collect()
     }
 
     /// Returns the part of a tick's result that may be published; requests writing the rest.
@@ -541,35 +539,6 @@ fn outlived(
     states.collect()
 }
 
-fn desired(decided: &PublishedDecision) -> Replicas {
-    decided.decision.desired()
-}
-
-fn number(decided: &PublishedDecision) -> DesiredReplicas {
-    DesiredReplicas { desired: desired(decided), inputs_at: decided.decision.inputs_at }
-}
-
-/// Compares the desired replicas of two sets. Variants that found no room in the last draft count
-/// only in the next one.
-fn change(
-    before: &BTreeMap<VariantKey, PublishedDecision>,
-    after: &BTreeMap<VariantKey, PublishedDecision>,
-    left_out: &BTreeSet<VariantKey>,
-) -> NumberChange {
-    let mut change = NumberChange::Unchanged;
-    for (key, new) in after.iter().filter(|(key, _)| !left_out.contains(*key)) {
-        let known = before.get(key).map(desired);
-        change = change.max(match known {
-            Some(known) if known == desired(new) => NumberChange::Unchanged,
-            Some(known) if known > desired(new) => NumberChange::Falling,
-            Some(_) | None => NumberChange::Rising,
-        });
-    }
-
-    let ended = before.keys().any(|key| !after.contains_key(key));
-    if ended { change.max(NumberChange::Falling) } else { change }
-}
-
 fn say_left_out(left_out: &BTreeSet<VariantKey>) {
     let Some(first) = left_out.first() else {
         info!("All variants fit into the document of shared decisions");
@@ -583,19 +552,6 @@ fn say_left_out(left_out: &BTreeSet<VariantKey>) {
          replicas: run two daemons, each with part of the namespaces and its own \
          leader_election.name"
     );
-}
-
-// === impl NumberChange ===
-
-impl NumberChange {
-    /// The time between two drafts with this change.
-    const fn pause(self) -> Duration {
-        match self {
-            Self::Unchanged => REFRESH,
-            Self::Falling => PAUSE,
-            Self::Rising => Duration::ZERO,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -651,10 +607,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_writer_does_not_go_back_to_a_document_from_before_a_deletion() {
+    async fn no_replica_goes_back_to_a_document_that_it_saw_before_it_wrote_another_object() {
         let clock = Clock::start();
         let (_elector, leadership) = watch::channel(Leadership::default());
-        let (_watcher, sightings) = watch::channel(Some(sighting(clock)));
+        let (watcher, sightings) = watch::channel(Some(sighting(clock)));
         let (drafts, _desk) = watch::channel(None);
         let place =
             HistoryPosition { history: "new".to_owned(), position: DocumentPosition::default() };
@@ -669,7 +625,12 @@ mod tests {
         assert!(sharing.numbers().is_empty());
         access.send_replace(DocumentAccess::Reader);
         sharing.stand();
-        assert_eq!(sharing.numbers().len(), 1, "a reader knows no newer one");
+        assert!(sharing.numbers().is_empty(), "its watch is behind its own writes");
+
+        let elapsed = clock.elapsed() + Duration::from_millis(1);
+        watcher.send_replace(Some(DocumentVersion { elapsed, ..sighting(clock) }));
+        sharing.stand();
+        assert_eq!(sharing.numbers().len(), 1, "another replica may have replaced the object");
     }
 
     /// The variants that a replica keeps at an instant at which it knows none.
