@@ -167,7 +167,8 @@ impl Pipeline {
         for (place, decision) in found.decisions.iter().enumerate() {
             let desired = decision.desired();
             let inputs_at = decision.inputs_at;
-            self.record(now, place, decision, DesiredReplicas { desired, inputs_at });
+            let number = DesiredReplicas { desired, inputs_at, packed: None };
+            self.record(now, place, decision, number);
         }
         found
     }
@@ -183,8 +184,7 @@ impl Pipeline {
         inputs: &Inputs,
         numbers: &BTreeMap<VariantKey, DesiredReplicas>,
     ) -> Decisions {
-        self.in_force.follow(now, numbers, &self.policy.behavior);
-
+        self.continue_from(now, numbers);
         let found = self.consider(now, inputs);
         for (place, decision) in found.decisions.iter().enumerate() {
             if let Some(number) = numbers.get(&decision.variant) {
@@ -192,6 +192,17 @@ impl Pipeline {
             }
         }
         found
+    }
+
+    /// Continues from exactly these desired replicas. Also takes over when pools were packed,
+    /// because another replica may have packed one that this process would not have packed.
+    fn continue_from(&mut self, now: Timestamp, numbers: &BTreeMap<VariantKey, DesiredReplicas>) {
+        self.in_force.follow(now, numbers, &self.policy.behavior);
+        for (variant, number) in numbers {
+            if let Some(packed) = number.packed {
+                self.pools.recall(now, variant, packed);
+            }
+        }
     }
 
     /// Runs every stage of a tick, without recording the decisions as in effect.
@@ -303,7 +314,7 @@ impl Pipeline {
         desired: Replicas,
         inputs_at: Timestamp,
     ) {
-        self.in_force.restore(now, variant, DesiredReplicas { desired, inputs_at });
+        self.in_force.restore(now, variant, DesiredReplicas { desired, inputs_at, packed: None });
     }
 
     /// Continues from desired replicas that another Plimsoll replica has put in effect.

@@ -193,7 +193,7 @@ fn numbers_that_another_replica_has_decided_are_followed_again() {
         let (now, inputs) = (at(traced.world.second), traced.world.inputs());
         let desired = if second < 20 { n(2) } else { n(4) };
         let numbers: BTreeMap<_, _> =
-            [(key("a"), DesiredReplicas { desired, inputs_at: now })].into();
+            [(key("a"), DesiredReplicas { desired, inputs_at: now, packed: None })].into();
         let said = RecordedResult::of(&traced.world.pipeline.follow(now, &inputs, &numbers));
         traced.world.second += 1;
         let tick = TraceTick { now, inputs, follows: Some(numbers), said };

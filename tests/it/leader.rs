@@ -1016,8 +1016,9 @@ fn second() -> impl Strategy<Value = Second> {
 
 fn numbers(decisions: &Decisions) -> BTreeMap<VariantKey, DesiredReplicas> {
     let number = |decision: &Decision| {
-        let number = DesiredReplicas { desired: decision.desired(), inputs_at: decision.inputs_at };
-        (decision.variant.clone(), number)
+        let desired = decision.desired();
+        let inputs_at = decision.inputs_at;
+        (decision.variant.clone(), DesiredReplicas { desired, inputs_at, packed: None })
     };
     decisions.decisions.iter().map(number).collect()
 }

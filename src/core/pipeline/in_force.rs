@@ -38,6 +38,10 @@ pub struct DesiredReplicas {
     pub desired: Replicas,
     /// The time of the data behind the decision.
     pub inputs_at: Timestamp,
+    /// The last time when the variant was packed, if it is a pool and another replica of Plimsoll
+    /// has reported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packed: Option<Timestamp>,
 }
 
 /// The origin of desired replicas from before a restart.
@@ -78,7 +82,7 @@ impl DecisionsInForce {
         &mut self,
         now: Timestamp,
         variant: VariantKey,
-        DesiredReplicas { desired, inputs_at }: DesiredReplicas,
+        DesiredReplicas { desired, inputs_at, packed: _ }: DesiredReplicas,
     ) {
         let in_force = DecisionInForce {
             desired,

@@ -73,7 +73,7 @@ impl TickScene {
     pub fn decided(self, model: &ModelKey) -> (RepeatableTick, Decisions) {
         let Self { mut pipeline, now, inputs, follows } = self;
         if let Some(numbers) = &follows {
-            pipeline.in_force.follow(now, numbers, &pipeline.policy.behavior);
+            pipeline.continue_from(now, numbers);
         }
 
         let found = pipeline.consider(now, &inputs);

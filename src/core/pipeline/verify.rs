@@ -121,7 +121,8 @@ mod tests {
         let a = VariantSpec::example("a");
         let b = VariantSpec::example("b");
         let mut in_force = DecisionsInForce::default();
-        in_force.restore(now, a.key.clone(), DesiredReplicas { desired: n(3), inputs_at: now });
+        let number = DesiredReplicas { desired: n(3), inputs_at: now, packed: None };
+        in_force.restore(now, a.key.clone(), number);
         let fleet = Arc::new(Fleet::new([a, b.clone()]));
         let inputs = Inputs { fleet, ..Inputs::default() };
         let policy = policy();

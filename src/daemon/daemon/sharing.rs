@@ -324,7 +324,8 @@ impl Sharing {
     pub(crate) fn numbers(&self) -> BTreeMap<VariantKey, DesiredReplicas> {
         let numbers = self.committed.iter().map(|(key, decided)| {
             let inputs_at = decided.decision.inputs_at;
-            (key.clone(), DesiredReplicas { desired: desired(decided), inputs_at })
+            let packed = self.memories.get(key).and_then(|(_, memory)| memory.packed);
+            (key.clone(), DesiredReplicas { desired: desired(decided), inputs_at, packed })
         });
         numbers.collect()
     }

@@ -290,7 +290,7 @@ fn corrected(
     for (key, said) in then {
         let (Some(desired), Some(inputs_at)) = (said.desired, said.inputs_at) else { continue };
         if again.get(key).and_then(|it| it.desired) != Some(desired) {
-            numbers.insert(key.clone(), DesiredReplicas { desired, inputs_at });
+            numbers.insert(key.clone(), DesiredReplicas { desired, inputs_at, packed: None });
         }
     }
 

@@ -120,7 +120,12 @@ impl World {
     }
 
     fn share(&mut self, desired: u32) {
-        let number = DesiredReplicas { desired: n(desired), inputs_at: self.now() };
+        self.share_packed(desired, None);
+    }
+
+    /// Shares desired replicas of a pool that another replica of Plimsoll packed at this time.
+    fn share_packed(&mut self, desired: u32, packed: Option<Timestamp>) {
+        let number = DesiredReplicas { desired: n(desired), inputs_at: self.now(), packed };
         self.shared = Some([(spec().key, number)].into());
     }
 
@@ -318,6 +323,22 @@ fn a_packing_that_is_shared_later_is_noted_once_it_is_in_effect() {
     assert_eq!(world.packed(), None, "it is not written yet");
 
     world.share(2);
+    let _ = world.tick();
+    assert_eq!(world.packed(), Some(world.now()));
+}
+
+#[test]
+fn a_new_leader_waits_for_the_interval_after_a_packing_of_the_last_one() {
+    let mut world = World::to_pack();
+    let packed = world.now();
+    world.share_packed(3, Some(packed));
+    let (desired, text, _) = world.after(40);
+    assert_eq!(desired, 3, "{text}");
+    assert_eq!(world.packed(), Some(packed));
+
+    // The clock of the last leader may be ahead.
+    let ahead = Timestamp::from_second(world.second + 3_600).unwrap();
+    world.share_packed(3, Some(ahead));
     let _ = world.tick();
     assert_eq!(world.packed(), Some(world.now()));
 }

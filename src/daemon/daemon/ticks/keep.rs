@@ -357,7 +357,7 @@ pub(super) fn take_over(
     pipeline.take_over(now, numbers);
 
     let mut recalled = Vec::new();
-    for (variant, DesiredReplicas { desired, inputs_at }) in new {
+    for (variant, DesiredReplicas { desired, inputs_at, .. }) in new {
         let known = state::SavedDecision::shared(variant, desired, inputs_at, now, shared);
         let Some(saved) = known else { continue };
         if let Some(memory) = &saved.memory {

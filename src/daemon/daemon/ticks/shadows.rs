@@ -51,8 +51,9 @@ pub(super) fn decide(
         let new = decisions.decisions.iter().filter(|it| !pipeline.has_number(&it.variant));
         let numbers: BTreeMap<VariantKey, DesiredReplicas> = new
             .map(|it| {
-                let number = DesiredReplicas { desired: it.desired(), inputs_at: it.inputs_at };
-                (it.variant.clone(), number)
+                let desired = it.desired();
+                let inputs_at = it.inputs_at;
+                (it.variant.clone(), DesiredReplicas { desired, inputs_at, packed: None })
             })
             .collect();
         pipeline.take_over(now, &numbers);
