@@ -11,7 +11,9 @@ use plimsoll::fleet::{ModelKey, ModelName, Namespace, VariantKey, VariantName};
 use plimsoll::leader::share::BODY_MAX;
 use plimsoll::pipeline::saved::VariantMemory;
 use plimsoll::publish::PublishedDecision;
-use plimsoll::publish::state::shared::{self, PackedDecisions, ShareDetail, ShareEntry};
+use plimsoll::publish::state::shared::{
+    self, PackedDecisions, ShareDetail, ShareEntry, SharedMemories,
+};
 
 use crate::pipeline::{at, spec};
 use crate::sizing::sized;
@@ -70,7 +72,8 @@ fn packed(fleet: &[Shared], remembers: bool) -> PackedDecisions {
         memory: remembers.then_some(memory),
         in_effect: true,
     });
-    shared::encode(at(0), Duration::from_hours(3), 812, entries, BODY_MAX).unwrap()
+    let undecided = SharedMemories::new();
+    shared::encode(at(0), Duration::from_hours(3), 812, entries, &undecided, BODY_MAX).unwrap()
 }
 
 #[test]

@@ -17,7 +17,9 @@ use plimsoll::publish::explain::FailureDetails;
 use plimsoll::publish::external_metrics::state::DecisionAges;
 use plimsoll::publish::gauges::{DecisionGauges, WvaPublication};
 use plimsoll::publish::history::RecentHistory;
-use plimsoll::publish::state::shared::{self, DocumentArrival, DocumentReceipt, ShareEntry};
+use plimsoll::publish::state::shared::{
+    self, DocumentArrival, DocumentReceipt, ShareEntry, SharedMemories,
+};
 use plimsoll::units::Fraction;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
@@ -286,7 +288,9 @@ fn followed(leader: &Published) -> Published {
         decided.map(|decided| ShareEntry { decided, memory: None, in_effect: true }).collect();
     let now = entries[0].decided.at;
     let elapsed = entries[0].decided.elapsed;
-    let written = shared::encode(now, elapsed, leader.generation, entries, usize::MAX).unwrap();
+    let undecided = SharedMemories::new();
+    let encoded = shared::encode(now, elapsed, leader.generation, entries, &undecided, usize::MAX);
+    let written = encoded.unwrap();
 
     let receipt =
         DocumentReceipt { elapsed, now, arrival: DocumentArrival::Prompt, holder: "leader" };

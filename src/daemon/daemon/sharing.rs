@@ -33,6 +33,7 @@ use crate::telemetry::LeaderMetrics;
 use plimsoll_core::decide::{NoData, NoDecision};
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_core::pipeline::DesiredReplicas;
+use plimsoll_core::pipeline::saved::VariantMemory;
 
 /// The label of variants that found no room in the document.
 const LEFT_OUT: &str = "left_out";
@@ -404,7 +405,7 @@ impl Sharing {
 
         self.is_awaited = false;
         self.sent_at = Some(elapsed);
-        let memories = self.memories_of(&decided, memories());
+        let memories = self.memories_of(found, &decided, memories());
         let encoded = self.encode(elapsed, found.generation, &decided, &memories);
         let packed = match encoded {
             Ok(document) => document,
@@ -424,19 +425,31 @@ impl Sharing {
         self.sent.push_back(SentDecisions { number: self.drafts, decided, memories, body });
     }
 
-    /// The memories in a draft: those of this replica, and of other variants the adopted ones.
+    /// The memories in a draft: those of this replica, and of other variants the adopted ones. Of
+    /// variants without a decision, these are only the overrides.
     fn memories_of(
         &self,
+        found: &Published,
         decided: &BTreeMap<VariantKey, PublishedDecision>,
         mut own: VariantMemories,
     ) -> SharedMemories {
         let written = decided.iter().filter_map(|(key, decided)| {
-            let adopted = self.memories.get(key).map(|(_, memory)| memory);
-            let memory = own.remove(key).or_else(|| adopted.cloned())?;
+            // An override from before the first decision may have ended.
+            let adopted = self.memories.get(key).filter(|_| self.committed.contains_key(key));
+            let memory = own.remove(key).or_else(|| adopted.map(|(_, memory)| memory.clone()))?;
             Some((key.clone(), (decided.decision.model.clone(), memory)))
         });
+        let mut memories: SharedMemories = written.collect();
 
-        written.collect()
+        for (key, VariantMemory { overridden, .. }) in own {
+            if let Some(variant) = found.variants.get(&key)
+                && overridden.is_some()
+            {
+                let memory = VariantMemory { overridden, ..VariantMemory::default() };
+                memories.insert(key, (variant.spec.model_key(), memory));
+            }
+        }
+        memories
     }
 
     fn encode(
@@ -451,7 +464,11 @@ impl Sharing {
             ShareEntry { decided, memory, in_effect: self.committed.contains_key(key) }
         });
 
-        shared::encode(self.clock.now(), elapsed, generation, entries, BODY_MAX)
+        let undecided = memories.iter().filter(|(key, _)| !decided.contains_key(*key));
+        let overrides: SharedMemories =
+            undecided.map(|(key, known)| (key.clone(), known.clone())).collect();
+
+        shared::encode(self.clock.now(), elapsed, generation, entries, &overrides, BODY_MAX)
     }
 
     /// Takes over the omissions of a new draft, reports them, and returns the draft's body.
@@ -559,12 +576,15 @@ fn say_left_out(left_out: &BTreeSet<VariantKey>) {
 mod tests {
     use std::sync::Arc;
 
+    use plimsoll_core::observe::Observation;
+    use plimsoll_core::observe::overrides::{Order, Override, OverrideSource};
     use prometheus::Registry;
     use serde_json::json;
 
     use super::*;
     use crate::fixtures;
     use crate::leader::share::DocumentPosition;
+    use crate::publish::PublishedVariant;
 
     /// The decisions of variants with these desired replicas.
     fn decided(numbers: &[(&str, u32)]) -> BTreeMap<VariantKey, PublishedDecision> {
@@ -641,15 +661,64 @@ mod tests {
         decided.len()
     }
 
-    #[test]
-    fn the_time_without_a_variant_begins_again_after_another_replica_has_led() {
+    /// A replica that has seen no document.
+    fn follower() -> Sharing {
         let (_, leadership) = watch::channel(Leadership::default());
         let (_, seat) = watch::channel(DocumentAccess::Reader);
         let (_, sightings) = watch::channel(None);
         let (drafts, _) = watch::channel(None);
         let channels = Channels { leadership, seat, sightings, drafts };
         let metrics = LeaderMetrics::register(&Registry::new()).unwrap();
-        let mut sharing = Sharing::new(Clock::start(), channels, metrics);
+        Sharing::new(Clock::start(), channels, metrics)
+    }
+
+    #[test]
+    fn a_draft_has_the_overrides_of_variants_without_a_decision() {
+        let sharing = follower();
+        let spec = fixtures::variant("new");
+        let (key, model) = (spec.key.clone(), spec.model_key());
+        let variant = PublishedVariant {
+            observation: Observation::of_nothing(spec.bounds),
+            spec,
+            report: None,
+            decided: None,
+            undecided: Some(NOT_SHARED),
+        };
+        let found = Published { variants: [(key.clone(), variant)].into(), ..Published::default() };
+        let until = Timestamp::from_second(1_800_000_000).unwrap();
+        let pause = Override { order: Order::Pause, until, by: OverrideSource::Api };
+        let overridden = VariantMemory { overridden: Some(pause), ..VariantMemory::default() };
+        let own = VariantMemory { named: vec!["queue".to_owned()], ..overridden.clone() };
+
+        let none = BTreeMap::new();
+        let memories = sharing.memories_of(&found, &none, [(key.clone(), own)].into());
+        assert_eq!(memories, SharedMemories::from([(key, (model, overridden))]));
+
+        let draft = sharing.encode(Duration::ZERO, 1, &none, &memories).unwrap();
+        let now = sharing.clock.now();
+        let arrival = DocumentArrival::Prompt;
+        let receipt = DocumentReceipt { elapsed: Duration::ZERO, now, arrival, holder: "me" };
+        let read = shared::decode_packed(&draft.packed, receipt).unwrap();
+        assert_eq!((read.memories, read.decided.len()), (memories, 0));
+    }
+
+    #[test]
+    fn an_override_that_ended_before_the_first_decision_is_not_written_again() {
+        let mut sharing = follower();
+        let spec = fixtures::variant("a");
+        let until = Timestamp::from_second(1_800_000_000).unwrap();
+        let pause = Override { order: Order::Pause, until, by: OverrideSource::Api };
+        let overridden = VariantMemory { overridden: Some(pause), ..VariantMemory::default() };
+        sharing.memories = [(spec.key.clone(), (spec.model_key(), overridden))].into();
+
+        let found = Published::default();
+        let memories = sharing.memories_of(&found, &decided(&[("a", 2)]), VariantMemories::new());
+        assert_eq!(memories, SharedMemories::new());
+    }
+
+    #[test]
+    fn the_time_without_a_variant_begins_again_after_another_replica_has_led() {
+        let mut sharing = follower();
         sharing.committed = decided(&[("a", 2)]);
 
         let late = RESTORE_MAX.unsigned_abs() + Duration::from_secs(1);

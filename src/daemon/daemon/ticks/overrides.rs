@@ -113,7 +113,7 @@ impl OverrideBook {
         leads: bool,
         unwritten: &[UnwrittenOrder],
     ) {
-        // There is no shared memory of a variant without a decision.
+        // The document may have no room for the memory of a variant.
         self.given.retain(|variant, _| leads && !memories.contains_key(variant));
         for (variant, (_, memory)) in memories {
             if let Some(given) = memory.overridden {

@@ -22,6 +22,9 @@
 //! continues. It has the shape of the state file, without the observations behind the learned
 //! coefficients.
 //!
+//! `undecided` has the pins and pauses of variants without a decision, each as the `memory` of its
+//! variant. Releases that do not know the list skip it.
+//!
 //! The document is written compressed ([`packed`]). If it is too large, parts of it are left out,
 //! first from the namespaces that take most ([`fit`]).
 
@@ -36,14 +39,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::publish::PublishedDecision;
 use crate::publish::state::shared::error::VERSION;
 use crate::publish::state::shared::line::{SharedLine, SharedStep};
 use crate::publish::state::{DecodedMemory, SavedDecision};
 use plimsoll_core::decide::Decision;
-use plimsoll_core::fleet::{ModelKey, VariantKey};
-use plimsoll_core::pipeline::saved::VariantMemory;
+use plimsoll_core::fleet::{ModelKey, ModelName, VariantKey};
+use plimsoll_core::pipeline::saved::{MemoryLength, VariantMemory};
 use plimsoll_core::units::Replicas;
 
 pub use crate::publish::state::shared::error::SharedError;
@@ -61,7 +65,7 @@ pub struct SharedDecisions {
     pub lain: Duration,
     /// The decisions, with their ages on this replica's monotonic clock.
     pub decided: BTreeMap<VariantKey, PublishedDecision>,
-    /// The memories of the writer.
+    /// The memories of the writer. Of variants without a decision, it shares only overrides.
     pub memories: SharedMemories,
     /// Names that only the writer's release knows: words in its memories, and stages and reasons in
     /// its steps. `memories` does not contain these words.
@@ -92,13 +96,25 @@ struct SharedDocument {
     version: u32,
     generation: u64,
     written: Timestamp,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    undecided: Vec<UndecidedLine>,
+    /// The last field, because lines are written into its end.
     decisions: Vec<SharedLine>,
+}
+
+/// The override of a variant without a decision.
+#[derive(Serialize, Deserialize)]
+struct UndecidedLine {
+    variant: VariantKey,
+    model: ModelName,
+    memory: Value,
 }
 
 // === writing ===
 
 /// Writes the decisions at `now` on the wall clock and `elapsed` on the monotonic clock. Includes
 /// the memories of the variants and the data of the reasons, as far as they fit into `bytes_max`.
+/// `undecided` are the overrides of variants without a decision.
 ///
 /// # Errors
 ///
@@ -108,13 +124,39 @@ pub fn encode<'a>(
     elapsed: Duration,
     generation: u64,
     decided: impl IntoIterator<Item = ShareEntry<'a>>,
+    undecided: &SharedMemories,
     bytes_max: usize,
 ) -> Result<PackedDecisions, SharedError> {
-    let decisions = Vec::new();
-    let document = SharedDocument { version: VERSION, generation, written: now, decisions };
+    let mut lines = Vec::with_capacity(undecided.len());
+    for (variant, (model, memory)) in undecided {
+        lines.push(UndecidedLine::told(variant, model, memory)?);
+    }
+
+    let document = SharedDocument {
+        version: VERSION,
+        generation,
+        written: now,
+        undecided: lines,
+        decisions: Vec::new(),
+    };
     let empty = serde_json::to_string(&document).map_err(SharedError::Shape)?;
 
     fit::fit(elapsed, decided, &empty, bytes_max)
+}
+
+impl UndecidedLine {
+    fn told(
+        variant: &VariantKey,
+        model: &ModelKey,
+        memory: &VariantMemory,
+    ) -> Result<Self, SharedError> {
+        let kept = DecodedMemory::new(memory, MemoryLength::Windows);
+        Ok(Self {
+            variant: variant.clone(),
+            model: model.model.clone(),
+            memory: serde_json::to_value(kept).map_err(SharedError::Shape)?,
+        })
+    }
 }
 
 // === reading ===
@@ -149,7 +191,7 @@ fn read(
     document: SharedDocument,
     receipt: DocumentReceipt<'_>,
 ) -> Result<SharedDecisions, SharedError> {
-    let SharedDocument { version, generation, written, decisions } = document;
+    let SharedDocument { version, generation, written, undecided, decisions } = document;
     if version != VERSION {
         return Err(SharedError::Content(format!("version {version}, not {VERSION}")));
     }
@@ -162,13 +204,15 @@ fn read(
     };
 
     let mut shared = SharedDecisions { generation, lain, ..SharedDecisions::default() };
+    for UndecidedLine { variant, model: name, memory } in undecided {
+        let Some(known) = remembered(memory, &mut shared.strange) else { continue };
+        let model = ModelKey { namespace: variant.namespace.clone(), model: name };
+        shared.memories.insert(variant, (model, known));
+    }
+
     for (index, mut line) in decisions.into_iter().enumerate() {
-        let read: Option<DecodedMemory> =
-            line.memory.take().and_then(|value| serde_json::from_value(value).ok());
-        let memory = read.map(|told| {
-            shared.strange.extend(told.strange);
-            told.memory
-        });
+        let told = line.memory.take();
+        let memory = told.and_then(|value| remembered(value, &mut shared.strange));
         shared.strange.extend(line.steps.iter().flat_map(SharedStep::strange));
 
         let decided = line.decided(receipt, lain).ok_or_else(|| {
@@ -182,6 +226,14 @@ fn read(
     Ok(shared)
 }
 
+/// Reads a memory, and adds the words that only another release knows to `strange`; `None` if this
+/// release cannot read it.
+fn remembered(value: Value, strange: &mut BTreeSet<String>) -> Option<VariantMemory> {
+    let read: DecodedMemory = serde_json::from_value(value).ok()?;
+    strange.extend(read.strange);
+    Some(read.memory)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,8 +244,7 @@ mod tests {
     use plimsoll_core::fleet::{Namespace, VariantName};
     use plimsoll_core::observe::Observation;
     use plimsoll_core::pipeline::saved::{
-        MemoryLength, OutputLength, Recommendation, SavedAnalyzers, SavedHistory, SavedKnowledge,
-        SavedLimit,
+        OutputLength, Recommendation, SavedAnalyzers, SavedHistory, SavedKnowledge, SavedLimit,
     };
     use plimsoll_core::units::Tokens;
 
@@ -280,7 +331,8 @@ mod tests {
             let in_effect = key.namespace.as_str() == "shop";
             Some(ShareEntry { decided, memory, in_effect })
         });
-        encode(at(0), NOW, published.generation, entries, bytes_max)
+        let undecided = SharedMemories::new();
+        encode(at(0), NOW, published.generation, entries, &undecided, bytes_max)
     }
 
     #[test]
@@ -400,7 +452,7 @@ mod tests {
         let mut room = usize::MAX;
         let mut cut = 0;
         while let Ok(PackedDecisions { packed, left_out, .. }) =
-            encode(at(0), NOW, 1, entries(), room)
+            encode(at(0), NOW, 1, entries(), &SharedMemories::new(), room)
         {
             assert!(left_out.len() == 200 || left_out.iter().all(|key| key.variant != old));
             cut += usize::from((1..200).contains(&left_out.len()));
