@@ -194,8 +194,8 @@ impl Pipeline {
         found
     }
 
-    /// Continues from exactly these desired replicas. Also takes over when pools were packed,
-    /// because another replica may have packed one that this process would not have packed.
+    /// Continues from exactly these desired replicas. Also takes over the times at which other
+    /// Plimsoll replicas packed pools, because this process may not have decided the same.
     fn continue_from(&mut self, now: Timestamp, numbers: &BTreeMap<VariantKey, DesiredReplicas>) {
         self.in_force.follow(now, numbers, &self.policy.behavior);
         for (variant, number) in numbers {

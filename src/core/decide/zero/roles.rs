@@ -500,7 +500,7 @@ mod tests {
         assert_eq!(woken_by(&wake_whole(queued, &parts, room)), ["p-other", "d0"]);
         assert!(asked.get() < 10, "{} questions", asked.get());
 
-        // Of variants that are alike, one that has been woken comes first if it fits.
+        // Of variants that are alike, a woken one comes first if it fits.
         parts[99].woken = true;
         assert_eq!(woken_by(&wake_whole(queued, &parts, room)), ["p99", "d-other"]);
     }
