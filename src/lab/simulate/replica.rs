@@ -455,15 +455,15 @@ impl Replica {
 
             self.occupy(index, 0, computed);
             *budget -= computed - cached;
-            if self.prefix_hits > Fraction::ZERO || self.prefix.is_some() {
-                self.counters.prefix_queries += u64::from(prompt);
-                self.counters.prefix_hits += u64::from(cached);
-            }
-
+            // vLLM does not count the lookups of preempted requests.
             let life = &mut self.lives[index];
             if life.scheduled.is_none() {
                 life.scheduled = Some(now);
                 life.cached = cached;
+                if self.prefix_hits > Fraction::ZERO || self.prefix.is_some() {
+                    self.counters.prefix_queries += u64::from(prompt);
+                    self.counters.prefix_hits += u64::from(cached);
+                }
             }
 
             life.phase = RequestPhase::Prefill { computed };

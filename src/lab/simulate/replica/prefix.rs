@@ -405,7 +405,6 @@ mod tests {
         engine.submit_prompt(at, request, PromptId { place, world: 0 }).unwrap();
     }
 
-    /// Checks that all blocks are in use or free, and that only known requests hold pages.
     /// Serves all requests of an engine, and returns them.
     fn lives(mut engine: Replica) -> Vec<Finished> {
         let mut events = Vec::new();
@@ -417,6 +416,7 @@ mod tests {
         finished.collect()
     }
 
+    /// Checks that all blocks are in use or free, and that only known requests hold pages.
     fn check(engine: &Replica) {
         let cache = engine.prefix.as_ref().unwrap();
         let mut free = 0;

@@ -249,21 +249,71 @@ struct RatePosition {
 
 /// Arrivals at a rate. Gaps are drawn for a rate of one and then scaled by the actual rate. A
 /// variation of 1 gives a Poisson process, a larger one gives bursts, and 0 gives regular arrivals.
+/// They were going on before, so the first gap is the rest of one that is already running.
 #[derive(Clone, Debug)]
 pub struct Renewals {
     rate: Rate,
-    /// The shape of the gaps' gamma distribution; `None` for equal gaps.
-    shape: Option<f64>,
+    gaps: RenewalGaps,
+    /// Whether an arrival was drawn.
+    begun: bool,
     place: RatePosition,
     random: Pcg64,
 }
+
+/// The distribution of the gaps at a rate of one.
+#[derive(Clone, Copy, Debug)]
+enum RenewalGaps {
+    /// All gaps are equal.
+    Equal,
+    /// The exponential distribution.
+    Exponential,
+    /// The gamma distribution of this shape.
+    Gamma(f64),
+}
+
+// === impl RenewalGaps ===
+
+impl RenewalGaps {
+    /// The gaps with this coefficient of variation.
+    fn of(variation: f64) -> Self {
+        let shape = 1.0 / (variation * variation);
+        if variation <= 0.0 {
+            Self::Equal
+        } else if (shape - 1.0).abs() < 1e-9 {
+            Self::Exponential
+        } else {
+            Self::Gamma(shape)
+        }
+    }
+
+    fn draw(self, random: &mut Pcg64) -> f64 {
+        match self {
+            Self::Equal => 1.0,
+            Self::Exponential => random::exponential(random),
+            Self::Gamma(shape) => random::gamma(random, shape) / shape,
+        }
+    }
+
+    /// The rest of a gap at any time. A time is in a gap with a probability that grows with the
+    /// gap's length (Cox, Renewal Theory, 1962), and anywhere within it.
+    fn draw_rest(self, random: &mut Pcg64) -> f64 {
+        match self {
+            Self::Gamma(shape) => {
+                random::uniform(random) * random::gamma(random, shape + 1.0) / shape
+            }
+            Self::Equal | Self::Exponential => self.draw(random),
+        }
+    }
+}
+
+// === impl Renewals ===
 
 impl Renewals {
     /// Arrivals whose gaps have this coefficient of variation.
     #[must_use]
     pub fn new(rate: Rate, variation: f64, random: Pcg64) -> Self {
-        let shape = (variation > 0.0).then(|| 1.0 / (variation * variation));
-        Self { rate, shape, place: RatePosition::default(), random }
+        let gaps = RenewalGaps::of(variation);
+        Self { rate, gaps, begun: false, place: RatePosition::default(), random }
     }
 }
 
@@ -271,11 +321,13 @@ impl Iterator for Renewals {
     type Item = Micros;
 
     fn next(&mut self) -> Option<Micros> {
-        let gap = match self.shape {
-            None => 1.0,
-            Some(shape) if (shape - 1.0).abs() < 1e-9 => random::exponential(&mut self.random),
-            Some(shape) => random::gamma(&mut self.random, shape) / shape,
+        let gap = if self.begun {
+            self.gaps.draw(&mut self.random)
+        } else {
+            self.gaps.draw_rest(&mut self.random)
         };
+
+        self.begun = true;
         let at = Micros::from_secs_f64(self.rate.advance(&mut self.place, gap)?);
         (at < Micros::new(u64::MAX)).then_some(at)
     }
@@ -331,6 +383,22 @@ mod tests {
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let variance = gaps.iter().map(|g| (g - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
         assert!((variance.sqrt() / mean - 3.0).abs() < 0.15, "{}", variance.sqrt() / mean);
+    }
+
+    #[test]
+    fn bursts_are_as_likely_in_the_first_second_as_later() {
+        let rate = Rate::constant(1.0).unwrap();
+        let mut early = 0;
+        for index in 0..20_000 {
+            let random = generator(1, Purpose::Times, index);
+            let renewals = Renewals::new(rate.clone(), 4.0, random);
+            early += renewals.take_while(|at| *at < Micros::from_secs(1)).count();
+        }
+
+        // One per second, with a standard error of 0.02. If the first gap were like the others, there
+        // would be five.
+        let mean = early as f64 / 20_000.0;
+        assert!((mean - 1.0).abs() < 0.08, "{mean}");
     }
 
     #[test]
