@@ -60,6 +60,8 @@ pub struct IntervalDelta {
     pub intervals: Option<(Seconds, Requests)>,
     /// The time that finished requests had spent in batches, and the number of these requests.
     pub batched: Option<(Seconds, Requests)>,
+    /// Requests whose KV tokens made room for others, and are computed again.
+    pub preempted: Option<Requests>,
     /// Requests that wait for room at its end. If an engine does not report the reason, requests
     /// that wait for any reason.
     pub waiting: Option<Requests>,
@@ -98,6 +100,7 @@ struct CounterValues {
     steps: Option<f64>,
     intervals: Option<(f64, f64)>,
     batched: Option<(f64, f64)>,
+    preempted: Option<f64>,
     stays: Option<(f64, f64)>,
     queued: Option<f64>,
     prompts: Option<(f64, f64)>,
@@ -131,6 +134,7 @@ impl IntervalDelta {
             steps: None,
             intervals: None,
             batched: None,
+            preempted: None,
             waiting: None,
             running: None,
             kv_usage: None,
@@ -211,6 +215,7 @@ impl CounterValues {
             steps: summed(ranks, |rank| Some(rank.step_tokens.as_ref()?.count)),
             intervals: totals(ranks, |rank| rank.itl.as_ref()),
             batched: totals(ranks, |rank| rank.inference_time.as_ref()),
+            preempted: summed(ranks, |rank| rank.preemptions.map(Requests::requests)),
             stays: totals(ranks, |rank| rank.e2e.as_ref()),
             queued: summed(ranks, |rank| Some(rank.queue_time.as_ref()?.sum)),
             prompts: totals(ranks, |rank| rank.prompt_length.as_ref()),
@@ -287,6 +292,7 @@ impl CounterValues {
             intervals: intervals
                 .and_then(|(sum, count)| Seconds::new(sum).zip(Requests::new(count))),
             batched: batched.and_then(|(sum, count)| Seconds::new(sum).zip(Requests::new(count))),
+            preempted: grown(self.preempted, before.preempted)?.and_then(Requests::new),
             ..IntervalDelta::over(Timestamp::UNIX_EPOCH, Seconds::ZERO)
         };
 

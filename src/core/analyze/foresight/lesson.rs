@@ -20,6 +20,9 @@
 //! none more. In a stride of `s` seconds it finds the share `1 - 2 (D/s)^2 (s/D - 1 + exp(-s/D))`
 //! of a request more.
 //!
+//! A full cache preempts requests, and the engine computes their tokens again without counting
+//! them. So `p` includes the mean KV tokens of a running request for each of them.
+//!
 //! **Short answers** have few intervals or none, and these follow their own prompts. So the time of
 //! requests in the batch counts instead, from the first iteration to the last, which is `T` for
 //! each output. The iterations of a request contain its own prompt and the prompts of requests that
@@ -201,7 +204,7 @@ impl IterationSampler {
         self.between += between;
         if seconds > 0.0 {
             self.batches += intervals * between / seconds;
-            self.prompts += between * computed / seconds;
+            self.prompts += between * (computed + computed_again(stride) / ranks) / seconds;
         }
 
         if let Some((batched, finished)) = stride.batched {
@@ -285,6 +288,17 @@ impl IterationSampler {
     }
 }
 
+/// The tokens of preempted requests that an engine computes again. No counter includes them.
+fn computed_again(stride: &IntervalDelta) -> f64 {
+    let held = stride
+        .kv_usage
+        .zip(stride.kv_capacity)
+        .map_or(0.0, |(usage, capacity)| usage.fraction() * capacity.tokens());
+    let running = stride.running.map_or(0.0, Requests::requests);
+    let preempted = stride.preempted.map_or(0.0, Requests::requests);
+    if running > 0.0 { preempted * held / running } else { 0.0 }
+}
+
 /// Returns true if more than a few requests wait for room in a replica.
 fn has_queue(stride: &IntervalDelta) -> bool {
     let queue = stride.waiting.zip(stride.running);
@@ -326,7 +340,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::units::{Seconds, Tokens};
+    use crate::units::{Fraction, Seconds, Tokens};
 
     /// The counters of a replica in a second.
     #[derive(Clone, Copy)]
@@ -406,6 +420,25 @@ mod tests {
     fn nothing_is_learned_while_clients_hang_up() {
         assert!(lessons_despite(0.04) > 10, "a few always do");
         assert_eq!(lessons_despite(0.2), 0, "their prompts are computed and not counted");
+    }
+
+    #[test]
+    fn prompts_that_are_computed_again_are_prompts() {
+        // A tenth of the requests is preempted, with 800 tokens each.
+        let preempted = IntervalDelta {
+            preempted: Some(requests(0.1)),
+            kv_usage: Fraction::new(0.8),
+            kv_capacity: Tokens::new(1000.0),
+            running: Some(requests(1.0)),
+            ..stride(ALONE, 1)
+        };
+        let [once, again] = [stride(ALONE, 1), preempted].map(|stride| {
+            let mut lessons = IterationSampler::default();
+            (0..200).find_map(|_| lessons.take(&stride)).unwrap()
+        });
+
+        assert!((again.prompt / once.prompt - 1.2).abs() < 1e-9, "{again:?}");
+        assert!((again.seconds - once.seconds).abs() < 1e-9, "{again:?}");
     }
 
     #[test]
