@@ -13,7 +13,8 @@
 //!
 //! So a limit inferred from something else, such as a gateway's, is tried again. A fleet whose
 //! assumed places grow by 26% per day meets the true limit within days, and scales down in small
-//! steps until then. A real limit shows itself again in five scrapes.
+//! steps until then. A real limit shows itself again in five scrapes, or in three that are 10 s
+//! apart.
 
 use crate::analyze::foresight::card::EngineProfile;
 use crate::analyze::foresight::lesson::IterationSample;
@@ -37,6 +38,12 @@ const BUDGET_ROOM: f64 = 0.8;
 
 /// Consecutive scrapes that must show the same limit of the batch.
 const FULL_PAGES: u32 = 5;
+
+/// The same for scrapes that are far apart, between which most requests were replaced.
+const FULL_PAGES_APART: u32 = 3;
+
+/// Seconds from which scrapes are far apart.
+const APART: f64 = 10.0;
 
 /// The share of a full batch by which its running requests may differ, and at least one request.
 /// Requests that end in an iteration leave their places to the next one.
@@ -122,8 +129,9 @@ impl Maxima {
 // === impl FullBatch ===
 
 impl FullBatch {
-    /// Adds a scrape. Returns the running requests once enough scrapes in a row agree.
-    pub(super) fn take(&mut self, running: f64) -> Option<f64> {
+    /// Adds a scrape, which comes some time after the last. Returns the running requests once
+    /// enough scrapes in a row agree.
+    pub(super) fn take(&mut self, running: f64, elapsed: Seconds) -> Option<f64> {
         let least = self.least.min(running);
         let most = self.most.max(running);
         *self = if self.pages > 0 && most - least <= (FULL_SPREAD * most).max(1.0) {
@@ -132,7 +140,8 @@ impl FullBatch {
             Self { pages: 1, least: running, most: running }
         };
 
-        (self.pages >= FULL_PAGES).then_some(self.most)
+        let enough = if elapsed.seconds() < APART { FULL_PAGES } else { FULL_PAGES_APART };
+        (self.pages >= enough).then_some(self.most)
     }
 }
 
@@ -194,6 +203,19 @@ mod tests {
 
         (0..30).for_each(|_| maxima.age(DAY));
         assert!((maxima.seats(256.0, None) - 256.0).abs() < 1e-9, "no more than is usual");
+    }
+
+    #[test]
+    fn scrapes_that_are_far_apart_show_a_full_batch_sooner() {
+        let pages = |apart: u32| {
+            let mut batch = FullBatch::default();
+            (1..9).find(|_| batch.take(24.0, Seconds::literal(apart)).is_some())
+        };
+        assert_eq!((pages(1), pages(15)), (Some(5), Some(3)));
+
+        let mut batch = FullBatch::default();
+        let varied = [24.0, 20.0, 24.0, 22.0, 20.0].map(|it| batch.take(it, Seconds::literal(15)));
+        assert_eq!(varied, [None; 5]);
     }
 
     #[test]

@@ -74,6 +74,7 @@ impl Foresight {
             }
         }
 
+        self.share_places(variants);
         self.uncounted.retain(|it| {
             let of_variant = variants.iter().find(|variant| variant.spec.key == it.variant);
             of_variant
@@ -91,6 +92,19 @@ impl Foresight {
                 let of_role = variants.iter().filter(|it| it.spec.role == *role);
                 let serving = of_role.map(|it| serving(it, counting(it, uncounted))).sum();
                 demand.close(through, front, serving, teaches);
+            }
+        }
+    }
+
+    /// Lets variants assume the places in a batch that others on the same accelerator have shown.
+    /// Engines of one model on one accelerator are usually started alike.
+    fn share_places(&mut self, variants: &[VariantStrides<'_>]) {
+        for variant in variants {
+            let alike = variants.iter().filter(|it| is_alike(it, variant));
+            let places = alike.filter_map(|it| self.variants.get(&it.spec.key)?.shown_places());
+            let most = places.max_by(f64::total_cmp);
+            if let Some(seen) = self.variants.get_mut(&variant.spec.key) {
+                seen.assume_places(most);
             }
         }
     }
@@ -178,6 +192,18 @@ impl RoleDemand {
     }
 }
 
+/// Returns true if two variants run on the same accelerators, and the places of neither are known
+/// from arguments.
+fn is_alike(one: &VariantStrides<'_>, other: &VariantStrides<'_>) -> bool {
+    one.spec.key != other.spec.key
+        && one.spec.role == other.spec.role
+        && one.spec.accelerator.is_some()
+        && one.spec.accelerator == other.spec.accelerator
+        && one.spec.gpus == other.spec.gpus
+        && one.told.seats.is_none()
+        && other.told.seats.is_none()
+}
+
 /// The gateway in front of the replicas. It counts as full if it queues more requests than usually
 /// wait at all replicas. Each replica then runs as many requests as the gateway allows.
 fn behind(
@@ -214,9 +240,10 @@ fn serving(variant: &VariantStrides<'_>, counted: usize) -> Serving {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analyze::foresight::strides::ReplicaStrides;
-    use crate::fleet::{ReplicaName, VariantSpec};
-    use crate::units::Replicas;
+    use crate::analyze::foresight::seen::VariantModel;
+    use crate::analyze::foresight::strides::{EngineLimits, ReplicaStrides};
+    use crate::fleet::{Accelerator, ReplicaName, VariantSpec};
+    use crate::units::{Fraction, Replicas, Requests};
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_795_000_000 + second).unwrap()
@@ -281,6 +308,42 @@ mod tests {
         let (arrivals, known) = decode.arriving(at(400));
         let rate = arrivals.rate(known).unwrap();
         assert!((rate - 4.0).abs() < 1e-9 && known == at(400), "{rate} {known}");
+    }
+
+    #[test]
+    fn variants_on_one_accelerator_assume_the_places_that_one_of_them_has_shown() {
+        let [full, other] = ["a", "b"].map(|name| VariantSpec {
+            accelerator: Some(Accelerator::new("H100").unwrap()),
+            ..VariantSpec::example(name)
+        });
+        let key = ReplicaKey {
+            variant: full.key.clone(),
+            replica: ReplicaName::new("a").unwrap(),
+            incarnation: None,
+        };
+
+        let mut foresight = Foresight::default();
+        foresight.variants.insert(other.key.clone(), VariantModel::default());
+        let policy = ForesightPolicy::default();
+        let behind = UpstreamQueue::FullGateway;
+        let around = ReplicaContext { behind, ..ReplicaContext::example(&policy) };
+        let stride = IntervalDelta {
+            running: Requests::new(13.0),
+            kv_usage: Fraction::new(0.1),
+            ..IntervalDelta::over(at(1), Seconds::literal(1))
+        };
+        for _ in 0..5 {
+            foresight.variants.entry(full.key.clone()).or_default().take(&key, &stride, around);
+        }
+
+        let mut places_of_other = |seats: Option<Requests>| {
+            let told = EngineLimits { seats, ..EngineLimits::default() };
+            let second = VariantStrides { told, ..VariantStrides::example(&other) };
+            foresight.share_places(&[VariantStrides::example(&full), second]);
+            foresight.variants[&other.key].seats(seats, 256.0)
+        };
+        assert!((places_of_other(None) - 13.0).abs() < 1e-9);
+        assert!((places_of_other(Requests::new(64.0)) - 64.0).abs() < 1e-9);
     }
 
     #[test]

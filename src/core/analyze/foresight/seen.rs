@@ -37,6 +37,8 @@ pub(crate) struct VariantModel {
     ranks: u32,
     kv: Option<Tokens>,
     maxima: Maxima,
+    /// Places in the batch that the replicas of a variant on the same accelerator have shown.
+    sibling_places: Option<f64>,
     throughput: Option<Throughput>,
     counts_time: bool,
     rollout: EngineRollout,
@@ -218,7 +220,7 @@ impl VariantModel {
         let gathered = self.replicas.entry(replica.clone()).or_default();
         gathered.apart = stride.elapsed;
         let full = if around.is_full(stride, gathered.last) {
-            gathered.full.take(running)
+            gathered.full.take(running, stride.elapsed)
         } else {
             gathered.full = FullBatch::default();
             None
@@ -346,9 +348,21 @@ impl VariantModel {
         })
     }
 
-    /// Places in the batch of a rank, given the configured or usual places.
-    pub(crate) fn seats(&self, usual: f64) -> f64 {
-        self.maxima.seats(usual, self.card().map(|card| &card.learned))
+    /// Places in the batch of a rank, given the configured places, if they are, and the usual ones.
+    pub(crate) fn seats(&self, told: Option<Requests>, usual: f64) -> f64 {
+        let assumed = self.sibling_places.unwrap_or(usual);
+        let places = told.map_or(assumed, Requests::requests);
+        self.maxima.seats(places, self.card().map(|card| &card.learned))
+    }
+
+    /// The places that its own replicas have shown.
+    pub(super) const fn shown_places(&self) -> Option<f64> {
+        self.maxima.full_at
+    }
+
+    /// Takes the places that the replicas of a variant on the same accelerator have shown.
+    pub(super) const fn assume_places(&mut self, shown: Option<f64>) {
+        self.sibling_places = shown;
     }
 
     /// The throughput of its full replicas; `None` while none was full.

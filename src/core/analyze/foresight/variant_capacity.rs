@@ -122,7 +122,7 @@ impl Foresight {
         let limits = CapacityLimits {
             itl: itl.filter(|_| spec.role != Role::Prefill),
             first: (spec.role != Role::Decode).then_some(first),
-            seats: seen.seats(told.seats.unwrap_or(policy.seats).requests()),
+            seats: seen.seats(told.seats, policy.seats.requests()),
             kv: seen.kv_of_a_rank(),
             budget: seen.budget(told.budget, policy.budget),
             share: policy.limit_share,

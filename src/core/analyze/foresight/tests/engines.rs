@@ -124,7 +124,7 @@ fn maxima_are_of_the_new_engines_and_lengths_of_requests_stay() {
     let _ = world.run(20, 0.3 * truth());
     assert!(busiest(&world) < 0.5 * before, "{} {before}", busiest(&world));
     let seen = &world.foresight.variants[&world.spec.key];
-    assert!((seen.seats(usual) - usual).abs() < 1e-9);
+    assert!((seen.seats(None, usual) - usual).abs() < 1e-9);
     assert!(seen.requested(&RequestLengths::default()).is_some(), "lengths are those of clients");
 }
 
