@@ -90,7 +90,7 @@ use serde::{Deserialize, Serialize};
 use crate::analyze::capacity::{
     CapacityReport, Confidence, SpareWithheld, Totals, Unit, VariantCapacity, amount,
 };
-use crate::analyze::foresight::capacity::{CapacityBound, RATE_MIN, ReplicaCapacity};
+use crate::analyze::foresight::capacity::{CapacityBound, ReplicaCapacity};
 use crate::analyze::foresight::card::Card;
 use crate::analyze::foresight::cold::cold_start;
 use crate::analyze::foresight::estimate::CapacityEstimate;
@@ -177,7 +177,8 @@ impl ForesightAnalysis {
 // === impl Foresight ===
 
 impl Foresight {
-    /// Sets the share of the capacity per replica that the router lets each variant use.
+    /// Sets the share of the capacity per replica that the router lets each variant use. Variants
+    /// without a capacity are not used while others provide the need.
     fn route(
         &mut self,
         model: &ModelKey,
@@ -196,6 +197,8 @@ impl Foresight {
                     carried.usable = usable;
                 }
             }
+
+            side.leave_out_unable(need);
         }
     }
 
@@ -333,8 +336,8 @@ fn capacity_of(
     carried: Option<ReplicaCapacity>,
     cards: &BTreeMap<VariantKey, Arc<Card>>,
 ) -> VariantCapacity {
-    let able = carried.filter(|it| it.rate.requests_per_second() > RATE_MIN);
-    let rate = able.map(|it| it.counts());
+    let counted = carried.filter(|it| it.is_able() || it.usable == Fraction::ZERO);
+    let rate = counted.map(|it| it.counts());
 
     let current = variant.staying();
     let pending = variant.pending.min(current);
@@ -365,9 +368,10 @@ impl RoleFleet<'_> {
     /// The variants without capacity because of the target for the time between tokens.
     fn floors(&self, policy: &ForesightPolicy) -> impl Iterator<Item = (VariantKey, Floor)> {
         self.variants.iter().filter_map(|(variant, carried)| {
-            let ReplicaCapacity { rate, bound, alone, .. } = (*carried)?;
+            let carried = (*carried)?;
+            let ReplicaCapacity { bound, alone, .. } = carried;
             let floor = Floor { target: policy.itl?, alone, share: policy.limit_share };
-            let is_floor = bound == CapacityBound::Itl && rate.requests_per_second() <= RATE_MIN;
+            let is_floor = bound == CapacityBound::Itl && !carried.is_able();
             is_floor.then(|| (variant.spec.key.clone(), floor))
         })
     }

@@ -961,6 +961,13 @@ mod tests {
             assert_eq!(text.contains(not_used), is_unused, "{text}");
             assert_eq!(text.contains("stuck in startup"), sized.stuck > n(0), "{text}");
         }
+
+        let unused = of_plans_and_pools().into_iter().find(|it| it.to_string().contains(not_used));
+        let Some(Reason::Sized(mut unable)) = unused else { panic!("{unused:?}") };
+        let sizing = Arc::make_mut(&mut unable.sizing);
+        sizing.carries = sizing.carries.map(|it| CapacityEstimate { rate: rate(0.0), ..it });
+        let text = Reason::Sized(unable).to_string();
+        assert!(text.contains("it is unused, because it meets the objectives at no load"), "{text}");
     }
 
     #[test]

@@ -169,10 +169,13 @@ impl fmt::Display for SizedReason {
         if let Some(starving) = starving {
             write!(f, "; {starving}")?;
         }
-        if carries.is_some_and(|it| it.usable == Fraction::ZERO) {
-            f.write_str(
-                "; it is unused, because the router would fill it before the other variants",
-            )?;
+        if let Some(carries) = carries.filter(|it| it.usable == Fraction::ZERO) {
+            let cause = if carries.is_able() {
+                "the router would fill it before the other variants"
+            } else {
+                "it meets the objectives at no load"
+            };
+            write!(f, "; it is unused, because {cause}")?;
         }
 
         match short {

@@ -70,6 +70,12 @@ pub struct CapacityEstimate {
 }
 
 impl CapacityEstimate {
+    /// Returns true if a replica meets the objectives at some rate.
+    #[must_use]
+    pub fn is_able(&self) -> bool {
+        self.rate.requests_per_second() > RATE_MIN
+    }
+
     /// The requests per second that a replica counts for in decisions.
     #[must_use]
     pub fn counts(&self) -> f64 {
@@ -147,18 +153,20 @@ impl Foresight {
 // === impl CapacityBasis ===
 
 impl CapacityBasis<'_> {
-    /// The estimate with its uncertainty; `None` if the replica has no capacity.
+    /// The estimate with its uncertainty; `None` if the replica has no capacity, and nothing serves
+    /// in its place.
     fn estimate(&self, carried: ReplicaCapacity) -> Option<CapacityEstimate> {
         let Self { seen, iteration, requested, limits } = self;
         let ReplicaCapacity { rate, by_formula, usable, bound, .. } = carried;
-        if rate.requests_per_second() <= RATE_MIN {
-            return None;
+        let said_by = if seen.card().is_some() { Teacher::Card } else { Teacher::Replicas };
+        if !carried.is_able() {
+            let none = CapacityEstimate { rate, usable, interval: None, bound, said_by };
+            return (usable == Fraction::ZERO).then_some(none);
         }
 
         let of_a_rank = by_formula.requests_per_second();
         let doubt = doubt(&seen.pace, *iteration, requested, limits, of_a_rank);
         let interval = doubt.and_then(|doubt| CapacityInterval::around(rate, doubt));
-        let said_by = if seen.card().is_some() { Teacher::Card } else { Teacher::Replicas };
         Some(CapacityEstimate { rate, usable, interval, bound, said_by })
     }
 }

@@ -8,7 +8,7 @@ use crate::analyze::foresight::card::Card;
 use crate::analyze::foresight::demand::{ReplicaQueue, Smoothing};
 use crate::analyze::foresight::strides::VariantStrides;
 use crate::fleet::{Role, VariantKey};
-use crate::units::Replicas;
+use crate::units::{Fraction, Replicas};
 
 /// The variants of one role, with their capacity per replica.
 pub(super) struct RoleFleet<'a> {
@@ -47,6 +47,21 @@ impl<'a> RoleFleet<'a> {
             let by_card = cards.contains_key(&it.spec.key);
             it.current > Replicas::ZERO || !(serving || (by_card && staffed))
         })
+    }
+
+    /// Marks variants that meet the objectives at no rate as not to be used, while the replicas of
+    /// others provide the need.
+    pub(super) fn leave_out_unable(&mut self, need: f64) {
+        let there = self.rates().map_or(0.0, |rates| rates.there);
+        if there <= need {
+            return;
+        }
+
+        for (_, carried) in &mut self.variants {
+            if let Some(carried) = carried.as_mut().filter(|it| !it.is_able()) {
+                carried.usable = Fraction::ZERO;
+            }
+        }
     }
 
     /// The share of time in which a replica is absent because it was lost and restarts.
@@ -120,5 +135,53 @@ impl<'a> RoleFleet<'a> {
     /// The variants among them whose capacity counts as more than nothing.
     fn used(&self) -> impl Iterator<Item = (&VariantStrides<'a>, ReplicaCapacity)> {
         self.known().filter(|(_, it)| it.counts() > RATE_MIN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analyze::foresight::strides::ReplicaStrides;
+    use crate::fleet::{ReplicaKey, ReplicaName, VariantSpec};
+    use crate::units::{RequestRate, Seconds};
+
+    fn carrying(rate: f64) -> Option<ReplicaCapacity> {
+        Some(ReplicaCapacity {
+            rate: RequestRate::new(rate)?,
+            by_formula: RequestRate::new(rate)?,
+            usable: Fraction::ONE,
+            bound: CapacityBound::Kv,
+            alone: Seconds::literal(1),
+            stay: Seconds::literal(1),
+        })
+    }
+
+    #[test]
+    fn a_variant_without_a_capacity_is_not_used_while_others_provide_the_need() {
+        let specs = ["able", "unable"].map(VariantSpec::example);
+        let keys = specs.each_ref().map(|spec| ReplicaKey {
+            variant: spec.key.clone(),
+            replica: ReplicaName::new("a").unwrap(),
+            incarnation: None,
+        });
+        let variants = [0, 1].map(|at| VariantStrides {
+            replicas: vec![ReplicaStrides {
+                replica: &keys[at],
+                strides: &[],
+                waiting: None,
+                running: None,
+            }],
+            ..VariantStrides::example(&specs[at])
+        });
+        let [able, unable] = &variants;
+
+        for (need, used) in [(1.9, Fraction::ZERO), (2.1, Fraction::ONE)] {
+            let variants = vec![(able, carrying(2.0)), (unable, carrying(0.0))];
+            let mut fleet = RoleFleet { role: Role::Both, variants, by_card: false };
+            fleet.leave_out_unable(need);
+
+            let usable = fleet.known().map(|(_, it)| it.usable).collect::<Vec<_>>();
+            assert_eq!(usable, [Fraction::ONE, used], "{need}");
+        }
     }
 }
