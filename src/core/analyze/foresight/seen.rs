@@ -137,6 +137,7 @@ impl SavedVariantModel {
             ranks,
             kv,
             maxima: Maxima { most_running, full_at, busiest },
+            sibling_places: None,
             throughput: None,
             counts_time: iteration.is_some(),
             rollout: EngineRollout::default(),

@@ -7,7 +7,7 @@ use crate::analyze::capacity::{CapacityReport, Unit};
 use crate::decide::optimize::{Candidate, Consent, PlanModel, ReportFreshness, VotingReport};
 use crate::decide::sized::{Shortfall, SizedReason, SizingValues};
 use crate::decide::{Reason, Stage};
-use crate::fleet::{Bounds, ModelKey, VariantKey};
+use crate::fleet::{Bounds, ModelKey, Role, VariantKey};
 use crate::pipeline::limits::{PlannedModel, rank};
 use crate::pipeline::proposal::{Proposal, ProposalBasis};
 use crate::pipeline::sizing::input::VariantInput;
