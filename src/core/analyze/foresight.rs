@@ -93,7 +93,7 @@ use crate::analyze::capacity::{
 use crate::analyze::foresight::capacity::{CapacityBound, ReplicaCapacity};
 use crate::analyze::foresight::card::Card;
 use crate::analyze::foresight::cold::cold_start;
-use crate::analyze::foresight::estimate::CapacityEstimate;
+use crate::analyze::foresight::estimate::{CapacityEstimate, UnusedCause};
 use crate::analyze::foresight::forecast::ModelLook;
 use crate::analyze::foresight::gateway::{GatewaySignals, QueueReading};
 use crate::analyze::foresight::outlier::SlowestReplica;
@@ -177,8 +177,8 @@ impl ForesightAnalysis {
 // === impl Foresight ===
 
 impl Foresight {
-    /// Sets the share of the capacity per replica that the router lets each variant use. Variants
-    /// without a capacity are not used while others provide the need.
+    /// Sets the share of the capacity per replica that the router lets each variant use, and leaves
+    /// out variants without a capacity.
     fn route(
         &mut self,
         model: &ModelKey,
@@ -195,6 +195,7 @@ impl Foresight {
             for ((_, carried), usable) in side.variants.iter_mut().zip(usable) {
                 if let Some(carried) = carried {
                     carried.usable = usable;
+                    carried.unused = (usable == Fraction::ZERO).then_some(UnusedCause::Router);
                 }
             }
 
@@ -336,7 +337,7 @@ fn capacity_of(
     carried: Option<ReplicaCapacity>,
     cards: &BTreeMap<VariantKey, Arc<Card>>,
 ) -> VariantCapacity {
-    let counted = carried.filter(|it| it.is_able() || it.usable == Fraction::ZERO);
+    let counted = carried.filter(|it| it.is_able() || it.unused.is_some());
     let rate = counted.map(|it| it.counts());
 
     let current = variant.staying();
@@ -368,10 +369,10 @@ impl RoleFleet<'_> {
     /// The variants without capacity because of the target for the time between tokens.
     fn floors(&self, policy: &ForesightPolicy) -> impl Iterator<Item = (VariantKey, Floor)> {
         self.variants.iter().filter_map(|(variant, carried)| {
-            let carried = (*carried)?;
-            let ReplicaCapacity { bound, alone, .. } = carried;
+            let capacity = (*carried)?;
+            let ReplicaCapacity { bound, alone, .. } = capacity;
             let floor = Floor { target: policy.itl?, alone, share: policy.limit_share };
-            let is_floor = bound == CapacityBound::Itl && !carried.is_able();
+            let is_floor = bound == CapacityBound::Itl && !capacity.is_able();
             is_floor.then(|| (variant.spec.key.clone(), floor))
         })
     }

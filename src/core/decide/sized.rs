@@ -17,7 +17,7 @@ use crate::analyze::foresight::card::CardTitle;
 use crate::analyze::queueing::QueueingRefusal;
 use crate::decide::optimize::{PlanMethod, PlanReason};
 use crate::decide::rank::Rank;
-use crate::units::{Fraction, NounCount, Replicas};
+use crate::units::{NounCount, Replicas};
 
 pub use crate::analyze::foresight::DemandForecast;
 pub use crate::analyze::foresight::admissible::AdmissibleRate;
@@ -169,12 +169,7 @@ impl fmt::Display for SizedReason {
         if let Some(starving) = starving {
             write!(f, "; {starving}")?;
         }
-        if let Some(carries) = carries.filter(|it| it.usable == Fraction::ZERO) {
-            let cause = if carries.is_able() {
-                "the router would fill it before the other variants"
-            } else {
-                "it meets the objectives at no load"
-            };
+        if let Some(cause) = carries.and_then(|it| it.unused) {
             write!(f, "; it is unused, because {cause}")?;
         }
 

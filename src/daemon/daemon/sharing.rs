@@ -436,8 +436,8 @@ impl Sharing {
         let written = decided.iter().filter_map(|(key, decided)| {
             // An override from before the first decision may have ended.
             let adopted = self.memories.get(key).filter(|_| self.committed.contains_key(key));
-            let memory = own.remove(key).or_else(|| adopted.map(|(_, memory)| memory.clone()))?;
-            Some((key.clone(), (decided.decision.model.clone(), memory)))
+            let latest = own.remove(key).or_else(|| adopted.map(|(_, memory)| memory.clone()))?;
+            Some((key.clone(), (decided.decision.model.clone(), latest)))
         });
         let mut memories: SharedMemories = written.collect();
 

@@ -311,6 +311,7 @@ mod tests {
             let estimate = CapacityEstimate {
                 rate: RequestRate::new(self.carries?)?,
                 usable: Fraction::ONE,
+                unused: None,
                 interval: None,
                 bound: CapacityBound::Itl,
                 said_by: Teacher::Replicas,

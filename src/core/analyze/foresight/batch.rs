@@ -211,6 +211,7 @@ mod tests {
             let mut batch = FullBatch::default();
             (1..9).find(|_| batch.take(24.0, Seconds::literal(apart)).is_some())
         };
+
         assert_eq!((pages(1), pages(15)), (Some(5), Some(3)));
 
         let mut batch = FullBatch::default();

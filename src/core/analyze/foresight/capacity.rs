@@ -40,6 +40,7 @@
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
+use crate::analyze::foresight::estimate::UnusedCause;
 use crate::analyze::foresight::late::{IterationLoad, LATE_SHARE, Lateness, Places};
 use crate::analyze::foresight::limits::CapacityLimits;
 use crate::analyze::foresight::pace::IterationCost;
@@ -48,10 +49,6 @@ use crate::units::{Fraction, RequestRate, Seconds, Tokens};
 
 /// Requests per second below which a replica has no capacity: no replica count would be enough.
 pub(super) const RATE_MIN: f64 = 1e-4;
-
-/// The share of places or of the cache that a replica with a capacity can use. With less, it would
-/// be idle most of the time, so that none of the few requests waits for another.
-const USED_MIN: f64 = 0.1;
 
 /// The bracket width that is narrow enough, as a share of the rate.
 const NARROW: f64 = 1e-6;
@@ -110,6 +107,8 @@ pub struct ReplicaCapacity {
     pub by_formula: RequestRate,
     /// The share of it that the router lets a replica use; zero if the variant is not to be used.
     pub usable: Fraction,
+    /// The reason why it is not to be used, if so.
+    pub unused: Option<UnusedCause>,
     /// The limit that is reached first.
     pub bound: CapacityBound,
     /// The time between tokens of a request alone on a replica.
@@ -126,13 +125,19 @@ impl ReplicaCapacity {
         self.rate.requests_per_second() > RATE_MIN
     }
 
+    /// Lets no decision use the variant.
+    pub(super) const fn leave_out(&mut self, cause: UnusedCause) {
+        self.usable = Fraction::ZERO;
+        self.unused = Some(cause);
+    }
+
     /// Requests per second that a replica counts for, next to the other variants of its role.
     pub(super) fn counts(&self) -> f64 {
         (self.rate.requests_per_second() * self.usable.fraction()).max(UNUSED)
     }
 }
 
-/// Requests per second of a replica that is not to be used, too few for it to be requested.
+/// Requests per second of a replica that is not to be used: known, and too few to be requested.
 const UNUSED: f64 = 1e-12;
 
 // === impl RequestProfile ===
@@ -198,43 +203,30 @@ impl CapacityLimits {
         rates.into_iter().fold(f64::INFINITY, f64::min)
     }
 
-    /// The places in the batch or in the cache at a rate; `None` for other limits.
-    fn places(
-        &self,
-        bound: CapacityBound,
-        requested: &RequestProfile,
-        iteration: IterationCost,
-        rate: f64,
-    ) -> Option<Places> {
+    /// The share of requests that come late at a rate because of one limit.
+    fn late(&self, bound: CapacityBound, lateness: &Lateness<'_>, rate: f64) -> Option<f64> {
+        let Lateness { requested, iteration, .. } = *lateness;
         let time = requested.time(iteration, rate);
-        let generating = rate * requested.iterations() * time;
+        let busy = IterationLoad { rate, time };
+
+        let iterations = requested.iterations();
+        let generating = rate * iterations * time;
         let computing = rate * time * requested.chunks(self.budget);
         match bound {
+            CapacityBound::Itl => {
+                let itl = self.itl.filter(|_| iterations > 0.0)?;
+                Some(lateness.of_tokens(busy, itl.seconds()))
+            }
+            CapacityBound::Ttft => Some(lateness.of_prompts(busy, self.first?)),
             CapacityBound::Seats => {
-                Some(Places { taken: generating + computing, all: self.seats, squares: 1.0 })
+                let taken = generating + computing;
+                let seats = Places { taken, all: self.seats, squares: 1.0 };
+                Some(lateness.of_places(busy, seats, self.first?))
             }
             CapacityBound::Kv => {
                 let prompts = computing * requested.prompt.tokens();
                 let held = generating * requested.held.tokens() + prompts;
-                Some(requested.in_cache(held, self.kv?))
-            }
-            CapacityBound::Itl | CapacityBound::Ttft | CapacityBound::Budget => None,
-        }
-    }
-
-    /// The share of requests that come late at a rate because of one limit.
-    fn late(&self, bound: CapacityBound, lateness: &Lateness<'_>, rate: f64) -> Option<f64> {
-        let Lateness { requested, iteration, .. } = *lateness;
-        let busy = IterationLoad { rate, time: requested.time(iteration, rate) };
-        match bound {
-            CapacityBound::Itl => {
-                let itl = self.itl.filter(|_| requested.iterations() > 0.0)?;
-                Some(lateness.of_tokens(busy, itl.seconds()))
-            }
-            CapacityBound::Ttft => Some(lateness.of_prompts(busy, self.first?)),
-            CapacityBound::Seats | CapacityBound::Kv => {
-                let places = self.places(bound, requested, iteration, rate)?;
-                Some(lateness.of_places(busy, places, self.first?))
+                Some(lateness.of_places(busy, requested.in_cache(held, self.kv?), self.first?))
             }
             CapacityBound::Budget => None,
         }
@@ -282,16 +274,12 @@ pub fn carried(
 
     let alone = Seconds::new((iteration.alpha + iteration.delta) / requested.pieces)?;
     let stay = Seconds::new(requested.time(iteration, rate) * requested.iterations())?;
-    let places = limits.first.and(limits.places(bound, requested, iteration, rate));
-    if places.is_some_and(|places| places.taken < USED_MIN * places.all) {
-        rate = 0.0;
-    }
-
     let by_formula = RequestRate::new(rate)?;
     Some(ReplicaCapacity {
         rate: by_formula,
         by_formula,
         usable: Fraction::ONE,
+        unused: None,
         bound,
         alone,
         stay,
@@ -434,22 +422,6 @@ pub(super) mod tests {
         // 60 ms hold 2,700 prompt tokens. If an iteration has fewer, none is too long.
         let bounded = share_of_target(5.0, 2500.0);
         assert!(bounded.0 > 0.8 && bounded.1 == CapacityBound::Budget, "{bounded:?}");
-    }
-
-    #[test]
-    fn a_cache_with_room_for_two_requests_has_no_capacity_and_a_larger_one_has() {
-        let shape = requested(1000.0, 2000.0);
-        let held = shape.held.tokens();
-        let of_cache = |requests: f64| {
-            let kv = Tokens::new(requests * held);
-            rate(&shape, &CapacityLimits { kv, first: Some(within(1.0, 0.0)), ..roomy() })
-        };
-        let (none, bound) = of_cache(2.0);
-        assert!(none <= 0.0 && bound == CapacityBound::Kv, "{none} {bound:?}");
-
-        let (some, bound) = of_cache(16.0);
-        let alone = shape.time(ITERATION, some) * shape.iterations();
-        assert!(some * alone > 2.0 && bound == CapacityBound::Kv, "{some} {alone} {bound:?}");
     }
 
     /// A first token within some seconds, and some milliseconds more per token beyond 4000.

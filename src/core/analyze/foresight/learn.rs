@@ -103,6 +103,7 @@ impl Foresight {
             let alike = variants.iter().filter(|it| is_alike(it, variant));
             let places = alike.filter_map(|it| self.variants.get(&it.spec.key)?.shown_places());
             let most = places.max_by(f64::total_cmp);
+
             if let Some(seen) = self.variants.get_mut(&variant.spec.key) {
                 seen.assume_places(most);
             }
@@ -332,6 +333,7 @@ mod tests {
             kv_usage: Fraction::new(0.1),
             ..IntervalDelta::over(at(1), Seconds::literal(1))
         };
+
         for _ in 0..5 {
             foresight.variants.entry(full.key.clone()).or_default().take(&key, &stride, around);
         }
@@ -342,6 +344,7 @@ mod tests {
             foresight.share_places(&[VariantStrides::example(&full), second]);
             foresight.variants[&other.key].seats(seats, 256.0)
         };
+
         assert!((places_of_other(None) - 13.0).abs() < 1e-9);
         assert!((places_of_other(Requests::new(64.0)) - 64.0).abs() < 1e-9);
     }

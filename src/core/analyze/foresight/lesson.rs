@@ -296,6 +296,7 @@ fn computed_again(stride: &IntervalDelta) -> f64 {
         .map_or(0.0, |(usage, capacity)| usage.fraction() * capacity.tokens());
     let running = stride.running.map_or(0.0, Requests::requests);
     let preempted = stride.preempted.map_or(0.0, Requests::requests);
+
     if running > 0.0 { preempted * held / running } else { 0.0 }
 }
 
@@ -432,6 +433,7 @@ mod tests {
             running: Some(requests(1.0)),
             ..stride(ALONE, 1)
         };
+
         let [once, again] = [stride(ALONE, 1), preempted].map(|stride| {
             let mut lessons = IterationSampler::default();
             (0..200).find_map(|_| lessons.take(&stride)).unwrap()

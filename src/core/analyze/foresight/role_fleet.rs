@@ -6,9 +6,10 @@ use std::sync::Arc;
 use crate::analyze::foresight::capacity::{CapacityBound, RATE_MIN, ReplicaCapacity};
 use crate::analyze::foresight::card::Card;
 use crate::analyze::foresight::demand::{ReplicaQueue, Smoothing};
+use crate::analyze::foresight::estimate::UnusedCause;
 use crate::analyze::foresight::strides::VariantStrides;
 use crate::fleet::{Role, VariantKey};
-use crate::units::{Fraction, Replicas};
+use crate::units::Replicas;
 
 /// The variants of one role, with their capacity per replica.
 pub(super) struct RoleFleet<'a> {
@@ -49,17 +50,16 @@ impl<'a> RoleFleet<'a> {
         })
     }
 
-    /// Marks variants that meet the objectives at no rate as not to be used, while the replicas of
-    /// others provide the need.
+    /// Leaves out variants without a capacity next to others that provide the need.
     pub(super) fn leave_out_unable(&mut self, need: f64) {
         let there = self.rates().map_or(0.0, |rates| rates.there);
         if there <= need {
             return;
         }
 
-        for (_, carried) in &mut self.variants {
-            if let Some(carried) = carried.as_mut().filter(|it| !it.is_able()) {
-                carried.usable = Fraction::ZERO;
+        for (_, capacity) in &mut self.variants {
+            if let Some(carried) = capacity.as_mut().filter(|it| !it.is_able()) {
+                carried.leave_out(UnusedCause::NoCapacity);
             }
         }
     }
@@ -143,22 +143,24 @@ mod tests {
     use super::*;
     use crate::analyze::foresight::strides::ReplicaStrides;
     use crate::fleet::{ReplicaKey, ReplicaName, VariantSpec};
-    use crate::units::{RequestRate, Seconds};
+    use crate::units::{Fraction, RequestRate, Seconds};
 
     fn carrying(rate: f64) -> Option<ReplicaCapacity> {
         Some(ReplicaCapacity {
             rate: RequestRate::new(rate)?,
             by_formula: RequestRate::new(rate)?,
             usable: Fraction::ONE,
+            unused: None,
             bound: CapacityBound::Kv,
             alone: Seconds::literal(1),
             stay: Seconds::literal(1),
         })
     }
 
-    #[test]
-    fn a_variant_without_a_capacity_is_not_used_while_others_provide_the_need() {
-        let specs = ["able", "unable"].map(VariantSpec::example);
+    /// The capacity of a replica with this rate, next to a replica that handles two requests per
+    /// second and has to provide this need.
+    fn next_to_two(rate: f64, need: f64) -> Option<ReplicaCapacity> {
+        let specs = ["a", "b"].map(VariantSpec::example);
         let keys = specs.each_ref().map(|spec| ReplicaKey {
             variant: spec.key.clone(),
             replica: ReplicaName::new("a").unwrap(),
@@ -173,15 +175,26 @@ mod tests {
             }],
             ..VariantStrides::example(&specs[at])
         });
-        let [able, unable] = &variants;
 
-        for (need, used) in [(1.9, Fraction::ZERO), (2.1, Fraction::ONE)] {
-            let variants = vec![(able, carrying(2.0)), (unable, carrying(0.0))];
-            let mut fleet = RoleFleet { role: Role::Both, variants, by_card: false };
-            fleet.leave_out_unable(need);
+        let capacities = [carrying(2.0), carrying(rate)];
+        let mut fleet = RoleFleet {
+            role: Role::Both,
+            variants: variants.iter().zip(capacities).collect(),
+            by_card: false,
+        };
 
-            let usable = fleet.known().map(|(_, it)| it.usable).collect::<Vec<_>>();
-            assert_eq!(usable, [Fraction::ONE, used], "{need}");
-        }
+        fleet.leave_out_unable(need);
+        assert_eq!(fleet.variants[0].1, carrying(2.0), "it serves");
+        fleet.variants[1].1
+    }
+
+    #[test]
+    fn a_variant_without_a_capacity_is_not_used_while_others_provide_the_need() {
+        let unfit = next_to_two(0.0, 1.9).unwrap();
+        assert_eq!(unfit.unused, Some(UnusedCause::NoCapacity));
+        assert!(0.0 < unfit.counts() && unfit.counts() < RATE_MIN, "{unfit:?}");
+
+        assert_eq!(next_to_two(0.0, 2.1), carrying(0.0), "its replicas stay");
+        assert_eq!(next_to_two(0.1, 1.9), carrying(0.1));
     }
 }

@@ -282,6 +282,19 @@ fn an_unknown_capacity_is_tried_once_and_only_where_the_others_are_not_enough() 
 }
 
 #[test]
+fn a_variant_that_is_not_to_be_used_is_not_started_whatever_is_missing() {
+    let offers = [("used", 5.0, 10_000.0, 1), ("unused", 1.0, 1e-8, 1)];
+    let report = report(&offers, 30_000.0, 0.0);
+    let mut model = model(offers.iter().map(|offer| candidate(*offer)).collect(), &report);
+    model.candidates[0].bounds = Bounds::new(Replicas::ZERO, Some(replicas(2))).unwrap();
+
+    let plan = least_cost(&model, None, &OptimizerPolicy::default(), &consent);
+    assert!(plan.shortfall().is_some());
+    // In the order of their names.
+    assert_eq!(targets(&plan), [1, 2], "{plan:?}");
+}
+
+#[test]
 fn each_analyzer_is_met_in_its_own_unit() {
     let offers = [("a", 10.0, 10_000.0, 1), ("b", 12.0, 9_000.0, 1)];
     let tokens = report(&offers, 1_000.0, 0.0);

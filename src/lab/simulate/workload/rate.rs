@@ -254,7 +254,7 @@ struct RatePosition {
 pub struct Renewals {
     rate: Rate,
     gaps: RenewalGaps,
-    /// Whether an arrival was drawn.
+    /// True once an arrival was drawn.
     begun: bool,
     place: RatePosition,
     random: Pcg64,
@@ -389,6 +389,7 @@ mod tests {
     fn bursts_are_as_likely_in_the_first_second_as_later() {
         let rate = Rate::constant(1.0).unwrap();
         let mut early = 0;
+
         for index in 0..20_000 {
             let random = generator(1, Purpose::Times, index);
             let renewals = Renewals::new(rate.clone(), 4.0, random);
