@@ -370,8 +370,10 @@ impl RoleFleet<'_> {
     fn floors(&self, policy: &ForesightPolicy) -> impl Iterator<Item = (VariantKey, Floor)> {
         self.variants.iter().filter_map(|(variant, carried)| {
             let capacity = (*carried)?;
+
             let ReplicaCapacity { bound, alone, .. } = capacity;
             let floor = Floor { target: policy.itl?, alone, share: policy.limit_share };
+
             let is_floor = bound == CapacityBound::Itl && !capacity.is_able();
             is_floor.then(|| (variant.spec.key.clone(), floor))
         })

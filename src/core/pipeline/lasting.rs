@@ -22,6 +22,7 @@ impl LastingReplicas {
     pub(crate) fn update(&mut self, now: Timestamp, present: Replicas, time: Seconds) {
         // The clock may have gone back.
         self.seen.retain(|(at, _)| *at <= now);
+
         if self.seen.back().is_none_or(|(_, latest)| *latest != present) {
             self.seen.push_back((now, present));
         }

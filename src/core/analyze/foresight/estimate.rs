@@ -169,12 +169,14 @@ impl CapacityBasis<'_> {
         let Self { seen, iteration, requested, limits } = self;
         let ReplicaCapacity { rate, by_formula, usable, unused, bound, .. } = carried;
         let said_by = if seen.card().is_some() { Teacher::Card } else { Teacher::Replicas };
+
         if !carried.is_able() {
             let none = CapacityEstimate { rate, usable, unused, interval: None, bound, said_by };
             return unused.map(|_| none);
         }
 
         let of_a_rank = by_formula.requests_per_second();
+
         let doubt = doubt(&seen.pace, *iteration, requested, limits, of_a_rank);
         let interval = doubt.and_then(|doubt| CapacityInterval::around(rate, doubt));
         Some(CapacityEstimate { rate, usable, unused, interval, bound, said_by })

@@ -75,11 +75,9 @@ impl Foresight {
         }
 
         self.share_places(variants);
-        self.uncounted.retain(|it| {
-            let of_variant = variants.iter().find(|variant| variant.spec.key == it.variant);
-            of_variant
-                .is_none_or(|variant| variant.replicas.iter().any(|known| known.replica == it))
-        });
+
+        self.forget_uncounted(variants);
+
         let uncounted = &self.uncounted;
         let sight = if variants.iter().all(|it| is_heard(it, counting(it, uncounted))) {
             front.sight
@@ -94,6 +92,15 @@ impl Foresight {
                 demand.close(through, front, serving, teaches);
             }
         }
+    }
+
+    /// Forgets replicas that do not count their arrivals and are gone.
+    fn forget_uncounted(&mut self, variants: &[VariantStrides<'_>]) {
+        self.uncounted.retain(|it| {
+            let of_variant = variants.iter().find(|variant| variant.spec.key == it.variant);
+            of_variant
+                .is_none_or(|variant| variant.replicas.iter().any(|known| known.replica == it))
+        });
     }
 
     /// Lets variants assume the places in a batch that others on the same accelerator have shown.

@@ -352,6 +352,7 @@ impl VariantModel {
     /// Places in the batch of a rank, given the configured places, if they are, and the usual ones.
     pub(crate) fn seats(&self, told: Option<Requests>, usual: f64) -> f64 {
         let assumed = self.sibling_places.unwrap_or(usual);
+
         let places = told.map_or(assumed, Requests::requests);
         self.maxima.seats(places, self.card().map(|card| &card.learned))
     }

@@ -289,6 +289,7 @@ fn a_variant_that_is_not_to_be_used_is_not_started_whatever_is_missing() {
     model.candidates[0].bounds = Bounds::new(Replicas::ZERO, Some(replicas(2))).unwrap();
 
     let plan = least_cost(&model, None, &OptimizerPolicy::default(), &consent);
+
     assert!(plan.shortfall().is_some());
     // In the order of their names.
     assert_eq!(targets(&plan), [1, 2], "{plan:?}");

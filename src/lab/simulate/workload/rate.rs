@@ -277,6 +277,7 @@ impl RenewalGaps {
     /// The gaps with this coefficient of variation.
     fn of(variation: f64) -> Self {
         let shape = 1.0 / (variation * variation);
+
         if variation <= 0.0 {
             Self::Equal
         } else if (shape - 1.0).abs() < 1e-9 {
@@ -392,6 +393,7 @@ mod tests {
 
         for index in 0..20_000 {
             let random = generator(1, Purpose::Times, index);
+
             let renewals = Renewals::new(rate.clone(), 4.0, random);
             early += renewals.take_while(|at| *at < Micros::from_secs(1)).count();
         }
