@@ -90,10 +90,10 @@ use serde::{Deserialize, Serialize};
 use crate::analyze::capacity::{
     CapacityReport, Confidence, SpareWithheld, Totals, Unit, VariantCapacity, amount,
 };
-use crate::analyze::foresight::capacity::{CapacityBound, ReplicaCapacity};
+use crate::analyze::foresight::capacity::{CapacityBound, RATE_MIN, ReplicaCapacity};
 use crate::analyze::foresight::card::Card;
 use crate::analyze::foresight::cold::cold_start;
-use crate::analyze::foresight::estimate::{CapacityEstimate, UnusedCause};
+use crate::analyze::foresight::estimate::CapacityEstimate;
 use crate::analyze::foresight::forecast::ModelLook;
 use crate::analyze::foresight::gateway::{GatewaySignals, QueueReading};
 use crate::analyze::foresight::outlier::SlowestReplica;
@@ -177,8 +177,7 @@ impl ForesightAnalysis {
 // === impl Foresight ===
 
 impl Foresight {
-    /// Sets the share of the capacity per replica that the router lets each variant use, and leaves
-    /// out variants without a capacity.
+    /// Sets the share of the capacity per replica that the router lets each variant use.
     fn route(
         &mut self,
         model: &ModelKey,
@@ -195,11 +194,8 @@ impl Foresight {
             for ((_, carried), usable) in side.variants.iter_mut().zip(usable) {
                 if let Some(carried) = carried {
                     carried.usable = usable;
-                    carried.unused = (usable == Fraction::ZERO).then_some(UnusedCause::Router);
                 }
             }
-
-            side.leave_out_unable(need);
         }
     }
 
@@ -337,8 +333,8 @@ fn capacity_of(
     carried: Option<ReplicaCapacity>,
     cards: &BTreeMap<VariantKey, Arc<Card>>,
 ) -> VariantCapacity {
-    let counted = carried.filter(|it| it.is_able() || it.unused.is_some());
-    let rate = counted.map(|it| it.counts());
+    let able = carried.filter(|it| it.rate.requests_per_second() > RATE_MIN);
+    let rate = able.map(|it| it.counts());
 
     let current = variant.staying();
     let pending = variant.pending.min(current);
@@ -369,12 +365,9 @@ impl RoleFleet<'_> {
     /// The variants without capacity because of the target for the time between tokens.
     fn floors(&self, policy: &ForesightPolicy) -> impl Iterator<Item = (VariantKey, Floor)> {
         self.variants.iter().filter_map(|(variant, carried)| {
-            let capacity = (*carried)?;
-
-            let ReplicaCapacity { bound, alone, .. } = capacity;
+            let ReplicaCapacity { rate, bound, alone, .. } = (*carried)?;
             let floor = Floor { target: policy.itl?, alone, share: policy.limit_share };
-
-            let is_floor = bound == CapacityBound::Itl && !capacity.is_able();
+            let is_floor = bound == CapacityBound::Itl && rate.requests_per_second() <= RATE_MIN;
             is_floor.then(|| (variant.spec.key.clone(), floor))
         })
     }

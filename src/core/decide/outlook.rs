@@ -103,7 +103,6 @@ mod tests {
         let estimate = CapacityEstimate {
             rate: rate(10.0),
             usable: Fraction::new(0.5).unwrap(),
-            unused: None,
             interval: None,
             bound: CapacityBound::Itl,
             said_by: Teacher::Replicas,

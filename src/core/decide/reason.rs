@@ -486,7 +486,7 @@ mod tests {
     use crate::analyze::capacity::Unit;
     use crate::analyze::foresight::card::CardTitle;
     use crate::analyze::foresight::demand::{BurstDemand, RequiredCapacity};
-    use crate::analyze::foresight::estimate::{Teacher, UnusedCause};
+    use crate::analyze::foresight::estimate::Teacher;
     use crate::analyze::foresight::gateway::GatewayBacklog;
     use crate::analyze::foresight::policy::Rounding;
     use crate::analyze::foresight::standby::Relief;
@@ -653,7 +653,6 @@ mod tests {
             carries: Some(CapacityEstimate {
                 rate: rate(9.77),
                 usable: Fraction::ONE,
-                unused: None,
                 interval: Some(CapacityInterval { low: rate(8.1), high: rate(11.2) }),
                 bound: CapacityBound::Itl,
                 said_by: Teacher::Card,
@@ -757,7 +756,6 @@ mod tests {
         if let Reason::Sized(reason) = &mut unused {
             let sizing = Arc::make_mut(&mut reason.sizing);
             let carries = sizing.carries;
-            let unused = Some(UnusedCause::Router);
             *sizing = SizingValues {
                 verdict: sizing.verdict,
                 method: sizing.method,
@@ -769,7 +767,7 @@ mod tests {
                 rank: None,
                 foreseen: None,
                 card: None,
-                carries: carries.map(|it| CapacityEstimate { unused, ..it }),
+                carries: carries.map(|it| CapacityEstimate { usable: Fraction::ZERO, ..it }),
                 slowest: None,
                 starving: None,
             };
@@ -959,8 +957,8 @@ mod tests {
             let Reason::Sized(SizedReason { sizing: sized, .. }) = &reason else { continue };
             let text = reason.to_string();
             assert_eq!(text.contains(card), sized.card.is_some(), "{text}");
-            let unused = sized.carries.and_then(|it| it.unused);
-            assert_eq!(text.contains(not_used), unused.is_some(), "{text}");
+            let is_unused = sized.carries.is_some_and(|it| it.usable == Fraction::ZERO);
+            assert_eq!(text.contains(not_used), is_unused, "{text}");
             assert_eq!(text.contains("stuck in startup"), sized.stuck > n(0), "{text}");
         }
     }

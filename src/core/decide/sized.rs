@@ -17,7 +17,7 @@ use crate::analyze::foresight::card::CardTitle;
 use crate::analyze::queueing::QueueingRefusal;
 use crate::decide::optimize::{PlanMethod, PlanReason};
 use crate::decide::rank::Rank;
-use crate::units::{NounCount, Replicas};
+use crate::units::{Fraction, NounCount, Replicas};
 
 pub use crate::analyze::foresight::DemandForecast;
 pub use crate::analyze::foresight::admissible::AdmissibleRate;
@@ -169,8 +169,10 @@ impl fmt::Display for SizedReason {
         if let Some(starving) = starving {
             write!(f, "; {starving}")?;
         }
-        if let Some(cause) = carries.and_then(|it| it.unused) {
-            write!(f, "; it is unused, because {cause}")?;
+        if carries.is_some_and(|it| it.usable == Fraction::ZERO) {
+            f.write_str(
+                "; it is unused, because the router would fill it before the other variants",
+            )?;
         }
 
         match short {

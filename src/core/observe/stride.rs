@@ -507,6 +507,21 @@ mod tests {
     }
 
     #[test]
+    fn preempted_requests_are_those_since_the_last_page() {
+        let at = |second: i64| Timestamp::from_second(1_000_000 + second).unwrap();
+        let mut odometer = Odometer::default();
+
+        let mut preempted = |second: i64, count: f64| {
+            let mut page = reading(Some(1.0), None);
+            page.ranks[0].preemptions = Requests::new(count);
+            odometer.take(at(second), &page)?.preempted
+        };
+
+        assert_eq!(preempted(0, 7.0), None);
+        assert_eq!(preempted(5, 9.0), Requests::new(2.0));
+    }
+
+    #[test]
     fn a_page_without_the_answers_to_a_path_is_left_out() {
         let at = |second: i64| Timestamp::from_second(1_000_000 + second).unwrap();
         let mut odometer = Odometer::default();

@@ -137,7 +137,6 @@ mod tests {
         let carries = CapacityEstimate {
             rate: RequestRate::new(10.0).unwrap(),
             usable: Fraction::ONE,
-            unused: None,
             interval: None,
             bound: CapacityBound::Itl,
             said_by: Teacher::Replicas,

@@ -311,7 +311,6 @@ mod tests {
             let estimate = CapacityEstimate {
                 rate: RequestRate::new(self.carries?)?,
                 usable: Fraction::ONE,
-                unused: None,
                 interval: None,
                 bound: CapacityBound::Itl,
                 said_by: Teacher::Replicas,

@@ -68,6 +68,8 @@ pub(super) struct Maxima {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FullBatch {
     pages: u32,
+    /// The shortest time in seconds between two of them.
+    apart: f64,
     least: f64,
     most: f64,
 }
@@ -111,13 +113,18 @@ impl Maxima {
         self.full_at = near.or(self.full_at);
     }
 
+    /// The places that requests were seen to wait for, unless many more have run.
+    pub(super) fn shown(&self) -> Option<f64> {
+        self.full_at.filter(|full| *full >= self.most_running * NEAR)
+    }
+
     /// Places in the batch: the measured places if requests waited for one. Otherwise the
     /// configured or usual places, or the most requests that ran if that is more. The places of a
     /// card count until more requests run.
     pub(super) fn seats(&self, usual: f64, card: Option<&EngineProfile>) -> f64 {
         let ran = card.map_or(0.0, |learned| learned.most_running.requests());
         let most = usual.max(self.most_running).max(ran);
-        if let Some(full) = self.full_at.filter(|full| *full >= self.most_running * NEAR) {
+        if let Some(full) = self.shown() {
             return full.min(most);
         }
 
@@ -135,12 +142,13 @@ impl FullBatch {
         let least = self.least.min(running);
         let most = self.most.max(running);
         *self = if self.pages > 0 && most - least <= (FULL_SPREAD * most).max(1.0) {
-            Self { pages: self.pages + 1, least, most }
+            let apart = self.apart.min(elapsed.seconds());
+            Self { pages: self.pages + 1, apart, least, most }
         } else {
-            Self { pages: 1, least: running, most: running }
+            Self { pages: 1, apart: f64::INFINITY, least: running, most: running }
         };
 
-        let enough = if elapsed.seconds() < APART { FULL_PAGES } else { FULL_PAGES_APART };
+        let enough = if self.apart < APART { FULL_PAGES } else { FULL_PAGES_APART };
         (self.pages >= enough).then_some(self.most)
     }
 }
@@ -215,6 +223,10 @@ mod tests {
         assert_eq!((pages(1), pages(15)), (Some(5), Some(3)));
 
         let mut batch = FullBatch::default();
+        let one_lost = [1, 1, 20].map(|apart| batch.take(24.0, Seconds::literal(apart)));
+        assert_eq!(one_lost, [None; 3]);
+
+        batch = FullBatch::default();
         let varied = [24.0, 20.0, 24.0, 22.0, 20.0].map(|it| batch.take(it, Seconds::literal(15)));
         assert_eq!(varied, [None; 5]);
     }

@@ -40,7 +40,6 @@
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::foresight::estimate::UnusedCause;
 use crate::analyze::foresight::late::{IterationLoad, LATE_SHARE, Lateness, Places};
 use crate::analyze::foresight::limits::CapacityLimits;
 use crate::analyze::foresight::pace::IterationCost;
@@ -107,8 +106,6 @@ pub struct ReplicaCapacity {
     pub by_formula: RequestRate,
     /// The share of it that the router lets a replica use; zero if the variant is not to be used.
     pub usable: Fraction,
-    /// The reason why it is not to be used, if so.
-    pub unused: Option<UnusedCause>,
     /// The limit that is reached first.
     pub bound: CapacityBound,
     /// The time between tokens of a request alone on a replica.
@@ -120,24 +117,13 @@ pub struct ReplicaCapacity {
 // === impl ReplicaCapacity ===
 
 impl ReplicaCapacity {
-    /// Returns true if a replica meets the objectives at some rate.
-    pub(super) fn is_able(&self) -> bool {
-        self.rate.requests_per_second() > RATE_MIN
-    }
-
-    /// Lets no decision use the variant.
-    pub(super) const fn leave_out(&mut self, cause: UnusedCause) {
-        self.usable = Fraction::ZERO;
-        self.unused = Some(cause);
-    }
-
     /// Requests per second that a replica counts for, next to the other variants of its role.
     pub(super) fn counts(&self) -> f64 {
-        (self.rate.requests_per_second() * self.usable.fraction()).max(UNUSED)
+        self.rate.requests_per_second() * self.usable.fraction().max(UNUSED)
     }
 }
 
-/// Requests per second of a replica that is not to be used: known, and too few to be requested.
+/// The share for a replica that is not to be used. It is too small for the replica to be requested.
 const UNUSED: f64 = 1e-12;
 
 // === impl RequestProfile ===
@@ -279,7 +265,6 @@ pub fn carried(
         rate: by_formula,
         by_formula,
         usable: Fraction::ONE,
-        unused: None,
         bound,
         alone,
         stay,

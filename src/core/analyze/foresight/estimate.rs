@@ -33,10 +33,9 @@
 
 use std::collections::BTreeMap;
 
-use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::foresight::capacity::{CapacityBound, ReplicaCapacity, carried};
+use crate::analyze::foresight::capacity::{CapacityBound, RATE_MIN, ReplicaCapacity, carried};
 use crate::analyze::foresight::limits::CapacityLimits;
 use crate::analyze::foresight::pace::{IterationCost, PaceFilter};
 use crate::analyze::foresight::policy::ForesightPolicy;
@@ -62,9 +61,6 @@ pub struct CapacityEstimate {
     /// variant is not to be used.
     #[serde(default = "all")]
     pub usable: Fraction,
-    /// The reason why the variant is not to be used, if so.
-    #[serde(default)]
-    pub unused: Option<UnusedCause>,
     /// The range of the rate in 95 of 100 cases; `None` if the doubt is too large for a number.
     pub interval: Option<CapacityInterval>,
     /// The limit that binds it.
@@ -92,18 +88,6 @@ pub struct CapacityInterval {
     pub low: RequestRate,
     /// The upper end.
     pub high: RequestRate,
-}
-
-/// The reason why a variant is not to be used.
-#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum UnusedCause {
-    /// The router fills it first, and its capacity is less than the others then leave unused.
-    #[display("the router would fill it before the other variants")]
-    Router,
-    /// Its replicas miss an objective even with the smallest load.
-    #[display("it meets the objectives at no load")]
-    NoCapacity,
 }
 
 /// The source of an estimated capacity.
@@ -163,23 +147,19 @@ impl Foresight {
 // === impl CapacityBasis ===
 
 impl CapacityBasis<'_> {
-    /// The estimate with its uncertainty; `None` if the replica has no capacity, and others don't
-    /// take its place.
+    /// The estimate with its uncertainty; `None` if the replica has no capacity.
     fn estimate(&self, carried: ReplicaCapacity) -> Option<CapacityEstimate> {
         let Self { seen, iteration, requested, limits } = self;
-        let ReplicaCapacity { rate, by_formula, usable, unused, bound, .. } = carried;
-        let said_by = if seen.card().is_some() { Teacher::Card } else { Teacher::Replicas };
-
-        if !carried.is_able() {
-            let none = CapacityEstimate { rate, usable, unused, interval: None, bound, said_by };
-            return unused.map(|_| none);
+        let ReplicaCapacity { rate, by_formula, usable, bound, .. } = carried;
+        if rate.requests_per_second() <= RATE_MIN {
+            return None;
         }
 
         let of_a_rank = by_formula.requests_per_second();
-
         let doubt = doubt(&seen.pace, *iteration, requested, limits, of_a_rank);
         let interval = doubt.and_then(|doubt| CapacityInterval::around(rate, doubt));
-        Some(CapacityEstimate { rate, usable, unused, interval, bound, said_by })
+        let said_by = if seen.card().is_some() { Teacher::Card } else { Teacher::Replicas };
+        Some(CapacityEstimate { rate, usable, interval, bound, said_by })
     }
 }
 

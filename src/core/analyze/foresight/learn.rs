@@ -345,15 +345,17 @@ mod tests {
             foresight.variants.entry(full.key.clone()).or_default().take(&key, &stride, around);
         }
 
-        let mut places_of_other = |seats: Option<Requests>| {
+        let elsewhere = VariantSpec { accelerator: Accelerator::new("L4"), ..other.clone() };
+        for (spec, seats, places) in
+            [(&other, None, 13.0), (&other, Requests::new(64.0), 64.0), (&elsewhere, None, 256.0)]
+        {
             let told = EngineLimits { seats, ..EngineLimits::default() };
-            let second = VariantStrides { told, ..VariantStrides::example(&other) };
+            let second = VariantStrides { told, ..VariantStrides::example(spec) };
             foresight.share_places(&[VariantStrides::example(&full), second]);
-            foresight.variants[&other.key].seats(seats, 256.0)
-        };
 
-        assert!((places_of_other(None) - 13.0).abs() < 1e-9);
-        assert!((places_of_other(Requests::new(64.0)) - 64.0).abs() < 1e-9);
+            let found = foresight.variants[&other.key].seats(seats, 256.0);
+            assert!((found - places).abs() < 1e-9, "{found} of {places}");
+        }
     }
 
     #[test]

@@ -21,7 +21,8 @@
 //! of a request more.
 //!
 //! A full cache preempts requests, and the engine computes their tokens again without counting
-//! them. So `p` includes the mean KV tokens of a running request for each of them.
+//! them. So `p` includes the mean KV tokens of a running request for each of them. That is too much
+//! if a prefix cache still has some of these tokens. Lessons of short answers leave them out.
 //!
 //! **Short answers** have few intervals or none, and these follow their own prompts. So the time of
 //! requests in the batch counts instead, from the first iteration to the last, which is `T` for
@@ -134,6 +135,8 @@ pub struct IterationSampler {
     batches: f64,
     /// Computed prompt tokens per second, summed over the seconds of the intervals.
     prompts: f64,
+    /// The same for tokens that were computed again.
+    again: f64,
     batched: f64,
     finished: f64,
 }
@@ -204,7 +207,8 @@ impl IterationSampler {
         self.between += between;
         if seconds > 0.0 {
             self.batches += intervals * between / seconds;
-            self.prompts += between * (computed + computed_again(stride) / ranks) / seconds;
+            self.prompts += between * computed / seconds;
+            self.again += between * computed_again(stride) / ranks / seconds;
         }
 
         if let Some((batched, finished)) = stride.batched {
@@ -226,13 +230,13 @@ impl IterationSampler {
         }
 
         let batch = self.batches / self.intervals + self.unseen();
-        let prompt = self.prompts / self.intervals;
+        let counted = self.prompts / self.intervals;
         let outputs = (self.generated - self.begun).max(0.0) / self.intervals;
         Some(IterationSample {
-            prompt,
+            prompt: counted + self.again / self.intervals,
             batch,
             seconds: self.between / self.intervals,
-            tokens: prompt + batch * outputs,
+            tokens: counted + batch * outputs,
             prompts: self.begun,
             doubt: 0.0,
             is_short: false,

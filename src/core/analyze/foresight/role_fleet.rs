@@ -6,7 +6,6 @@ use std::sync::Arc;
 use crate::analyze::foresight::capacity::{CapacityBound, RATE_MIN, ReplicaCapacity};
 use crate::analyze::foresight::card::Card;
 use crate::analyze::foresight::demand::{ReplicaQueue, Smoothing};
-use crate::analyze::foresight::estimate::UnusedCause;
 use crate::analyze::foresight::strides::VariantStrides;
 use crate::fleet::{Role, VariantKey};
 use crate::units::Replicas;
@@ -48,20 +47,6 @@ impl<'a> RoleFleet<'a> {
             let by_card = cards.contains_key(&it.spec.key);
             it.current > Replicas::ZERO || !(serving || (by_card && staffed))
         })
-    }
-
-    /// Leaves out variants without a capacity next to others that provide the need.
-    pub(super) fn leave_out_unable(&mut self, need: f64) {
-        let there = self.rates().map_or(0.0, |rates| rates.there);
-        if there <= need {
-            return;
-        }
-
-        for (_, capacity) in &mut self.variants {
-            if let Some(carried) = capacity.as_mut().filter(|it| !it.is_able()) {
-                carried.leave_out(UnusedCause::NoCapacity);
-            }
-        }
     }
 
     /// The share of time in which a replica is absent because it was lost and restarts.
@@ -135,66 +120,5 @@ impl<'a> RoleFleet<'a> {
     /// The variants among them whose capacity counts as more than nothing.
     fn used(&self) -> impl Iterator<Item = (&VariantStrides<'a>, ReplicaCapacity)> {
         self.known().filter(|(_, it)| it.counts() > RATE_MIN)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::analyze::foresight::strides::ReplicaStrides;
-    use crate::fleet::{ReplicaKey, ReplicaName, VariantSpec};
-    use crate::units::{Fraction, RequestRate, Seconds};
-
-    fn carrying(rate: f64) -> Option<ReplicaCapacity> {
-        Some(ReplicaCapacity {
-            rate: RequestRate::new(rate)?,
-            by_formula: RequestRate::new(rate)?,
-            usable: Fraction::ONE,
-            unused: None,
-            bound: CapacityBound::Kv,
-            alone: Seconds::literal(1),
-            stay: Seconds::literal(1),
-        })
-    }
-
-    /// The capacity of a replica with this rate, next to a replica that handles two requests per
-    /// second and has to provide this need.
-    fn next_to_two(rate: f64, need: f64) -> Option<ReplicaCapacity> {
-        let specs = ["a", "b"].map(VariantSpec::example);
-        let keys = specs.each_ref().map(|spec| ReplicaKey {
-            variant: spec.key.clone(),
-            replica: ReplicaName::new("a").unwrap(),
-            incarnation: None,
-        });
-        let variants = [0, 1].map(|at| VariantStrides {
-            replicas: vec![ReplicaStrides {
-                replica: &keys[at],
-                strides: &[],
-                waiting: None,
-                running: None,
-            }],
-            ..VariantStrides::example(&specs[at])
-        });
-
-        let capacities = [carrying(2.0), carrying(rate)];
-        let mut fleet = RoleFleet {
-            role: Role::Both,
-            variants: variants.iter().zip(capacities).collect(),
-            by_card: false,
-        };
-
-        fleet.leave_out_unable(need);
-        assert_eq!(fleet.variants[0].1, carrying(2.0), "it serves");
-        fleet.variants[1].1
-    }
-
-    #[test]
-    fn a_variant_without_a_capacity_is_not_used_while_others_provide_the_need() {
-        let unfit = next_to_two(0.0, 1.9).unwrap();
-        assert_eq!(unfit.unused, Some(UnusedCause::NoCapacity));
-        assert!(0.0 < unfit.counts() && unfit.counts() < RATE_MIN, "{unfit:?}");
-
-        assert_eq!(next_to_two(0.0, 2.1), carrying(0.0), "its replicas stay");
-        assert_eq!(next_to_two(0.1, 1.9), carrying(0.1));
     }
 }

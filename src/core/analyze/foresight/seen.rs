@@ -351,15 +351,15 @@ impl VariantModel {
 
     /// Places in the batch of a rank, given the configured places, if they are, and the usual ones.
     pub(crate) fn seats(&self, told: Option<Requests>, usual: f64) -> f64 {
-        let assumed = self.sibling_places.unwrap_or(usual);
+        let assumed = self.sibling_places.map_or(usual, |places| places.min(usual));
 
         let places = told.map_or(assumed, Requests::requests);
         self.maxima.seats(places, self.card().map(|card| &card.learned))
     }
 
     /// The places that its own replicas have shown.
-    pub(super) const fn shown_places(&self) -> Option<f64> {
-        self.maxima.full_at
+    pub(super) fn shown_places(&self) -> Option<f64> {
+        self.maxima.shown()
     }
 
     /// Takes the places that the replicas of a variant on the same accelerator have shown.

@@ -209,16 +209,14 @@ impl<'a> RoleQuestion<'a> {
             .map(|((&member, variant), takes)| {
                 let mut sizes: CoverSizes =
                     rows.iter().map(|row| row.sizes[member].unwrap_or(0.0)).collect();
-                let is_useful = rows.is_empty() || covers_some(&sizes, &wants);
                 sizes.extend(counts_replicas.then_some(1.0));
-
                 let prices = ReplicaPrices::new(variant.cost, dearest, policy.switching);
                 let mut item = item(variant, sizes, &prices, takes);
                 if stays {
                     item.min = item.current.clamp(item.min, item.max);
                 }
                 let slots = room.and_then(|room| room.slots.get(&variant.key).copied());
-                bound_starts(&mut item, is_useful, slots);
+                bound_starts(&mut item, sheet.is_useful(group, member), slots);
                 item
             })
             .collect();
@@ -404,12 +402,6 @@ fn on_grid(price: f64) -> u64 {
     {
         price.round().clamp(0.0, GRID * 1000.0) as u64
     }
-}
-
-/// Returns true if a replica covers more than a rounding error of some want. A variant that is not
-/// to be used does not.
-fn covers_some(sizes: &[f64], wants: &[f64]) -> bool {
-    sizes.iter().zip(wants).any(|(size, want)| *size > SLACK * want)
 }
 
 /// Lets no replica start that is not useful, or has no slot.

@@ -109,6 +109,7 @@ impl<'s, 'a> RankedGrowth<'s, 'a> {
             let there: Vec<(Candidate, Amount, Warmth)> = of
                 .members
                 .iter()
+                .filter(|&&member| self.sheet.is_useful(group, member))
                 .filter_map(|&member| {
                     let variant = self.sheet.variants[member];
                     let size = Amount::new(row.sizes[member]?)?;

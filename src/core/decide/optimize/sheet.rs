@@ -6,6 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::analyze::capacity::{CapacityReport, Totals, Unit, VariantCapacity};
+use crate::decide::optimize::cover::SLACK;
 use crate::decide::optimize::model::{Candidate, Few, PlanModel, ReportFreshness};
 use crate::decide::optimize::plan::{DemandCover, ModelPlan, Placement, PlanMethod, PlanReason};
 use crate::fleet::{ModelKey, Role, VariantKey};
@@ -124,6 +125,18 @@ impl<'a> ModelSheet<'a> {
         }
 
         covers
+    }
+
+    /// Returns true if a replica counts for more than a rounding error next to the others of its
+    /// group. A variant that is not to be used does not.
+    pub(crate) fn is_useful(&self, group: usize, member: usize) -> bool {
+        let members = &self.groups[group].members;
+
+        self.voices.iter().any(|voice| {
+            let sizes = members.iter().filter_map(|&it| voice.sizes[it]);
+            let largest = sizes.fold(0.0, f64::max);
+            voice.sizes[member].is_some_and(|size| size > SLACK * largest)
+        })
     }
 }
 

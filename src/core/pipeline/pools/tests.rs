@@ -139,7 +139,6 @@ impl World {
         pool.capacity = Some(CapacityEstimate {
             rate: RequestRate::new(rate).unwrap(),
             usable: Fraction::new(0.5).unwrap(),
-            unused: None,
             interval: None,
             bound: CapacityBound::Itl,
             said_by: Teacher::Replicas,

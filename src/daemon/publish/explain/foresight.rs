@@ -158,7 +158,7 @@ fn terms(foreseen: &DemandForecast) -> Vec<TermLine> {
 
 impl CarriesLine {
     pub(super) fn new(estimate: &CapacityEstimate) -> Self {
-        let CapacityEstimate { rate, usable, unused: _, interval, bound, said_by } = estimate;
+        let CapacityEstimate { rate, usable, interval, bound, said_by } = estimate;
 
         Self {
             per_second: rate.requests_per_second(),

@@ -249,7 +249,7 @@ struct RatePosition {
 
 /// Arrivals at a rate. Gaps are drawn for a rate of one and then scaled by the actual rate. A
 /// variation of 1 gives a Poisson process, a larger one gives bursts, and 0 gives regular arrivals.
-/// They were going on before, so the first gap is the rest of one that is already running.
+/// They were going on before, so the first gap is the rest of a gap, unless gaps are equal.
 #[derive(Clone, Debug)]
 pub struct Renewals {
     rate: Rate,

@@ -165,7 +165,6 @@ fn limited(bound: CapacityBound, stay: u32) -> ReplicaCapacity {
         rate,
         by_formula: rate,
         usable: Fraction::ONE,
-        unused: None,
         bound,
         alone: Seconds::ZERO,
         stay: Seconds::literal(stay),
