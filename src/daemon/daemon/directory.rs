@@ -223,8 +223,7 @@ impl Directory {
             let unit = self.units.get(key);
             let taken = unit.map(|unit| unit.gpus).unwrap_or_default();
             if let Some(claimed) = variant.spec.gpus.filter(|claimed| *claimed < taken) {
-                // Without a claim, a replica counts with the unit, which is shown as the source.
-                variant.spec.gpus = None;
+                variant.spec.gpus = Some(taken);
                 let object = discovered.object.clone();
                 objections.push(Objection { object, cause: fewer(claimed, taken) });
             }
