@@ -276,6 +276,7 @@ impl Pipeline {
         self.recorder.unsettle();
         self.zeros.begin_anew();
         self.pools.unsettle();
+        self.supply.unsettle();
         self.sizer.unsettle();
         self.in_force.begin_anew(now);
         if passed < 0.0 {

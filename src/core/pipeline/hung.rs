@@ -28,6 +28,11 @@ impl HungTargets {
     pub(crate) fn run(&mut self, tick: &Tick<'_>, startups: &Startups, open: &OpenStarts<'_>) {
         self.unanswered.keep(&tick.inputs.fleet);
         for member in &tick.members {
+            // While its targets are not listed, nothing shows that they have answered.
+            if member.observation.wanted.is_none() {
+                continue;
+            }
+
             let key = &member.spec.key;
             let present = unanswered(tick, member);
             if present == Replicas::ZERO {

@@ -172,15 +172,18 @@ impl Startups {
         measured.into_iter().flatten().skip(before).copied().collect()
     }
 
-    /// Restores saved starts, unless at least as many were seen since.
+    /// Restores saved starts before those that were seen since, unless at least as many were seen.
     pub(crate) fn recall(&mut self, variant: &VariantKey, starts: &[StartDurations]) {
-        let saved: VecDeque<StartDurations> =
-            starts.iter().rev().take(STARTS_MAX).rev().copied().collect();
-
-        let known = self.measured.get(variant);
-        if known.map_or(0, VecDeque::len) < saved.len() {
-            self.measured.insert(variant.clone(), saved);
+        let seen: Vec<StartDurations> =
+            self.measured.get(variant).into_iter().flatten().copied().collect();
+        if seen.len() >= starts.len() {
+            return;
         }
+
+        let all = starts.iter().copied().chain(seen);
+        let mut latest: VecDeque<StartDurations> = all.collect();
+        latest.drain(..latest.len().saturating_sub(STARTS_MAX));
+        self.measured.insert(variant.clone(), latest);
     }
 
     /// Reads the starts and scrapes of one tick.
@@ -585,10 +588,10 @@ mod tests {
 
         startups.recall(&variant(), &[]);
         assert_eq!(startups.save(&variant()), [new]);
-        startups.recall(&variant(), &[old; STARTS_MIN]);
-        assert_eq!(startups.save(&variant()), [old; STARTS_MIN]);
-        startups.recall(&variant(), &[new; STARTS_MIN]);
-        assert_eq!(startups.save(&variant()), [old; STARTS_MIN]);
+        startups.recall(&variant(), &[old, old]);
+        assert_eq!(startups.save(&variant()), [old, old, new]);
+        startups.recall(&variant(), &[new, new]);
+        assert_eq!(startups.save(&variant()), [old, old, new]);
     }
 
     #[test]

@@ -59,6 +59,11 @@ pub(crate) struct VariantSupply {
 // === impl SupplyWatch ===
 
 impl SupplyWatch {
+    /// Lets no unobserved time count toward the time after which targets hang.
+    pub(crate) fn unsettle(&mut self) {
+        self.hung = HungTargets::default();
+    }
+
     /// The supply of each variant, by place.
     pub(crate) fn run(&mut self, tick: &Tick<'_>) -> Vec<VariantSupply> {
         self.startups.run(tick.now, tick.inputs);

@@ -89,7 +89,7 @@ impl ModelAssessment<'_> {
     }
 
     /// Decides if replicas of a role that the plan removes may go. The model's verdict counts too,
-    /// because a report without roles is only part of that.
+    /// because an analyzer whose report has no roles votes only on the model.
     pub(crate) fn consent(&self, role: Role) -> Consent {
         let is_heard =
             [self.ballot.model, self.verdict(role)].iter().all(|verdict| match verdict {
@@ -106,7 +106,7 @@ impl ModelAssessment<'_> {
         }
     }
 
-    /// The verdict on a role; that on the model if it serves all roles together.
+    /// The verdict on a role; that on the model if no report names the role.
     fn verdict(&self, role: Role) -> BallotVerdict {
         self.ballot.roles.get(&role).copied().unwrap_or(self.ballot.model)
     }
