@@ -631,6 +631,7 @@ fn is_part_of(part: &RankReading, whole: &RankReading) -> bool {
             (&part.e2e, &whole.e2e),
             (&part.queue_time, &whole.queue_time),
             (&part.inference_time, &whole.inference_time),
+            (&part.prefill_time, &whole.prefill_time),
             (&part.prompt_length, &whole.prompt_length),
             (&part.generation_length, &whole.generation_length),
             (&part.step_tokens, &whole.step_tokens),

@@ -54,6 +54,8 @@ const COLUMNS: &[Column] = &[
     ("queue_count", |_, rank| rank.queue_time.as_ref().map(|it| it.count)),
     ("inference_count", |_, rank| rank.inference_time.as_ref().map(|it| it.count)),
     ("inference_sum", |_, rank| rank.inference_time.as_ref().map(|it| it.sum)),
+    ("prefill_count", |_, rank| rank.prefill_time.as_ref().map(|it| it.count)),
+    ("prefill_sum", |_, rank| rank.prefill_time.as_ref().map(|it| it.sum)),
     ("queue_sum", |_, rank| rank.queue_time.as_ref().map(|it| it.sum)),
     ("iter_count", |_, rank| rank.step_tokens.as_ref().map(|it| it.count)),
     ("iter_sum", |_, rank| rank.step_tokens.as_ref().map(|it| it.sum)),

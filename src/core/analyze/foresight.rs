@@ -56,6 +56,7 @@ mod lengths;
 pub mod lesson;
 pub mod limits;
 pub mod outlier;
+pub mod overlap;
 pub mod pace;
 pub mod policy;
 mod prompt_lesson;

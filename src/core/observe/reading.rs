@@ -86,6 +86,9 @@ pub struct RankReading {
     pub queue_time: Option<Histogram>,
     /// Time from the first iteration to the last, of finished requests.
     pub inference_time: Option<Histogram>,
+    /// Time from the start of the first iteration to the first token, of finished requests.
+    #[serde(default)]
+    pub prefill_time: Option<Histogram>,
     /// Prompt tokens of finished requests.
     pub prompt_length: Option<Histogram>,
     /// Prompt tokens of finished requests that the engine computed, without those from a cache.

@@ -60,6 +60,12 @@ pub struct IntervalDelta {
     pub intervals: Option<(Seconds, Requests)>,
     /// The time that finished requests had spent in batches, and the number of these requests.
     pub batched: Option<(Seconds, Requests)>,
+    /// The time that finished requests had spent from the start of their first iteration to their
+    /// first token, and the number of these requests.
+    pub prefilled: Option<(Seconds, Requests)>,
+    /// The sum of the squares of the tokens in counted iterations, estimated from
+    /// [buckets](Histogram::moments).
+    pub step_squares: Option<f64>,
     /// Requests whose KV tokens made room for others, and are computed again.
     pub preempted: Option<Requests>,
     /// Requests that wait for room at its end. If an engine does not report the reason, requests
@@ -100,6 +106,8 @@ struct CounterValues {
     steps: Option<f64>,
     intervals: Option<(f64, f64)>,
     batched: Option<(f64, f64)>,
+    prefilled: Option<(f64, f64)>,
+    step_moments: Option<(f64, f64)>,
     preempted: Option<f64>,
     stays: Option<(f64, f64)>,
     queued: Option<f64>,
@@ -134,6 +142,8 @@ impl IntervalDelta {
             steps: None,
             intervals: None,
             batched: None,
+            prefilled: None,
+            step_squares: None,
             preempted: None,
             waiting: None,
             running: None,
@@ -215,6 +225,8 @@ impl CounterValues {
             steps: summed(ranks, |rank| Some(rank.step_tokens.as_ref()?.count)),
             intervals: totals(ranks, |rank| rank.itl.as_ref()),
             batched: totals(ranks, |rank| rank.inference_time.as_ref()),
+            prefilled: totals(ranks, |rank| rank.prefill_time.as_ref()),
+            step_moments: moments(ranks, |rank| rank.step_tokens.as_ref()),
             preempted: summed(ranks, |rank| rank.preemptions.map(Requests::requests)),
             stays: totals(ranks, |rank| rank.e2e.as_ref()),
             queued: summed(ranks, |rank| Some(rank.queue_time.as_ref()?.sum)),
@@ -276,6 +288,9 @@ impl CounterValues {
             stays.zip(queued).map(|(stays, queued)| ((stays.0 - queued).max(0.0), stays.1));
         let batched = pair_grown(self.batched, before.batched)?.or(unqueued);
 
+        let prefilled = pair_grown(self.prefilled, before.prefilled)?;
+        let step_moments = pair_grown(self.step_moments, before.step_moments)?;
+
         let delta = IntervalDelta {
             arrived: arrived.and_then(Requests::new),
             unserved: gone.and_then(|gone| Requests::new(gone.unserved())),
@@ -292,6 +307,9 @@ impl CounterValues {
             intervals: intervals
                 .and_then(|(sum, count)| Seconds::new(sum).zip(Requests::new(count))),
             batched: batched.and_then(|(sum, count)| Seconds::new(sum).zip(Requests::new(count))),
+            prefilled: prefilled
+                .and_then(|(sum, count)| Seconds::new(sum).zip(Requests::new(count))),
+            step_squares: step_moments.map(|(_, squares)| squares),
             preempted: grown(self.preempted, before.preempted)?.and_then(Requests::new),
             ..IntervalDelta::over(Timestamp::UNIX_EPOCH, Seconds::ZERO)
         };
@@ -519,6 +537,26 @@ mod tests {
 
         assert_eq!(preempted(0, 7.0), None);
         assert_eq!(preempted(5, 9.0), Requests::new(2.0));
+    }
+
+    #[test]
+    fn the_times_of_prompts_and_the_squares_of_iterations_are_those_since_the_last_page() {
+        let at = |second: i64| Timestamp::from_second(1_000_000 + second).unwrap();
+        let mut odometer = Odometer::default();
+
+        let mut take = |second: i64, count: f64| {
+            let buckets = vec![(8.0, count), (16.0, count), (f64::INFINITY, count)];
+            let histogram = Histogram { sum: 7.0 * count, count, buckets };
+            let mut page = reading(Some(1.0), None);
+            page.ranks[0].prefill_time = Some(histogram.clone());
+            page.ranks[0].step_tokens = Some(histogram);
+            odometer.take(at(second), &page)
+        };
+
+        assert_eq!(take(0, 10.0), None);
+        let delta = take(5, 13.0).unwrap();
+        assert_eq!(delta.prefilled, Seconds::new(21.0).zip(Requests::new(3.0)));
+        assert_eq!(delta.step_squares, Some(3.0 * 64.0));
     }
 
     #[test]

@@ -80,6 +80,7 @@ pub fn read(names: &Names, started: Timestamp, now: Timestamp, replica: &Replica
         e2e: Some(seconds(&counters.e2e)),
         queue_time: Some(seconds(&counters.queue)),
         inference_time: Some(seconds(&counters.inference)),
+        prefill_time: Some(seconds(&counters.prefill)),
         prompt_length: Some(plain(&counters.prompt_length)),
         computed_length: Some(plain(&counters.computed_length)),
         generation_length: Some(plain(&counters.generation_length)),

@@ -7,21 +7,25 @@
 //!
 //! # Model
 //!
-//! `F` is the mean time to a first token, and `C` the mean number of prompt tokens that were
-//! computed. A prompt is computed in `k` iterations, each with at most `budget` tokens. `L`
-//! requests come per second, so on average `L F` prompts are in progress. The prompts that meet
-//! this one make its iterations longer, by between none and `L F` of a prompt. Half is assumed:
+//! `P` is the mean time from the start of a prompt to its first token, and `C` the mean number of
+//! prompt tokens that were computed. A prompt is computed in `k` iterations, each with at most
+//! `budget` tokens. Prompts share iterations: one of them finds `m` in its own, itself included.
 //!
 //! ```text
 //! k = max(1, C / budget + 1/2)
-//! F / k = alpha + beta * C * (1 + L F / 2) / k + delta * n            seconds
+//! P / k = alpha + beta * C * m / k + delta * n            seconds
 //! ```
 //!
 //! `n` is the mean number of requests that generate (Little's law). So this is a lesson about an
-//! iteration of `F / k` seconds. Its doubt, as a share, is `1/10 + L F / 2`: the time of the HTTP
-//! server and of the tokenizer is in `F`, and the number of prompts that meet is not known. `F`
-//! also contains the rest of an iteration that runs when a request comes, so short prompts seem to
-//! cost more than they do.
+//! iteration of `P / k` seconds. [`overlap`](crate::analyze::foresight::overlap) measures `m`.
+//! Until it is known, prompts are assumed to come at random. `L` come per second and take `F`
+//! seconds to their first token, so on average `L F` are in progress. Between none and `L F` of a
+//! prompt make an iteration longer, and half is assumed: `m = 1 + L F / 2`.
+//!
+//! The doubt of a lesson, as a share, is `1/10 + L F / 2`, because `m` is a mean over more time.
+//! Engines other than vLLM report no `P`. Then `F` is taken for it. `F` also contains the rest of
+//! an iteration that runs when a request comes, and the time of the HTTP server, so short prompts
+//! seem to cost more than they do.
 //!
 //! # Domain
 //!
@@ -31,9 +35,10 @@
 //! # Source
 //!
 //! `docs/foresight-reference.md` has the measured benefit. The mean of `k` over prompts that are
-//! spread evenly over a budget is `C / budget + 1/2`.
+//! spread evenly over a budget is `C / budget + 1/2`. `P` is vLLM's `request_prefill_time_seconds`.
 
 use crate::analyze::foresight::lesson::IterationSample;
+use crate::analyze::foresight::overlap::PromptOverlap;
 use crate::observe::stride::IntervalDelta;
 use crate::units::Requests;
 
@@ -61,8 +66,13 @@ pub(super) struct PromptSampler {
     computed: f64,
     /// The sum of the times to first tokens, in seconds.
     waited: f64,
+    /// The sum of the times from the start of a prompt to its first token, in seconds, and the
+    /// number of these; `None` if a stride lacks them.
+    prefilled: Option<[f64; 2]>,
     /// The sum of the times between outputs, in seconds.
     between: f64,
+    /// `None` if a stride lacks it.
+    overlap: Option<PromptOverlap>,
 }
 
 // === impl PromptSampler ===
@@ -70,7 +80,12 @@ pub(super) struct PromptSampler {
 impl PromptSampler {
     /// Adds a stride of an engine with this token budget. Returns a lesson once there is enough for
     /// one.
-    pub(super) fn take(&mut self, stride: &IntervalDelta, budget: f64) -> Option<IterationSample> {
+    pub(super) fn take(
+        &mut self,
+        stride: &IntervalDelta,
+        budget: f64,
+        overlap: &mut PromptOverlap,
+    ) -> Option<IterationSample> {
         if self.add(stride).is_none() {
             *self = Self::default();
             return None;
@@ -79,7 +94,7 @@ impl PromptSampler {
             return None;
         }
 
-        std::mem::take(self).lesson(budget)
+        std::mem::take(self).lesson(budget, overlap)
     }
 
     /// Adds a stride; `None` if it lacks a counter, or a request waits.
@@ -93,6 +108,15 @@ impl PromptSampler {
             return None;
         }
 
+        let is_first = self.elapsed <= 0.0;
+        let overlap = if is_first { Some(PromptOverlap::default()) } else { self.overlap };
+        self.overlap = overlap.zip(PromptOverlap::of(stride)).map(|(sum, more)| sum.plus(&more));
+
+        let prefilled = if is_first { Some([0.0; 2]) } else { self.prefilled };
+        self.prefilled = prefilled.zip(stride.prefilled).map(|([sum, count], (more, requests))| {
+            [sum + more.seconds(), count + requests.requests()]
+        });
+
         self.elapsed += stride.elapsed.seconds();
         self.begun += begun / ranks;
         self.computed += computed / ranks;
@@ -101,8 +125,8 @@ impl PromptSampler {
         Some(())
     }
 
-    fn lesson(self, budget: f64) -> Option<IterationSample> {
-        let Self { elapsed, begun, computed, waited, between } = self;
+    fn lesson(self, budget: f64, known: &mut PromptOverlap) -> Option<IterationSample> {
+        let Self { elapsed, begun, computed, waited, between, .. } = self;
         let busy = waited / elapsed;
         let each = computed / begun;
         let is_enough = begun >= FIRST_TOKENS_MIN && each >= COMPUTED_MIN;
@@ -110,17 +134,32 @@ impl PromptSampler {
             return None;
         }
 
+        // Prompts overlap more at other times, when more requests come.
+        if let Some(overlap) = self.overlap {
+            *known = known.plus(&overlap);
+        }
+
+        let met = known.prompts().unwrap_or(1.0 + busy / 2.0);
         let iterations = (each / budget + 0.5).max(1.0);
         Some(IterationSample {
-            prompt: each * (1.0 + busy / 2.0) / iterations,
+            prompt: each * met / iterations,
             batch: between / elapsed,
-            seconds: waited / begun / iterations,
+            seconds: self.first_token()? / iterations,
             tokens: each / iterations,
             prompts: begun,
             doubt: DOUBT + busy / 2.0,
             is_short: false,
             full: None,
         })
+    }
+
+    /// The mean time from the start of a prompt to its first token, or from the arrival of a
+    /// request if an engine does not report it; `None` while too few requests have finished.
+    fn first_token(&self) -> Option<f64> {
+        match self.prefilled {
+            Some([sum, count]) => (count >= FIRST_TOKENS_MIN).then(|| sum / count),
+            None => Some(self.waited / self.begun),
+        }
     }
 }
 
@@ -148,7 +187,8 @@ mod tests {
     /// The first lesson of half a minute of equal seconds.
     fn lesson(second: &IntervalDelta) -> Option<IterationSample> {
         let mut sampler = PromptSampler::default();
-        (0..30).find_map(|_| sampler.take(second, BUDGET))
+        let mut overlap = PromptOverlap::default();
+        (0..30).find_map(|_| sampler.take(second, BUDGET, &mut overlap))
     }
 
     #[test]
@@ -167,6 +207,46 @@ mod tests {
         // Two and a half iterations on average.
         assert!((found.seconds - 0.08).abs() < 1e-9, "{found:?}");
         assert!(found.prompt < BUDGET, "{found:?}");
+    }
+
+    #[test]
+    fn the_time_of_the_engine_counts_without_that_of_its_http_server() {
+        let slow_server = second(1000.0, 0.09);
+        let prefilled = |finished: f64| Seconds::new(0.064 * finished).zip(Requests::new(finished));
+
+        let found = lesson(&IntervalDelta { prefilled: prefilled(0.4), ..slow_server }).unwrap();
+        assert!((found.seconds - 0.064).abs() < 1e-9, "{found:?}");
+
+        let unfinished = IntervalDelta { prefilled: prefilled(0.1), ..slow_server };
+        assert_eq!(lesson(&unfinished), None, "three requests in half a minute");
+    }
+
+    #[test]
+    fn prompts_that_come_together_share_an_iteration() {
+        // In each second, four prompts of 100 tokens share an iteration, and 100 iterations have 10
+        // tokens of answers each.
+        let together = IntervalDelta {
+            computed: Tokens::new(400.0),
+            begun: Requests::new(4.0),
+            generated: Tokens::new(1004.0),
+            intervals: Seconds::new(10.0).zip(Requests::new(1000.0)),
+            first_tokens: Seconds::new(0.1),
+            step_squares: Some(410.0 * 410.0 + 99.0 * 100.0),
+            computed_moments: Some([400.0, 40_000.0]),
+            ..second(100.0, 0.02)
+        };
+
+        let found = lesson(&together).unwrap();
+        assert!((found.prompt / 400.0 - 1.0).abs() < 0.02, "{found:?}");
+
+        let alone =
+            IntervalDelta { step_squares: Some(4.0 * 110.0 * 110.0 + 96.0 * 100.0), ..together };
+        let found = lesson(&alone).unwrap();
+        assert!((found.prompt / 100.0 - 1.0).abs() < 0.02, "{found:?}");
+
+        let unknown = IntervalDelta { step_squares: None, ..together };
+        let found = lesson(&unknown).unwrap();
+        assert!((found.prompt / 105.0 - 1.0).abs() < 0.01, "{found:?}");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::analyze::foresight::dispersion::Dispersion;
 use crate::analyze::foresight::lengths::{RequestLengths, RequestWork};
 use crate::analyze::foresight::lesson::{IterationSample, IterationSampler};
 use crate::analyze::foresight::outlier::{OUTLYING, Ratios, SlowestReplica};
+use crate::analyze::foresight::overlap::PromptOverlap;
 use crate::analyze::foresight::pace::{IterationCost, PaceFilter, SETTLED, SavedPace};
 use crate::analyze::foresight::policy::Memory;
 use crate::analyze::foresight::prompt_lesson::PromptSampler;
@@ -41,6 +42,7 @@ pub(crate) struct VariantModel {
     sibling_places: Option<f64>,
     throughput: Option<Throughput>,
     counts_time: bool,
+    overlap: PromptOverlap,
     rollout: EngineRollout,
     pub(super) dispersion: Dispersion,
     /// Boxed, because a node of the map has room for eleven, and most variants have few replicas.
@@ -140,6 +142,7 @@ impl SavedVariantModel {
             sibling_places: None,
             throughput: None,
             counts_time: iteration.is_some(),
+            overlap: PromptOverlap::default(),
             rollout: EngineRollout::default(),
             dispersion: Dispersion::default(),
             replicas: BTreeMap::new(),
@@ -276,7 +279,7 @@ impl VariantModel {
         around: ReplicaContext<'_>,
     ) {
         let Some(gathered) = self.replicas.get_mut(replica) else { return };
-        let lesson = gathered.prompts.take(stride, around.budget);
+        let lesson = gathered.prompts.take(stride, around.budget, &mut self.overlap);
         if let Some(lesson) = lesson.filter(|_| gathered.last.is_some()) {
             self.pace.learn_prompts(&lesson, around.learning);
         }
@@ -292,6 +295,7 @@ impl VariantModel {
 
         self.maxima = Maxima::default();
         self.throughput = None;
+        self.overlap = PromptOverlap::default();
         self.work.start_over();
         self.card = CardState::Without;
         for gathered in self.replicas.values_mut() {
@@ -318,6 +322,7 @@ impl VariantModel {
         self.lengths.age(elapsed, memory);
         self.work.age(elapsed, memory);
         self.maxima.age(elapsed);
+        self.overlap.age(elapsed);
         if let Some(throughput) = &mut self.throughput {
             throughput.age(elapsed);
         }

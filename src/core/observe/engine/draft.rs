@@ -308,6 +308,7 @@ impl RankDraft {
             e2e: self.distribution(Distribution::E2e),
             queue_time: self.distribution(Distribution::QueueTime),
             inference_time: self.distribution(Distribution::InferenceTime),
+            prefill_time: self.distribution(Distribution::PrefillTime),
             prompt_length: self.distribution(Distribution::PromptLength),
             computed_length: self.distribution(Distribution::ComputedLength),
             generation_length: self.distribution(Distribution::GenerationLength),

@@ -109,6 +109,7 @@ pub(super) enum Distribution {
     E2e,
     QueueTime,
     InferenceTime,
+    PrefillTime,
     PromptLength,
     ComputedLength,
     GenerationLength,

@@ -48,6 +48,7 @@ const FAMILIES: &[MetricFamily] = &[
     MetricFamily::distribution("e2e_request_latency_seconds", Distribution::E2e),
     MetricFamily::distribution("request_queue_time_seconds", Distribution::QueueTime),
     MetricFamily::distribution("request_inference_time_seconds", Distribution::InferenceTime),
+    MetricFamily::distribution("request_prefill_time_seconds", Distribution::PrefillTime),
     MetricFamily::distribution("request_prompt_tokens", Distribution::PromptLength),
     MetricFamily::distribution("request_prefill_kv_computed_tokens", Distribution::ComputedLength),
     MetricFamily::distribution("request_generation_tokens", Distribution::GenerationLength),
