@@ -89,6 +89,22 @@ fn a_variant_of_unknown_capacity_keeps_its_number() {
     assert_eq!(plan.placements[1].because, PlanReason::Unknown);
 }
 
+#[test]
+fn a_variant_that_is_not_to_be_used_is_not_ranked_whatever_is_missing() {
+    let offers = [("used", 5.0, 10_000.0, 1), ("unused", 1.0, 1e-8, 1)];
+    let report = report(&offers, 30_000.0, 0.0);
+    let mut candidates: Vec<Candidate> = offers.iter().map(|it| candidate(*it)).collect();
+    for candidate in &mut candidates {
+        candidate.bounds = Bounds::new(Replicas::ZERO, Some(replicas(2))).unwrap();
+    }
+
+    let plan = plan_of(candidates, &report, None);
+
+    assert!(plan.shortfall().is_some());
+    // In the order of their names.
+    assert_eq!(targets(&plan), [1, 2], "{plan:?}");
+}
+
 /// Cost, capacity, replicas and how many more the maximum allows.
 type Row = (u32, u32, u32, u32);
 
