@@ -359,6 +359,36 @@ mod tests {
     }
 
     #[test]
+    fn a_variant_assumes_the_places_of_a_similar_one_once_counters_show_them() {
+        let [full, other] = ["a", "b"].map(|name| VariantSpec {
+            accelerator: Accelerator::new("H100"),
+            ..VariantSpec::example(name)
+        });
+        let key = ReplicaKey {
+            variant: full.key.clone(),
+            replica: ReplicaName::new("a").unwrap(),
+            incarnation: None,
+        };
+        let strides = [1, 2, 3, 4, 5].map(|second| IntervalDelta {
+            running: Requests::new(13.0),
+            kv_usage: Fraction::new(0.1),
+            ..IntervalDelta::over(at(second), Seconds::literal(1))
+        });
+        let one = ReplicaStrides { replica: &key, strides: &strides, waiting: None, running: None };
+        let shown = VariantStrides { replicas: vec![one], ..VariantStrides::example(&full) };
+
+        let requests = Requests::new(1000.0).unwrap();
+        let queued = Some(QueueReading { requests, at: at(5) });
+        let front = GatewaySignals { queued, ..GatewaySignals::UNSEEN };
+        let variants = [shown, VariantStrides::example(&other)];
+        let mut foresight = Foresight::default();
+        foresight.learn(&ForesightPolicy::default(), &full.model_key(), &variants, at(5), front);
+
+        let found = foresight.variants[&other.key].seats(None, 256.0);
+        assert!((found - 13.0).abs() < 1e-9, "{found}");
+    }
+
+    #[test]
     fn a_replica_that_does_not_count_arrivals_counts_as_silent() {
         let spec = VariantSpec::example("a");
         let key = ReplicaKey {
