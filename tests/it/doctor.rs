@@ -18,6 +18,9 @@ use plimsoll::config::{Files, Surroundings, parse};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::cluster::fake::FakeCluster;
+use crate::events::write_kubeconfig;
+
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/doctor.md");
 
 fn names() -> ReleaseNames {
@@ -194,6 +197,26 @@ fn the_exit_code_is_the_worst_verdict() {
     assert_eq!(ran.status.code(), Some(0), "{shown}");
     assert!(shown.contains("ok       configuration"), "{shown}");
     assert!(shown.contains("n/a      hpa-target"), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_api_server_that_refuses_its_version_is_named_with_its_cause() {
+    let fake = FakeCluster::start().await;
+    fake.refuse("/version");
+    let folder = tempfile::tempdir().unwrap();
+    let kubeconfig = write_kubeconfig(&folder, &fake);
+
+    let ran = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(["doctor", "--no-daemon", "--config", "examples/plimsoll.yaml", "--kubeconfig"])
+        .arg(&kubeconfig)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env_clear()
+        .output()
+        .unwrap();
+    let shown = String::from_utf8(ran.stdout).unwrap();
+    assert_eq!(ran.status.code(), Some(3), "{shown}");
+    assert!(shown.contains("FAILURE  api-server "), "{shown}");
+    assert!(shown.contains(" /version answers with 403: Forbidden\n"), "{shown}");
 }
 
 /// Fails where a value is not of its schema. An object has no fields that the schema does not name.
