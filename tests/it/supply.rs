@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 
 use plimsoll::analyze::ballot::Analyzer;
 use plimsoll::analyze::foresight::policy::Steps;
+use plimsoll::decide::Basis;
 use plimsoll::decide::enforce::Behavior;
 use plimsoll::fleet::{Role, VariantSpec};
 use plimsoll::observe::{Scale, ScrapeFailure, ScrapeRoute, WhyScaleUnknown};
 use plimsoll::pipeline::saved::VariantMemory;
-use plimsoll::pipeline::{Pipeline, Policy};
+use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 
 use crate::foresight::quick;
 use crate::pipeline::{World, at, desired, key, n, of, spec};
@@ -141,6 +142,39 @@ fn a_listed_target_that_is_down_in_prometheus_may_be_starting_and_is_no_replica_
     list_with_two_down(&mut world, 0.3);
     let enough = world.run(600);
     assert!(desired(&enough, "a") < 8, "{:?}", of(&enough, "a").steps);
+}
+
+/// A variant with ten listed targets, of which two hang.
+fn with_two_hung() -> World {
+    let mut world = World::with(sized(&[Analyzer::Tokens]), vec![spec("a", 1.0, (1, 20))]);
+    list_with_two_down(&mut world, 0.5);
+    assert_eq!(given_up(&world.run(660)), (10, 2));
+    world
+}
+
+/// The desired replicas of `a`, and its replicas that others may replace.
+fn given_up(decisions: &Decisions) -> (u32, u32) {
+    let decision = of(decisions, "a");
+    (decision.desired().count(), decision.sizing.as_ref().unwrap().stuck.count())
+}
+
+#[test]
+fn listed_targets_that_hang_still_hang_after_a_time_without_a_listing() {
+    let mut world = with_two_hung();
+    let listed = world.variants.remove("a").unwrap();
+    assert_eq!(of(&world.run(30), "a").basis, Basis::Held);
+
+    world.variants.insert("a".to_owned(), listed);
+    assert_eq!(given_up(&world.run(30)), (10, 2));
+}
+
+#[test]
+fn time_that_was_not_observed_lets_no_listed_target_hang() {
+    let mut world = with_two_hung();
+    // The process was paused.
+    world.second += 300;
+    assert_eq!(given_up(&world.run(595)), (10, 0));
+    assert_eq!(given_up(&world.run(65)), (10, 2));
 }
 
 /// Numbers of `a` while what it lacks never starts, each half a minute for an hour.
