@@ -7,7 +7,7 @@ use plimsoll::analyze::ballot::Analyzer;
 use plimsoll::analyze::foresight::policy::Steps;
 use plimsoll::decide::Basis;
 use plimsoll::decide::enforce::Behavior;
-use plimsoll::fleet::{Role, VariantSpec};
+use plimsoll::fleet::{Fleet, Role, VariantSpec};
 use plimsoll::observe::{Scale, ScrapeFailure, ScrapeRoute, WhyScaleUnknown};
 use plimsoll::pipeline::saved::VariantMemory;
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
@@ -111,6 +111,41 @@ fn listed_targets_that_none_requested_leave_their_variant_to_grow() {
     let said = work.run_all(&[("a", 6, 25.0), ("b", 2, 25.0)], 60);
     assert!(desired(&said, "a") > 4, "{:?}", of(&said, "a").steps);
     assert!(desired(&said, "b") <= 2, "{:?}", of(&said, "b").steps);
+}
+
+/// Two listed variants, of which the cheaper one has six targets that answer and so many that hang.
+/// It must have all of them, and may have no others.
+fn listed_at_maximum(hung: u32) -> Work {
+    let bounds = (6 + hung, 6 + hung);
+    let specs = vec![spec("a", 1.0, bounds), spec("b", 3.0, (0, 60))];
+    let mut work = Work::with(quick(), specs, Engine::default());
+    work.listed = true;
+    work.failing.insert("a".to_owned(), hung);
+    let _ = work.run_all(&[("a", 6 + hung, 25.0), ("b", 2, 25.0)], 1_200);
+    work
+}
+
+#[test]
+fn another_variant_provides_what_hung_targets_leave_of_a_maximum() {
+    let [without, with] = [0, 2].map(|hung| {
+        let busy = [("a", 6 + hung, 25.0), ("b", 2, 25.0)];
+        let said = listed_at_maximum(hung).run_all(&busy, 1);
+        assert_eq!(desired(&said, "a"), 6 + hung, "{:?}", of(&said, "a").steps);
+        desired(&said, "b")
+    });
+    assert!(without > 2 && with >= without, "{with} instead of {without}");
+}
+
+#[test]
+fn targets_beyond_a_lower_maximum_leave_it_to_those_that_answer() {
+    let mut work = listed_at_maximum(2);
+    let busy = [("a", 8, 25.0), ("b", 2, 25.0)];
+    let before = desired(&work.run_all(&busy, 1), "b");
+
+    work.world.fleet = Fleet::new(vec![spec("a", 1.0, (0, 6)), spec("b", 3.0, (0, 60))]);
+    let said = work.run_all(&busy, 1);
+    assert_eq!(desired(&said, "a"), 6, "{:?}", of(&said, "a").steps);
+    assert_eq!(desired(&said, "b"), before, "{:?}", of(&said, "b").steps);
 }
 
 /// Ten listed targets with this KV usage, two of which are down in Prometheus and never answered.

@@ -2,14 +2,16 @@
 //!
 //! Without an orchestrator, nothing shows which listed targets are requested. A target that never
 //! answers may be a start that hangs, or a machine that is off and was not requested. So they count
-//! only as far as desired replicas exceed the targets that have answered. After the time that a
-//! start may take, they are *hung*, and others may take their place.
+//! only as far as desired replicas within the maximum exceed the targets that have answered. After
+//! the time that a start may take, they are *hung*, and others may take their place. They still
+//! count toward the maximum.
 //!
 //! If requested replicas start in time, none is hung, however many other targets are listed.
 
 use crate::fleet::per_variant::PerVariant;
 use crate::pipeline::group::Member;
 use crate::pipeline::lasting::LastingReplicas;
+use crate::pipeline::overrides;
 use crate::pipeline::startup::{OpenStarts, Startups};
 use crate::pipeline::tick::Tick;
 use crate::units::Replicas;
@@ -55,7 +57,8 @@ impl HungTargets {
     }
 }
 
-/// The listed targets that have never answered, up to the desired replicas that have not.
+/// The listed targets that have never answered, up to the desired replicas that have not. Those
+/// beyond a lower maximum are no longer requested.
 fn unanswered(tick: &Tick<'_>, member: &Member<'_>) -> Replicas {
     if !tick.is_counted_by_answers(member) {
         return Replicas::ZERO;
@@ -63,5 +66,7 @@ fn unanswered(tick: &Tick<'_>, member: &Member<'_>) -> Replicas {
 
     let coming = member.coming();
     let answered = member.observation.wanted.unwrap_or_default().beyond(coming);
-    coming.min(tick.desired(member).unwrap_or_default().beyond(answered))
+    let most = overrides::bounds(tick, member).max().unwrap_or(Replicas::LIMIT);
+    let requested = tick.desired(member).unwrap_or_default().min(most);
+    coming.min(requested.beyond(answered))
 }

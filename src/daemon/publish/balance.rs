@@ -99,7 +99,9 @@ impl CapacityBalance {
 
         let stuck = observation.startup.stuck;
         let coming = pending.beyond(stuck);
-        let most = variant.bounds().max().map(|max| max.beyond(stuck + asleep));
+        // Of listed targets, only the requested ones count toward the maximum.
+        let given_up = sizing.map_or(stuck, |it| it.stuck);
+        let most = variant.bounds().max().map(|max| max.beyond(given_up + asleep));
         // Requested replicas that do not exist yet are pending as well.
         let all =
             observation.current.map(|current| observation.wanted.unwrap_or(current).max(current));
@@ -131,9 +133,12 @@ mod tests {
     use plimsoll_core::decide::sized::{CapacityBound, SizingValues};
     use plimsoll_core::units::{Fraction, RequestRate};
 
-    /// The capacity of a variant of 10 requests/s per replica, of which some sleep: of the ready
+    /// The capacity of a variant of 10 requests/s per replica with these values: of the ready
     /// replicas, of all, and at the maximum.
-    fn capacity(sleepers: u32, change: impl FnOnce(&mut PublishedVariant)) -> [Option<f64>; 3] {
+    fn capacity(
+        values: SizingValues,
+        change: impl FnOnce(&mut PublishedVariant),
+    ) -> [Option<f64>; 3] {
         let carries = CapacityEstimate {
             rate: RequestRate::new(10.0).unwrap(),
             usable: Fraction::ONE,
@@ -143,8 +148,7 @@ mod tests {
         };
         let mut variant = decided(Basis::Fresh, Vec::new());
         change(&mut variant);
-        let asleep = Replicas::saturating(sleepers);
-        let sizing = SizingValues { carries: Some(carries), asleep, ..sizing() };
+        let sizing = SizingValues { carries: Some(carries), ..values };
         variant.decided.as_mut().unwrap().decision.sizing = Some(Arc::new(sizing));
 
         let none = Some(0.0);
@@ -164,7 +168,8 @@ mod tests {
 
     #[test]
     fn stuck_replicas_are_in_no_capacity() {
-        let found = capacity(0, |variant| {
+        let values = SizingValues { stuck: Replicas::ONE, ..sizing() };
+        let found = capacity(values, |variant| {
             variant.observation.pending = Replicas::saturating(2);
             variant.observation.startup.stuck = Replicas::ONE;
         });
@@ -173,8 +178,19 @@ mod tests {
     }
 
     #[test]
+    fn listed_targets_that_none_requested_take_no_capacity_from_the_maximum() {
+        let values = SizingValues { stuck: Replicas::ONE, ..sizing() };
+        let found = capacity(values, |variant| {
+            variant.observation.pending = Replicas::saturating(2);
+            variant.observation.startup.stuck = Replicas::saturating(2);
+        });
+        // Two of four never answer, of which one is requested and hangs.
+        assert_eq!(found, [Some(20.0), Some(20.0), Some(40.0)]);
+    }
+
+    #[test]
     fn requested_replicas_that_do_not_exist_take_no_capacity_from_those_that_serve() {
-        let found = capacity(0, |variant| {
+        let found = capacity(sizing(), |variant| {
             variant.observation.wanted = Some(Replicas::saturating(5));
             variant.observation.current = Some(Replicas::saturating(3));
             variant.observation.pending = Replicas::saturating(2);
@@ -184,7 +200,8 @@ mod tests {
 
     #[test]
     fn replicas_that_sleep_are_in_no_capacity() {
-        let found = capacity(2, |variant| {
+        let values = SizingValues { asleep: Replicas::saturating(2), ..sizing() };
+        let found = capacity(values, |variant| {
             variant.observation.current = Some(Replicas::saturating(5));
             variant.observation.pending = Replicas::ONE;
         });

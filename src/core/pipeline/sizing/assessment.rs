@@ -67,13 +67,14 @@ impl ModelAssessment<'_> {
         let sizing = Arc::new(self.sizing(member, planned));
         let because = member.because(placement);
         let reason = Reason::Sized(SizedReason::new(because, Arc::clone(&sizing)));
-        let planned_replicas = member.with_stuck(placement.after);
+        let planned_replicas = member.with_stuck(placement.after, sizing.short);
         let mut proposal = Proposal::new(member.wanted, planned_replicas, reason, basis);
         proposal.admissible = self.outlook.admissible.get(key).copied();
         proposal.sizing = Some(sizing);
 
         if let Some(share) = planned.shared.get(key) {
-            let after = member.with_stuck(share.after);
+            // A limit cuts the share, not the maximum.
+            let after = member.with_stuck(share.after, Shortfall::None);
             proposal.push(Stage::Share, after, Reason::Limited(share.why.clone()));
         }
 

@@ -1,6 +1,7 @@
 //! One variant as the analyzers and the optimizer see it.
 
 use crate::decide::optimize::{Candidate, Placement, PlanReason};
+use crate::decide::sized::Shortfall;
 use crate::fleet::{Bounds, VariantSpec};
 use crate::observe::stride::IntervalDelta;
 use crate::observe::{Observation, ReplicaObservation};
@@ -100,14 +101,19 @@ impl<'a> VariantInput<'a> {
 
     /// The planned replicas, plus those that do not start, and those that sleep. The shortfall is
     /// requested at most twice: if the replacements do not start either, more of them do not help.
-    /// Replicas that no node has room for are not replaced, because the replacements would have no
-    /// node either. A lower number keeps all of them, because a replica that serves might be removed
-    /// in their place. Absent targets may be no replicas. So they never raise the desired
-    /// replicas in effect, and are kept only while the plan needs all replicas that count.
-    pub(crate) fn with_stuck(&self, planned: Replicas) -> Replicas {
+    /// If the model is short at its maximum, the plan shows only a part of the shortfall. Replicas
+    /// that no node has room for are not replaced, because the replacements would have no node
+    /// either. A lower number keeps all of them, because a replica that serves might be removed in
+    /// their place. Absent targets may be no replicas. So they never raise the desired replicas in
+    /// effect, and are kept only while the plan needs all replicas that count.
+    pub(crate) fn with_stuck(&self, planned: Replicas, short: Shortfall) -> Replicas {
         let awake = self.wanted.beyond(self.dormant);
         let serving = self.counted().beyond(self.coming());
-        let replaced = planned + self.given_up.min(planned.beyond(serving));
+        let missing = match short {
+            Shortfall::None => planned.beyond(serving),
+            Shortfall::Some => self.given_up,
+        };
+        let replaced = planned + self.given_up.min(missing);
 
         let all = (planned + self.stuck).min(replaced.max(awake)).max(replaced);
         let grown = planned.beyond(self.counted());
@@ -134,9 +140,9 @@ impl<'a> VariantInput<'a> {
     }
 
     pub(crate) fn candidate(&self) -> Candidate {
-        let uncounted = self.uncounted();
-        let max = self.bounds.max().map(|it| it.beyond(uncounted));
-        let min = self.bounds.min().beyond(uncounted);
+        let max = self.bounds.max().map(|it| self.countable(it));
+        let least = self.bounds.min().beyond(self.uncounted());
+        let min = max.map_or(least, |max| least.min(max));
 
         Candidate {
             key: self.spec.key.clone(),
@@ -164,6 +170,12 @@ impl<'a> VariantInput<'a> {
         self.stuck + self.dormant
     }
 
+    /// The replicas that may count if this many are requested. Sleeping ones and those that are
+    /// given up are among the requested ones.
+    pub(crate) fn countable(&self, requested: Replicas) -> Replicas {
+        requested.beyond(self.given_up + self.dormant)
+    }
+
     /// The counted replicas that no earlier plan removes.
     pub(crate) fn staying(&self) -> Replicas {
         self.counted().beyond(self.leaving)
@@ -189,5 +201,83 @@ impl<'a> VariantInput<'a> {
         }
         let most = self.bounds.max().unwrap_or(Replicas::LIMIT);
         most.beyond(self.wanted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::analyze::foresight::ForesightPolicy;
+    use crate::analyze::foresight::capacity::CapacityBound;
+    use crate::analyze::foresight::estimate::{CapacityEstimate, Teacher};
+    use crate::units::{Fraction, RequestRate};
+
+    use super::*;
+
+    /// Six targets that serve and two that hang, all of them requested.
+    fn with_two_hung<'a>(spec: &'a VariantSpec, observation: &'a Observation) -> VariantInput<'a> {
+        VariantInput {
+            place: 0,
+            spec,
+            observation,
+            wanted: Replicas::saturating(6),
+            pending: Replicas::ZERO,
+            stuck: Replicas::ZERO,
+            unplaced: Replicas::ZERO,
+            absent: Replicas::saturating(2),
+            given_up: Replicas::saturating(2),
+            kept: Replicas::ZERO,
+            kept_up_to: Replicas::saturating(8),
+            dormant: Replicas::ZERO,
+            leaving: Replicas::ZERO,
+            startup: None,
+            slowest_start: None,
+            losses: 0.0,
+            bounds: observation.bounds,
+        }
+    }
+
+    fn bounds(min: u32, max: u32) -> Bounds {
+        Bounds::new(Replicas::saturating(min), Replicas::new(max)).unwrap()
+    }
+
+    #[test]
+    fn hung_targets_count_toward_the_maximum_and_serve_nothing() {
+        let spec = VariantSpec::example("a");
+        for (written, planned) in [
+            (bounds(0, 8), bounds(0, 6)),
+            (bounds(8, 8), bounds(6, 6)),
+            (bounds(7, 10), bounds(7, 8)),
+        ] {
+            let seen = Observation::of_nothing(written);
+            assert_eq!(with_two_hung(&spec, &seen).candidate().bounds, planned, "{written:?}");
+        }
+
+        let estimate = CapacityEstimate {
+            rate: RequestRate::new(10.0).unwrap(),
+            usable: Fraction::ONE,
+            interval: None,
+            bound: CapacityBound::Itl,
+            said_by: Teacher::Replicas,
+        };
+        let seen = Observation::of_nothing(bounds(0, 8));
+        let member = with_two_hung(&spec, &seen);
+        let outlook = member.outlook(&ForesightPolicy::default(), Some(&estimate));
+        assert_eq!(outlook.capacity.unwrap().at_maximum, RequestRate::new(60.0));
+    }
+
+    #[test]
+    fn all_hung_targets_are_replaced_if_the_model_is_short_at_its_maximum() {
+        let spec = VariantSpec::example("a");
+        let seen = Observation::of_nothing(bounds(0, 9));
+        let member = with_two_hung(&spec, &seen);
+        for (planned, short, desired) in [
+            (6, Shortfall::None, 8),
+            (7, Shortfall::None, 8),
+            (7, Shortfall::Some, 9),
+            (8, Shortfall::None, 10),
+        ] {
+            let found = member.with_stuck(Replicas::saturating(planned), short);
+            assert_eq!(found, Replicas::saturating(desired), "{planned} {short:?}");
+        }
     }
 }

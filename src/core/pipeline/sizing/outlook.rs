@@ -19,7 +19,7 @@ impl VariantInput<'_> {
         let replicas = CountedReplicas {
             serving: self.counted().beyond(self.coming()),
             soon: self.staying(),
-            most: self.observation.bounds.max().map(|most| most.beyond(self.uncounted())),
+            most: self.observation.bounds.max().map(|most| self.countable(most)),
         };
 
         let budget = policy.error_budget.unwrap_or_default();
