@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::fleet::{Accelerator, Namespace, Resource, VariantKey};
+use crate::fleet::{Accelerator, Namespace, Resource, VariantKey, VariantSpec};
 use crate::units::Gpus;
 
 /// The accelerators of a cluster. A resource that is not watched or has never been read is `None`.
@@ -92,6 +92,14 @@ pub enum UnitSource {
 // === impl Inventory ===
 
 impl Inventory {
+    /// The accelerators of one replica. The declared value comes first, then that of its pod
+    /// template or its pods, then one.
+    #[must_use]
+    pub fn gpus(&self, spec: &VariantSpec) -> Gpus {
+        let unit = self.units.get(&spec.key);
+        spec.gpus.or(unit.map(|unit| unit.gpus)).unwrap_or(Gpus::ONE)
+    }
+
     /// The variants of a namespace whose replicas use this resource, or whose resources are not
     /// known.
     #[must_use]

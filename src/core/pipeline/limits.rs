@@ -204,12 +204,11 @@ impl<'a> TickLimits<'a> {
     }
 
     /// The accelerator of a variant and the GPUs per replica. Declared values come first, then
-    /// those of its pod template or pods, then one GPU.
+    /// those of its pod template or pods.
     pub(crate) fn takes(&self, spec: &VariantSpec) -> (Option<Accelerator>, Gpus) {
         let unit = self.unit(&spec.key);
         let product = spec.accelerator.as_ref().or(unit.and_then(|unit| unit.product.as_ref()));
-        let gpus = spec.gpus.or(unit.map(|unit| unit.gpus)).unwrap_or(Gpus::ONE);
-        (product.map(|product| self.policy.named(product)), gpus)
+        (product.map(|product| self.policy.named(product)), self.inventory.gpus(spec))
     }
 
     /// Plans each model alone. Plans models together if their plans break a limit.

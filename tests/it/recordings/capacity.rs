@@ -18,7 +18,7 @@ use plimsoll::analyze::foresight::{
 };
 use plimsoll::fleet::{ReplicaKey, ReplicaName, VariantSpec};
 use plimsoll::observe::stride::{IntervalDelta, Odometer};
-use plimsoll::units::{Fraction, Replicas, Requests, Seconds, Tokens};
+use plimsoll::units::{Fraction, Gpus, Replicas, Requests, Seconds, Tokens};
 
 use crate::pipeline::spec;
 use crate::recordings::recording::{
@@ -420,6 +420,7 @@ fn believed(
     for stride in strides {
         let variant = VariantStrides {
             spec: &spec,
+            gpus: Gpus::ONE,
             current: Replicas::ONE,
             pending: Replicas::ZERO,
             leaving: Replicas::ZERO,

@@ -200,14 +200,14 @@ impl RoleDemand {
     }
 }
 
-/// Returns true if two variants run on the same accelerators, and the places of neither are known
-/// from arguments.
+/// Returns true if two variants run on as many accelerators of one kind, and the places of neither
+/// are known from arguments.
 fn is_alike(one: &VariantStrides<'_>, other: &VariantStrides<'_>) -> bool {
     one.spec.key != other.spec.key
         && one.spec.role == other.spec.role
         && one.spec.accelerator.is_some()
         && one.spec.accelerator == other.spec.accelerator
-        && one.spec.gpus == other.spec.gpus
+        && one.gpus == other.gpus
         && one.told.seats.is_none()
         && other.told.seats.is_none()
 }
@@ -251,7 +251,7 @@ mod tests {
     use crate::analyze::foresight::seen::VariantModel;
     use crate::analyze::foresight::strides::{EngineLimits, ReplicaStrides};
     use crate::fleet::{Accelerator, ReplicaName, VariantSpec};
-    use crate::units::{Fraction, Replicas, Requests};
+    use crate::units::{Fraction, Gpus, Replicas, Requests};
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_795_000_000 + second).unwrap()
@@ -355,6 +355,15 @@ mod tests {
 
             let found = foresight.variants[&other.key].seats(seats, 256.0);
             assert!((found - places).abs() < 1e-9, "{found} of {places}");
+        }
+
+        for (gpus, places) in [(1, 13.0), (4, 256.0)] {
+            let second =
+                VariantStrides { gpus: Gpus::new(gpus), ..VariantStrides::example(&other) };
+            foresight.share_places(&[VariantStrides::example(&full), second]);
+
+            let found = foresight.variants[&other.key].seats(None, 256.0);
+            assert!((found - places).abs() < 1e-9, "{found} of {places} on {gpus} accelerators");
         }
     }
 

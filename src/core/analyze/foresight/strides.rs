@@ -6,7 +6,7 @@ use crate::analyze::engine_args::EngineArguments;
 use crate::fleet::{ReplicaKey, VariantSpec};
 use crate::observe::histogram::Histogram;
 use crate::observe::stride::IntervalDelta;
-use crate::units::{Replicas, Requests, Seconds, Tokens};
+use crate::units::{Gpus, Replicas, Requests, Seconds, Tokens};
 
 /// The counters of one replica since the last call.
 #[derive(Clone, Debug)]
@@ -26,6 +26,8 @@ pub struct ReplicaStrides<'a> {
 pub struct VariantStrides<'a> {
     /// The variant's specification.
     pub spec: &'a VariantSpec,
+    /// Accelerators per replica.
+    pub gpus: Gpus,
     /// Replicas that exist or are requested.
     pub current: Replicas,
     /// Replicas among them that do not serve yet.

@@ -19,6 +19,8 @@ pub(crate) struct VariantInput<'a> {
     pub(crate) place: usize,
     pub(crate) spec: &'a VariantSpec,
     pub(crate) observation: &'a Observation,
+    /// Accelerators per replica.
+    pub(crate) gpus: Gpus,
     /// The replicas that its scale target requests. Of listed targets, those that may exist: not
     /// those that have not answered for longer than a start may take.
     pub(crate) wanted: Replicas,
@@ -77,6 +79,7 @@ impl<'a> VariantInput<'a> {
             place,
             spec,
             observation,
+            gpus: tick.inputs.inventory.gpus(spec),
             wanted,
             pending: member.coming().beyond(absent) + waking,
             stuck,
@@ -148,7 +151,7 @@ impl<'a> VariantInput<'a> {
             key: self.spec.key.clone(),
             role: self.spec.role,
             accelerator: self.spec.accelerator.clone(),
-            gpus: self.spec.gpus.unwrap_or(Gpus::ONE),
+            gpus: self.gpus,
             cost: self.spec.cost,
             list_price: self.spec.list_price.unwrap_or(self.spec.cost),
             mismatch: self.spec.mismatch,
@@ -219,6 +222,7 @@ mod tests {
             place: 0,
             spec,
             observation,
+            gpus: Gpus::ONE,
             wanted: Replicas::saturating(6),
             pending: Replicas::ZERO,
             stuck: Replicas::ZERO,

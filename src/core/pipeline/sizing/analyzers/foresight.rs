@@ -32,6 +32,7 @@ impl Learner for Foresight {
 
                 VariantStrides {
                     spec: member.spec,
+                    gpus: member.gpus,
                     current: member.counted(),
                     pending: member.coming(),
                     leaving: member.leaving,
