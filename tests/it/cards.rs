@@ -444,6 +444,25 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
+fn a_prompt_token_costs_what_it_does_however_requests_come() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("cards.yaml");
+    let scenario = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/clusters.yaml");
+    for variation in ["1.0", "2.5"] {
+        let change = format!("models[0].workload.drawn.variation={variation}");
+        let written = ["--cards", file.to_str().unwrap()];
+        let ran = plimsoll(&[&["simulate", scenario, "--set", &change], &written[..]].concat());
+        assert_eq!(ran.status.code(), Some(0), "{}", said(&ran));
+
+        let text = fs::read_to_string(&file).unwrap();
+        let (learned, _) = read_cards("cards.yaml", &text).unwrap();
+        let [card] = learned.as_slice() else { panic!("{text}") };
+        let ratio = card.learned.iteration.beta / 20e-6;
+        assert!((0.8..1.25).contains(&ratio), "{ratio} of the cost, variation {variation}");
+    }
+}
+
+#[test]
 fn the_example_of_cards_is_valid_and_says_what_it_is_for() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/cards.yaml");
     let checked = plimsoll(&["card", "check", example.to_str().unwrap()]);

@@ -25,12 +25,14 @@
 //! iteration has room for next to requests that generate. So one prompt takes `x` seconds, and for
 //! a share `rho` of the time some prompt is computed. A first token comes at the end of its
 //! iteration, so a prompt also waits for later prompts that share the iteration. These are `rho` of
-//! its wait at most, and fewer if an iteration has no room for a whole prompt. `t` is the time of
-//! the objective that remains for waiting:
+//! its wait at most, and fewer if an iteration has no room for a whole prompt. A prompt of `c`
+//! tokens takes `max(1, c / R + 1/2)` iterations, and half an iteration passes before the first.
+//! `t` is the time of the objective `f` that remains for waiting:
 //!
 //! ```text
 //! R = budget - n
 //! x = C / R * (alpha + beta * R + delta * n)
+//! t = f - c / C * x - (1/2 + max(1 - c / R, 1/2)) * (alpha + delta * n)
 //! rho = L * x
 //! e = 1 + rho * min(1, R / C)
 //! late = rho * exp(-t * m * (1 - rho) / (e * s * x / 2))
@@ -165,10 +167,14 @@ impl<'a> Lateness<'a> {
         let wait = together * self.requested.computed_squares * taken / 2.0;
         let fades = self.shared * (1.0 - used) / wait;
         let computed = self.requested.computed_share();
+        let idle = alpha + delta * generating;
         let mut late = 0.0;
         let mut count = 0.0;
         for prompt in self.prompts {
-            let left = first.allowed(prompt) - prompt * computed * each;
+            let own = prompt * computed;
+            // The rest of the iteration that runs, and of iterations that the prompt does not fill.
+            let unfilled = 0.5 + f64::max(1.0 - own / room, 0.5);
+            let left = first.allowed(prompt) - own * each - unfilled * idle;
             if left > 0.0 {
                 late += used * (-left * fades).exp();
                 count += 1.0;
