@@ -174,18 +174,28 @@ impl Histogram {
     /// bucket. `None` without a finite edge.
     #[must_use]
     pub fn moments(&self) -> Option<[f64; 2]> {
+        let [_, sum, squares] = self.moments_above(0.0)?;
+        Some([sum, squares])
+    }
+
+    /// The number of the observations above an edge, and [the same sums](Self::moments) of them.
+    #[must_use]
+    pub fn moments_above(&self, edge: f64) -> Option<[f64; 3]> {
         let (&(_, all), finite) = self.buckets.split_last()?;
         let last_edge = finite.last()?.0;
 
-        let mut sums = [0.0; 2];
+        let mut sums = [0.0; 3];
         let mut low = 0.0;
         let mut below = 0.0_f64;
         let beyond = std::iter::once((last_edge, all));
         for (high, count) in finite.iter().copied().chain(beyond) {
             let inside = (count - below).max(0.0);
             let square: f64 = if low > 0.0 { low * high } else { high * high };
-            sums[0] += inside * square.sqrt();
-            sums[1] += inside * square;
+            if low >= edge {
+                sums[0] += inside;
+                sums[1] += inside * square.sqrt();
+                sums[2] += inside * square;
+            }
             (low, below) = (high, below.max(count));
         }
 
@@ -323,6 +333,12 @@ mod tests {
         assert!(close(sum, 10.0 * (0.1 + 0.05_f64.sqrt() + 0.5_f64.sqrt() + 1.0)), "{sum}");
         assert!(close(squares, 10.0 * (0.01 + 0.05 + 0.5 + 1.0)), "{squares}");
         assert_eq!(Histogram { sum: 2.0, count: 4.0, buckets: Vec::new() }.moments(), None);
+
+        let [count, sum, squares] =
+            histogram(0.0, [10.0, 20.0, 30.0, 40.0]).moments_above(0.1).unwrap();
+        assert!(close(count, 30.0), "{count}");
+        assert!(close(sum, 10.0 * (0.05_f64.sqrt() + 0.5_f64.sqrt() + 1.0)), "{sum}");
+        assert!(close(squares, 10.0 * (0.05 + 0.5 + 1.0)), "{squares}");
     }
 
     #[test]

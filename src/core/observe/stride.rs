@@ -19,6 +19,10 @@ use crate::observe::histogram::{Histogram, ProcessLife};
 use crate::observe::reading::{FinishedReading, RankReading, Reading};
 use crate::units::{Fraction, Requests, Seconds, Tokens};
 
+/// Tokens above which an iteration counts as long. With few requests, only iterations that compute
+/// prompts have more.
+pub(crate) const LONG_STEP: f64 = 32.0;
+
 /// The work of one replica between two scrapes, its ranks combined; absent means unknown.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IntervalDelta {
@@ -63,9 +67,9 @@ pub struct IntervalDelta {
     /// The time that finished requests had spent from the start of their first iteration to their
     /// first token, and the number of these requests.
     pub prefilled: Option<(Seconds, Requests)>,
-    /// The sum of the squares of the tokens in counted iterations, estimated from
-    /// [buckets](Histogram::moments).
-    pub step_squares: Option<f64>,
+    /// Counted iterations of more than [`LONG_STEP`] tokens: their number, and the sums of these
+    /// tokens and of their squares, estimated from [buckets](Histogram::moments).
+    pub long_steps: Option<[f64; 3]>,
     /// Requests whose KV tokens made room for others, and are computed again.
     pub preempted: Option<Requests>,
     /// Requests that wait for room at its end. If an engine does not report the reason, requests
@@ -107,7 +111,7 @@ struct CounterValues {
     intervals: Option<(f64, f64)>,
     batched: Option<(f64, f64)>,
     prefilled: Option<(f64, f64)>,
-    step_moments: Option<(f64, f64)>,
+    long_steps: Option<[f64; 3]>,
     preempted: Option<f64>,
     stays: Option<(f64, f64)>,
     queued: Option<f64>,
@@ -143,7 +147,7 @@ impl IntervalDelta {
             intervals: None,
             batched: None,
             prefilled: None,
-            step_squares: None,
+            long_steps: None,
             preempted: None,
             waiting: None,
             running: None,
@@ -226,7 +230,7 @@ impl CounterValues {
             intervals: totals(ranks, |rank| rank.itl.as_ref()),
             batched: totals(ranks, |rank| rank.inference_time.as_ref()),
             prefilled: totals(ranks, |rank| rank.prefill_time.as_ref()),
-            step_moments: moments(ranks, |rank| rank.step_tokens.as_ref()),
+            long_steps: long_steps(ranks),
             preempted: summed(ranks, |rank| rank.preemptions.map(Requests::requests)),
             stays: totals(ranks, |rank| rank.e2e.as_ref()),
             queued: summed(ranks, |rank| Some(rank.queue_time.as_ref()?.sum)),
@@ -289,7 +293,6 @@ impl CounterValues {
         let batched = pair_grown(self.batched, before.batched)?.or(unqueued);
 
         let prefilled = pair_grown(self.prefilled, before.prefilled)?;
-        let step_moments = pair_grown(self.step_moments, before.step_moments)?;
 
         let delta = IntervalDelta {
             arrived: arrived.and_then(Requests::new),
@@ -304,12 +307,10 @@ impl CounterValues {
             begun: first_tokens.and_then(|(_, count)| Requests::new(count)),
             first_tokens: first_tokens.and_then(|(sum, _)| Seconds::new(sum)),
             steps: grown(self.steps, before.steps)?.and_then(Requests::new),
-            intervals: intervals
-                .and_then(|(sum, count)| Seconds::new(sum).zip(Requests::new(count))),
-            batched: batched.and_then(|(sum, count)| Seconds::new(sum).zip(Requests::new(count))),
-            prefilled: prefilled
-                .and_then(|(sum, count)| Seconds::new(sum).zip(Requests::new(count))),
-            step_squares: step_moments.map(|(_, squares)| squares),
+            intervals: intervals.and_then(times),
+            batched: batched.and_then(times),
+            prefilled: prefilled.and_then(times),
+            long_steps: all_grown(self.long_steps, before.long_steps)?,
             preempted: grown(self.preempted, before.preempted)?.and_then(Requests::new),
             ..IntervalDelta::over(Timestamp::UNIX_EPOCH, Seconds::ZERO)
         };
@@ -395,6 +396,18 @@ fn pair_grown(
     Ok(sum.zip(count))
 }
 
+/// The growth of several counters; `None` while they are not known.
+fn all_grown(now: Option<[f64; 3]>, then: Option<[f64; 3]>) -> Result<Option<[f64; 3]>, WentBack> {
+    let Some((now, then)) = now.zip(then) else { return Ok(None) };
+    let growth = std::array::from_fn(|at| now[at] - then[at]);
+    if growth.iter().any(|it| *it < 0.0) { Err(WentBack) } else { Ok(Some(growth)) }
+}
+
+/// A sum of times and their number.
+fn times((sum, count): (f64, f64)) -> Option<(Seconds, Requests)> {
+    Seconds::new(sum).zip(Requests::new(count))
+}
+
 /// Requests that left a replica during a time, as several counters report them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DepartedRequests {
@@ -464,6 +477,12 @@ fn moments(
     let told = ranks.iter().map(|rank| of(rank)?.moments());
     let sums = told.collect::<Option<Vec<[f64; 2]>>>()?;
     sums.into_iter().map(|[sum, squares]| (sum, squares)).reduce(|a, b| (a.0 + b.0, a.1 + b.1))
+}
+
+fn long_steps(ranks: &[RankReading]) -> Option<[f64; 3]> {
+    let told = ranks.iter().map(|rank| rank.step_tokens.as_ref()?.moments_above(LONG_STEP));
+    let sums = told.collect::<Option<Vec<[f64; 3]>>>()?;
+    sums.into_iter().reduce(|a, b| std::array::from_fn(|at| a[at] + b[at]))
 }
 
 fn totals(
@@ -540,12 +559,12 @@ mod tests {
     }
 
     #[test]
-    fn the_times_of_prompts_and_the_squares_of_iterations_are_those_since_the_last_page() {
+    fn the_times_of_prompts_and_the_long_iterations_are_those_since_the_last_page() {
         let at = |second: i64| Timestamp::from_second(1_000_000 + second).unwrap();
         let mut odometer = Odometer::default();
 
         let mut take = |second: i64, count: f64| {
-            let buckets = vec![(8.0, count), (16.0, count), (f64::INFINITY, count)];
+            let buckets = vec![(8.0, 9.0), (32.0, 9.0), (128.0, count), (f64::INFINITY, count)];
             let histogram = Histogram { sum: 7.0 * count, count, buckets };
             let mut page = reading(Some(1.0), None);
             page.ranks[0].prefill_time = Some(histogram.clone());
@@ -556,7 +575,7 @@ mod tests {
         assert_eq!(take(0, 10.0), None);
         let delta = take(5, 13.0).unwrap();
         assert_eq!(delta.prefilled, Seconds::new(21.0).zip(Requests::new(3.0)));
-        assert_eq!(delta.step_squares, Some(3.0 * 64.0));
+        assert_eq!(delta.long_steps, Some([3.0, 3.0 * 64.0, 3.0 * 64.0 * 64.0]));
     }
 
     #[test]

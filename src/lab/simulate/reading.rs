@@ -44,7 +44,6 @@ pub struct Names {
 pub fn read(names: &Names, started: Timestamp, now: Timestamp, replica: &Replica) -> Reading {
     let counters = replica.counters();
     let gauges = replica.gauges();
-    let finished = Requests::new(counters.finished as f64);
     let answered = counters.http.count();
     let deferred = replica.deferred();
     let newest = replica.newest_sets();
@@ -68,13 +67,7 @@ pub fn read(names: &Names, started: Timestamp, now: Timestamp, replica: &Replica
         prefix_queries: Tokens::new(counters.prefix_queries as f64),
         prefix_hits: Tokens::new(counters.prefix_hits as f64),
         preemptions: Requests::new(counters.preemptions as f64),
-        finished: FinishedReading {
-            stop: finished,
-            length: Requests::new(0.0),
-            abort: Requests::new(0.0),
-            error: Requests::new(0.0),
-            other: Requests::new(0.0),
-        },
+        finished: all_stopped(counters.finished),
         ttft: Some(seconds(&counters.ttft)),
         itl: Some(seconds(&counters.itl)),
         e2e: Some(seconds(&counters.e2e)),
@@ -111,6 +104,13 @@ pub fn read(names: &Names, started: Timestamp, now: Timestamp, replica: &Replica
         lora: newest.map(|newest| Box::new(lora(names, now, replica.now(), &newest))),
         ranks: vec![rank],
     }
+}
+
+/// So many finished requests. A simulated answer always ends with a stop token.
+fn all_stopped(finished: u64) -> FinishedReading {
+    let none = Requests::new(0.0);
+    let stop = Requests::new(finished as f64);
+    FinishedReading { stop, length: none, abort: none, error: none, other: none }
 }
 
 /// The state of the newest `LoRA` series. vLLM puts the running adapters in both lists.

@@ -61,7 +61,7 @@ const STEADY: f64 = 2.0;
 /// How far the rate may be off at which one request in a hundred is late. Objectives of 0.1 s to a
 /// first token are tight here, because the formula lacks the time of the HTTP server. With
 /// speculation it lacks that some answers are guessed better than others.
-const LATE: RangeInclusive<f64> = 0.65..=1.55;
+const LATE: RangeInclusive<f64> = 0.75..=1.55;
 
 /// Requests of a phase below which the latency that one in a hundred exceeds is chance.
 const TIMED_MIN: usize = 200;

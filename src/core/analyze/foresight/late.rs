@@ -172,11 +172,11 @@ impl<'a> Lateness<'a> {
         let mut count = 0.0;
         for prompt in self.prompts {
             let own = prompt * computed;
-            // The rest of the iteration that runs, and of iterations that the prompt does not fill.
-            let unfilled = 0.5 + f64::max(1.0 - own / room, 0.5);
-            let left = first.allowed(prompt) - own * each - unfilled * idle;
-            if left > 0.0 {
-                late += used * (-left * fades).exp();
+            let allowed = first.allowed(prompt);
+            let alone = own * (alpha / self.budget + beta) + unfilled(own, self.budget) * alpha;
+            if allowed > alone {
+                let left = allowed - own * each - unfilled(own, room) * idle;
+                late += if left > 0.0 { used * (-left * fades).exp() } else { 1.0 };
                 count += 1.0;
             }
         }
@@ -208,6 +208,12 @@ fn fifths(mean: Tokens, squares: f64) -> [f64; 5] {
     let median = mean.tokens() / squares.sqrt();
     let sigma = squares.ln().max(0.0).sqrt();
     FIFTHS.map(|deviations| median * (sigma * deviations).exp())
+}
+
+/// The iterations that a prompt takes beyond those that it fills: half of the iteration that runs
+/// when it comes, and the rest of its own.
+fn unfilled(prompt: f64, room: f64) -> f64 {
+    0.5 + (1.0 - prompt / room).max(0.5)
 }
 
 /// The share of requests that wait, with `free` standard deviations of places free.

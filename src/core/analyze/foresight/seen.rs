@@ -18,7 +18,7 @@ use crate::analyze::foresight::outlier::{OUTLYING, Ratios, SlowestReplica};
 use crate::analyze::foresight::overlap::PromptOverlap;
 use crate::analyze::foresight::pace::{IterationCost, PaceFilter, SETTLED, SavedPace};
 use crate::analyze::foresight::policy::Memory;
-use crate::analyze::foresight::prompt_lesson::PromptSampler;
+use crate::analyze::foresight::prompt_lesson::{PromptSampler, PromptsAround};
 use crate::analyze::foresight::request_profile::RequestProfile;
 use crate::analyze::foresight::rollout::EngineRollout;
 use crate::analyze::foresight::saturated::Throughput;
@@ -279,7 +279,12 @@ impl VariantModel {
         around: ReplicaContext<'_>,
     ) {
         let Some(gathered) = self.replicas.get_mut(replica) else { return };
-        let lesson = gathered.prompts.take(stride, around.budget, &mut self.overlap);
+        let prompts = PromptsAround {
+            budget: around.budget,
+            computed_squares: self.work.computed_squares(),
+            overlap: &mut self.overlap,
+        };
+        let lesson = gathered.prompts.take(stride, prompts);
         if let Some(lesson) = lesson.filter(|_| gathered.last.is_some()) {
             self.pace.learn_prompts(&lesson, around.learning);
         }
