@@ -51,13 +51,7 @@ impl Override {
     /// Returns true until the override ends. One that ends too far in the future has no effect.
     #[must_use]
     pub fn is_in_effect(&self, now: Timestamp) -> bool {
-        !self.has_ended(now) && self.until.duration_since(now) <= OVERRIDE_MAX
-    }
-
-    /// Returns true once the override has ended.
-    #[must_use]
-    pub fn has_ended(&self, now: Timestamp) -> bool {
-        now >= self.until
+        now < self.until && self.until.duration_since(now) <= OVERRIDE_MAX
     }
 }
 

@@ -7,7 +7,6 @@
 //! their new ages and reasons at once.
 
 mod change;
-mod memories;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -34,6 +33,7 @@ use crate::telemetry::LeaderMetrics;
 use plimsoll_core::decide::{NoData, NoDecision};
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_core::pipeline::DesiredReplicas;
+use plimsoll_core::pipeline::saved::VariantMemory;
 
 /// The label of variants that found no room in the document.
 const LEFT_OUT: &str = "left_out";
@@ -425,6 +425,33 @@ impl Sharing {
         self.sent.push_back(SentDecisions { number: self.drafts, decided, memories, body });
     }
 
+    /// The memories in a draft: those of this replica, and of other variants the adopted ones. Of
+    /// variants without a decision, these are only the overrides.
+    fn memories_of(
+        &self,
+        found: &Published,
+        decided: &BTreeMap<VariantKey, PublishedDecision>,
+        mut own: VariantMemories,
+    ) -> SharedMemories {
+        let written = decided.iter().filter_map(|(key, decided)| {
+            // An override from before the first decision may have ended.
+            let adopted = self.memories.get(key).filter(|_| self.committed.contains_key(key));
+            let latest = own.remove(key).or_else(|| adopted.map(|(_, memory)| memory.clone()))?;
+            Some((key.clone(), (decided.decision.model.clone(), latest)))
+        });
+        let mut memories: SharedMemories = written.collect();
+
+        for (key, VariantMemory { overridden, .. }) in own {
+            if let Some(variant) = found.variants.get(&key)
+                && overridden.is_some()
+            {
+                let memory = VariantMemory { overridden, ..VariantMemory::default() };
+                memories.insert(key, (variant.spec.model_key(), memory));
+            }
+        }
+        memories
+    }
+
     fn encode(
         &self,
         elapsed: Duration,
@@ -551,7 +578,6 @@ mod tests {
 
     use plimsoll_core::observe::Observation;
     use plimsoll_core::observe::overrides::{Order, Override, OverrideSource};
-    use plimsoll_core::pipeline::saved::VariantMemory;
     use prometheus::Registry;
     use serde_json::json;
 
@@ -646,16 +672,6 @@ mod tests {
         Sharing::new(Clock::start(), channels, metrics)
     }
 
-    const HOUR: SignedDuration = SignedDuration::from_hours(1);
-
-    /// The memory of a variant that is paused until this instant.
-    fn paused(name: &str, until: Timestamp) -> SharedMemories {
-        let spec = fixtures::variant(name);
-        let pause = Override { order: Order::Pause, until, by: OverrideSource::Api };
-        let memory = VariantMemory { overridden: Some(pause), ..VariantMemory::default() };
-        [(spec.key.clone(), (spec.model_key(), memory))].into()
-    }
-
     #[test]
     fn a_draft_has_the_overrides_of_variants_without_a_decision() {
         let sharing = follower();
@@ -689,38 +705,15 @@ mod tests {
     #[test]
     fn an_override_that_ended_before_the_first_decision_is_not_written_again() {
         let mut sharing = follower();
-        sharing.memories = paused("a", sharing.clock.now() + HOUR);
+        let spec = fixtures::variant("a");
+        let until = Timestamp::from_second(1_800_000_000).unwrap();
+        let pause = Override { order: Order::Pause, until, by: OverrideSource::Api };
+        let overridden = VariantMemory { overridden: Some(pause), ..VariantMemory::default() };
+        sharing.memories = [(spec.key.clone(), (spec.model_key(), overridden))].into();
 
         let found = Published::default();
         let memories = sharing.memories_of(&found, &decided(&[("a", 2)]), VariantMemories::new());
         assert_eq!(memories, SharedMemories::new());
-    }
-
-    #[test]
-    fn a_leader_keeps_the_override_of_a_variant_that_it_has_not_discovered_until_it_ends() {
-        let mut sharing = follower();
-        let now = sharing.clock.now();
-        let lasting = paused("lasting", now + HOUR);
-        sharing.memories = paused("ended", now - HOUR);
-        sharing.memories.extend(lasting.clone());
-        for (_, memory) in sharing.memories.values_mut() {
-            memory.named = vec!["queue".to_owned()];
-        }
-
-        let found = Published::default();
-        let none = BTreeMap::new();
-        let memories = sharing.memories_of(&found, &none, VariantMemories::new());
-        assert_eq!(memories, lasting);
-
-        let latest = SentDecisions {
-            number: 1,
-            decided: BTreeMap::new(),
-            memories: SharedMemories::new(),
-            body: DocumentBody::empty(),
-        };
-        sharing.sent.push_back(latest);
-        let others = sharing.memories_of(&found, &none, VariantMemories::new());
-        assert_eq!(others, SharedMemories::new(), "the latest draft has no override");
     }
 
     #[test]

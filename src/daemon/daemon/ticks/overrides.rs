@@ -134,7 +134,7 @@ impl OverrideBook {
         now: Timestamp,
         discovery: Option<&Discovery>,
     ) -> BTreeMap<VariantKey, Override> {
-        self.given.retain(|_, given| !given.has_ended(now));
+        self.given.retain(|_, given| now < given.until);
 
         let mut orders = BTreeMap::new();
         for (key, variant) in discovery.into_iter().flat_map(|it| &it.variants) {
