@@ -93,11 +93,10 @@ pub enum UnitSource {
 
 impl Inventory {
     /// The accelerators of one replica. The declared value comes first, then that of its pod
-    /// template or its pods, then one.
+    /// template or its pods.
     #[must_use]
-    pub fn gpus(&self, spec: &VariantSpec) -> Gpus {
-        let unit = self.units.get(&spec.key);
-        spec.gpus.or(unit.map(|unit| unit.gpus)).unwrap_or(Gpus::ONE)
+    pub fn gpus(&self, spec: &VariantSpec) -> Option<Gpus> {
+        spec.gpus.or(self.units.get(&spec.key).map(|unit| unit.gpus))
     }
 
     /// The variants of a namespace whose replicas use this resource, or whose resources are not

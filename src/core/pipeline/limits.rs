@@ -204,11 +204,12 @@ impl<'a> TickLimits<'a> {
     }
 
     /// The accelerator of a variant and the GPUs per replica. Declared values come first, then
-    /// those of its pod template or pods.
+    /// those of its pod template or pods, then one GPU.
     pub(crate) fn takes(&self, spec: &VariantSpec) -> (Option<Accelerator>, Gpus) {
         let unit = self.unit(&spec.key);
         let product = spec.accelerator.as_ref().or(unit.and_then(|unit| unit.product.as_ref()));
-        (product.map(|product| self.policy.named(product)), self.inventory.gpus(spec))
+        let gpus = self.inventory.gpus(spec).unwrap_or(Gpus::ONE);
+        (product.map(|product| self.policy.named(product)), gpus)
     }
 
     /// Plans each model alone. Plans models together if their plans break a limit.

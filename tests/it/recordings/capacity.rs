@@ -422,7 +422,7 @@ fn believed(
     for stride in strides {
         let variant = VariantStrides {
             spec: &spec,
-            gpus: Gpus::ONE,
+            gpus: Some(Gpus::ONE),
             current: Replicas::ONE,
             pending: Replicas::ZERO,
             leaving: Replicas::ZERO,

@@ -351,6 +351,28 @@ mod tests {
         assert!(late_with(4096.0) > 1.1 * late_with(512.0));
     }
 
+    /// A slow iteration next to short prompts of equal lengths.
+    fn late_by(rate: f64, objective: f64) -> f64 {
+        let iteration = IterationCost { alpha: 0.02, beta: 0.000_05, delta: 0.000_1 };
+        let alike = RequestProfile { prompt_squares: 1.0, ..requested(300.0, 200.0) };
+        let lateness = Lateness::new(&alike, iteration, &limits(1.0));
+        let time = alike.time(iteration, rate);
+        lateness.of_prompts(IterationLoad { rate, time }, within(objective))
+    }
+
+    #[test]
+    fn a_short_prompt_takes_an_iteration_and_waits_for_half_of_another() {
+        // Its tokens take 18 ms, and 1.35 iterations beyond those that it fills take 27 ms.
+        assert!(late_by(15.0, 0.044) <= 0.0, "late even alone");
+        assert!(late_by(15.0, 0.047) > 0.5);
+    }
+
+    #[test]
+    fn more_requests_are_late_the_more_come() {
+        let shares: Vec<f64> = (1..28).map(|rate| late_by(f64::from(rate), 0.1)).collect();
+        assert!(shares.is_sorted() && shares.last() > Some(&0.9), "{shares:?}");
+    }
+
     #[test]
     fn replicas_that_share_a_queue_let_fewer_wait_and_large_requests_more() {
         assert!(late(1.0, 1.0).0 > 2.0 * late(3.0, 1.0).0);

@@ -358,9 +358,10 @@ mod tests {
         }
 
         for (gpus, places) in [(1, 13.0), (4, 256.0)] {
+            let first = VariantStrides { gpus: Some(Gpus::ONE), ..VariantStrides::example(&full) };
             let second =
-                VariantStrides { gpus: Gpus::new(gpus), ..VariantStrides::example(&other) };
-            foresight.share_places(&[VariantStrides::example(&full), second]);
+                VariantStrides { gpus: Some(Gpus::new(gpus)), ..VariantStrides::example(&other) };
+            foresight.share_places(&[first, second]);
 
             let found = foresight.variants[&other.key].seats(None, 256.0);
             assert!((found - places).abs() < 1e-9, "{found} of {places} on {gpus} accelerators");

@@ -26,8 +26,8 @@ pub struct ReplicaStrides<'a> {
 pub struct VariantStrides<'a> {
     /// The variant's specification.
     pub spec: &'a VariantSpec,
-    /// Accelerators per replica.
-    pub gpus: Gpus,
+    /// Accelerators per replica, if they are known.
+    pub gpus: Option<Gpus>,
     /// Replicas that exist or are requested.
     pub current: Replicas,
     /// Replicas among them that do not serve yet.

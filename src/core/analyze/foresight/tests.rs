@@ -17,7 +17,7 @@ use crate::analyze::foresight::role_demand::RoleDemand;
 use crate::fleet::{Incarnation, ReplicaKey, ReplicaName, VariantSpec};
 use crate::observe::histogram::Histogram;
 use crate::observe::stride::IntervalDelta;
-use crate::units::{Amount, Gpus, Replicas, Requests, Tokens};
+use crate::units::{Amount, Replicas, Requests, Tokens};
 
 const TRUTH: IterationCost =
     IterationCost { alpha: 0.007_05, beta: 0.000_019_5, delta: 0.000_025_4 };
@@ -75,7 +75,7 @@ impl<'a> VariantStrides<'a> {
     pub(in crate::analyze::foresight) fn example(spec: &'a VariantSpec) -> Self {
         Self {
             spec,
-            gpus: spec.gpus.unwrap_or(Gpus::ONE),
+            gpus: spec.gpus,
             current: Replicas::ZERO,
             pending: Replicas::ZERO,
             leaving: Replicas::ZERO,

@@ -19,8 +19,8 @@ pub(crate) struct VariantInput<'a> {
     pub(crate) place: usize,
     pub(crate) spec: &'a VariantSpec,
     pub(crate) observation: &'a Observation,
-    /// Accelerators per replica.
-    pub(crate) gpus: Gpus,
+    /// Accelerators per replica, if they are known.
+    pub(crate) gpus: Option<Gpus>,
     /// The replicas that its scale target requests. Of listed targets, those that may exist: not
     /// those that have not answered for longer than a start may take.
     pub(crate) wanted: Replicas,
@@ -104,7 +104,7 @@ impl<'a> VariantInput<'a> {
 
     /// The planned replicas, plus those that do not start, and those that sleep. The shortfall is
     /// requested at most twice: if the replacements do not start either, more of them do not help.
-    /// If the model is short at its maximum, the plan shows only a part of the shortfall. Replicas
+    /// At its maximum, the plan shows only a part of the shortfall, so all are replaced. Replicas
     /// that no node has room for are not replaced, because the replacements would have no node
     /// either. A lower number keeps all of them, because a replica that serves might be removed in
     /// their place. Absent targets may be no replicas. So they never raise the desired replicas in
@@ -112,9 +112,10 @@ impl<'a> VariantInput<'a> {
     pub(crate) fn with_stuck(&self, planned: Replicas, short: Shortfall) -> Replicas {
         let awake = self.wanted.beyond(self.dormant);
         let serving = self.counted().beyond(self.coming());
+        let is_full = self.bounds.max().is_some_and(|max| planned >= self.countable(max));
         let missing = match short {
-            Shortfall::None => planned.beyond(serving),
-            Shortfall::Some => self.given_up,
+            Shortfall::Some if is_full => self.given_up,
+            Shortfall::Some | Shortfall::None => planned.beyond(serving),
         };
         let replaced = planned + self.given_up.min(missing);
 
@@ -151,7 +152,7 @@ impl<'a> VariantInput<'a> {
             key: self.spec.key.clone(),
             role: self.spec.role,
             accelerator: self.spec.accelerator.clone(),
-            gpus: self.gpus,
+            gpus: self.gpus.unwrap_or(Gpus::ONE),
             cost: self.spec.cost,
             list_price: self.spec.list_price.unwrap_or(self.spec.cost),
             mismatch: self.spec.mismatch,
@@ -222,7 +223,7 @@ mod tests {
             place: 0,
             spec,
             observation,
-            gpus: Gpus::ONE,
+            gpus: None,
             wanted: Replicas::saturating(6),
             pending: Replicas::ZERO,
             stuck: Replicas::ZERO,
@@ -278,6 +279,7 @@ mod tests {
             (6, Shortfall::None, 8),
             (7, Shortfall::None, 8),
             (7, Shortfall::Some, 9),
+            (6, Shortfall::Some, 8),
             (8, Shortfall::None, 10),
         ] {
             let found = member.with_stuck(Replicas::saturating(planned), short);
