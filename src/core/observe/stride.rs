@@ -400,11 +400,13 @@ fn pair_grown(
 fn all_grown(now: Option<[f64; 3]>, then: Option<[f64; 3]>) -> Result<Option<[f64; 3]>, WentBack> {
     let Some((now, then)) = now.zip(then) else { return Ok(None) };
     let growth = std::array::from_fn(|at| now[at] - then[at]);
+
     if growth.iter().any(|it| *it < 0.0) { Err(WentBack) } else { Ok(Some(growth)) }
 }
 
 /// A sum of times and their number.
-fn times((sum, count): (f64, f64)) -> Option<(Seconds, Requests)> {
+fn times(pair: (f64, f64)) -> Option<(Seconds, Requests)> {
+    let (sum, count) = pair;
     Seconds::new(sum).zip(Requests::new(count))
 }
 

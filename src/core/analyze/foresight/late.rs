@@ -168,11 +168,13 @@ impl<'a> Lateness<'a> {
         let fades = self.shared * (1.0 - used) / wait;
         let computed = self.requested.computed_share();
         let idle = alpha + delta * generating;
+
         let mut late = 0.0;
         let mut count = 0.0;
         for prompt in self.prompts {
             let own = prompt * computed;
             let allowed = first.allowed(prompt);
+
             let alone = own * (alpha / self.budget + beta) + unfilled(own, self.budget) * alpha;
             if allowed > alone {
                 let left = allowed - own * each - unfilled(own, room) * idle;

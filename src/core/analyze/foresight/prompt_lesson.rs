@@ -126,6 +126,7 @@ impl PromptSampler {
 
         let more = PromptOverlap::of(stride);
         self.overlap = self.overlap.zip(more).map(|(sum, more)| sum.plus(&more));
+
         let timed = self.prefilled.zip(stride.prefilled);
         self.prefilled = timed.map(|([sum, count], (seconds, requests))| {
             [sum + seconds.seconds() / ranks, count + requests.requests() / ranks]

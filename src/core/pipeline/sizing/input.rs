@@ -112,6 +112,7 @@ impl<'a> VariantInput<'a> {
     pub(crate) fn with_stuck(&self, planned: Replicas, short: Shortfall) -> Replicas {
         let awake = self.wanted.beyond(self.dormant);
         let serving = self.counted().beyond(self.coming());
+
         let is_full = self.bounds.max().is_some_and(|max| planned >= self.countable(max));
         let missing = match short {
             Shortfall::Some if is_full => self.given_up,
