@@ -292,8 +292,6 @@ impl CounterValues {
             stays.zip(queued).map(|(stays, queued)| ((stays.0 - queued).max(0.0), stays.1));
         let batched = pair_grown(self.batched, before.batched)?.or(unqueued);
 
-        let prefilled = pair_grown(self.prefilled, before.prefilled)?;
-
         let delta = IntervalDelta {
             arrived: arrived.and_then(Requests::new),
             unserved: gone.and_then(|gone| Requests::new(gone.unserved())),
@@ -309,7 +307,7 @@ impl CounterValues {
             steps: grown(self.steps, before.steps)?.and_then(Requests::new),
             intervals: intervals.and_then(times),
             batched: batched.and_then(times),
-            prefilled: prefilled.and_then(times),
+            prefilled: pair_grown(self.prefilled, before.prefilled)?.and_then(times),
             long_steps: all_grown(self.long_steps, before.long_steps)?,
             preempted: grown(self.preempted, before.preempted)?.and_then(Requests::new),
             ..IntervalDelta::over(Timestamp::UNIX_EPOCH, Seconds::ZERO)

@@ -173,11 +173,11 @@ impl<'a> Lateness<'a> {
         let mut count = 0.0;
         for prompt in self.prompts {
             let own = prompt * computed;
-            let allowed = first.allowed(prompt);
+            let within = first.allowed(prompt);
 
             let alone = own * (alpha / self.budget + beta) + unfilled(own, self.budget) * alpha;
-            if allowed > alone {
-                let left = allowed - own * each - unfilled(own, room) * idle;
+            if within > alone {
+                let left = within - own * each - unfilled(own, room) * idle;
                 late += if left > 0.0 { used * (-left * fades).exp() } else { 1.0 };
                 count += 1.0;
             }

@@ -65,14 +65,14 @@ impl PromptOverlap {
         let computed = stride.computed?.tokens();
         let generated = stride.generated?.tokens();
         let (between, intervals) = stride.intervals?;
-        let seconds = stride.elapsed.seconds();
-        if seconds <= 0.0 {
+        let time = stride.elapsed.seconds();
+        if time <= 0.0 {
             return None;
         }
 
         let pieces = (generated - begun).max(0.0) / intervals.requests().max(1.0);
         let ranks = f64::from(stride.ranks.max(1));
-        let outputs = pieces * between.seconds() / seconds / ranks;
+        let outputs = pieces * between.seconds() / time / ranks;
         Some(Self {
             begun,
             computed,

@@ -173,10 +173,12 @@ impl PromptSampler {
     /// request if it is not reported; `None` while too few requests have finished. Those that
     /// finish may have begun in a busier time, but no prompt takes longer than its first token.
     fn first_token(&self) -> Option<f64> {
-        let waited = self.waited / self.begun;
+        let since_arrival = self.waited / self.begun;
         match self.prefilled {
-            Some([sum, count]) => (count >= FIRST_TOKENS_MIN).then(|| waited.min(sum / count)),
-            None => Some(waited),
+            Some([sum, count]) => {
+                (count >= FIRST_TOKENS_MIN).then(|| since_arrival.min(sum / count))
+            }
+            None => Some(since_arrival),
         }
     }
 }
