@@ -23,7 +23,7 @@ use plimsoll_core::units::{Fraction, Requests, Tokens};
 
 /// Samples that a reading uses from a /metrics response, before the HTTP server has answered any
 /// request.
-const SAMPLES: usize = 222;
+const SAMPLES: usize = 246;
 
 /// The samples among them that are gauges which an engine sets at each step.
 const GAUGES: usize = 5;

@@ -431,10 +431,12 @@ pub(super) mod tests {
         let taken = 1000.0 / room * full;
         let busy = found * taken;
         let wait = (1.0 + busy) * taken / 2.0;
-        let late = busy * (-(0.1 - taken) * (1.0 - busy) / wait).exp();
+        let unfilled = 0.5 + (1.0 - 1000.0 / room).max(0.5);
+        let left = 0.1 - taken - unfilled * (ITERATION.alpha + ITERATION.delta * generating);
+        let late = busy * (-left * (1.0 - busy) / wait).exp();
 
         assert_eq!(bound, CapacityBound::Ttft);
-        assert!((late - 0.01).abs() < 1e-6 && (0.3..0.6).contains(&busy), "{late} {busy}");
+        assert!((late - 0.01).abs() < 1e-6 && (0.2..0.6).contains(&busy), "{late} {busy}");
     }
 
     /// The rate of long prompts with this objective.
