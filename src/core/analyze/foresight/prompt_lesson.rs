@@ -43,8 +43,11 @@ use crate::analyze::foresight::overlap::PromptOverlap;
 use crate::observe::stride::IntervalDelta;
 use crate::units::Requests;
 
-/// Seconds of a lesson, as for lessons of iterations.
-const SECONDS: f64 = 15.0;
+/// The fewest seconds of a lesson, as for lessons of iterations.
+const SECONDS_MIN: f64 = 15.0;
+
+/// The most seconds of a lesson. A replica with long prompts has few requests.
+const SECONDS_MAX: f64 = 120.0;
 
 /// The most prompts in progress, on average.
 const BUSY_MAX: f64 = 0.3;
@@ -101,7 +104,9 @@ impl PromptSampler {
             *self = Self::default();
             return None;
         }
-        if self.elapsed < SECONDS {
+        let is_over = self.elapsed >= SECONDS_MAX
+            || (self.elapsed >= SECONDS_MIN && self.has_enough_requests());
+        if !is_over {
             return None;
         }
 
@@ -140,13 +145,18 @@ impl PromptSampler {
         Some(())
     }
 
+    /// Returns false if the mean time of their first tokens is too uncertain.
+    fn has_enough_requests(&self) -> bool {
+        let finished = self.prefilled.map_or(self.begun, |[_, count]| count);
+        self.begun.min(finished) >= FIRST_TOKENS_MIN
+    }
+
     fn lesson(self, around: PromptsAround<'_>) -> Option<IterationSample> {
         let PromptsAround { budget, computed_squares, overlap: known } = around;
         let Self { elapsed, begun, computed, waited, between, .. } = self;
         let busy = waited / elapsed;
         let each = computed / begun;
-        let is_enough = begun >= FIRST_TOKENS_MIN && each >= COMPUTED_MIN;
-        if !is_enough || busy > BUSY_MAX {
+        if !self.has_enough_requests() || each < COMPUTED_MIN || busy > BUSY_MAX {
             return None;
         }
 
@@ -160,7 +170,7 @@ impl PromptSampler {
         Some(IterationSample {
             prompt: (each * met / iterations).min(budget),
             batch: between / elapsed,
-            seconds: self.first_token()? / iterations,
+            seconds: self.first_token() / iterations,
             tokens: each / iterations,
             prompts: begun,
             doubt: DOUBT + busy / 2.0,
@@ -170,16 +180,11 @@ impl PromptSampler {
     }
 
     /// The mean time from the start of a prompt to its first token, or from the arrival of a
-    /// request if it is not reported; `None` while too few requests have finished. Those that
-    /// finish may have begun in a busier time, but no prompt takes longer than its first token.
-    fn first_token(&self) -> Option<f64> {
+    /// request if it is not reported. Requests that finish may have begun in a busier time, but no
+    /// prompt takes longer than its first token.
+    fn first_token(&self) -> f64 {
         let since_arrival = self.waited / self.begun;
-        match self.prefilled {
-            Some([sum, count]) => {
-                (count >= FIRST_TOKENS_MIN).then(|| since_arrival.min(sum / count))
-            }
-            None => Some(since_arrival),
-        }
+        self.prefilled.map_or(since_arrival, |[sum, count]| since_arrival.min(sum / count))
     }
 }
 
@@ -206,11 +211,15 @@ mod tests {
         }
     }
 
-    /// The first lesson of half a minute of equal seconds.
+    /// The first lesson of equal seconds.
     fn lesson(second: &IntervalDelta) -> Option<IterationSample> {
+        lesson_within(300, second)
+    }
+
+    fn lesson_within(seconds: usize, second: &IntervalDelta) -> Option<IterationSample> {
         let mut sampler = PromptSampler::default();
         let mut overlap = PromptOverlap::default();
-        (0..30).find_map(|_| {
+        (0..seconds).find_map(|_| {
             let overlap = &mut overlap;
             sampler.take(second, PromptsAround { budget: BUDGET, computed_squares: 1.0, overlap })
         })
@@ -246,8 +255,22 @@ mod tests {
         let busier = IntervalDelta { prefilled: prefilled(0.4), ..second(1000.0, 0.05) };
         assert!((lesson(&busier).unwrap().seconds - 0.05).abs() < 1e-9);
 
-        let unfinished = IntervalDelta { prefilled: prefilled(0.1), ..slow_server };
-        assert_eq!(lesson(&unfinished), None, "three requests in half a minute");
+        let unfinished = IntervalDelta { prefilled: prefilled(0.03), ..slow_server };
+        assert_eq!(lesson(&unfinished), None, "fewer than four requests in two minutes");
+    }
+
+    #[test]
+    fn few_requests_teach_after_a_longer_time() {
+        let rare = IntervalDelta {
+            computed: Tokens::new(100.0),
+            begun: Requests::new(0.1),
+            first_tokens: Seconds::new(0.01),
+            ..second(1000.0, 0.1)
+        };
+        assert_eq!(lesson_within(39, &rare), None);
+        let found = lesson_within(41, &rare).unwrap();
+        assert!((found.seconds - 0.1).abs() < 1e-9, "{found:?}");
+        assert!((found.prompts - 4.0).abs() < 0.11, "{found:?}");
     }
 
     /// A second in which iterations have as many prompts each, of this many tokens. A hundred more
@@ -300,7 +323,7 @@ mod tests {
         let crowded = IntervalDelta { first_tokens: Seconds::new(0.31), ..alone };
         let unknown = IntervalDelta { first_tokens: None, ..alone };
         let cached = IntervalDelta { computed: Tokens::new(10.0), ..alone };
-        let rare = IntervalDelta { begun: Requests::new(0.2), ..alone };
+        let rare = IntervalDelta { begun: Requests::new(0.03), ..alone };
         for odd in [queued, crowded, unknown, cached, rare] {
             assert_eq!(lesson(&odd), None, "{odd:?}");
         }
