@@ -121,3 +121,112 @@ impl PromptOverlap {
         Some(1.0 + (found - computed_squares).max(0.0))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::f64::consts::LN_2;
+
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::units::{Requests, Tokens};
+
+    /// Prompts of a hundred tokens, ten per second at each rank. Half of the iterations with
+    /// prompts have one, and the others have three. So a prompt finds one prompt in a quarter of
+    /// all cases, and three in the others: 2.5 on average. Each iteration has this many outputs.
+    fn stride(ranks: u32, requests: f64, outputs: f64) -> IntervalDelta {
+        let seconds = requests / 10.0 / f64::from(ranks);
+        let between = outputs * seconds * f64::from(ranks);
+        let each = requests / 4.0;
+        let [one, three] = [100.0 + outputs, 300.0 + outputs];
+
+        IntervalDelta {
+            ranks,
+            begun: Requests::new(requests),
+            computed: Tokens::new(100.0 * requests),
+            generated: Tokens::new(requests + 20.0 * between),
+            intervals: Seconds::new(between).zip(Requests::new(20.0 * between)),
+            long_steps: Some([
+                2.0 * each,
+                each * (one + three),
+                each * (one * one + three * three),
+            ]),
+            ..IntervalDelta::over(Timestamp::UNIX_EPOCH, Seconds::new(seconds).unwrap())
+        }
+    }
+
+    /// The prompts that equal prompts find in their iterations.
+    fn met(stride: &IntervalDelta) -> Option<f64> {
+        PromptOverlap::of(stride).unwrap().prompts(1.0)
+    }
+
+    fn is_near(found: Option<f64>, expected: f64) -> bool {
+        found.is_some_and(|prompts| (prompts - expected).abs() < 1e-9)
+    }
+
+    #[test]
+    fn a_prompt_finds_those_of_its_iteration_and_no_outputs() {
+        for (ranks, outputs) in [(1, 0.0), (1, 5.0), (2, 5.0), (8, 20.0)] {
+            let found = met(&stride(ranks, 200.0, outputs));
+            assert!(is_near(found, 2.5), "{ranks} ranks, {outputs} outputs: {found:?}");
+        }
+
+        // Outputs of two tokens each.
+        let intervals = Seconds::new(25.0).zip(Requests::new(500.0));
+        let speculating = IntervalDelta { intervals, ..stride(1, 100.0, 5.0) };
+        assert!(is_near(met(&speculating), 2.5), "{:?}", met(&speculating));
+    }
+
+    #[test]
+    fn buckets_that_show_twice_the_tokens_show_as_many_prompts() {
+        let exact = stride(1, 100.0, 5.0);
+        let [iterations, tokens, squares] = exact.long_steps.unwrap();
+        let long_steps = Some([iterations, 2.0 * tokens, 4.0 * squares]);
+        let found = met(&IntervalDelta { long_steps, ..exact });
+        assert!(is_near(found, 2.5), "{found:?}");
+    }
+
+    #[test]
+    fn a_prompt_does_not_meet_itself() {
+        // Prompts of 50 and of 150 tokens, each in an iteration of its own.
+        let long_steps = Some([100.0, 10_000.0, 50.0 * (50.0 * 50.0 + 150.0 * 150.0)]);
+        let alone = IntervalDelta { long_steps, ..stride(1, 100.0, 0.0) };
+        let overlap = PromptOverlap::of(&alone).unwrap();
+
+        assert!(is_near(overlap.prompts(1.25), 1.0), "{overlap:?}");
+        assert!(is_near(overlap.prompts(1.0), 1.25), "as if all were equal: {overlap:?}");
+        assert!(is_near(overlap.prompts(2.0), 1.0), "at least one: {overlap:?}");
+    }
+
+    #[test]
+    fn earlier_prompts_fade() {
+        let long_steps = Some([100.0, 100.0 * 105.0, 100.0 * 105.0 * 105.0]);
+        let alone = IntervalDelta { long_steps, ..stride(1, 100.0, 5.0) };
+        let later = PromptOverlap::of(&alone).unwrap();
+        assert!(is_near(later.prompts(1.0), 1.0), "{later:?}");
+
+        let mut overlap = PromptOverlap::of(&stride(1, 100.0, 5.0)).unwrap();
+        let equal = overlap.plus(&later);
+        assert!(is_near(equal.prompts(1.0), (2.5 + 1.0) / 2.0), "{equal:?}");
+
+        overlap.age(Seconds::new(MEMORY * LN_2).unwrap());
+        let faded = overlap.plus(&later);
+        assert!(is_near(faded.prompts(1.0), (0.5 * 2.5 + 1.0) / 1.5), "{faded:?}");
+
+        overlap.age(Seconds::literal(1));
+        assert_eq!(overlap.prompts(1.0), None, "fewer than fifty are left");
+    }
+
+    #[test]
+    fn too_few_requests_and_too_many_outputs_show_nothing() {
+        assert!(is_near(met(&stride(1, 50.0, 5.0)), 2.5));
+        assert_eq!(met(&stride(1, 49.0, 5.0)), None);
+
+        // At a hundred outputs per iteration, they cause half of the squares.
+        assert!(is_near(met(&stride(1, 100.0, 99.0)), 2.5));
+        assert_eq!(met(&stride(1, 100.0, 101.0)), None);
+
+        let unknown = IntervalDelta { long_steps: None, ..stride(1, 100.0, 5.0) };
+        assert!(PromptOverlap::of(&unknown).is_none());
+    }
+}
