@@ -106,20 +106,20 @@ struct CounterValues {
     cached: Option<f64>,
     generated: Option<f64>,
     scheduled: Option<f64>,
-    first_tokens: Option<(f64, f64)>,
+    first_tokens: Option<[f64; 2]>,
     steps: Option<f64>,
-    intervals: Option<(f64, f64)>,
-    batched: Option<(f64, f64)>,
-    prefilled: Option<(f64, f64)>,
+    intervals: Option<[f64; 2]>,
+    batched: Option<[f64; 2]>,
+    prefilled: Option<[f64; 2]>,
     long_steps: Option<[f64; 3]>,
     preempted: Option<f64>,
-    stays: Option<(f64, f64)>,
+    stays: Option<[f64; 2]>,
     queued: Option<f64>,
-    prompts: Option<(f64, f64)>,
-    prompt_moments: Option<(f64, f64)>,
-    computed_moments: Option<(f64, f64)>,
-    answer_moments: Option<(f64, f64)>,
-    answers: Option<(f64, f64)>,
+    prompts: Option<[f64; 2]>,
+    prompt_moments: Option<[f64; 2]>,
+    computed_moments: Option<[f64; 2]>,
+    answer_moments: Option<[f64; 2]>,
+    answers: Option<[f64; 2]>,
 }
 
 // === impl IntervalDelta ===
@@ -230,7 +230,9 @@ impl CounterValues {
             intervals: totals(ranks, |rank| rank.itl.as_ref()),
             batched: totals(ranks, |rank| rank.inference_time.as_ref()),
             prefilled: totals(ranks, |rank| rank.prefill_time.as_ref()),
-            long_steps: long_steps(ranks),
+            long_steps: all_summed(ranks, |rank| {
+                rank.step_tokens.as_ref()?.moments_above(LONG_STEP)
+            }),
             preempted: summed(ranks, |rank| rank.preemptions.map(Requests::requests)),
             stays: totals(ranks, |rank| rank.e2e.as_ref()),
             queued: summed(ranks, |rank| Some(rank.queue_time.as_ref()?.sum)),
@@ -266,15 +268,12 @@ impl CounterValues {
         let remaining = gone.as_mut().map_or(0.0, |gone| gone.settle(unanswered));
         let arrived = gone.zip(in_flight).map(|(gone, in_flight)| arrived(gone, in_flight));
 
-        let prompts = pair_grown(self.prompts, before.prompts)?;
-        let answers = pair_grown(self.answers, before.answers)?;
-        let lengths = prompts.zip(answers).and_then(|((prompts, count), (answers, _))| {
+        let prompts = all_grown(self.prompts, before.prompts)?;
+        let answers = all_grown(self.answers, before.answers)?;
+        let lengths = prompts.zip(answers).and_then(|([prompts, count], [answers, _])| {
             Some((Tokens::new(prompts)?, Tokens::new(answers)?, Requests::new(count)?))
         });
 
-        let prompt_moments = pair_grown(self.prompt_moments, before.prompt_moments)?;
-        let computed_moments = pair_grown(self.computed_moments, before.computed_moments)?;
-        let answer_moments = pair_grown(self.answer_moments, before.answer_moments)?;
         let generated = grown(self.generated, before.generated)?;
         let scheduled = grown(self.scheduled, before.scheduled)?;
         let prompt = grown(self.prompt, before.prompt)?;
@@ -284,30 +283,30 @@ impl CounterValues {
             None => prompt.map(|prompt| prompt - cached),
         };
 
-        let first_tokens = pair_grown(self.first_tokens, before.first_tokens)?;
-        let intervals = pair_grown(self.intervals, before.intervals)?;
-        let stays = pair_grown(self.stays, before.stays)?;
+        let first_tokens = all_grown(self.first_tokens, before.first_tokens)?;
+        let intervals = all_grown(self.intervals, before.intervals)?;
+        let stays = all_grown(self.stays, before.stays)?;
         let queued = grown(self.queued, before.queued)?;
         let unqueued =
-            stays.zip(queued).map(|(stays, queued)| ((stays.0 - queued).max(0.0), stays.1));
-        let batched = pair_grown(self.batched, before.batched)?.or(unqueued);
+            stays.zip(queued).map(|([time, count], queued)| [(time - queued).max(0.0), count]);
+        let batched = all_grown(self.batched, before.batched)?.or(unqueued);
 
         let delta = IntervalDelta {
             arrived: arrived.and_then(Requests::new),
             unserved: gone.and_then(|gone| Requests::new(gone.unserved())),
             lengths,
-            prompt_moments: prompt_moments.map(|(sum, squares)| [sum, squares]),
-            computed_moments: computed_moments.map(|(sum, squares)| [sum, squares]),
-            answer_moments: answer_moments.map(|(sum, squares)| [sum, squares]),
+            prompt_moments: all_grown(self.prompt_moments, before.prompt_moments)?,
+            computed_moments: all_grown(self.computed_moments, before.computed_moments)?,
+            answer_moments: all_grown(self.answer_moments, before.answer_moments)?,
             prompt: prompt.and_then(Tokens::new),
             computed: computed.and_then(|computed| Tokens::new(computed.max(0.0))),
             generated: generated.and_then(Tokens::new),
-            begun: first_tokens.and_then(|(_, count)| Requests::new(count)),
-            first_tokens: first_tokens.and_then(|(sum, _)| Seconds::new(sum)),
+            begun: first_tokens.and_then(|[_, count]| Requests::new(count)),
+            first_tokens: first_tokens.and_then(|[sum, _]| Seconds::new(sum)),
             steps: grown(self.steps, before.steps)?.and_then(Requests::new),
             intervals: intervals.and_then(times),
             batched: batched.and_then(times),
-            prefilled: pair_grown(self.prefilled, before.prefilled)?.and_then(times),
+            prefilled: all_grown(self.prefilled, before.prefilled)?.and_then(times),
             long_steps: all_grown(self.long_steps, before.long_steps)?,
             preempted: grown(self.preempted, before.preempted)?.and_then(Requests::new),
             ..IntervalDelta::over(Timestamp::UNIX_EPOCH, Seconds::ZERO)
@@ -366,45 +365,41 @@ impl FinishedCounts {
 #[derive(Clone, Copy, Debug)]
 struct WentBack;
 
-/// The growth of a counter; `None` while it is not known.
-fn grown(now: Option<f64>, then: Option<f64>) -> Result<Option<f64>, WentBack> {
-    match now.zip(then) {
-        Some((now, then)) if now < then => Err(WentBack),
-        Some((now, then)) => Ok(Some(now - then)),
-        None => Ok(None),
-    }
-}
-
-/// The share of a sum by which it may fall without counting as a restart. Engines whose page several
-/// processes share add up their sums in no fixed order, so the last digits vary.
+/// The share of a counter by which it may fall without counting as a restart. Engines whose page
+/// several processes share add up their sums in no fixed order, so the last digits vary.
 const ROUNDING: f64 = 1e-9;
 
-/// The growth of a sum and its count; `None` while one of them is not known.
-fn pair_grown(
-    now: Option<(f64, f64)>,
-    then: Option<(f64, f64)>,
-) -> Result<Option<(f64, f64)>, WentBack> {
-    let sum = match now.zip(then) {
-        Some(((now, _), (then, _))) if now < then && then - now <= then.abs() * ROUNDING => {
-            Some(0.0)
-        }
-        _ => grown(now.map(|it| it.0), then.map(|it| it.0))?,
-    };
-    let count = grown(now.map(|it| it.1), then.map(|it| it.1))?;
-    Ok(sum.zip(count))
+/// The growth of a counter.
+fn growth(now: f64, then: f64) -> Result<f64, WentBack> {
+    if now < then {
+        return if then - now <= then.abs() * ROUNDING { Ok(0.0) } else { Err(WentBack) };
+    }
+
+    Ok(now - then)
 }
 
-/// The growth of several counters; `None` while they are not known.
-fn all_grown(now: Option<[f64; 3]>, then: Option<[f64; 3]>) -> Result<Option<[f64; 3]>, WentBack> {
-    let Some((now, then)) = now.zip(then) else { return Ok(None) };
-    let growth = std::array::from_fn(|at| now[at] - then[at]);
+/// The growth of a counter; `None` while it is not known.
+fn grown(now: Option<f64>, then: Option<f64>) -> Result<Option<f64>, WentBack> {
+    now.zip(then).map(|(now, then)| growth(now, then)).transpose()
+}
 
-    if growth.iter().any(|it| *it < 0.0) { Err(WentBack) } else { Ok(Some(growth)) }
+/// The growth of several counters, such as a sum and its count; `None` while they are not known.
+fn all_grown<const N: usize>(
+    now: Option<[f64; N]>,
+    then: Option<[f64; N]>,
+) -> Result<Option<[f64; N]>, WentBack> {
+    let Some((now, then)) = now.zip(then) else { return Ok(None) };
+
+    let mut growths = [0.0; N];
+    for ((grown, now), then) in growths.iter_mut().zip(now).zip(then) {
+        *grown = growth(now, then)?;
+    }
+
+    Ok(Some(growths))
 }
 
 /// A sum of times and their number.
-fn times(pair: (f64, f64)) -> Option<(Seconds, Requests)> {
-    let (sum, count) = pair;
+fn times([sum, count]: [f64; 2]) -> Option<(Seconds, Requests)> {
     Seconds::new(sum).zip(Requests::new(count))
 }
 
@@ -470,26 +465,37 @@ fn summed(ranks: &[RankReading], of: impl Fn(&RankReading) -> Option<f64>) -> Op
     ranks.iter().map(of).sum()
 }
 
-fn moments(
+/// The sums over all ranks; `None` when there are none or one does not report them.
+fn all_summed<const N: usize>(
     ranks: &[RankReading],
-    of: fn(&RankReading) -> Option<&Histogram>,
-) -> Option<(f64, f64)> {
-    let told = ranks.iter().map(|rank| of(rank)?.moments());
-    let sums = told.collect::<Option<Vec<[f64; 2]>>>()?;
-    sums.into_iter().map(|[sum, squares]| (sum, squares)).reduce(|a, b| (a.0 + b.0, a.1 + b.1))
+    of: impl Fn(&RankReading) -> Option<[f64; N]>,
+) -> Option<[f64; N]> {
+    let (first, others) = ranks.split_first()?;
+
+    let mut sums = of(first)?;
+    for rank in others {
+        for (sum, more) in sums.iter_mut().zip(of(rank)?) {
+            *sum += more;
+        }
+    }
+
+    Some(sums)
 }
 
-fn long_steps(ranks: &[RankReading]) -> Option<[f64; 3]> {
-    let told = ranks.iter().map(|rank| rank.step_tokens.as_ref()?.moments_above(LONG_STEP));
-    let sums = told.collect::<Option<Vec<[f64; 3]>>>()?;
-    sums.into_iter().reduce(|a, b| std::array::from_fn(|at| a[at] + b[at]))
-}
-
+/// The sum of the observations, and their number.
 fn totals(
     ranks: &[RankReading],
     of: impl Fn(&RankReading) -> Option<&Histogram>,
-) -> Option<(f64, f64)> {
-    Some((summed(ranks, |rank| Some(of(rank)?.sum))?, summed(ranks, |rank| Some(of(rank)?.count))?))
+) -> Option<[f64; 2]> {
+    all_summed(ranks, |rank| of(rank).map(|histogram| [histogram.sum, histogram.count]))
+}
+
+/// The sum of the observations and that of their squares, estimated from buckets.
+fn moments(
+    ranks: &[RankReading],
+    of: impl Fn(&RankReading) -> Option<&Histogram>,
+) -> Option<[f64; 2]> {
+    all_summed(ranks, |rank| of(rank)?.moments())
 }
 
 #[cfg(test)]
@@ -610,9 +616,40 @@ mod tests {
     fn the_last_digit_of_a_sum_may_fall() {
         let sum = 12_345.678_9;
         let lower = f64::from_bits(f64::to_bits(sum) - 1);
-        assert_eq!(pair_grown(Some((lower, 8.0)), Some((sum, 7.0))).unwrap(), Some((0.0, 1.0)));
-        assert!(pair_grown(Some((sum - 0.1, 8.0)), Some((sum, 7.0))).is_err(), "a restart");
-        assert!(pair_grown(Some((sum, 6.0)), Some((sum, 7.0))).is_err(), "a restart");
-        assert_eq!(pair_grown(None, Some((sum, 7.0))).unwrap(), None);
+        assert_eq!(all_grown(Some([lower, 8.0]), Some([sum, 7.0])).unwrap(), Some([0.0, 1.0]));
+        assert!(all_grown(Some([sum - 0.1, 8.0]), Some([sum, 7.0])).is_err(), "a restart");
+        assert!(all_grown(Some([sum, 6.0]), Some([sum, 7.0])).is_err(), "a restart");
+        assert_eq!(all_grown(None, Some([sum, 7.0])).unwrap(), None);
+    }
+
+    #[test]
+    fn the_last_digit_of_the_time_in_the_queue_may_fall() {
+        let at = |second: i64| Timestamp::from_second(1_000_000 + second).unwrap();
+        let mut odometer = Odometer::default();
+
+        let mut take = |second: i64, sum: f64| {
+            let mut page = reading(Some(1.0), None);
+            page.ranks[0].queue_time = Some(Histogram { sum, count: 7.0, buckets: Vec::new() });
+            odometer.take(at(second), &page)
+        };
+
+        let sum = 12_345.678_9;
+        assert_eq!(take(0, sum), None);
+        assert!(take(5, f64::from_bits(f64::to_bits(sum) - 1)).is_some(), "no request came");
+        assert_eq!(take(10, 0.1), None, "a restart");
+    }
+
+    #[test]
+    fn the_sums_of_all_ranks_add_up() {
+        let with_queue_time = |sum: f64, count: f64| RankReading {
+            queue_time: Some(Histogram { sum, count, buckets: Vec::new() }),
+            ..RankReading::default()
+        };
+        let queued = |ranks: &[RankReading]| totals(ranks, |rank| rank.queue_time.as_ref());
+
+        let ranks = [with_queue_time(3.0, 1.0), with_queue_time(4.0, 2.0)];
+        assert_eq!(queued(&ranks), Some([7.0, 3.0]));
+        assert_eq!(queued(&[with_queue_time(3.0, 1.0), RankReading::default()]), None);
+        assert_eq!(queued(&[]), None);
     }
 }
