@@ -49,7 +49,7 @@ pub use crate::decide::enforce::history::{Burst, PublishedChange, Recommendation
 pub use crate::decide::enforce::restraint::Restraint;
 pub use crate::decide::enforce::saved::{CHANGES_MAX, SPANS_MAX, SavedHistory};
 pub(crate) use crate::decide::enforce::turns::FLAP_BUDGET_MAX;
-pub use crate::decide::enforce::turns::{DirectionTurns, PublishedMove, TURNS_MAX};
+pub use crate::decide::enforce::turns::{DirectionTurns, PublishedMove, Swing, TURNS_MAX};
 pub use crate::decide::enforce::window::remaining;
 
 // === the rules ===

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::decide::enforce::history::{Burst, PublishedChange, Recommendation, ScalingHistory};
-use crate::decide::enforce::turns::{DirectionTurns, PublishedMove};
+use crate::decide::enforce::turns::{DirectionTurns, PublishedMove, Swing};
 use crate::units::Replicas;
 
 /// The newest recommendations, which are saved unchanged. They cover a minute at a tick per second,
@@ -37,6 +37,9 @@ pub struct SavedHistory {
     /// The last change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub moved: Option<PublishedMove>,
+    /// The present swing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swing: Option<Swing>,
     /// The instants of direction changes, oldest first.
     #[serde(with = "crate::units::instants", skip_serializing_if = "Vec::is_empty")]
     pub turned: Vec<Timestamp>,
@@ -59,6 +62,7 @@ impl ScalingHistory {
             recommended: visible(recommendations),
             changes: changes.iter().skip(skipped).copied().collect(),
             moved: turns.last(),
+            swing: turns.swing(),
             turned: turns.reversals().collect(),
             burst: *burst,
             latest: *latest,
@@ -68,7 +72,7 @@ impl ScalingHistory {
     /// Restores a history from its saved form; `None` if the saved form is invalid.
     #[must_use]
     pub fn restore(saved: &SavedHistory) -> Option<Self> {
-        let SavedHistory { recommended, changes, moved, turned, burst, latest } = saved;
+        let SavedHistory { recommended, changes, moved, swing, turned, burst, latest } = saved;
         let sound = recommended.len() <= SPANS_MAX
             && changes.len() <= CHANGES_MAX
             && recommended.iter().all(|span| span.first <= span.last)
@@ -79,7 +83,7 @@ impl ScalingHistory {
         sound.then(|| Self {
             recommendations: recommended.iter().copied().collect(),
             changes: changes.iter().copied().collect(),
-            turns: DirectionTurns::new(*moved, turned.iter().copied()),
+            turns: DirectionTurns::new(*moved, *swing, turned.iter().copied()),
             burst: *burst,
             latest: *latest,
         })
@@ -222,6 +226,11 @@ mod tests {
             recommended: vec![span(0, 5, 1), span(5, 5, 2), span(6, 9, 3)],
             changes: vec![change(5), change(5), change(6)],
             moved: Some(PublishedMove { at: at(6), direction: ScalingDirection::Up }),
+            swing: Some(Swing {
+                at: at(5),
+                direction: ScalingDirection::Down,
+                reached: Replicas::ONE,
+            }),
             turned: vec![at(1), at(5)],
             burst: Some(Burst { at: at(6), asked: Replicas::ONE, mean: 0.0 }),
             latest: Some(at(9)),
