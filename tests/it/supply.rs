@@ -194,6 +194,20 @@ fn given_up(decisions: &Decisions) -> (u32, u32) {
 }
 
 #[test]
+fn a_variant_that_is_short_at_its_maximum_replaces_each_target_that_hangs() {
+    let mut world = World::with(sized(&[Analyzer::Tokens]), vec![spec("a", 1.0, (10, 11))]);
+    list_with_two_down(&mut world, 0.3);
+    assert_eq!(given_up(&world.run(660)), (10, 2));
+
+    // It needs twelve. Two of its eleven are given up, so the plan adds one to the eight that
+    // answer.
+    list_with_two_down(&mut world, 0.98);
+    let short = world.run(60);
+    assert_eq!(of(&short, "a").is_short_at_max(), Some(true));
+    assert_eq!(given_up(&short), (11, 2), "{:?}", of(&short, "a").steps);
+}
+
+#[test]
 fn listed_targets_that_hang_still_hang_after_a_time_without_a_listing() {
     let mut world = with_two_hung();
     let listed = world.variants.remove("a").unwrap();
