@@ -1496,6 +1496,28 @@ fn decided(scenario: &str, settings: &[&str]) -> Value {
 }
 
 #[test]
+fn a_rollout_raises_no_desired_replicas_if_an_hpa_takes_its_surge_for_requested() {
+    for analysis in ["capacity", "saturation"] {
+        let analysis = format!("policy.analysis={analysis}");
+        let settings = [
+            &analysis,
+            "variants[0].rollout={at: 10m, max_surge: 0.1, max_unavailable: 0}",
+            "variants[0].autoscaler.behavior={scaleUp: {tolerance: 0.1}, scaleDown: {tolerance: 0.1}}",
+        ];
+        let run = decided("tests/data/steady.yaml", &settings);
+
+        let starts = run["variants"][0]["starts"].as_u64().unwrap();
+        assert!(starts >= 8, "the rollout replaces all replicas: {run}");
+        let decisions = run["decisions"].as_array().unwrap();
+        for decision in decisions.iter().filter(|it| it["at_s"].as_f64() > Some(600.0)) {
+            let falls = decision["after"].as_u64() < decision["before"].as_u64();
+            let is_needed = decision["why"].as_str().unwrap().contains("low queue headroom");
+            assert!(falls || is_needed, "{decision}");
+        }
+    }
+}
+
+#[test]
 fn the_need_of_a_step_is_requested_within_8_seconds() {
     // Thirty requests per second take three replicas of 14.3, from the 600th second on.
     let requested = |settings: &[&str]| {

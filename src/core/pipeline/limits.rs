@@ -35,6 +35,7 @@ use crate::observe::inventory::{Inventory, NodeStock, QuotaStock, ReplicaUnit, T
 use crate::pipeline::group::Member;
 use crate::pipeline::limits::raised::RaisedLimit;
 use crate::pipeline::policy::LISTING_STALE;
+use crate::pipeline::supply::VariantSupply;
 use crate::pipeline::tick::Tick;
 use crate::units::{Amount, Gpus, Replicas, Seconds};
 
@@ -216,6 +217,7 @@ impl<'a> TickLimits<'a> {
     pub(crate) fn share(
         &mut self,
         tick: &Tick<'_>,
+        supply: &[VariantSupply],
         mut models: Vec<PlanModel<'_>>,
         policy: &OptimizerPolicy,
         check: &dyn Fn(&VariantKey, Replicas) -> Consent,
@@ -234,7 +236,7 @@ impl<'a> TickLimits<'a> {
             }
         }
 
-        let left = without(&self.limits, &self.uncounted(tick, &models));
+        let left = without(&self.limits, &self.uncounted(tick, supply, &models));
         let contenders: Vec<Contender<'_>> = models
             .into_iter()
             .map(|model| {
@@ -250,7 +252,8 @@ impl<'a> TickLimits<'a> {
     /// The room next to the present replicas of all variants.
     pub(crate) fn room(&self, tick: &Tick<'_>) -> LimitRoom<'_> {
         // Without plans, no holding is counted already. Without limits, none counts.
-        let wants = if self.limits.is_empty() { Vec::new() } else { self.uncounted(tick, &[]) };
+        let wants =
+            if self.limits.is_empty() { Vec::new() } else { self.uncounted(tick, &[], &[]) };
         LimitRoom::new(wants, &self.limits)
     }
 
@@ -290,8 +293,13 @@ impl<'a> TickLimits<'a> {
     }
 
     /// Resources that the plans do not count: those of variants without a plan, and those of
-    /// replicas that do not start.
-    fn uncounted(&self, tick: &Tick<'_>, models: &[PlanModel<'_>]) -> Vec<Want> {
+    /// replicas that do not start. A plan may keep the surplus of its variants.
+    fn uncounted(
+        &self,
+        tick: &Tick<'_>,
+        supply: &[VariantSupply],
+        models: &[PlanModel<'_>],
+    ) -> Vec<Want> {
         let counted: BTreeMap<&VariantKey, Replicas> = models
             .iter()
             .flat_map(|model| &model.candidates)
@@ -302,8 +310,8 @@ impl<'a> TickLimits<'a> {
             .iter()
             .map(|member| {
                 let spec = member.spec;
-                let in_plans = counted.get(&spec.key).copied().unwrap_or_default();
-                let held = held(tick, member).beyond(in_plans);
+                let in_plan = counted.get(&spec.key).map(|it| *it + supply[member.place].surplus);
+                let held = held(tick, member).beyond(in_plan.unwrap_or_default());
                 self.want(spec, Numbers { bounds: spec.bounds, held, desired: held })
             })
             .collect()

@@ -12,7 +12,7 @@ use crate::units::Replicas;
 /// The replicas that the load of a variant requires.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Proposal {
-    /// The replicas that the scale target requests.
+    /// The replicas that the scale target requests, without the surplus.
     pub(crate) before: Replicas,
     /// The analysis, followed by the changes that limits, standby and a pool make to it.
     pub(crate) steps: Vec<Step>,

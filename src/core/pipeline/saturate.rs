@@ -126,22 +126,22 @@ fn state(
     member: &Member<'_>,
 ) -> Option<SaturationVariant> {
     let Member { place, spec, observation, measured, .. } = *member;
-    let VariantSupply { is_overdue, waking, dormant, .. } = supply[place];
+    let VariantSupply { is_overdue, surplus, waking, dormant, .. } = supply[place];
     let desired = match tick.policy.transition {
         // This rule needs no memory; see its documentation.
         TransitionRule::PendingOnly => None,
         TransitionRule::ModelWide | TransitionRule::PerVariant => tick.desired(member),
     };
 
-    let current = observation.wanted?;
+    let requested = observation.wanted?;
     // Pods that never answer count as pending like those that are not ready, but not forever.
     let given_up = if is_overdue { observation.unheard } else { Replicas::ZERO };
     let starting = tick.starting(member, observation.pending.beyond(given_up));
     // A pod in addition to the wanted ones, as in a rollout, does not fill a deficit.
-    let coming = current.beyond(measured);
+    let coming = requested.beyond(measured);
     Some(SaturationVariant {
         key: spec.key.clone(),
-        current,
+        current: requested.beyond(surplus),
         pending: (starting + waking).min(coming),
         asleep: dormant,
         desired,

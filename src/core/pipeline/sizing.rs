@@ -130,7 +130,7 @@ impl Sizer {
             assessments.iter().filter_map(|it| Some((it, it.plan_model()?))).unzip();
         limits.sizes = models.iter().flat_map(sizes).collect();
         let consents = consents(&assessments);
-        let plans = limits.share(tick, models, &policy.optimizer, &|key, _| {
+        let plans = limits.share(tick, supply, models, &policy.optimizer, &|key, _| {
             consents.get(key).copied().unwrap_or(Consent::Refused)
         });
 

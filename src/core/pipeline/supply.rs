@@ -38,6 +38,10 @@ pub(crate) struct VariantSupply {
     pub(crate) given_up: Replicas,
     /// The replicas that are [starting](Tick::starting).
     pub(crate) starting: Replicas,
+    /// The starting replicas that are requested beyond the desired ones in effect. They do not count
+    /// as requested, or desired replicas would rise to keep them. An HPA requests the pods that a
+    /// rollout adds for a while, if they are within its tolerance, and then the rollout adds more.
+    pub(crate) surplus: Replicas,
     /// The requested replicas that sleep and may be about to wake.
     pub(crate) waking: Replicas,
     /// The pending replicas that a lower number keeps, because a replica that serves might be
@@ -144,6 +148,7 @@ impl SupplyWatch {
             stalls,
             given_up: if is_listed { hung } else { stalls.all },
             starting,
+            surplus: surplus(member.observation.wanted, starting, tick.desired(member)),
             waking,
             kept: waking + coming.beyond(starting),
             dormant,
@@ -155,8 +160,30 @@ impl SupplyWatch {
     }
 }
 
+fn surplus(requested: Option<Replicas>, starting: Replicas, desired: Option<Replicas>) -> Replicas {
+    let in_effect = desired.filter(|desired| *desired > Replicas::ZERO);
+    let beyond = requested.zip(in_effect).map(|(requested, desired)| requested.beyond(desired));
+    beyond.unwrap_or_default().min(starting)
+}
+
 /// The report on a variant's starts. Replicas beyond the pending ones have no part in them.
 fn report(member: &Member<'_>, starts: &VariantStarts<'_>, stuck: Replicas) -> Startup {
     let startup = starts.report(stuck);
     Startup { unschedulable: startup.unschedulable.min(member.observation.pending), ..startup }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_that_start_beyond_the_desired_ones_are_a_surplus() {
+        let n = Replicas::saturating;
+        assert_eq!(surplus(Some(n(58)), n(9), Some(n(54))), n(4));
+        assert_eq!(surplus(Some(n(58)), n(3), Some(n(54))), n(3), "one of the four serves");
+        assert_eq!(surplus(Some(n(54)), n(9), Some(n(58))), n(0));
+        assert_eq!(surplus(Some(n(1)), n(1), Some(n(0))), n(0), "KEDA wakes a variant");
+        assert_eq!(surplus(Some(n(58)), n(9), None), n(0));
+        assert_eq!(surplus(None, n(9), Some(n(1))), n(0));
+    }
 }

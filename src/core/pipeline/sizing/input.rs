@@ -21,8 +21,8 @@ pub(crate) struct VariantInput<'a> {
     pub(crate) observation: &'a Observation,
     /// Accelerators per replica, if they are known.
     pub(crate) gpus: Option<Gpus>,
-    /// The replicas that its scale target requests. Of listed targets, those that may exist: not
-    /// those that have not answered for longer than a start may take.
+    /// The replicas that its scale target requests, without the surplus. Of listed targets, those
+    /// that may exist: not those that have not answered for longer than a start may take.
     pub(crate) wanted: Replicas,
     /// The wanted replicas that are not there yet, and those that may be about to wake.
     pub(crate) pending: Replicas,
@@ -67,11 +67,11 @@ impl<'a> VariantInput<'a> {
     ) -> Option<Self> {
         let Member { place, spec, observation, .. } = *member;
         let requested = observation.wanted?;
-        let VariantSupply { stalls, given_up, waking, kept, dormant, .. } = *supply;
+        let VariantSupply { stalls, given_up, surplus, waking, kept, dormant, .. } = *supply;
 
         let is_listed = tick.is_counted_by_answers(member);
         let absent = if is_listed { stalls.all } else { Replicas::ZERO };
-        let wanted = requested.beyond(absent);
+        let wanted = requested.beyond(absent + surplus);
         let Stalls { all: stuck, unplaced } = if is_listed { Stalls::default() } else { stalls };
         let kept_up_to = if is_listed { tick.desired(member).unwrap_or_default() } else { wanted };
 
@@ -81,7 +81,7 @@ impl<'a> VariantInput<'a> {
             observation,
             gpus: tick.inputs.inventory.gpus(spec),
             wanted,
-            pending: member.coming().beyond(absent) + waking,
+            pending: member.coming().beyond(absent + surplus) + waking,
             stuck,
             unplaced,
             absent,
@@ -281,6 +281,8 @@ mod tests {
             (7, Shortfall::None, 8),
             (7, Shortfall::Some, 9),
             (6, Shortfall::Some, 8),
+            // A plan that removes replicas replaces none.
+            (5, Shortfall::Some, 5),
             (8, Shortfall::None, 10),
         ] {
             let found = member.with_stuck(Replicas::saturating(planned), short);
