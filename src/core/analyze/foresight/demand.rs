@@ -20,7 +20,7 @@
 //!            or b * exp(h * slope of ln a_k) if it certainly gets steeper, and that is more
 //! unevenness = 0.5 * rms of a_k less the mean of the three before
 //! schedule = min(today, 1) * ahead
-//! young    = 0.6 * sqrt(load in replicas), while less than three horizons are known
+//! young    = 0.9 * sqrt(load in replicas), while less than three horizons are known
 //! bursts   = max over w of  E_w / (w + 0.6 TTFT),    w = 1, 2, 4, 8, 15, 30, 60 s
 //! backlog  = sum of min(mu, waiting / 30 s)    over replicas with more than four waiting requests
 //! gateway  = min(queued at the gateway / 30 s, max(a, mu))

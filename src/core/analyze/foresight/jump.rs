@@ -156,6 +156,26 @@ mod tests {
         })
     }
 
+    /// Requests per second whose gaps have this coefficient of variation: short and long ones, each
+    /// exponential, which take as much time in total.
+    fn irregular(seed: u64, variation: f64, rate: f64) -> impl Iterator<Item = f64> {
+        let mut random = Pcg64::seed_from_u64(seed);
+        let square = variation.powi(2);
+        let short = f64::midpoint(1.0, ((square - 1.0) / (square + 1.0)).sqrt());
+        let mut next = 0.0;
+        std::iter::repeat_with(move || {
+            let mut count = 0.0;
+            while next < 1.0 {
+                count += 1.0;
+                let kind = if random.random::<f64>() < short { short } else { 1.0 - short };
+                next -= random.random::<f64>().max(1e-12).ln() / (2.0 * kind * rate);
+            }
+
+            next -= 1.0;
+            count
+        })
+    }
+
     /// A rate for five minutes, and another for a minute.
     fn stepping(before: f64, after: f64) -> impl Iterator<Item = f64> {
         (0..360).map(move |second| if second < 300 { before } else { after })
@@ -181,19 +201,23 @@ mod tests {
         }
     }
 
+    /// Jumps in a watched load.
+    fn jumps(found: &[Option<f64>]) -> usize {
+        found.windows(2).filter(|pair| pair[0].is_none() && pair[1].is_some()).count()
+    }
+
     #[test]
     fn a_steady_load_has_no_jumps_however_its_requests_clump() {
         for (rate, clump) in [(0.3, 1.0), (3.0, 1.0), (60.0, 1.0), (20.0, 5.0), (60.0, 20.0)] {
-            let hours = 4;
-            let steady = std::iter::repeat_n(rate, hours * 3600);
-            let found = watch(poisson(7, clump, steady));
+            let steady = std::iter::repeat_n(rate, 4 * 3600);
+            let count = jumps(&watch(poisson(7, clump, steady)));
+            assert!(count <= 1, "{count} jumps in 4 hours of {rate} in clumps of {clump}");
+        }
 
-            let jumps = found.windows(2).filter(|pair| pair[0].is_none() && pair[1].is_some());
-            let count = jumps.count();
-            assert!(
-                count <= hours,
-                "{count} jumps in {hours} hours of {rate} in clumps of {clump}"
-            );
+        for (rate, variation) in [(0.3, 2.0), (3.0, 1.4), (3.0, 4.0), (30.0, 2.0)] {
+            let seconds = irregular(7, variation, rate).take(10 * 3600);
+            let count = jumps(&watch(seconds));
+            assert!(count <= 1, "{count} jumps in 10 hours of {rate} that vary by {variation}");
         }
     }
 

@@ -207,7 +207,7 @@ mod tests {
 
         let mut overlap = PromptOverlap::of(&stride(1, 100.0, 5.0)).unwrap();
         let equal = overlap.plus(&later);
-        assert!(is_near(equal.prompts(1.0), (2.5 + 1.0) / 2.0), "{equal:?}");
+        assert!(is_near(equal.prompts(1.0), f64::midpoint(2.5, 1.0)), "{equal:?}");
 
         overlap.age(Seconds::new(MEMORY * LN_2).unwrap());
         let faded = overlap.plus(&later);

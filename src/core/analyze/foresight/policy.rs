@@ -158,8 +158,8 @@ settings! {
     #[derive(Copy)]
     pub optional Jump {
         /// Standard deviations that a jump must exceed.
-        // Of the 15 windows that are looked at each second, chance alone exceeds 4.5 once in days.
-        certainty: Fraction = 4.5, in FACTORS;
+        // Chance alone exceeds 4.5 once in days, but once an hour if gaps between requests vary.
+        certainty: Fraction = 6.0, in FACTORS;
     }
 
     /// Counts past requests by the work that they would be now, where lengths change.
@@ -200,7 +200,7 @@ settings! {
     #[derive(Copy)]
     pub optional Young {
         /// The margin, in square roots of the load in replicas.
-        margin: Fraction = 0.6, in FACTORS;
+        margin: Fraction = 0.9, in FACTORS;
 
         /// Start-up times, each with the reaction time, of history below which little is known.
         horizons: Fraction = 3.0, in COUNTS;
