@@ -170,18 +170,19 @@ impl ChangeLine {
     }
 }
 
+/// Digits of milliseconds after the point, at most.
+const DIGITS_MAX: usize = 2;
+
 fn sentence(input: &ChangedInput, desired: Replicas) -> String {
     match input {
-        ChangedInput::Ttft { from, to } => format!(
-            "A TTFT objective of {} (now {}) would make {desired} enough",
-            milliseconds(*to),
-            milliseconds(*from)
-        ),
-        ChangedInput::Itl { from, to } => format!(
-            "An ITL objective of {} (now {}) would make {desired} enough",
-            milliseconds(*to),
-            milliseconds(*from)
-        ),
+        ChangedInput::Ttft { from, to } => {
+            let [to, now] = milliseconds([*to, *from]);
+            format!("A TTFT objective of {to} (now {now}) would make {desired} enough")
+        }
+        ChangedInput::Itl { from, to } => {
+            let [to, now] = milliseconds([*to, *from]);
+            format!("An ITL objective of {to} (now {now}) would make {desired} enough")
+        }
         ChangedInput::Accelerators { limit, kind, more } => {
             let name = kind.as_ref().map_or("accelerator", Accelerator::as_str);
             format!(
@@ -204,9 +205,12 @@ fn sentence(input: &ChangedInput, desired: Replicas) -> String {
     }
 }
 
-fn milliseconds(time: Seconds) -> String {
-    let ms = 1000.0 * time.seconds();
-    if ms < 10.0 { format!("{ms:.1} ms") } else { format!("{ms:.0} ms") }
+/// Two times with as many digits as show that they differ.
+fn milliseconds(times: [Seconds; 2]) -> [String; 2] {
+    let least = usize::from(times.iter().any(|time| time.seconds() < 0.01));
+    let written = (least..=DIGITS_MAX)
+        .map(|digits| times.map(|time| format!("{:.digits$} ms", 1000.0 * time.seconds())));
+    written.clone().find(|[a, b]| a != b).or_else(|| written.last()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -214,8 +218,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_told_in_milliseconds_with_a_digit_more_below_ten() {
-        let told = |seconds| milliseconds(Seconds::new(seconds).unwrap());
-        assert_eq!([told(0.0045), told(0.01), told(1.5)], ["4.5 ms", "10 ms", "1500 ms"]);
+    fn times_are_told_in_milliseconds_with_as_many_digits_as_they_differ_in() {
+        let told = |a, b| milliseconds([a, b].map(|it| Seconds::new(it).unwrap()));
+        assert_eq!(told(0.6, 1.5), ["600 ms", "1500 ms"]);
+        assert_eq!(told(0.0045, 0.02), ["4.5 ms", "20.0 ms"]);
+        assert_eq!(told(0.0343, 0.034), ["34.3 ms", "34.0 ms"]);
+        assert_eq!(told(0.034, 0.034), ["34.00 ms", "34.00 ms"]);
     }
 }
