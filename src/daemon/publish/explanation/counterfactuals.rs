@@ -208,9 +208,9 @@ fn sentence(input: &ChangedInput, desired: Replicas) -> String {
 /// Two times with as many digits as show that they differ.
 fn milliseconds(times: [Seconds; 2]) -> [String; 2] {
     let least = usize::from(times.iter().any(|time| time.seconds() < 0.01));
-    let written = (least..=DIGITS_MAX)
+    let mut written = (least..=DIGITS_MAX)
         .map(|digits| times.map(|time| format!("{:.digits$} ms", 1000.0 * time.seconds())));
-    written.clone().find(|[a, b]| a != b).or_else(|| written.last()).unwrap_or_default()
+    written.clone().find(|[a, b]| a != b).or_else(|| written.next_back()).unwrap_or_default()
 }
 
 #[cfg(test)]
